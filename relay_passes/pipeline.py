@@ -70,9 +70,8 @@ from .lower.one_kernel import mark_takers
 from .lower.weights import fold_constants, pack_open_weights, prepack
 from .pipeline_options import PipelineOptions
 from .quantize.integer_mean import integer_mean, mean_of_integers
-from .quantize.integer_product import integer_conv, integer_matmul
+from .quantize.integer_product import integer_conv, integer_matmul, narrow_conv_weights
 from .quantize.move_quantization import fold_dequantize, lift_quantize, sink_dequantize
-from .quantize.narrow_conv_weights import narrow_conv_weights
 from .quantize.requantize import requantize
 from .quantize.row_scales import row_scales, stock_dynamic_quantize, weight_only_matmul
 from .regions.match_anchors import scale_weight

@@ -8,16 +8,15 @@ from typing import TypeGuard, TypeVar
 
 import ml_dtypes
 from tvm import IRModule, ir, relax, tirx
-from tvm.ir.transform import PassContext, module_pass
 
 from relay_passes.ir.constants import array_of
 from relay_passes.ir.convolution import (
-    convolution_of,
     is_convolution,
     is_transposed,
     output_channels,
 )
 from relay_passes.ir.entries import BITS_ENTRY, MAIN
+from relay_passes.ir.functions import module_rewrite, with_args
 from relay_passes.ir.graph import (
     AnyBinding,
     DataflowGraph,
@@ -36,6 +35,8 @@ from relay_passes.ir.moving_operators import (
     picks_largest,
 )
 from relay_passes.ir.rewrite import Bindings, block_pass, rewrite_values
+
+from .widening import HALF, NARROW, WIDE
 
 # bfloat16 precision: products and convolutions take bfloat16 operands, and give f32.
 #
@@ -78,11 +79,14 @@ def _rewrite(graph: DataflowGraph, convolutions: bool) -> list[relax.Binding] | 
 
     def of_narrow(binding: AnyBinding) -> relax.Expr | None:
         call = binding.value
-        if not _takes_bf16(graph, call) or (_is_of_pixels(call) and not convolutions):
+        if not _takes_bf16(graph, call):
+            return None
+        pixels = is_convolution(call) or [arg.ty.ndim for arg in call.args] == [4, 2]
+        if pixels and not convolutions:
             return None
         a, b = (_narrow(block, arg, narrow) for arg in call.args)
         if is_convolution(call):
-            return convolution_of(call, a, b, "float32")
+            return with_args(call, [a, b], out_dtype="float32")
         return relax.op.matmul(a, b, out_dtype="float32")
 
     return rewrite_values(graph, block, of_narrow)
@@ -101,28 +105,19 @@ def _narrow(block: Bindings, expr: relax.Expr, known: dict[relax.Expr, relax.Exp
 
 def _takes_bf16(graph: DataflowGraph, call: relax.Expr) -> bool:
     """Whether an expression is a f32 product or convolution that our templates know."""
-    if op_name(call) != "relax.matmul" and not _is_known_convolution(call):
+    if is_convolution(call):  # with channels last, and not transposed
+        weight = static_tensor(call.args[1])
+        if weight is None or is_transposed(call) or output_channels(call) != -1:
+            return False
+        if not weight.constant and int(call.attrs.groups) != 1 and weight.shape[-2] == 1:
+            return False
+    elif not is_call(call, "relax.matmul"):
         return False
     tensors = [region_tensor(each) for each in (call, *call.args)]
     return all(
         tensor is not None and tensor.dtype == "float32" and len(tensor.shape) >= 2
         for tensor in tensors
     ) and not any(_is_decoded(graph, arg) for arg in call.args)
-
-
-def _is_of_pixels(call: relax.Expr) -> bool:
-    """Whether a call is a convolution, or the product of pixels [N, H, W, C] and a weight."""
-    return is_convolution(call) or [arg.ty.ndim for arg in call.args] == [4, 2]
-
-
-def _is_known_convolution(call: relax.Expr) -> bool:
-    """Whether a call is a convolution with channels last, and not a transposed one."""
-    if not is_convolution(call) or is_transposed(call) or output_channels(call) != -1:
-        return False
-    weight = static_tensor(call.args[1])
-    if weight is None:
-        return False
-    return weight.constant or int(call.attrs.groups) == 1 or weight.shape[-2] > 1
 
 
 def _is_decoded(graph: DataflowGraph, expr: relax.Expr) -> bool:
@@ -141,7 +136,8 @@ def _is_decoded(graph: DataflowGraph, expr: relax.Expr) -> bool:
     return True
 
 
-def bits_entry() -> ir.transform.Pass:
+@module_rewrite
+def bits_entry(mod: IRModule) -> IRModule:
     """Adds a second entry to a model with bfloat16 inputs or outputs, for callers that lack the
     type.
 
@@ -161,46 +157,37 @@ def bits_entry() -> ir.transform.Pass:
 
     The pass; it comes before operators are legalised.
     """
-
-    @module_pass(opt_level=0, name="tvm_hybrid.bits_entry")
-    def run(mod: IRModule, _context: PassContext) -> IRModule:
-        names = [gvar.name_hint for gvar in mod.get_global_vars()]
-        if MAIN not in names or BITS_ENTRY in names:
-            return mod
-        main = mod[MAIN]
-        results = _fields(main.ret_ty)
-        if not any(map(_is_bfloat16, [*(param.ty for param in main.params), *results])):
-            return mod
-        builder = relax.BlockBuilder(mod)
-        params = [relax.Var(param.name, _as(param.ty, "uint16")) for param in main.params]
-        with builder.function(BITS_ENTRY, params):
-            values = [
-                builder.emit(_view(given, param.ty)) if _is_bfloat16(param.ty) else given
-                for given, param in zip(params, main.params, strict=True)
-            ]
-            made = builder.emit(relax.Call(mod.get_global_var(MAIN), values, ret_ty=main.ret_ty))
-            if isinstance(main.ret_ty, relax.TensorType):
-                fields = [made]
-            else:
-                fields = [builder.emit(relax.TupleGetItem(made, i)) for i in range(len(results))]
-            bits = [
-                builder.emit(_view(_sized(builder, field, ty), _as(ty, "uint16")))
-                if _is_bfloat16(ty)
-                else field
-                for field, ty in zip(fields, results, strict=True)
-            ]
-            single = isinstance(main.ret_ty, relax.TensorType)
-            builder.emit_func_output(bits[0] if single else relax.Tuple(bits))
-        return builder.get()
-
-    return run
+    names = [gvar.name_hint for gvar in mod.get_global_vars()]
+    if MAIN not in names or BITS_ENTRY in names:
+        return mod
+    main = mod[MAIN]
+    single = not isinstance(main.ret_ty, relax.TupleType)
+    results = [main.ret_ty] if single else list(main.ret_ty.fields)
+    if not any(map(_is_bfloat16, [*(param.ty for param in main.params), *results])):
+        return mod
+    builder = relax.BlockBuilder(mod)
+    params = [relax.Var(param.name, _as(param.ty, "uint16")) for param in main.params]
+    with builder.function(BITS_ENTRY, params):
+        values = [
+            builder.emit(_view(given, param.ty)) if _is_bfloat16(param.ty) else given
+            for given, param in zip(params, main.params, strict=True)
+        ]
+        made = builder.emit(relax.Call(mod.get_global_var(MAIN), values, ret_ty=main.ret_ty))
+        items = [relax.TupleGetItem(made, i) for i in range(0 if single else len(results))]
+        bits = [made] if single else [builder.emit(item) for item in items]
+        for number, ty in enumerate(results):
+            if _is_bfloat16(ty):
+                if not isinstance(ty.shape, relax.ShapeExpr):
+                    # Sizes depend on data: a view has to know them.
+                    sizes = [tirx.Var(f"size{i}", "int64") for i in range(ty.ndim)]
+                    known = relax.TensorType(sizes, str(ty.dtype))
+                    bits[number] = builder.match_cast(bits[number], known)
+                bits[number] = builder.emit(_view(bits[number], _as(ty, "uint16")))
+        builder.emit_func_output(bits[0] if single else relax.Tuple(bits))
+    return builder.get()
 
 
 _Type = TypeVar("_Type", bound=ir.Type)
-
-
-def _fields(ty: ir.Type) -> list[ir.Type]:
-    return list(ty.fields) if isinstance(ty, relax.TupleType) else [ty]
 
 
 def _is_bfloat16(ty: ir.Type) -> TypeGuard[relax.TensorType]:
@@ -210,14 +197,6 @@ def _is_bfloat16(ty: ir.Type) -> TypeGuard[relax.TensorType]:
 def _as(ty: _Type, dtype: str) -> _Type | relax.TensorType:
     """The type with other elements, if they are bfloat16."""
     return relax.TensorType(ty.shape, dtype) if _is_bfloat16(ty) else ty
-
-
-def _sized(builder: relax.BlockBuilder, value: relax.Expr, ty: relax.TensorType) -> relax.Expr:
-    """The value with names for its sizes, if they depend on data: a view has to know them."""
-    if isinstance(ty.shape, relax.ShapeExpr):
-        return value
-    sizes = [tirx.Var(f"size{i}", "int64") for i in range(ty.ndim)]
-    return builder.match_cast(value, relax.TensorType(sizes, str(ty.dtype)))
 
 
 def _view(expr: relax.Expr, ty: relax.TensorType) -> relax.Expr:
@@ -255,7 +234,6 @@ def _view(expr: relax.Expr, ty: relax.TensorType) -> relax.Expr:
 # rounded. `raise_f16_casts` does the same with casts to float16, whose convolutions are f32.
 
 
-NARROW, HALF, WIDE = "bfloat16", "float16", "float32"
 _ALSO_MOVE = ("relax.repeat", "relax.tile", "relax.strided_slice")
 
 
@@ -415,8 +393,6 @@ def _moved(value: relax.Expr, rounded: Callable[[relax.Expr], relax.Expr]) -> re
 
 def _reads_image(value: relax.Expr) -> bool:
     """Whether an expression is a convolution or a product of the pixels of an image."""
-    if is_convolution(value):
-        return True
-    if op_name(value) != "relax.matmul" or int(value.args[0].ty.ndim) < 4:
-        return False
-    return isinstance(value.args[1], ir.GenericConst)
+    if not is_call(value, "relax.matmul"):
+        return is_convolution(value)
+    return int(value.args[0].ty.ndim) >= 4 and isinstance(value.args[1], ir.GenericConst)

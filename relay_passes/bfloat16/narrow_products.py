@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import replace
 
 import ml_dtypes
 import numpy as np
@@ -16,15 +16,14 @@ from relay_passes.ir.algebra import LARGEST, LEAST, number_factor
 from relay_passes.ir.constants import array_of
 from relay_passes.ir.convolution import (
     CHANNELS_LAST,
-    convolution_of,
     has_one_tap,
     is_convolution,
-    is_transposed,
     layouts_of,
 )
 from relay_passes.ir.decisions import Decision, DecisionLog
+from relay_passes.ir.functions import with_args
 from relay_passes.ir.graph import AnyBinding, DataflowGraph, is_call, op_name, static_tensor
-from relay_passes.ir.moving_operators import moves, moves_all, on
+from relay_passes.ir.moving_operators import Scaled, moves, moves_all
 from relay_passes.ir.rewrite import Bindings, block_pass, rewrite_values
 from tir_schedules.attention.problem import MOST_QUERIES
 from tir_schedules.convolution.direct.conv2d import half_conv_pays
@@ -34,6 +33,8 @@ from tir_schedules.product.matmul import (
     multiplies_half,
     weighted_half_pays,
 )
+
+from .widening import HALF, NARROW, WIDE, KeepsHalf, is_product
 
 # Narrow: products of values that were widened from bfloat16 read them as they were.
 #
@@ -61,9 +62,6 @@ from tir_schedules.product.matmul import (
 # weight beside one of 2^-9 of the result. With `kind="float16"` the same is done with float16.
 
 
-NARROW, HALF, WIDE = "bfloat16", "float16", "float32"
-
-
 def narrow_products(kind: str = NARROW) -> ir.transform.Pass:
     """The pass; it needs A-normal form, and comes before what computes the type in float32.
 
@@ -79,63 +77,35 @@ def _rewrite(graph: DataflowGraph, kind: str) -> list[relax.Binding] | None:
     if not any(_widens(binding.value, kind) for binding in graph.bindings):
         return None
     block = Bindings()
-    return rewrite_values(graph, block, lambda binding: _narrower(graph, block, binding, kind))
 
+    def narrower(binding: AnyBinding) -> relax.Expr | None:
+        """A product of narrow operands; None if nothing is to be one."""
+        call = binding.value
+        if not is_product(call) or str(call.ty.dtype) != WIDE:
+            return None
+        if is_convolution(call):
+            x, w = (_exactly(graph, arg, kind) for arg in call.args)
+            return None if x is None or w is None else with_args(call, [x, w], out_dtype=WIDE)
+        left, right = (_widened(graph, arg, kind) for arg in call.args)
+        if left is not None and right is None and kind == HALF:  # a weight that was folded
+            weight = _exactly(graph, call.args[1], kind)
+            right = None if weight is None else Scaled(weight)
+        if right is None:
+            return None
+        if left is not None:
+            a, factor = left.unscaled(block), left.factor * right.factor
+        elif _is_of_softmax(graph, call.args[0]) and _will_be_narrow(graph, binding.var, kind):
+            a, factor = block.emit(relax.op.astype(call.args[0], kind)), right.factor
+        else:
+            return None
+        product = relax.op.matmul(a, right.unscaled(block), out_dtype=WIDE)
+        if not LEAST <= abs(factor) <= LARGEST:
+            return None
+        if factor == 1.0:
+            return product
+        return relax.op.multiply(block.emit(product), relax.const(np.float32(factor)))
 
-@dataclass(frozen=True)
-class _Widened:
-    """A float32 value that is narrow numbers times a factor.
-
-    Attributes
-    ----------
-    source : relax.Expr
-        The narrow numbers.
-    factor : float
-        What they are multiplied by.
-    path : tuple of relax.Call
-        What moves them, the first to be applied first.
-    """
-
-    source: relax.Expr
-    factor: float = 1.0
-    path: tuple[relax.Call, ...] = ()
-
-    def narrow(self, block: Bindings) -> relax.Expr:
-        """The numbers where they are needed."""
-        value = self.source
-        for call in self.path:
-            value = block.emit(on(call, value))
-        return value
-
-
-def _narrower(
-    graph: DataflowGraph, block: Bindings, binding: AnyBinding, kind: str
-) -> relax.Expr | None:
-    """A product of narrow operands; None if nothing is to be one."""
-    call = binding.value
-    if is_convolution(call) and not is_transposed(call) and str(call.ty.dtype) == WIDE:
-        x, w = (_exactly(graph, arg, kind) for arg in call.args)
-        return None if x is None or w is None else convolution_of(call, x, w, WIDE)
-    if not is_call(call, "relax.matmul") or str(call.ty.dtype) != WIDE:
-        return None
-    left, right = (_widened(graph, arg, kind) for arg in call.args)
-    if left is not None and right is None and kind == HALF:  # a weight that was folded
-        weight = _exactly(graph, call.args[1], kind)
-        right = None if weight is None else _Widened(weight)
-    if right is None:
-        return None
-    if left is not None:
-        a, factor = left.narrow(block), left.factor * right.factor
-    elif _is_of_softmax(graph, call.args[0]) and _will_be_narrow(graph, binding.var, kind):
-        a, factor = block.emit(relax.op.astype(call.args[0], kind)), right.factor
-    else:
-        return None
-    product = relax.op.matmul(a, right.narrow(block), out_dtype=WIDE)
-    if not LEAST <= abs(factor) <= LARGEST:
-        return None
-    if factor == 1.0:
-        return product
-    return relax.op.multiply(block.emit(product), relax.const(np.float32(factor)))
+    return rewrite_values(graph, block, narrower)
 
 
 def _exactly(graph: DataflowGraph, expr: relax.Expr, kind: str) -> relax.Expr | None:
@@ -150,21 +120,19 @@ def _exactly(graph: DataflowGraph, expr: relax.Expr, kind: str) -> relax.Expr | 
     return cast.args[0] if cast is not None and _widens(cast, kind) else None
 
 
-def _widened(graph: DataflowGraph, expr: relax.Expr, kind: str) -> _Widened | None:
-    """What a value was before it was widened; None if it was not."""
+def _widened(graph: DataflowGraph, expr: relax.Expr, kind: str) -> Scaled | None:
+    """Narrow numbers times a factor that a f32 value is, perhaps moved; None if it is not."""
     call = graph.definition(expr)
     if not isinstance(call, relax.Call):
         return None
     if _widens(call, kind):
-        return _Widened(call.args[0])
+        return Scaled(call.args[0])
     number = number_factor(call)
     if number is not None:
         found = _widened(graph, number[0], kind)
-        return found and _Widened(found.source, found.factor * number[1], found.path)
-    if not moves(call):
-        return None
-    found = _widened(graph, call.args[0], kind)
-    return found and _Widened(found.source, found.factor, (*found.path, call))
+        return found and replace(found, factor=found.factor * number[1])
+    found = _widened(graph, call.args[0], kind) if moves(call) else None
+    return found and replace(found, path=(*found.path, call))
 
 
 def _widens(call: relax.Expr, kind: str) -> bool:
@@ -210,14 +178,39 @@ def _rounds(graph: DataflowGraph, binding: AnyBinding, kind: str) -> bool:
 
 HALF_PRODUCT = "float16 product"  # the "operator" of a decision
 SLOWER = "they are not estimated to be enough faster for these sizes"
-KeepsHalf = Callable[[DataflowGraph, relax.Call], bool]
 
 
 def half_products(machine: Machine, decisions: DecisionLog) -> KeepsHalf:
     """Tells, for a machine, whether a product's operands stay float16; notes why others do not."""
     if not multiplies_half(machine):
         return lambda graph, call: False
-    reason_for = _Reasons(machine)
+    weighted = functools.cache(functools.partial(weighted_half_pays, machine))
+    batched = functools.cache(functools.partial(batched_half_pays, machine))
+
+    def reason_for(graph: DataflowGraph, call: relax.Call) -> str | None:
+        """Why a product is not for tiles; None if it is."""
+        tensors = [static_tensor(each) for each in (*call.args, call)]
+        shapes = [each.shape for each in tensors if each is not None]
+        if len(shapes) < 3 or any(len(shape) < 2 or 0 in shape for shape in shapes):
+            return "a size is not known, or 0, or an operand is a vector"
+        a, b, output = shapes
+        if is_call(call, "relax.matmul") and len(b) > 2:
+            if a[-2] <= MOST_QUERIES:
+                return "few rows of a batch"
+            return None if batched(a, b, output) else SLOWER
+        if not _is_constant(graph, call.args[1]):
+            return "a weight that is no constant"
+        if is_call(call, "relax.matmul"):
+            return None if weighted(math.prod(a[:-1]), b[1], b[0]) else SLOWER
+        region = _region_of(call, shapes)
+        if region is None:
+            return "a convolution in groups"
+        if has_one_tap(call):  # a product of pixels
+            *_, inputs, outputs = region.inputs[1].shape
+            pays = weighted(math.prod(output) // outputs, outputs, inputs)
+        else:
+            pays = half_conv_pays(region, machine)
+        return None if pays else SLOWER
 
     def keeps(graph: DataflowGraph, call: relax.Call) -> bool:
         reason = reason_for(graph, call)
@@ -230,40 +223,6 @@ def half_products(machine: Machine, decisions: DecisionLog) -> KeepsHalf:
     return keeps
 
 
-class _Reasons:
-    """Why a product of float16 is not for tiles; what is estimated is remembered."""
-
-    def __init__(self, machine: Machine) -> None:
-        self.weighted = functools.cache(functools.partial(weighted_half_pays, machine))
-        self.batched = functools.cache(functools.partial(batched_half_pays, machine))
-        self.machine = machine
-
-    def __call__(self, graph: DataflowGraph, call: relax.Call) -> str | None:
-        """The reason; None if there is none."""
-        tensors = [static_tensor(each) for each in (*call.args, call)]
-        shapes = [each.shape for each in tensors if each is not None]
-        if len(shapes) < 3 or any(len(shape) < 2 or 0 in shape for shape in shapes):
-            return "a size is not known, or 0, or an operand is a vector"
-        a, b, output = shapes
-        if is_call(call, "relax.matmul") and len(b) > 2:
-            if a[-2] <= MOST_QUERIES:
-                return "few rows of a batch"
-            return None if self.batched(a, b, output) else SLOWER
-        if not _is_constant(graph, call.args[1]):
-            return "a weight that is no constant"
-        if is_call(call, "relax.matmul"):
-            return None if self.weighted(math.prod(a[:-1]), b[1], b[0]) else SLOWER
-        region = _region_of(call, a, b, output)
-        if region is None:
-            return "a convolution in groups"
-        if has_one_tap(call):  # a product of pixels
-            *_, inputs, outputs = region.inputs[1].shape
-            pays = self.weighted(math.prod(output) // outputs, outputs, inputs)
-        else:
-            pays = half_conv_pays(region, self.machine)
-        return None if pays else SLOWER
-
-
 def _is_constant(graph: DataflowGraph, expr: relax.Expr) -> bool:
     """Whether a value is a constant, perhaps moved; it is folded before kernels are chosen."""
     while not isinstance(expr, ir.GenericConst):
@@ -274,20 +233,19 @@ def _is_constant(graph: DataflowGraph, expr: relax.Expr) -> bool:
     return True
 
 
-def _region_of(
-    call: relax.Call, x: tuple[int, ...], w: tuple[int, ...], y: tuple[int, ...]
-) -> Region | None:
-    """A convolution of one group as it will be, channels last; None if it is another one."""
+def _region_of(call: relax.Call, shapes: Sequence[tuple[int, ...]]) -> Region | None:
+    """A convolution of one group as it will be, channels last; None if it is another one.
+
+    `shapes` are those of its operands and its result.
+    """
     attrs, name = call.attrs, op_name(call)
     if name not in CHANNELS_LAST or int(attrs.groups) != 1:
         return None
-    shapes = (
+    layouts = zip(layouts_of(call), CHANNELS_LAST[name], strict=True)
+    image, kernel, result = (
         tuple(shape[layout.index(letter)] for letter in wanted)
-        for shape, layout, wanted in zip(
-            (x, w, y), layouts_of(call), CHANNELS_LAST[name], strict=True
-        )
+        for shape, (layout, wanted) in zip(shapes, layouts, strict=True)
     )
-    image, kernel, result = shapes
     return Region(
         op=name.rpartition(".")[2],
         inputs=(Tensor(image, WIDE), Tensor(kernel, WIDE, True)),

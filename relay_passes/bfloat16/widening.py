@@ -10,7 +10,7 @@ import numpy as np
 import tvm_ffi
 from tvm import ir, relax
 
-from relay_passes.ir.convolution import convolution_of, is_convolution, is_transposed
+from relay_passes.ir.convolution import is_convolution, is_transposed
 from relay_passes.ir.functions import with_args
 from relay_passes.ir.graph import DataflowGraph, is_call, op_name, variables
 from relay_passes.ir.moving_operators import moves
@@ -100,7 +100,10 @@ class Widening:
             self.block.bindings.append(relax.VarBinding(var, value))
             self._note(var, value)
         elif isinstance(value, relax.Var):
-            self._alias(var, value)
+            if value in self.wide and isinstance(var, relax.DataflowVar):
+                self.wide[var] = self.wide[value]
+            else:
+                self._bind_narrow(var, self._narrow(value))
         elif isinstance(value, relax.TupleGetItem):
             self._take_item(var, value)
         elif name == "relax.astype":
@@ -114,20 +117,14 @@ class Widening:
         else:
             self._keep(var, value)
 
-    def _alias(self, var: relax.Var, value: relax.Var) -> None:
-        if value in self.wide and isinstance(var, relax.DataflowVar):
-            self.wide[var] = self.wide[value]
-        else:
-            self._bind_narrow(var, self._narrow(value))
-
     def _take_item(self, var: relax.Var, item: relax.TupleGetItem) -> None:
         whole = item.tuple_value
-        if whole in self.wide and self.holds(var):
-            self._bind_wide(var, relax.TupleGetItem(self.wide[whole], item.index))
-        elif whole in self.wide:  # of another type, such as the indices of the largest elements
-            self.block.bind(var, relax.TupleGetItem(self.wide[whole], item.index))
-        else:
+        if whole not in self.wide:
             self._bind_narrow(var, relax.TupleGetItem(self._narrow(whole), item.index))
+            return
+        # What is not narrow is of another type, such as the indices of the largest elements.
+        bind = self._bind_wide if self.holds(var) else self.block.bind
+        bind(var, relax.TupleGetItem(self.wide[whole], item.index))
 
     def _cast(self, var: relax.Var, call: relax.Call) -> None:
         source = call.args[0]
@@ -155,26 +152,25 @@ class Widening:
                 self.fixed.add(var)
             elif moves(value) and value.args[0] in self.widened:
                 self.widened.add(var)
-            elif (
-                self._moves_sum(value)
-                or self._adds_bias(value)
-                or self._is_single(value)
-                or self._is_activation(var)
-            ):
+            elif self._is_rounded_alike(var, value):
                 self.sums.add(var)
 
-    def _moves_sum(self, value: relax.Call) -> bool:
-        """Whether rounding a value is the same as moving what is rounded."""
-        return moves(value) and value.args[0] in self.sums
-
-    def _is_single(self, value: relax.Call) -> bool:
-        """Whether a value is one operator of widened values: how narrow operators are imported."""
+    def _is_rounded_alike(self, var: relax.Var, value: relax.Call) -> bool:
+        """Whether a f32 value, rounded, is what one narrow operator gives."""
+        if moves(value) and value.args[0] in self.sums:
+            return True
+        if not self.widened.isdisjoint(self.activations.get(var, ())):
+            return True
+        if op_name(value) == "relax.add":  # a product of narrow operands with a bias
+            for one, other in (value.args, reversed(value.args)):
+                constant = isinstance(other, ir.GenericConst)
+                if one in self.sums and (constant or other in self.widened):
+                    return True
+        # One operator of widened values: how narrow operators are imported.
+        if op_name(value) in ("relax.astype", *(_NORMS if self.kind == NARROW else ())):
+            return False
         given = self._given(value)
-        return (
-            op_name(value) not in ("relax.astype", *(_NORMS if self.kind == NARROW else ()))
-            and bool(given)
-            and self.widened.issuperset(given)
-        )
+        return bool(given) and self.widened.issuperset(given)
 
     def _given(self, value: relax.Call) -> list[relax.Expr]:
         """The tensors and tuples that an operator reads and that are not fixed."""
@@ -187,26 +183,13 @@ class Widening:
             and arg not in self.fixed
         ]
 
-    def _is_activation(self, var: relax.Var) -> bool:
-        """Whether a value is an activation of a widened one."""
-        return not self.widened.isdisjoint(self.activations.get(var, ()))
-
-    def _adds_bias(self, value: Any) -> bool:
-        """Whether a f32 value is a product of narrow operands with a bias."""
-        if op_name(value) != "relax.add":
-            return False
-        return any(
-            one in self.sums and (isinstance(other, ir.GenericConst) or other in self.widened)
-            for one, other in (value.args, reversed(value.args))
-        )
-
     def _product(self, var: relax.Var, call: relax.Call) -> None:
         operands = self.convolutions if is_convolution(call) else self.products
         narrow = operands == self.kind or self.keeps(call)
         form = self._narrow if narrow else self._wide
         a, b = map(form, call.args)
         if is_convolution(call):
-            product = convolution_of(call, a, b, WIDE)
+            product: relax.Expr = with_args(call, [a, b], out_dtype=WIDE)
         else:
             product = relax.op.matmul(a, b, out_dtype=WIDE)
         if self.holds(var):
@@ -220,7 +203,11 @@ class Widening:
     def _compute(self, var: relax.Var, call: relax.Call) -> None:
         """An operator on f32; as it was if it does not give f32 then."""
         arguments = [self._wide(arg) if self.holds(arg) else arg for arg in call.args]
-        applied = self.block.builder.normalize(with_args(call, arguments, **self._type_of(call)))
+        # The attribute that says in which type a call sums, if that is the narrow one.
+        names = ("dtype", "out_dtype") if is_sum(call) else ()
+        narrow = [name for name in names if str(getattr(call.attrs, name, "")) == self.kind]
+        changed = dict.fromkeys(narrow, WIDE)
+        applied = self.block.builder.normalize(with_args(call, arguments, **changed))
         if not self.holds(var):
             if tvm_ffi.structural_equal(applied.ty, var.ty):
                 self.block.bind(var, applied)
@@ -233,11 +220,6 @@ class Widening:
             self._bind_narrow(var, self._rounded(wide, var.ty))
         else:
             self._bind_wide(var, applied)
-
-    def _type_of(self, call: relax.Call) -> dict[str, str]:
-        """The attribute that says in which type a call sums, if that is the narrow one: f32."""
-        names = ("dtype", "out_dtype") if is_sum(call) else ()
-        return {name: WIDE for name in names if str(getattr(call.attrs, name, "")) == self.kind}
 
     def _keep(self, var: relax.Var, value: relax.Expr) -> None:
         """The binding as it was, on narrow values."""

@@ -15,7 +15,7 @@ import numpy as np
 from tvm import ir, relax
 
 from .constants import array_of, constant_of
-from .graph import DataflowGraph, is_call, op_name, region_tensor, scalar_constant
+from .graph import DataflowGraph, is_call, op_name, region_tensor, same_shape, scalar_constant
 from .rewrite import Bindings
 
 Monomial = frozenset[tuple[Hashable, float]]
@@ -274,14 +274,11 @@ def number_factor(call: relax.Call) -> tuple[relax.Expr, float] | None:
     name = op_name(call)
     if name not in ("relax.multiply", "relax.divide") or str(call.ty.dtype) != "float32":
         return None
-    pairs = [(call.args[0], call.args[1])]
-    if name == "relax.multiply":
-        pairs.append((call.args[1], call.args[0]))
-    for value, constant in pairs:
+    product = name == "relax.multiply"
+    for value, constant in (call.args, reversed(call.args)) if product else (call.args,):
         number = scalar_constant(constant)
-        tensor, result = region_tensor(value), region_tensor(call)
-        if number is None or tensor is None or result is None or tensor.shape != result.shape:
+        if number is None or not isinstance(value, relax.Var) or not same_shape(value, call):
             continue
-        if isinstance(value, relax.Var) and LEAST <= abs(number) <= LARGEST:
-            return value, number if name == "relax.multiply" else 1.0 / number
+        if LEAST <= abs(number) <= LARGEST:
+            return value, number if product else 1.0 / number
     return None

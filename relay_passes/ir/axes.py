@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -68,6 +68,12 @@ class AxisView:
         return moves(self.source_shape, [axis for axis in self.axes if axis is not None])
 
     @property
+    def order(self) -> tuple[int, ...]:
+        """The permutation of the source's axes that it needs, those that it leaves out last."""
+        kept = [axis for axis in self.axes if axis is not None]
+        return (*kept, *(axis for axis in range(len(self.source_shape)) if axis not in kept))
+
+    @property
     def cost(self) -> tuple[int, int]:
         """(permutations, elements moved) of making it."""
         return (1, math.prod(self.source_shape)) if self.moves else (0, 0)
@@ -90,8 +96,7 @@ class AxisView:
         """The view as an expression; only its last operator is not bound yet."""
         expr, shape = self.source, self.source_shape
         if self.moves:
-            kept = [axis for axis in self.axes if axis is not None]
-            order = kept + [axis for axis in range(len(shape)) if axis not in kept]
+            order = list(self.order)
             shape = tuple(shape[axis] for axis in order)
             if isinstance(expr, ir.GenericConst):
                 array = np.ascontiguousarray(array_of(expr.value).transpose(order))
@@ -124,7 +129,19 @@ def view_axes(call: relax.Expr) -> Axes | None:
         return None
     if is_call(call, "relax.permute_dims"):
         return permutation(call)
-    return _reshape_axes(before.shape, after.shape)
+    # A reshape that only puts in or leaves out extents of 1.
+    if [e for e in before.shape if e != 1] != [e for e in after.shape if e != 1]:
+        return None
+    axes: list[int | None] = []
+    source = 0
+    for extent in after.shape:
+        if extent != 1:
+            while before.shape[source] == 1:
+                source += 1
+        found = source < len(before.shape) and before.shape[source] == extent
+        axes.append(source if found else None)
+        source += found
+    return tuple(axes)
 
 
 def moves(shape: Sequence[int], order: Sequence[int]) -> bool:
@@ -142,24 +159,6 @@ def reorder_axes(call: relax.Expr) -> tuple[int, ...] | None:
         return None
     order = tuple(axis for axis in axes if axis is not None)
     return order if moves(tensor.shape, order) else None
-
-
-def _reshape_axes(before: tuple[int, ...], after: tuple[int, ...]) -> Axes | None:
-    """Axes of a reshape that only puts in or leaves out extents of 1."""
-    if [e for e in before if e != 1] != [e for e in after if e != 1]:
-        return None
-    axes: list[int | None] = []
-    source = 0
-    for extent in after:
-        if extent != 1:
-            while before[source] == 1:
-                source += 1
-        if source < len(before) and before[source] == extent:
-            axes.append(source)
-            source += 1
-        else:
-            axes.append(None)
-    return tuple(axes)
 
 
 # Regrouping: splits, permutes and joins axes, in any layout.
@@ -289,19 +288,27 @@ def view_of(array: np.ndarray, call: relax.Call) -> np.ndarray | None:
     return None if tensor is None else array.reshape(tensor.shape)
 
 
+_ON_INTEGERS = ("relax.subtract", "relax.astype", "relax.permute_dims", "relax.reshape")
+
+
 def known_integers(graph: DataflowGraph, expr: relax.Expr) -> np.ndarray | None:
     """What is computed of constants by operators that quantised weights pass; else None."""
     if isinstance(expr, ir.GenericConst):
         values = array_of(expr.value)
         return values.astype(np.int32) if values.dtype.kind in "iu" else None
     call = graph.definition(expr)
-    compute = _ON_INTEGERS.get(op_name(call))
-    if compute is None or static_tensor(expr) is None:
+    if static_tensor(expr) is None or not is_call(call, *_ON_INTEGERS):
         return None
-    assert isinstance(call, relax.Call)
-    arguments = [known_integers(graph, arg) for arg in call.args if _is_tensor(arg)]
-    known = [each for each in arguments if each is not None]
-    return compute(call, *known) if len(known) == len(arguments) else None
+    tensors = [arg for arg in call.args if isinstance(arg.ty, relax.TensorType)]
+    parts = [known_integers(graph, each) for each in tensors]
+    known = [each for each in parts if each is not None]
+    if len(known) < len(parts):
+        return None
+    if op_name(call) == "relax.subtract":
+        return np.asarray(known[0] - known[1])
+    if op_name(call) == "relax.astype":
+        return known[0] if str(call.ty.dtype) == "int32" else None
+    return view_of(known[0], call)
 
 
 def widened_bytes(
@@ -317,27 +324,3 @@ def widened_bytes(
         return None
     source: relax.Expr = call.args[0]
     return (source, zero_point) if str(source.ty.dtype) in RANGES else None
-
-
-def _is_tensor(expr: relax.Expr) -> bool:
-    return isinstance(expr.ty, relax.TensorType)
-
-
-def _subtract(_: relax.Call, x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    return x - y
-
-
-def _astype(call: relax.Call, x: np.ndarray) -> np.ndarray | None:
-    return x if str(call.ty.dtype) == "int32" else None
-
-
-def _viewed(call: relax.Call, x: np.ndarray) -> np.ndarray | None:
-    return view_of(x, call)
-
-
-_ON_INTEGERS: dict[str, Callable[..., np.ndarray | None]] = {
-    "relax.subtract": _subtract,
-    "relax.astype": _astype,
-    "relax.permute_dims": _viewed,
-    "relax.reshape": _viewed,
-}

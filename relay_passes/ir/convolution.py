@@ -6,7 +6,6 @@ from typing import TypeGuard
 
 from tvm import ir, relax
 
-from .functions import with_args
 from .graph import is_call, op_name, region_tensor
 from .traits import CONVOLUTIONS, TRANSPOSED_CONVOLUTIONS
 
@@ -70,22 +69,3 @@ def runs_on_planes(call: relax.Expr) -> bool:
     tensors = (region_tensor(call.args[0]), region_tensor(call.args[1]), region_tensor(call))
     constant = isinstance(call.args[1], ir.GenericConst)
     return constant and all(each is not None and each.dtype == "float32" for each in tensors)
-
-
-def convolution_of(
-    call: relax.Call, x: relax.Expr, w: relax.Expr, out_dtype: str, **changed: object
-) -> relax.Expr:
-    """The same convolution of other tensors.
-
-    Parameters
-    ----------
-    call : relax.Call
-        A convolution.
-    x, w : relax.Expr
-        Its operands.
-    out_dtype : str
-        The type of the result.
-    **changed
-        Attributes that have other values than in `call`.
-    """
-    return with_args(call, [x, w], out_dtype=out_dtype, **changed)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeGuard
 
-from tvm import relax, tirx
+from tvm import IRModule, relax, tirx
+from tvm.ir.transform import Pass, module_pass
 
-from microkernels.base.tvm_compat.relax import attrs_with
+from microkernels.base.tvm_compat.relax import attrs_with, set_type
 from tir_schedules.core.region import Region
 
 from .graph import AnyBinding, region_tensor
@@ -50,9 +51,7 @@ def region_of(function: relax.Function | tirx.PrimFunc) -> Region:
     return _region_from(str(function.attrs[REGION]))
 
 
-@functools.lru_cache(maxsize=1 << 12)  # every pass asks for the regions of all calls
-def _region_from(text: str) -> Region:
-    return Region.from_json(text)
+_region_from = functools.lru_cache(1 << 12)(Region.from_json)  # every pass asks for all regions
 
 
 def region_function(
@@ -135,7 +134,7 @@ def renamed(expr: relax.Expr, items: Mapping[relax.Expr, relax.Expr]) -> relax.E
     """An expression with other values in the place of some, in branches too."""
     if isinstance(expr, relax.SeqExpr):
         blocks = [
-            type(block)([_bound(binding, items) for binding in block.bindings])
+            type(block)([rebound(each, renamed(each.value, items)) for each in block.bindings])
             for block in expr.blocks
         ]
         return relax.SeqExpr(blocks, renamed(expr.body, items))
@@ -149,11 +148,28 @@ def renamed(expr: relax.Expr, items: Mapping[relax.Expr, relax.Expr]) -> relax.E
     return substitute(expr, items)
 
 
-def _bound(binding: AnyBinding, items: Mapping[relax.Expr, relax.Expr]) -> AnyBinding:
-    value = renamed(binding.value, items)
+def rebound(binding: AnyBinding, value: relax.Expr, var: relax.Var | None = None) -> AnyBinding:
+    """A binding of another value, and to another variable if there is one; casts stay casts."""
+    var = binding.var if var is None else var
     if isinstance(binding, relax.MatchCast):
-        return relax.MatchCast(binding.var, value, binding.ty)
-    return relax.VarBinding(binding.var, value)
+        return relax.MatchCast(var, value, binding.ty)
+    return relax.VarBinding(var, value)
+
+
+def with_body(function: relax.Function, body: relax.SeqExpr) -> relax.Function:
+    """A function with another body."""
+    return relax.Function(function.params, body, function.ret_ty, function.is_pure, function.attrs)
+
+
+def with_blocks(
+    function: relax.Function,
+    blocks: Iterable[relax.BindingBlock],
+    result: relax.Expr | None = None,
+) -> relax.Function:
+    """A function of other blocks that returns the same, or what has the same type."""
+    body = relax.SeqExpr(list(blocks), function.body.body if result is None else result)
+    set_type(body, function.body.ty)
+    return with_body(function, body)
 
 
 def with_args(call: relax.Call, args: Sequence[relax.Expr], **changed: Any) -> relax.Call:
@@ -170,3 +186,9 @@ def with_args(call: relax.Call, args: Sequence[relax.Expr], **changed: Any) -> r
     """
     attrs = attrs_with(call.attrs, **changed) if changed else call.attrs
     return relax.Call(call.op, list(args), attrs, call.ty_args)
+
+
+def module_rewrite(change: Callable[[IRModule], IRModule]) -> Callable[[], Pass]:
+    """Makes a function of modules what makes the pass of its name."""
+    made = module_pass(opt_level=0, name=f"tvm_hybrid.{change.__name__}")
+    return functools.wraps(change)(lambda: made(lambda mod, _: change(mod)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias, TypeGuard
 
 import tvm_ffi
@@ -85,10 +85,10 @@ class DataflowGraph:
             for i, each in enumerate(used):
                 for var in each:
                     self.users.setdefault(var, []).append(i)
-            found = dict(self._range_items())
+            found = self._range_items()
             known = _last.read = block, self.bindings, self.position, self.users, found
         _, self.bindings, self.position, self.users, found = known
-        self.range_items = dict(found)
+        self.range_items = {**found}
 
     def value(self, position: int) -> Any:
         """What the binding at a position binds; `op_name` tells what kind of expression it is."""
@@ -119,7 +119,7 @@ class DataflowGraph:
         """Positions of the bindings that take an item out of a range, in order."""
         return self.range_items[expr][2]
 
-    def _range_items(self) -> Iterator[tuple[relax.Expr, tuple[relax.Expr, int, list[int]]]]:
+    def _range_items(self) -> dict[relax.Expr, tuple[relax.Expr, int, list[int]]]:
         """Every variable that is an item of a range: (range, which one, positions of its chain)."""
         found: dict[relax.Expr, tuple[relax.Expr, int, list[int]]] = {}
         for position, binding in enumerate(self.bindings):
@@ -138,7 +138,7 @@ class DataflowGraph:
                     continue
                 source, index, chain = found[call.args[0]]
                 found[binding.var] = (source, index, [*chain, position])
-        return iter(found.items())
+        return found
 
     def escapes(self, var: relax.Var, members: Iterable[int]) -> bool:
         """Whether anything outside `members` (positions of bindings) needs the value of `var`."""
@@ -212,20 +212,15 @@ def _read_type(ty: Any) -> _ReadType | None:
     if known is None:
         if len(_read_types) >= _MOST_READ:
             _read_types.clear()
-        known = _read_types[place] = ty, _type_as_read(ty)
+        read = None
+        extents = getattr(ty.shape, "values", None) if isinstance(ty, relax.TensorType) else None
+        if extents is not None and ty.dtype is not None:
+            sizes = extents[:]  # a list: arrays of TVM are slow to iterate over
+            static = all(hasattr(extent, "value") for extent in sizes)
+            shape, dtype = tuple(_size(extent, {}) for extent in sizes), str(ty.dtype)
+            read = _ReadType(Tensor(shape, dtype), Tensor(shape, dtype, True), static)
+        known = _read_types[place] = ty, read
     return known[1]
-
-
-def _type_as_read(ty: Any) -> _ReadType | None:
-    if not isinstance(ty, relax.TensorType) or ty.shape is None or ty.dtype is None:
-        return None
-    extents = getattr(ty.shape, "values", None)
-    if extents is None:
-        return None
-    sizes = extents[:]  # a list: arrays of TVM are slow to iterate over
-    known = all(hasattr(extent, "value") for extent in sizes)
-    shape, dtype = tuple(_size(extent, {}) for extent in sizes), str(ty.dtype)
-    return _ReadType(Tensor(shape, dtype), Tensor(shape, dtype, True), known)
 
 
 def size_of(extent: Any) -> int:
@@ -281,10 +276,9 @@ def _symbol(extent: Any) -> str:
     known = _named.get(hash(extent))  # of the object, which is kept, not of what it says
     if known is not None and known[0].same_as(extent):
         return known[1]
-    text = str(Analyzer().simplify(extent))
     variables: list[tirx.Var] = []
     tvm_ffi.structural_walk(extent, (tirx.Var, variables.append))
-    digest = hashlib.sha256(text.encode()).hexdigest()[:10]
+    digest = hashlib.sha256(str(Analyzer().simplify(extent)).encode()).hexdigest()[:10]
     name = f"of_{variables[0].name if variables else ''}_{digest}"
     if len(_named) >= _MOST_NAMED:
         _named.clear()
@@ -379,14 +373,7 @@ def _read(expr: relax.Expr) -> Sequence[relax.Var]:
 
 def _visited(expr: relax.Expr) -> list[relax.Var]:
     """The same by TVM's visitor, for expressions of any kind."""
-    found: dict[relax.Var, None] = {}
-
-    def visit(node: relax.Expr) -> None:
-        if isinstance(node, relax.Var):
-            found[node] = None
-
-    relax.analysis.post_order_visit(expr, visit)
-    return list(found)
+    return [node for node in nodes_in(expr) if isinstance(node, relax.Var)]
 
 
 def nodes_in(expr: relax.Expr) -> list[relax.Expr]:

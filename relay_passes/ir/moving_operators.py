@@ -7,6 +7,7 @@ along an axis, one must know where that axis is on the other side.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import TypeGuard
 
 from tvm import IRModule, ir, relax
@@ -14,7 +15,7 @@ from tvm import IRModule, ir, relax
 from .axes import permutation, reshaped_axis
 from .functions import with_args
 from .graph import AnyBinding, is_call, op_name, region_tensor, static_tensor
-from .rewrite import is_relax
+from .rewrite import Bindings, is_relax
 from .traits import MAX_POOLS, RESHAPES, RESIZES
 
 # (call, axis of its argument or result) -> the axis on the other side; None if it is none there.
@@ -79,6 +80,32 @@ def on(call: relax.Call, data: relax.Expr) -> relax.Call:
     return with_args(call, [data, *call.args[1:]])
 
 
+@dataclass(frozen=True)
+class Scaled:
+    """A value that is another one times a number.
+
+    Attributes
+    ----------
+    source : relax.Expr
+        What is multiplied.
+    factor : float
+        By what.
+    path : tuple of relax.Call
+        What moves or rounds it from there to the value, the first to be applied first.
+    """
+
+    source: relax.Expr
+    factor: float = 1.0
+    path: tuple[relax.Call, ...] = ()
+
+    def unscaled(self, block: Bindings) -> relax.Expr:
+        """The value without the factor."""
+        value = self.source
+        for call in self.path:
+            value = block.emit(on(call, value))
+        return value
+
+
 def parts_of_concat(call: relax.Call) -> list[relax.Expr]:
     """The tensors that a concat joins; none if they are not written there."""
     tensors = call.args[0]
@@ -100,18 +127,6 @@ def _same_axis(before: relax.Expr, after: relax.Expr, axis: int) -> int | None:
     if first is None or second is None:
         return None
     return reshaped_axis(first.shape, second.shape, axis)
-
-
-def _reshaped(call: relax.Call, axis: int) -> int | None:
-    return _same_axis(call.args[0], call, axis)
-
-
-def _unreshaped(call: relax.Call, axis: int) -> int | None:
-    return _same_axis(call, call.args[0], axis)
-
-
-def _broadcast(call: relax.Call, axis: int) -> int | None:
-    return axis + _rank(call) - _rank(call.args[0])
 
 
 def _unbroadcast(call: relax.Call, axis: int) -> int | None:
@@ -139,11 +154,7 @@ def _taken(call: relax.Call, axis: int) -> int | None:
     return axis if axis < along else axis + _rank(call.args[1]) - 1
 
 
-def _flipped(call: relax.Call, axis: int) -> int | None:
-    return None if axis == int(call.attrs.axis) % _rank(call) else axis
-
-
-def _repeated(call: relax.Call, axis: int) -> int | None:
+def _beside(call: relax.Call, axis: int) -> int | None:
     if call.attrs.axis is None:
         return None
     return None if axis == int(call.attrs.axis) % _rank(call) else axis
@@ -171,18 +182,17 @@ def _tiled(call: relax.Call, axis: int) -> int | None:
 
 
 _TO_RESULT: dict[str, MapAxis] = {
-    **dict.fromkeys(RESHAPES, _reshaped),
+    **dict.fromkeys(RESHAPES, lambda call, axis: _same_axis(call.args[0], call, axis)),
     "relax.permute_dims": lambda call, axis: permutation(call).index(axis),
-    "relax.broadcast_to": _broadcast,
+    "relax.broadcast_to": lambda call, axis: axis + _rank(call) - _rank(call.args[0]),
     "relax.strided_slice": _sliced,
     "relax.take": _taken,
-    "relax.flip": _flipped,
-    "relax.repeat": _repeated,
+    **dict.fromkeys(("relax.flip", "relax.repeat"), _beside),
     "relax.tile": _tiled,
     **dict.fromkeys((*MAX_POOLS, *RESIZES), _pooled),
 }
 _TO_ARGUMENT: dict[str, MapAxis] = {
-    **dict.fromkeys(RESHAPES, _unreshaped),
+    **dict.fromkeys(RESHAPES, lambda call, axis: _same_axis(call, call.args[0], axis)),
     "relax.permute_dims": lambda call, axis: permutation(call)[axis],
     "relax.broadcast_to": _unbroadcast,
     **dict.fromkeys((*MAX_POOLS, *RESIZES), _pooled),

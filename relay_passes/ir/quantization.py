@@ -6,7 +6,6 @@ R.quantize(x, scale, zero_point, axis)          the q that stands for the number
 
 from __future__ import annotations
 
-import math
 from collections.abc import Hashable
 from dataclasses import dataclass, replace
 
@@ -64,13 +63,13 @@ class Quantization:
 
     def quantize(self, x: relax.Expr, dtype: str) -> relax.Expr:
         """The call that quantises a tensor so."""
-        return relax.op.quantize(x, self.scale, self.zero_point, axis=self._axis(), out_dtype=dtype)
+        axis = -1 if self.axis is None else self.axis
+        return relax.op.quantize(x, self.scale, self.zero_point, axis=axis, out_dtype=dtype)
 
     def dequantize(self, q: relax.Expr, dtype: str) -> relax.Expr:
         """The call that dequantises a tensor so."""
-        return relax.op.dequantize(
-            q, self.scale, self.zero_point, axis=self._axis(), out_dtype=dtype
-        )
+        axis = -1 if self.axis is None else self.axis
+        return relax.op.dequantize(q, self.scale, self.zero_point, axis=axis, out_dtype=dtype)
 
     def saturates(self, low: float, high: float, dtype: str) -> bool:
         """Whether every x <= low becomes the least integer of a type, every x >= high the largest.
@@ -84,9 +83,6 @@ class Quantization:
         least, largest = RANGES[dtype]
         bounds = [np.rint(np.float32(bound) / scale) + zero_point for bound in (low, high)]
         return bool(np.all(bounds[0] <= least) and np.all(bounds[1] >= largest))
-
-    def _axis(self) -> int:
-        return -1 if self.axis is None else self.axis
 
 
 @dataclass(frozen=True)
@@ -140,7 +136,7 @@ def _read(call: relax.Call) -> Quantization | None:
     if rank < 0 or any(tensor is None for tensor in tensors):
         return None
     scale, zero_point = (_compact(arg) for arg in call.args[1:3])
-    along = [e for e in (scale, zero_point) if _size(e) != 1]
+    along = known_tensor(scale).size != 1 or known_tensor(zero_point).size != 1
     return Quantization(scale, zero_point, int(call.attrs.axis) % rank if along else None)
 
 
@@ -152,11 +148,6 @@ def _compact(expr: relax.Expr) -> relax.Expr:
     if array.shape == () or array.size == 0 or np.any(array != array.flat[0]):
         return expr
     return relax.const(array.flat[0], str(expr.ty.dtype))
-
-
-def _size(expr: relax.Expr) -> int:
-    tensor = known_tensor(expr)
-    return int(np.prod(tensor.shape))
 
 
 def _key(expr: relax.Expr) -> Hashable:
@@ -201,16 +192,6 @@ def centred(emit: Emit, q: relax.Expr, zero_point: relax.Expr | None) -> relax.E
     return emit(relax.op.subtract(wide, relax.const(zeros))) if zeros.any() else wide
 
 
-def sum_centred(
-    emit: Emit, q: relax.Expr, zero_point: int, axes: list[int], keepdims: bool
-) -> relax.Expr:
-    """Writes the sums of q - z over whole axes of static extents, as int32."""
-    total = emit(relax.op.sum(emit(relax.op.astype(q, "int32")), axes, keepdims))
-    count = int(np.prod([int(q.ty.shape[axis]) for axis in axes]))
-    offset = relax.const(np.int32(count * zero_point))
-    return emit(relax.op.subtract(total, offset)) if zero_point else total
-
-
 def known_centred(quantized: Quantized) -> np.ndarray | None:
     """Constant integers less their zero points, int32; None if they are not all constant."""
     zero_point = quantized.quantization.zero_point
@@ -253,21 +234,6 @@ def largest(quantized: Quantized) -> int:
         values = array_of(quantized.data.value)
         low, high = int(values.min(initial=high)), int(values.max(initial=low))
     return int(max(abs(high - zeros.min()), abs(low - zeros.max())))
-
-
-def largest_sum(a: Quantized, weight: Quantized, channels: int) -> int:
-    """A magnitude that no sum of products exceeds, if the weight is no constant.
-
-    Parameters
-    ----------
-    a, weight : Quantized
-        The factors; the weight is a tensor of known shape.
-    channels : int
-        The weight's axis for the result's channels; all others are summed over.
-    """
-    shape = known_tensor(weight.data).shape
-    count = math.prod(extent for axis, extent in enumerate(shape) if axis != channels)
-    return count * largest(a) * largest(weight)
 
 
 def largest_sums(a: Quantized, weights: np.ndarray, channels: int) -> np.ndarray:

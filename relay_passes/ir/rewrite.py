@@ -14,15 +14,16 @@ Blocks and calls are those of ordinary functions: a region function is as its te
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import functools
+from collections.abc import Callable, Mapping
 from typing import Any, TypeGuard
 
 from tvm import IRModule, ir, relax, tirx
 from tvm.ir.transform import PassContext, module_pass
 
-from microkernels.base.tvm_compat.relax import set_type
-
-from .functions import is_region_function, renamed, substitute
+from .functions import is_region_function, rebound, renamed, substitute
+from .functions import with_blocks as with_blocks
+from .functions import with_body as with_body
 from .graph import AnyBinding, DataflowGraph, variables
 from .tidy import tidied, used_bindings
 
@@ -66,22 +67,6 @@ class Bindings:
     def bind(self, var: relax.Var, expr: relax.Expr) -> None:
         """Binds an expression to a variable of the original block."""
         self.bindings.append(relax.VarBinding(var, self.builder.normalize(expr)))
-
-
-def with_body(function: relax.Function, body: relax.SeqExpr) -> relax.Function:
-    """A function with another body."""
-    return relax.Function(function.params, body, function.ret_ty, function.is_pure, function.attrs)
-
-
-def with_blocks(
-    function: relax.Function,
-    blocks: Iterable[relax.BindingBlock],
-    result: relax.Expr | None = None,
-) -> relax.Function:
-    """A function of other blocks that returns the same, or what has the same type."""
-    body = relax.SeqExpr(list(blocks), function.body.body if result is None else result)
-    set_type(body, function.body.ty)
-    return with_body(function, body)
 
 
 def with_values(
@@ -182,11 +167,15 @@ def block_pass(name: str, rewrite: RewriteGraph) -> ir.transform.Pass:
     @module_pass(opt_level=0, name=name)
     def run(mod: IRModule, _context: PassContext) -> IRModule:
         written = _written(relax.BlockBuilder(mod), lambda block: rewrite(DataflowGraph(block)))
-        if written is None:
-            return mod
-        return tidied(written)
+        return mod if written is None else tidied(written)
 
     return run
+
+
+def block_rewrite(rewrite: RewriteGraph) -> Callable[[], ir.transform.Pass]:
+    """Makes a function as for `block_pass` what makes the pass of its name."""
+    made = functools.partial(block_pass, f"tvm_hybrid.{rewrite.__name__}", rewrite)
+    return functools.wraps(rewrite)(made)
 
 
 def rewrite_region_calls(
@@ -252,23 +241,17 @@ def with_names(function: relax.Function, names: Mapping[relax.Var, str]) -> rela
         return function
     bound = {var: type(var)(name, var.ty) for var, name in names.items()}
     items: dict[relax.Expr, relax.Expr] = dict(bound.items())
+
+    def written(binding: AnyBinding) -> AnyBinding:
+        var, value = bound.get(binding.var, binding.var), binding.value
+        if any(each in items for each in variables(value)):
+            value = renamed(value, items)
+        elif var is binding.var:
+            return binding
+        return rebound(binding, value, var)
+
     blocks = [
-        type(block)([_written_names(binding, bound, items) for binding in block.bindings[:]])
+        type(block)([written(binding) for binding in block.bindings[:]])
         for block in function.body.blocks
     ]
     return with_blocks(function, blocks, substitute(function.body.body, items))
-
-
-def _written_names(
-    binding: AnyBinding,
-    bound: Mapping[relax.Var, relax.Var],
-    items: Mapping[relax.Expr, relax.Expr],
-) -> AnyBinding:
-    var, value = bound.get(binding.var, binding.var), binding.value
-    if any(each in items for each in variables(value)):
-        value = renamed(value, items)
-    elif var is binding.var:
-        return binding
-    if isinstance(binding, relax.MatchCast):
-        return relax.MatchCast(var, value, binding.ty)
-    return relax.VarBinding(var, value)

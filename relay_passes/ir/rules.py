@@ -22,7 +22,7 @@ from typing import Any
 
 from tvm import ir, relax
 
-from .functions import renamed
+from .functions import rebound, renamed
 from .graph import AnyBinding, DataflowGraph, op_name, variables
 from .rewrite import Bindings, block_pass
 
@@ -227,11 +227,7 @@ class RuleGraph(DataflowGraph):
         """Lets all that read a variable read another value."""
         for user in [*self.users.get(var, ())]:
             binding = self.bindings[user]
-            changed = renamed(binding.value, {var: value})
-            if isinstance(binding, relax.MatchCast):
-                self._bind(user, relax.MatchCast(binding.var, changed, binding.ty))
-            else:
-                self._bind(user, relax.VarBinding(binding.var, changed))
+            self._bind(user, rebound(binding, renamed(binding.value, {var: value})))
         self._drop_unused(var)
 
     def _call_output(self, place: int, value: relax.DataflowVar) -> None:

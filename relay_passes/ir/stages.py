@@ -107,16 +107,11 @@ def size_of(mod: IRModule) -> str:
         isinstance(binding.value, relax.Call)
         for function in functions
         if isinstance(function, relax.Function) and not is_region_function(function)
-        for block in _blocks(function)
+        for block in getattr(function.body, "blocks", ())
         for binding in block.bindings
     )
     counts = {"operators": operators, "regions": regions, "kernels": kernels}
     return ", ".join(f"{what}: {count}" for what, count in counts.items() if count)
-
-
-def _blocks(function: relax.Function) -> list[relax.BindingBlock]:
-    body = function.body
-    return list(body.blocks) if isinstance(body, relax.SeqExpr) else []
 
 
 # Threads that share tasks of LLVM, and the machine code of loaded or compiled modules.

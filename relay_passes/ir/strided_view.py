@@ -203,12 +203,14 @@ def sources(graph: DataflowGraph, expr: relax.Expr) -> Iterator[Source]:
         if tensor is None or tensor.size == 0:
             continue
         view: StridedView | None = StridedView.contiguous(tensor.shape)
-        members = []
+        passed = []
         for made in reversed(chain[:start]):
-            members.append(graph.position[made])
+            value = graph.definition(made)
+            if isinstance(value, relax.TupleGetItem):
+                passed.append(graph.position[value.tuple_value])
+            passed.append(graph.position[made])
             view = None if view is None else through(graph, view, made)
         if view is not None:
-            passed = [p for member in members for p in (*_tuple_of(graph, member), member)]
             yield Source(chain[start], tuple(passed), view)
 
 
@@ -220,12 +222,6 @@ def _read_by(graph: DataflowGraph, expr: relax.Expr) -> relax.Expr | None:
         return split.args[0] if split is not None and op_name(split) == "relax.split" else None
     known = op_name(value) in _THROUGH and region_tensor(expr) is not None
     return value.args[0] if value is not None and known else None
-
-
-def _tuple_of(graph: DataflowGraph, position: int) -> list[int]:
-    """Position of the tuple that a binding takes an item of, if it does."""
-    value = graph.value(position)
-    return [graph.position[value.tuple_value]] if isinstance(value, relax.TupleGetItem) else []
 
 
 def through(graph: DataflowGraph, view: StridedView, made: relax.Expr) -> StridedView | None:
@@ -261,10 +257,6 @@ def _item(graph: DataflowGraph, view: StridedView, item: relax.TupleGetItem) -> 
     return view.sliced(axis, sum(tensors[: item.index]), tensors[item.index])
 
 
-def _permute(view: StridedView, call: relax.Call, _shape: Sequence[int]) -> StridedView | None:
-    return view.permuted(permutation(call))
-
-
 def _slice(view: StridedView, call: relax.Call, shape: Sequence[int]) -> StridedView | None:
     fields = [item for arg in call.args[1:] for item in arg.fields]
     if not all(hasattr(item, "value") for item in fields):
@@ -298,7 +290,7 @@ def _repeat(view: StridedView, call: relax.Call, _shape: Sequence[int]) -> Strid
 
 _THROUGH = {
     **dict.fromkeys(RESHAPES, lambda view, _call, shape: view.reshaped(shape)),
-    "relax.permute_dims": _permute,
+    "relax.permute_dims": lambda view, call, _shape: view.permuted(permutation(call)),
     "relax.strided_slice": _slice,
     "relax.broadcast_to": _broadcast,
     "relax.repeat": _repeat,

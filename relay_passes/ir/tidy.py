@@ -20,38 +20,27 @@ tidied here, and others by TVM.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from tvm import IRModule, ir, relax
-from tvm.ir.transform import PassContext, module_pass
 
-from microkernels.base.tvm_compat.relax import set_type
-
-from .functions import substitute
+from .functions import module_rewrite, substitute, with_blocks
 from .graph import DataflowGraph, variables
 
 
-def tidy() -> ir.transform.Pass:
+@module_rewrite
+def tidy(mod: IRModule) -> IRModule:
     """The pass."""
-
-    @module_pass(opt_level=0, name="tvm_hybrid.tidy")
-    def run(mod: IRModule, _context: PassContext) -> IRModule:
-        return mod if is_tidy(mod) else _tidied(mod)
-
-    return run
+    return mod if is_tidy(mod) else _tidied(mod)
 
 
-def to_dataflow() -> ir.transform.Pass:
+@module_rewrite
+def to_dataflow(mod: IRModule) -> IRModule:
     """A pass that puts pure bindings into dataflow blocks, as TVM's ConvertToDataflow does.
 
     A module that is tidy stays.
     """
-
-    @module_pass(opt_level=0, name="tvm_hybrid.to_dataflow")
-    def run(mod: IRModule, _context: PassContext) -> IRModule:
-        return mod if is_tidy(mod) else relax.transform.ConvertToDataflow(min_size=1)(mod)
-
-    return run
+    return mod if is_tidy(mod) else relax.transform.ConvertToDataflow(min_size=1)(mod)
 
 
 def tidied(mod: IRModule) -> IRModule:
@@ -99,7 +88,7 @@ def _tidied(mod: IRModule) -> IRModule:
     block = None if function is None else _only_block(function)
     if function is not None and block is not None and _binds(block, (relax.Call, relax.Var)):
         (gvar,) = mod.functions
-        updated = _updated(mod, {gvar: _with_blocks(function, [_without_names(block)])})
+        updated = _updated(mod, {gvar: with_blocks(function, [_without_names(block)])})
         if is_tidy(updated):
             return updated
     used = _of_used_bindings(mod)
@@ -111,26 +100,16 @@ def _of_used_bindings(mod: IRModule) -> IRModule:
     changed = {}
     for gvar, function in mod.functions_items():
         if isinstance(function, relax.Function) and isinstance(function.body, relax.SeqExpr):
-            blocks = [_of_used(block) for block in function.body.blocks]
-            if any(map(_differ, blocks, function.body.blocks)):
-                changed[gvar] = _with_blocks(function, blocks)
+            old = list(function.body.blocks)
+            new = [
+                relax.DataflowBlock(used_bindings(list(block.bindings[:])))
+                if isinstance(block, relax.DataflowBlock)
+                else block
+                for block in old
+            ]
+            if any(len(a.bindings) != len(b.bindings) for a, b in zip(new, old, strict=True)):
+                changed[gvar] = with_blocks(function, new)
     return _updated(mod, changed) if changed else mod
-
-
-def _of_used(block: relax.BindingBlock) -> relax.BindingBlock:
-    is_pure = isinstance(block, relax.DataflowBlock)
-    return relax.DataflowBlock(used_bindings(list(block.bindings[:]))) if is_pure else block
-
-
-def _differ(one: relax.BindingBlock, other: relax.BindingBlock) -> bool:
-    return len(one.bindings) != len(other.bindings)
-
-
-def _with_blocks(function: relax.Function, blocks: Sequence[relax.BindingBlock]) -> relax.Function:
-    body = relax.SeqExpr(list(blocks), function.body.body)
-    set_type(body, function.body.ty)
-    ty, is_pure, attrs = function.ret_ty, function.is_pure, function.attrs
-    return relax.Function(function.params, body, ty, is_pure, attrs)
 
 
 def _updated(mod: IRModule, functions: Mapping[ir.GlobalVar, relax.Function]) -> IRModule:

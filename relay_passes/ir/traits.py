@@ -117,23 +117,13 @@ def read_elementwise(
     """A call as an elementwise operator on some of `tensors` and constants; None if it is none."""
     if not isinstance(expr, relax.Call):
         return None
-    name = op_name(expr)
-    if name in QUANTIZING and _single(expr.args[1]) and _single(expr.args[2]):
-        return _read(expr, tensors, is_constant, 1)
-    return _read(expr, tensors, is_constant, MOVABLE[name]) if name in MOVABLE else None
-
-
-def _single(expr: relax.Expr) -> bool:
-    tensor = region_tensor(expr)
-    return tensor is not None and tensor.constant and tensor.size == 1
-
-
-def _read(
-    expr: relax.Call,
-    tensors: Collection[relax.Expr],
-    is_constant: Callable[[relax.Expr], bool],
-    count: int,
-) -> ElementwiseCall | None:
+    count = MOVABLE.get(op_name(expr))
+    if op_name(expr) in QUANTIZING:
+        numbers = [region_tensor(arg) for arg in expr.args[1:3]]
+        if all(each is not None and each.constant and each.size == 1 for each in numbers):
+            count = 1
+    if count is None:
+        return None
     arguments = list(expr.args)[:count]
     among = [argument in tensors for argument in arguments]
     if not any(among) or not all(

@@ -35,7 +35,7 @@ from tvm import ir, relax
 from microkernels.base.arrays import RANGES
 from relay_passes.ir.axes import reduced_axes
 from relay_passes.ir.graph import DataflowGraph, is_call, known_tensor, op_name, region_tensor
-from relay_passes.ir.quantization import LIMIT, Quantized, largest, read_dequantize, sum_centred
+from relay_passes.ir.quantization import LIMIT, Quantized, largest, read_dequantize
 from relay_passes.ir.rewrite import Bindings
 from relay_passes.ir.rules import Rule
 from tir_schedules.core.size import is_open
@@ -76,23 +76,18 @@ def _mean(
     if op_name(call) in _POOLS:
         wanted = any_layout or str(call.attrs.layout).endswith("C")
         return _windows(block, call, q) if wanted else None
-    axes = _reduced(call, len(q.data.ty.shape))
-    return None if axes is None else _whole(block, call, q, axes)
+    if op_name(call) in _GLOBAL:
+        if any(int(each) != 1 for each in call.attrs.output_size):
+            return None
+        axes = [axis for axis, letter in enumerate(str(call.attrs.layout)) if letter in "DHW"]
+    else:
+        axes = reduced_axes(call)
+    return _whole(block, call, q, axes)
 
 
 _ROOTS = ("relax.mean", *_GLOBAL, *_POOLS)
 mean_of_integers = Rule("integer_mean", _ROOTS, partial(_mean, True))
 _channels_last = Rule("integer_mean", _ROOTS, partial(_mean, False))
-
-
-def _reduced(call: relax.Call, rank: int) -> list[int] | None:
-    """The axes that a call takes the mean of; None if it takes those of windows."""
-    if op_name(call) in _GLOBAL:
-        layout = str(call.attrs.layout)
-        if any(int(each) != 1 for each in call.attrs.output_size):
-            return None
-        return [axis for axis in range(rank) if layout[axis] in "DHW"]
-    return reduced_axes(call)
 
 
 def _whole(block: Bindings, call: relax.Call, q: Quantized, axes: list[int]) -> relax.Expr | None:
@@ -101,12 +96,16 @@ def _whole(block: Bindings, call: relax.Call, q: Quantized, axes: list[int]) -> 
     extents = [tensor.shape[axis] for axis in axes]
     if is_open(extents):
         return None
-    count = math.prod(extents)
-    zero_point = _number(q.quantization.zero_point)
+    count, known = math.prod(extents), q.quantization.known
+    assert known is not None
+    zero_point = int(known[1].reshape(()))
     if count * (largest(q) + abs(zero_point)) >= LIMIT or count == 0:
         return None
     keepdims = op_name(call) in _GLOBAL or bool(call.attrs.keepdims)
-    total = sum_centred(block.emit, q.data, zero_point, axes, keepdims)
+    total = block.emit(relax.op.sum(block.emit(relax.op.astype(q.data, "int32")), axes, keepdims))
+    if zero_point:
+        offset = relax.const(np.int32(count * zero_point))
+        total = block.emit(relax.op.subtract(total, offset))
     return _scaled(block, total, q, np.float32(count))
 
 
@@ -174,8 +173,3 @@ def _scaled(
     assert known is not None
     factor = np.asarray(known[0].reshape(()) / count, np.float32)
     return relax.op.multiply(block.emit(relax.op.astype(total, "float32")), relax.const(factor))
-
-
-def _number(zero_point: relax.Expr) -> int:
-    assert isinstance(zero_point, ir.GenericConst)
-    return int(zero_point.value.numpy().reshape(()))

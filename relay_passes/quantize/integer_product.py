@@ -27,36 +27,47 @@ there. Added to the scaled sum it would be rounded once more. Any other bias is 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from tvm import ir, relax
 
 from microkernels.base.arrays import RANGES
+from relay_passes.ir.axes import known_integers
 from relay_passes.ir.convolution import (
-    convolution_of,
     is_convolution,
     is_transposed,
     kernel_outputs,
     output_channels,
 )
 from relay_passes.ir.decisions import Decision, DecisionLog
-from relay_passes.ir.graph import DataflowGraph, is_call, known_tensor, op_name, region_tensor
+from relay_passes.ir.functions import with_args
+from relay_passes.ir.graph import (
+    AnyBinding,
+    DataflowGraph,
+    is_call,
+    is_f32,
+    known_tensor,
+    op_name,
+    region_tensor,
+    static_tensor,
+)
 from relay_passes.ir.quantization import (
     LIMIT,
     Quantized,
     centred,
     known_centred,
     largest,
-    largest_sum,
     largest_sums,
     read_dequantize,
 )
-from relay_passes.ir.rewrite import Bindings, block_pass
+from relay_passes.ir.rewrite import Bindings, block_pass, rewrite_values
+from relay_passes.ir.rules import RuleGraph, rule
+from relay_passes.ir.traits import CONVOLUTIONS, TRANSPOSED_CONVOLUTIONS
 from tir_schedules.core.size import is_open
-
-from .narrow_conv_weights import fits_int8, int8_of, sum_of_convolutions
 
 
 @dataclass(frozen=True)
@@ -80,70 +91,73 @@ class IntegerProduct:
     bounds: np.ndarray
     channels: int = -1
 
-
-@dataclass(frozen=True)
-class _Bias:
-    """An addition of a bias that belongs into the integer sum, and the bias as int32."""
-
-    var: relax.Var
-    constant: relax.Expr
+    def along_channels(self, array: np.ndarray) -> np.ndarray:
+        """Numbers in a shape that broadcasts to the result; a single one without axes."""
+        shape = (-1, *(1,) * (-1 - self.channels))
+        return np.asarray(array).reshape(() if array.size == 1 else shape)
 
 
-Find = Callable[[DataflowGraph, relax.Expr], "IntegerProduct | str | None"]
+Find = Callable[[relax.Call, Quantized, Quantized], "IntegerProduct | str"]
 
 
-def products_pass(name: str, find: Find, decisions: DecisionLog | None) -> ir.transform.Pass:
-    """A pass that computes some products in integers.
+def products_pass(
+    name: str, is_kind: Callable[[Any], bool], find: Find, decisions: DecisionLog | None
+) -> ir.transform.Pass:
+    """A pass that computes some products of dequantised tensors in integers.
 
     Parameters
     ----------
     name : str
         Of the pass.
+    is_kind : callable
+        Which operators it looks at.
     find : callable
-        (block, expression) -> the product that it is; a str says why one is left in f32; None means
-        that it is none.
+        (product, what its operands are dequantised from) -> the product of integers; or why it is
+        left in f32.
     decisions : list of Decision, optional
         Receives these reasons.
     """
-    log = [] if decisions is None else decisions
-    return block_pass(name, lambda graph: _rewrite(graph, find, log))
+    return block_pass(name, lambda graph: _rewrite(graph, is_kind, find, decisions))
 
 
 def _rewrite(
-    graph: DataflowGraph, find: Find, decisions: DecisionLog
+    graph: DataflowGraph,
+    is_kind: Callable[[Any], bool],
+    find: Find,
+    decisions: DecisionLog | None,
 ) -> list[relax.Binding] | None:
     """A block with integer products; None if there are none."""
     block = Bindings()
-    found = False
-    biased: dict[relax.Var, tuple[IntegerProduct, _Bias]] = {}
-    for binding in graph.bindings:
+    biased: dict[relax.Var, tuple[IntegerProduct, relax.Expr]] = {}
+
+    def written(binding: AnyBinding) -> relax.Expr | None:
         var, value = binding.var, binding.value
         if var in biased:
-            _emit(block, var, *biased[var])
-            continue
-        product = find(graph, value)
-        if isinstance(product, str):
+            return _scaled_sum(block, *biased[var])
+        factors = _read_factors(graph, value) if is_kind(value) else None
+        product = None if factors is None else find(value, *factors)
+        if isinstance(product, str) and decisions is not None:
             node, op = str(var.name), op_name(value).rpartition(".")[2]
             decisions.append(Decision(node=node, op=op, taken=False, reason=product))
         if not isinstance(product, IntegerProduct):
-            block.bindings.append(binding)
-            continue
-        found = True
+            return None
         bias = _integer_bias(graph, var, product)
         if bias is None:
-            _emit(block, var, product, None)
-        else:  # the sum comes where the bias was added: nothing else needs the product
-            biased[bias.var] = product, bias
-    return block.bindings if found else None
+            return _scaled_sum(block, product)
+        # The sum comes where the bias was added: nothing else needs the product.
+        biased[bias[0]] = product, bias[1]
+        return None
+
+    return rewrite_values(graph, block, written)
 
 
-def read_factors(graph: DataflowGraph, call: relax.Call) -> tuple[Quantized, Quantized] | None:
-    """What the operands of a product are dequantised from; None if not both are, from 8 bits."""
+def _read_factors(graph: DataflowGraph, call: relax.Call) -> tuple[Quantized, Quantized] | None:
+    """What the operands of a f32 product are dequantised from, if both are, and from 8 bits."""
     first, second = (read_dequantize(graph.definition(arg)) for arg in call.args)
     if first is None or second is None:
         return None
-    types = (first.dtype, second.dtype)
-    if types != ("float32", "float32") or not {first.data_dtype, second.data_dtype} <= {*RANGES}:
+    types = {first.dtype, second.dtype, str(call.ty.dtype)}
+    if types != {"float32"} or not {first.data_dtype, second.data_dtype} <= {*RANGES}:
         return None
     return first, second
 
@@ -154,31 +168,28 @@ def integers_of(block: Bindings, quantized: Quantized) -> relax.Expr:
     return centred(block.emit, quantized.data, zero_point)
 
 
-def is_f32(expr: relax.Expr) -> bool:
-    """Whether an expression is a float32 tensor."""
-    return str(expr.ty.dtype) == "float32"
-
-
-def _emit(block: Bindings, var: relax.Var, product: IntegerProduct, bias: _Bias | None) -> None:
+def _scaled_sum(
+    block: Bindings, product: IntegerProduct, bias: relax.Expr | None = None
+) -> relax.Expr:
+    """A product of integers as f32; the last operator is not bound yet."""
     total = product.multiply(block)
     if bias is not None:
-        total = block.emit(relax.op.add(total, bias.constant))
+        total = block.emit(relax.op.add(total, bias))
     real = block.emit(relax.op.astype(total, "float32"))
-    block.bind(var, relax.op.multiply(real, _scale(block, product)))
+    return relax.op.multiply(real, _scale(block, product))
 
 
 def _scale(block: Bindings, product: IntegerProduct) -> relax.Expr:
     """The product of two scales, in a shape that broadcasts to the result."""
-    shape = (-1, *(1 for _ in range(-1 - product.channels)))
     known = _known_scale(product)
     if known is not None:
-        return relax.const(_number_or(known, shape))
+        return relax.const(product.along_channels(known))
     factors = [_as_number(block, scale) for scale in product.scales]
     scale = block.emit(relax.op.multiply(*factors))
-    tensor = known_tensor(scale)
-    if tensor.size == 1 or len(shape) == 1:
+    size = known_tensor(scale).size
+    if size == 1 or product.channels == -1:
         return scale
-    return block.emit(relax.op.reshape(scale, (tensor.size, *shape[1:])))
+    return block.emit(relax.op.reshape(scale, (size, *(1,) * (-1 - product.channels))))
 
 
 def _known_scale(product: IntegerProduct) -> np.ndarray | None:
@@ -189,8 +200,13 @@ def _known_scale(product: IntegerProduct) -> np.ndarray | None:
     return np.asarray(first.value.numpy() * second.value.numpy())
 
 
-def _integer_bias(graph: DataflowGraph, var: relax.Var, product: IntegerProduct) -> _Bias | None:
-    """The bias that belongs into a sum; None if there is none, or the sum may overflow by it."""
+def _integer_bias(
+    graph: DataflowGraph, var: relax.Var, product: IntegerProduct
+) -> tuple[relax.Var, relax.Expr] | None:
+    """The addition of a bias that belongs into a sum, and the bias as int32.
+
+    None if there is none, or the sum may overflow by it.
+    """
     users = graph.users.get(var, [])
     scale, tensor = _known_scale(product), region_tensor(var)
     if not isinstance(var, relax.DataflowVar) or len(users) != 1 or scale is None:
@@ -222,13 +238,7 @@ def _integer_bias(graph: DataflowGraph, var: relax.Var, product: IntegerProduct)
         return None
     if np.any(product.bounds + np.abs(values.astype(np.int64).reshape(-1)) >= LIMIT):
         return None
-    shape = (-1, *(1 for _ in range(-1 - product.channels)))
-    return _Bias(binding.var, relax.const(_number_or(values, shape)))
-
-
-def _number_or(array: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    """An array of one element as a number, another in a shape."""
-    return np.asarray(array).reshape(() if array.size == 1 else shape)
+    return binding.var, relax.const(product.along_channels(values))
 
 
 def _as_number(block: Bindings, expr: relax.Expr) -> relax.Expr:
@@ -275,27 +285,32 @@ def integer_conv(decisions: DecisionLog | None = None) -> ir.transform.Pass:
     decisions : list of Decision, optional
         Receives why a convolution of two dequantised tensors is left in f32.
     """
-    return products_pass("tvm_hybrid.integer_conv", _find, decisions)
+    return products_pass("tvm_hybrid.integer_conv", is_convolution, _convolution, decisions)
 
 
-def _find(graph: DataflowGraph, call: relax.Expr) -> IntegerProduct | str | None:
-    """The convolution that a call is; why it stays in f32; None if it is none of integers."""
-    if not is_convolution(call) or not is_f32(call):
-        return None
-    factors = read_factors(graph, call)
-    if factors is None:
-        return None
-    x, w = factors
-    reason = _refusal(call, x, w)
-    if reason is not None:
-        return reason
-    weights = known_centred(w)
-    if weights is None and not fits_int8(w):
+def _convolution(call: relax.Call, x: Quantized, w: Quantized) -> IntegerProduct | str:
+    """A convolution of integers; or why it stays in f32."""
+    outputs = kernel_outputs(call)
+    if any(region_tensor(each) is None for each in (call, x.data, w.data)):
+        return "a shape is not known at compile time"
+    if x.quantization.axis is not None:
+        return "the scale or zero point of the first operand differs along an axis"
+    if w.quantization.axis not in (None, outputs):
+        return "the scale or zero point of the weight differs along another axis than its outputs"
+    if is_transposed(call) and int(call.attrs.groups) != 1:
+        return "a transposed convolution in groups"
+    if not all(is_f32(factor.quantization.scale) for factor in (x, w)):
+        return "a scale is not float32"
+    weights, zeros = known_centred(w), w.quantization.zero_point
+    centre = _CENTRES[w.data_dtype]
+    fits = isinstance(zeros, ir.GenericConst) and bool(np.all(zeros.value.numpy() == centre))
+    if weights is None and not fits:
         return "the weight is no constant, and less its zero point it may not fit in int8"
     # Of a transposed convolution this counts more taps than meet in one result.
-    outputs = kernel_outputs(call)
     if weights is None:
-        bounds = np.asarray(largest_sum(x, w, outputs))
+        extents = enumerate(known_tensor(w.data).shape)
+        taps = math.prod(extent for axis, extent in extents if axis != outputs)
+        bounds = np.asarray(taps * largest(x) * largest(w))
     else:
         bounds = largest_sums(x, weights, outputs)
     if np.any(bounds >= LIMIT):
@@ -303,27 +318,17 @@ def _find(graph: DataflowGraph, call: relax.Expr) -> IntegerProduct | str | None
 
     def multiply(block: Bindings) -> relax.Expr:
         integers = integers_of(block, x)
-        if weights is None:
-            return block.emit(convolution_of(call, integers, int8_of(block, w), "int32"))
-        return sum_of_convolutions(block, call, integers, weights)
+        if weights is not None:
+            return _sum_of_convolutions(block, call, integers, weights)
+        narrow, emit, op = w.data, block.emit, relax.op
+        if centre:
+            moved = op.subtract(emit(op.astype(narrow, "int32")), relax.const(centre, "int32"))
+            narrow = emit(op.astype(emit(moved), "int8"))
+        wide = emit(op.astype(narrow, "int32"))
+        return emit(with_args(call, [integers, wide], out_dtype="int32"))
 
     scales = (x.quantization.scale, w.quantization.scale)
     return IntegerProduct(scales, multiply, bounds, output_channels(call))
-
-
-def _refusal(call: relax.Call, x: Quantized, w: Quantized) -> str | None:
-    """Why a convolution cannot be computed in integers; None if perhaps it can."""
-    if any(region_tensor(each) is None for each in (call, x.data, w.data)):
-        return "a shape is not known at compile time"
-    if x.quantization.axis is not None:
-        return "the scale or zero point of the first operand differs along an axis"
-    if w.quantization.axis not in (None, kernel_outputs(call)):
-        return "the scale or zero point of the weight differs along another axis than its outputs"
-    if is_transposed(call) and int(call.attrs.groups) != 1:
-        return "a transposed convolution in groups"
-    if not all(is_f32(factor.quantization.scale) for factor in (x, w)):
-        return "a scale is not float32"
-    return None
 
 
 def integer_matmul(decisions: DecisionLog | None = None) -> ir.transform.Pass:
@@ -354,32 +359,12 @@ def integer_matmul(decisions: DecisionLog | None = None) -> ir.transform.Pass:
     decisions : list of Decision, optional
         Receives why a product of two dequantised tensors is left in f32.
     """
-    return products_pass("tvm_hybrid.integer_matmul", _find_matmul, decisions)
+    name = "tvm_hybrid.integer_matmul"
+    return products_pass(name, lambda call: is_call(call, "relax.matmul"), _matmul, decisions)
 
 
-def _find_matmul(graph: DataflowGraph, call: relax.Expr) -> IntegerProduct | str | None:
-    """The product that a call is; why it stays in f32; None if it is no product of integers."""
-    if not is_call(call, "relax.matmul") or not is_f32(call):
-        return None
-    factors = read_factors(graph, call)
-    if factors is None:
-        return None
-    a, w = factors
-    reason = _refusal_matmul(a, w)
-    if reason is not None:
-        return reason
-    bounds = _bounds(a, w)
-    if np.any(bounds >= LIMIT):
-        return "the sum may need more than 32 bits"
-
-    def multiply(block: Bindings) -> relax.Expr:
-        return block.emit(relax.op.matmul(integers_of(block, a), integers_of(block, w), "int32"))
-
-    return IntegerProduct((a.quantization.scale, w.quantization.scale), multiply, bounds)
-
-
-def _refusal_matmul(a: Quantized, w: Quantized) -> str | None:
-    """Why a product cannot be computed in integers; None if it can."""
+def _matmul(call: relax.Call, a: Quantized, w: Quantized) -> IntegerProduct | str:
+    """A product of integers; or why it stays in f32."""
     a_tensor, w_tensor = region_tensor(a.data), region_tensor(w.data)
     if a_tensor is None or w_tensor is None:
         return "a shape is not known at compile time"
@@ -391,23 +376,79 @@ def _refusal_matmul(a: Quantized, w: Quantized) -> str | None:
         return (
             "the scale or zero point of the second operand differs along another axis than columns"
         )
-    if w.quantization.axis is not None and not _number_or_constant(w.quantization.zero_point):
+    zeros = known_tensor(w.quantization.zero_point)
+    if w.quantization.axis is not None and not zeros.constant and zeros.size != 1:
         return "zero points of columns are computed at run time"
     if not all(is_f32(factor.quantization.scale) for factor in (a, w)):
         return "a scale is not float32"
-    return None
-
-
-def _bounds(a: Quantized, w: Quantized) -> np.ndarray:
-    """Magnitudes that no sum exceeds: one for all, or one for each column."""
-    bound = known_tensor(a.data).shape[-1] * largest(a) * largest(w)
+    # Magnitudes that no sum exceeds: one for all, or one for each column.
+    bound = a_tensor.shape[-1] * largest(a) * largest(w)
+    bounds = np.asarray(bound)
     if is_open((bound,)) or bound >= LIMIT // 2:  # of most weights that says enough
         weights = known_centred(w)
         if weights is not None and weights.ndim == 2:
-            return largest_sums(a, weights, 1)
-    return np.asarray(bound)
+            bounds = largest_sums(a, weights, 1)
+    if np.any(bounds >= LIMIT):
+        return "the sum may need more than 32 bits"
+
+    def multiply(block: Bindings) -> relax.Expr:
+        return block.emit(relax.op.matmul(integers_of(block, a), integers_of(block, w), "int32"))
+
+    return IntegerProduct((a.quantization.scale, w.quantization.scale), multiply, bounds)
 
 
-def _number_or_constant(expr: relax.Expr) -> bool:
-    tensor = region_tensor(expr)
-    return tensor is not None and (tensor.constant or tensor.size == 1)
+# Narrow: gives integer convolutions int8 weights without a zero point.
+#
+# Before
+#
+#     lv = R.subtract(R.astype(const_w, "int32"), zW)     # const_w: uint8
+#     lv1 = R.nn.conv2d(x, lv, out_dtype="int32")
+#
+# After
+#
+#     lv1 = R.nn.conv2d(x, R.astype(const_w', "int32"), out_dtype="int32")    # const_w': int8
+#
+# The kernels multiply such weights. If a weight minus its zero point does not fit in int8, it is
+# split into a sum of int8 weights, and the convolution into a sum of convolutions, which is exact.
+
+
+_CENTRES = {"int8": 0, "uint8": 128}
+
+
+def _sum_of_convolutions(
+    block: Bindings, call: relax.Call, x: relax.Expr, weights: np.ndarray
+) -> relax.Expr:
+    """Convolutions of x with int8 weights, whose sum is the one with the weights given."""
+    total: relax.Expr | None = None
+    for part in int8_parts(weights):
+        w = block.emit(relax.op.astype(relax.const(part, "int8"), "int32"))
+        result = block.emit(with_args(call, [x, w], out_dtype="int32"))
+        total = result if total is None else block.emit(relax.op.add(total, result))
+    assert total is not None
+    return total
+
+
+def int8_parts(values: np.ndarray) -> list[np.ndarray]:
+    """int8 arrays, at least one, that add up to an array of integers."""
+    parts: list[np.ndarray] = []
+    left = values
+    while not parts or left.any():
+        parts.append(np.clip(left, *RANGES["int8"]).astype(np.int8))
+        left = left - parts[-1]
+    return parts
+
+
+@rule(*CONVOLUTIONS, *TRANSPOSED_CONVOLUTIONS)
+def narrow_conv_weights(graph: RuleGraph, block: Bindings, call: relax.Call) -> relax.Expr | None:
+    """The pass; it needs A-normal form."""
+    if str(call.ty.dtype) != "int32":
+        return None
+    widened = graph.definition(call.args[1])
+    if is_call(widened, "relax.astype"):
+        source = static_tensor(widened.args[0])
+        if source is not None and source.constant and source.dtype == "int8":
+            return None
+    weights = known_integers(graph, call.args[1])
+    if weights is None or np.abs(weights).max(initial=0) > 255:
+        return None
+    return _sum_of_convolutions(block, call, call.args[0], weights)

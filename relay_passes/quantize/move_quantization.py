@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import dataclass
+from dataclasses import replace
 from math import inf
 from typing import Any
 
@@ -36,7 +36,7 @@ from relay_passes.ir.quantization import (
     read_dequantize,
     read_quantize,
 )
-from relay_passes.ir.rewrite import Bindings, block_pass, rewrite_values
+from relay_passes.ir.rewrite import Bindings, block_rewrite, rewrite_values
 from relay_passes.ir.rules import RuleGraph, rule
 
 # Sink: moves dequantisations down past operators that only move elements.
@@ -60,13 +60,9 @@ from relay_passes.ir.rules import RuleGraph, rule
 # for each if that lets it sink. All values stay the same, bit for bit.
 
 
-def sink_dequantize() -> ir.transform.Pass:
+@block_rewrite
+def sink_dequantize(graph: DataflowGraph) -> list[relax.Binding] | None:
     """The pass; it needs A-normal form."""
-    return block_pass("tvm_hybrid.sink_dequantize", _rewrite)
-
-
-def _rewrite(graph: DataflowGraph) -> list[relax.Binding] | None:
-    """The block with every dequantisation sunk; None if none can be."""
     sinker = _Sinker()
     return rewrite_values(graph, sinker.block, lambda b: sinker.sunk(b.var, b.value))
 
@@ -77,15 +73,12 @@ class _Sinker:
     Attributes
     ----------
     quantized : dict
-        Integers that stand for a value.
-    split : dict
-        The same of a tuple: the tuple of integers, and what they stand for.
+        Integers that stand for a value; of what a split makes, the tuple of integers.
     """
 
     def __init__(self) -> None:
         self.block = Bindings()
         self.quantized: dict[relax.Expr, Quantized] = {}
-        self.split: dict[relax.Expr, Quantized] = {}
 
     def sunk(self, var: relax.Var, value: Any) -> relax.Expr | None:
         """The dequantisation to bind instead of a value; None to leave it."""
@@ -93,52 +86,46 @@ class _Sinker:
         if read is not None:
             self.quantized[var] = read
             return None
-        result: Quantized | None = None
+        name, result = op_name(value), None
         if isinstance(value, relax.TupleGetItem):
-            result = self._item(value)
-        elif op_name(value) == "relax.split":
-            self._through_split(var, value)
-        elif op_name(value) == "relax.concat":
+            parts = self.quantized.get(value.tuple_value)
+            if parts is not None:
+                data = self.block.emit(relax.TupleGetItem(parts.data, value.index))
+                result = replace(parts, data=data)
+        elif name == "relax.concat":
             result = self._through_concat(value)
-        elif op_name(value) == "relax.nn.pad":
-            result = self._through_pad(value)
-        elif moves(value) or picks_largest(value):
-            result = self._through(value)
+        elif name in ("relax.split", "relax.nn.pad") or moves(value) or picks_largest(value):
+            source = self.quantized.get(value.args[0])
+            result = None if source is None else self._through(value, source)
         if result is None:
             return None
         self.quantized[var] = result
-        return result.dequantize()
+        return None if name == "relax.split" else result.dequantize()
 
-    def _through(self, call: relax.Call) -> Quantized | None:
-        source = self.quantized.get(call.args[0])
-        if source is None:
-            return None
-        if picks_largest(call) and source.quantization.known is None:
+    def _through(self, call: relax.Call, source: Quantized) -> Quantized | None:
+        """The integers behind an operator that moves elements."""
+        quantization, changed = source.quantization, {}
+        axis = quantization.axis
+        if is_call(call, "relax.split"):
+            if axis == joined_axis(call):
+                return None
+        elif is_call(call, "relax.nn.pad"):
+            if axis is not None:
+                return None
+            if str(call.attrs.pad_mode) == "constant":  # zeros become zero points
+                zero_point = scalar_constant(quantization.zero_point)
+                # 0 times a scale that is not known may be no 0.
+                if float(call.attrs.pad_value) or zero_point is None or quantization.known is None:
+                    return None
+                changed["pad_value"] = int(zero_point)
+        elif picks_largest(call) and quantization.known is None:
             return None  # a scale might be negative
-        axis = source.quantization.axis
-        if axis is not None:
+        elif axis is not None:
             axis = result_axis(call, axis)
             if axis is None:
                 return None
-        data = self.block.emit(on(call, source.data))
-        return Quantized(data, source.quantization.along(axis), source.dtype)
-
-    def _through_pad(self, call: relax.Call) -> Quantized | None:
-        """Zeros become zero points; other paddings copy elements."""
-        source = self.quantized.get(call.args[0])
-        if source is None or source.quantization.axis is not None:
-            return None
-        if str(call.attrs.pad_mode) != "constant":
-            return Quantized(
-                self.block.emit(on(call, source.data)), source.quantization, source.dtype
-            )
-        zero_point = scalar_constant(source.quantization.zero_point)
-        if float(call.attrs.pad_value) != 0 or zero_point is None:
-            return None
-        if source.quantization.known is None:
-            return None  # 0 times such a scale may be no 0
-        padded = with_args(call, [source.data], pad_value=int(zero_point))
-        return Quantized(self.block.emit(padded), source.quantization, source.dtype)
+        data = self.block.emit(with_args(call, [source.data, *call.args[1:]], **changed))
+        return Quantized(data, quantization.along(axis), source.dtype)
 
     def _through_concat(self, call: relax.Call) -> Quantized | None:
         """Only if all parts have the same scales and zero points."""
@@ -151,20 +138,7 @@ class _Sinker:
         if len(alike) > 1 or first.quantization.axis == axis:
             return None
         data = self.block.emit(relax.op.concat([part.data for part in known], axis))
-        return Quantized(data, first.quantization, first.dtype)
-
-    def _through_split(self, var: relax.Var, call: relax.Call) -> None:
-        source = self.quantized.get(call.args[0])
-        if source is not None and source.quantization.axis != joined_axis(call):
-            parts = self.block.emit(on(call, source.data))
-            self.split[var] = Quantized(parts, source.quantization, source.dtype)
-
-    def _item(self, item: relax.TupleGetItem) -> Quantized | None:
-        parts = self.split.get(item.tuple_value)
-        if parts is None:
-            return None
-        data = self.block.emit(relax.TupleGetItem(parts.data, item.index))
-        return Quantized(data, parts.quantization, parts.dtype)
+        return replace(first, data=data)
 
 
 @rule("relax.dequantize")
@@ -182,18 +156,12 @@ def fold_dequantize(_graph: RuleGraph, _block: Bindings, call: relax.Call) -> re
 
     The pass; it folds constants of one axis or none, and those of 32 bits.
     """
-    read = _small_constant(call)
-    value = None if read is None else known_value(read)
-    return None if value is None else relax.const(value)
-
-
-def _small_constant(call: relax.Expr) -> Quantized | None:
-    """What a dequantisation that is to be folded reads; None if it is to stay."""
     read = read_dequantize(call)
     if read is None or not isinstance(read.data, ir.GenericConst) or read.dtype != "float32":
         return None
     small = read.data.ty.ndim <= 1 or read.data_dtype == "int32"
-    return read if small else None
+    value = known_value(read) if small else None
+    return None if value is None else relax.const(value)
 
 
 # Lift: moves quantisations up past operators that only move elements.
@@ -223,13 +191,9 @@ def _small_constant(call: relax.Expr) -> Quantized | None:
 # next to the quantisation that uses it.
 
 
-def lift_quantize() -> ir.transform.Pass:
+@block_rewrite
+def lift_quantize(graph: DataflowGraph) -> list[relax.Binding] | None:
     """The pass; it needs A-normal form."""
-    return block_pass("tvm_hybrid.lift_quantize", _rewrite_lift)
-
-
-def _rewrite_lift(graph: DataflowGraph) -> list[relax.Binding] | None:
-    """The block with every quantisation lifted; None if none can be."""
     lifter = _Lifter(graph)
     return rewrite_values(graph, lifter.block, lambda binding: lifter.lifted(binding.value))
 
@@ -279,10 +243,14 @@ class _Lifter:
         if not self._only_quantized(x):
             return None
         clip = _clip(call)
-        if clip is not None and quantization.saturates(clip.low, clip.high, dtype):
-            return self._quantize(clip.x, quantization, dtype)
+        if clip is not None and quantization.saturates(*clip[1:], dtype):
+            return self._quantize(clip[0], quantization, dtype)
         if is_call(call, "relax.concat"):
-            return self._above_concat(call, quantization, dtype)
+            axis, parts = joined_axis(call), parts_of_concat(call)
+            if quantization.axis == axis or not parts:
+                return None
+            integers = [self._quantize(part, quantization, dtype) for part in parts]
+            return self.block.emit(relax.op.concat(integers, axis))
         if moves_all(call) or picks_largest(call):
             return self._above_move(call, quantization, dtype)
         return None
@@ -297,15 +265,6 @@ class _Lifter:
                 return None
         above = self._quantize(call.args[0], quantization.along(axis), dtype)
         return self.block.emit(on(call, above))
-
-    def _above_concat(
-        self, call: relax.Call, quantization: Quantization, dtype: str
-    ) -> relax.Expr | None:
-        axis, parts = joined_axis(call), parts_of_concat(call)
-        if quantization.axis == axis or not parts:
-            return None
-        integers = [self._quantize(part, quantization, dtype) for part in parts]
-        return self.block.emit(relax.op.concat(integers, axis))
 
     def _above_split(
         self, item: relax.TupleGetItem, quantization: Quantization, dtype: str
@@ -358,24 +317,16 @@ class _Lifter:
         return True
 
 
-@dataclass(frozen=True)
-class _Clip:
-    """An operator that lets values of low..high through unchanged, and replaces others by these."""
-
-    x: relax.Expr
-    low: float
-    high: float
-
-
-def _clip(call: relax.Expr | None) -> _Clip | None:
-    """The clip that a call is, of f32 values; None if it is none."""
+def _clip(call: relax.Expr | None) -> tuple[relax.Expr, float, float] | None:
+    """(x, low, high) of a call that lets f32 values of x between these through, and gives these for
+    others; None if it is none."""
     name = op_name(call)
     if is_call(call, "relax.maximum", "relax.minimum"):
         for x, bound in (call.args, call.args[::-1]):
             number = scalar_constant(bound)
             if is_f32(x) and number is not None and same_shape(x, call):
-                return _Clip(x, *((number, inf) if name == "relax.maximum" else (-inf, number)))
+                return (x, number, inf) if name == "relax.maximum" else (x, -inf, number)
     if is_call(call, "relax.nn.relu", "relax.clip") and is_f32(call):
         low, high = (0.0, inf) if name == "relax.nn.relu" else (b.value for b in call.args[1:])
-        return _Clip(call.args[0], float(low), float(high))
+        return call.args[0], float(low), float(high)
     return None

@@ -20,11 +20,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 from tvm import IRModule, ir, relax
-from tvm.ir.transform import PassContext, module_pass
 
 from microkernels.base.arrays import RANGES
 from relay_passes.ir.constants import array_of
-from relay_passes.ir.functions import emit_body, region_function, region_of
+from relay_passes.ir.functions import emit_body, module_rewrite, region_function, region_of
 from relay_passes.ir.rewrite import rewrite_region_calls
 from tir_schedules.core.product_plan import quantized_dtype, zero_point_inputs
 from tir_schedules.core.region import Region, Step, Tensor
@@ -33,34 +32,38 @@ from tir_schedules.epilogue.packed_bytes import CONVOLUTIONS
 from tir_schedules.epilogue.quantize_steps import WORD, quantize_reference
 
 
-def requantize() -> ir.transform.Pass:
+@module_rewrite
+def requantize(mod: IRModule) -> IRModule:
     """The pass, for a partitioned module whose weights are not packed yet."""
+    builder = relax.BlockBuilder(mod)
+    changed = False
 
-    @module_pass(opt_level=0, name="tvm_hybrid.requantize")
-    def run(mod: IRModule, _context: PassContext) -> IRModule:
-        builder = relax.BlockBuilder(mod)
-        changed = False
+    def with_factors(binding: relax.VarBinding, function: relax.Function) -> relax.Expr:
+        call = binding.value
+        region, arguments = region_of(function), list(call.args)
+        found = _requantizing(region, arguments)
+        if found is None:
+            return call
+        nonlocal changed
+        changed = True
+        inputs = len(region.inputs)
+        kept = [*range(inputs), *(inputs + number for number in found.kept)]
+        # Operands that the changed region lacks are constants inside.
+        values: dict[relax.Expr, relax.Expr] = dict(zip(function.params, arguments, strict=True))
+        given = [function.params[number] for number in kept]
+        parameters = [relax.Var(old.name, old.ty) for old in given]
+        values.update(zip(given, parameters, strict=True))
+        types = [relax.TensorType(factor.shape, "float32") for factor in found.factors]
+        parameters += [relax.Var(f"factor{number}", ty) for number, ty in enumerate(types)]
+        new = region_function(
+            found.region, parameters, lambda b: emit_body(b, function, values), dict(function.attrs)
+        )
+        gvar = builder.add_func(new, call.op.name_hint)
+        factors = [relax.const(factor) for factor in found.factors]
+        return relax.Call(gvar, [*(arguments[i] for i in kept), *factors], ret_ty=call.ty)
 
-        def with_factors(binding: relax.VarBinding, function: relax.Function) -> relax.Expr:
-            call = binding.value
-            region = region_of(function)
-            found = _requantizing(region, list(call.args))
-            if found is None:
-                return call
-            nonlocal changed
-            changed = True
-            gvar = builder.add_func(
-                _with_constants(function, region, list(call.args), found), call.op.name_hint
-            )
-            inputs = len(region.inputs)
-            kept = [call.args[inputs + number] for number in found.kept]
-            factors = [relax.const(factor) for factor in found.factors]
-            return relax.Call(gvar, [*call.args[:inputs], *kept, *factors], ret_ty=call.ty)
-
-        written = rewrite_region_calls(mod, builder, with_factors)
-        return relax.transform.DeadCodeElimination()(written) if changed else mod
-
-    return run
+    written = rewrite_region_calls(mod, builder, with_factors)
+    return relax.transform.DeadCodeElimination()(written) if changed else mod
 
 
 @dataclass(frozen=True)
@@ -115,24 +118,6 @@ def _with_factors(
     add(Step("requantize", tuple(arguments), dtype=chain.dtype))
     changed = region.replace(operands=tuple(operands), epilogue=tuple(steps))
     return _Requantizing(changed, kept, of_columns)
-
-
-def _with_constants(
-    function: relax.Function, region: Region, arguments: list[relax.Expr], found: _Requantizing
-) -> relax.Function:
-    """The region's function for the changed region: operands that it lacks are constants inside."""
-    inputs = len(region.inputs)
-    values: dict[relax.Expr, relax.Expr] = dict(zip(function.params, arguments, strict=True))
-    parameters: list[relax.Var] = []
-    for number in (*range(inputs), *(inputs + number for number in found.kept)):
-        old = function.params[number]
-        parameters.append(relax.Var(old.name, old.ty))
-        values[old] = parameters[-1]
-    for number, factor in enumerate(found.factors):
-        parameters.append(relax.Var(f"factor{number}", relax.TensorType(factor.shape, "float32")))
-    return region_function(
-        found.region, parameters, lambda b: emit_body(b, function, values), dict(function.attrs)
-    )
 
 
 # Finds factors with which one or two products equal a chain of operators, for every sum.

@@ -39,13 +39,12 @@ from relay_passes.ir.graph import (
     is_call,
     is_f32,
     known_tensor,
-    op_name,
     region_tensor,
     relax_shape,
     static_tensor,
 )
 from relay_passes.ir.quantization import LIMIT, Quantized, centred, known_centred, read_dequantize
-from relay_passes.ir.rewrite import Bindings, block_pass, rewrite_values
+from relay_passes.ir.rewrite import Bindings, block_pass, block_rewrite, rewrite_values
 from relay_passes.ir.rules import RuleGraph, rule
 
 
@@ -152,13 +151,10 @@ def _read_rows(graph: DataflowGraph, expr: relax.Expr) -> _Rows | None:
     if is_call(source, "relax.subtract") and _for_rows(source, 1):
         zero_point = source.args[1]
         source = graph.definition(source.args[0])
-    if op_name(source) != "relax.astype":
+    if not is_call(source, "relax.astype") or not is_f32(source):
         return None
-    assert isinstance(source, relax.Call)
     data = source.args[0]
-    if str(data.ty.dtype) not in RANGES or not is_f32(source):
-        return None
-    return _Rows(data, scaled.args[1], zero_point)
+    return _Rows(data, scaled.args[1], zero_point) if str(data.ty.dtype) in RANGES else None
 
 
 def _for_rows(call: relax.Call, index: int) -> bool:
@@ -169,7 +165,8 @@ def _for_rows(call: relax.Call, index: int) -> bool:
     return operand.shape == (*result.shape[:-1], 1)
 
 
-def stock_dynamic_quantize() -> ir.transform.Pass:
+@block_rewrite
+def stock_dynamic_quantize(graph: DataflowGraph) -> list[relax.Binding] | None:
     """Rewrites DynamicQuantizeLinear from the form of TVM's ONNX importer to the one that we
     recognise.
 
@@ -193,10 +190,6 @@ def stock_dynamic_quantize() -> ir.transform.Pass:
 
     The pass; blocks must be in A-normal form.
     """
-    return block_pass("tvm_hybrid.stock_dynamic_quantize", _rewrite_stock)
-
-
-def _rewrite_stock(graph: DataflowGraph) -> list[relax.Binding] | None:
     scales: dict[relax.Var, relax.Expr] = {}
     zero_points: dict[relax.Var, tuple[relax.Expr, relax.Var]] = {}
     for binding in graph.bindings:
@@ -263,37 +256,22 @@ def _match(graph: DataflowGraph, var: relax.Var) -> tuple[relax.Var, relax.Expr,
 @rule("relax.matmul")
 def weight_only_matmul(graph: RuleGraph, block: Bindings, call: relax.Call) -> relax.Expr | None:
     """The pass; it needs A-normal form, and comes after `integer_matmul`."""
-    weight = _weight(graph, call)
-    return None if weight is None else relax.op.matmul(call.args[0], _emit(block, weight))
-
-
-def _weight(graph: DataflowGraph, call: relax.Expr) -> Quantized | None:
-    """The quantised constant weight of a f32 matmul; None if it has none, or per row."""
-    if str(call.ty.dtype) != "float32":
-        return None
     weight = read_dequantize(graph.definition(call.args[1]))
-    if weight is None or weight.data_dtype not in RANGES or weight.dtype != "float32":
+    if weight is None or {weight.dtype, str(call.ty.dtype)} != {"float32"}:
         return None
-    tensor = static_tensor(weight.data)
-    if tensor is None or not tensor.constant or len(tensor.shape) != 2:
+    tensor, known = static_tensor(weight.data), weight.quantization.known
+    if tensor is None or not tensor.constant or tensor.dtype not in RANGES:
         return None
-    constant = weight.quantization.known is not None
-    return weight if constant and weight.quantization.axis in (None, 1) else None
-
-
-def _emit(block: Bindings, weight: Quantized) -> relax.Expr:
-    known = weight.quantization.known
-    assert known is not None
-    scale, zero_point = (array.astype(np.float32).reshape(1, 1, -1) for array in known)
-    rows, columns = map(int, weight.data.value.shape)
-    integers = block.emit(relax.op.reshape(weight.data, (1, rows, columns)))
-    value = block.emit(relax.op.astype(integers, "float32"))
+    if len(tensor.shape) != 2 or known is None or weight.quantization.axis not in (None, 1):
+        return None
+    rows, columns = tensor.shape
+    scale, zero_point = (
+        np.ascontiguousarray(np.broadcast_to(each.astype(np.float32).reshape(-1), (1, 1, columns)))
+        for each in known
+    )
+    value = block.emit(relax.op.reshape(weight.data, (1, rows, columns)))
+    value = block.emit(relax.op.astype(value, "float32"))
     if zero_point.any():
-        value = block.emit(relax.op.subtract(value, _row(zero_point, columns)))
-    value = block.emit(relax.op.multiply(value, _row(scale, columns)))
-    return block.emit(relax.op.reshape(value, (rows, columns)))
-
-
-def _row(array: np.ndarray, columns: int) -> relax.Expr:
-    """A constant [1, 1, N]."""
-    return relax.const(np.ascontiguousarray(np.broadcast_to(array, (1, 1, columns))))
+        value = block.emit(relax.op.subtract(value, relax.const(zero_point)))
+    value = block.emit(relax.op.multiply(value, relax.const(scale)))
+    return relax.op.matmul(call.args[0], block.emit(relax.op.reshape(value, (rows, columns))))

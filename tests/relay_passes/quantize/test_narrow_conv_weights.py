@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from tvm import relax
 
-from relay_passes.quantize.narrow_conv_weights import int8_parts, narrow_conv_weights
+from relay_passes.quantize.integer_product import int8_parts, narrow_conv_weights
 from tests.relay_passes.graphs import module
 from tests.relay_passes.quantized import (
     assert_becomes,
