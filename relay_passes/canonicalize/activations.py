@@ -7,13 +7,15 @@ from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
-from tvm import ir, relax
+from tvm import relax
 
 from relay_passes.ir.algebra import (
     ONE,
     Polynomial,
     close,
     expand,
+    in_shape,
+    linear,
     monomial,
     number_factor,
     uniform_constant,
@@ -28,9 +30,7 @@ from relay_passes.ir.graph import (
     same_shape,
     variables,
 )
-from relay_passes.ir.rewrite import (
-    Bindings,
-)
+from relay_passes.ir.rewrite import Bindings
 from relay_passes.ir.rules import RuleGraph, rule
 from relay_passes.ir.traits import QUANTIZING
 
@@ -117,7 +117,8 @@ def recognize_activations(graph: RuleGraph, block: Bindings, _: relax.Expr) -> r
     found: dict[relax.Var, _Activation] = {}
     for clip in _clips(graph, block.var):
         for result, form in _forms(graph, block.var, clip):
-            if _saves(form, clip):
+            # Not if it is what it is to become.
+            if form.clip != clip if form.gated else (clip.scale, clip.shift) != (1.0, 0.0):
                 found[result] = form
     for result in reversed(downstream(graph, block.var, _OUTSIDE) if found else []):
         if result in found:
@@ -143,13 +144,6 @@ def formulas(graph: DataflowGraph) -> dict[relax.Var, list[relax.Expr]]:
     return found
 
 
-def _saves(form: _Activation, clip: _Clip) -> bool:
-    """Whether an activation is not yet what it is to become."""
-    if form.gated:
-        return form.clip != clip
-    return (clip.scale, clip.shift) != (1.0, 0.0)
-
-
 def _forms(
     graph: DataflowGraph, var: relax.Var, clip: _Clip
 ) -> Iterator[tuple[relax.Var, _Activation]]:
@@ -157,8 +151,10 @@ def _forms(
     names = {clip.x: _X, var: _CLIP}
     gate, alone = monomial((_X, 1.0), (_CLIP, 1.0)), monomial((_CLIP, 1.0))
     for result in downstream(graph, var, _OUTSIDE):
-        if not is_f32(result) or not same_shape(result, clip.x) or _rounds(graph, result):
+        if not is_f32(result) or not same_shape(result, clip.x):
             continue
+        if any(op_name(graph.value(user)) in QUANTIZING for user in graph.users_of(result)):
+            continue  # it becomes integers at once
         form = expand(graph, result, names.get)
         gated = gate in form
         product = gate if gated else alone
@@ -169,11 +165,6 @@ def _forms(
             yield result, _Activation(clip.times(factor), True, shift)
         else:
             yield result, _Activation(clip.times(factor).plus(shift))
-
-
-def _rounds(graph: DataflowGraph, result: relax.Var) -> bool:
-    """Whether a value becomes integers at once."""
-    return any(op_name(graph.value(user)) in QUANTIZING for user in graph.users_of(result))
 
 
 def _clips(graph: DataflowGraph, var: relax.Var) -> Iterator[_Clip]:
@@ -190,10 +181,15 @@ def _clips(graph: DataflowGraph, var: relax.Var) -> Iterator[_Clip]:
             return
         if isinstance(value, relax.Var) and same_shape(value, var):
             yield _Clip(value, scale, shift, low, high)
-        step = _linear_step(graph, value)
-        if step is None:
+        call = graph.definition(value)
+        operands = _with_number(call)
+        if call is None or operands is None:
             return
-        value, factor, term = step
+        first = call.args[0].same_as(operands[0])
+        step = linear(op_name(call).removeprefix("relax."), np.full(1, operands[1]), first)
+        if step is None or not step[0].any():
+            return
+        value, factor, term = operands[0], *(float(each[0]) for each in step)
         scale, shift = scale * factor, shift + scale * term
 
 
@@ -226,42 +222,21 @@ def _with_number(call: relax.Expr | None) -> tuple[relax.Expr, float] | None:
     return None
 
 
-def _linear_step(graph: DataflowGraph, expr: relax.Expr) -> tuple[relax.Expr, float, float] | None:
-    """(v, factor, term) of an expression factor * v + term that is one operator."""
-    call = graph.definition(expr)
-    found = _with_number(call)
-    if found is None:
-        return None
-    assert call is not None
-    value, number = found
-    first = call.args[0].same_as(value)
-    match op_name(call):
-        case "relax.add":
-            return value, 1.0, number
-        case "relax.subtract":
-            return (value, 1.0, -number) if first else (value, -1.0, number)
-        case "relax.multiply" if number != 0.0:
-            return value, number, 0.0
-        case "relax.divide" if first and number != 0.0:
-            return value, 1.0 / number, 0.0
-    return None
-
-
-_X_gelu, _F = "x", "f"
+_F = "f"
 _ROOT = math.sqrt(2 / math.pi)
-_HALVES: Polynomial = {monomial((_X_gelu, 1.0)): 0.5, monomial((_X_gelu, 1.0), (_F, 1.0)): 0.5}
+_HALVES: Polynomial = {monomial((_X, 1.0)): 0.5, monomial((_X, 1.0), (_F, 1.0)): 0.5}
 
 # Inner function: (its argument in x, the whole in x and the inner function, the operator).
 _FORMS: dict[str, tuple[Polynomial, Polynomial, Callable[[relax.Expr], relax.Expr]]] = {
-    "relax.erf": ({monomial((_X_gelu, 1.0)): math.sqrt(0.5)}, _HALVES, relax.op.nn.gelu),
+    "relax.erf": ({monomial((_X, 1.0)): math.sqrt(0.5)}, _HALVES, relax.op.nn.gelu),
     "relax.tanh": (
-        {monomial((_X_gelu, 1.0)): _ROOT, monomial((_X_gelu, 3.0)): _ROOT * 0.044715},
+        {monomial((_X, 1.0)): _ROOT, monomial((_X, 3.0)): _ROOT * 0.044715},
         _HALVES,
         relax.op.nn.gelu_tanh,
     ),
     "relax.sigmoid": (
-        {monomial((_X_gelu, 1.0)): 1.0},
-        {monomial((_X_gelu, 1.0), (_F, 1.0)): 1.0},
+        {monomial((_X, 1.0)): 1.0},
+        {monomial((_X, 1.0), (_F, 1.0)): 1.0},
         relax.op.nn.silu,
     ),
 }
@@ -294,7 +269,7 @@ def recognize_gelu(graph: RuleGraph, block: Bindings, call: relax.Call) -> relax
     x = _source(graph, call.args[0], inside) if is_f32(inner) else None
     if x is None:
         return None
-    names: dict[relax.Expr, Hashable] = {x: _X_gelu, inner: _F}
+    names: dict[relax.Expr, Hashable] = {x: _X, inner: _F}
     for var in downstream(graph, inner, _OUTSIDE_gelu):
         if same_shape(var, x) and close(expand(graph, var, names.get), outside):
             block.at(var)
@@ -312,7 +287,7 @@ def _source(graph: DataflowGraph, argument: relax.Expr, form: Polynomial) -> rel
         level = [var for var in dict.fromkeys(level) if var not in seen]
         seen += level
     for x in seen:
-        names: dict[relax.Expr, Hashable] = {x: _X_gelu}
+        names: dict[relax.Expr, Hashable] = {x: _X}
         if isinstance(x, relax.Var) and close(expand(graph, argument, names.get), form):
             return x
     return None
@@ -401,24 +376,12 @@ def decompose_prelu(_graph: RuleGraph, block: Bindings, call: relax.Call) -> rel
     if not is_f32(call):
         return None
     x, slope = call.args
-    tensor = known_tensor(x)
-    rank = len(tensor.shape)
-    after = rank - 1 - int(call.attrs.axis) % rank
-    slope = _spread(block, slope, after)
+    rank, count = len(known_tensor(x).shape), known_tensor(slope).size
+    after = rank - 1 - int(call.attrs.axis) % rank if count > 1 else 0
+    slope = in_shape(block, slope, (count, *(1,) * after))
     negative = block.emit(relax.op.less(x, relax.const(0.0, "float32")))
     product = block.emit(relax.op.multiply(x, slope))
     return relax.op.where(negative, product, x)
-
-
-def _spread(block: Bindings, slope: relax.Expr, after: int) -> relax.Expr:
-    """Slopes [C] as [C, 1, ...], with as many axes of one element as follow the channels'."""
-    tensor = known_tensor(slope)
-    if after == 0 or tensor.size == 1:
-        after = 0
-    shape = (tensor.size, *(1 for _ in range(after)))
-    if isinstance(slope, ir.GenericConst):
-        return relax.const(np.ascontiguousarray(slope.value.numpy().reshape(shape)))
-    return slope if tensor.shape == shape else block.emit(relax.op.reshape(slope, shape))
 
 
 @rule("relax.clip")
@@ -452,9 +415,7 @@ def merge_clips(graph: RuleGraph, _block: Bindings, call: relax.Call) -> relax.E
 
 def _limits(call: relax.Expr | None) -> tuple[float, float] | None:
     """Between which numbers a clip of floats puts values; None for anything else."""
-    if not is_call(call, "relax.clip"):
-        return None
-    if "float" not in str(call.ty.dtype):
+    if not is_call(call, "relax.clip") or "float" not in str(call.ty.dtype):
         return None
     low, high = (float(arg.value) for arg in call.args[1:])
     return (low, high) if low <= high else None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import replace
 
 import numpy as np
 from tvm import relax
@@ -11,37 +11,20 @@ from tvm import relax
 from relay_passes.ir.algebra import LARGEST, LEAST, number_factor
 from relay_passes.ir.axes import permutation
 from relay_passes.ir.functions import with_args
-from relay_passes.ir.graph import DataflowGraph, is_call, op_name, region_tensor, static_tensor
-from relay_passes.ir.moving_operators import moves, on
+from relay_passes.ir.graph import (
+    DataflowGraph,
+    is_call,
+    known_tensor,
+    region_tensor,
+    static_tensor,
+)
+from relay_passes.ir.moving_operators import Scaled, moves
 from relay_passes.ir.rewrite import Bindings
 from relay_passes.ir.rules import RuleGraph, rule
+from tir_schedules.core.region import Tensor
 
 _FLOATS = ("float32", "float16", "bfloat16")
 _HEADS_FIRST = [0, 2, 1, 3]
-
-
-@dataclass(frozen=True)
-class _Problem:
-    """What a call computes.
-
-    Attributes
-    ----------
-    batch, heads, groups : int
-        Sequences, heads of q, heads of k and v.
-    queries, keys, size, value_size : int
-        M, N, and the columns of a head of q and of v.
-    dtype : str
-        Of q, k, v and the result.
-    """
-
-    batch: int
-    heads: int
-    groups: int
-    queries: int
-    keys: int
-    size: int
-    value_size: int
-    dtype: str
 
 
 @rule("relax.nn.attention", "relax.nn.attention_bias")
@@ -77,10 +60,21 @@ def decompose_attention(_graph: RuleGraph, block: Bindings, call: relax.Call) ->
     This is also how scaled_dot_product_attention arrives from PyTorch: between permutations of
     [B, H, S, D], which cancel those here (`unturn`).
     """
-    problem = _problem(call)
-    if problem is None:
+    tensors = [static_tensor(arg) for arg in call.args]
+    known = [tensor for tensor in tensors if tensor is not None]
+    if len(known) < len(tensors) or any(len(tensor.shape) != 4 for tensor in known):
         return None
-    return relax.op.permute_dims(_plain(block, call, problem), _HEADS_FIRST)
+    q, k, v = known[:3]
+    if q.dtype not in _FLOATS or any(tensor.dtype != q.dtype for tensor in (k, v)):
+        return None
+    batch, queries, heads, size = q.shape
+    keys, groups = v.shape[1:3]
+    if k.shape != (batch, keys, groups, size) or v.shape[0] != batch or heads % groups:
+        return None
+    window, mask = call.attrs.window_size, call.attrs.causal_mask
+    if window is not None and (mask is None or queries != keys):
+        return None
+    return relax.op.permute_dims(_plain(block, call, q, v), _HEADS_FIRST)
 
 
 @rule("relax.permute_dims")
@@ -104,64 +98,46 @@ def unturn(graph: RuleGraph, _block: Bindings, call: relax.Call) -> relax.Expr |
     return inner.args[0] if same else None
 
 
-def _problem(call: relax.Call) -> _Problem | None:
-    """Extents of a call; None if it stays."""
-    tensors = [static_tensor(arg) for arg in call.args]
-    known = [tensor for tensor in tensors if tensor is not None]
-    if len(known) < len(tensors) or any(len(tensor.shape) != 4 for tensor in known):
-        return None
-    q, k, v = known[:3]
-    batch, queries, heads, size = q.shape
-    _, keys, groups, value_size = v.shape
-    if q.dtype not in _FLOATS or any(tensor.dtype != q.dtype for tensor in (k, v)):
-        return None
-    if k.shape != (batch, keys, groups, size) or v.shape[0] != batch or heads % groups:
-        return None
-    window, mask = call.attrs.window_size, call.attrs.causal_mask
-    if window is not None and (mask is None or queries != keys):
-        return None
-    return _Problem(batch, heads, groups, queries, keys, size, value_size, q.dtype)
-
-
-def _plain(block: Bindings, call: relax.Call, problem: _Problem) -> relax.Var:
+def _plain(block: Bindings, call: relax.Call, q: Tensor, v: Tensor) -> relax.Var:
     """Everything but the last permutation."""
-    q = block.emit(relax.op.permute_dims(call.args[0], _HEADS_FIRST))
-    k = relax.op.permute_dims(call.args[1], [0, 2, 3, 1])
-    k = _repeated(block, block.emit(k), problem, (problem.size, problem.keys))
+    queries, heads, keys = q.shape[1], q.shape[2], v.shape[1]
+
+    def turned(number: int, order: list[int]) -> relax.Var:
+        return block.emit(relax.op.permute_dims(call.args[number], order))
+
+    def repeated(value: relax.Var) -> relax.Var:
+        """Heads of k or v, each as often as heads of q share it."""
+        batch, groups, *matrix = known_tensor(value).shape
+        if groups == heads:
+            return value
+        apart = block.emit(relax.op.expand_dims(value, 2))
+        shape = (batch, groups, heads // groups, *matrix)
+        wide = block.emit(relax.op.broadcast_to(apart, shape))
+        return block.emit(relax.op.reshape(wide, (batch, heads, *matrix)))
+
     biased = len(call.args) > 3 and str(call.args[3].ty.dtype) == "float32"
-    narrow = problem.dtype == "bfloat16" or (problem.dtype == "float16" and biased)
+    narrow = q.dtype == "bfloat16" or (q.dtype == "float16" and biased)
     wide = "float32" if narrow else None
-    scores = block.emit(relax.op.matmul(q, k, out_dtype=wide))
+    rows, columns = turned(0, _HEADS_FIRST), repeated(turned(1, [0, 2, 3, 1]))
+    scores = block.emit(relax.op.matmul(rows, columns, out_dtype=wide))
     given = call.attrs.scale
-    scale = 1.0 / math.sqrt(problem.size) if given is None else float(given.value)
+    scale = 1.0 / math.sqrt(q.shape[3]) if given is None else float(given.value)
     kind = str(scores.ty.dtype)
     scores = block.emit(relax.op.multiply(scores, relax.const(scale, kind)))
-    for mask in _masks(block, call, problem, kind):
+    for mask in _masks(block, call, (queries, keys), kind):
         scores = block.emit(relax.op.add(scores, mask))
     weights = block.emit(relax.op.nn.softmax(scores, -1))
     if narrow:
-        weights = block.emit(relax.op.astype(weights, problem.dtype))
-    v = relax.op.permute_dims(call.args[2], _HEADS_FIRST)
-    v = _repeated(block, block.emit(v), problem, (problem.keys, problem.value_size))
-    mixed = block.emit(relax.op.matmul(weights, v, out_dtype=wide))
-    return block.emit(relax.op.astype(mixed, problem.dtype)) if narrow else mixed
+        weights = block.emit(relax.op.astype(weights, q.dtype))
+    values = repeated(turned(2, _HEADS_FIRST))
+    mixed = block.emit(relax.op.matmul(weights, values, out_dtype=wide))
+    return block.emit(relax.op.astype(mixed, q.dtype)) if narrow else mixed
 
 
-def _repeated(
-    block: Bindings, value: relax.Expr, problem: _Problem, matrix: tuple[int, int]
-) -> relax.Expr:
-    """Heads of k or v, each as often as heads of q share it."""
-    if problem.groups == problem.heads:
-        return value
-    times = problem.heads // problem.groups
-    apart = block.emit(relax.op.expand_dims(value, 2))
-    shape = (problem.batch, problem.groups, times, *matrix)
-    repeated = block.emit(relax.op.broadcast_to(apart, shape))
-    return block.emit(relax.op.reshape(repeated, (problem.batch, problem.heads, *matrix)))
-
-
-def _masks(block: Bindings, call: relax.Call, problem: _Problem, kind: str) -> list[relax.Expr]:
-    """What is added to scores of some type."""
+def _masks(
+    block: Bindings, call: relax.Call, shape: tuple[int, int], kind: str
+) -> list[relax.Expr]:
+    """What is added to scores of some shape and type."""
     masks: list[relax.Expr] = []
     if len(call.args) > 3:
         bias = call.args[3]
@@ -169,43 +145,16 @@ def _masks(block: Bindings, call: relax.Call, problem: _Problem, kind: str) -> l
         masks.append(bias if fits else block.emit(relax.op.astype(bias, kind)))
     if call.attrs.causal_mask is None:
         return masks
-    bottom_right = str(call.attrs.causal_mask) == "BottomRight"
-    last = abs(problem.queries - problem.keys) if bottom_right else 0
-    shape = (problem.queries, problem.keys)
+    queries, keys = shape
+    last = abs(queries - keys) if str(call.attrs.causal_mask) == "BottomRight" else 0
     hidden = relax.const(-np.inf, kind)
-    if last < problem.keys - 1:
+    if last < keys - 1:
         full = block.emit(relax.op.broadcast_to(hidden, shape))
         masks.append(block.emit(relax.op.triu(full, last + 1)))
     if call.attrs.window_size is not None:
         full = block.emit(relax.op.broadcast_to(hidden, shape))
         masks.append(block.emit(relax.op.tril(full, -int(call.attrs.window_size))))
     return masks
-
-
-@dataclass(frozen=True)
-class _Scaled:
-    """A value times a number.
-
-    Attributes
-    ----------
-    source : relax.Expr
-        What is multiplied.
-    factor : float
-        By what.
-    path : tuple of relax.Call
-        Operators from there to the value, the first to be applied first.
-    """
-
-    source: relax.Expr
-    factor: float
-    path: tuple[relax.Call, ...] = ()
-
-    def unscaled(self, block: Bindings) -> relax.Expr:
-        """The value without the factor."""
-        value = self.source
-        for call in self.path:
-            value = block.emit(on(call, value))
-        return value
 
 
 @rule("relax.matmul")
@@ -242,7 +191,7 @@ def sink_scale(graph: RuleGraph, block: Bindings, call: relax.Call) -> relax.Exp
     return relax.op.multiply(product, relax.const(np.float32(factor)))
 
 
-def _operands(graph: DataflowGraph, call: relax.Call) -> list[_Scaled]:
+def _operands(graph: DataflowGraph, call: relax.Call) -> list[Scaled]:
     """Both operands of a product of two variables that is summed in f32; else nothing."""
     if str(call.ty.dtype) != "float32":
         return []
@@ -255,39 +204,21 @@ def _operands(graph: DataflowGraph, call: relax.Call) -> list[_Scaled]:
     return [_scaled(graph, arg) for arg in call.args]
 
 
-def _scaled(graph: DataflowGraph, expr: relax.Expr) -> _Scaled:
+def _scaled(graph: DataflowGraph, expr: relax.Expr) -> Scaled:
     """A value as a number times what it is computed from, as far back as nothing else needs it."""
     call = graph.definition(expr)
-    if not isinstance(call, relax.Call) or len(_users(graph, expr)) != 1:
-        return _Scaled(expr, 1.0)
+    if not isinstance(call, relax.Call) or graph.only_user(expr) is None:
+        return Scaled(expr)
     number = number_factor(call)
     if number is not None:
         value, factor = number
         inner = _scaled(graph, value)
-        if inner.factor != 1.0:
-            return _Scaled(inner.source, inner.factor * factor, inner.path)
-        return _Scaled(value, factor)
-    rounds = op_name(call) == "relax.astype" and str(call.ty.dtype) == "bfloat16"
-    if not (moves(call) or rounds):
-        return _Scaled(expr, 1.0)
-    inner = _scaled(graph, call.args[0])
+        return replace(inner, factor=inner.factor * factor)
+    rounds = is_call(call, "relax.astype") and str(call.ty.dtype) == "bfloat16"
+    inner = _scaled(graph, call.args[0]) if moves(call) or rounds else Scaled(expr)
     if inner.factor == 1.0:
-        return _Scaled(expr, 1.0)
-    narrow = _before_widening(graph, inner.source) if rounds else None
-    if narrow is not None:
-        return _Scaled(narrow, inner.factor, inner.path)
-    return _Scaled(inner.source, inner.factor, (*inner.path, call))
-
-
-def _users(graph: DataflowGraph, expr: relax.Expr) -> list[int]:
-    """Positions where a value is used; twice the same if it is needed outside."""
-    users = [*graph.users_of(expr)]
-    return users if isinstance(expr, relax.DataflowVar) else users * 2
-
-
-def _before_widening(graph: DataflowGraph, value: relax.Expr) -> relax.Expr | None:
-    """The bfloat16 tensor that a f32 value was widened from, else None."""
-    call = graph.definition(value)
-    if not isinstance(call, relax.Call) or op_name(call) != "relax.astype":
-        return None
-    return call.args[0] if str(call.args[0].ty.dtype) == "bfloat16" else None
+        return Scaled(expr)
+    wide = graph.definition(inner.source) if rounds else None
+    if is_call(wide, "relax.astype") and str(wide.args[0].ty.dtype) == "bfloat16":
+        return replace(inner, source=wide.args[0])  # it need not be widened and rounded
+    return replace(inner, path=(*inner.path, call))

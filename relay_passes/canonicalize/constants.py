@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -22,28 +21,17 @@ _MOST = 1 << 22
 _NARROW = ("bfloat16", "float16")
 Array = np.ndarray[Any, Any]
 
-_ARITHMETIC: dict[str, Callable[..., Array]] = {
-    "relax.add": np.add,
-    "relax.subtract": np.subtract,
-    "relax.multiply": np.multiply,
-    "relax.negative": np.negative,
-}
-_COMPARING: dict[str, Callable[..., Array]] = {
-    "relax.equal": np.equal,
-    "relax.not_equal": np.not_equal,
-    "relax.less": np.less,
-    "relax.less_equal": np.less_equal,
-    "relax.greater": np.greater,
-    "relax.greater_equal": np.greater_equal,
-}
-_LOGICAL: dict[str, Callable[..., Array]] = {
-    "relax.logical_and": np.logical_and,
-    "relax.logical_or": np.logical_or,
-    "relax.logical_xor": np.logical_xor,
-    "relax.logical_not": np.logical_not,
-    "relax.where": np.where,
-}
-_TRIANGLES: dict[str, Callable[..., Array]] = {"relax.tril": np.tril, "relax.triu": np.triu}
+# What NumPy computes alike, under the same names.
+_ARITHMETIC = ("relax.add", "relax.subtract", "relax.multiply", "relax.negative")
+_COMPARING = (
+    *("relax.equal", "relax.not_equal", "relax.less", "relax.less_equal", "relax.greater"),
+    "relax.greater_equal",
+)
+_LOGICAL = (
+    *("relax.logical_and", "relax.logical_or", "relax.logical_xor", "relax.logical_not"),
+    "relax.where",
+)
+_TRIANGLES = ("relax.tril", "relax.triu")
 # Of one number throughout.
 _FILLED: dict[str, float | None] = {
     "relax.full": None,
@@ -103,7 +91,10 @@ def _value(graph: RuleGraph, expr: relax.Expr) -> Array | None:
         number = scalar_constant(expr.args[1]) if number is None else number
         return None if number is None else np.broadcast_to(np.asarray(number, dtype), result.shape)
     if name == "relax.arange":
-        return _arange(expr, dtype)
+        bounds = [getattr(arg, "value", None) for arg in expr.args]
+        numbers = [bound for bound in bounds if isinstance(bound, int)]
+        known = len(numbers) == len(bounds) and "float" not in dtype
+        return np.arange(*numbers).astype(dtype) if known else None
     args = expr.args[:1] if name in (*_TRIANGLES, "relax.strided_slice") else expr.args[:]
     operands = []
     for arg in args:
@@ -133,40 +124,33 @@ def _piece(graph: RuleGraph, item: relax.TupleGetItem) -> Array | None:
 
 def _computed(call: relax.Call, arrays: list[Array], shape: tuple[int, ...]) -> Array | None:
     """What a call of an operator computes of arrays; None if it is no operator for here."""
-    name = op_name(call)
+    name, first = op_name(call), arrays[0]
     with np.errstate(all="ignore"):
-        if name in _ARITHMETIC:
-            return _ARITHMETIC[name](*arrays)
-        if name in _COMPARING or name in _LOGICAL:
-            return (_COMPARING | _LOGICAL)[name](*arrays)
+        if name in (*_ARITHMETIC, *_COMPARING, *_LOGICAL):
+            return np.asarray(getattr(np, name.removeprefix("relax."))(*arrays))
         if name in _TRIANGLES:
             diagonal = getattr(call.args[1], "value", None)
-            return None if diagonal is None else _TRIANGLES[name](arrays[0], int(diagonal))
+            compute = np.tril if name == "relax.tril" else np.triu
+            return None if diagonal is None else compute(first, int(diagonal))
         if name == "relax.astype":
-            return arrays[0].astype(str(call.attrs.dtype))
+            return first.astype(str(call.attrs.dtype))
         if name == "relax.take":
-            return _taken(call, *arrays)
+            axis = None if call.attrs.axis is None else int(call.attrs.axis)
+            extent, indices = first.size if axis is None else first.shape[axis], arrays[1]
+            inside = bool((indices >= 0).all() and (indices < extent).all())
+            return np.take(first, indices.astype(np.int64), axis) if inside else None
         if name == "relax.broadcast_to":
-            return np.broadcast_to(arrays[0], shape)
+            return np.broadcast_to(first, shape)
         if name == "relax.matmul":
-            return _product(arrays, shape)
-        if name == "relax.strided_slice":
-            return _part(arrays[0], shape)
-    view = view_of(arrays[0], call)
+            # A product with a state of zeros, as that before the first step.
+            zero = not all(each.any() for each in arrays)
+            finite = all(np.isfinite(each).all() for each in arrays)
+            return np.broadcast_to(np.zeros((), first.dtype), shape) if zero and finite else None
+        if name == "relax.strided_slice":  # of one number throughout
+            return None if any(first.strides) else np.broadcast_to(first[(0,) * first.ndim], shape)
+    view = view_of(first, call)
     # NumPy copies elements that are repeated and cannot be seen in the new shape.
     return None if view is None or not math.prod(view.shape) else view
-
-
-def _part(array: Array, shape: tuple[int, ...]) -> Array | None:
-    """A part of an array of one number; None of any other."""
-    return None if any(array.strides) else np.broadcast_to(array[(0,) * array.ndim], shape)
-
-
-def _product(arrays: list[Array], shape: tuple[int, ...]) -> Array | None:
-    """The product with a state of zeros, as that before the first step; None for any other."""
-    if all(each.any() for each in arrays) or not all(np.isfinite(each).all() for each in arrays):
-        return None
-    return np.broadcast_to(np.zeros((), arrays[0].dtype), shape)
 
 
 def _operand(graph: RuleGraph, expr: relax.Expr, exact: bool) -> Array | None:
@@ -186,27 +170,7 @@ def _is_plain(dtype: str) -> bool:
     return dtype in ("bool", "float32", "float64") or dtype.lstrip("u").startswith("int")
 
 
-def _arange(call: relax.Call, dtype: str) -> Array | None:
-    bounds = [getattr(arg, "value", None) for arg in call.args]
-    numbers = [bound for bound in bounds if isinstance(bound, int)]
-    if len(numbers) < len(bounds) or "float" in dtype:
-        return None
-    return np.arange(*numbers).astype(dtype)
-
-
-def _taken(call: relax.Call, data: Array, indices: Array) -> Array | None:
-    """The elements at indices that are inside."""
-    axis = None if call.attrs.axis is None else int(call.attrs.axis)
-    extent = data.size if axis is None else data.shape[axis]
-    inside = bool((indices >= 0).all() and (indices < extent).all())
-    return np.take(data, indices.astype(np.int64), axis) if inside else None
-
-
-_CAST = "relax.astype"
-_FOLDED = (_CAST, "relax.permute_dims", *RESHAPES)
-
-
-@rule(*_FOLDED)
+@rule("relax.astype", "relax.permute_dims", *RESHAPES)
 def fold_weights(_graph: RuleGraph, _block: Bindings, call: relax.Call) -> relax.Expr | None:
     """Fold: permutes, reshapes and casts constants at compile time, by NumPy.
 
@@ -222,63 +186,21 @@ def fold_weights(_graph: RuleGraph, _block: Bindings, call: relax.Call) -> relax
     argument = call.args[0]
     if not isinstance(argument, ir.GenericConst) or static_tensor(call) is None:
         return None
-    array: Array | None = array_of(argument.value)
-    assert array is not None
-    if op_name(call) == _CAST:
-        # A weight of an integer product stays 8 bits wide.
-        stays = str(argument.ty.dtype) in ("int8", "uint8") and array.ndim > 1
-        array = None if stays else array.astype(str(call.attrs.dtype))
-    else:
-        array = view_of(array, call)
-    return None if array is None else relax.const(np.ascontiguousarray(array), str(call.ty.dtype))
-
-
-Number = Callable[[relax.Call, str], float]
-
-
-def _zero(call: relax.Call, dtype: str) -> float:
-    return 0
-
-
-def _one(call: relax.Call, dtype: str) -> float:
-    return 1
-
-
-def _least(call: relax.Call, dtype: str) -> float:
-    """Minus infinity, or the least value of a type without one."""
-    if dtype == "bool":
-        return False
-    return int(np.iinfo(dtype).min) if "int" in dtype else -np.inf
-
-
-def _largest(call: relax.Call, dtype: str) -> float:
-    if dtype == "bool":
-        return True
-    return int(np.iinfo(dtype).max) if "int" in dtype else np.inf
-
-
-def _average(call: relax.Call, dtype: str) -> float:
-    return 0 if "int" in dtype else np.nan
-
-
-def _padding(call: relax.Call, dtype: str) -> float:
-    if str(call.attrs.pad_mode) != "constant":
-        raise _undefined(call)
-    return float(call.attrs.pad_value)
+    array = array_of(argument.value)
+    folded = view_of(array, call)
+    # A weight of an integer product stays 8 bits wide.
+    narrow = str(argument.ty.dtype) in ("int8", "uint8") and array.ndim > 1
+    if is_call(call, "relax.astype") and not narrow:
+        folded = array.astype(str(call.attrs.dtype))
+    if folded is None:
+        return None
+    return relax.const(np.ascontiguousarray(folded), str(call.ty.dtype))
 
 
 _PRODUCTS = [f"nn.conv{n}d{kind}" for n in (1, 2, 3) for kind in ("", "_transpose")]
-# Every element of a result with elements, by operator, where an operand has none.
-_NUMBERS: dict[str, Number] = {
-    **dict.fromkeys(("sum", "collapse_sum_to", "collapse_sum_like", "bucketize"), _zero),
-    **dict.fromkeys(("matmul", "einsum", *_PRODUCTS), _zero),
-    **dict.fromkeys(("mean", "variance", "std"), _average),
-    **{f"nn.adaptive_avg_pool{n}d": _average for n in (1, 2, 3)},
-    "prod": _one,
-    "max": _least,
-    "min": _largest,
-    "nn.pad": _padding,
-}
+# Where an operand has no elements, every element of a result with elements is 0, or is undefined.
+_ADDING = {"sum", "collapse_sum_to", "collapse_sum_like", "bucketize", "matmul", "einsum"}
+_AVERAGING = {"mean", "variance", "std", *(f"nn.adaptive_avg_pool{n}d" for n in (1, 2, 3))}
 _CHOOSING = {
     *("argmax", "argmin", "median", "take", "gather_elements", "gather_nd", "index_tensor"),
     *(f"nn.{kind}_pool{n}d" for kind in ("max", "avg") for n in (1, 2, 3)),
@@ -327,17 +249,41 @@ def fold_empty(graph: RuleGraph, _block: Bindings, value: relax.Expr) -> relax.E
     if not isinstance(value, relax.Call) or not any(map(_has_empty, value.args)):
         return None
     name = op_name(value).removeprefix("relax.")
-    if name == "concat":
-        return _joined(value)
+    if name == "concat":  # without its empty parts
+        kept = [part for part in value.args[0].fields if not _has_empty(part)]
+        return kept[0] if len(kept) == 1 else relax.op.concat(kept, axis=value.attrs.axis)
     if name in _SCATTERING:
         return value.args[0]
     if name in _CHOOSING and _has_empty(value.args[0]):
         raise _undefined(value)
-    if name not in _NUMBERS:
+    found = _of_nothing(value, name, result.dtype)
+    if found is None:
         return None
-    number = relax.const(_NUMBERS[name](value, result.dtype), result.dtype)
+    number = relax.const(found, result.dtype)
     # TVM 0.27 has no legalisation of R.full with a number that is not finite.
     return relax.op.broadcast_to(number, result.shape) if result.shape else number
+
+
+def _of_nothing(call: relax.Call, name: str, dtype: str) -> float | None:
+    """What an operator makes of no elements; None if it is not known."""
+    if name in _ADDING or name in _PRODUCTS:
+        return 0
+    if name in _AVERAGING:
+        return 0 if "int" in dtype else np.nan
+    if name == "prod":
+        return 1
+    if name == "nn.pad":
+        if str(call.attrs.pad_mode) != "constant":
+            raise _undefined(call)
+        return float(call.attrs.pad_value)
+    if name not in ("max", "min"):
+        return None
+    if dtype == "bool":
+        return name == "min"
+    if "int" in dtype:  # without an infinity
+        limits = np.iinfo(dtype)
+        return int(limits.min if name == "max" else limits.max)
+    return -np.inf if name == "max" else np.inf
 
 
 def _has_empty(expr: relax.Expr) -> bool:
@@ -346,12 +292,6 @@ def _has_empty(expr: relax.Expr) -> bool:
         return any(map(_has_empty, expr.fields))
     tensor = static_tensor(expr)
     return tensor is not None and not tensor.size
-
-
-def _joined(call: relax.Call) -> relax.Expr:
-    """A concatenation without its empty parts."""
-    kept = [part for part in call.args[0].fields if not _has_empty(part)]
-    return kept[0] if len(kept) == 1 else relax.op.concat(kept, axis=call.attrs.axis)
 
 
 def _item(graph: DataflowGraph, item: relax.TupleGetItem) -> relax.Expr | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,6 +19,7 @@ from relay_passes.ir.convolution import (
 )
 from relay_passes.ir.functions import with_args
 from relay_passes.ir.graph import (
+    AnyBinding,
     DataflowGraph,
     is_call,
     known_tensor,
@@ -29,12 +29,13 @@ from relay_passes.ir.graph import (
     static_tensor,
 )
 from relay_passes.ir.quantization import with_axes
-from relay_passes.ir.rewrite import Bindings, block_pass
+from relay_passes.ir.rewrite import Bindings, block_rewrite, rewrite_values
 from relay_passes.ir.rules import RuleGraph, rule
 from relay_passes.ir.traits import CONVOLUTIONS, ELEMENTWISE, MAX_POOLS
 
 
-def pointwise_conv() -> ir.transform.Pass:
+@block_rewrite
+def pointwise_conv(graph: DataflowGraph) -> list[relax.Binding] | None:
     """Writes convolutions of one tap as products of pixels and a matrix.
 
     Before
@@ -57,25 +58,8 @@ def pointwise_conv() -> ir.transform.Pass:
 
     The pass; it needs A-normal form.
     """
-    return block_pass("tvm_hybrid.pointwise_conv", _rewrite)
-
-
-def _rewrite(graph: DataflowGraph) -> list[relax.Binding] | None:
-    """The block with such convolutions written as products; None if there are none."""
     writer = _Writer(graph)
-    for position in range(len(graph.bindings)):
-        writer.write(position)
-    return writer.block.bindings if writer.changes else None
-
-
-def is_pointwise(graph: DataflowGraph, call: relax.Expr) -> bool:
-    """Whether an expression is a convolution, channels last, that computes every pixel from one
-    alone."""
-    if not is_call(call, *CHANNELS_LAST) or layouts_of(call) != CHANNELS_LAST[op_name(call)]:
-        return False
-    if region_tensor(call.args[0]) is None:
-        return False
-    return has_one_tap(call) and static_tensor(call.args[1]) is not None
+    return rewrite_values(graph, writer.block, writer.written)
 
 
 class _Writer:
@@ -85,41 +69,31 @@ class _Writer:
     ----------
     block : Bindings
         What has been written.
-    changes : bool
-        Whether a convolution was found.
     """
 
     def __init__(self, graph: DataflowGraph) -> None:
         self.graph = graph
         self.block = Bindings()
-        self.changes = False
         self._planes: dict[relax.Expr, relax.Var] = {}  # [N, C, H, W] -> the same, [N, C, H * W]
 
-    def write(self, position: int) -> None:
-        """Writes one binding."""
-        binding, call = self.graph.bindings[position], self.graph.value(position)
-        if is_pointwise(self.graph, call):
-            self.changes = True
-            rank = int(call.args[1].ty.ndim)
-            weight = with_axes(self.graph, call.args[1], (rank - 2, rank - 1), self.block)
-            product = relax.op.matmul(call.args[0], weight, call.attrs.out_dtype or None)
-            self.block.bind(binding.var, product)
-            return
-        planes = None
+    def written(self, binding: AnyBinding) -> relax.Expr | None:
+        """What to bind instead of a value; None to leave it."""
+        var, call, planes = binding.var, binding.value, None
+        if is_call(call, *CHANNELS_LAST) and layouts_of(call) == CHANNELS_LAST[op_name(call)]:
+            known = region_tensor(call.args[0]) and static_tensor(call.args[1])
+            if known is not None and has_one_tap(call):
+                rank = int(call.args[1].ty.ndim)
+                weight = with_axes(self.graph, call.args[1], (rank - 2, rank - 1), self.block)
+                return relax.op.matmul(call.args[0], weight, call.attrs.out_dtype or None)
         if runs_on_planes(call) and layouts_of(call) == CHANNELS_FIRST[op_name(call)]:
-            self.changes = True
             weight = with_axes(self.graph, call.args[1], (0, 1), self.block)
             planes = relax.op.matmul(weight, self._flat(call.args[0]))
         elif op_name(call) in ELEMENTWISE:
-            planes = self._elementwise(binding.var, call)
+            planes = self._elementwise(var, call)
         if planes is None:
-            self.block.bindings.append(binding)
-            return
-        tensor = known_tensor(binding.var)
-        var = self.block.emit(planes, "planes")
-        self._planes[binding.var] = var
-        shape = relax_shape(tensor.shape, binding.var)
-        self.block.bind(binding.var, relax.op.reshape(var, shape))
+            return None
+        flat = self._planes[var] = self.block.emit(planes, "planes")
+        return relax.op.reshape(flat, relax_shape(known_tensor(var).shape, var))
 
     def _flat(self, expr: relax.Expr) -> relax.Expr:
         """A tensor [N, C, H, W] as [N, C, H * W]."""
@@ -142,26 +116,19 @@ class _Writer:
         arity, result = ELEMENTWISE[op_name(call)], region_tensor(var)
         if result is None or not any(arg in self._planes for arg in call.args[:arity]):
             return None
-        shapes = [self._flat_shape(arg, result.shape) for arg in call.args[:arity]]
+        shapes = []  # in which the operands broadcast to a flat result
+        for tensor in map(region_tensor, call.args[:arity]):
+            if tensor is None:
+                return None
+            shape = (1,) * (len(result.shape) - len(tensor.shape)) + tensor.shape
+            if shape[2:] != result.shape[2:] and any(extent != 1 for extent in shape[2:]):
+                return None
+            shapes.append((*shape[:2], math.prod(shape[2:])))
         operands = [
             self._planes[arg] if arg in self._planes else self._reshaped(arg, shape)
             for arg, shape in zip(call.args[:arity], shapes, strict=True)
-            if shape is not None
         ]
-        if len(operands) < arity:
-            return None
         return with_args(call, [*operands, *call.args[arity:]])
-
-    def _flat_shape(self, expr: relax.Expr, result: tuple[int, ...]) -> tuple[int, ...] | None:
-        """The shape in which an operand broadcasts to a flat result; None if there is none."""
-        tensor = region_tensor(expr)
-        if tensor is None:
-            return None
-        rank = len(result)
-        shape = (1,) * (rank - len(tensor.shape)) + tensor.shape
-        if all(extent == 1 for extent in shape[2:]):
-            return (*shape[:2], 1)
-        return (*shape[:2], math.prod(shape[2:])) if shape[2:] == result[2:] else None
 
     def _reshaped(self, expr: relax.Expr, shape: tuple[int, ...]) -> relax.Expr:
         if isinstance(expr, ir.GenericConst):
@@ -169,17 +136,6 @@ class _Writer:
             array = expr.value.numpy()
             return relax.const(array.reshape(flat) if array.ndim else array, expr.ty.dtype)
         return self.block.emit(relax.op.reshape(expr, relax_shape(shape, expr)))
-
-
-@dataclass(frozen=True)
-class _Conv:
-    """A convolution along one axis: x [N, C, L], weight [OC, C, taps]."""
-
-    x: relax.Expr
-    shape: tuple[int, int, int]
-    weight: np.ndarray
-    stride: int
-    output: tuple[int, ...]
 
 
 @rule("relax.nn.conv1d", "relax.nn.conv2d")
@@ -202,68 +158,51 @@ def conv1d_channels_last(_graph: RuleGraph, block: Bindings, call: relax.Call) -
     constant f32 weight, one group, no dilation, no padding along the axis. `sink_permutes` moves
     the permutations on.
     """
-    conv = _match(call)
-    if conv is None:
+    axis = _only_axis(call)
+    if axis is None:
         return None
-    batch, channels, length = conv.shape
-    x = _reshape(block, conv.x, (batch, channels, length))
-    weight = relax.const(np.ascontiguousarray(conv.weight.transpose(2, 1, 0)))
-    result = block.emit(
-        relax.op.nn.conv1d(
-            _swap(block, x),
-            weight,
-            strides=[conv.stride],
-            data_layout="NWC",
-            kernel_layout="WIO",
-            out_layout="NWC",
-        )
+    x, w, result = (known_tensor(each).shape for each in (*call.args, call))
+    rows = _reshape(block, call.args[0], (*x[:2], x[axis]))
+    taps = call.args[1].value.numpy().reshape(*w[:2], w[axis])
+    conv = relax.op.nn.conv1d(
+        _swap(block, rows),
+        relax.const(np.ascontiguousarray(taps.transpose(2, 1, 0))),
+        strides=[int(call.attrs.strides[axis - 2])],
+        data_layout="NWC",
+        kernel_layout="WIO",
+        out_layout="NWC",
     )
-    swapped = _swap(block, result)
-    return _reshape(block, swapped, conv.output)
+    return _reshape(block, _swap(block, block.emit(conv)), result)
 
 
 def _swap(block: Bindings, expr: relax.Expr) -> relax.Expr:
     """[N, A, B] -> [N, B, A]; a reshape if nothing moves."""
-    tensor = known_tensor(expr)
-    batch, first, second = tensor.shape
+    batch, first, second = known_tensor(expr).shape
     if 1 in (first, second):
         return _reshape(block, expr, (batch, second, first))
     return block.emit(relax.op.permute_dims(expr, [0, 2, 1]))
 
 
 def _reshape(block: Bindings, expr: relax.Expr, shape: tuple[int, ...]) -> relax.Expr:
-    tensor = known_tensor(expr)
-    return expr if tensor.shape == shape else block.emit(relax.op.reshape(expr, shape))
+    same = known_tensor(expr).shape == shape
+    return expr if same else block.emit(relax.op.reshape(expr, shape))
 
 
-def _match(call: relax.Expr) -> _Conv | None:
-    """The convolution that a call is; None if it is none, or needs more than the template has."""
+def _only_axis(call: relax.Call) -> int | None:
+    """The axis of x that a convolution goes along; None if it needs more than the template has."""
     layouts = {"relax.nn.conv1d": ("NCW", "OIW"), "relax.nn.conv2d": ("NCHW", "OIHW")}
-    data, kernel = layouts.get(op_name(call), ("", ""))
-    if not data or not isinstance(call.args[1], ir.GenericConst):
-        return None
+    data, kernel = layouts[op_name(call)]
     x, w, output = static_tensor(call.args[0]), static_tensor(call.args[1]), static_tensor(call)
     attrs = call.attrs
     if x is None or w is None or output is None or {x.dtype, w.dtype, output.dtype} != {"float32"}:
         return None
     if (attrs.data_layout, attrs.kernel_layout, attrs.out_layout) != (data, kernel, data):
         return None
-    spatial = len(data) - 2
-    strides = [int(stride) for stride in attrs.strides]
-    plain = int(attrs.groups) == 1 and not any(int(pad) for pad in attrs.padding)
+    plain = int(attrs.groups) == 1 and not any(int(pad) for pad in attrs.padding) and w.constant
     if not plain or any(int(dilation) != 1 for dilation in attrs.dilation) or 0 in output.shape:
         return None
-    along = [i for i in range(spatial) if (x.shape[2 + i], w.shape[2 + i]) != (1, 1)]
-    if len(along) != 1:  # with a single position there is no layout to gain
-        return None
-    (axis,) = along
-    return _Conv(
-        x=call.args[0],
-        shape=(x.shape[0], x.shape[1], x.shape[2 + axis]),
-        weight=call.args[1].value.numpy().reshape(w.shape[0], w.shape[1], w.shape[2 + axis]),
-        stride=strides[axis],
-        output=output.shape,
-    )
+    along = [axis for axis in range(2, len(data)) if (x.shape[axis], w.shape[axis]) != (1, 1)]
+    return along[0] if len(along) == 1 else None  # of a single position there is no layout to gain
 
 
 _AVERAGES = tuple(f"relax.nn.avg_pool{count}d" for count in (1, 2, 3))
@@ -296,13 +235,20 @@ def fold_padding(graph: RuleGraph, _block: Bindings, call: relax.Call) -> relax.
         return None
     pools = not is_convolution(call)
     layout = str(call.attrs.layout if pools else call.attrs.data_layout)
-    added = _added(pad, layout)
-    if added is None or not _is_neutral(graph, pad, call):
+    added, value = _added(pad, layout), float(pad.attrs.pad_value)
+    largest = is_call(call, *MAX_POOLS)
+    zeros = value == 0.0 and not (largest and _is_negative(graph, pad.args[0]))
+    if added is None or not (zeros or (largest and value == -math.inf)):
         return None
     own = [int(amount) for amount in call.attrs.padding]
-    changed: dict[str, Any] = {"padding": [a + b for a, b in zip(own, added, strict=True)]}
-    if pools and not _reaches_all(call, changed["padding"]):
-        return None
+    padding = [a + b for a, b in zip(own, added, strict=True)]
+    changed: dict[str, Any] = {"padding": padding}
+    if pools:  # every window has to have an element that is not padded
+        sizes = [int(size) for size in call.attrs.pool_size] * 2
+        if any(amount >= size for amount, size in zip(padding, sizes, strict=True)):
+            return None
+        if bool(call.attrs.ceil_mode) or any(int(step) != 1 for step in call.attrs.dilation):
+            return None
     if is_call(call, *_AVERAGES):
         if any(own) and not bool(call.attrs.count_include_pad):
             return None
@@ -318,18 +264,8 @@ def _added(pad: relax.Call, layout: str) -> list[int] | None:
         return None
     before, after = amounts[::2], amounts[1::2]
     image = [axis for axis, letter in enumerate(layout) if letter in "DHW"]
-    others = set(range(len(layout))) - {*image}
-    if any(before[axis] or after[axis] for axis in others):
-        return None
-    return [*(before[axis] for axis in image), *(after[axis] for axis in image)]
-
-
-def _is_neutral(graph: DataflowGraph, pad: relax.Call, call: relax.Call) -> bool:
-    """Whether what a pad adds is what an operator takes its own padding for."""
-    value = float(pad.attrs.pad_value)
-    if not is_call(call, *MAX_POOLS):
-        return value == 0.0
-    return value == -math.inf or (value == 0.0 and not _is_negative(graph, pad.args[0]))
+    added = [*(before[axis] for axis in image), *(after[axis] for axis in image)]
+    return added if sum(added) == sum(amounts) else None
 
 
 def _is_negative(graph: DataflowGraph, expr: relax.Expr) -> bool:
@@ -338,11 +274,3 @@ def _is_negative(graph: DataflowGraph, expr: relax.Expr) -> bool:
     if is_call(call, "relax.clip"):
         return not float(call.args[1].value) >= 0
     return op_name(call) not in _NOT_NEGATIVE
-
-
-def _reaches_all(pool: relax.Call, padding: list[int]) -> bool:
-    """Whether every window of a pool has an element that is not padded."""
-    attrs = pool.attrs
-    sizes = [int(size) for size in attrs.pool_size]
-    whole = all(amount < size for amount, size in zip(padding, sizes * 2, strict=True))
-    return whole and not bool(attrs.ceil_mode) and all(int(step) == 1 for step in attrs.dilation)

@@ -15,8 +15,8 @@ After
     lv4 = R.reshape(lv3, [1, 10, 10, 3])
     gv = R.permute_dims(lv4, [0, 3, 1, 2])
 
-`transposed_taps` says which taps contribute to which results. There are two forms;
-`transposed_conv` takes the cheaper one. Either each phase is a convolution (a product if windows do
+`transposed_conv` says which taps contribute to which results. There are two forms;
+it takes the cheaper one. Either each phase is a convolution (a product if windows do
 not overlap), and R.concat joins them along the channels; `concat_in_place` later removes the copy.
 Or all phases are channels of one convolution, and another pass interleaves its result. Elementwise
 operators that follow move before the interleaving, and so does a transposed convolution whose
@@ -32,10 +32,9 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
 from tvm import ir, relax
 
 from relay_passes.ir.axes import widened_bytes
@@ -47,12 +46,18 @@ from relay_passes.ir.graph import (
     variables,
 )
 from relay_passes.ir.quantization import read_dequantize
-from relay_passes.ir.rewrite import Bindings, block_pass
+from relay_passes.ir.rewrite import Bindings, block_rewrite
 from relay_passes.ir.traits import read_elementwise
 from tir_schedules.core.size import is_open
 
-from .transposed_conv import LANES, OPERATORS, TransposedConv, read_conv_transpose
-from .transposed_taps import Window
+from .transposed_conv import (
+    LANES,
+    OPERATORS,
+    TransposedConv,
+    Window,
+    read_conv_transpose,
+    repeated,
+)
 
 
 @dataclass(frozen=True)
@@ -94,54 +99,33 @@ class Interleaved:
     @property
     def plain(self) -> bool:
         """Whether it is one tensor, nothing of which is cut off, in one group."""
-        whole = all(
-            count * math.prod(level[axis] for level in self.factors) == output
-            for axis, (count, output) in enumerate(zip(self._counts, self.outputs, strict=True))
-        )
-        return len(self.parts) == 1 and self.groups == 1 and whole and not any(self.first)
+        whole = self._extents == self.outputs and not any(self.first)
+        return len(self.parts) == 1 and self.groups == 1 and whole
 
     @property
-    def _counts(self) -> tuple[int, ...]:
-        tensor = known_tensor(self.parts[0])
-        return tensor.shape[1 : 1 + len(self.outputs)]
+    def _shape(self) -> tuple[int, ...]:
+        return known_tensor(self.parts[0]).shape
 
     @property
-    def rows(self) -> relax.Expr:
-        """The one tensor with a row of C channels for each phase, [N, *counts, phases, C]."""
-        tensor = known_tensor(self.parts[0])
-        shape = (*tensor.shape[:-1], tensor.shape[-1] // self.channels, self.channels)
-        return _reshaped(self.parts[0], shape)
+    def _extents(self) -> tuple[int, ...]:
+        """How many results each axis has before some are cut off."""
+        counts = enumerate(self._shape[1 : 1 + len(self.outputs)])
+        return tuple(n * math.prod(level[axis] for level in self.factors) for axis, n in counts)
 
     @property
     def phases(self) -> int:
         """Of each group, among the channels of a part."""
-        tensor = known_tensor(self.parts[0])
-        return tensor.shape[-1] // self.channels
+        return self._shape[-1] // self.channels
 
-    def map(
-        self, block: Bindings, apply: Callable[..., relax.Expr], others: Sequence[Interleaved] = ()
-    ) -> Interleaved:
-        """An operator applied to every part, with the same parts of others."""
-        parts = zip(self.parts, *(other.parts for other in others), strict=True)
-        return replace(self, parts=tuple(block.emit(apply(*each)) for each in parts))
+    @property
+    def rows(self) -> relax.Expr:
+        """The one tensor with a row of C channels for each phase, [N, *counts, phases, C]."""
+        return _reshaped(self.parts[0], (*self._shape[:-1], self.phases, self.channels))
 
     def matches(self, other: Interleaved) -> bool:
         """Whether the elements of another tensor lie at the same places."""
-        return replace(other, parts=()) == replace(self, parts=()) and len(other.parts) == len(
-            self.parts
-        )
-
-    def per_channel(self, values: np.ndarray) -> np.ndarray:
-        """A number for each channel as what broadcasts to every part."""
-        repeated = values.reshape(self.groups, 1, -1).repeat(self.phases, axis=1)
-        return np.ascontiguousarray(repeated.reshape(-1))
-
-    def emitted_per_channel(self, block: Bindings, vector: relax.Expr) -> relax.Var:
-        """The same of numbers that are no constants."""
-        op, own = relax.op, self.channels // self.groups
-        rows = block.emit(op.reshape(vector, (self.groups, 1, own)))
-        repeated = block.emit(op.broadcast_to(rows, (self.groups, self.phases, own)))
-        return block.emit(op.reshape(repeated, (self.groups * self.phases * own,)))
+        alike = replace(other, parts=()) == replace(self, parts=())
+        return alike and len(other.parts) == len(self.parts)
 
     def whole(self, block: Bindings) -> relax.Expr:
         """[N, *outputs, C]; the last operator is not bound yet."""
@@ -163,39 +147,31 @@ class Interleaved:
     def _from_channels(self, block: Bindings) -> relax.Expr:
         """[N, Q, P, s, t, C] -> [N, Q, s, P, t, C] -> [N, Q * s, P * t, C]"""
         rank, levels = len(self.outputs), len(self.factors)
-        tensor = known_tensor(self.parts[0])
-        batch, counts = tensor.shape[0], self._counts
-        extents = [
-            count * math.prod(level[axis] for level in self.factors)
-            for axis, count in enumerate(counts)
-        ]
+        whole = (self._shape[0], *self._extents, self.channels)
         outer = [level[axis] for level in self.factors for axis in range(rank - 1)]
         if self.groups == 1 and set(outer) <= {1}:
-            return _reshaped(self.parts[0], (batch, *extents, self.channels))
+            return _reshaped(self.parts[0], whole)
         grouped = () if self.groups == 1 else (self.groups,)
         own = self.channels // self.groups
-        split = (batch, *counts, *grouped, *itertools.chain(*self.factors), own)
+        split = (*self._shape[: 1 + rank], *grouped, *itertools.chain(*self.factors), own)
         start = 1 + rank + len(grouped)
         order = [0]
         for axis in range(rank):
             order += [1 + axis, *(start + level * rank + axis for level in range(levels))]
         order += [*range(1 + rank, start), len(split) - 1]
-        moved = block.emit(
-            relax.op.permute_dims(block.emit(_reshaped(self.parts[0], split)), order)
-        )
-        return _reshaped(moved, (batch, *extents, self.channels))
+        apart = block.emit(_reshaped(self.parts[0], split))
+        return _reshaped(block.emit(relax.op.permute_dims(apart, order)), whole)
 
     def _from_phases(self, block: Bindings) -> relax.Expr:
         """Axis by axis from the last one: phases side by side, then as more of their axis."""
-        (factors,) = self.factors
-        batch, counts = self._batch, self._counts
-        parts = list(self.parts)
-        row = self.phases * self.channels
+        rank = len(self.outputs)
+        batch, *counts = self._shape[: 1 + rank]
+        parts, row = list(self.parts), self._shape[-1]
         # Phases of known extents have an axis: by it a reader of the result knows them. Of open
         # extents, rows side by side are joined by a simpler kernel.
         own = () if is_open(counts) else (1,)
-        for axis in reversed(range(len(factors))):
-            size, at_axis = self.pieces[axis], -1 if axis == len(factors) - 1 else -1 - len(own)
+        for axis in reversed(range(rank)):
+            size, at_axis = self.pieces[axis], -1 if axis == rank - 1 else -1 - len(own)
             joined = [
                 block.emit(relax.op.concat(parts[at : at + size], axis=at_axis))
                 if size > 1
@@ -205,13 +181,7 @@ class Interleaved:
             row *= counts[axis] * size
             shape = (batch, *counts[:axis], *own, row)
             parts = [block.emit(_reshaped(part, shape)) for part in joined]
-        extents = [count * factor for count, factor in zip(counts, factors, strict=True)]
-        return _reshaped(parts[0], (batch, *extents, self.channels))
-
-    @property
-    def _batch(self) -> int:
-        tensor = known_tensor(self.parts[0])
-        return tensor.shape[0]
+        return _reshaped(parts[0], (batch, *self._extents, self.channels))
 
 
 def _reshaped(expr: relax.Expr, shape: Sequence[int]) -> relax.Expr:
@@ -219,11 +189,10 @@ def _reshaped(expr: relax.Expr, shape: Sequence[int]) -> relax.Expr:
     return relax.op.reshape(expr, relax_shape(shape, expr))
 
 
-def decompose_conv_transpose() -> ir.transform.Pass:
+@block_rewrite
+def decompose_conv_transpose(graph: DataflowGraph) -> list[relax.Binding] | None:
     """The pass; it needs A-normal form."""
-    return block_pass(
-        "tvm_hybrid.decompose_conv_transpose", lambda graph: _Block(graph).rewritten()
-    )
+    return _Block(graph).rewritten()
 
 
 class _Block(Bindings):
@@ -269,13 +238,10 @@ class _Block(Bindings):
         self.at(var)
         pieces, last = self.waiting[var]
         whole = pieces.whole(self)
-        self.bind(var, whole if last else self.channels_first(whole))
-
-    def channels_first(self, whole: relax.Expr) -> relax.Expr:
-        """[N, *extents, C] -> [N, C, *extents]; the last operator is not bound yet."""
-        bound = self.emit(whole)
-        rank = len(bound.ty.shape.values)
-        return relax.op.permute_dims(bound, [0, rank - 1, *range(1, rank - 1)])
+        if not last:  # [N, *extents, C] -> [N, C, *extents]
+            rank = len(pieces.outputs)
+            whole = relax.op.permute_dims(self.emit(whole), [0, 1 + rank, *range(1, 1 + rank)])
+        self.bind(var, whole)
 
     def elementwise(self, value: relax.Expr) -> tuple[Interleaved, bool] | None:
         """An operator on tensors that wait, element by element."""
@@ -286,15 +252,15 @@ class _Block(Bindings):
         others = [self.waiting[expr] for expr in found.tensors[1:]]
         if any(not first.matches(other) or last != where for other, where in others):
             return None
-        constants = []
+        constants: list[relax.Expr] = []
         for expr in found.constants:
             constant = self.per_channel(expr, first, last)
             if constant is None:
                 return None
             constants.append(constant)
-        return first.map(
-            self, lambda *parts: found.call(parts, constants), [o for o, _ in others]
-        ), last
+        parts = zip(first.parts, *(other.parts for other, _ in others), strict=True)
+        made = tuple(self.emit(found.call(each, constants)) for each in parts)
+        return replace(first, parts=made), last
 
     def is_small(self, expr: relax.Expr) -> bool:
         """Whether a value is a constant, dequantised from one, or at most one axis long."""
@@ -310,36 +276,38 @@ class _Block(Bindings):
     def per_channel(self, expr: relax.Expr, pieces: Interleaved, last: bool) -> relax.Expr | None:
         """A constant for the parts of a tensor; None if it differs along another axis."""
         quantized = read_dequantize(self.graph.definition(expr))
-        if quantized is None:
-            return _per_channel(self, expr, pieces, last)
-        data = _per_channel(self, quantized.data, pieces, last)
-        if data is None:
-            return None
-        quantization = quantized.quantization
-        numbers = []
-        for number in (quantization.scale, quantization.zero_point):
-            values = number.value.numpy().reshape(-1)
-            if values.size not in (1, pieces.channels):
+        if quantized is not None:
+            scale, zero_point = quantized.quantization.scale, quantized.quantization.zero_point
+            data = self.per_channel(quantized.data, pieces, last)
+            sizes = {known_tensor(each).size for each in (scale, zero_point)}
+            if data is None or not sizes <= {1, pieces.channels}:
                 return None
-            repeated = pieces.per_channel(values) if values.size > 1 else values.reshape(())
-            numbers.append(relax.const(repeated, str(number.ty.dtype)))
-        scale, zero_point = numbers
-        return self.emit(relax.op.dequantize(data, scale, zero_point, -1, quantized.dtype))
+            scale = repeated(self, scale, pieces.groups, pieces.phases)
+            zero_point = repeated(self, zero_point, pieces.groups, pieces.phases)
+            return self.emit(relax.op.dequantize(data, scale, zero_point, -1, quantized.dtype))
+        tensor, rank = known_tensor(expr), len(pieces.outputs) + 2
+        if tensor.size == 1 and len(tensor.shape) <= rank:
+            if isinstance(expr, ir.GenericConst):
+                return relax.const(expr.value.numpy().reshape(()), str(expr.ty.dtype))
+            return self.emit(relax.op.reshape(expr, ()))
+        wanted = [1] * rank
+        wanted[rank - 1 if last else 1] = pieces.channels
+        if [*(1 for _ in range(rank - len(tensor.shape))), *tensor.shape] != wanted:
+            return None
+        return repeated(self, expr, pieces.groups, pieces.phases)
 
     def convolved(self, conv: TransposedConv, var: relax.Var) -> Interleaved:
         """A transposed convolution as what is to be interleaved."""
         pieces = self.waiting[conv.x][0] if conv.x in self.waiting else None
         if conv.product and pieces is not None and pieces.plain:
-            repeats = 1  # all phases of what comes in by one row of few channels
+            # All phases of what comes in by one row of few channels.
             few = pieces.phases * math.prod(conv.strides) * conv.channels <= LANES
-            if conv.is_constant and few:
-                repeats = pieces.phases
+            repeats = pieces.phases if conv.is_constant and few else 1
             rows = pieces.parts[0] if repeats > 1 else self.emit(pieces.rows)
             matrix = conv.weight(self, conv.together, matrix=True, repeats=repeats)
-            parts = (self.emit(relax.op.matmul(rows, matrix)),)
             return replace(
                 pieces,
-                parts=parts,
+                parts=(self.emit(relax.op.matmul(rows, matrix)),),
                 factors=(*pieces.factors, conv.strides),
                 outputs=conv.outputs,
                 channels=conv.channels,
@@ -392,13 +360,11 @@ class _Block(Bindings):
             ends = [axis.extent - n for axis, n in zip(conv.axes, left_out, strict=True)]
             x = self.emit(relax.op.strided_slice(x, list(axes), starts, ends))
         _, spatial, operator = OPERATORS[conv.operator]
+        margins = [*(w.before for w in windows), *(w.after for w in windows)]
         return operator(
             x,
             conv.weight(self, windows),
-            padding=[
-                *(max(0, window.before) for window in windows),
-                *(max(0, window.after) for window in windows),
-            ],
+            padding=[max(0, margin) for margin in margins],
             dilation=[window.dilation for window in windows],
             groups=conv.groups,
             data_layout=f"N{spatial}C",
@@ -406,23 +372,3 @@ class _Block(Bindings):
             out_layout=f"N{spatial}C",
             out_dtype=conv.dtype,
         )
-
-
-def _per_channel(
-    block: Bindings, expr: relax.Expr, pieces: Interleaved, last: bool
-) -> relax.Expr | None:
-    """Numbers for the parts of a tensor; None if they differ along another axis than channels."""
-    tensor, dtype = known_tensor(expr), str(expr.ty.dtype)
-    constant = isinstance(expr, ir.GenericConst)
-    rank = len(pieces.outputs) + 2
-    if tensor.size == 1 and len(tensor.shape) <= rank:
-        if not constant:
-            return block.emit(relax.op.reshape(expr, ()))
-        return relax.const(expr.value.numpy().reshape(()), dtype)
-    wanted = [1] * rank
-    wanted[rank - 1 if last else 1] = pieces.channels
-    if [*(1 for _ in range(rank - len(tensor.shape))), *tensor.shape] != wanted:
-        return None
-    if not constant:
-        return pieces.emitted_per_channel(block, expr)
-    return relax.const(pieces.per_channel(expr.value.numpy().reshape(-1)), dtype)

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Mapping
 
-import tvm_ffi
 from tvm import IRModule, ir, relax, tirx
 from tvm.ir import GenericConst
-from tvm.ir.transform import PassContext, module_pass
+from tvm.relax.analysis import tir_vars_in_type
 from tvm.relax.expr_functor import PyExprMutator, mutator
 from tvm.relax.utils import copy_with_new_vars
+from tvm_ffi import structural_equal
 
 from microkernels.base.tvm_compat.relax import set_type
 from relay_passes.ir.constants import array_of, bytes_of, constants_in, memory_of
-from relay_passes.ir.functions import COMPOSITE, renamed, substitute
-from relay_passes.ir.graph import AnyBinding, is_call, region_tensor, variables
+from relay_passes.ir.functions import COMPOSITE, module_rewrite, rebound, renamed, substitute
+from relay_passes.ir.graph import AnyBinding, is_call, nodes_in, region_tensor, variables
 from relay_passes.ir.rewrite import is_relax, map_functions, with_blocks
 from relay_passes.ir.tidy import is_tidy
 from relay_passes.ir.traits import CONVOLUTIONS
@@ -23,7 +24,8 @@ from relay_passes.ir.traits import CONVOLUTIONS
 _PRODUCTS = ("relax.matmul", *CONVOLUTIONS)
 
 
-def outline_branches() -> ir.transform.Pass:
+@module_rewrite
+def outline_branches(mod: IRModule) -> IRModule:
     """Makes functions of branches with products in them: passes look into functions, not into
     branches.
 
@@ -52,21 +54,22 @@ def outline_branches() -> ir.transform.Pass:
     The pass; it comes before dataflow blocks are formed.
     """
 
-    @module_pass(opt_level=0, name="tvm_hybrid.outline_branches")
-    def run(mod: IRModule, _context: PassContext) -> IRModule:
-        found = [
-            (gvar, function)
-            for gvar, function in mod.functions_items()
-            if is_relax(function) and _has_branches(function)
-        ]
-        if not found:
-            return mod
-        outliner = _Outliner(mod)
-        for gvar, function in found:
-            outliner.builder_.update_func(gvar, outliner.visit_expr(function))
-        return outliner.builder_.get()
-
-    return run
+    found = [
+        (gvar, function)
+        for gvar, function in mod.functions_items()
+        if is_relax(function)
+        and any(
+            isinstance(binding.value, relax.If) and _has_product(binding.value)
+            for block in function.body.blocks
+            for binding in block.bindings[:]
+        )
+    ]
+    if not found:
+        return mod
+    outliner = _Outliner(mod)
+    for gvar, function in found:
+        outliner.builder_.update_func(gvar, outliner.visit_expr(function))
+    return outliner.builder_.get()
 
 
 @mutator
@@ -95,27 +98,12 @@ class _Outliner(PyExprMutator):
         return relax.SeqExpr([relax.BindingBlock([relax.VarBinding(result, call)])], result)
 
 
-def _has_branches(function: relax.Function) -> bool:
-    """Whether a function chooses between branches one of which has a product."""
-    return any(
-        isinstance(binding.value, relax.If) and _has_product(binding.value)
-        for block in function.body.blocks
-        for binding in block.bindings[:]
-    )
-
-
 def _has_product(expr: relax.Expr) -> bool:
-    found: list[relax.Expr] = []
-
-    def visit(each: relax.Expr) -> None:
-        if is_call(each, *_PRODUCTS):
-            found.append(each)
-
-    relax.analysis.post_order_visit(expr, visit)
-    return bool(found)
+    return any(is_call(each, *_PRODUCTS) for each in nodes_in(expr))
 
 
-def isolate_casts() -> ir.transform.Pass:
+@module_rewrite
+def isolate_casts(mod: IRModule) -> IRModule:
     """Moves match casts out of dataflow blocks, where no other pass touches them.
 
     Before
@@ -142,13 +130,9 @@ def isolate_casts() -> ir.transform.Pass:
     The pass; it needs A-normal form.
     """
 
-    @module_pass(opt_level=0, name="tvm_hybrid.isolate_casts")
-    def run(mod: IRModule, _context: PassContext) -> IRModule:
-        if is_tidy(mod):  # without match casts
-            return mod
-        return relax.transform.CanonicalizeBindings()(map_functions(mod, is_relax, _apart))
-
-    return run
+    if is_tidy(mod):  # without match casts
+        return mod
+    return relax.transform.CanonicalizeBindings()(map_functions(mod, is_relax, _apart))
 
 
 def _apart(function: relax.Function) -> relax.Function:
@@ -160,7 +144,10 @@ def _apart(function: relax.Function) -> relax.Function:
 
 def _segments(block: relax.DataflowBlock) -> list[relax.BindingBlock]:
     """The block cut at its match casts."""
-    bindings = [_as_name(binding) for binding in block.bindings]
+    bindings: list[AnyBinding] = list(block.bindings)
+    for number, cast in enumerate(bindings):  # one that is known to hold is a name of its value
+        if isinstance(cast, relax.MatchCast) and structural_equal(cast.value.ty, cast.ty):
+            bindings[number] = relax.VarBinding(cast.var, cast.value)
     if not any(isinstance(binding, relax.MatchCast) for binding in bindings):
         return [block]
     segments = [
@@ -183,30 +170,19 @@ def _segments(block: relax.DataflowBlock) -> list[relax.BindingBlock]:
     ]
 
 
-def _as_name(binding: AnyBinding) -> AnyBinding:
-    """A match cast that is known to hold as another name of its value."""
-    if not isinstance(binding, relax.MatchCast):
-        return binding
-    if tvm_ffi.structural_equal(binding.value.ty, binding.ty):
-        return relax.VarBinding(binding.var, binding.value)
-    return binding
-
-
 def _renamed(binding: AnyBinding, names: Mapping[relax.Expr, relax.Var]) -> relax.Binding:
-    var = names.get(binding.var, binding.var)
     value = binding.value
     changed = substitute(value, names)
     if not changed.same_as(value) and not isinstance(changed, relax.Var):
         changed = relax.BlockBuilder().normalize(changed)
-    if isinstance(binding, relax.MatchCast):
-        return relax.MatchCast(var, changed, binding.ty)
-    return relax.VarBinding(var, changed)
+    return rebound(binding, changed, names.get(binding.var))
 
 
 _KEPT = (COMPOSITE, "Codegen", "Primitive")
 
 
-def inline_functions() -> ir.transform.Pass:
+@module_rewrite
+def inline_functions(mod: IRModule) -> IRModule:
     """Inlines private functions that are given weights: these are constants then, where they are
     used.
 
@@ -232,17 +208,14 @@ def inline_functions() -> ir.transform.Pass:
     The pass.
     """
 
-    @module_pass(opt_level=0, name="tvm_hybrid.inline_functions")
-    def run(mod: IRModule, _context: PassContext) -> IRModule:
-        changed = False
-        while found := _to_inline(mod):
-            mod, changed = _inlined(mod, found), True
-        if not changed:
-            return mod
-        tidied = relax.transform.CanonicalizeBindings()(mod)
-        return relax.transform.DeadCodeElimination()(tidied)
-
-    return run
+    changed = False
+    while found := _to_inline(mod):
+        inlined = functools.partial(relax.Function.inline_functions, function_map=found)
+        mod, changed = map_functions(mod, is_relax, inlined), True
+    if not changed:
+        return mod
+    tidied = relax.transform.CanonicalizeBindings()(mod)
+    return relax.transform.DeadCodeElimination()(tidied)
 
 
 def _to_inline(mod: IRModule) -> dict[ir.GlobalVar, relax.Function]:
@@ -251,25 +224,13 @@ def _to_inline(mod: IRModule) -> dict[ir.GlobalVar, relax.Function]:
         return {}
     recursive = {gvar for group in relax.analysis.detect_recursion(mod) for gvar in group}
     return {
-        gvar: mod[gvar]
+        call.op: mod[call.op]
         for function in mod.functions.values()
-        if is_relax(function)
-        for gvar in _given_weights(function)
-        if gvar not in recursive and _is_private(mod[gvar])
+        for call in (nodes_in(function) if is_relax(function) else ())
+        if isinstance(call, relax.Call) and isinstance(call.op, ir.GlobalVar)
+        if any(map(_is_weight, call.args))
+        if call.op not in recursive and _is_private(mod[call.op])
     }
-
-
-def _given_weights(function: relax.Function) -> list[ir.GlobalVar]:
-    """The functions that one gives a weight."""
-    found: list[ir.GlobalVar] = []
-
-    def visit(expr: relax.Expr) -> None:
-        called = isinstance(expr, relax.Call) and isinstance(expr.op, ir.GlobalVar)
-        if called and any(map(_is_weight, expr.args)):
-            found.append(expr.op)
-
-    relax.analysis.post_order_visit(function, visit)
-    return found
 
 
 def _is_private(function: ir.BaseFunc) -> bool:
@@ -285,20 +246,12 @@ def _is_weight(expr: relax.Expr) -> bool:
     return tensor is not None and len(tensor.shape) >= 2 and "float" in tensor.dtype
 
 
-def _inlined(mod: IRModule, found: dict[ir.GlobalVar, relax.Function]) -> IRModule:
-    """The module with all calls of some functions inlined."""
-    updated = IRModule(dict(mod.functions_items()), mod.attrs, mod.global_infos)
-    for gvar, function in mod.functions_items():
-        if is_relax(function):
-            updated.update_func(gvar, function.inline_functions(found))
-    return updated
-
-
 LARGE_BYTES = 1 << 18
 _HEAD = 1 << 10
 
 
-def common_values() -> ir.transform.Pass:
+@module_rewrite
+def common_values(mod: IRModule) -> IRModule:
     """Common values: what is computed twice is computed once, by TVM's EliminateCommonSubexpr.
 
     Before
@@ -315,30 +268,25 @@ def common_values() -> ir.transform.Pass:
 
     The pass.
     """
+    taken: dict[relax.Expr, relax.Expr] = {}
+
+    def without(function: relax.Function) -> relax.Function:
+        large = [each for each in constants_in(function) if bytes_of(each.value) >= LARGE_BYTES]
+        if not large:
+            return function
+        variables = _variables(large)
+        taken.update({variable: constant for constant, variable in variables.items()})
+        params = [*function.params, *dict.fromkeys(variables.values())]
+        return _with(function, params, variables)
+
+    def whole(function: relax.Function) -> relax.Function:
+        params = [each for each in function.params if each not in taken]
+        if len(params) == len(function.params):
+            return function
+        return _with(function, params, taken)
+
     eliminate = relax.transform.EliminateCommonSubexpr()
-
-    @module_pass(opt_level=0, name="tvm_hybrid.common_values")
-    def run(mod: IRModule, _context: PassContext) -> IRModule:
-        taken: dict[relax.Expr, relax.Expr] = {}
-
-        def without(function: relax.Function) -> relax.Function:
-            large = [each for each in constants_in(function) if bytes_of(each.value) >= LARGE_BYTES]
-            if not large:
-                return function
-            variables = _variables(large)
-            taken.update({variable: constant for constant, variable in variables.items()})
-            params = [*function.params, *dict.fromkeys(variables.values())]
-            return _with(function, params, variables)
-
-        def whole(function: relax.Function) -> relax.Function:
-            params = [each for each in function.params if each not in taken]
-            if len(params) == len(function.params):
-                return function
-            return _with(function, params, taken)
-
-        return map_functions(eliminate(map_functions(mod, is_relax, without)), is_relax, whole)
-
-    return run
+    return map_functions(eliminate(map_functions(mod, is_relax, without)), is_relax, whole)
 
 
 def _with(
@@ -358,7 +306,8 @@ def _variables(constants: list[GenericConst]) -> dict[relax.Expr, relax.Var]:
     for constant in constants:
         array = array_of(constant.value).reshape(-1)
         others = alike.setdefault((str(constant.ty), array[:_HEAD].tobytes()), [])
-        known = next((each for each in others if _are_equal(each, constant)), None)
+        bits = memory_of(constant.value)
+        known = next((each for each in others if memory_of(each.value) == bits), None)
         if known is None:
             others.append(constant)
             found[constant] = relax.Var("weight", constant.ty)
@@ -367,12 +316,8 @@ def _variables(constants: list[GenericConst]) -> dict[relax.Expr, relax.Var]:
     return found
 
 
-def _are_equal(one: GenericConst, other: GenericConst) -> bool:
-    """Whether two constants have the same bits."""
-    return memory_of(one.value) == memory_of(other.value)
-
-
-def checks_first() -> ir.transform.Pass:
+@module_rewrite
+def checks_first(mod: IRModule) -> IRModule:
     """Checks first: moves checks of sizes to the beginning of their block.
 
     Before
@@ -393,15 +338,11 @@ def checks_first() -> ir.transform.Pass:
     The pass; it comes before dataflow blocks are formed.
     """
 
-    @module_pass(opt_level=0, name="tvm_hybrid.checks_first")
-    def run(mod: IRModule, _context: PassContext) -> IRModule:
-        return map_functions(mod, is_relax, _rewritten)
-
-    return run
+    return map_functions(mod, is_relax, _rewritten)
 
 
 def _rewritten(function: relax.Function) -> relax.Function:
-    known = {var for param in function.params for var in _variables_check(param.ty)}
+    known = {var for param in function.params for var in tir_vars_in_type(param.ty)}
     return with_blocks(function, [_reordered(block, known) for block in function.body.blocks])
 
 
@@ -411,21 +352,10 @@ def _reordered(block: relax.BindingBlock, known: set[tirx.Var]) -> relax.Binding
     first: list[AnyBinding] = []
     for binding in block.bindings:
         value = binding.value
-        if isinstance(value, relax.ShapeExpr) and _variables_check(value) <= known:
+        if isinstance(value, relax.ShapeExpr) and known.issuperset(tir_vars_in_type(value.ty)):
             shapes[binding.var] = binding
-        elif isinstance(binding, relax.MatchCast) and value in shapes and _is_known(binding, known):
-            first += [each for each in (shapes[value], binding) if each not in first]
+        elif isinstance(binding, relax.MatchCast) and value in shapes:
+            told = known.issuperset(tir_vars_in_type(binding.ty))  # else it tells a variable
+            first += [each for each in (shapes[value], binding) if told and each not in first]
     kept = [binding for binding in block.bindings if binding not in first]
     return type(block)(first + kept) if first else block
-
-
-def _is_known(binding: relax.MatchCast, known: set[tirx.Var]) -> bool:
-    """Whether a shape is compared with one of known sizes, and tells no variable."""
-    return isinstance(binding.ty, relax.ShapeType) and _variables_check(binding.ty) <= known
-
-
-def _variables_check(value: object) -> set[tirx.Var]:
-    """The variables in a type or a shape."""
-    found: set[tirx.Var] = set()
-    tvm_ffi.structural_walk(value, (tirx.Var, found.add))
-    return found

@@ -9,11 +9,10 @@ from typing import Any
 import numpy as np
 import tvm
 from tvm import IRModule, ir, relax, tirx
-from tvm.ir.transform import PassContext, module_pass
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from relay_passes.ir.constants import array_of
-from relay_passes.ir.functions import with_args
+from relay_passes.ir.functions import module_rewrite, with_args
 from relay_passes.ir.graph import (
     DataflowGraph,
     is_call,
@@ -29,14 +28,13 @@ from relay_passes.ir.rules import RuleGraph, rule
 from relay_passes.ir.traits import RESHAPES
 from tir_schedules.epilogue.fusible_ops import FUSIBLE_BY_RELAX
 
-_ALONG_AXIS = "relax.gather_elements"
 _ND = ("relax.gather_nd", "relax.scatter_nd")
-_BY_TENSORS = ("relax.index_tensor", "relax.index_put")
-_ON_PLACES = (_ALONG_AXIS, *_ND, *_BY_TENSORS)
+_ON_PLACES = ("relax.gather_elements", *_ND, "relax.index_tensor", "relax.index_put")
 _WIDE = ("int32", "int64")
 
 
-def clip_indices() -> ir.transform.Pass:
+@module_rewrite
+def clip_indices(mod: IRModule) -> IRModule:
     """Clip: a negative index counts from the end, and an index out of range is clipped.
 
     Before
@@ -58,15 +56,11 @@ def clip_indices() -> ir.transform.Pass:
     The pass.
     """
 
-    @module_pass(opt_level=0, name="tvm_hybrid.clip_indices")
-    def run(mod: IRModule, _context: PassContext) -> IRModule:
-        clipper = _Clipper(mod)
-        for gvar, function in mod.functions_items():
-            if isinstance(function, relax.Function):
-                clipper.builder_.update_func(gvar, clipper.visit_expr(function))
-        return clipper.builder_.get()
-
-    return run
+    clipper = _Clipper(mod)
+    for gvar, function in mod.functions_items():
+        if isinstance(function, relax.Function):
+            clipper.builder_.update_func(gvar, clipper.visit_expr(function))
+    return clipper.builder_.get()
 
 
 @mutator
@@ -85,9 +79,8 @@ class _Clipper(PyExprMutator):
         if shape is None:
             return call
         arguments = list(call.args)
-        if name == _ALONG_AXIS:
-            extents = [shape[int(call.attrs.axis)]]
-            arguments[1] = self._inside(arguments[1], extents)
+        if name == "relax.gather_elements":
+            arguments[1] = self._inside(arguments[1], [shape[int(call.attrs.axis)]])
         elif name in _ND:
             first = int(call.attrs.batch_dims) if name == "relax.gather_nd" else 0
             rows = _extents(arguments[1])
@@ -113,9 +106,9 @@ class _Clipper(PyExprMutator):
         """Indices from 0 to the extents less one."""
         indices = self._counted(indices, extents)
         constant = isinstance(indices, ir.GenericConst) and _all_known(extents)
-        if constant or str(indices.ty.dtype) == "bool":
-            return indices
         dtype = str(indices.ty.dtype)
+        if constant or dtype == "bool":
+            return indices
         last = self._numbers([extent - 1 for extent in extents], dtype)
         indices = self.builder_.emit(relax.op.minimum(indices, last))
         return self.builder_.emit(relax.op.maximum(indices, _constant(np.zeros(1), dtype)))
@@ -165,7 +158,6 @@ def _constant(values: np.ndarray, dtype: str) -> ir.GenericConst:
     return relax.const(tvm.runtime.tensor(array.reshape(()) if array.size == 1 else array))
 
 
-_INDICES = ("int32", "int64")
 _LONGEST = 6  # elementwise operators after a look-up
 
 
@@ -189,42 +181,31 @@ def recognize_one_hot(graph: RuleGraph, block: Bindings, call: relax.Call) -> re
     A number that is no class selects the row of zeros at the end. The table is computed in float64
     and rounded once; elementwise operators move to it where it is no larger than what is looked up.
     """
-    var = block.var
-    if is_call(call, "relax.take"):
-        found, bounded = _take(call), True
-    else:
-        found, bounded = _one_hot_product(graph, call), False
+    var, bounded = block.var, is_call(call, "relax.take")
+    found = _take(call) if bounded else _one_hot_product(graph, call)
     if found is None:
         return None
     last, table = _move(graph, var, found[0])
     if bounded and last is var:
         return None
     block.at(last)
-    place = found[1] if bounded else _bounded(block, found[1], len(table) - 1)
-    return relax.op.take(relax.const(table), place, axis=0, mode="clip")
-
-
-def _bounded(block: Bindings, index: relax.Expr, classes: int) -> relax.Expr:
-    """Indices with what is no class replaced by the number of classes."""
-    dtype = str(index.ty.dtype)
-    none, zero = relax.const(classes, dtype), relax.const(0, dtype)
-    negative = block.emit(relax.op.less(index, zero))
-    return block.emit(relax.op.minimum(block.emit(relax.op.where(negative, none, index)), none))
-
-
-def _called(graph: DataflowGraph, expr: relax.Expr, *names: str) -> relax.Call | None:
-    """The call of one of some operators that a variable is bound to."""
-    call = graph.definition(expr)
-    return call if isinstance(call, relax.Call) and op_name(call) in names else None
+    index = found[1]
+    if not bounded:  # what is no class becomes the number of classes
+        dtype = str(index.ty.dtype)
+        none, zero = relax.const(len(table) - 1, dtype), relax.const(0, dtype)
+        negative = block.emit(relax.op.less(index, zero))
+        index = block.emit(relax.op.where(negative, none, index))
+        index = block.emit(relax.op.minimum(index, none))
+    return relax.op.take(relax.const(table), index, axis=0, mode="clip")
 
 
 def _one_hot_product(
     graph: DataflowGraph, product: relax.Expr
 ) -> tuple[np.ndarray, relax.Expr] | None:
     """(weight with a row of zeros, numbers of classes) of a product with one-hot rows."""
-    cast = _called(graph, product.args[0], "relax.astype")
-    equal = None if cast is None else _called(graph, cast.args[0], "relax.equal")
-    if equal is None or not isinstance(product.args[1], ir.GenericConst):
+    cast = graph.definition(product.args[0])
+    equal = graph.definition(cast.args[0]) if is_call(cast, "relax.astype") else None
+    if not is_call(equal, "relax.equal") or not isinstance(product.args[1], ir.GenericConst):
         return None
     weight, rows = array_of(product.args[1].value), static_tensor(product.args[0])
     if rows is None or weight.ndim != 2 or {str(weight.dtype), rows.dtype} != {"float32"}:
@@ -236,22 +217,14 @@ def _one_hot_product(
         wanted = np.arange(len(weight)).reshape((1,) * (numbers.ndim - 1) + (-1,))
         if numbers.shape != wanted.shape or (numbers != wanted).any():
             continue
-        index = _without_last_axis(graph, spread, rows.shape)
-        if index is not None:
-            return np.vstack([weight, np.zeros_like(weight[:1])]), index
+        # Integers [...] that are viewed as [..., 1] for the comparison.
+        view, tensor = graph.definition(spread), static_tensor(spread)
+        if not is_call(view, *RESHAPES) or tensor is None or tensor.shape != (*rows.shape[:-1], 1):
+            continue
+        source = static_tensor(view.args[0])
+        if source is not None and source.shape == rows.shape[:-1] and source.dtype in _WIDE:
+            return np.vstack([weight, np.zeros_like(weight[:1])]), view.args[0]
     return None
-
-
-def _without_last_axis(
-    graph: DataflowGraph, spread: relax.Expr, rows: tuple[int, ...]
-) -> relax.Expr | None:
-    """The integers [...] that were viewed as [..., 1] for a comparison of the shape `rows`."""
-    view, tensor = _called(graph, spread, *RESHAPES), static_tensor(spread)
-    if view is None or tensor is None or tensor.shape != (*rows[:-1], 1):
-        return None
-    source = static_tensor(view.args[0])
-    known = source is not None and source.shape == rows[:-1] and source.dtype in _INDICES
-    return view.args[0] if known else None
 
 
 def _take(call: relax.Call) -> tuple[np.ndarray, relax.Expr] | None:
@@ -337,9 +310,9 @@ def _source(graph: DataflowGraph, indices: relax.Expr) -> relax.Expr:
         if not is_call(call, "relax.astype", *RESHAPES):
             return indices
         source = region_tensor(call.args[0])
-        if source is None or source.dtype not in _INDICES or not source.shape:
+        if source is None or source.dtype not in _WIDE or not source.shape:
             return indices
-        if str(call.ty.dtype) not in _INDICES:
+        if str(call.ty.dtype) not in _WIDE:
             return indices
         indices = call.args[0]
 
@@ -407,7 +380,5 @@ def slice_flips(graph: RuleGraph, _block: Bindings, call: relax.Call) -> relax.E
 
 def _numbers(arg: relax.Expr) -> list[int] | None:
     """Constant numbers of a tuple."""
-    fields = getattr(arg, "fields", ())
-    return (
-        [int(each.value) for each in fields] if all(hasattr(e, "value") for e in fields) else None
-    )
+    values = [getattr(each, "value", None) for each in getattr(arg, "fields", ())]
+    return None if None in values else list(map(int, values))

@@ -103,13 +103,14 @@ def _spread(graph: DataflowGraph, var: relax.Var, call: relax.Call) -> _Spread |
         assert variance is not None
         if op_name(variance) == "relax.variance":
             return _Spread(var, variance.args[0], axis, epsilon, centered=True)
-        squared = _square_root(graph, variance.args[0])
-        if op_name(variance) != "relax.mean" or squared is None:
+        square = graph.definition(variance.args[0])
+        twice = is_call(square, "relax.multiply") and square.args[0].same_as(square.args[1])
+        power = is_call(square, "relax.power") and scalar_constant(square.args[1]) == 2.0
+        if square is None or not (is_call(square, "relax.square") or twice or power):
             continue
-        x = _centered(graph, squared, axis)
-        if x is not None:
-            return _Spread(var, x, axis, epsilon, centered=True)
-        return _Spread(var, squared, axis, epsilon, centered=False)
+        x = _centered(graph, square.args[0], axis)
+        squared = square.args[0] if x is None else x
+        return _Spread(var, squared, axis, epsilon, centered=x is not None)
     return None
 
 
@@ -123,21 +124,6 @@ def _trailing_axis(reduction: relax.Expr | None) -> int | None:
     rank = len(source.shape)
     axes = reduced_axes(reduction)
     return axes[0] if axes and axes == list(range(axes[0], rank)) else None
-
-
-def _square_root(graph: DataflowGraph, expr: relax.Expr) -> relax.Expr | None:
-    """x, of an expression that is x * x."""
-    call = graph.definition(expr)
-    name = op_name(call)
-    if call is None:
-        return None
-    if name == "relax.square":
-        return call.args[0]
-    if name == "relax.multiply" and call.args[0].same_as(call.args[1]):
-        return call.args[0]
-    if name == "relax.power" and scalar_constant(call.args[1]) == 2.0:
-        return call.args[0]
-    return None
 
 
 def _centered(graph: DataflowGraph, expr: relax.Expr, axis: int) -> relax.Expr | None:
@@ -269,29 +255,25 @@ def decompose_batch_norm(graph: RuleGraph, block: Bindings, value: relax.Expr) -
 
 def _factors(block: Bindings, call: relax.Call) -> tuple[relax.Expr, relax.Expr]:
     """The factor and the term of each channel."""
+    attrs = call.attrs
     if all(isinstance(each, ir.GenericConst) for each in call.args[1:]):
-        return _constant_factors(call)
+        arrays = [array_of(each.value) for each in call.args[1:]]
+        kind = arrays[0].dtype
+        scale, shift, average, spread = (each.astype(np.float64) for each in arrays)
+        with np.errstate(all="ignore"):  # a bad variance gives NaN, as it would at run time
+            root = np.sqrt(spread + float(attrs.epsilon))
+            scale = (scale if bool(attrs.scale) else np.ones_like(scale)) / root
+        shift = (shift if bool(attrs.center) else np.zeros_like(shift)) - average * scale
+        return constant_of(scale.astype(kind)), constant_of(shift.astype(kind))
     gamma, beta, mean, variance = call.args[1:]
     dtype = str(variance.ty.dtype)
-    spread = relax.op.add(variance, relax.const(float(call.attrs.epsilon), dtype))
-    above = gamma if bool(call.attrs.scale) else relax.const(1.0, dtype)
-    factor = block.emit(relax.op.divide(above, block.emit(relax.op.sqrt(block.emit(spread)))))
+    under = relax.op.add(variance, relax.const(float(attrs.epsilon), dtype))
+    above = gamma if bool(attrs.scale) else relax.const(1.0, dtype)
+    factor = block.emit(relax.op.divide(above, block.emit(relax.op.sqrt(block.emit(under)))))
     term = block.emit(relax.op.negative(block.emit(relax.op.multiply(mean, factor))))
-    if bool(call.attrs.center):
+    if bool(attrs.center):
         term = block.emit(relax.op.add(beta, term))
     return factor, term
-
-
-def _constant_factors(call: relax.Call) -> tuple[relax.Expr, relax.Expr]:
-    """The same of constants."""
-    attrs, arrays = call.attrs, [array_of(each.value) for each in call.args[1:]]
-    gamma, beta, mean, variance = (each.astype(np.float64) for each in arrays)
-    with np.errstate(all="ignore"):  # a bad variance gives NaN, as it would at run time
-        root = np.sqrt(variance + float(attrs.epsilon))
-        scale = (gamma if bool(attrs.scale) else np.ones_like(gamma)) / root
-    shift = (beta if bool(attrs.center) else np.zeros_like(beta)) - mean * scale
-    dtype = arrays[0].dtype
-    return constant_of(scale.astype(dtype)), constant_of(shift.astype(dtype))
 
 
 @rule("relax.nn.group_norm")

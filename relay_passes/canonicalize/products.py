@@ -11,7 +11,6 @@ from relay_passes.ir.algebra import ChannelFactors, factors_of, uniform_constant
 from relay_passes.ir.constants import array_of, constant_of
 from relay_passes.ir.convolution import (
     is_convolution,
-    is_transposed,
     kernel_outputs,
     output_channels,
 )
@@ -88,27 +87,23 @@ def _weight(product: relax.Call, found: ChannelFactors) -> relax.Expr | None:
         return weight
     array = array_of(weight.value)
     with np.errstate(over="ignore"):
-        scaled = _scaled(array, found.factor, product).astype(array.dtype)
+        scaled = _times(array, found.factor, product, "O").astype(array.dtype)
     fits = array.dtype.itemsize > 2 or bool(np.isfinite(scaled).all())
     return constant_of(scaled) if fits else None
 
 
-def _scaled(weight: np.ndarray, factor: np.ndarray, product: relax.Call) -> np.ndarray:
-    """A weight times one number for each output channel."""
+def _times(weight: np.ndarray, numbers: np.ndarray, product: relax.Call, of: str) -> np.ndarray:
+    """A weight times one number for each of the product's outputs ("O"), or of its inputs ("I")."""
     if not is_convolution(product):  # [in, out]
-        return weight * factor
-    axis = kernel_outputs(product)
-    ones = (1,) * (weight.ndim - axis - 1)
-    if not is_transposed(product):
-        return weight * factor.reshape(-1, *ones)
-    # Of each group of inputs, those of its outputs.
-    groups, inputs = int(product.attrs.groups), str(product.attrs.kernel_layout).index("I")
-    parts = np.stack(np.split(weight, groups, inputs))
-    factors = factor.reshape(groups, *(1,) * axis, -1, *ones)
-    return np.concatenate(list(parts * factors), inputs)
-
-
-_FLOATS_in = ("float32", "float64")
+        return weight * (numbers if of == "O" else numbers[:, None])
+    layout = str(product.attrs.kernel_layout)
+    axis, others = layout.index(of), layout.index("I" if of == "O" else "O")
+    # Where the weight has those of a group only: of each group of the others, those of its own.
+    groups = numbers.size // weight.shape[axis]
+    parts = np.stack(np.split(weight, groups, others))
+    shape = [groups, *(1,) * weight.ndim]
+    shape[1 + axis] = -1
+    return np.concatenate(list(parts * numbers.reshape(shape)), others)
 
 
 @rule("relax.matmul", *CONVOLUTIONS)
@@ -136,7 +131,12 @@ def fold_input_factors(graph: RuleGraph, block: Bindings, call: relax.Call) -> r
     axis = _channels_in(call)
     if axis is None:
         return None
-    takes_terms = _takes_terms(graph, block.var, call)
+    if is_convolution(call):  # a term may move behind it, and costs nothing there
+        takes_terms = not any(int(amount) for amount in call.attrs.padding)
+    else:
+        user = graph.only_user(block.var)
+        behind = None if user is None else factors_of(graph.value(user), -1)
+        takes_terms = behind is not None and bool(behind.term.any())
     found: ChannelFactors | None = None
     x = call.args[0]
     if _is_taken(graph, x, axis):
@@ -157,7 +157,7 @@ def _channels_in(call: relax.Call) -> int | None:
     tensor, x = region_tensor(weight), region_tensor(call.args[0])
     if not isinstance(weight, ir.GenericConst) or tensor is None or x is None:
         return None
-    if tensor.dtype not in _FLOATS_in or not x.dtype == tensor.dtype == str(call.ty.dtype):
+    if tensor.dtype not in _FLOATS[1:] or {x.dtype, str(call.ty.dtype)} != {tensor.dtype}:
         return None
     if not is_convolution(call):
         return -1 if len(tensor.shape) == 2 and len(x.shape) >= 2 else None
@@ -178,15 +178,6 @@ def _is_taken(graph: RuleGraph, x: relax.Expr, axis: int) -> bool:
     return False
 
 
-def _takes_terms(graph: DataflowGraph, var: relax.Var, product: relax.Call) -> bool:
-    """Whether a term may move behind a product, and costs nothing there."""
-    if is_convolution(product):
-        return not any(int(amount) for amount in product.attrs.padding)
-    user = graph.only_user(var)
-    behind = None if user is None else factors_of(graph.value(user), -1)
-    return behind is not None and bool(behind.term.any())
-
-
 def _is_part(graph: DataflowGraph, step: ChannelFactors) -> bool:
     """Whether a factor ends an activation or a norm, or a term is that of a product before it."""
     call = graph.definition(step.x)
@@ -198,32 +189,19 @@ def _is_part(graph: DataflowGraph, step: ChannelFactors) -> bool:
 
 def _product(block: Bindings, call: relax.Call, found: ChannelFactors) -> relax.Expr:
     """A product of the scaled weight, plus a term if there is one."""
-    weight = array_of(call.args[1].value)
     scaled = call.args[1]
+    weight = array_of(scaled.value)
     if bool((found.factor != 1).any()):
-        scaled = constant_of(_by_inputs(weight, found.factor, call).astype(weight.dtype))
+        scaled = constant_of(_times(weight, found.factor, call, "I").astype(weight.dtype))
     product = with_args(call, [found.x, scaled])
     if not found.term.any():
         return product
-    sums = _by_inputs(weight.astype(np.float64), found.term, call)
+    sums = _times(weight.astype(np.float64), found.term, call, "I")
     outputs = kernel_outputs(call) if is_convolution(call) else 1
     total = sums.sum(tuple(axis for axis in range(weight.ndim) if axis != outputs))
     behind = -output_channels(call) - 1 if is_convolution(call) else 0
     term = constant_of(total.astype(weight.dtype).reshape(-1, *(1,) * behind))
     return relax.op.add(block.emit(product), term)
-
-
-def _by_inputs(weight: np.ndarray, values: np.ndarray, call: relax.Call) -> np.ndarray:
-    """A weight times one number for each input channel."""
-    if not is_convolution(call):  # [in, out]
-        return weight * values[:, None]
-    # Of each group of outputs, those of its inputs.
-    groups, layout = int(call.attrs.groups), str(call.attrs.kernel_layout)
-    inputs, outputs = layout.index("I"), layout.index("O")
-    parts = np.stack(np.split(weight, groups, outputs))
-    shape = [groups, *(1,) * weight.ndim]
-    shape[1 + inputs] = weight.shape[inputs]
-    return np.concatenate(list(parts * values.reshape(shape)), outputs)
 
 
 @rule("relax.add")
@@ -249,26 +227,6 @@ def drop_zero_biases(graph: RuleGraph, _block: Bindings, call: relax.Call) -> re
         if uniform_constant(bias) == 0 and same_shape(value, call):
             return value
     return None
-
-
-# Plain products: a product keeps the batches of its operands, and repeats none of them.
-#
-# Before
-#
-#     lv = R.reshape(q, R.shape([8, 5, 16]))          # q: [2, 4, 5, 16]
-#     lv1 = R.reshape(k, R.shape([8, 16, 7]))         # k: [2, 4, 16, 7]
-#     gv = R.matmul(lv, lv1)
-#     lv2 = R.broadcast_to(w, R.shape([8, 16, 7]))    # w: [16, 7]
-#     gv1 = R.matmul(lv, lv2)
-#
-# After
-#
-#     lv = R.matmul(q, k)
-#     gv = R.reshape(lv, R.shape([8, 5, 7]))
-#     gv1 = R.matmul(lv, w)
-#
-# torch.export writes every product of more than two axes as one of three. What stands around it, as
-# the mask and the softmax of an attention, has the batches of before.
 
 
 @rule("relax.matmul")

@@ -47,10 +47,21 @@ def safe_softmax(graph: RuleGraph, block: Bindings, call: relax.Call) -> relax.E
     0.
     """
     rounded = _only_use(graph, call.args[0], "relax.astype")
-    found = _guarded(graph, call, call.args[0] if rounded is None else rounded.args[0])
-    if found is None:
+    guard = _only_use(graph, call.args[0] if rounded is None else rounded.args[0], "relax.where")
+    softmax = None if guard is None else graph.definition(guard.args[2])
+    if guard is None or not is_call(softmax, "relax.nn.softmax"):
         return None
-    weights, masks = found
+    weights, by_scores = guard.args[2], zeroes_blind_rows(graph, guard, softmax)
+    if str(call.ty.dtype) != "float32" or not (by_scores or _tests_weights(graph, guard)):
+        return None
+    tensor, masks = region_tensor(weights), _masks(graph, softmax.args[0])
+    if tensor is None or int(softmax.attrs.axis) not in (-1, len(tensor.shape) - 1):
+        return None
+    if masks is None or not (masks or by_scores):
+        return None
+    for each in map(region_tensor, masks):  # of f32, with a number for each key
+        if each is None or each.dtype != "float32" or each.shape[-1:] != tensor.shape[-1:]:
+            return None
     if rounded is not None:
         weights = block.emit(with_args(rounded, [weights]))
     product = with_args(call, [weights, call.args[1]])
@@ -58,30 +69,6 @@ def safe_softmax(graph: RuleGraph, block: Bindings, call: relax.Call) -> relax.E
     if some is None:
         return product
     return relax.op.where(some, block.emit(product), relax.const(np.float32(0.0)))
-
-
-def _guarded(
-    graph: DataflowGraph, product: relax.Call, operand: relax.Expr
-) -> tuple[relax.Expr, list[relax.Expr]] | None:
-    """(softmax, masks of its scores) if an operand of a product is free of NaN, or None."""
-    guard = _only_use(graph, operand, "relax.where")
-    if guard is None or str(product.ty.dtype) != "float32":
-        return None
-    weights = guard.args[2]
-    softmax = graph.definition(weights)
-    if not is_call(softmax, "relax.nn.softmax"):
-        return None
-    by_scores = zeroes_blind_rows(graph, guard, softmax)
-    if not by_scores and not _tests_weights(graph, guard):
-        return None
-    tensor = region_tensor(weights)
-    last = tensor is not None and int(softmax.attrs.axis) in (-1, len(tensor.shape) - 1)
-    if tensor is None or not last:
-        return None
-    masks = _masks(graph, softmax.args[0])
-    if masks is None or not all(_covers(mask, tensor.shape) for mask in masks):
-        return None
-    return (weights, masks) if masks or by_scores else None
 
 
 def _tests_weights(graph: DataflowGraph, guard: relax.Call) -> bool:
@@ -97,6 +84,9 @@ def _only_use(graph: DataflowGraph, expr: relax.Expr, name: str) -> relax.Call |
     """The call of an operator that a variable is bound to, if nothing else uses it."""
     call = graph.definition(expr)
     return call if is_call(call, name) and graph.only_user(expr) is not None else None
+
+
+_SCORING = ("relax.matmul", "relax.multiply", "relax.divide", "relax.add")
 
 
 def _masks(graph: DataflowGraph, scores: relax.Expr) -> list[relax.Expr] | None:
@@ -115,22 +105,11 @@ def _masks(graph: DataflowGraph, scores: relax.Expr) -> list[relax.Expr] | None:
         if name != "relax.add":
             return None
         left, right = call.args
-        from_product = [_leads_to_product(graph, each) for each in (left, right)]
+        from_product = [is_call(graph.definition(each), *_SCORING) for each in (left, right)]
         if sum(from_product) != 1:
             return None
         scores, mask = (left, right) if from_product[0] else (right, left)
         masks.append(mask)
-
-
-def _leads_to_product(graph: DataflowGraph, expr: relax.Expr) -> bool:
-    name = op_name(graph.definition(expr))
-    return name in ("relax.matmul", "relax.multiply", "relax.divide", "relax.add")
-
-
-def _covers(mask: relax.Expr, shape: tuple[int, ...]) -> bool:
-    """Whether a mask is f32 and has a number for each key."""
-    tensor = region_tensor(mask)
-    return tensor is not None and tensor.dtype == "float32" and tensor.shape[-1:] == shape[-1:]
 
 
 def _some_key(block: Bindings, masks: list[relax.Expr]) -> relax.Expr | None:
@@ -188,11 +167,10 @@ def recognize_softmax(graph: RuleGraph, _block: Bindings, call: relax.Call) -> r
 def _kept_axis(call: relax.Call) -> int | None:
     """The only axis that a reduction makes 1; None if there are others, or if it drops it."""
     axes = reduced_axes(call)
-    return axes[0] if call.attrs.keepdims and axes is not None and len(axes) == 1 else None
+    return axes[0] if call.attrs.keepdims and len(axes) == 1 else None
 
 
 _CONDITION = ("logical_not", "astype", "max", "astype", "logical_not", "equal")
-_ZEROS = ("relax.zeros_like", "relax.zeros")
 
 
 def zeroes_blind_rows(graph: DataflowGraph, guard: relax.Call, softmax: relax.Call) -> bool:
@@ -221,8 +199,7 @@ def zeroes_blind_rows(graph: DataflowGraph, guard: relax.Call, softmax: relax.Ca
     if scalar_constant(zero) != 0.0 and not _is_zero(graph, zero):
         return False
     # Zeros that are like the softmax read its shape alone.
-    readers = {graph.bindings[user].var for user in graph.users_of(weights)}
-    others = readers - {zero}
+    others = {graph.bindings[user].var for user in graph.users_of(weights)} - {zero}
     return isinstance(weights, relax.DataflowVar) and len(others) == 1
 
 
@@ -232,7 +209,7 @@ def _tested(graph: DataflowGraph, condition: relax.Expr) -> relax.Expr | None:
         call = graph.definition(condition)
         if not is_call(call, f"relax.{name}") or graph.only_user(condition) is None:
             return None
-        if name == "max" and not _is_of_rows(call):
+        if name == "max" and _kept_axis(call) != int(call.args[0].ty.ndim) - 1:
             return None
         if name == "equal":
             return call.args[0] if scalar_constant(call.args[1]) == -math.inf else None
@@ -240,17 +217,9 @@ def _tested(graph: DataflowGraph, condition: relax.Expr) -> relax.Expr | None:
     return None
 
 
-def _is_of_rows(call: relax.Call) -> bool:
-    tensor = region_tensor(call.args[0])
-    last = tensor is not None and reduced_axes(call) == [len(tensor.shape) - 1]
-    return last and bool(call.attrs.keepdims)
-
-
 def _is_zero(graph: DataflowGraph, expr: relax.Expr) -> bool:
     """Whether a tensor is filled with zeros."""
     call = graph.definition(expr)
-    if not isinstance(call, relax.Call):
-        return False
     if is_call(call, "relax.full_like", "relax.full"):
         return scalar_constant(call.args[1]) == 0.0
-    return op_name(call) in _ZEROS
+    return is_call(call, "relax.zeros_like", "relax.zeros")

@@ -1,4 +1,12 @@
-"""Reads a transposed convolution, and computes the weights of the ordinary ones that replace it."""
+"""Reads a transposed convolution, and computes the weights of the ordinary ones that replace it.
+
+    y[o] = sum of x[i] * w[t] over all i, t with o = i * s + t * d - p
+
+Along one axis let q, phase = divmod(o + p, s). The taps for o are those with t * d = phase (mod s);
+they multiply x[q - t * d // s]. So each phase is a convolution over q, of stride 1, with every s-th
+tap. The phases are computed together, as more channels of one convolution whose weight has zeros
+where a phase has no tap, or each by itself without zeros. In both forms the first q is free.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +30,6 @@ from relay_passes.ir.quantization import Quantized, read_dequantize
 from relay_passes.ir.rewrite import Bindings
 from tir_schedules.core.size import is_open
 
-from .transposed_taps import TransposedAxis, Window, diagonal, emitted_taps, known_taps, tiled
-
 OPERATORS = {
     f"relax.nn.conv{rank}d_transpose": (rank, spatial, getattr(relax.op.nn, f"conv{rank}d"))
     for rank, spatial in ((1, "W"), (2, "HW"), (3, "DHW"))
@@ -32,6 +38,172 @@ LANES = 16  # that channels are rounded up to, for the choice between both forms
 INTERLEAVE = 16  # vector instructions of a pass over the result that it costs for each vector
 MOST_APART = 16  # convolutions
 READ = 0.125  # of a multiplication, that reading x once more costs
+_NOTHING = np.zeros(1, np.int32)
+
+
+@dataclass(frozen=True)
+class Window:
+    """An ordinary convolution along one axis.
+
+    Attributes
+    ----------
+    taps : tuple of (tuple of (int or None))
+        For each phase computed, the tap of the transposed convolution at each position of the
+        window; None where there is none.
+    dilation : int
+        Distance of the positions.
+    before, after : int
+        Positions added before and after x; removed if negative.
+    count : int
+        Results of each phase.
+    """
+
+    taps: tuple[tuple[int | None, ...], ...]
+    dilation: int
+    before: int
+    after: int
+    count: int
+
+    @property
+    def size(self) -> int:
+        """Positions of the window."""
+        return len(self.taps[0])
+
+    @property
+    def pointwise(self) -> bool:
+        """Whether every result is computed from the position of x where it stands."""
+        return self.size == 1 and self.before == self.after == 0
+
+
+@dataclass(frozen=True)
+class TransposedAxis:
+    """One axis of a transposed convolution.
+
+    Attributes
+    ----------
+    extent, kernel : int
+        Positions of x, which may be symbolic, and of the weight.
+    stride, dilation : int
+        s and d.
+    before : int
+        p.
+    more : int
+        Positions of the result beyond `stride` for each of x; negative if they are fewer.
+    """
+
+    extent: int
+    kernel: int
+    stride: int
+    dilation: int
+    before: int
+    more: int
+
+    @property
+    def output(self) -> int:
+        """Positions of the result."""
+        return self.extent * self.stride + self.more
+
+    @property
+    def first(self) -> int:
+        """Results of the window `together` before the first that is wanted."""
+        return self.before % self.stride
+
+    @property
+    def cut(self) -> bool:
+        """Whether `together` computes results that nobody wants."""
+        return self.first != 0 or self.uneven
+
+    @property
+    def uneven(self) -> bool:
+        """Whether phases have different numbers of results."""
+        return self.more % self.stride != 0
+
+    def together(self) -> Window:
+        """All phases as channels of one convolution, in their order."""
+        first = self.before // self.stride
+        last = (self.more - 1 + self.before) // self.stride  # behind as many as x has
+        return self._window(range(self.stride), first, last - first + 1)
+
+    def apart(self) -> list[Window] | None:
+        """One convolution for each o % s; None if one of them would have no taps."""
+        more = -(-self.more // self.stride)
+        places = [divmod(residue + self.before, self.stride) for residue in range(self.stride)]
+        if not all(self._taps(phase) for _, phase in places):
+            return None
+        return [self._window([phase], first, more) for first, phase in places]
+
+    def _taps(self, phase: int) -> dict[int, int]:
+        """Taps of a phase by their distance from q."""
+        products = ((tap, tap * self.dilation) for tap in range(self.kernel))
+        return {at // self.stride: tap for tap, at in products if at % self.stride == phase}
+
+    def _window(self, phases: Sequence[int], first: int, more: int) -> Window:
+        """The window of some phases, which has so many results more than x has positions."""
+        found = [self._taps(phase) for phase in phases]
+        distances = sorted({distance for taps in found for distance in taps})
+        nearest, farthest = distances[0], distances[-1]
+        step = math.gcd(*(distance - nearest for distance in distances)) or 1
+        positions = range(farthest, nearest - 1, -step)
+        return Window(
+            taps=tuple(tuple(taps.get(distance) for distance in positions) for taps in found),
+            dilation=step,
+            before=farthest - first,
+            after=first + more - nearest,
+            count=self.extent + more,
+        )
+
+
+# Weights of the ordinary convolutions that replace a transposed one.
+#
+#     [IC, OC / G, *kernel]  ->  [*sizes, IC / G, G * phases * OC / G]
+#
+# Each position of a window and each phase has a tap, or zeros where they do not meet. A constant
+# weight is put together by NumPy; one that is none by operators that move its elements:
+#
+#     lv = R.nn.pad(R.reshape(w, [G, IC / G, OC / G, taps]), ...)     # zeros behind the taps
+#     lv1 = R.take(lv, const_taps, axis=3)
+#     lv2 = R.reshape(R.permute_dims(R.reshape(lv1, ...), ...), ...)
+
+
+_ORDER = [3, 1, 0, 4, 2]  # [G, IC / G, OC / G, positions, phases] -> [positions, IC / G, G, ...]
+
+
+def _places(windows: Sequence[Window], kernel: Sequence[int]) -> np.ndarray:
+    """[positions, phases]: the numbers of the taps that meet x there, and of one more for none."""
+    sizes, phases = [w.size for w in windows], [len(window.taps) for window in windows]
+    places = np.full((*sizes, *phases), math.prod(kernel))
+    for at in itertools.product(*map(range, sizes)):
+        for phase in itertools.product(*map(range, phases)):
+            met = [w.taps[p][u] for w, p, u in zip(windows, phase, at, strict=True)]
+            taps = [tap for tap in met if tap is not None]
+            if len(taps) == len(met):
+                places[(*at, *phase)] = np.ravel_multi_index(taps, kernel)
+    return places.reshape(math.prod(sizes), math.prod(phases))
+
+
+def _diagonal(matrix: np.ndarray, repeats: int, fill: np.ndarray) -> np.ndarray:
+    """A matrix several times along a diagonal, and elsewhere what its columns have for zero."""
+    rows, columns = matrix.shape
+    whole = np.empty((rows * repeats, columns * repeats), matrix.dtype)
+    whole[...] = np.resize(fill, columns * repeats)
+    for number in range(repeats):
+        row, column = number * rows, number * columns
+        whole[row : row + rows, column : column + columns] = matrix
+    return whole
+
+
+def repeated(block: Bindings, numbers: relax.Expr, groups: int, times: int) -> relax.Expr:
+    """One number, or numbers for groups of channels, those of each group several times in turn."""
+    size, op = known_tensor(numbers).size, relax.op
+    if size == 1:
+        return numbers
+    if isinstance(numbers, ir.GenericConst):
+        rows = numbers.value.numpy().reshape(groups, 1, -1).repeat(times, axis=1)
+        return relax.const(np.ascontiguousarray(rows.reshape(-1)), str(numbers.ty.dtype))
+    own = size // groups
+    apart = block.emit(op.reshape(numbers, (groups, 1, own)))
+    wide = block.emit(op.broadcast_to(apart, (groups, times, own)))
+    return block.emit(op.reshape(wide, (size * times,)))
 
 
 @dataclass(frozen=True)
@@ -156,18 +328,15 @@ class TransposedConv:
 
         As a matrix, a constant one may stand several times along a diagonal.
         """
-        phases = math.prod(len(window.taps) for window in windows)
         quantized = self.quantized
-        fill = np.zeros(1, np.int32)
-        if quantized is not None:
-            fill = quantized.quantization.zero_point.value.numpy().reshape(-1)
-        taps = self._taps(block, windows, matrix, repeats, fill)
         if quantized is None:
-            return taps
-        count = self.groups * phases * repeats
+            return self._taps(block, windows, matrix, repeats)
         quantization = quantized.quantization
+        fill = quantization.zero_point.value.numpy().reshape(-1)
+        taps = self._taps(block, windows, matrix, repeats, fill)
+        count = self.groups * math.prod(len(window.taps) for window in windows) * repeats
         scale, zero_point = (
-            _for_phases(block, each, count)
+            repeated(block, each, 1, count)
             for each in (quantization.scale, quantization.zero_point)
         )
         axis = len(known_tensor(taps).shape) - 1
@@ -179,29 +348,37 @@ class TransposedConv:
         windows: tuple[Window, ...],
         matrix: bool,
         repeats: int,
-        fill: np.ndarray,
+        fill: np.ndarray = _NOTHING,
     ) -> relax.Expr:
-        """The weight as its elements are stored; as a matrix if wanted."""
+        """The weight as its elements are stored; as a matrix if wanted, of single positions then.
+
+        `fill` is what stands for zero: one number, or one for each of OC / G.
+        """
+        op, shape, groups = relax.op, known_tensor(self.taps).shape, self.groups
+        depth, own, taps = shape[0] // groups, shape[1], math.prod(shape[2:])
+        places = _places(windows, shape[2:])
+        columns = groups * places.shape[1] * own
+        result = (*([] if matrix else [w.size for w in windows]), depth, columns)
         if self.is_constant:
-            array = known_taps(self.taps.value.numpy(), self.groups, windows, fill)
+            flat = self.taps.value.numpy().reshape(groups, depth, own, taps)
+            zeros = np.broadcast_to(fill.reshape(-1, 1), (groups, depth, own, 1))
+            chosen = np.concatenate([flat, zeros.astype(flat.dtype)], axis=3)[..., places]
+            array = chosen.transpose(_ORDER).reshape(result)
             if matrix:
-                array = diagonal(array.reshape(array.shape[-2:]), repeats, fill)
+                array = _diagonal(array, repeats, fill)
             if array.dtype == np.int32 and array.min() >= -128 and array.max() <= 127:
-                return block.emit(relax.op.astype(relax.const(array.astype(np.int8)), "int32"))
+                return block.emit(op.astype(relax.const(array.astype(np.int8)), "int32"))
             return relax.const(np.ascontiguousarray(array), str(self.taps.ty.dtype))
         assert repeats == 1
-        zero = fill.flat[0].item()
-        return emitted_taps(block, self.taps, self.groups, windows, zero, matrix)
-
-
-def _for_phases(block: Bindings, numbers: relax.Expr, count: int) -> relax.Expr:
-    """A number, or numbers for the channels of a group, for those of all groups and phases."""
-    if known_tensor(numbers).size == 1:
-        return numbers
-    if isinstance(numbers, ir.GenericConst):
-        values = np.tile(numbers.value.numpy().reshape(-1), count)
-        return relax.const(values, str(numbers.ty.dtype))
-    return tiled(block, numbers, count)
+        expr = block.emit(op.reshape(self.taps, (groups, depth, own, taps)))
+        if np.any(places == taps):
+            zero = fill.flat[0].item()
+            expr = block.emit(op.nn.pad(expr, [0, 0, 0, 0, 0, 0, 0, 1], pad_value=zero))
+        if not np.array_equal(places.reshape(-1), np.arange(taps)):
+            indices = relax.const(places.reshape(-1).astype(np.int32))
+            expr = block.emit(op.take(expr, indices, axis=3, mode="clip"))
+        parts = block.emit(op.reshape(expr, (groups, depth, own, *places.shape)))
+        return block.emit(op.reshape(block.emit(op.permute_dims(parts, _ORDER)), result))
 
 
 def read_conv_transpose(graph: DataflowGraph, call: relax.Expr) -> TransposedConv | None:
@@ -219,8 +396,11 @@ def read_conv_transpose(graph: DataflowGraph, call: relax.Expr) -> TransposedCon
     if x is None or output is None or attrs.out_layout != layout or 0 in (*x.shape, *output.shape):
         return None
     found = _weight(graph, call.args[1])
-    if output.dtype == "int32":
-        found = _integer_weight(graph, call)
+    if output.dtype == "int32":  # of 8-bit integers less their zero points
+        known, x8 = known_integers(graph, call.args[1]), widened_bytes(graph, call.args[0])
+        if known is None or x8 is None or np.abs(known).max(initial=0) > 255:
+            return None
+        found = relax.const(known.astype(np.int32)), None
     if found is None:
         return None
     weight, quantized = found
@@ -235,7 +415,7 @@ def read_conv_transpose(graph: DataflowGraph, call: relax.Expr) -> TransposedCon
             stride=int(attrs.strides[axis]),
             dilation=int(attrs.dilation[axis]),
             before=int(attrs.padding[axis]),
-            more=_more(x.shape[first + axis], output.shape[first + axis], attrs.strides[axis]),
+            more=output.shape[first + axis] + x.shape[first + axis] * -int(attrs.strides[axis]),
         )
         for axis in range(rank)
     )
@@ -251,21 +431,14 @@ def read_conv_transpose(graph: DataflowGraph, call: relax.Expr) -> TransposedCon
         last=last,
         operator=name,
     )
-    windows = [*conv.form().parts, conv.together]
-    reached = all(
-        _reaches(axis, window) for each in windows for axis, window in zip(axes, each, strict=True)
-    )
-    return conv if reached else None
-
-
-def _more(extent: int, output: int, stride: int) -> int:
-    return output + extent * -int(stride)
-
-
-def _reaches(axis: TransposedAxis, window: Window) -> bool:
-    """Whether something of x is left where positions are removed; unknown of an open extent."""
-    removed = min(0, window.before) + min(0, window.after)
-    return not removed if is_open((axis.extent,)) else axis.extent + removed > 0
+    for windows in (*conv.form().parts, conv.together):
+        for each, window in zip(axes, windows, strict=True):
+            # Something of x has to be left where positions are removed; of an open extent it is
+            # not known.
+            removed = min(0, window.before) + min(0, window.after)
+            if removed and (is_open((each.extent,)) or each.extent + removed <= 0):
+                return None
+    return conv
 
 
 def _weight(graph: DataflowGraph, expr: relax.Expr) -> tuple[relax.Expr, Quantized | None] | None:
@@ -285,14 +458,3 @@ def _weight(graph: DataflowGraph, expr: relax.Expr) -> tuple[relax.Expr, Quantiz
         return (quantized.data, quantized) if constant else None
     # One number for zero, with which the weight can be padded.
     return (quantized.data, quantized) if known_tensor(zero_point).size == 1 else None
-
-
-def _integer_weight(
-    graph: DataflowGraph, call: relax.Call
-) -> tuple[relax.Expr, Quantized | None] | None:
-    """The weight of a transposed convolution of 8-bit integers less their zero points, as int32."""
-    x = widened_bytes(graph, call.args[0])
-    weight = known_integers(graph, call.args[1])
-    if x is None or weight is None or np.abs(weight).max(initial=0) > 255:
-        return None
-    return relax.const(weight.astype(np.int32)), None

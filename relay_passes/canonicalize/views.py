@@ -10,20 +10,15 @@ from tvm import DataType, ir, relax
 from relay_passes.ir.axes import AxisView, identity, reduced_axes, view_axes
 from relay_passes.ir.functions import with_args
 from relay_passes.ir.graph import DataflowGraph, is_call, known_tensor, op_name, region_tensor
-from relay_passes.ir.rewrite import Bindings, block_pass
+from relay_passes.ir.rewrite import Bindings, block_rewrite
 from relay_passes.ir.rules import RuleGraph, rule
-from relay_passes.ir.traits import MOVABLE, RESHAPES
+from relay_passes.ir.traits import MOVABLE, RESHAPES, SOFTMAXES
 
-_REDUCTIONS = {
-    "relax.sum": relax.op.sum,
-    "relax.mean": relax.op.mean,
-    "relax.max": relax.op.max,
-    "relax.min": relax.op.min,
-    "relax.prod": relax.op.prod,
-}
+_REDUCTIONS = ("relax.sum", "relax.mean", "relax.max", "relax.min", "relax.prod")
 
 
-def sink_permutes() -> ir.transform.Pass:
+@block_rewrite
+def sink_permutes(graph: DataflowGraph) -> list[relax.Binding] | None:
     """Sink: moves permutations down past elementwise operators and reductions.
 
     There they cancel with their inverses, vanish in a reduction, or stay at the end.
@@ -47,11 +42,6 @@ def sink_permutes() -> ir.transform.Pass:
 
     The pass; it needs A-normal form.
     """
-    return block_pass("tvm_hybrid.sink_permutes", _rewrite)
-
-
-def _rewrite(graph: DataflowGraph) -> list[relax.Binding] | None:
-    """The block with every chain sunk for which it pays; None if there is none."""
     refused: set[int] = set()
     while True:
         plan = _Plan(graph, refused)
@@ -106,7 +96,9 @@ class _Plan:
         call = self.graph.bindings[position].value
         axes = view_axes(call)
         if axes is not None:
-            if self._of_batch_matmul(call.args[0]):
+            product = self.graph.definition(call.args[0])
+            matrix = product.args[1] if is_call(product, "relax.matmul") else None
+            if matrix is not None and not isinstance(matrix, ir.GenericConst):
                 return None
             source = self._look(call.args[0])
             self.links[position] = self._read(call.args[:1])
@@ -117,7 +109,7 @@ class _Plan:
         if name in MOVABLE:
             view, arguments = self._elementwise(call, MOVABLE[name])
         elif name in _REDUCTIONS:
-            view, arguments = self._reduction(call, name)
+            view, arguments = self._reduction(call)
         else:
             return None
         if view is not None:
@@ -168,12 +160,6 @@ class _Plan:
             if isinstance(arg, relax.Var) and arg in self.views
         }
 
-    def _of_batch_matmul(self, expr: relax.Expr) -> bool:
-        call = self.graph.definition(expr)
-        if call is None or op_name(call) != "relax.matmul":
-            return False
-        return not isinstance(call.args[1], ir.GenericConst)
-
     def _elementwise(
         self, call: relax.Call, arity: int
     ) -> tuple[AxisView | None, list[relax.Expr]]:
@@ -223,7 +209,7 @@ class _Plan:
         expr = view.source if view.trivial else view.emit(self.block)
         return self.block.emit(expr) if isinstance(expr, relax.Call) else expr
 
-    def _reduction(self, call: relax.Call, name: str) -> tuple[AxisView | None, list[relax.Expr]]:
+    def _reduction(self, call: relax.Call) -> tuple[AxisView | None, list[relax.Expr]]:
         """The view that the result is; the argument if it is a view."""
         view = self._look(call.args[0])
         if view is None or view.trivial:
@@ -234,7 +220,7 @@ class _Plan:
         if len(inner) < len(found):
             return None, []
         keepdims = bool(call.attrs.keepdims)
-        result = self.block.emit(_REDUCTIONS[name](view.source, inner, keepdims))
+        result = self.block.emit(with_args(call, [view.source], axis=inner))
         tensor = known_tensor(result)
         if keepdims:
             return view.of(result, tensor.shape), [call.args[0]]
@@ -245,18 +231,6 @@ class _Plan:
             if i not in reduced
         )
         return AxisView(result, tensor.shape, axes), [call.args[0]]
-
-
-_SOFTMAX = {
-    "relax.nn.softmax": relax.op.nn.softmax,
-    "relax.nn.log_softmax": relax.op.nn.log_softmax,
-}
-_REDUCTIONS_drop = {
-    "relax.mean": relax.op.mean,
-    "relax.sum": relax.op.sum,
-    "relax.max": relax.op.max,
-    "relax.min": relax.op.min,
-}
 
 
 @rule(*RESHAPES, "relax.broadcast_to")
@@ -291,8 +265,14 @@ def drop_views(graph: RuleGraph, _block: Bindings, call: relax.Call) -> relax.Ex
     if softmax is not None:
         return softmax
     inner = graph.definition(call.args[0])
-    if op_name(inner) in _REDUCTIONS_drop:
-        return _without_axes(graph, call.args[0], result.shape)
+    if is_call(inner, "relax.mean", "relax.sum", "relax.max", "relax.min"):
+        if graph.only_user(call.args[0]) is None or not inner.attrs.keepdims:
+            return None
+        axes = reduced_axes(inner)
+        left = tuple(size for axis, size in enumerate(source.shape) if axis not in axes)
+        if result.shape != left:
+            return None
+        return with_args(inner, [inner.args[0]], axis=axes, keepdims=False)
     if not is_call(inner, *RESHAPES):
         return None
     first = region_tensor(inner.args[0])
@@ -301,30 +281,11 @@ def drop_views(graph: RuleGraph, _block: Bindings, call: relax.Call) -> relax.Ex
     return relax.op.reshape(inner.args[0], call.ty.shape)
 
 
-def _without_axes(
-    graph: DataflowGraph, value: relax.Expr, shape: tuple[int, ...]
-) -> relax.Expr | None:
-    """A reduction that keeps its axes without them, if that gives the shape."""
-    call, kept = graph.definition(value), region_tensor(value)
-    if not isinstance(call, relax.Call) or kept is None or graph.only_user(value) is None:
-        return None
-    if not call.attrs.keepdims:
-        return None
-    axes = reduced_axes(call)
-    if shape != tuple(size for axis, size in enumerate(kept.shape) if axis not in axes):
-        return None
-    return _REDUCTIONS_drop[op_name(call)](call.args[0], axes, False)
-
-
 def _softmax(graph: DataflowGraph, value: relax.Expr, shape: tuple[int, ...]) -> relax.Expr | None:
     """A softmax over the last axis of a reshaped value, as one of the value itself."""
     softmax = graph.definition(value)
-    operator = _SOFTMAX.get(op_name(softmax))
-    if operator is None:
-        return None
-    assert softmax is not None
-    view = graph.definition(softmax.args[0])
-    if not is_call(view, *RESHAPES):
+    view = graph.definition(softmax.args[0]) if is_call(softmax, *SOFTMAXES) else None
+    if softmax is None or not is_call(view, *RESHAPES):
         return None
     source, flat = region_tensor(view.args[0]), region_tensor(view)
     if source is None or flat is None or source.shape != shape:
@@ -335,7 +296,7 @@ def _softmax(graph: DataflowGraph, value: relax.Expr, shape: tuple[int, ...]) ->
     if axis is None:
         return None
     last = axis == len(shape) - 1
-    return operator(view.args[0], axis=-1 if last else axis)
+    return with_args(softmax, [view.args[0]], axis=-1 if last else axis)
 
 
 def _joined_axis(shape: tuple[int, ...], extent: int) -> int | None:
@@ -381,14 +342,8 @@ def compose_views(graph: RuleGraph, block: Bindings, call: relax.Call) -> relax.
         current = graph.definition(source)
     if view is None or not any(is_call(each, "relax.permute_dims") for each in chain):
         return None
-    fewest = int(view.moves) + int(not _is_permutation(view))
+    shape = view.source_shape
+    if view.moves:
+        shape = tuple(shape[axis] for axis in view.order)
+    fewest = int(view.moves) + int(shape != view.shape)
     return view.emit(block) if fewest < len(chain) else None
-
-
-def _is_permutation(view: AxisView) -> bool:
-    """Whether a view needs no reshape, or is the source itself."""
-    if not view.moves:
-        return view.shape == view.source_shape
-    kept = [axis for axis in view.axes if axis is not None]
-    order = kept + [axis for axis in range(len(view.source_shape)) if axis not in kept]
-    return tuple(view.source_shape[axis] for axis in order) == view.shape

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from relay_passes.canonicalize.transposed_taps import TransposedAxis, Window
+from relay_passes.canonicalize.transposed_conv import TransposedAxis, Window
 from tir_schedules.core.size import SymbolicSize
 
 
