@@ -10,7 +10,7 @@ from relay_passes.ir.axes import moves
 from relay_passes.ir.graph import DataflowGraph, variables
 from relay_passes.ir.quantization import is_transposable
 
-from .channel_layouts import LABELS, Form, Forms, How, Operand
+from .channel_layouts import LABELS, Form, Forms, How
 from .minimum_cut import FIRST, LayoutCut
 from .operator_rules import role_of
 
@@ -67,19 +67,12 @@ class LayoutPlan:
         if result is None or result.order(label) != tuple(range(result.rank)):
             return False
         for operand in role.operands:
-            order = self.read_order(operand, label)
+            form, order = self.forms.of(operand.expr), operand.orders[label]
+            if operand.how is How.SAME and form is not None:
+                order = form.order(label)
             if order != tuple(range(len(order))):
                 return False
         return True
-
-    def read_order(self, operand: Operand, label: int) -> tuple[int, ...]:
-        """The order in which an operand is read."""
-        if operand.how is How.TRANSPOSED:
-            return operand.orders[label]
-        form = self.forms.of(operand.expr)
-        if form is None or operand.how is How.PLAIN:
-            return ()
-        return form.order(label)
 
     def leader(self, position: int) -> int:
         """The operator whose label an operator has: itself, or what makes a tuple that it opens."""
@@ -121,7 +114,9 @@ class LayoutPlan:
             for var in {**self._readers, **self._borders}
         }
         for var, readers in read.items():
-            cut.reorder(self._producer(var, nodes), readers, _reorder_cost(self._form(var)))
+            form = self._form(var)
+            cost = form.bytes * _BYTE + 1 if form.moves else 1
+            cut.reorder(self._producer(var, nodes), readers, cost if form.tensor else _IMPOSSIBLE)
         labels = cut.solve()
         for var, readers in read.items():
             made = labels[self._producer(var, nodes)]
@@ -138,19 +133,15 @@ class LayoutPlan:
             allowed = label in role.labels if wanted is None else label == wanted
             if not allowed:
                 cut.forbid(node, label)
-            cost = role.bytes[label] + sum(self._turning(each, label) for each in role.operands)
+            cost = role.bytes[label]
+            for operand in role.operands:  # that only this operator has permuted
+                if operand.how is How.TRANSPOSED and not is_transposable(self.graph, operand.expr):
+                    form, order = self.forms.of(operand.expr), operand.orders[label]
+                    assert form is not None
+                    shape = (1,) * (len(order) - form.rank) + form.shape
+                    cost += form.bytes * moves(shape, order)
             cut.price(node, label, cost * _BYTE)
         return node
-
-    def _turning(self, operand: Operand, label: int) -> int:
-        """Bytes of an operand that only this operator has permuted."""
-        if operand.how is not How.TRANSPOSED or is_transposable(self.graph, operand.expr):
-            return 0
-        form = self.forms.of(operand.expr)
-        assert form is not None
-        order = operand.orders[label]
-        shape = (1,) * (len(order) - form.rank) + form.shape
-        return form.bytes if moves(shape, order) else 0
 
     def _producer(self, var: relax.Var, nodes: list[int]) -> int:
         """The node of what makes a variable."""
@@ -172,8 +163,8 @@ class LayoutPlan:
             whole = position in absorbed or (role is not None and role.absorbs)
             plain = set() if whole else set(variables(value))
             for operand in role.operands if role is not None else ():
-                if operand.how is How.SAME and isinstance(operand.expr, relax.Var):
-                    self._note(operand.expr, position)
+                if operand.how is How.SAME and self.forms.labelled(operand.expr) is not None:
+                    self._readers.setdefault(operand.expr, []).append(position)
                 computed = operand.how is How.TRANSPOSED and is_transposable(graph, operand.expr)
                 if computed or operand.how is How.SAME:
                     plain.discard(operand.expr)
@@ -183,10 +174,6 @@ class LayoutPlan:
                 form = self.forms.labelled(var)
                 if form is not None:
                     self._borders.setdefault(var, set()).add(form.imported)
-
-    def _note(self, var: relax.Var, reader: int) -> None:
-        if self.forms.labelled(var) is not None:
-            self._readers.setdefault(var, []).append(reader)
 
     def _absorbed(self) -> set[int]:
         """Positions of bindings that nothing needs any more."""
@@ -201,9 +188,3 @@ class LayoutPlan:
             if not needed:
                 return absorbed
             absorbed -= needed
-
-
-def _reorder_cost(form: Form) -> int:
-    if not form.tensor:
-        return _IMPOSSIBLE
-    return form.bytes * _BYTE + 1 if form.moves else 1

@@ -18,7 +18,7 @@ from enum import Enum
 from tvm import DataType, relax
 
 from relay_passes.ir.axes import moves, reduced_axes, view_axes
-from relay_passes.ir.graph import DataflowGraph, op_name, region_tensor, variables
+from relay_passes.ir.graph import DataflowGraph, is_call, op_name, region_tensor, variables
 from relay_passes.ir.strided_view import coalesced
 from relay_passes.ir.traits import (
     CONVOLUTIONS,
@@ -244,14 +244,6 @@ _Axes = dict[int, int]
 _Link = tuple[relax.Var, relax.Var, _Axes]  # for axes of one, those of the other
 
 
-def layout_attribute(call: relax.Expr) -> str:
-    """The layout of a convolution, pool or resize; "" of others."""
-    name = op_name(call)
-    if name in (*CONVOLUTIONS, *TRANSPOSED_CONVOLUTIONS):
-        return str(call.attrs.data_layout)
-    return str(call.attrs.layout) if name in (*POOLS, *RESIZES) else ""
-
-
 def channel_axes(graph: DataflowGraph) -> dict[relax.Var, int]:
     """The axis of channels of every variable for which there is one; of a tuple that of its items.
 
@@ -264,7 +256,11 @@ def channel_axes(graph: DataflowGraph) -> dict[relax.Var, int]:
         for one, other, axes in _links(binding.var, value):
             links.setdefault(one, []).append((other, axes))
             links.setdefault(other, []).append((one, {there: axis for axis, there in axes.items()}))
-        layout = layout_attribute(value)
+        layout = ""
+        if is_call(value, *CONVOLUTIONS, *TRANSPOSED_CONVOLUTIONS):
+            layout = str(value.attrs.data_layout)
+        elif is_call(value, *POOLS, *RESIZES):
+            layout = str(value.attrs.layout)
         if "C" in layout:
             for expr in (value.args[0], binding.var):
                 if isinstance(expr, relax.Var):
@@ -300,7 +296,9 @@ def _links(var: relax.Var, value: relax.Expr) -> Iterator[_Link]:
     if name in SAME_AXES:
         yield value.args[0], var, _same(rank)
     elif name in REDUCTIONS:
-        yield value.args[0], var, _kept(value, rank)
+        reduced = [] if bool(value.attrs.keepdims) else reduced_axes(value)
+        left = [axis for axis in range(rank) if axis not in reduced]
+        yield value.args[0], var, {axis: there for there, axis in enumerate(left)}
     elif name == "relax.permute_dims" or name in RESHAPES:
         result = region_tensor(var)
         if result is not None:
@@ -319,15 +317,6 @@ def _aligned(var: relax.Var, call: relax.Call, arity: int) -> Iterator[_Link]:
         if isinstance(part, relax.Var) and tensor is not None:
             missing = len(result.shape) - len(tensor.shape)
             yield part, var, {axis: axis + missing for axis in range(len(tensor.shape))}
-
-
-def _kept(call: relax.Call, rank: int) -> _Axes:
-    """Where a reduction leaves the axes of its argument."""
-    if bool(call.attrs.keepdims):
-        return _same(rank)
-    reduced = reduced_axes(call)
-    left = [axis for axis in range(rank) if axis not in reduced]
-    return {axis: there for there, axis in enumerate(left)}
 
 
 def _viewed(call: relax.Call, source: tuple[int, ...], result: tuple[int, ...]) -> _Axes:

@@ -227,14 +227,10 @@ def describe_reorder(call: relax.Expr, reshaped: Mapping[relax.Expr, relax.Expr]
     tensor = known_tensor(call.args[0])
     form = Form(tensor.shape, tensor.dtype)
     name = getattr(reshaped.get(call.args[0], call.args[0]), "name", "a constant")
-    return f"reorder {_letters(order)} of {name}: {form.bytes} bytes"
-
-
-def _letters(order: tuple[int, ...]) -> str:
-    rank = len(order)
+    how, rank = f"by axes {', '.join(map(str, order))}", len(order)
     spatial = _SPATIAL.get(rank, "")
     if spatial and order == (0, *range(2, rank), 1):
-        return f"NC{spatial} -> N{spatial}C"
-    if spatial and order == (0, rank - 1, *range(1, rank - 1)):
-        return f"N{spatial}C -> NC{spatial}"
-    return f"by axes {', '.join(map(str, order))}"
+        how = f"NC{spatial} -> N{spatial}C"
+    elif spatial and order == (0, rank - 1, *range(1, rank - 1)):
+        how = f"N{spatial}C -> NC{spatial}"
+    return f"reorder {how} of {name}: {form.bytes} bytes"

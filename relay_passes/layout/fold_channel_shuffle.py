@@ -35,7 +35,7 @@ from relay_passes.ir.axes import match_regroup, reduced_axes
 from relay_passes.ir.functions import with_args
 from relay_passes.ir.graph import DataflowGraph, op_name, region_tensor, relax_shape, static_tensor
 from relay_passes.ir.quantization import read_dequantize
-from relay_passes.ir.rewrite import Bindings, block_pass
+from relay_passes.ir.rewrite import Bindings, block_rewrite
 from relay_passes.ir.traits import (
     CONVOLUTIONS,
     ELEMENTWISE,
@@ -50,13 +50,9 @@ from tir_schedules.core.size import is_open
 _Taken = Callable[[Bindings], relax.Expr]
 
 
-def fold_channel_shuffle() -> ir.transform.Pass:
+@block_rewrite
+def fold_channel_shuffle(graph: DataflowGraph) -> list[relax.Binding] | None:
     """The pass; it needs A-normal form."""
-    return block_pass("tvm_hybrid.fold_channel_shuffle", _rewrite)
-
-
-def _rewrite(graph: DataflowGraph) -> list[relax.Binding] | None:
-    """The block without the shuffles that can be folded; None if there are none."""
     changed, position = False, 0
     while position < len(graph.bindings):
         shuffle = match_shuffle(graph, position)
@@ -138,7 +134,10 @@ class _Rewrite:
         rest: list[relax.Expr] = []
         if name in ELEMENTWISE:
             operands, rest = call.args[: ELEMENTWISE[name]], list(call.args[ELEMENTWISE[name] :])
-        elif self._depthwise(call):
+        elif channels_last_conv(call) and int(call.attrs.groups) == self.channels:
+            weight = static_tensor(call.args[1])
+            if weight is None or weight.shape[-2:] != (1, self.channels):
+                return False
             operands = call.args
         elif self._by_channel(call):
             operands, rest = call.args[:1], list(call.args[1:])
@@ -151,6 +150,16 @@ class _Rewrite:
             call, [*(each(block) for each in taken if each is not None), *rest]
         )
         return True
+
+    def reweighted(self, position: int, axis: int, index: np.ndarray) -> bool:
+        """Plans a product with its weight reordered along an axis; whether it is a constant."""
+        call = self.graph.value(position)
+        weight = take(self.graph, call.args[1], axis, index)
+        if weight is not None:
+            self.changed[position] = lambda block: with_args(
+                call, [self.source_of(call.args[0]), weight(block)]
+            )
+        return weight is not None
 
     def source_of(self, expr: relax.Expr) -> relax.Expr:
         """What stands for a value from now on."""
@@ -168,13 +177,6 @@ class _Rewrite:
         if not tensor.shape or (tensor.shape[-1] == 1 and isinstance(expr, ir.GenericConst)):
             return lambda _: expr
         return take(self.graph, expr, -1, index)
-
-    def _depthwise(self, call: relax.Expr) -> bool:
-        if not channels_last_conv(call):
-            return False
-        weight = static_tensor(call.args[1])
-        groups = int(call.attrs.groups)
-        return weight is not None and groups == self.channels and weight.shape[-2:] == (1, groups)
 
     def _by_channel(self, call: relax.Expr) -> bool:
         """Pools and the like, and sums over pixels."""
@@ -199,11 +201,8 @@ class _Upward(_Rewrite):
 
     def succeeds(self) -> bool:
         """Whether it ends in a convolution or product; everything is planned then."""
-        index, reader, expr = (
-            self.shuffle.permutation,
-            self.shuffle.positions[0],
-            self.shuffle.source,
-        )
+        index, expr = self.shuffle.permutation, self.shuffle.source
+        reader = self.shuffle.positions[0]
         # Another reader of a value on the way would find the source's channels moved already.
         members = {*self.shuffle.positions, self.position}
         between = (self.graph.bindings[position].var for position in self.shuffle.positions)
@@ -217,12 +216,8 @@ class _Upward(_Rewrite):
                 return False
             call = self.graph.value(position)
             if sums_all_channels(call):
-                weight = take(self.graph, call.args[1], -1, index)
-                if weight is None:
-                    return False
-                self._plan(position, call, weight)
                 self.changed[self.position] = lambda _: self.shuffle.source
-                return True
+                return self.reweighted(position, -1, index)
             operands = [arg for arg in getattr(call, "args", ()) if isinstance(arg, relax.Var)]
             varying = [arg for arg in operands if take(self.graph, arg, -1, index) is None]
             if len(varying) != 1 or not self.passed(position, index, set(varying)):
@@ -232,9 +227,6 @@ class _Upward(_Rewrite):
     def _unused(self) -> set[int]:
         """The same without the last, whose variable stands for the source now."""
         return super()._unused() - {self.position}
-
-    def _plan(self, position: int, call: relax.Call, weight: _Taken) -> None:
-        self.changed[position] = lambda block: with_args(call, [call.args[0], weight(block)])
 
 
 class _Downward(_Rewrite):
@@ -248,9 +240,7 @@ class _Downward(_Rewrite):
         heapq.heapify(waiting)
         while waiting:
             position = heapq.heappop(waiting)
-            if position in self.changed:
-                continue
-            if self._ends(position, index, moved):
+            if position in self.changed or self._ends(position, index, moved):
                 continue
             if not self.passed(position, index, moved):
                 return False
@@ -266,13 +256,7 @@ class _Downward(_Rewrite):
         if op_name(call) not in (*CONVOLUTIONS, "relax.matmul") or call.args[0] not in moved:
             return False
         if sums_all_channels(call):
-            weight = take(self.graph, call.args[1], -2, index)
-            if weight is None:
-                return False
-            self.changed[position] = lambda block: with_args(
-                call, [self.source_of(call.args[0]), weight(block)]
-            )
-            return True
+            return self.reweighted(position, -2, index)
         return self._grouped(position, call)
 
     def _grouped(self, position: int, call: relax.Call) -> bool:

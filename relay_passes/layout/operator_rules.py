@@ -13,13 +13,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 from tvm import relax
 
 from relay_passes.ir.axes import match_regroup, moves, reduced_axes, view_axes
 from relay_passes.ir.convolution import runs_on_planes
 from relay_passes.ir.functions import with_args
-from relay_passes.ir.graph import op_name, relax_shape
+from relay_passes.ir.graph import is_call, op_name, relax_shape
 from relay_passes.ir.moving_operators import parts_of_concat
 from relay_passes.ir.quantization import is_transposable
 from relay_passes.ir.traits import (
@@ -35,7 +36,7 @@ from relay_passes.ir.traits import (
     SOFTMAXES,
 )
 
-from .channel_layouts import LABELS, Form, Forms, How, Operand, Role, permuted, same_memory
+from .channel_layouts import LABELS, Form, Forms, How, Operand, Order, Role, permuted, same_memory
 from .minimum_cut import FIRST, LAST
 
 # A product with channels first fills vectors with the pixels of an image. With few of them, vectors
@@ -54,11 +55,8 @@ def role_of(forms: Forms, position: int) -> Role | None:
     match, result = _MATCHES.get(op_name(value)), forms.of(binding.var)
     if match is None or result is None or not isinstance(value, relax.Call):
         return None
-    if op_name(value) == "relax.reshape":
-        regrouped = _regrouped(forms, position)
-        if regrouped is not None:
-            return regrouped
-    return match(forms, value, result)
+    regrouped = _regrouped(forms, position) if is_call(value, "relax.reshape") else None
+    return match(forms, value, result) if regrouped is None else regrouped
 
 
 def _item(forms: Forms, var: relax.Var, value: relax.TupleGetItem) -> Role | None:
@@ -78,10 +76,6 @@ def _item(forms: Forms, var: relax.Var, value: relax.TupleGetItem) -> Role | Non
     return Role((Operand(value.tuple_value),), lambda _, x: relax.TupleGetItem(x[0], number))
 
 
-def _transposed(expr: relax.Expr, result: Form, trims: bool = False) -> Operand:
-    return Operand(expr, How.TRANSPOSED, result.orders, trims)
-
-
 def _alike(forms: Forms, expr: relax.Expr, result: Form) -> bool:
     """Whether an operand is no constant and has channels on the same axis as the result."""
     form = forms.labelled(expr)
@@ -90,18 +84,22 @@ def _alike(forms: Forms, expr: relax.Expr, result: Form) -> bool:
     return not is_transposable(forms.graph, expr)
 
 
+def _operand(forms: Forms, expr: relax.Expr, result: Form, trims: bool = False) -> Operand:
+    """An operand in the layout of the result, or permuted to it."""
+    if _alike(forms, expr, result):
+        return Operand(expr)
+    return Operand(expr, How.TRANSPOSED, result.orders, trims)
+
+
 def _elementwise(forms: Forms, call: relax.Call, result: Form) -> Role | None:
     if result.axis is None:
         return None
     arity = ELEMENTWISE[op_name(call)]
     exprs = list(call.args[:arity])
-    alike = [_alike(forms, expr, result) for expr in exprs]
     if any(forms.of(expr) is None for expr in exprs):
         return None
-    operands = tuple(
-        Operand(expr) if same else _transposed(expr, result, trims=any(alike))
-        for expr, same in zip(exprs, alike, strict=True)
-    )
+    trims = any(_alike(forms, expr, result) for expr in exprs)
+    operands = tuple(_operand(forms, expr, result, trims) for expr in exprs)
     rest = list(call.args[arity:])
     return Role(operands, lambda _, read: with_args(call, [*read, *rest]))
 
@@ -114,9 +112,19 @@ def _concat(forms: Forms, call: relax.Call, result: Form) -> Role | None:
         return None
     axis = int(call.attrs.axis) % result.rank
     return Role(
-        tuple(Operand(p) if _alike(forms, p, result) else _transposed(p, result) for p in parts),
+        tuple(_operand(forms, part, result) for part in parts),
         lambda label, read: relax.op.concat(read, result.order(label).index(axis)),
     )
+
+
+def _on_first(call: relax.Call, x: Form, attributes: Callable[[Order], dict[str, Any]]) -> Role:
+    """An operator on its first operand, whose attributes follow from the order of the axes."""
+    rest = list(call.args[1:])
+
+    def build(label: int, read: list[relax.Expr]) -> relax.Expr:
+        return with_args(call, [*read, *rest], **attributes(x.order(label)))
+
+    return Role((Operand(call.args[0]),), build)
 
 
 def _along(forms: Forms, call: relax.Call, result: Form) -> Role | None:
@@ -124,14 +132,10 @@ def _along(forms: Forms, call: relax.Call, result: Form) -> Role | None:
     x = forms.labelled(call.args[0])
     if x is None or x.axis != result.axis or call.attrs.axis is None:
         return None
-    axis, rest = int(call.attrs.axis) % x.rank, list(call.args[1:])
-    if op_name(call) in QUANTIZING and not any(int(each.ty.ndim) for each in rest):
-        return Role((Operand(call.args[0]),), lambda _, read: with_args(call, [*read, *rest]))
-
-    def build(label: int, read: list[relax.Expr]) -> relax.Expr:
-        return with_args(call, [*read, *rest], axis=x.order(label).index(axis))
-
-    return Role((Operand(call.args[0]),), build)
+    axis = int(call.attrs.axis) % x.rank
+    if op_name(call) in QUANTIZING and not any(int(each.ty.ndim) for each in call.args[1:]):
+        return _on_first(call, x, lambda _: {})
+    return _on_first(call, x, lambda order: {"axis": order.index(axis)})
 
 
 def _normalization(forms: Forms, call: relax.Call, result: Form) -> Role | None:
@@ -139,15 +143,13 @@ def _normalization(forms: Forms, call: relax.Call, result: Form) -> Role | None:
     x = forms.labelled(call.args[0])
     if x is None or x.axis != result.axis:
         return None
-    channel, rest = int(call.attrs.channel_axis) % x.rank, list(call.args[1:])
+    channel = int(call.attrs.channel_axis) % x.rank
     axes = [int(axis) % x.rank for axis in call.attrs.axes]
 
-    def build(label: int, read: list[relax.Expr]) -> relax.Expr:
-        order = x.order(label)
-        changed = {"channel_axis": order.index(channel), "axes": sorted(map(order.index, axes))}
-        return with_args(call, [*read, *rest], **changed)
+    def attributes(order: Order) -> dict[str, Any]:
+        return {"channel_axis": order.index(channel), "axes": sorted(map(order.index, axes))}
 
-    return Role((Operand(call.args[0]),), build)
+    return _on_first(call, x, attributes)
 
 
 def _windows(forms: Forms, call: relax.Call, result: Form) -> Role | None:
@@ -158,14 +160,10 @@ def _windows(forms: Forms, call: relax.Call, result: Form) -> Role | None:
         return None
     if x.axis != result.axis or not (resize or str(call.attrs.out_layout) == layout):
         return None
-    rest = list(call.args[1:])
-
-    def build(label: int, read: list[relax.Expr]) -> relax.Expr:
-        stored = "".join(layout[axis] for axis in x.order(label))
-        changed = {"layout": stored} if resize else {"layout": stored, "out_layout": stored}
-        return with_args(call, [*read, *rest], **changed)
-
-    return Role((Operand(call.args[0]),), build)
+    names = ("layout",) if resize else ("layout", "out_layout")
+    return _on_first(
+        call, x, lambda order: dict.fromkeys(names, "".join(layout[axis] for axis in order))
+    )
 
 
 def _reduction(forms: Forms, call: relax.Call, result: Form) -> Role | None:
@@ -176,11 +174,13 @@ def _reduction(forms: Forms, call: relax.Call, result: Form) -> Role | None:
     keepdims = bool(call.attrs.keepdims)
     left = [axis for axis in range(x.rank) if keepdims or axis not in axes]
 
-    def in_place(label: int) -> bool:
-        kept = tuple(left.index(axis) for axis in x.order(label) if axis in left)
-        return same_memory(result.shape, kept, result.shape, result.order(label))
+    def kept(label: int) -> Order:
+        return tuple(left.index(axis) for axis in x.order(label) if axis in left)
 
-    labels = tuple(label for label in LABELS if in_place(label))
+    shape = result.shape
+    labels = tuple(
+        each for each in LABELS if same_memory(shape, kept(each), shape, result.order(each))
+    )
 
     def build(label: int, read: list[relax.Expr]) -> relax.Expr:
         if call.attrs.axis is None:
@@ -188,10 +188,9 @@ def _reduction(forms: Forms, call: relax.Call, result: Form) -> Role | None:
         stored = sorted(map(x.order(label).index, axes))
         one = isinstance(call.attrs.axis, int)
         reduced = with_args(call, read, axis=stored[0] if one else stored)
-        kept = tuple(left.index(axis) for axis in x.order(label) if axis in left)
-        same = permuted(result.shape, kept) == result.stored(label)
-        shape = relax_shape(result.stored(label), call.args[0])
-        return reduced if same else relax.op.reshape(reduced, shape)
+        if permuted(shape, kept(label)) == result.stored(label):
+            return reduced
+        return relax.op.reshape(reduced, relax_shape(result.stored(label), call.args[0]))
 
     return Role((Operand(call.args[0]),), build, labels) if labels else None
 
@@ -200,13 +199,12 @@ def _pad(forms: Forms, call: relax.Call, result: Form) -> Role | None:
     x = forms.labelled(call.args[0])
     if x is None or x.axis != result.axis:
         return None
-    width, rest = [int(each) for each in call.attrs.pad_width], list(call.args[1:])
+    width = [int(each) for each in call.attrs.pad_width]
 
-    def build(label: int, read: list[relax.Expr]) -> relax.Expr:
-        stored = [n for axis in x.order(label) for n in width[2 * axis : 2 * axis + 2]]
-        return with_args(call, [*read, *rest], pad_width=stored)
+    def attributes(order: Order) -> dict[str, Any]:
+        return {"pad_width": [n for axis in order for n in width[2 * axis : 2 * axis + 2]]}
 
-    return Role((Operand(call.args[0]),), build)
+    return _on_first(call, x, attributes)
 
 
 def _slice(forms: Forms, call: relax.Call, result: Form) -> Role | None:
@@ -259,9 +257,8 @@ def _view(forms: Forms, call: relax.Call, result: Form) -> Role | None:
 def _broadcast(forms: Forms, call: relax.Call, result: Form) -> Role | None:
     if result.axis is None or forms.of(call.args[0]) is None:
         return None
-    alike = _alike(forms, call.args[0], result)
     return Role(
-        (Operand(call.args[0]) if alike else _transposed(call.args[0], result),),
+        (_operand(forms, call.args[0], result),),
         lambda label, read: relax.op.broadcast_to(read[0], relax_shape(result.stored(label), call)),
     )
 

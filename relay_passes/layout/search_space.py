@@ -13,7 +13,7 @@ the same shapes. Weights do not matter: their layout is part of every region's c
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from tvm import ir, relax
@@ -112,9 +112,7 @@ class LayoutProblem:
         None if that cannot be.
         """
         labels = self._labels(wanted)
-        if labels is None:
-            return None
-        return {name: labels[position] for name, position in self._positions.items()}
+        return labels and {name: labels[position] for name, position in self._positions.items()}
 
     def refusal(self, labels: Labels) -> str | None:
         """Why the block cannot have these labels; None if it can."""
@@ -194,21 +192,15 @@ def _neighbours(plan: LayoutPlan, leading: set[int]) -> dict[int, set[int]]:
             one, other = plan.leader(position), plan.leader(reader)
             linked.setdefault(one, set()).add(other)
             linked.setdefault(other, set()).add(one)
-    return {start: set(_reached(plan, linked, leading, start)) for start in leading}
-
-
-def _reached(
-    plan: LayoutPlan, linked: Mapping[int, set[int]], leading: set[int], start: int
-) -> Iterator[int]:
-    """Other operators that lead, on ways through operators that do not."""
-    seen, stack = {start}, [start]
-    while stack:
-        for other in linked.get(stack.pop(), ()):
-            role = plan.roles[other]
-            if other in seen or role is None:
-                continue
-            seen.add(other)
-            if other in leading:
-                yield other
-            elif len(role.labels) > 1:
-                stack.append(other)
+    found: dict[int, set[int]] = {}
+    for start in leading:  # other operators that lead, on ways through operators that do not
+        seen, stack = {start}, [start]
+        while stack:
+            for other in linked.get(stack.pop(), ()):
+                role = plan.roles[other]
+                if other not in seen and role is not None:
+                    seen.add(other)
+                    if other not in leading and len(role.labels) > 1:
+                        stack.append(other)
+        found[start] = seen & leading - {start}
+    return found
