@@ -8,7 +8,7 @@ from __future__ import annotations
 import tvm.tirx.script.builder.ir as I
 from tvm import tirx
 
-from .expressions import Expr, bind, cast, element_of, lanes_of, like, reinterpret, splat
+from .expressions import Expr, bind, cast, element_of, lanes_of, like, reinterpret, shuffle, splat
 
 NARROW = "tvm_hybrid_cvtneps2bf16"
 NARROW_TWO = "tvm_hybrid_cvtne2ps2bf16"
@@ -48,10 +48,7 @@ def narrow_by_instruction(value: Expr) -> Expr:
     """
     if lanes_of(value) == 32:
         value = bind(value)
-        low, high = (
-            tirx.Shuffle([value], [tirx.const(lane, "int32") for lane in range(start, start + 16)])
-            for start in (0, 16)
-        )
+        low, high = (shuffle([value], range(start, start + 16)) for start in (0, 16))
         return I.call_pure_extern("uint16x32", NARROW_TWO, low, high)
     if lanes_of(value) != 16:
         return narrow(value)

@@ -13,7 +13,7 @@ substitute what is in memory: `materialise` puts a value there, and LLVM makes a
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TypeAlias
 
@@ -43,12 +43,11 @@ def parameter(
     align = max(1, DataType(dtype).itemsize)
     if strides is None:
         return I.arg(name, I.buffer(tuple(shape), dtype, align=align))
-    sizes, apart = map(_int64, (shape, strides))  # TVM compares them with others of that type
+    sizes, apart = (  # as int64: TVM compares them with others of that type
+        [tirx.const(size, "int64") if isinstance(size, int) else size for size in each]
+        for each in (shape, strides)
+    )
     return I.arg(name, I.buffer(sizes, dtype, strides=apart, align=align))
-
-
-def _int64(sizes: Sequence[int | Expr]) -> list[Expr]:
-    return [tirx.const(size, "int64") if isinstance(size, int) else size for size in sizes]
 
 
 def lanes_of(value: Expr) -> int:
@@ -93,6 +92,16 @@ def ramp(start: Expr | int, lanes: int) -> Expr:
     if isinstance(start, int):
         start = tirx.const(start, "int32")
     return start if lanes == 1 else tirx.Ramp(start, tirx.const(1, "int32"), lanes)
+
+
+def shuffle(vectors: Sequence[Expr], lanes: Iterable[int]) -> Expr:
+    """Chosen lanes of several vectors, numbered through."""
+    return tirx.Shuffle(list(vectors), [tirx.const(lane, "int32") for lane in lanes])
+
+
+def numbers(values: Sequence[int], element: str) -> Expr:
+    """Different numbers in the lanes of a vector."""
+    return shuffle([tirx.const(int(value), element) for value in values], range(len(values)))
 
 
 def reinterpret(element: str, value: Expr) -> Expr:

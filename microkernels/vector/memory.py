@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import tvm.tirx.script.builder.ir as I
 from tvm import tirx
 
-from .expressions import Expr, cast, lanes_of, like, materialise, reinterpret, reinterpret_group
+from . import expressions as ex
+from .expressions import Expr, cast, lanes_of, like, materialise, shuffle
 
 # Stores that pass the caches: for what nobody reads soon, more than caches hold.
 #
@@ -128,15 +129,11 @@ def transpose_block(rows: Sequence[Expr]) -> list[Expr]:
         for i in range(size):
             if not i & half:
                 a, b = values[i], values[i + half]
-                exchanged[i] = materialise(_shuffle(a, b, upper))
-                exchanged[i + half] = materialise(_shuffle(a, b, lower))
+                exchanged[i] = materialise(shuffle([a, b], upper))
+                exchanged[i + half] = materialise(shuffle([a, b], lower))
         values = exchanged
         half //= 2
     return values
-
-
-def _shuffle(a: Expr, b: Expr, lanes: Sequence[int]) -> Expr:
-    return tirx.Shuffle([a, b], [tirx.const(lane, "int32") for lane in lanes])
 
 
 def saturating_difference(a: Expr, b: Expr) -> Expr:
@@ -147,10 +144,10 @@ def saturating_difference(a: Expr, b: Expr) -> Expr:
 
 def groups_found(value: Expr) -> Expr:
     """An int32 with a bit for each group of four of 32 bytes that are not all 0: vmovmskps."""
-    words = reinterpret_group("int32", value, 8)
+    words = ex.reinterpret_group("int32", value, 8)
     signs = like(0, words) - cast("int32", tirx.NE(words, like(0, words)))
     movmskps = "llvm.x86.avx.movmsk.ps.256"
-    return I.call_llvm_pure_intrin("int32", movmskps, reinterpret("float32", signs))
+    return I.call_llvm_pure_intrin("int32", movmskps, ex.reinterpret("float32", signs))
 
 
 def first_group(found: Expr) -> Expr:

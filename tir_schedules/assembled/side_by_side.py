@@ -41,7 +41,7 @@ from tir_schedules.generic.expressions import (
     call_name,
     const_int,
     int64,
-    is_call,
+    nodes_of,
     resized_buffers,
     substitute,
     with_sizes,
@@ -179,14 +179,8 @@ def piece_of(region: Region, tasks: int, machine: Machine, most: int = 1) -> Pie
 
 def tasks_of(function: tirx.PrimFunc) -> int:
     """Iterations of a kernel's largest parallel loop; 1 if it is serial."""
-    extents = [1]
-
-    def visit(loop: tirx.For) -> None:
-        if loop.kind == ForKind.PARALLEL:
-            extents.append(int(loop.extent.value))
-
-    tvm_ffi.structural_walk(function.body, (tirx.For, visit))
-    return max(extents)
+    loops = [each for each in nodes_of(function.body, tirx.For) if each.kind == ForKind.PARALLEL]
+    return max((int(loop.extent.value) for loop in loops), default=1)
 
 
 def combine(functions: Sequence[tirx.PrimFunc], shares: Sequence[Share]) -> tirx.PrimFunc:
@@ -409,7 +403,8 @@ def place_output(
     if not {*_variables(out)} <= {each for told in (*inputs, joint) for each in _variables(told)}:
         return "its result alone tells its size"
     views: dict[tirx.Var, tirx.Var] = {}
-    buffers = [out, *_aliases(function, out)]
+    declared = nodes_of(function.body, tirx.DeclBuffer)
+    buffers = [out, *(each.buffer for each in declared if _is_data_of(each.data, out))]
     if _passes_address(function, buffers):
         return "its kernel passes the result's address on"
     for buffer in buffers:
@@ -462,29 +457,17 @@ def _variables(buffer: tirx.Var) -> list[tirx.Var]:
     return [extent for extent in buffer.shape if isinstance(extent, tirx.Var)]
 
 
-def _aliases(function: tirx.PrimFunc, out: tirx.Var) -> list[tirx.Var]:
-    """Buffers declared in the memory of another."""
-    declared: list[tirx.DeclBuffer] = []
-    tvm_ffi.structural_walk(function.body, (tirx.DeclBuffer, declared.append))
-    return [each.buffer for each in declared if _is_data_of(each.data, out)]
-
-
 def _passes_address(function: tirx.PrimFunc, buffers: Sequence[tirx.Var]) -> bool:
     """Whether an address within buffers is used but to declare all of them after the first."""
-    taken, declared = 0, len(buffers) - 1
-
-    def look(call: Call) -> None:
-        nonlocal taken
+    data = 0
+    for call in nodes_of(function.body, Call):
         inside = call.args[0].source if call_name(call) == "address_of" else None
-        for buffer in buffers:
-            if inside is not None and inside.same_as(buffer):
-                taken += 1 + declared
-            taken += _is_data_of(call, buffer)
-
-    tvm_ffi.structural_walk(function.body, (Call, look))
-    return taken > declared
+        if inside is not None and any(inside.same_as(buffer) for buffer in buffers):
+            return True
+        data += sum(_is_data_of(call, buffer) for buffer in buffers)
+    return data >= len(buffers)
 
 
-def _is_data_of(expr: object, buffer: tirx.Var) -> bool:
+def _is_data_of(expr: Expr, buffer: tirx.Var) -> bool:
     """Whether an expression is the address where a buffer begins."""
-    return isinstance(expr, Call) and is_call(expr, "buffer_data") and expr.args[0].same_as(buffer)
+    return call_name(expr) == "buffer_data" and expr.args[0].same_as(buffer)

@@ -18,7 +18,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-import tvm_ffi
 from tvm import s_tir, tirx
 from tvm.ir import StringImm
 from tvm.tirx import ForKind
@@ -26,7 +25,7 @@ from tvm.tirx import ForKind
 from microkernels.amx.permission import PERMISSION_LLVM_IR
 from microkernels.vector.expressions import Expr
 from tir_schedules.core.emission import children, with_children
-from tir_schedules.generic.expressions import substitute
+from tir_schedules.generic.expressions import nodes_of, substitute
 
 # What may stand around the loop, or in front of it: names of other views, and attributes.
 _AROUND = (s_tir.SBlockRealize, s_tir.SBlock, tirx.AttrStmt, tirx.SeqStmt)
@@ -81,8 +80,13 @@ def _only_loop(statement: tirx.Stmt) -> tirx.For | None:
         return None
     if isinstance(statement, s_tir.SBlock) and len(statement.alloc_buffers):
         return None
-    inside = [each for each in children(statement) if not isinstance(each, tirx.DeclBuffer)]
-    inside = [each for each in inside if not _is_nothing(each) and not is_check(each)]
+    inside = [
+        each
+        for each in children(statement)
+        if not isinstance(each, tirx.DeclBuffer)
+        and not (isinstance(each, tirx.Evaluate) and isinstance(each.value, tirx.IntImm))
+        and not is_check(each)
+    ]
     return _only_loop(inside[0]) if len(inside) == 1 else None
 
 
@@ -94,13 +98,7 @@ def is_check(statement: tirx.Stmt) -> bool:
 
 def _forks(statement: tirx.Stmt) -> bool:
     """Whether a parallel loop is in it."""
-    kinds: list[object] = []
-    tvm_ffi.structural_walk(statement, (tirx.For, lambda loop: kinds.append(loop.kind)))
-    return ForKind.PARALLEL in kinds
-
-
-def _is_nothing(statement: tirx.Stmt) -> bool:
-    return isinstance(statement, tirx.Evaluate) and isinstance(statement.value, tirx.IntImm)
+    return any(loop.kind == ForKind.PARALLEL for loop in nodes_of(statement, tirx.For))
 
 
 def _replaced(statement: tirx.Stmt, loop: tirx.For, other: tirx.Stmt) -> tirx.Stmt:
@@ -168,9 +166,19 @@ def shares_of(
     fork_us : callable
         Threads -> microseconds to fork and to join them.
     """
-    ways = []
+    ways: list[tuple[Share, ...]] = []
     for count in range(1, min(threads, len(times)) + 1):
-        ways += _grown(assign(times, count), times, most, threads)
+        ways.append(assign(times, count))
+        # Each further thread goes to the share that ends last.
+        while threads_of(ways[-1]) < threads:
+            shares = list(ways[-1])
+            ends = [_us(share, times, most) for share in shares]
+            at = ends.index(max(ends))
+            kernels, more = shares[at].kernels, shares[at].threads + 1
+            if more > max(most[number] for number in kernels):
+                break
+            shares[at] = Share(kernels, more)
+            ways.append(tuple(shares))
     return min(ways, key=lambda way: longest(way, times, most) + fork_us(threads_of(way)))
 
 
@@ -186,24 +194,8 @@ def threads_for(shares: Sequence[Share], kernel: int) -> int:
 
 def longest(shares: Sequence[Share], times: Sequence[float], most: Sequence[int]) -> float:
     """Microseconds until the last share ends, where threads share each kernel equally."""
-    return max(_us(share, share.threads, times, most) for share in shares)
+    return max(_us(share, times, most) for share in shares)
 
 
-def _us(share: Share, threads: int, times: Sequence[float], most: Sequence[int]) -> float:
-    return sum(times[number] / min(threads, most[number]) for number in share.kernels)
-
-
-def _grown(
-    shares: Sequence[Share], times: Sequence[float], most: Sequence[int], threads: int
-) -> list[tuple[Share, ...]]:
-    """The shares, and after each further thread, which goes to the share that ends last."""
-    ways = [tuple(shares)]
-    while threads_of(ways[-1]) < threads:
-        latest = list(ways[-1])
-        at = max(range(len(latest)), key=lambda i: _us(latest[i], latest[i].threads, times, most))
-        kernels, more = latest[at].kernels, latest[at].threads + 1
-        if more > max(most[number] for number in kernels):
-            break
-        latest[at] = Share(kernels, more)
-        ways.append(tuple(latest))
-    return ways
+def _us(share: Share, times: Sequence[float], most: Sequence[int]) -> float:
+    return sum(times[number] / min(share.threads, most[number]) for number in share.kernels)

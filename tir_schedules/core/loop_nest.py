@@ -18,9 +18,16 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 import tvm.tirx.script.builder.ir as I
-from tvm import tirx
 
-from microkernels.vector.expressions import Expr, bind, constant, lanes_of, materialise, ramp
+from microkernels.vector.expressions import (
+    Expr,
+    bind,
+    constant,
+    lanes_of,
+    materialise,
+    ramp,
+    shuffle,
+)
 
 Kind = Literal["parallel", "serial", "reduction", "unrolled", "vector"]
 Bytes = tuple[float, float, float]
@@ -226,7 +233,7 @@ def reduce_lanes(value: Expr, combine: Combine) -> Expr:
     while lanes > 1:
         lanes //= 2
         value = bind(value)
-        value = combine(_lanes(value, 0, lanes), _lanes(value, lanes, lanes))
+        value = combine(*(shuffle([value], range(at, at + lanes)) for at in (0, lanes)))
     return materialise(value)
 
 
@@ -236,7 +243,3 @@ def combine_all(values: list[Expr], combine: Combine) -> Expr:
         pairs = [combine(a, b) for a, b in zip(values[::2], values[1::2], strict=False)]
         values = [bind(pair) for pair in pairs] + values[len(pairs) * 2 :]
     return values[0]
-
-
-def _lanes(value: Expr, start: int, count: int) -> Expr:
-    return tirx.Shuffle([value], [tirx.const(start + i, "int32") for i in range(count)])

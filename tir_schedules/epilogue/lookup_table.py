@@ -10,14 +10,13 @@ activation takes forty (measured: 4 to 5 times as fast).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import tvm.tirx.script.builder.ir as I
 from tvm import tirx
 
-from microkernels.vector.expressions import Expr, bind, like
+from microkernels.vector.expressions import Expr, bind, like, numbers
 from tir_schedules.core.region import Region, Step, Tensor
 
 from .fusible_ops import FUSIBLE_OPS
@@ -175,9 +174,9 @@ def emit_lookup(value: Expr, table: np.ndarray) -> Expr:
         I.call_llvm_pure_intrin(
             "int32x16",
             "llvm.x86.avx512.vpermi2var.d.512",
-            _vector(words[start : start + LANES]),
+            numbers(words[start : start + LANES], "int32"),
             word,
-            _vector(words[start + LANES : start + 2 * LANES]),
+            numbers(words[start + LANES : start + 2 * LANES], "int32"),
         )
         for start in (0, 2 * LANES)
     )
@@ -188,8 +187,3 @@ def emit_lookup(value: Expr, table: np.ndarray) -> Expr:
     if table.dtype == np.uint8:
         return last & like(255, last)
     return (last << like(24, last)) >> like(24, last)
-
-
-def _vector(numbers: Sequence[int] | np.ndarray) -> Expr:
-    scalars = [tirx.const(int(number), "int32") for number in numbers]
-    return tirx.Shuffle(scalars, [tirx.const(i, "int32") for i in range(len(scalars))])

@@ -20,7 +20,7 @@ import tvm.tirx.script.builder.ir as I
 from tvm import tirx
 
 from microkernels.base.arrays import RANGES
-from microkernels.vector.expressions import Expr, Index, cast, like
+from microkernels.vector.expressions import Expr, Index, cast, like, numbers
 from microkernels.vector.ieee import ROUND_BITS
 from microkernels.vector.placeholders import Placeholder, as_integer, as_real
 from tir_schedules.core.region import Region, Step
@@ -113,7 +113,7 @@ class PackedBytes:
             "int32x16",
             "llvm.x86.avx512.permvar.si.512",
             I.reinterpret("int32x16", mixed),
-            _numbers(_ORDER, "int32"),
+            numbers(_ORDER, "int32"),
         )
         return I.reinterpret(f"{self.dtype}x64", words)
 
@@ -124,7 +124,7 @@ class PackedBytes:
                 "int16x32",
                 "llvm.x86.avx512.vpermi2var.hi.512",
                 I.reinterpret("int16x32", first),
-                _numbers(_LOW_WORDS, "int16"),
+                numbers(_LOW_WORDS, "int16"),
                 I.reinterpret("int16x32", second),
             )
         half = I.call_llvm_pure_intrin("int16x32", "llvm.x86.avx512.packssdw.512", first, second)
@@ -201,9 +201,3 @@ def _terms(region: Region) -> int:
     if not integers or not (region.op == "matmul" or region.op in CONVOLUTIONS):
         return 0
     return math.prod(region.inputs[1].shape[:-1])
-
-
-def _numbers(numbers: Sequence[int], element: str) -> Expr:
-    """Different numbers in the lanes of a vector."""
-    scalars = [tirx.const(number, element) for number in numbers]
-    return tirx.Shuffle(scalars, [tirx.const(lane, "int32") for lane in range(len(numbers))])

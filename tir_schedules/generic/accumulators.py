@@ -21,9 +21,9 @@ from tvm import tirx
 from tvm.ir.expr import TensorLoad
 
 from microkernels.machines.machine import Machine
-from microkernels.vector.expressions import Expr, element_of, like
+from microkernels.vector.expressions import Expr, element_of, like, shuffle
 
-from .expressions import calls_of, int64, loads_of, map_loads, ramp_at, shuffle
+from .expressions import calls_of, int64, loads_of, map_loads, ramp_at
 from .loops import Strides, nested, pieces, sequence, serial, store_statement, unrolled, vectorized
 from .nest import Axis, Nest, NotHandledError, Store
 from .reads import NOTHING_STAGED, Staged

@@ -54,11 +54,6 @@ def ramp_at(start: Expr, lanes: int) -> Expr:
     return tirx.Ramp(start, int64(1), lanes)
 
 
-def shuffle(vectors: list[Expr], lanes: Iterable[int]) -> Expr:
-    """Chosen lanes of several vectors, numbered through."""
-    return tirx.Shuffle(vectors, [tirx.const(lane, "int32") for lane in lanes])
-
-
 def const_int(value: Expr | int) -> int | None:
     """The value of an integer constant, or None."""
     if isinstance(value, int):
@@ -143,11 +138,6 @@ def map_loads(expression: Expr, change: Callable[[TensorLoad], Expr]) -> Expr:
     return tvm_ffi.structural_map(expression, (TensorLoad, change))
 
 
-def is_call(expression: Expr, name: str) -> bool:
-    """Whether the expression is a call of the operator called `name`."""
-    return call_name(expression) == name
-
-
 def nodes_of(tree: Expr | tirx.Stmt, kinds: Any) -> list[Any]:
     """Every node of some classes."""
     found: list[Any] = []
@@ -170,9 +160,9 @@ def variables_beside_loads(expression: Expr) -> set[tirx.Var]:
     return variables_of(map_loads(expression, lambda load: tirx.const(0, load.ty.dtype)))
 
 
-def calls_of(expression: Expr, name: str) -> list[Call]:
+def calls_of(tree: Expr | tirx.Stmt, name: str) -> list[Call]:
     """Every call of the operator called `name`."""
-    return [call for call in nodes_of(expression, Call) if is_call(call, name)]
+    return [call for call in nodes_of(tree, Call) if call_name(call) == name]
 
 
 def divisions_of(expression: Expr) -> list[Expr]:
@@ -216,12 +206,9 @@ def cost_of(expression: Expr) -> float:
             total += 1
 
     # Not within loads: their buffers know sizes, which are expressions.
-    tvm_ffi.structural_walk(_with_free_loads(expression), (tirx.Expr, visit))
+    outside = map_loads(expression, lambda load: tirx.Var("load", load.ty.dtype))
+    tvm_ffi.structural_walk(outside, (tirx.Expr, visit))
     return total
-
-
-def _with_free_loads(expression: Expr) -> Expr:
-    return map_loads(expression, lambda load: tirx.Var("load", load.ty.dtype))
 
 
 def strides_of(
@@ -244,21 +231,13 @@ def strides_of(
         For every axis the constant distance, or None if it is not constant.
     """
     coefficients = list(detect_linear_equation(offset, axes)) if axes else []
-    if coefficients:
-        found = {
-            axis: const_int(coefficient)
-            for axis, coefficient in zip(axes, coefficients[:-1], strict=True)
-        }
-        if None not in found.values():
-            return found
-    used = variables_of(offset)
-    strides: dict[tirx.Var, int | None] = {}
-    for axis in axes:
-        if axis in used:
-            moved = substitute(offset, {axis: axis + int64(1)})
-            strides[axis] = const_int(analyzer.simplify(moved - offset))
-        else:
-            strides[axis] = 0
+    steps = list(map(const_int, coefficients[:-1]))
+    if coefficients and None not in steps:
+        return dict(zip(axes, steps, strict=True))
+    strides: dict[tirx.Var, int | None] = dict.fromkeys(axes, 0)
+    for axis in set(axes) & variables_of(offset):
+        moved = substitute(offset, {axis: axis + int64(1)})
+        strides[axis] = const_int(analyzer.simplify(moved - offset))
     return strides
 
 
@@ -292,20 +271,16 @@ def guard_floats(tree: Tree) -> Tree:
 
     The same, in a form that TVM's simplifier and x86 keep right for every float.
     """
-    rules = (
-        *((kind, _arithmetic) for kind in _ARITHMETIC),
-        *((kind, _comparison) for kind in _COMPARISONS),
-        (tirx.Not, _negation),
-    )
-    return tvm_ffi.structural_map(tree, rules)
+    rules = [(kind, _arithmetic) for kind in (*_ARITHMETIC, *_COMPARISONS)]
+    return tvm_ffi.structural_map(tree, [*rules, (tirx.Not, _negation)])
 
 
-def _arithmetic(node: BinaryOpExpr) -> Expr:
-    return _ARITHMETIC[type(node)](node.a, node.b) if ieee.is_float(node) else node
-
-
-def _comparison(node: CmpExpr) -> Expr:
-    return type(node)(ieee.hidden(node.a), node.b) if ieee.is_float(node.a) else node
+def _arithmetic(node: BinaryOpExpr | CmpExpr) -> Expr:
+    if not ieee.is_float(node.a):
+        return node
+    if isinstance(node, BinaryOpExpr):
+        return _ARITHMETIC[type(node)](node.a, node.b)
+    return type(node)(ieee.hidden(node.a), node.b)
 
 
 def _negation(node: tirx.Not) -> Expr:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 import tvm_ffi
 from tvm import s_tir, tirx
-from tvm.ir import Call, Range
+from tvm.ir import Range
 from tvm.ir.expr import TensorLoad
 from tvm.sym import Analyzer
 from tvm.tirx import ForKind
@@ -23,16 +23,16 @@ from microkernels.machines.machine import Machine
 from microkernels.microkernel import FENCE, FENCE_LLVM_IR, HIDDEN, HIDDEN_LLVM_IR
 from microkernels.vector import unlikely
 from microkernels.vector.expressions import Expr, element_of
-from tir_schedules.core.emission import walk
 from tir_schedules.cost.parallel import LEAST_MOVED, MEASURED_THREADS, threads_worth
 
 from .expressions import (
-    call_name,
+    calls_of,
     const_int,
     cost_of,
     int64,
     loads_of,
     map_loads,
+    nodes_of,
     same,
     strides_of,
     substitute,
@@ -145,19 +145,16 @@ def flattened(nest: Nest, views: dict[tirx.Var, View]) -> Nest:
 
 def access_strides(nest: Nest) -> tuple[list[Strides], list[Strides]]:
     """Strides of every load, and of every store, of a flat nest."""
-    axes = [axis.var for axis in nest.axes()]
-    analyzer = analyzer_for(nest.axes())
-    return (
-        [strides_of(load.indices[0], axes, analyzer) for load in nest.distinct_reads()],
-        [strides_of(store.indices[0], axes, analyzer) for store in (*nest.stores, *nest.epilogue)],
-    )
+    axes, analyzer = [axis.var for axis in nest.axes()], nest.analyzer()
+    accesses = nest.distinct_reads(), (*nest.stores, *nest.epilogue)
+    loads, stores = ([strides_of(a.indices[0], axes, analyzer) for a in each] for each in accesses)
+    return loads, stores
 
 
 def numbers_used(nest: Nest) -> set[tirx.Var]:
     """The axes whose variables are used as numbers, not only in positions."""
     used: set[tirx.Var] = set()
-    values = [store.value for store in (*nest.stores, *nest.epilogue)]
-    for value in (*values, *(value for _, value in nest.lets)):
+    for value in nest.values():
         used |= variables_beside_loads(value)
         for load in loads_of(value):
             if loads_of(load.indices[0]):
@@ -191,9 +188,12 @@ def collapsed(nest: Nest, kept: Iterable[tirx.Var] = ()) -> Nest:
 
     spatial_merged, reduce_merged = merge(spatial), merge(nest.reduce)
     # A merged axis may have been merged again: follow the chain to its last variable.
-    final = {var: _followed(value, values) for var, value in values.items()}
+    for var, value in values.items():
+        while isinstance(value, tirx.Var) and value in values:
+            value = values[value]
+        values[var] = value
     merged_nest = replace(nest, spatial=spatial_merged, reduce=reduce_merged)
-    return merged_nest.substituted(final).simplified()
+    return merged_nest.substituted(values).simplified()
 
 
 def with_copies(nest: Nest, axes: Iterable[Axis]) -> Nest:
@@ -235,12 +235,6 @@ def has_copies(nest: Nest, steps: Iterable[int | None]) -> bool:
     value = nest.stores[0].value
     alike = all(same(store.value, value) for store in nest.stores)
     return len(nest.stores) > 1 and isinstance(value, TensorLoad) and alike and set(steps) == {1}
-
-
-def _followed(value: Expr, values: dict[tirx.Var, Expr]) -> Expr:
-    while isinstance(value, tirx.Var) and value in values:
-        value = values[value]
-    return value
 
 
 def _alike(outer: Axis, inner: Axis, every: list[Strides], numbers: set[tirx.Var]) -> bool:
@@ -308,28 +302,22 @@ def without_repeats(loop: tirx.For) -> tirx.For:
 
     TVM fails on such a vector: LLVM makes it of the plain loop.
     """
-    if loop.kind != ForKind.VECTORIZED or not _repeats_bfloat16(loop):
+    if loop.kind != ForKind.VECTORIZED:
         return loop
-    return tirx.For(loop.loop_var, loop.min, loop.extent, ForKind.SERIAL, loop.body)
-
-
-def _repeats_bfloat16(loop: tirx.For) -> bool:
-    """Whether all passes store the same bfloat16, as far as TVM's simplifier can tell."""
     analyzer = Analyzer()
     analyzer.bind(loop.loop_var, Range.from_min_extent(loop.min, loop.extent))
-    stores: list[tirx.BufferStore] = []
-    blocks: list[s_tir.SBlockRealize] = []
-    callbacks = ((tirx.BufferStore, stores.append), (s_tir.SBlockRealize, blocks.append))
-    tvm_ffi.structural_walk(loop.body, callbacks)
     axes: dict[tirx.Var, Expr] = {}
-    for each in blocks:
+    for each in nodes_of(loop.body, s_tir.SBlockRealize):
         variables = [axis.var for axis in each.block.iter_vars]
         axes.update(zip(variables, each.iter_values, strict=True))
-    values = [store.value for store in stores if element_of(store.value) == "bfloat16"]
-    return any(
-        loop.loop_var not in variables_of(analyzer.simplify(substitute(value, axes)))
+    values = [store.value for store in nodes_of(loop.body, tirx.BufferStore)]
+    if all(
+        element_of(value) != "bfloat16"
+        or loop.loop_var in variables_of(analyzer.simplify(substitute(value, axes)))
         for value in values
-    )
+    ):
+        return loop
+    return tirx.For(loop.loop_var, loop.min, loop.extent, ForKind.SERIAL, loop.body)
 
 
 def unrolled(extent: int, body: Callable[[Expr], tirx.Stmt]) -> tirx.Stmt:
@@ -362,20 +350,17 @@ def store_statement(nest: Nest, stores: Sequence[Store], at: dict[tirx.Var, Expr
 
 def threads_sharing(nests: Iterable[Nest], machine: Machine) -> int:
     """How many threads share nests."""
-    us = sum(_serial_us(nest, machine) for nest in nests)
+    us = 0.0  # rough time of vectorised nests on one core
+    for nest in nests:
+        work = sum(cost_of(store.value) for store in nest.stores)
+        work += sum(cost_of(value) for _, value in nest.lets)
+        own = {store.buffer for store in nest.stores} if nest.reduce else set()
+        touched = sum(load.source not in own for load in nest.reads())
+        results = math.prod(axis.extent for axis in nest.spatial) * len(nest.results)
+        each = OPERATION_CYCLES * work + ELEMENT_CYCLES * touched
+        cycles = (nest.points * each + ELEMENT_CYCLES * results) / machine.isa.f32_lanes
+        us += cycles / machine.cycles_per_us
     return threads_worth(machine, us, LEAST_MOVED)
-
-
-def _serial_us(nest: Nest, machine: Machine) -> float:
-    """Rough time of a vectorised nest on one core."""
-    work = sum(cost_of(store.value) for store in nest.stores)
-    work += sum(cost_of(value) for _, value in nest.lets)
-    own = {store.buffer for store in nest.stores} if nest.reduce else set()
-    touched = sum(load.source not in own for load in nest.reads())
-    results = math.prod(axis.extent for axis in nest.spatial) * len(nest.results)
-    each = OPERATION_CYCLES * work + ELEMENT_CYCLES * touched
-    cycles = (nest.points * each + ELEMENT_CYCLES * results) / machine.isa.f32_lanes
-    return cycles / machine.cycles_per_us
 
 
 def nested(axes: Sequence[Axis], body: tirx.Stmt, machine: Machine, threads: int) -> tirx.Stmt:
@@ -411,26 +396,22 @@ def nested(axes: Sequence[Axis], body: tirx.Stmt, machine: Machine, threads: int
         inner *= axis.extent
     body = substitute(body, values)
     uneven = machine.threads > MEASURED_THREADS and passes % threads > 0
-    if threads < passes and (uneven or threads < machine.threads):
-        return _in_shares(joined, body, threads)
-    return tirx.For(joined.var, int64(0), int64(passes), ForKind.PARALLEL, body)
-
-
-def _in_shares(passes: Axis, body: tirx.Stmt, threads: int) -> tirx.Stmt:
-    """A loop in so many shares of neighbouring passes, which differ by one at most."""
-    share, step = Axis.new(threads, "share"), Axis.new(passes.extent, "step")
+    if threads >= passes or not (uneven or threads < machine.threads):
+        return tirx.For(joined.var, int64(0), int64(passes), ForKind.PARALLEL, body)
+    # Shares of neighbouring passes differ by one at most.
+    share, step = tirx.Var("share", "int64"), tirx.Var("step", "int64")
     first, last = (
-        tirx.FloorDiv((share.var + int64(i)) * int64(passes.extent), int64(threads))
-        for i in range(2)
+        tirx.FloorDiv((share + int64(i)) * int64(passes), int64(threads)) for i in range(2)
     )
-    body = substitute(body, {passes.var: first + step.var})
-    inner = tirx.For(step.var, int64(0), last - first, ForKind.SERIAL, body)
-    return tirx.For(share.var, int64(0), int64(threads), ForKind.PARALLEL, inner)
+    body = substitute(body, {joined.var: first + step})
+    inner = tirx.For(step, int64(0), last - first, ForKind.SERIAL, body)
+    return tirx.For(share, int64(0), int64(threads), ForKind.PARALLEL, inner)
 
 
 def loop_of_elements(place: tirx.Var, extent: Expr, body: tirx.Stmt, lanes: int) -> tirx.Stmt:
     """A serial loop, in vectors where that takes more than LLVM."""
-    if not _branches(body):
+    branches = calls_of(body, unlikely.NAME.removeprefix("tirx."))
+    if not branches or nodes_of(body, tirx.For):
         return tirx.For(place, int64(0), extent, ForKind.SERIAL, body)
     lane = Axis.new(lanes, "lane")
     allocated, filled = _widened(body, lanes, lane.var)
@@ -459,15 +440,6 @@ def vectors_and_rest(
         tirx.For(rest, int64(0), extent - last, ForKind.SERIAL, single(start + last + rest)),
     ]
     return sequence(loops)
-
-
-def _branches(body: tirx.Stmt) -> bool:
-    """Whether a statement without loops has an unlikely branch."""
-    if any(isinstance(each, tirx.For) for each in walk(body)):
-        return False
-    found: list[str] = []
-    tvm_ffi.structural_walk(body, (Call, lambda call: found.append(call_name(call))))
-    return unlikely.NAME.removeprefix("tirx.") in found
 
 
 def _widened(body: tirx.Stmt, lanes: int, lane: tirx.Var) -> tuple[list[tirx.Stmt], tirx.Stmt]:

@@ -101,6 +101,10 @@ class Store:
         assert self.init is not None
         return self.init
 
+    def mapped(self, change: Callable[[Expr], Expr]) -> Store:
+        """The store with its indices and its value replaced."""
+        return replace(self, indices=tuple(map(change, self.indices)), value=change(self.value))
+
 
 @dataclass(frozen=True)
 class Nest:
@@ -174,15 +178,14 @@ class Nest:
     def substituted(self, values: dict[tirx.Var, Expr]) -> Nest:
         """The nest with variables replaced in every expression."""
 
-        def in_store(store: Store) -> Store:
-            return Store(
-                store.buffer,
-                tuple(substitute(index, values) for index in store.indices),
-                substitute(store.value, values),
-                None if store.init is None else substitute(store.init, values),
-            )
+        def change(value: Expr) -> Expr:
+            return substitute(value, values)
 
-        return self.mapped(in_store, lambda value: substitute(value, values))
+        def in_store(store: Store) -> Store:
+            init = None if store.init is None else change(store.init)
+            return replace(store.mapped(change), init=init)
+
+        return self.mapped(in_store, change)
 
     def with_loads(self, change: Callable[[TensorLoad], Expr]) -> Nest:
         """The nest with every load in a value replaced."""
@@ -211,12 +214,7 @@ class Nest:
             value = floors(without_round_trips(analyzer.simplify(value)), analyzer)
             return without_divisions(value, analyzer) if is_open else value
 
-        def in_store(store: Store) -> Store:
-            return Store(
-                store.buffer, tuple(map(simplify, store.indices)), simplify(store.value), store.init
-            )
-
-        return self.mapped(in_store, simplify)
+        return self.mapped(lambda store: store.mapped(simplify), simplify)
 
     def analyzer(self) -> Analyzer:
         """Knows the range of every axis."""
@@ -348,12 +346,18 @@ def read_program(func: tirx.PrimFunc, size: ReadSize = const_int) -> Program:
     if not isinstance(root, s_tir.SBlockRealize) or root.block.iter_vars:
         raise NotHandledError("the body is not a root block")
     for buffer in (*func.params, *root.block.alloc_buffers):
-        if size is const_int or not is_number(buffer):
-            _check_buffer(buffer, size)
+        if is_number(buffer):
+            if size is const_int:
+                raise NotHandledError(f"parameter {buffer.name} is not a tensor")
+            continue
+        if any(size(extent) is None for extent in buffer.shape):
+            raise NotHandledError(f"the shape of {buffer.name} is not known")
+        if len(buffer.strides):
+            raise NotHandledError(f"{buffer.name} has strides")
     nests = []
     for number, statement in enumerate(statements_of(root.block.body)):
         nest = _without_reduction(_read_nest(statement, number, size)).simplified()
-        if not _is_shadow(nest):
+        if nest.points or nest.reduce:  # else it does nothing
             nests.append(nest)
     return Program(func, tuple(root.block.alloc_buffers), tuple(nests))
 
@@ -369,36 +373,18 @@ def _without_reduction(nest: Nest) -> Nest:
     """A nest that accumulates a single element is a plain store of it."""
     if not nest.reduce or any(axis.extent != 1 for axis in nest.reduce):
         return nest
-    starts = {store.buffer: store.init for store in nest.stores}
+    starts = {store.buffer: store.init for store in nest.stores if store.init is not None}
 
-    def change(load: TensorLoad) -> Expr:
-        start = starts.get(load.source)
-        return load if start is None else start
+    def started(store: Store) -> Store:
+        value = map_loads(store.value, lambda load: starts.get(load.source, load))
+        return replace(store, value=value, init=None)
 
-    stores = tuple(
-        replace(store, value=map_loads(store.value, change), init=None) for store in nest.stores
-    )
-    return replace(nest, stores=stores)
-
-
-def _is_shadow(nest: Nest) -> bool:
-    """Whether the nest has no points at all."""
-    return nest.points == 0 and not nest.reduce
+    return replace(nest, stores=tuple(map(started, nest.stores)))
 
 
 def is_number(parameter: tirx.Var) -> bool:
     """Whether a parameter of a function is no tensor."""
     return getattr(parameter, "shape", None) is None
-
-
-def _check_buffer(buffer: tirx.Var, size: ReadSize) -> None:
-    shape = getattr(buffer, "shape", None)
-    if shape is None:
-        raise NotHandledError(f"parameter {buffer.name} is not a tensor")
-    if any(size(extent) is None for extent in shape):
-        raise NotHandledError(f"the shape of {buffer.name} is not known")
-    if len(buffer.strides):
-        raise NotHandledError(f"{buffer.name} has strides")
 
 
 def _read_nest(statement: tirx.Stmt, number: int, size: ReadSize) -> Nest:
@@ -438,11 +424,6 @@ def _read_nest(statement: tirx.Stmt, number: int, size: ReadSize) -> Nest:
     return Nest(f"{block.name_hint}", tuple(spatial), tuple(reduce), stores, size=size)
 
 
-def _value(value: Expr, block: s_tir.SBlock) -> Expr:
-    """A stored value; reductions are told by the form of theirs."""
-    return value if block.init is not None else guard_floats(value)
-
-
 def _read_stores(block: s_tir.SBlock) -> tuple[Store, ...]:
     inits: dict[tirx.Var, Expr] = {}
     if block.init is not None:
@@ -458,14 +439,11 @@ def _read_stores(block: s_tir.SBlock) -> tuple[Store, ...]:
                 raise NotHandledError(f"{block.name_hint} names a value after a store")
             names[statement.var] = substitute(statement.value, names)
         elif isinstance(statement, tirx.BufferStore):
-            stores.append(
-                Store(
-                    statement.buffer,
-                    tuple(statement.indices),
-                    _value(substitute(statement.value, names), block),
-                    inits.get(statement.buffer),
-                )
-            )
+            value = substitute(statement.value, names)
+            if block.init is None:  # reductions are told by the form of their values
+                value = guard_floats(value)
+            init = inits.get(statement.buffer)
+            stores.append(Store(statement.buffer, tuple(statement.indices), value, init))
         else:
             raise NotHandledError(f"{block.name_hint} does more than store elements")
     return tuple(stores)

@@ -31,11 +31,11 @@ from tvm.tirx.expr import BinaryOpExpr
 
 from microkernels.machines.machine import Machine
 from microkernels.vector import bfloat16
-from microkernels.vector.expressions import Expr, cast, element_of, like, reinterpret
+from microkernels.vector.expressions import Expr, cast, element_of, like, reinterpret, shuffle
 
 from .accumulators import COMBINE, tiles_of
 from .conditions import Window, bounds_at, columns_of
-from .expressions import int64, loads_of, map_loads, ramp_at, shuffle, substitute
+from .expressions import int64, loads_of, map_loads, ramp_at, substitute
 from .loops import nested, pieces, sequence, store_statement, vectorized
 from .nest import Axis, Store, analyzer_for
 from .vector_math import lower_math

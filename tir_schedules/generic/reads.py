@@ -38,6 +38,7 @@ from microkernels.vector.expressions import (
     lanes_of,
     reinterpret,
     reinterpret_group,
+    shuffle,
 )
 from microkernels.vector.memory import transpose_block
 
@@ -48,7 +49,6 @@ from .expressions import (
     cost_of,
     divisions_of,
     int64,
-    is_call,
     loads_of,
     map_calls,
     map_loads,
@@ -56,7 +56,6 @@ from .expressions import (
     nodes_of,
     ramp_at,
     same,
-    shuffle,
     strides_of,
     substitute,
     variables_of,
@@ -362,7 +361,7 @@ def with_parts(value: Expr, change: Callable[[Expr], Expr]) -> Expr:
         return type(value)(change(value.a), change(value.b))
     if isinstance(value, tirx.Cast):
         return tirx.Cast(str(value.ty.dtype), change(value.value))
-    if is_call(value, "if_then_else"):
+    if call_name(value) == "if_then_else":
         return tirx.if_then_else(*map(change, value.args))
     return value
 

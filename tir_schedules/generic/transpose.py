@@ -35,6 +35,7 @@ from microkernels.vector.expressions import (
     bind,
     element_of,
     let_scope,
+    shuffle,
 )
 
 from .expressions import (
@@ -44,7 +45,6 @@ from .expressions import (
     map_loads,
     ramp_at,
     same,
-    shuffle,
     strides_of,
     substitute,
 )

@@ -37,29 +37,15 @@ from microkernels.vector.expressions import (
     with_lets,
 )
 
-from .expressions import Tree, call_name, const_int, int64, is_call, nodes_of
+from .expressions import Tree, call_name, const_int, int64, nodes_of
 
+_VECTOR_FORMS = {
+    vector_math: "exp log erf tanh sigmoid rsqrt softplus",
+    trigonometry: "sin cos tan asin acos atan sinh cosh asinh acosh atanh log1p",
+    remainder: "fmod",
+}
 _FUNCTIONS: dict[str, Callable[..., Expr]] = {
-    "exp": vector_math.exp,
-    "log": vector_math.log,
-    "erf": vector_math.erf,
-    "tanh": vector_math.tanh,
-    "sigmoid": vector_math.sigmoid,
-    "rsqrt": vector_math.rsqrt,
-    "softplus": vector_math.softplus,
-    "sin": trigonometry.sin,
-    "cos": trigonometry.cos,
-    "tan": trigonometry.tan,
-    "asin": trigonometry.asin,
-    "acos": trigonometry.acos,
-    "atan": trigonometry.atan,
-    "sinh": trigonometry.sinh,
-    "cosh": trigonometry.cosh,
-    "asinh": trigonometry.asinh,
-    "acosh": trigonometry.acosh,
-    "atanh": trigonometry.atanh,
-    "log1p": trigonometry.log1p,
-    "fmod": remainder.fmod,
+    name: getattr(module, name) for module, names in _VECTOR_FORMS.items() for name in names.split()
 }
 # Functions of the C library that TVM does not know, or has a formula for that cancels.
 _LIBRARY = {
@@ -70,7 +56,7 @@ _LIBRARY = {
 _NOT_IN_HALF = ("atan2", "copysign", "exp10", "hypot")
 _KNOWN = {*_FUNCTIONS, *_NOT_IN_HALF, *(name for names in _LIBRARY.values() for name in names)}
 _SINGLE = ("float32", "float16")  # computed in float32
-_OF_PAIRS = (tirx.EQ, tirx.NE, tirx.LT, tirx.LE, tirx.GT, tirx.GE, tirx.Max, tirx.Min)
+_OF_PAIRS = (tirx.EQ, tirx.NE, tirx.LT, tirx.LE, tirx.GT, tirx.GE, tirx.Max, tirx.Min, tirx.Mod)
 
 
 def lower_math(tree: Tree) -> Tree:
@@ -78,21 +64,19 @@ def lower_math(tree: Tree) -> Tree:
     rules = [
         (Call, _lowered),
         (tirx.Cast, _converted),
-        (tirx.Mod, _remainder),
-        *((kind, _of_bytes) for kind in _OF_PAIRS),
+        *((kind, _paired) for kind in _OF_PAIRS),
     ]
     return tvm_ffi.structural_map(tree, rules)
 
 
-def _remainder(pair: tirx.Mod) -> Expr:
-    """A remainder of floats by arithmetic; any other stays."""
-    if element_of(pair) not in _SINGLE:
-        return pair
-    return _computed("fmod", element_of(pair), (pair.a, pair.b))
+def _paired(pair: BinaryOpExpr | CmpExpr) -> Expr:
+    """A remainder of floats by arithmetic; a comparison, maximum or minimum of booleans, on bytes.
 
-
-def _of_bytes(pair: BinaryOpExpr | CmpExpr) -> Expr:
-    """A comparison, maximum or minimum of booleans, on bytes; any other stays."""
+    Any other stays.
+    """
+    if isinstance(pair, tirx.Mod):
+        element = element_of(pair)
+        return _computed("fmod", element, (pair.a, pair.b)) if element in _SINGLE else pair
     if element_of(pair.a) != "bool":
         return pair
     return cast("bool", type(pair)(cast("uint8", pair.a), cast("uint8", pair.b)))
@@ -191,37 +175,22 @@ def ascending(tree: Tree) -> Tree:
 
     The same, with no division of a position all of whose terms count down.
     """
-    rules = ((tirx.FloorDiv, _quotient), (tirx.FloorMod, _rest))
-    return tvm_ffi.structural_map(tree, rules)
+    return tvm_ffi.structural_map(tree, ((tirx.FloorDiv, tirx.FloorMod), _upward))
 
 
-def _quotient(node: tirx.FloorDiv) -> Expr:
-    """For q, k = divmod(-1 - c, n): (c - e) // n = -1 - q - (e + k) // n."""
+def _upward(node: tirx.FloorDiv | tirx.FloorMod) -> Expr:
+    """For q, k = divmod(-1 - c, n): (c - e) // n = -1 - q - (e + k) // n, and
+
+    (c - e) % n = n - 1 - (e + k) % n.
+    """
     terms, size = _counting_down(node.a), const_int(node.b)
     if terms is None or size is None or size <= 0:
         return node
     constant, falling = terms
     quotient, rest = divmod(-1 - constant, size)
-    upward = tirx.FloorDiv(_plus(falling, rest), node.b)
-    return _number(-1 - quotient, node) - upward
-
-
-def _rest(node: tirx.FloorMod) -> Expr:
-    """(c - e) % n = n - 1 - (e + k) % n."""
-    terms, size = _counting_down(node.a), const_int(node.b)
-    if terms is None or size is None or size <= 0:
-        return node
-    constant, falling = terms
-    upward = tirx.FloorMod(_plus(falling, (-1 - constant) % size), node.b)
-    return _number(size - 1, node) - upward
-
-
-def _plus(value: Expr, number: int) -> Expr:
-    return value + _number(number, value) if number else value
-
-
-def _number(value: int, like: Expr) -> Expr:
-    return tirx.const(value, str(like.ty.dtype))
+    position = falling + like(rest, falling) if rest else falling
+    last = -1 - quotient if isinstance(node, tirx.FloorDiv) else size - 1
+    return like(last, node) - type(node)(position, node.b)
 
 
 def _counting_down(value: Expr) -> tuple[int, Expr] | None:
@@ -243,7 +212,7 @@ def _counting_down(value: Expr) -> tuple[int, Expr] | None:
         elif factor > 0:
             return None
         elif factor < 0:
-            part = term if factor == -1 else term * _number(-factor, term)
+            part = term if factor == -1 else term * like(-factor, term)
             falling = part if falling is None else falling + part
     return None if falling is None else (constant, falling)
 
@@ -335,24 +304,19 @@ class _Names:
 
     def _without(self, expression: Expr) -> Expr:
         """The expression without Lets; what they named is stored by `statements`."""
-        callbacks = (
-            (tirx.Let, self._let),
-            (Call, self._call),
-            (tirx.Var, self._name),
-        )
+        name = (tirx.Var, lambda var: self.values.get(var, var))
+        callbacks = ((tirx.Let, self._let), (Call, self._call), name)
         return tvm_ffi.structural_map(expression, callbacks, order="pre")
-
-    def _name(self, var: tirx.Var) -> Expr:
-        return self.values.get(var, var)
 
     def _let(self, let: tirx.Let) -> Expr:
         value = self._without(let.value)
-        self.values[let.var] = self._stored(value)
+        element = self.values[let.var] = self._element(value)
+        self.statements.append(tirx.BufferStore(element.source, value, element.indices))
         return self._without(let.body)
 
     def _call(self, call: Call) -> Expr:
         """A guarded value is worked out under its guard; any other call stays."""
-        if not is_call(call, "if_then_else") or not any(map(_has_names, call.args[1:])):
+        if call_name(call) != "if_then_else" or not any(map(_has_names, call.args[1:])):
             return call
         condition = self._without(call.args[0])
         result = self._element(call)
@@ -364,11 +328,6 @@ class _Names:
             sides.append(tirx.SeqStmt([*inside.statements, end]) if inside.statements else end)
         self.statements.append(tirx.IfThenElse(condition, *sides))
         return result
-
-    def _stored(self, value: Expr) -> Expr:
-        element = self._element(value)
-        self.statements.append(tirx.BufferStore(element.source, value, element.indices))
-        return element
 
     def _element(self, value: Expr) -> Expr:
         """An element of a new buffer that can hold a value."""

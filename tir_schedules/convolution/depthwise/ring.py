@@ -21,6 +21,7 @@ from microkernels.vector.expressions import (
     materialise,
     ramp,
     scalar,
+    shuffle,
     splat,
 )
 from tir_schedules.core.extents import allocated, extent
@@ -205,7 +206,7 @@ def staged_order(vector: Expr, kr: int) -> Expr:
         return vector
     words = I.reinterpret(f"int{group}x{lanes * kr}", vector)
     order = [number * lanes + lane for lane in range(lanes) for number in range(kr)]
-    return I.reinterpret(str(vector.ty.dtype), _shuffle([bind(words)], order))
+    return I.reinterpret(str(vector.ty.dtype), shuffle([bind(words)], order))
 
 
 def interleave(rows: Sequence[Expr], wanted: int) -> list[Expr]:
@@ -273,7 +274,3 @@ def unpack_llvm_ir(dtype: str, kr: int, count: int) -> str:
     sizes = [1 << level for level in range(kr.bit_length() - 1)]
     found = [_function(half, size, bits, count) for size in sizes for half in range(2)]
     return "".join(found) + "attributes #0 = { alwaysinline nounwind }\n" if found else ""
-
-
-def _shuffle(vectors: list[Expr], order: list[int]) -> Expr:
-    return tirx.Shuffle(vectors, [tirx.const(number, "int32") for number in order])
