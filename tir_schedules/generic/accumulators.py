@@ -16,6 +16,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from tvm import tirx
 from tvm.ir.expr import TensorLoad
@@ -47,6 +48,8 @@ COMBINE: dict[type, Callable[[Expr, Expr], Expr]] = {
     tirx.Min: _extreme(tirx.Min),
 }
 """By the node that updates an element: (what it is so far, what comes to it) -> what it is then."""
+
+_NEUTRAL: dict[type[Expr], int] = {tirx.Add: 0, tirx.Mul: 1}
 
 
 def keeping_nan(value: Expr) -> Expr:
@@ -94,32 +97,31 @@ class Accumulators:
     def allocations(self) -> list[tirx.Stmt]:
         return [tirx.AllocBuffer(buffer) for row in self.buffers for buffer in row]
 
-    def at(self, piece: int, row: Expr, lane: Expr) -> Callable[[TensorLoad], Expr]:
-        """Replaces loads of accumulated elements by one lane of a register."""
+    def elements(self, piece: int, row: Expr, lane: Expr) -> list[TensorLoad]:
+        """One lane of a register for each store."""
         position = row * int64(self.widths[piece]) + lane
+        return [tirx.BufferLoad(buffers[piece], [position]) for buffers in self.buffers]
+
+    def reading(self, totals: Sequence[Expr]) -> Callable[[TensorLoad], Expr]:
+        """Replaces loads of accumulated elements by what each store's element is so far."""
 
         def change(load: TensorLoad) -> Expr:
-            for store, buffers in zip(self.nest.stores, self.buffers, strict=True):
+            for store, total in zip(self.nest.stores, totals, strict=True):
                 if load.source.same_as(store.buffer):
-                    return tirx.BufferLoad(buffers[piece], [position])
+                    return total
             return load
 
         return change
 
-    def stores(self, piece: int, row: Expr, lane: Expr) -> list[tuple[Store, tirx.Var, Expr]]:
-        position = row * int64(self.widths[piece]) + lane
-        return [
-            (store, buffers[piece], position)
-            for store, buffers in zip(self.nest.stores, self.buffers, strict=True)
-        ]
-
-    def start(self, piece: int, row: Expr, lane: Expr) -> tirx.Stmt:
-        return sequence(
-            [
-                tirx.BufferStore(buffer, store.start, [position])
-                for store, buffer, position in self.stores(piece, row, lane)
-            ]
-        )
+    def start(self, piece: int, row: Expr, lane: Expr, neutral: bool = False) -> tirx.Stmt:
+        """Begins, or, if `neutral`, begins with what leaves a combination unchanged."""
+        statements = []
+        elements = self.elements(piece, row, lane)
+        for store, element in zip(self.nest.stores, elements, strict=True):
+            number = _NEUTRAL.get(type(store.value)) if neutral else None
+            value = store.start if number is None else like(number, store.start)
+            statements.append(tirx.BufferStore(element.source, value, element.indices))
+        return sequence(statements)
 
     def update(
         self,
@@ -129,37 +131,53 @@ class Accumulators:
         at: dict[tirx.Var, Expr],
         staged: Staged = NOTHING_STAGED,
     ) -> tirx.Stmt:
-        nest = self.nest.with_loads(self.at(piece, row, lane)).with_loads(staged.lane(lane))
+        elements = self.elements(piece, row, lane)
+        nest = self.nest.with_loads(self.reading(elements)).with_loads(staged.lane(lane))
         updates = [
-            Store(buffer, (position,), keeping_nan(store.value))
-            for store, (_, buffer, position) in zip(
-                nest.stores, self.stores(piece, row, lane), strict=True
-            )
+            Store(element.source, tuple(element.indices), keeping_nan(store.value))
+            for store, element in zip(nest.stores, elements, strict=True)
         ]
         return store_statement(nest, updates, at)
 
-    def finish(self, piece: int, row: Expr, lane: Expr, at: dict[tirx.Var, Expr]) -> tirx.Stmt:
-        accumulated = self.stores(piece, row, lane)
-        return self.finish_with([tirx.BufferLoad(b, [place]) for _, b, place in accumulated], at)
-
-    def finish_with(self, totals: list[Expr], at: dict[tirx.Var, Expr]) -> tirx.Stmt:
-        """Stores the results of accumulated elements that are elsewhere."""
-
-        def change(load: TensorLoad) -> Expr:
-            for store, total in zip(self.nest.stores, totals, strict=True):
-                if load.source.same_as(store.buffer):
-                    return total
-            return load
-
-        stores = [replace(store, value=map_loads(store.value, change)) for store in self.results()]
-        return store_statement(replace(self.nest, lets=()), stores, at)
-
-    def results(self) -> tuple[Store, ...]:
-        """The epilogue, or stores of the accumulated elements as they are."""
-        return self.nest.epilogue or tuple(
+    def finish(self, totals: Sequence[Expr], at: dict[tirx.Var, Expr]) -> tirx.Stmt:
+        """Stores the results of accumulated elements, which are told."""
+        change = self.reading(totals)
+        results = self.nest.epilogue or [
             replace(store, value=tirx.BufferLoad(store.buffer, list(store.indices)))
             for store in self.nest.stores
-        )
+        ]
+        stores = [replace(store, value=map_loads(store.value, change)) for store in results]
+        return store_statement(replace(self.nest, lets=()), stores, at)
+
+    def whole_row(
+        self,
+        reduced: Sequence[Axis],
+        passes: list[tirx.Stmt],
+        point: Callable[[Expr], dict[tirx.Var, Expr]],
+    ) -> tirx.Stmt:
+        """Rows each reduced to one element: begins all registers, runs passes, combines lanes.
+
+        Parameters
+        ----------
+        reduced : sequence of Axis
+            The loops around the passes.
+        passes : list of Stmt
+            They update registers.
+        point : callable
+            The number of a row -> where its results are.
+        """
+
+        def start(piece: int, number: Expr) -> tirx.Stmt:
+            width = self.widths[piece]
+            return vectorized(width, lambda lane: self.start(piece, number, lane, neutral=True))
+
+        starts = [unrolled(self.rows, partial(start, piece)) for piece in range(len(self.widths))]
+        finish: list[tirx.Stmt] = []
+        for number in map(int64, range(self.rows)):
+            totals = [_folded(self, index, number, finish) for index in range(len(self.buffers))]
+            finish.append(self.finish(totals, point(number)))
+        loops = over_reduced(reduced, sequence(passes))
+        return sequence([*self.allocations(), *starts, loops, *finish])
 
 
 def not_combined(nest: Nest) -> str:
@@ -236,21 +254,16 @@ def shared_axis(plan: Plan, along: Axis) -> Axis | None:
 
 def reduced_row_loops(plan: Plan, inner: Axis, lanes: int) -> tirx.Stmt:
     """Loops with lanes along the reduced axis `inner`; a few rows at once if they share reads."""
-    nest, machine = plan.nest, plan.machine
     shared = shared_axis(plan, inner)
     down = 1 if shared is None else min(shared.extent, 4)
     chains = max(min(inner.extent // lanes, 4 if down == 1 else 2), 1)
-    others = [axis for axis in nest.spatial if axis is not shared]
-    if shared is None:
-        return nested(
-            others, _rows(nest, inner, None, int64(0), 1, chains, lanes), machine, plan.threads
-        )
+    others = [axis for axis in plan.nest.spatial if axis is not shared]
     statements = []
-    for start, rows, tiles in tiles_of(shared.extent, down):
+    for start, rows, tiles in tiles_of(1 if shared is None else shared.extent, down):
         axis = Axis.new(tiles, "rows")
         row = axis.var * int64(down) + int64(start)
-        body = _rows(nest, inner, shared, row, rows, chains, lanes)
-        statements.append(nested((*others, axis), body, machine, plan.threads))
+        body = _rows(plan.nest, inner, shared, row, rows, chains, lanes)
+        statements.append(nested((*others, axis), body, plan.machine, plan.threads))
     return sequence(statements)
 
 
@@ -279,25 +292,17 @@ def _rows(
     def updates(position: Expr, covered: Iterable[tuple[int, int]]) -> tirx.Stmt:
         """Updates registers: (register, start)."""
 
-        def update(piece: int, start: int) -> tirx.Stmt:
-            return unrolled(
-                rows,
-                lambda number: vectorized(
-                    widths[piece],
-                    lambda lane: registers.update(
-                        piece, number, lane, point(number, position + int64(start) + lane)
-                    ),
-                ),
+        def update(piece: int, start: Expr, number: Expr) -> tirx.Stmt:
+            return vectorized(
+                widths[piece],
+                lambda lane: registers.update(piece, number, lane, point(number, start + lane)),
             )
 
-        return sequence([update(piece, start) for piece, start in covered])
-
-    def start(piece: int) -> tirx.Stmt:
-        return unrolled(
-            rows,
-            lambda number: vectorized(
-                widths[piece], lambda lane: _identity(registers, piece, number, lane)
-            ),
+        return sequence(
+            [
+                unrolled(rows, partial(update, piece, position + int64(start)))
+                for piece, start in covered
+            ]
         )
 
     passes = []
@@ -309,18 +314,7 @@ def _rows(
         narrow = itertools.count(chains)
         covered = [(next(narrow) if piece < 0 else piece, at) for piece, at in where]
         passes.append(updates(int64(steps * chains * lanes), covered))
-    finish: list[tirx.Stmt] = []
-    for number in map(int64, range(rows)):
-        totals = [_folded(registers, index, number, finish) for index in range(len(nest.stores))]
-        finish.append(registers.finish_with(totals, point(number, int64(0))))
-    return sequence(
-        [
-            *registers.allocations(),
-            *(start(piece) for piece in range(len(widths))),
-            over_reduced(outer, sequence(passes)),
-            *finish,
-        ]
-    )
+    return registers.whole_row(outer, passes, lambda number: point(number, int64(0)))
 
 
 def dynamic_row(nest: Nest, inner: Axis, lanes: int) -> tirx.Stmt:
@@ -348,9 +342,6 @@ def dynamic_row(nest: Nest, inner: Axis, lanes: int) -> tirx.Stmt:
         var = tirx.Var("step", "int64")
         return tirx.For(var, zero, end - start, tirx.ForKind.SERIAL, body(start + var))
 
-    def start(piece: int, width: int) -> tirx.Stmt:
-        return vectorized(width, lambda lane: _identity(registers, piece, zero, lane))
-
     passes = [
         loop(zero, steps, several),
         loop(steps * int64(chains), vectors, lambda at: vector(0, at * int64(lanes))),
@@ -360,31 +351,8 @@ def dynamic_row(nest: Nest, inner: Axis, lanes: int) -> tirx.Stmt:
             lambda at: registers.update(chains, zero, zero, {inner.var: at}),
         ),
     ]
-    finish: list[tirx.Stmt] = []
-    totals = [_folded(registers, index, zero, finish) for index in range(len(nest.stores))]
     outer = tuple(axis for axis in nest.reduce if axis is not inner)
-    return sequence(
-        [
-            *registers.allocations(),
-            *(start(piece, width) for piece, width in enumerate(registers.widths)),
-            over_reduced(outer, sequence(passes)),
-            *finish,
-            registers.finish_with(totals, {}),
-        ]
-    )
-
-
-_NEUTRAL: dict[type[Expr], int] = {tirx.Add: 0, tirx.Mul: 1}
-
-
-def _identity(registers: Accumulators, piece: int, number: Expr, lane: Expr) -> tirx.Stmt:
-    """Every lane starts from what leaves a combination unchanged."""
-    statements = []
-    for store, buffer, position in registers.stores(piece, number, lane):
-        neutral = _NEUTRAL.get(type(store.value))
-        value = store.start if neutral is None else like(neutral, store.start)
-        statements.append(tirx.BufferStore(buffer, value, [position]))
-    return sequence(statements)
+    return registers.whole_row(outer, passes, lambda _: {})
 
 
 def _folded(registers: Accumulators, index: int, number: Expr, statements: list[tirx.Stmt]) -> Expr:

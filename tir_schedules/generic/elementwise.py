@@ -22,6 +22,7 @@ from tvm.sym import Analyzer
 from microkernels.machines.machine import Machine
 from microkernels.vector.expressions import Expr
 
+from .accumulators import Plan
 from .conditions import border_of
 from .expressions import (
     OTHER_CALL_COST,
@@ -39,7 +40,6 @@ from .expressions import (
 )
 from .loops import (
     COPIED_VECTORS,
-    Strides,
     access_strides,
     collapsed,
     has_copies,
@@ -53,7 +53,7 @@ from .loops import (
     with_copies,
     without_memcpy,
 )
-from .nest import Axis, Nest, analyzer_for
+from .nest import Axis, Nest
 from .reads import stage, strided_loads
 from .transpose import interleaving_loops, interleaving_of, transpose_axes, transpose_loops
 
@@ -81,8 +81,11 @@ def elementwise_loops(nest: Nest, machine: Machine, parallel: bool) -> tuple[tir
     statements: list[tirx.Stmt] = []
     names = []
     rows: list[_Rows] = []
-    for part in _plain_parts(nest):
-        part = collapsed(part)
+    parts = []
+    for part in split_at_conditions(nest):
+        split = split_at_periods(part)
+        parts += [part] if split is part else split_at_conditions(split)
+    for part in map(collapsed, parts):
         threads = threads_sharing([part], machine) if parallel else 1
         loads, stores = access_strides(part)
         tile = transpose_axes(part, loads, stores, machine)
@@ -92,7 +95,7 @@ def elementwise_loops(nest: Nest, machine: Machine, parallel: bool) -> tuple[tir
             if copied is not part:
                 part = copied.simplified()
                 loads, stores = access_strides(part)
-            rows.append(_rows(part, loads, stores, machine, threads))
+            rows.append(_rows(Plan(part, loads, stores, machine, threads)))
             names.append("generic_injective")
             continue
         statements += _row_loops(rows, machine)
@@ -103,15 +106,6 @@ def elementwise_loops(nest: Nest, machine: Machine, parallel: bool) -> tuple[tir
         elif mixed is not None:
             statements.append(interleaving_loops(part, mixed, machine, threads))
     return sequence([*statements, *_row_loops(rows, machine)]), max(names)
-
-
-def _plain_parts(nest: Nest) -> list[Nest]:
-    """The nest cut where conditions change, along axes of its periods, too."""
-    parts = []
-    for part in split_at_conditions(nest):
-        split = split_at_periods(part)
-        parts += [part] if split is part else split_at_conditions(split)
-    return parts
 
 
 def lanes_for(nest: Nest, machine: Machine) -> int:
@@ -144,8 +138,11 @@ def far_lanes(nest: Nest, steps: Iterable[int | None], machine: Machine) -> tupl
         return 0, 0
     if any(step not in (0, 1) for step in steps):
         return 0, 0
-    if not all(0 < _operations(store.value) <= _FEW_OPERATIONS for store in nest.stores):
-        return 0, 0
+    for store in nest.stores:
+        # Calls that are one instruction count as one.
+        single = sum(len(calls_of(store.value, name)) for name in _SINGLE)
+        if not 0 < cost_of(store.value) - single * (OTHER_CALL_COST - 1) <= _FEW_OPERATIONS:
+            return 0, 0
     return lanes, machine.l2_bytes * 8 // bits
 
 
@@ -178,12 +175,6 @@ def is_long(nest: Nest) -> Expr:
     return nest.spatial[-1].stated >= int64(LEAST_STRING_BYTES * 8 // max(*_bits_of(nest), 8))
 
 
-def _operations(value: Expr) -> float:
-    """Those of a value, where calls that are one instruction count as one."""
-    single = sum(len(calls_of(value, name)) for name in _SINGLE)
-    return cost_of(value) - single * (OTHER_CALL_COST - 1)
-
-
 @dataclass(frozen=True)
 class _Rows:
     """What is done for every point of some axes: a row, or, if not `whole`, a part of one."""
@@ -196,61 +187,46 @@ class _Rows:
 
 def _row_loops(parts: Sequence[_Rows], machine: Machine) -> list[tirx.Stmt]:
     """Loops over the rows; parts of the same rows share them, so that a row is written once."""
+    groups: list[list[_Rows]] = []
+    for part in parts:
+        first = groups[-1][0] if groups else None
+        fits = first is not None and first.whole and part.whole
+        if first is not None and fits and len(part.axes) == len(first.axes):
+            pairs = zip(part.axes, first.axes, strict=True)
+            if all(same(own.stated, other.stated) for own, other in pairs):
+                groups[-1].append(part)
+                continue
+        groups.append([part])
     statements = []
-    group: list[_Rows] = []
-
-    def flush() -> None:
-        if not group:
-            return
+    for group in groups:
         axes = group[0].axes
         bodies: list[tirx.Stmt] = []
         for part in group:
             pairs = zip(part.axes, axes, strict=True)
-            bodies.append(substitute(part.body, {own.var: first.var for own, first in pairs}))
+            bodies.append(substitute(part.body, {own.var: other.var for own, other in pairs}))
         threads = max(part.threads for part in group)
         statements.append(nested(axes, sequence(bodies), machine, threads))
-        group.clear()
-
-    for part in parts:
-        if group and not (part.whole and _as_long(part.axes, group[0].axes)):
-            flush()
-        group.append(part)
-        if not part.whole:
-            flush()
-    flush()
     return statements
 
 
-def _as_long(axes: Sequence[Axis], others: Sequence[Axis]) -> bool:
-    return len(axes) == len(others) and all(
-        same(one.stated, other.stated) for one, other in zip(axes, others, strict=True)
-    )
-
-
-def _rows(
-    nest: Nest,
-    loads: list[Strides],
-    stores: list[Strides],
-    machine: Machine,
-    threads: int,
-) -> _Rows:
-    axes = nest.spatial
+def _rows(plan: Plan) -> _Rows:
+    machine, threads, axes = plan.machine, plan.threads, plan.nest.spatial
     row = axes[-1] if axes else None
-    nest = conditions_as_selects(nest)
+    nest = conditions_as_selects(plan.nest)
     lanes = lanes_for(nest, machine)
     if (
         row is None
         or lanes == 1
-        or any(strides[row.var] != 1 for strides in stores)
-        or any(strides[row.var] is None for strides in loads)
-        or _is_guarded_by(nest, row.var)
+        or any(strides[row.var] != 1 for strides in plan.stores)
+        or any(strides[row.var] is None for strides in plan.loads)
+        or is_guarded_by(nest, row.var)
     ):
         return _Rows(axes, store_statement(nest, nest.stores, {}), threads, whole=False)
-    far, most = far_lanes(nest, (strides[row.var] for strides in loads), machine)
+    far, most = far_lanes(nest, (strides[row.var] for strides in plan.loads), machine)
     if far and len(axes) == 1 and row.extent >= most * threads:
         lanes = far
     passes = math.prod(axis.extent for axis in axes[:-1])
-    steps = [strides[row.var] for strides in (*loads, *stores)]
+    steps = [strides[row.var] for strides in (*plan.loads, *plan.stores)]
     loop = hidden if has_copies(nest, steps) else serial
     lanes *= COPIED_VECTORS if loop is hidden else 1
     in_loops = passes >= 8 * threads or threads == 1
@@ -280,7 +256,7 @@ def _rows(
     return _Rows((), sequence(body), 1, whole=False)
 
 
-def _is_guarded_by(nest: Nest, var: tirx.Var) -> bool:
+def is_guarded_by(nest: Nest, var: tirx.Var) -> bool:
     """Whether an axis decides which value is computed, so that its points differ in kind."""
     return any(
         var in variables_of(call.args[0])
@@ -293,27 +269,21 @@ def conditions_as_selects(nest: Nest) -> Nest:
     """The flat nest with if_then_else made Select where both sides may safely be computed."""
     if not any(calls_of(value, "if_then_else") for value in nest.expressions()):
         return nest
-    analyzer = analyzer_for(nest.axes())
+    analyzer = nest.analyzer()
+
+    def exists(load: TensorLoad) -> bool:
+        (index,), size = load.indices, const_int(load.source.shape[0])
+        bound = analyzer.const_int_bound(index)
+        is_inside = size is not None and bound.min_value >= 0 and bound.max_value < size
+        return is_inside and not loads_of(index)
 
     def change(call: Call) -> Expr:
         if call_name(call) != "if_then_else":
             return call
-        if all(_in_bounds(side, analyzer) for side in call.args[1:]):
-            return tirx.Select(*call.args)
-        return call
+        loads = [load for side in call.args[1:] for load in loads_of(side)]
+        return tirx.Select(*call.args) if all(map(exists, loads)) else call
 
     return nest.with_values(lambda value: map_calls(value, change))
-
-
-def _in_bounds(value: Expr, analyzer: Analyzer) -> bool:
-    for load in loads_of(value):
-        if loads_of(load.indices[0]):
-            return False
-        bound = analyzer.const_int_bound(load.indices[0])
-        size = const_int(load.source.shape[0])
-        if size is None or bound.min_value < 0 or bound.max_value >= size:
-            return False
-    return True
 
 
 def split_at_conditions(nest: Nest) -> list[Nest]:

@@ -45,8 +45,8 @@ from .accumulators import (
     tiles_of,
 )
 from .conditions import window_of, without_padding
-from .elementwise import conditions_as_selects, lanes_for
-from .expressions import calls_of, int64, loads_of, same, variables_of
+from .elementwise import conditions_as_selects, is_guarded_by, lanes_for
+from .expressions import int64, loads_of, same, variables_of
 from .loops import (
     access_strides,
     collapsed,
@@ -93,7 +93,11 @@ def reduction_loops(nest: Nest, machine: Machine, parallel: bool) -> tuple[tirx.
     loads, stores = access_strides(nest)
     plan = Plan(nest, loads, stores, machine, threads)
     along, strided = _along_result(plan)
-    inner = _along_reduced(plan)
+    inner = None  # the reduced axis along which neighbours lie, if partial results may be combined
+    for axis in () if not_combined(nest) else nest.reduce:
+        steps = [strides[axis.var] for strides in loads]
+        if all(step in (0, 1) for step in steps) and 1 in steps:
+            inner = axis
     if lanes > 1 and along is not None and (inner is None or 2 * along.extent >= lanes):
         if _streams(plan, along):
             return _swept_loops(plan, along), "generic_reduction"
@@ -131,11 +135,7 @@ def _along_result(plan: Plan) -> tuple[Axis | None, Axis | None]:
     for axis in plan.nest.spatial:
         if any(strides[axis.var] != 1 for strides in plan.stores):
             continue
-        if any(
-            axis.var in variables_of(call.args[0])
-            for value in plan.nest.expressions()
-            for call in calls_of(value, "if_then_else")
-        ):
+        if is_guarded_by(plan.nest, axis.var):
             continue
         steps = [strides[axis.var] for strides in plan.loads]
         if None in steps:
@@ -144,17 +144,6 @@ def _along_result(plan: Plan) -> tuple[Axis | None, Axis | None]:
         if all(step in (0, 1) for step in steps):
             neighbours = axis
     return neighbours, strided
-
-
-def _along_reduced(plan: Plan) -> Axis | None:
-    """The reduced axis along which neighbours lie, if partial results may be combined."""
-    if not_combined(plan.nest):
-        return None
-    for axis in reversed(plan.nest.reduce):
-        steps = [strides[axis.var] for strides in plan.loads]
-        if all(step in (0, 1) for step in steps) and 1 in steps:
-            return axis
-    return None
 
 
 def _result_loops(plan: Plan, along: Axis, lanes: int) -> tirx.Stmt:
@@ -222,34 +211,33 @@ def _register_tile(
     strided = strided_loads(nest, along, shared)
 
     def everywhere(write: _Write, loads: list[TensorLoad]) -> tirx.Stmt:
-        statements: list[tirx.Stmt] = []
-        for piece, (start, width) in enumerate(vectors):
-            first: dict[tirx.Var, Expr] = {along.var: column + int64(start)}
-            staged = stage(loads, along, first, width)
-            statements += staged.statements
-            statements.append(unrolled(rows, _vector_of_row(piece, width, first, staged, write)))
-        return sequence(statements)
+        return sequence([vector(write, loads, piece) for piece in range(len(vectors))])
 
-    def _vector_of_row(
-        piece: int, width: int, first: dict[tirx.Var, Expr], staged: Staged, write: _Write
-    ) -> Callable[[Expr], tirx.Stmt]:
+    def vector(write: _Write, loads: list[TensorLoad], piece: int) -> tirx.Stmt:
+        start, width = vectors[piece]
+        first = column + int64(start)
+        staged = stage(loads, along, {along.var: first}, width)
+
         def of_row(number: Expr) -> tirx.Stmt:
             def at_lane(lane: Expr) -> tirx.Stmt:
-                at = {along.var: first[along.var] + lane}
+                at = {along.var: first + lane}
                 if shared is not None:
                     at[shared.var] = row + number
                 return write(piece, number, lane, at, staged)
 
             return vectorized(width, at_lane)
 
-        return of_row
+        return sequence([*staged.statements, unrolled(rows, of_row)])
+
+    def finish(piece: int, row: Expr, lane: Expr, at: dict[tirx.Var, Expr], _: Staged) -> tirx.Stmt:
+        return registers.finish(registers.elements(piece, row, lane), at)
 
     return sequence(
         [
             *registers.allocations(),
             everywhere(lambda piece, number, lane, *_: registers.start(piece, number, lane), []),
             over_reduced(nest.reduce, everywhere(registers.update, strided)),
-            everywhere(lambda *where: registers.finish(*where[:4]), []),
+            everywhere(finish, []),
         ]
     )
 
@@ -263,7 +251,7 @@ def _scalar_loops(plan: Plan) -> tirx.Stmt:
             *registers.allocations(),
             registers.start(0, zero, zero),
             over_reduced(plan.nest.reduce, registers.update(0, zero, zero, {})),
-            registers.finish(0, zero, zero, {}),
+            registers.finish(registers.elements(0, zero, zero), {}),
         ]
     )
     return nested(plan.nest.spatial, body, plan.machine, plan.threads)
