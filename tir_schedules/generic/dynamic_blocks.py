@@ -18,10 +18,9 @@ comes before is computed where it is needed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-import tvm_ffi
 from tvm import tirx
 from tvm.ir.expr import TensorLoad
 from tvm.tirx import ForKind
@@ -53,6 +52,7 @@ from .fusion import merge_nests, program_loops
 from .loops import (
     flattened,
     loop_of_elements,
+    redirected,
     sequence,
     view_of,
     with_statements,
@@ -85,7 +85,12 @@ def dynamic_items(func: tirx.PrimFunc, machine: Machine) -> tuple[tirx.PrimFunc,
     moved: dict[tirx.Var, tuple[tirx.Var, Expr]] = {}
     declared: list[tirx.Stmt] = []
     for param in func.params:
-        size, offset = _size_and_offset(param, places)
+        size: Expr = int64(1)
+        offset: Expr = int64(0)  # where an item begins
+        for extent in reversed(list(param.shape)):
+            if isinstance(extent, tirx.Var):
+                offset = offset + places[extent] * size
+            size = size * extent
         flat = tirx.decl_buffer((size,), param.dtype, f"{param.name}_items")
         moved[views[items[param]].flat] = flat, offset
         declared.append(tirx.DeclBuffer(flat, data=param.data))
@@ -96,21 +101,11 @@ def dynamic_items(func: tirx.PrimFunc, machine: Machine) -> tuple[tirx.PrimFunc,
     )
     statements, name = program_loops(merge_nests(item), views, machine)
 
-    def load(node: TensorLoad) -> Expr:
-        if node.source not in moved:
-            return node
-        flat, offset = moved[node.source]
-        return tirx.BufferLoad(flat, [node.indices[0] + offset])
+    def in_whole(buffer: tirx.Var, indices: Sequence[Expr]) -> tuple[tirx.Var | None, Expr]:
+        flat, offset = moved.get(buffer, (None, int64(0)))
+        return flat, indices[0] + offset
 
-    def store(node: tirx.BufferStore) -> tirx.Stmt:
-        if node.buffer not in moved:
-            return node
-        flat, offset = moved[node.buffer]
-        return tirx.BufferStore(flat, node.value, [node.indices[0] + offset])
-
-    body = tvm_ffi.structural_map(
-        sequence(statements), [(TensorLoad, load), (tirx.BufferStore, store)]
-    )
+    body = redirected(sequence(statements), in_whole)
     *outer, last = symbols
     body = loop_of_elements(places[last], last, body, machine.isa.f32_lanes)
     for symbol in reversed(outer):
@@ -182,17 +177,6 @@ def _nest_of_item(
     spatial = tuple(axis for axis in nest.spatial if axis.end is None)
     inside = moved.mapped(in_store, lambda value: map_loads(value, load))
     return replace(inside, spatial=spatial).simplified()
-
-
-def _size_and_offset(param: tirx.Var, places: Mapping[Expr, tirx.Var]) -> tuple[Expr, Expr]:
-    """Elements of a parameter, and where an item of it begins."""
-    size: Expr = int64(1)
-    offset: Expr = int64(0)
-    for extent in reversed(list(param.shape)):
-        if isinstance(extent, tirx.Var):
-            offset = offset + places[extent] * size
-        size = size * extent
-    return size, offset
 
 
 def static_rows(func: tirx.PrimFunc, machine: Machine) -> tuple[tirx.PrimFunc, str]:

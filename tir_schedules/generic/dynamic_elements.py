@@ -35,6 +35,7 @@ from .elementwise import (
 from .expressions import (
     calls_of,
     const_int,
+    distinct,
     divisions_of,
     int64,
     loads_of,
@@ -54,13 +55,12 @@ from .loops import (
     sequence,
     store_statement,
     temporary_view,
-    vectorized,
     vectors_and_rest,
     with_copies,
     with_statements,
 )
 from .nest import Axis, Nest, NotHandledError, Program, Store, analyzer_for, read_program
-from .reads import STEPS, stage, with_sample_tables, with_selects
+from .reads import STEPS, staged_stores, with_sample_tables, with_selects
 
 MOST_PIECES = 16
 """Loops that one nest may be cut into."""
@@ -169,10 +169,12 @@ def _run(piece: Piece, number: int, most: Most, machine: Machine) -> tirx.Stmt:
     nest, old = piece.nest, piece.nest.spatial[number]
     size = nest.analyzer().simplify(tirx.Max(piece.end - piece.first, int64(0)))
     axis = axis_of(old.var.name, size)
-    nest = _replaced(nest, number, 1, axis, {old.var: piece.first + axis.var})
+    nest = _replaced(nest, (axis,), {old.var: piece.first + axis.var})
     while number + 1 < len(nest.spatial) and continues(nest, *nest.spatial[number : number + 2]):
-        nest = _joined(nest, number)
-    axis, shared = nest.spatial[number], number == 0 and machine.threads > 1
+        outer, inner = nest.spatial[number : number + 2]
+        axis = axis_of(inner.var.name, outer.stated * inner.stated)
+        nest = _replaced(nest, (axis,), {outer.var: int64(0), inner.var: axis.var})
+    shared = number == 0 and machine.threads > 1
     if shared and len(nest.spatial) == 1:
         return flat_loop(
             axis.stated, lambda at: store_statement(nest, nest.stores, {axis.var: at}), machine
@@ -190,16 +192,15 @@ def _run(piece: Piece, number: int, most: Most, machine: Machine) -> tirx.Stmt:
         if wide:
             return _strided_row(nest, axis, [], wide, is_long(nest))
     body = _over(nest, number + 1, most, machine)
-    if not shared and len(nest.spatial) == 1:
-        return _near_or_far(nest, axis, body, machine)
-    if not shared:
-        return loop_of_elements(axis.var, axis.stated, body, machine.isa.f32_lanes)
-    return tirx.For(axis.var, int64(0), axis.stated, ForKind.PARALLEL, body)
-
-
-def _near_or_far(nest: Nest, axis: Axis, body: tirx.Stmt, machine: Machine) -> tirx.Stmt:
-    """A loop over all elements; in vectors for memory beyond L2 (`far_lanes`) from its size on."""
+    if shared:
+        return tirx.For(axis.var, int64(0), axis.stated, ForKind.PARALLEL, body)
     near = loop_of_elements(axis.var, axis.stated, body, machine.isa.f32_lanes)
+    return near if len(nest.spatial) > 1 else _near_or_far(nest, near, machine)
+
+
+def _near_or_far(nest: Nest, near: tirx.Stmt, machine: Machine) -> tirx.Stmt:
+    """A loop over all elements; in vectors for memory beyond L2 (`far_lanes`) from its size on."""
+    (axis,) = nest.spatial
     steps = [
         None if loads_of(load.indices[0]) else step_along(nest, load.indices[0], axis)
         for load in nest.reads()
@@ -208,14 +209,13 @@ def _near_or_far(nest: Nest, axis: Axis, body: tirx.Stmt, machine: Machine) -> t
     lanes, least = far_lanes(nest, steps, machine)
     if not lanes or written != {1}:
         return near
-
-    def single(at: Expr) -> tirx.Stmt:
-        return store_statement(nest, nest.stores, {axis.var: at})
-
-    def wide(first: Expr) -> tirx.Stmt:
-        return vectorized(lanes, lambda lane: single(first + lane))
-
-    far = vectors_and_rest(int64(0), axis.stated, lanes, wide, single)
+    far = vectors_and_rest(
+        int64(0),
+        axis.stated,
+        lanes,
+        lambda first: staged_stores(nest, axis, first, lanes),
+        lambda at: store_statement(nest, nest.stores, {axis.var: at}),
+    )
     return tirx.IfThenElse(axis.stated >= int64(least), far, near)
 
 
@@ -236,9 +236,9 @@ def _strided(nest: Nest, axis: Axis) -> list[TensorLoad]:
             return []
         if step in STEPS and str(load.ty.dtype) == "bool":
             return []
-        if step in STEPS and not any(same(load, other) for other in found):
+        if step in STEPS:
             found.append(load)
-    return found
+    return distinct(found)
 
 
 def _strided_row(
@@ -249,15 +249,9 @@ def _strided_row(
     If `when` is given, it decides in place of the row's length; no shorter row may fulfil it.
     """
     start = tirx.Var("start", "int64")
-    staged = stage(loads, axis, {axis.var: start}, lanes)
-
-    def at_lane(lane: Expr) -> tirx.Stmt:
-        read = nest.with_loads(staged.lane(lane))
-        return store_statement(read, read.stores, {axis.var: start + lane})
-
     vector = axis_of("vector", tirx.floordiv(axis.stated + int64(lanes - 1), int64(lanes)))
     first = tirx.Min(vector.var * int64(lanes), axis.stated - int64(lanes))
-    body = sequence([tirx.Bind(start, first), *staged.statements, vectorized(lanes, at_lane)])
+    body = sequence([tirx.Bind(start, first), staged_stores(nest, axis, start, lanes, loads)])
     wide = tirx.For(vector.var, int64(0), vector.stated, ForKind.SERIAL, body)
     single = tirx.For(
         axis.var, int64(0), axis.stated, ForKind.SERIAL, store_statement(nest, nest.stores, {})
@@ -266,19 +260,12 @@ def _strided_row(
     return tirx.IfThenElse(wide_enough, wide, single)
 
 
-def _replaced(
-    nest: Nest, number: int, count: int, axis: Axis, values: Mapping[tirx.Var, Expr]
-) -> Nest:
-    """The nest with one axis for some."""
-    spatial = (*nest.spatial[:number], axis, *nest.spatial[number + count :])
-    return replace(nest.substituted(dict(values)), spatial=spatial).tidied()
-
-
-def _joined(nest: Nest, number: int) -> Nest:
-    """The nest with an axis and the next one as one."""
-    outer, inner = nest.spatial[number : number + 2]
-    axis = axis_of(inner.var.name, outer.stated * inner.stated)
-    return _replaced(nest, number, 2, axis, {outer.var: int64(0), inner.var: axis.var})
+def _replaced(nest: Nest, axes: tuple[Axis, ...], values: dict[tirx.Var, Expr]) -> Nest:
+    """The nest with some axes in place of others, those whose values are told."""
+    number = next(n for n, axis in enumerate(nest.spatial) if axis.var in values)
+    left = [axis for axis in nest.spatial if axis.var not in values]
+    spatial = (*left[:number], *axes, *left[number:])
+    return replace(nest.substituted(values), spatial=spatial).tidied()
 
 
 @dataclass(frozen=True)
@@ -357,8 +344,7 @@ def _periods(piece: Piece, period: _Period, number: int, most: Most, machine: Ma
     quotient = begun + which.var
     nest = _without(nest, period, quotient, within.var)
     at = quotient * length + within.var - period.base
-    spatial = (*nest.spatial[:number], which, within, *nest.spatial[number + 1 :])
-    nest = replace(nest.substituted({old.var: at}), spatial=spatial).tidied()
+    nest = _replaced(nest, (which, within), {old.var: at})
     if whole is None:
         before = quotient * length
         part = Piece(
@@ -385,7 +371,7 @@ def _few(piece: Piece, period: _Period, length: int, number: int, machine: Machi
         for rest in range(length):
             each = _without(nest, period, axis.var, int64(rest))
             own = {old.var: axis.var * int64(length) + int64(rest)}
-            each = _replaced(each, number, 1, axis, own)
+            each = _replaced(each, (axis,), own)
             statements.append(store_statement(each, each.stores, {axis.var: at}))
         return sequence(statements)
 

@@ -49,12 +49,11 @@ from .loops import (
     serial,
     store_statement,
     threads_sharing,
-    vectorized,
     with_copies,
     without_memcpy,
 )
 from .nest import Axis, Nest
-from .reads import stage, strided_loads
+from .reads import staged_stores, strided_loads
 from .transpose import interleaving_loops, interleaving_of, transpose_axes, transpose_loops
 
 MOST_PIECES = 16
@@ -238,13 +237,7 @@ def _rows(plan: Plan) -> _Rows:
     strided = strided_loads(nest, row)
 
     def vector(start: Expr, width: int) -> tirx.Stmt:
-        staged = stage(strided, row, {row.var: start}, width)
-
-        def at_lane(lane: Expr) -> tirx.Stmt:
-            read = nest.with_loads(staged.lane(lane))
-            return store_statement(read, read.stores, {row.var: start + lane})
-
-        return sequence([*staged.statements, vectorized(width, at_lane)])
+        return staged_stores(nest, row, start, width, strided)
 
     rest = [vector(int64(main * lanes), tail)] if tail else []
     if in_loops or main <= 1:

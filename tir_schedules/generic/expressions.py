@@ -15,7 +15,7 @@ from tvm.tirx.expr import BinaryOpExpr, CmpExpr
 from microkernels.vector import ieee
 from microkernels.vector.expressions import Expr
 
-Tree = TypeVar("Tree", Expr, tirx.Stmt)  # an expression, or a statement
+Tree = TypeVar("Tree", Expr, TensorLoad, tirx.Stmt)  # an expression, or a statement
 
 COSTS: dict[str, float] = {
     "exp": 20,
@@ -178,6 +178,15 @@ def node_count(expression: Expr) -> int:
 def same(left: Expr, right: Expr) -> bool:
     """Whether two expressions are the same, node by node."""
     return bool(tvm_ffi.structural_equal(left, right))
+
+
+def distinct(expressions: Iterable[Tree]) -> list[Tree]:
+    """The expressions without repetitions, in order."""
+    found: list[Tree] = []
+    for each in expressions:
+        if not any(same(each, other) for other in found):
+            found.append(each)
+    return found
 
 
 def same_indices(left: Iterable[Expr], right: Iterable[Expr]) -> bool:

@@ -453,15 +453,30 @@ def _widened(body: tirx.Stmt, lanes: int, lane: tirx.Var) -> tuple[list[tirx.Stm
         else:
             rest.append(statement)
 
+    changed = redirected(sequence(rest), lambda buffer, _: (wide.get(buffer), lane))
+    return [tirx.AllocBuffer(each) for each in wide.values()], changed
+
+
+def redirected(
+    body: tirx.Stmt,
+    place: Callable[[tirx.Var, Sequence[Expr]], tuple[tirx.Var | None, Expr]],
+) -> tirx.Stmt:
+    """A statement that reads and writes elements elsewhere.
+
+    Parameters
+    ----------
+    body : Stmt
+        It stays as it is.
+    place : callable
+        A buffer and indices -> a flat buffer and a position; None for an element that stays.
+    """
+
     def load(node: TensorLoad) -> Expr:
-        own = wide.get(node.source)
-        return node if own is None else tirx.BufferLoad(own, [lane])
+        buffer, at = place(node.source, node.indices)
+        return node if buffer is None else tirx.BufferLoad(buffer, [at])
 
     def store(node: tirx.BufferStore) -> tirx.Stmt:
-        own = wide.get(node.buffer)
-        return node if own is None else tirx.BufferStore(own, node.value, [lane])
+        buffer, at = place(node.buffer, node.indices)
+        return node if buffer is None else tirx.BufferStore(buffer, node.value, [at])
 
-    changed = tvm_ffi.structural_map(
-        sequence(rest), [(TensorLoad, load), (tirx.BufferStore, store)]
-    )
-    return [tirx.AllocBuffer(each) for each in wide.values()], changed
+    return tvm_ffi.structural_map(body, [(TensorLoad, load), (tirx.BufferStore, store)])

@@ -47,6 +47,7 @@ from .expressions import (
     calls_of,
     const_int,
     cost_of,
+    distinct,
     divisions_of,
     int64,
     loads_of,
@@ -60,6 +61,7 @@ from .expressions import (
     substitute,
     variables_of,
 )
+from .loops import sequence, store_statement, vectorized
 from .nest import Axis, Nest, Program, Store, analyzer_for, unchanged
 
 STEPS = (-1, 2, 3, 4)
@@ -97,19 +99,16 @@ def strided_loads(nest: Nest, axis: Axis, still: Axis | None = None) -> list[Ten
     """Loads of a flat nest with one of STEPS along `axis`, that stand still along `still`."""
     if any(calls_of(value, "if_then_else") for value in nest.expressions()):
         return []
-    analyzer = analyzer_for(nest.axes())
-    axes = [axis.var] if still is None else [axis.var, still.var]
+    axes, analyzer = [axis.var] if still is None else [axis.var, still.var], nest.analyzer()
     found: list[TensorLoad] = []
     for load in nest.reads():
-        strides = strides_of(load.indices[0], axes, analyzer)
-        if strides[axis.var] not in STEPS or (still is not None and strides[still.var] != 0):
-            continue
-        if str(load.ty.dtype) != "bool" and not any(same(load, other) for other in found):
+        step, *others = strides_of(load.indices[0], axes, analyzer).values()
+        if step in STEPS and others in ([], [0]) and str(load.ty.dtype) != "bool":
             found.append(load)
-    return found
+    return distinct(found)
 
 
-def stage(loads: list[TensorLoad], axis: Axis, at: dict[tirx.Var, Expr], width: int) -> Staged:
+def stage(loads: Sequence[TensorLoad], axis: Axis, at: dict[tirx.Var, Expr], width: int) -> Staged:
     """The elements of `loads` for `width` steps along `axis` from the point `at`."""
     if width == 1:
         return NOTHING_STAGED
@@ -126,6 +125,19 @@ def stage(loads: list[TensorLoad], axis: Axis, at: dict[tirx.Var, Expr], width: 
         statements += stored
         rows.append(row)
     return Staged(tuple(loads), tuple(rows), tuple(statements))
+
+
+def staged_stores(
+    nest: Nest, axis: Axis, start: Expr, width: int, loads: Sequence[TensorLoad] = ()
+) -> tirx.Stmt:
+    """The stores of a vector of steps along an axis, of which some loads are staged."""
+    staged = stage(loads, axis, {axis.var: start}, width)
+
+    def at_lane(lane: Expr) -> tirx.Stmt:
+        read = nest.with_loads(staged.lane(lane))
+        return store_statement(read, read.stores, {axis.var: start + lane})
+
+    return sequence([*staged.statements, vectorized(width, at_lane)])
 
 
 def row_of(vector: Expr) -> tuple[tirx.Var, list[tirx.Stmt]]:

@@ -38,7 +38,7 @@ from .dynamic_elements import (
     require_dynamic,
     step_along,
 )
-from .expressions import calls_of, guard_floats, int64, loads_of, same, substitute
+from .expressions import calls_of, distinct, guard_floats, int64, loads_of, substitute
 from .fusion import merge_nests, program_loops
 from .loops import flattened, parameter_views, store_statement, with_statements
 from .nest import Axis, Nest, NotHandledError, read_program
@@ -103,12 +103,14 @@ def dynamic_transposes(func: tirx.PrimFunc, machine: Machine) -> tuple[tirx.Prim
     stored, read, apart = _axes(nest)
     others = tuple(axis for axis in nest.spatial if axis not in (stored, read))
     body = _blocks(nest, stored, read)
-    fits: Callable[[Expr, Expr], Expr] = _has_room
-    for tile in _tiles_of(nest, stored, read, apart, machine):
-        axes = (tile.written, tile.width), (tile.read, tile.height)
-        asked = [fits(axis.stated, int64(size)) for axis, size in axes]
+    for number, tile in enumerate(_tiles_of(nest, stored, read, apart, machine)):
+        asked = []
+        for axis, size in ((tile.written, int64(tile.width)), (tile.read, int64(tile.height))):
+            # Larger tiles are aligned, or so many that one more does not matter.
+            aligned = tirx.EQ(tirx.floormod(axis.stated, size), int64(0))
+            well_cut = tirx.any(aligned, axis.stated >= int64(MANY))
+            asked.append(well_cut if number else axis.stated >= size)
         body = tirx.IfThenElse(tirx.all(*asked), _over_tiles(nest, tile), body)
-        fits = _is_cut_well
     statements.append(over_axes(others, body, machine))
     return with_statements(func, statements), "generic_transpose"
 
@@ -139,10 +141,7 @@ def _tiles_of(
         return []
     if calls_of(nest.stores[0].value, "if_then_else"):
         return []
-    loads = list[TensorLoad]()
-    for load in apart:
-        if not any(same(load, other) for other in loads):
-            loads.append(load)
+    loads = distinct(apart)
     if len(loads) > 2:
         return []
     # Tiles of whole cache lines, and for shorter axes those of half a line.
@@ -150,15 +149,6 @@ def _tiles_of(
     found = [tile_of(stored, read, loads, size) for size in sizes]
     tiles = {(tile.width, tile.height): tile for tile in found if tile is not None}
     return list(tiles.values())
-
-
-def _has_room(axis: Expr, size: Expr) -> Expr:
-    return axis >= size
-
-
-def _is_cut_well(axis: Expr, size: Expr) -> Expr:
-    """Whether tiles along an axis are aligned, or so many that one more does not matter."""
-    return tirx.any(tirx.EQ(tirx.floormod(axis, size), int64(0)), axis >= int64(MANY))
 
 
 def _over_tiles(nest: Nest, tile: Tile) -> tirx.Stmt:
@@ -258,7 +248,11 @@ def with_starts(func: tirx.PrimFunc) -> tirx.PrimFunc:
         for each in walk(func.body)
         if isinstance(each, s_tir.SBlock)
         and each.init is not None
-        and any(map(_may_be_empty, each.iter_vars))
+        and any(
+            axis.iter_type == tirx.IterVar.CommReduce
+            and not isinstance(axis.dom.extent, tirx.IntImm)
+            for axis in each.iter_vars
+        )
     ]
     if not names:
         return func
@@ -269,22 +263,11 @@ def with_starts(func: tirx.PrimFunc) -> tirx.PrimFunc:
     return func.with_body(schedule.mod["main"].body)
 
 
-def _may_be_empty(iterator: tirx.IterVar) -> bool:
-    reduced = iterator.iter_type == tirx.IterVar.CommReduce
-    return reduced and not isinstance(iterator.dom.extent, tirx.IntImm)
-
-
 def _serial(loop: tirx.For) -> tirx.For:
     if loop.kind != ForKind.PARALLEL:
         return loop
-    return tirx.For(
-        loop.loop_var,
-        loop.min,
-        loop.extent,
-        ForKind.SERIAL,
-        loop.body,
-        annotations=loop.annotations,
-    )
+    bounds = loop.loop_var, loop.min, loop.extent
+    return tirx.For(*bounds, ForKind.SERIAL, loop.body, annotations=loop.annotations)
 
 
 logger = logging.getLogger("tvm_hybrid")
@@ -349,7 +332,8 @@ def schedule_generic(
     func, refused = _aligned_to_elements(func), dict[str, None]()
     for rule in RULES:
         try:
-            found, name = _settled(*rule(func, machine))
+            found, name = rule(func, machine)
+            found = found.with_body(ascending(names_in_memory(found.body)))
         except NotHandledError as reason:
             refused[str(reason)] = None
         except Exception as error:
@@ -370,10 +354,6 @@ def schedule_generic(
     return found, name
 
 
-def _settled(func: tirx.PrimFunc, name: str) -> tuple[tirx.PrimFunc, str]:
-    return func.with_body(ascending(names_in_memory(func.body))), name
-
-
 def _aligned_to_elements(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """The function with parameters that need not be aligned to more than their elements.
 
@@ -381,11 +361,8 @@ def _aligned_to_elements(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """
     params = []
     for param in func.params:
-        if not hasattr(param, "shape"):
-            params.append(param)
-            continue
-        params.append(
-            tirx.decl_buffer(
+        if hasattr(param, "shape"):
+            param = tirx.decl_buffer(
                 param.shape,
                 param.dtype,
                 param.name,
@@ -394,6 +371,6 @@ def _aligned_to_elements(func: tirx.PrimFunc) -> tirx.PrimFunc:
                 data_alignment=max(1, DataType(param.dtype).itemsize),
                 offset_factor=param.offset_factor,
             )
-        )
+        params.append(param)
     values = dict(zip(func.params, params, strict=True))
     return tirx.PrimFunc(params, substitute(func.body, values), func.ret_type, func.attrs)

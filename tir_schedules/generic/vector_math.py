@@ -255,9 +255,8 @@ def _vectorized(loop: tirx.For) -> tirx.Stmt:
     body = tvm_ffi.structural_map(loop.body, (tirx.BufferStore, store))
     if not buffers:
         return loop
-    written = tirx.For(
-        loop.loop_var, loop.min, loop.extent, loop.kind, body, annotations=loop.annotations
-    )
+    bounds = loop.loop_var, loop.min, loop.extent
+    written = tirx.For(*bounds, loop.kind, body, annotations=loop.annotations)
     return tirx.SeqStmt([*map(tirx.AllocBuffer, buffers), written])
 
 
