@@ -25,7 +25,6 @@ from typing import Any
 
 import tvm_ffi
 from tvm import tirx
-from tvm.ir import Call
 from tvm.ir.expr import TensorLoad
 from tvm.sym import Analyzer, detect_linear_equation
 
@@ -38,15 +37,16 @@ from .expressions import (
     const_int,
     int64,
     loads_of,
-    map_calls,
+    nodes_of,
     same,
     variables_beside_loads,
     variables_of,
 )
 from .loops import access_strides
-from .nest import Axis, Nest
+from .nest import Axis, Nest, Store
 
 _NEUTRAL = (tirx.Max, tirx.Min)
+_FAR = 1 << 40
 
 
 @dataclass(frozen=True)
@@ -75,15 +75,6 @@ Bounds = dict[tirx.Var, Bound]
 """For reduced axes the part of them that counts."""
 
 
-def bounds_at(bound: Bound | None, axis: Axis, place: Expr) -> tuple[Expr, Expr]:
-    """First position and number of positions of a reduced axis that count at a place."""
-    if bound is None:
-        return int64(0), int64(axis.extent)
-    first = tirx.Max(bound.first(place), int64(0))
-    last = tirx.Min(bound.last(place), int64(axis.extent))
-    return first, last - first
-
-
 def without_padding(nest: Nest) -> tuple[Nest, Bounds] | None:
     """The nest without its conditions, and what they leave of its reduced axes.
 
@@ -95,33 +86,38 @@ def without_padding(nest: Nest) -> tuple[Nest, Bounds] | None:
     store = nest.stores[0]
     if not isinstance(store.value, (*_NEUTRAL, tirx.Add)) or store.init is None:
         return None
+    chosen = chosen_element(store)
+    if chosen is None:
+        return None
+    condition, element = chosen
+    load = element
+    while isinstance(load, tirx.Cast):
+        load = load.value
+    if not isinstance(load, TensorLoad) or any(map(loads_of, load.indices)):
+        return None
+    bounds = _bounds(nest, condition)
+    if bounds is None:
+        return None
+    stripped = replace(store, value=type(store.value)(store.value.a, element))
+    return replace(nest, stores=(stripped,)), bounds
+
+
+def chosen_element(store: Store) -> tuple[Expr, Expr] | None:
+    """A condition and what is reduced if it holds; None if anything else changes the result."""
     value = store.value.b
     inner = value.value if isinstance(value, tirx.Cast) else value
     if call_name(inner) != "if_then_else" or len(calls_of(store.value, "if_then_else")) != 1:
         return None
     condition, element, padding = inner.args
-    element_load = element.value if isinstance(element, tirx.Cast) else element
-    if not isinstance(element_load, TensorLoad) or any(map(loads_of, element_load.indices)):
-        return None
-    if not is_neutral(store.value, padding, store.init):
-        return None
-    bounds = _bounds(nest, condition)
-    if bounds is None:
-        return None
-
-    def change(call: Call) -> Expr:
-        return call.args[1] if call_name(call) == "if_then_else" else call
-
-    stripped = replace(store, value=map_calls(store.value, change))
-    return replace(nest, stores=(stripped,)), bounds
-
-
-def is_neutral(value: Expr, padding: Expr, init: Expr) -> bool:
-    """Whether a padded element changes nothing in what a reduction comes to."""
-    if isinstance(value, tirx.Add):
+    if isinstance(store.value, tirx.Add):
         number = getattr(padding, "value", None)
-        return isinstance(padding, tirx.FloatImm | tirx.IntImm) and number == 0
-    return same(padding, init)
+        is_neutral = isinstance(padding, tirx.FloatImm | tirx.IntImm) and number == 0
+    else:
+        is_neutral = same(padding, store.start)
+    if not is_neutral:
+        return None
+    is_cast = isinstance(value, tirx.Cast)
+    return condition, tirx.Cast(str(value.ty.dtype), element) if is_cast else element
 
 
 def _bounds(nest: Nest, condition: Expr) -> Bounds | None:
@@ -137,13 +133,19 @@ def _bounds(nest: Nest, condition: Expr) -> Bounds | None:
             return None
         position, place = reduced[0], places[0].var if places else None
         variables = [position.var] if place is None else [position.var, place]
-        # part: a < b, or a <= b; as numbers: step * position + slope * place + base < 0
+        # part: a < b, or a <= b
         difference = part.a - part.b - int64(isinstance(part, tirx.LE))
         linear = [const_int(c) for c in detect_linear_equation(difference, variables)]
         if len(linear) != len(variables) + 1 or any(c is None for c in linear) or not linear[0]:
             return None
-        numbers = [int(c or 0) for c in linear]
-        bound = _half(numbers, place)
+        # step * position + slope * place + base < 0
+        step, *slopes, base = (int(c or 0) for c in linear)
+        slope = slopes[0] if slopes else 0
+        bound = (
+            Bound(place, slope, step, -_FAR, -base)
+            if step > 0
+            else Bound(place, -slope, -step, base + 1, _FAR)
+        )
         other = found.get(position.var)
         if other is not None:
             if (other.place, other.slope, other.step) != (bound.place, bound.slope, bound.step):
@@ -158,18 +160,6 @@ def _bounds(nest: Nest, condition: Expr) -> Bounds | None:
             return None
         found[var] = replace(bound, low=max(bound.low, 0), high=min(bound.high, far))
     return found
-
-
-_FAR = 1 << 40
-
-
-def _half(numbers: list[int], place: tirx.Var | None) -> Bound:
-    """The bound that `step * position + slope * place + base < 0` sets."""
-    step, base = numbers[0], numbers[-1]
-    slope = numbers[1] if place is not None else 0
-    if step > 0:
-        return Bound(place, slope, step, -_FAR, -base)
-    return Bound(place, -slope, -step, base + 1, _FAR)
 
 
 def conjunction(condition: Expr) -> list[Expr]:
@@ -221,10 +211,13 @@ def pieces(nest: Nest, axis: tirx.Var, end: Expr, inner: set[tirx.Var], most: in
     found, left = list[Piece](), [whole]
     while left:
         piece = left.pop(0)
-        at = _first_border(piece.nest, axis, inner, analyzer)
-        if at is None:
+        questions = (nodes_of(value, (*_BELOW, *_CHOICES)) for value in piece.nest.values())
+        borders = (border_of(each, axis, inner) for each in itertools.chain(*questions))
+        border = next((each for each in borders if each is not None), None)
+        if border is None:
             found.append(piece)
             continue
+        at = analyzer.simplify(border.at)
         middle = _within(at, piece, analyzer)
         parts = [
             Piece(first, last, _decided(piece.nest, axis, inner, at, before, analyzer))
@@ -257,21 +250,6 @@ def without_equalities(nest: Nest, axis: tirx.Var, inner: set[tirx.Var]) -> Nest
 
     kinds = (tirx.EQ, tirx.NE)
     return nest.with_values(lambda value: tvm_ffi.structural_map(value, (kinds, change)))
-
-
-def _first_border(
-    nest: Nest, axis: tirx.Var, inner: set[tirx.Var], analyzer: Analyzer
-) -> Expr | None:
-    found: list[Expr] = []
-
-    def visit(question: Expr) -> None:
-        border = None if found else border_of(question, axis, inner)
-        if border is not None:
-            found.append(analyzer.simplify(border.at))
-
-    for value in nest.values():
-        tvm_ffi.structural_walk(value, ((*_BELOW, *_CHOICES), visit))
-    return found[0] if found else None
 
 
 def _decided(

@@ -35,6 +35,7 @@ from .elementwise import elementwise_loops
 from .expressions import (
     calls_of,
     cost_of,
+    distinct,
     loads_of,
     map_loads,
     node_count,
@@ -51,7 +52,7 @@ from .loops import (
     temporary_view,
     threads_sharing,
 )
-from .nest import Nest, NotHandledError, Program, Store
+from .nest import Nest, NotHandledError, Program
 from .reduction import reduction_loops
 from .windows import windows_of
 
@@ -106,17 +107,18 @@ def _into_consumers(program: Program, position: int) -> Program | None:
     readers = program.consumers(store.buffer)
     if not readers or not _is_temporary(program, store.buffer):
         return None
-    writers = [
-        nest for nest in program.nests if any(s.buffer.same_as(store.buffer) for s in nest.stores)
-    ]
-    if len(writers) != 1:
+    written = [other.buffer for nest in program.nests for other in nest.stores]
+    if sum(map(store.buffer.same_as, written)) != 1:
         return None
     cost = cost_of(store.value) + sum(cost_of(value) for _, value in producer.lets)
-    evaluations = _evaluations(program, store.buffer, readers)
+    evaluations, by_table = 0, False  # an element counts once for each distinct reading
+    for reader in readers:
+        found = reads_of(program.nests[reader], store.buffer)
+        evaluations += len(distinct(found)) * program.nests[reader].points
+        at_read_places = any(loads_of(index) for load in found for index in load.indices)
+        by_table = by_table or (len(found) > 1 and at_read_places)
     # At places of a table neighbours are no vector: as many elements cost more there.
-    repeated = evaluations > producer.points or (
-        evaluations == producer.points and _reads_by_table(program, store.buffer, readers)
-    )
+    repeated = evaluations > producer.points or (evaluations == producer.points and by_table)
     dear = cost > CHEAP and repeated
     if dear and not all(program.nests[reader].reduce for reader in readers):
         return None
@@ -125,15 +127,11 @@ def _into_consumers(program: Program, position: int) -> Program | None:
         merged = _inlined(producer, program.nests[reader], cost)
         if merged is None:
             return None
-        changed[reader] = merged.simplified()
+        merged = changed[reader] = merged.simplified()
         # Padding costs nothing where windows leave it out.
-        if dear and not _leaves_padding_out(changed[reader]):
+        if dear and without_padding(merged) is None and windows_of(merged) is None:
             return None
     return _without(program, position, changed)
-
-
-def _leaves_padding_out(nest: Nest) -> bool:
-    return without_padding(nest) is not None or windows_of(nest) is not None
 
 
 def _is_plain(nest: Nest) -> bool:
@@ -148,36 +146,12 @@ def _is_plain(nest: Nest) -> bool:
     )
 
 
-def _evaluations(program: Program, buffer: tirx.Var, readers: list[int]) -> int:
-    """How many elements of a buffer are read, counting an element once per distinct reading."""
-    total = 0
-    for reader in readers:
-        nest = program.nests[reader]
-        distinct: list[TensorLoad] = []
-        for load in nest.reads():
-            if load.source.same_as(buffer) and not any(
-                same_indices(load.indices, other.indices) for other in distinct
-            ):
-                distinct.append(load)
-        total += len(distinct) * nest.points
-    return total
-
-
-def _reads_by_table(program: Program, buffer: tirx.Var, readers: list[int]) -> bool:
-    """Whether several elements of a buffer are read, at places that are read, too."""
-    for reader in readers:
-        found = reads_of(program.nests[reader], buffer)
-        if len(found) > 1 and any(loads_of(index) for load in found for index in load.indices):
-            return True
-    return False
-
-
 def _inlined(producer: Nest, reader: Nest, cost: float) -> Nest | None:
     """`reader` with the producer's value in place of loads of its result."""
     store = producer.stores[0]
     lets: list[tuple[tirx.Var, Expr]] = []
     named: list[tuple[TensorLoad, tirx.Var]] = []
-    occurrences = sum(load.source.same_as(store.buffer) for load in reader.reads())
+    occurrences = len(reads_of(reader, store.buffer))
     # A name is worked out before everything else, so nothing may guard it, and no index may
     # depend on it.
     guarded = any(calls_of(value, "if_then_else") for value in reader.expressions())
@@ -185,15 +159,11 @@ def _inlined(producer: Nest, reader: Nest, cost: float) -> Nest | None:
     name = occurrences > 1 and cost > 0.5 and is_float and not guarded
 
     def value_at(load: TensorLoad) -> Expr:
-        indices = {
-            index: at
-            for index, at in zip(store.indices, load.indices, strict=True)
-            if isinstance(index, tirx.Var)
-        }
+        pairs = zip(store.indices, load.indices, strict=True)
         value = store.value
         for var, named_value in reversed(producer.lets):
             value = substitute(value, {var: named_value})
-        return substitute(value, indices)
+        return substitute(value, {i: at for i, at in pairs if isinstance(i, tirx.Var)})
 
     def change(load: TensorLoad) -> Expr:
         if not load.source.same_as(store.buffer):
@@ -208,15 +178,10 @@ def _inlined(producer: Nest, reader: Nest, cost: float) -> Nest | None:
         lets.append((var, value_at(load)))
         return var
 
-    def in_store(old: Store) -> Store:
-        return Store(
-            old.buffer,
-            tuple(map_loads(index, change) for index in old.indices),
-            map_loads(old.value, change),
-            old.init,
-        )
+    def in_value(value: Expr) -> Expr:
+        return map_loads(value, change)
 
-    merged = reader.mapped(in_store, lambda value: map_loads(value, change))
+    merged = reader.mapped(lambda old: old.mapped(in_value), in_value)
     merged = replace(merged, lets=(*lets, *merged.lets))
     if sum(node_count(value) for value in merged.expressions()) > MOST_NODES:
         return None
@@ -240,27 +205,22 @@ def _take_epilogue(program: Program, position: int) -> Program | None:
         or consumer.points != math.prod(axis.extent for axis in nest.spatial)
     ):
         return None
-    loads = [
-        load for load in consumer.reads() if any(load.source.same_as(buffer) for buffer in buffers)
-    ]
-    axes = _matching_axes(nest, consumer, loads)
+    axes = _matching_axes(nest, consumer, reads_of(consumer, *buffers)[0])
     if axes is None:
         return None
     moved = consumer.substituted({var: axis for var, axis in axes.items()})
-    own = [load for load in moved.reads() if any(load.source.same_as(buffer) for buffer in buffers)]
+    own = reads_of(moved, *buffers)
     if not all(same_indices(load.indices, nest.stores[0].indices) for load in own):
         return None
     fused = replace(nest, name=f"{nest.name}_{consumer.name}", epilogue=moved.stores)
     return _without(program, position, {reader: fused.simplified()})
 
 
-def _matching_axes(
-    nest: Nest, consumer: Nest, loads: list[TensorLoad]
-) -> dict[tirx.Var, tirx.Var] | None:
+def _matching_axes(nest: Nest, consumer: Nest, load: TensorLoad) -> dict[tirx.Var, tirx.Var] | None:
     """For every axis of the consumer the reduction's axis that it stands for."""
     extents = {axis.var: axis.stated for axis in (*nest.spatial, *consumer.spatial)}
     axes: dict[tirx.Var, tirx.Var] = {}
-    for index, read in zip(nest.stores[0].indices, loads[0].indices, strict=True):
+    for index, read in zip(nest.stores[0].indices, load.indices, strict=True):
         if isinstance(index, tirx.Var):
             if not isinstance(read, tirx.Var) or read not in extents:
                 return None
@@ -272,14 +232,9 @@ def _matching_axes(
     return axes
 
 
-def reads_of(nest: Nest, buffer: tirx.Var) -> list[TensorLoad]:
-    """The loads of one buffer."""
-    return [
-        load
-        for expression in nest.expressions()
-        for load in loads_of(expression)
-        if load.source.same_as(buffer)
-    ]
+def reads_of(nest: Nest, *buffers: tirx.Var) -> list[TensorLoad]:
+    """The loads of some buffers."""
+    return [load for load in nest.reads() if any(map(load.source.same_as, buffers))]
 
 
 ORDER = ("generic_injective", "generic_transpose", "generic_pool", "generic_reduction")
@@ -337,13 +292,10 @@ def _feeds(producer: Nest, consumer: Nest) -> bool:
 
 def _shared_depth(group: Sequence[Nest]) -> int:
     """How many leading axes the nests have in common, no element crossing from pass to pass."""
-    depth = min(len(nest.spatial) for nest in group)
-    deepest = max(len(nest.spatial) + len(nest.reduce) for nest in group)
-    while depth:
-        if depth < deepest and _is_shared(group, depth):
-            return depth
-        depth -= 1
-    return 0
+    most = min(len(nest.spatial) for nest in group)
+    deepest = max(len(nest.axes()) for nest in group)
+    depths = range(min(most, deepest - 1), 0, -1)
+    return next((depth for depth in depths if _is_shared(group, depth)), 0)
 
 
 def _is_shared(group: Sequence[Nest], depth: int) -> bool:
@@ -358,55 +310,38 @@ def _is_shared(group: Sequence[Nest], depth: int) -> bool:
         # Without axes of its own left, a nest is one scalar step per pass.
         if len(nest.spatial) == depth and not nest.reduce and largest < 8:
             return False
-        # Nor may lanes be lost that a reduction lays along its results.
-        if nest.reduce and len(nest.spatial) == depth and _lies_along_results(nest):
-            return False
+        # Nor may lanes be lost that a reduction lays along its results: if few elements, or none
+        # that are neighbours, are reduced.
+        if nest.reduce and len(nest.spatial) == depth:
+            ends = [load.indices[-1] for load in nest.reads() if load.indices]
+            reduced = {axis.var for axis in nest.reduce}
+            if nest.reduce[-1].extent < 8 or not any(reduced & variables_of(end) for end in ends):
+                return False
         for buffer, where in dimensions.items():
             for load in reads_of(nest, buffer):
-                for axis, dimension in zip(axes, where, strict=True):
-                    index = load.indices[dimension]
-                    if not isinstance(index, tirx.Var) or not index.same_as(axis):
-                        return False
+                pairs = zip(axes, where, strict=True)
+                if not all(load.indices[dimension].same_as(axis) for axis, dimension in pairs):
+                    return False
         for store in nest.results:
-            where = [
-                next(
-                    (
-                        d
-                        for d, i in enumerate(store.indices)
-                        if isinstance(i, tirx.Var) and i.same_as(axis)
-                    ),
-                    -1,
-                )
-                for axis in axes
-            ]
-            if -1 in where or dimensions.get(store.buffer, where) != where:
+            found = [[d for d, i in enumerate(store.indices) if i.same_as(axis)] for axis in axes]
+            where = [each[0] for each in found if each]
+            if not all(found) or dimensions.get(store.buffer, where) != where:
                 return False
             dimensions[store.buffer] = where
     return True
-
-
-def _lies_along_results(nest: Nest) -> bool:
-    """Whether a reduction's lanes lie along its results: few elements, or none that are neighbours,
-    are reduced."""
-    ends = [load.indices[-1] for load in nest.reads() if load.indices]
-    reduced = {axis.var for axis in nest.reduce}
-    return nest.reduce[-1].extent < 8 or not any(reduced & variables_of(each) for each in ends)
 
 
 def _temporaries_inside(program: Program, groups: list[tuple[list[Nest], int]]) -> set[tirx.Var]:
     """Temporary buffers that are written and read in one band only."""
     inside = set()
     for buffer in program.temporaries:
-        users = [
-            number
-            for number, (group, depth) in enumerate(groups)
-            if any(
-                reads_of(nest, buffer)
-                or any(store.buffer.same_as(buffer) for store in nest.results)
-                for nest in group
-            )
+        depths = [
+            depth
+            for group, depth in groups
+            if any(reads_of(nest, buffer) for nest in group)
+            or any(store.buffer.same_as(buffer) for nest in group for store in nest.results)
         ]
-        if len(users) == 1 and groups[users[0]][1] > 0:
+        if len(depths) == 1 and depths[0] > 0:
             inside.add(buffer)
     return inside
 
@@ -438,11 +373,9 @@ def _band_loops(
                 local[store.buffer] = temporary_view(store.buffer)
     names = []
     for nest in group:
-        own = {
-            axis.var: common.var for axis, common in zip(nest.spatial[:depth], band, strict=True)
-        }
-        values: dict[tirx.Var, Expr] = dict(own)
-        inner = replace(nest.substituted(values), spatial=nest.spatial[depth:])
+        pairs = zip(nest.spatial[:depth], band, strict=True)
+        own: dict[tirx.Var, Expr] = {axis.var: common.var for axis, common in pairs}
+        inner = replace(nest.substituted(own), spatial=nest.spatial[depth:])
         statement, name = _nest_loops(flattened(inner, local), machine, False)
         statements.append(statement)
         names.append(name)

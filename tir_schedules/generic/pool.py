@@ -34,7 +34,7 @@ from microkernels.vector import bfloat16
 from microkernels.vector.expressions import Expr, cast, element_of, like, reinterpret, shuffle
 
 from .accumulators import COMBINE, tiles_of
-from .conditions import Window, bounds_at, columns_of
+from .conditions import Window, columns_of
 from .expressions import int64, loads_of, map_loads, ramp_at, substitute
 from .loops import nested, pieces, sequence, store_statement, vectorized
 from .nest import Axis, Store, analyzer_for
@@ -189,6 +189,37 @@ def by_inverse(total: Expr, number: Expr) -> Expr:
     return total * (like(1.0, total) / cast(dtype, count))
 
 
+def in_total(
+    combine: Callable[[Expr, Expr], Expr],
+    values: Sequence[Callable[[Expr], Expr]],
+    dtype: str,
+    width: int,
+    finish: Callable[[Expr, Expr], tirx.Stmt],
+) -> tirx.Stmt:
+    """Values of a vector combined, and what is done with their total.
+
+    In a buffer: TVM looks through names, and an expression that uses one twice would double.
+
+    Parameters
+    ----------
+    values : sequence of callable
+        A lane -> an element.
+    finish : callable
+        The total, a lane -> a statement.
+    """
+    total = tirx.decl_buffer((int64(width),), dtype, "total")
+
+    def add(number: int, lane: Expr) -> tirx.Stmt:
+        value = values[number](lane)
+        if number:
+            value = combine(tirx.BufferLoad(total, [lane]), value)
+        return tirx.BufferStore(total, value, [lane])
+
+    steps = [vectorized(width, functools.partial(add, number)) for number in range(len(values))]
+    last = vectorized(width, lambda lane: finish(tirx.BufferLoad(total, [lane]), lane))
+    return sequence([tirx.AllocBuffer(total), *steps, last])
+
+
 class Step:
     """Some neighbouring windows from `place` on; no whole one: the part of one that counts.
 
@@ -229,25 +260,12 @@ class Step:
                 starts.append(self._start(piece, number))
                 updates.append(self._update(piece, number, self._point(ahead, at)))
         if self.watch is not None:
-            for piece in self._pieces:
-                updates.append(self.watch.note(piece, self.buffers[piece], len(self.columns)))
-        results = [self._result(piece, n) for n in range(self._count) for piece in self._pieces]
-        return sequence(
-            [
-                *(tirx.AllocBuffer(buffer) for buffer in self.buffers),
-                *starts,
-                self._over_window(sequence(updates)),
-                *results,
-            ]
-        )
-
-    @property
-    def _count(self) -> int:
-        return max(self.windows, 1)
-
-    @property
-    def _pieces(self) -> range:
-        return range(len(self.covered))
+            for piece, buffer in enumerate(self.buffers):
+                updates.append(self.watch.note(piece, buffer, len(self.columns)))
+        places = itertools.product(range(max(self.windows, 1)), range(len(self.covered)))
+        results = [self._result(piece, ahead) for ahead, piece in places]
+        allocated = map(tirx.AllocBuffer, self.buffers)
+        return sequence([*allocated, *starts, self._over_window(sequence(updates)), *results])
 
     def _point(self, ahead: int, at: int) -> dict[tirx.Var, Expr]:
         known: dict[tirx.Var, Expr] = {}
@@ -263,11 +281,14 @@ class Step:
         inner = [] if self.windows or window.position is None else [window.position]
         for axis in reversed([*window.rows, *inner]):
             bound = window.bounds.get(axis.var)
-            place: Expr = int64(0)
-            if bound is not None and bound.place is not None:
-                here = window.place is not None and bound.place.same_as(window.place.var)
+            first, last = int64(0), int64(axis.extent)
+            if bound is not None:
+                here = window.place is not None and window.place.var.same_as(bound.place)
                 place = self.place if here else bound.place
-            first, count = map(self.analyzer.simplify, bounds_at(bound, axis, place))
+                place = int64(0) if place is None else place
+                first = tirx.Max(bound.first(place), first)
+                last = tirx.Min(bound.last(place), last)
+            first, count = map(self.analyzer.simplify, (first, last - first))
             # Loops of other extents need variables of their own.
             own = Axis.new(axis.extent, axis.var.name)
             body = substitute(body, {axis.var: own.var})
@@ -305,31 +326,17 @@ class Step:
             order = list(self.columns)
             columns = [order.index(ahead * window.far + at * window.near) for at in positions]
         point = self._point(ahead, 0)
-        # In a buffer: TVM looks through names, and an expression that uses one twice would double.
-        total = tirx.decl_buffer((int64(width),), self.dtype, "total")
 
-        def begin(lane: Expr) -> tirx.Stmt:
-            first = tirx.BufferLoad(buffer, [int64(columns[0] * width) + lane])
-            return tirx.BufferStore(total, first, [lane])
+        def value_of(column: int, lane: Expr) -> Expr:
+            return tirx.BufferLoad(buffer, [int64(column * width) + lane])
 
-        def add(column: int, lane: Expr) -> tirx.Stmt:
-            value = tirx.BufferLoad(buffer, [int64(column * width) + lane])
-            combined = self.combine(tirx.BufferLoad(total, [lane]), value)
-            return tirx.BufferStore(total, combined, [lane])
-
-        def finish(lane: Expr) -> tirx.Stmt:
-            finished = self._finished(point, tirx.BufferLoad(total, [lane]))
+        def finish(total: Expr, lane: Expr) -> tirx.Stmt:
             at = {**point, window.along.var: channel + lane}
+            finished = self._finished(point, total)
             return store_statement(replace(window.nest, lets=()), finished, at)
 
-        return sequence(
-            [
-                tirx.AllocBuffer(total),
-                vectorized(width, begin),
-                *(vectorized(width, functools.partial(add, each)) for each in columns[1:]),
-                vectorized(width, finish),
-            ]
-        )
+        values = [functools.partial(value_of, column) for column in columns]
+        return in_total(self.combine, values, self.dtype, width, finish)
 
     def _finished(self, point: dict[tirx.Var, Expr], total: Expr) -> list[Store]:
         """What to store at a point whose elements come to `total`."""
@@ -391,10 +398,10 @@ class Watch:
 
     def begin(self) -> list[tirx.Stmt]:
         """Allocates and clears."""
-        found: list[tirx.Stmt] = [tirx.AllocBuffer(buffer) for buffer in self.buffers]
-        for buffer, width in zip(self.buffers, self.widths, strict=True):
-            found.append(self._store(buffer, width, lambda _lane: tirx.const(0.0, self.dtype)))
-        return found
+        zero = tirx.const(0.0, self.dtype)
+        pairs = zip(self.buffers, self.widths, strict=True)
+        cleared = [self._store(buffer, width, lambda _: zero) for buffer, width in pairs]
+        return [*map(tirx.AllocBuffer, self.buffers), *cleared]
 
     def note(self, piece: int, columns: tirx.Buffer, count: int) -> tirx.Stmt:
         """Looks at `count` vectors that were just updated."""

@@ -23,8 +23,9 @@ y[2 * i + r] = x[i]             (every element twice)
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from tvm import tirx
 from tvm.ir.expr import TensorLoad
@@ -40,6 +41,7 @@ from microkernels.vector.expressions import (
 
 from .expressions import (
     calls_of,
+    distinct,
     int64,
     loads_of,
     map_loads,
@@ -49,7 +51,7 @@ from .expressions import (
     substitute,
 )
 from .loops import Strides, nested, numbers_used, sequence, store_statement, vectorized
-from .nest import Axis, Nest, analyzer_for
+from .nest import Axis, Nest, Store, analyzer_for
 from .reads import Staged, as_bits, interleaved_by_chain, row_of, transposed
 from .vector_math import lower_math
 
@@ -140,8 +142,8 @@ def transpose_axes(
         if not along or (chosen and chosen is not along[0]):
             return None
         chosen = along[0]
-        if not any(same(load, other) for other in found):
-            found.append(load)
+        found.append(load)
+    found = distinct(found)
     if chosen is None or len(found) > 2 or any(strides[chosen.var] is None for strides in loads):
         return None
     return tile_of(written, chosen, found, words)
@@ -149,15 +151,20 @@ def transpose_axes(
 
 def tile_of(written: Axis, read: Axis, loads: list[TensorLoad], words: int) -> Tile | None:
     """The tile that turns some loads, of at most so many words; None if no tile is worth it."""
-    kinds = {"" if element_of(load) == "bool" else str(load.ty.dtype.bits) for load in loads}
-    if len(kinds) != 1 or not kinds <= {"8", "16", "32"}:
+    bits = _common_bits(loads)
+    if bits is None:
         return None
-    bits = int(kinds.pop())
     width = _power_of_two(written.extent, words * 32 // bits)
     height = _power_of_two(read.extent, words)
     if min(width * bits // 32, height) < LEAST_WORDS:
         return None
     return Tile(written, read, tuple(loads), bits, width, height)
+
+
+def _common_bits(loads: Sequence[TensorLoad]) -> int | None:
+    """Of all elements: 8, 16 or 32, none of them booleans; else None."""
+    bits = {0 if element_of(load) == "bool" else int(load.ty.dtype.bits) for load in loads}
+    return bits.pop() if len(bits) == 1 and bits <= {8, 16, 32} else None
 
 
 def _power_of_two(extent: int, most: int) -> int:
@@ -216,28 +223,21 @@ def turned(nest: Nest, tile: Tile, at: dict[tirx.Var, Expr]) -> tirx.Stmt:
             statements += stored
             rows.append(row)
         rows_of.append(rows)
-    for number in range(tile.height):
-        rows = [rows[number] for rows in rows_of]
-        statements.append(vectorized(tile.width, _store(nest, tile, at, number, rows)))
-    return sequence(statements)
 
-
-def _store(
-    nest: Nest, tile: Tile, at: dict[tirx.Var, Expr], number: int, rows: list[tirx.Var]
-) -> Callable[[Expr], tirx.Stmt]:
-    """Stores one lane of the row at `number` along the axis that is read along."""
-
-    def at_lane(lane: Expr) -> tirx.Stmt:
+    def at_lane(number: int, lane: Expr) -> tirx.Stmt:
+        """Stores one lane of the row at `number` along the axis that is read along."""
         store = nest.stores[0]
-        change = Staged(tuple(tile.transposed), tuple(rows), ()).lane(lane)
-        staged = replace(store, value=map_loads(store.value, change))
+        rows = tuple(rows[number] for rows in rows_of)
+        staged = map_loads(store.value, Staged(tile.transposed, rows, ()).lane(lane))
         point = {
             tile.read.var: at[tile.read.var] + int64(number),
             tile.written.var: at[tile.written.var] + lane,
         }
-        return store_statement(nest, (staged,), point)
+        return store_statement(nest, (replace(store, value=staged),), point)
 
-    return at_lane
+    for number in range(tile.height):
+        statements.append(vectorized(tile.width, partial(at_lane, number)))
+    return sequence(statements)
 
 
 MOST_ROWS = 4
@@ -302,16 +302,10 @@ def interleaving_of(
                 kinds["periodic"].append(load)
         else:
             return None
-    bits = {8 if element_of(load) == "bool" else int(load.ty.dtype.bits) for load in kinds["rows"]}
-    if len(bits) != 1 or not bits <= {8, 16, 32} or len(kinds["rows"]) > 2:
+    bits = _common_bits(kinds["rows"])
+    if bits is None or len(kinds["rows"]) > 2 or (short.extent > MOST_ROWS and not repeats):
         return None
-    if any(element_of(load) == "bool" for load in kinds["rows"]):
-        return None
-    if short.extent > MOST_ROWS and not repeats:
-        return None
-    lanes = machine.isa.vector_bits // bits.pop()
-    while lanes > long.extent:
-        lanes //= 2
+    lanes = _power_of_two(long.extent, machine.isa.vector_bits // bits)
     if lanes < LEAST_LANES:
         return None
     rows, straight, periodic = map(tuple, kinds.values())
@@ -330,9 +324,9 @@ def _step(nest: Nest, plan: Interleaving, first: Expr) -> tirx.Stmt:
     number, lanes = plan.short.extent, plan.lanes
     statements: list[tirx.Stmt] = []
 
-    def position(load: TensorLoad, at: int) -> Expr:
+    def position(access: TensorLoad | Store, at: int) -> Expr:
         point = {plan.long.var: first, plan.short.var: int64(at)}
-        return substitute(load.indices[0], point)
+        return substitute(access.indices[0], point)
 
     rows_of: list[list[tirx.Var]] = []
     with let_scope() as lets:
@@ -364,34 +358,24 @@ def _step(nest: Nest, plan: Interleaving, first: Expr) -> tirx.Stmt:
             statements += [each for _, stored in kept for each in stored]
             rows_of.append([row for row, _ in kept])
     named = [tirx.Bind(var, value) for var, value in lets]
-    for part in range(number):
-        rows = [rows[part] for rows in rows_of]
-        statements.append(vectorized(lanes, _store_mixed(nest, plan, first, part, rows)))
-    return sequence([*named, *statements])
-
-
-def _store_mixed(
-    nest: Nest, plan: Interleaving, first: Expr, part: int, rows: list[tirx.Var]
-) -> Callable[[Expr], tirx.Stmt]:
-    """Stores one lane of one vector of the result."""
-    staged = Staged((*plan.rows, *plan.periodic), tuple(rows), ())
-    origin = {plan.long.var: first, plan.short.var: int64(0)}
     store = nest.stores[0]
 
-    def at_lane(lane: Expr) -> tirx.Stmt:
-        ahead = int64(part * plan.lanes) + lane
+    def at_lane(part: int, lane: Expr) -> tirx.Stmt:
+        """Stores one lane of one vector of the result."""
+        staged = Staged((*plan.rows, *plan.periodic), tuple(rows[part] for rows in rows_of), ())
+        ahead = int64(part * lanes) + lane
 
         def change(load: TensorLoad) -> Expr:
             found = staged.lane(lane)(load)
             if found is not load:
                 return found
-            start = substitute(load.indices[0], origin)
+            start = position(load, 0)
             if any(same(load, other) for other in plan.straight):
-                return tirx.BufferLoad(load.source, [start + ahead])
+                start = start + ahead
             return tirx.BufferLoad(load.source, [start])
 
         value = lower_math(map_loads(store.value, change))
-        where = substitute(store.indices[0], origin) + ahead
-        return tirx.BufferStore(store.buffer, value, [where])
+        return tirx.BufferStore(store.buffer, value, [position(store, 0) + ahead])
 
-    return at_lane
+    statements += [vectorized(lanes, partial(at_lane, part)) for part in range(number)]
+    return sequence([*named, *statements])

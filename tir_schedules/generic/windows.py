@@ -25,10 +25,9 @@ from microkernels.machines.machine import Machine
 from microkernels.vector.expressions import Expr
 
 from .accumulators import COMBINE, over_reduced
-from .conditions import Piece, conjunction, is_neutral, pieces
+from .conditions import Piece, chosen_element, conjunction, pieces
 from .elementwise import lanes_for
 from .expressions import (
-    call_name,
     calls_of,
     const_int,
     int64,
@@ -40,10 +39,10 @@ from .expressions import (
     variables_beside_loads,
     variables_of,
 )
-from .loops import sequence, store_statement, vectorized, vectors_and_rest
+from .loops import sequence, vectorized, vectors_and_rest
 from .nest import Axis, Nest, Store
-from .pool import accumulated, by_inverse, narrowed, widened
-from .reads import NOTHING_STAGED, stage
+from .pool import accumulated, by_inverse, in_total, narrowed, widened
+from .reads import NOTHING_STAGED, stage, staged_stores
 from .vector_math import lower_math
 
 MOST_TAPS = 16
@@ -136,18 +135,12 @@ def _pays(windows: Windows) -> bool:
 
 def _parts(store: Store) -> tuple[Expr, list[Expr]] | None:
     """What is reduced, and the conditions without which it changes nothing."""
-    value = store.value.b
-    chosen = calls_of(value, "if_then_else")
-    if not chosen:
-        return value, []
-    inner = value.value if isinstance(value, tirx.Cast) else value
-    if len(chosen) != 1 or call_name(inner) != "if_then_else":
+    if not calls_of(store.value.b, "if_then_else"):
+        return store.value.b, []
+    chosen = chosen_element(store)
+    if chosen is None:
         return None
-    condition, element, padding = inner.args
-    if not is_neutral(store.value, padding, store.start):
-        return None
-    if isinstance(value, tirx.Cast):
-        element = tirx.Cast(str(value.ty.dtype), element)
+    condition, element = chosen
     conditions = conjunction(condition)
     if any(loads_of(each) or not isinstance(each, tirx.LT | tirx.LE) for each in conditions):
         return None
@@ -168,7 +161,7 @@ def _along(nest: Nest, taps: Axis, element: Expr, conditions: list[Expr]) -> Win
     if len(steps) != 1 or any(map(loads_of, positions)) or row.var in used or taps.var in used:
         return None
     step, apart = (0 if each is None else each for each in steps.pop())
-    if not _are_close(step, apart) or taps.extent > MOST_TAPS:
+    if min(step, apart) != 1 or max(step, apart) > MOST_APART or taps.extent > MOST_TAPS:
         return None
     for each in conditions:
         far, near = steps_of(each.a - each.b)
@@ -180,10 +173,6 @@ def _along(nest: Nest, taps: Axis, element: Expr, conditions: list[Expr]) -> Win
     inside = tuple(each for each in moved if column in variables_of(each))
     outer = tuple(each for each in moved if column not in variables_of(each))
     return Windows(nest, taps, step, apart, column, substitute(element, at), inside, outer)
-
-
-def _are_close(step: int, apart: int) -> bool:
-    return 0 < min(step, apart) == 1 and max(step, apart) <= MOST_APART
 
 
 # Writes reductions over windows that slide along rows, one axis after the other.
@@ -276,7 +265,12 @@ class _Writer:
         """What the rows of the windows come to, written out if all are inside of the image."""
         windows = self.windows
         elements = self._elements()
-        one_by_one = sequence([self._begun(elements), self._over_rows(elements)])
+
+        def begin(at: Expr) -> tirx.Stmt:
+            return tirx.BufferStore(self.kept, self.start, [self._kept(at)])
+
+        begun = [self._along(piece, begin) for piece, _ in elements]
+        one_by_one = sequence([*begun, self._over_rows(elements)])
         count = math.prod(axis.extent for axis in windows.others)
         if any(axis.end is not None for axis in windows.others) or count > MOST_ROWS:
             return one_by_one
@@ -302,12 +296,6 @@ class _Writer:
         cut = pieces(nest.tidied(), column.var, windows.columns, set(), MOST_PIECES)
         found = [(piece, piece.nest.stores[0].value) for piece in cut]
         return [each for each in found if not same(each[1], self.start)]
-
-    def _begun(self, elements: list[tuple[Piece, Expr]]) -> tirx.Stmt:
-        def begin(at: Expr) -> tirx.Stmt:
-            return tirx.BufferStore(self.kept, self.start, [self._kept(at)])
-
-        return sequence([self._along(piece, begin) for piece, _ in elements])
 
     def _over_rows(self, elements: list[tuple[Piece, Expr]]) -> tirx.Stmt:
         """Adds one row after the other, those that are inside of the image."""
@@ -340,21 +328,15 @@ class _Writer:
     def _reduced(
         self, first: Expr, width: int, element: Expr, points: list[dict[tirx.Var, Expr]]
     ) -> tirx.Stmt:
-        total = tirx.decl_buffer((int64(width),), self.kept.dtype, "total")
+        def value_at(number: int, lane: Expr) -> Expr:
+            at = {**points[number], self.windows.column: first + lane}
+            return lower_math(substitute(element, at))
 
-        def add(point: dict[tirx.Var, Expr], lane: Expr) -> tirx.Stmt:
-            at = {**point, self.windows.column: first + lane}
-            value = lower_math(substitute(element, at))
-            if point is not points[0]:
-                value = self.combine(tirx.BufferLoad(total, [lane]), value)
-            return tirx.BufferStore(total, value, [lane])
+        def keep(total: Expr, lane: Expr) -> tirx.Stmt:
+            return tirx.BufferStore(self.kept, total, [self._kept(first + lane)])
 
-        def keep(lane: Expr) -> tirx.Stmt:
-            place = self._kept(first + lane)
-            return tirx.BufferStore(self.kept, tirx.BufferLoad(total, [lane]), [place])
-
-        steps: list[Callable[[Expr], tirx.Stmt]] = [*(partial(add, each) for each in points), keep]
-        return sequence([tirx.AllocBuffer(total), *(vectorized(width, each) for each in steps)])
+        values = [partial(value_at, number) for number in range(len(points))]
+        return in_total(self.combine, values, self.kept.dtype, width, keep)
 
     def _combined(self) -> tirx.Stmt:
         """The neighbours in the row that each result is made of, a vector of results at a time."""
@@ -369,23 +351,17 @@ class _Writer:
         staged = NOTHING_STAGED
         if windows.step > 1:
             staged = stage(loads, result, {result.var: first}, lanes)
-        total = tirx.decl_buffer((int64(lanes),), self.kept.dtype, "total")
 
-        def add(load: TensorLoad, lane: Expr) -> tirx.Stmt:
-            value = substitute(staged.lane(lane)(load), {result.var: first + lane})
-            if load is not loads[0]:
-                value = self.combine(tirx.BufferLoad(total, [lane]), value)
-            return tirx.BufferStore(total, value, [lane])
+        def tap(load: TensorLoad, lane: Expr) -> Expr:
+            return substitute(staged.lane(lane)(load), {result.var: first + lane})
 
-        def keep(lane: Expr) -> tirx.Stmt:
-            place = self._total(first + lane)
-            return tirx.BufferStore(self.totals, tirx.BufferLoad(total, [lane]), [place])
+        def keep(total: Expr, lane: Expr) -> tirx.Stmt:
+            return tirx.BufferStore(self.totals, total, [self._total(first + lane)])
 
-        steps: list[Callable[[Expr], tirx.Stmt]] = [*(partial(add, each) for each in loads), keep]
-        body = [*staged.statements, tirx.AllocBuffer(total)]
-        body += [vectorized(lanes, each) for each in steps]
+        values = [partial(tap, load) for load in loads]
+        body = in_total(self.combine, values, self.kept.dtype, lanes, keep)
         count = tirx.floordiv(self.results, int64(lanes))
-        return tirx.For(vector, int64(0), count, ForKind.SERIAL, sequence(body))
+        return _over(vector, count, sequence([*staged.statements, body]))
 
     def _finished(self) -> list[tirx.Stmt]:
         """Stores the results, and what is computed of them: a step for each piece of a row."""
@@ -403,9 +379,7 @@ class _Writer:
         plain = replace(nest, reduce=(), stores=stores, epilogue=()).tidied()
 
         def finish(first: Expr, width: int, nest: Nest) -> tirx.Stmt:
-            return vectorized(
-                width, lambda lane: store_statement(nest, nest.stores, {row.var: first + lane})
-            )
+            return staged_stores(nest, row, first, width)
 
         def inverted(division: tirx.Div) -> Expr:
             """A mean of as many elements for all places of a piece."""
@@ -429,16 +403,10 @@ class _Writer:
     def _along(self, piece: Piece, at: Callable[[Expr], tirx.Stmt]) -> tirx.Stmt:
         """Does something once at each place of a piece."""
 
-        def some(first: Expr, width: int) -> tirx.Stmt:
-            return vectorized(width, lambda lane: at(first + lane))
+        def wide(first: Expr) -> tirx.Stmt:
+            return vectorized(self.lanes, lambda lane: at(first + lane))
 
-        return vectors_and_rest(
-            piece.first,
-            _size_of(piece),
-            self.lanes,
-            lambda first: some(first, self.lanes),
-            lambda first: some(first, 1),
-        )
+        return vectors_and_rest(piece.first, _size_of(piece), self.lanes, wide, at)
 
     def _in_vectors(self, piece: Piece, some: Callable[[Expr, int], tirx.Stmt]) -> tirx.Stmt:
         """Does something, which may happen twice, at each place of a piece.
