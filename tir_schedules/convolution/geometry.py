@@ -75,44 +75,31 @@ class ConvGeometry:
             )
         )
         if is_open(extents):  # the result's own symbols say what their sizes become
-            sizes = zip(extents, outputs, region.output.shape[1:-1], strict=True)
-            outputs = tuple(own if is_open((size,)) else known for size, known, own in sizes)
+            triples = zip(extents, outputs, region.output.shape[1:-1], strict=True)
+            outputs = tuple(own if is_open((size,)) else known for size, known, own in triples)
+        sizes = x[0], x[-1], w[-1], region.integer("groups", 1)
         return ConvGeometry(
-            batch=x[0],
-            channels=x[-1],
-            out_channels=w[-1],
-            groups=region.integer("groups", 1),
-            extents=extents,
-            kernel=kernel,
-            outputs=outputs,
-            strides=strides,
-            dilation=dilation,
-            before=before,
-            after=after,
+            *sizes, extents, kernel, outputs, strides, dilation, before=before, after=after
         )
 
     def as_volume(self) -> ConvGeometry:
         """The same with three axes; where every window is a pixel, one line of all of them."""
-        one, zero = (1, 1, 1), (0, 0, 0)
         if {*self.kernel, *self.strides} == {1} and not self.padded:
-            line = (1, 1, math.prod(self.extents))
-            return dataclasses.replace(
-                self, extents=line, outputs=line, kernel=one, strides=one, dilation=one,
-                before=zero, after=zero,
-            )  # fmt: skip
-        new = 3 - len(self.extents)
-        if not new:
-            return self
-        return dataclasses.replace(
-            self,
-            extents=one[:new] + self.extents,
-            kernel=one[:new] + self.kernel,
-            outputs=one[:new] + self.outputs,
-            strides=one[:new] + self.strides,
-            dilation=one[:new] + self.dilation,
-            before=zero[:new] + self.before,
-            after=zero[:new] + self.after,
-        )
+            line, one, zero = (math.prod(self.extents),), (1,), (0,)
+            pixels = ConvGeometry(
+                *(self.batch, self.channels, self.out_channels, self.groups),
+                *(line, one, line, one, one, zero, zero),
+            )
+            return pixels.with_axes(3)
+        return self.with_axes(3)
+
+    def with_axes(self, rank: int) -> ConvGeometry:
+        """The same with axes of one position in front of its own, so that it has so many."""
+        new = rank - len(self.extents)
+        of_ones = ("extents", "kernel", "outputs", "strides", "dilation")
+        found = {name: (1,) * new + getattr(self, name) for name in of_ones}
+        found |= {name: (0,) * new + getattr(self, name) for name in ("before", "after")}
+        return dataclasses.replace(self, **found)
 
     @property
     def opens_image(self) -> bool:
@@ -185,10 +172,12 @@ def one_image(region: Region, images: int = 1, size: int = SAMPLE_EXTENT) -> Reg
         return region
     x, geometry = region.inputs[0], ConvGeometry.of(region)
     windows = zip(x.shape[1:-1], geometry.kernel, geometry.dilation, geometry.strides, strict=True)
-    extents = tuple(
-        _usual_extent((taps - 1) * dilation + 1, stride, size) if is_open((known,)) else known
-        for known, taps, dilation, stride in windows
-    )
+    extents = []
+    for known, taps, dilation, stride in windows:
+        span = (taps - 1) * dilation + 1
+        # Of windows that are larger themselves, for so many results.
+        usual = size if span <= size else (size - 1) * stride + span
+        extents.append(usual if is_open((known,)) else known)
     first = images if is_open(x.shape[:1]) else x.shape[0]
     image = Tensor((first, *extents, x.shape[-1]), x.dtype)
     single = region.replace(inputs=(image, *region.inputs[1:]))
@@ -201,11 +190,6 @@ def one_image(region: Region, images: int = 1, size: int = SAMPLE_EXTENT) -> Reg
         return Tensor(shape, tensor.dtype, tensor.constant)
 
     return single.replace(operands=tuple(map(known, region.operands)), output=known(region.output))
-
-
-def _usual_extent(span: int, stride: int, size: int) -> int:
-    """Positions of x along an axis; of windows that are larger themselves, for so many results."""
-    return size if span <= size else (size - 1) * stride + span
 
 
 def _convolve(geometry: ConvGeometry, x: np.ndarray, w: np.ndarray) -> np.ndarray:
@@ -368,17 +352,16 @@ class PositionClasses:
 
     def __init__(self, geometry: ConvGeometry, whole: bool) -> None:
         self.geometry = geometry
-        axes = range(len(geometry.outputs))
         self.axes = [
-            AxisClasses(geometry.outputs[axis], 0, 0) if whole else AxisClasses.of(geometry, axis)
-            for axis in axes
+            AxisClasses(outputs, 0, 0) if whole else AxisClasses.of(geometry, axis)
+            for axis, outputs in enumerate(geometry.outputs)
         ]
         self.whole = whole
 
     @property
     def count(self) -> int:
         """How many classes there are."""
-        return int(np.prod([axis.count for axis in self.axes]))
+        return math.prod(axis.count for axis in self.axes)
 
     def number(self, position: Sequence[Expr | int]) -> Expr | int:
         """The class of a position; 0 where every window is whole."""

@@ -114,19 +114,9 @@ class DepthwiseProblem:
     def of(region: Region) -> DepthwiseProblem:
         """The problem of a region with one or two axes."""
         found = ConvGeometry.of(region)
-        axes = [
-            Axis(*numbers)
-            for numbers in zip(
-                found.extents,
-                found.kernel,
-                found.outputs,
-                found.strides,
-                found.dilation,
-                found.before,
-                found.after,
-                strict=True,
-            )
-        ]
+        sizes = found.extents, found.kernel, found.outputs
+        steps = found.strides, found.dilation, found.before, found.after
+        axes = [Axis(*numbers) for numbers in zip(*sizes, *steps, strict=True)]
         rank = len(axes)
         if rank == 1:
             axes.append(_SINGLE)

@@ -9,6 +9,7 @@ edges: columns that may lie outside are loaded with a mask.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -65,23 +66,22 @@ class Strip:
 
 def strips(problem: DepthwiseProblem, most: int) -> Iterator[Strip]:
     """The columns in balanced tiles: equal neighbours in one strip, tiles at the edges alone."""
-    pending: Strip | None = None
-    for group in balanced(problem.columns.outputs, most):
-        for number in range(group.count):
-            start = group.start + number * group.size
-            ends = (start, start + group.size - 1)
-            edge = not all(map(problem.columns.is_inside, ends))
-            if pending is not None and not edge and pending.size == group.size:
-                pending = Strip(pending.start, pending.count + 1, pending.size, False)
-                continue
-            if pending is not None:
-                yield pending
-            pending = Strip(start, 1, group.size, edge)
-            if edge:
-                yield pending
-                pending = None
-    if pending is not None:
-        yield pending
+    tiles = [
+        (group.start + number * group.size, group.size)
+        for group in balanced(problem.columns.outputs, most)
+        for number in range(group.count)
+    ]
+
+    def kind(tile: tuple[int, int]) -> tuple[bool, int]:
+        start, size = tile
+        return not all(map(problem.columns.is_inside, (start, start + size - 1))), size
+
+    for (edge, size), alike in itertools.groupby(tiles, kind):
+        starts = [start for start, _ in alike]
+        if edge:
+            yield from (Strip(start, 1, size, True) for start in starts)
+        else:
+            yield Strip(starts[0], len(starts), size, False)
 
 
 def open_sizes(most: int) -> list[int]:
@@ -210,12 +210,6 @@ class DirectTiles(DepthwiseTiles):
             with I.Else(), I.serial(tirx.Min(tirx.const(rows, "int32"), left)) as row:
                 self._columns(sample, materialise(first + row), 1, chunk)
 
-    def _inside(self) -> Expr:
-        """The first column of a line of open length whose window reaches over the end of x."""
-        axis = self.problem.columns
-        inside = I.floordiv(extent(axis.extent) + axis.before - axis.span(1), axis.stride) + 1
-        return tirx.Min(inside, extent(axis.outputs))
-
     def _open_columns(self, line: Line, chunk: Expr) -> None:
         """Columns whose number is known at run time only: whole tiles, of which the last one may
         overlap the one before. A line shorter than a tile is cut into smaller ones.
@@ -227,7 +221,9 @@ class DirectTiles(DepthwiseTiles):
         if line.rows > 1:
             sizes = sizes[:1]
         outputs = extent(axis.outputs)
-        inside = materialise(self._inside())
+        # The first column whose window reaches over the end of x.
+        inside = I.floordiv(extent(axis.extent) + axis.before - axis.span(1), axis.stride) + 1
+        inside = materialise(tirx.Min(inside, outputs))
         fitting = [tirx.Cast("int32", tirx.LT(outputs, size)) for size in sizes[:-1]]
         kind = materialise(sum(fitting, tirx.const(0, "int32")))
         size = tirx.const(sizes[-1], "int32")

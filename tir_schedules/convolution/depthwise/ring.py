@@ -131,22 +131,17 @@ class Ring:
                     place = (line * self.width + start + column) * self.block
                     I.buffer_store(self.stage, value, [ramp(place, self.block)])
 
-    @property
-    def _staged_columns(self) -> Expr | int:
-        """Columns of x that windows reach."""
-        columns = self.problem.columns
-        if not isinstance(self.width, int):
-            reached = self.width - columns.before
-            return tirx.Max(tirx.Min(extent(columns.extent), reached), tirx.const(0, "int32"))
-        return min(columns.extent, self.width - columns.before)
-
     def stage_row(self, sample: Expr, row: Expr, ring: Expr, block: Expr, valid: int) -> None:
         """Stages one row of padded x, but for the columns outside."""
         rows, columns = self.problem.rows, self.problem.columns
         line = bind(ring + self.line(row) + columns.before * self.block)
-        count = self._staged_columns
-        if isinstance(count, int) and count <= 0:
-            return
+        count: Expr | int = self.width - columns.before  # columns of x that windows reach
+        if isinstance(count, int):
+            count = min(columns.extent, count)
+            if count <= 0:
+                return
+        else:
+            count = tirx.Max(tirx.Min(extent(columns.extent), count), tirx.const(0, "int32"))
 
         quantize = quantize_parameters(self.region, self.kernel, self.inputs)
 

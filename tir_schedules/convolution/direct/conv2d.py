@@ -33,7 +33,7 @@ from microkernels.vector.expressions import Expr, parameter, ramp, reinterpret_g
 from microkernels.vector.memory import PREFETCH_LLVM_IR
 from tir_schedules.convolution.geometry import ConvGeometry, ConvTemplate, WeightPacking
 from tir_schedules.core import emission
-from tir_schedules.core.extents import as_matrix, flat_rows, flat_view, read_extents
+from tir_schedules.core.extents import as_matrix, flat_rows, flat_view, read_extents, row_itself
 from tir_schedules.core.product_plan import is_integer
 from tir_schedules.core.region import Region, Tensor
 from tir_schedules.core.template import register_template
@@ -42,7 +42,7 @@ from tir_schedules.epilogue.epilogue import Columns, Epilogue, store_vector, unf
 from tir_schedules.product.byte_outliers import by_values
 from tir_schedules.product.matmul import HALF
 from tir_schedules.product.tile_config import ACTIVATION_DTYPES
-from tir_schedules.product.tile_products import row_store
+from tir_schedules.product.tile_products import row_store, store_columns
 from tir_schedules.product.zero_points import Start, ZeroPoints, named_inputs, quantize_parameters
 
 from .config import ConvConfig, check, reject_operands, wide_of
@@ -86,11 +86,6 @@ def _zero_point(
     return begin, outside
 
 
-def _pixel_itself(pixel: Expr) -> Sequence[Expr]:
-    """Leading indices of a result that is seen as a matrix."""
-    return [pixel]
-
-
 def _store(
     region: Region,
     layout: WeightLayout,
@@ -115,24 +110,15 @@ def _store(
     def store_cut(
         pixel: Expr, group: Expr | int, vector: Expr | int, value: Expr, last: bool
     ) -> None:
-        def put(valid: int) -> None:
-            columns = Columns(group * channels + vector * lanes, lanes, valid)
+        def put(of_group: Columns) -> None:
+            columns = replace(of_group, start=group * channels + vector * lanes)
             if leading_of is not None:
                 leading = leading_of(pixel)
             else:
                 leading = unflatten(pixel, region.output.shape[:-1])
             store_vector(y, epilogue(value, pixel, columns), leading, columns)
 
-        if not last:
-            put(lanes)
-        elif channels < lanes:
-            put(channels)
-        else:
-            with I.If(vector == channels // lanes):
-                with I.Then():
-                    put(channels % lanes)
-                with I.Else():
-                    put(lanes)
+        store_columns(channels, lanes, vector, last, put)
 
     return store_cut
 
@@ -172,7 +158,7 @@ class Conv(ConvTemplate[ConvConfig]):
                 y = flat_view(y, given.output, as_matrix(given.output))
                 pairs = zip(operands, given.operands, flat.operands, strict=True)
                 operands = [flat_view(*each) for each in pairs]
-                leading_of = _pixel_itself
+                leading_of = row_itself
             epilogue = Epilogue(flat, operands, kernel.narrow)
             inputs = named_inputs(region, further)
             kernel.admit()

@@ -24,12 +24,7 @@ from tir_schedules.core.product_plan import ProductPlan
 from tir_schedules.core.region import Region
 from tir_schedules.cost.amx_cost import amx_cycles
 from tir_schedules.cost.cost import elements_a_product, flops_us, product_rate
-from tir_schedules.cost.parallel import (
-    even_enough,
-    fewest_unless_uneven,
-    halves,
-    threads_worth,
-)
+from tir_schedules.cost.parallel import even_enough, fewest_unless_uneven, halves, threads_worth
 from tir_schedules.product.tile_config import PIECES, fewest_cycles, product_kernels, register_tiles
 
 from .config import (
@@ -241,11 +236,8 @@ def _band(
     counts = range(math.ceil(height / most), height)
     least = math.ceil(planes * height / threads)
 
-    def unevenness(bands: int) -> float:
-        return _most_lines(geometry, math.ceil(height / bands), threads) / least
-
     def nearly_even(bands: int) -> bool:
-        return unevenness(bands) <= NEARLY_EVEN
+        return _most_lines(geometry, math.ceil(height / bands), threads) / least <= NEARLY_EVEN
 
     # Of more bands than some ten for each thread all are: few are looked at.
     alike = (n for n in counts if (planes * n) % threads == 0)
@@ -309,8 +301,11 @@ class _Estimate:
             total += panel.count * cycles * lines / config.lines
         tiles = math.ceil(geometry.outputs[2] / config.rows)
         total *= groups * math.ceil(tiles / config.threads_x) / tiles
-        if config.staged:
-            total += _stage_cycles(geometry, config, kernel) * lines
+        if config.staged:  # what one line of the result needs is copied
+            copied = (config.band - 1) * geometry.strides[1] + geometry.kernel[1]
+            elements = geometry.extents[2] * geometry.channels * geometry.kernel[0]
+            one = elements / kernel.lanes * STAGE_CYCLES + LINE_CYCLES * geometry.kernel[0]
+            total += copied / config.band * one * lines
         share_n = vectors / plan.vectors * groups / geometry.groups
         weight = self.weight * share_n
         threads = math.prod(plan.grid)
@@ -336,21 +331,15 @@ class _Estimate:
     def _line_cycles(self, config: ConvConfig, kernel: Microkernel, vectors: int) -> float:
         key = (config.kernel, config.rows, config.lines, config.staged, vectors)
         if key not in self.lines:
-            self.lines[key] = _line_cycles(
-                self.region, self.geometry, config, kernel, vectors, self.machine
-            )
+            self.lines[key] = _line_cycles(self, config, kernel, vectors)
         return self.lines[key]
 
 
 def _line_cycles(
-    region: Region,
-    geometry: ConvGeometry,
-    config: ConvConfig,
-    kernel: Microkernel,
-    vectors: int,
-    machine: Machine,
+    estimate: _Estimate, config: ConvConfig, kernel: Microkernel, vectors: int
 ) -> float:
     """Cycles of one line of tiles for one panel."""
+    region, geometry, machine = estimate.region, estimate.geometry, estimate.machine
     width = geometry.outputs[2]
     form = form_of(region, kernel)
     channels: float = kernel.steps(geometry.group_channels)
@@ -376,8 +365,7 @@ def _line_cycles(
             k_block=int(steps * taps_z * taps_y),
             runs=taps,
         )
-        once = amx_cycles(plan, machine)
-        return tiles * once
+        return tiles * amx_cycles(plan, machine)
     pitch = geometry.strides[2] * geometry.channels * DataType(region.inputs[0].dtype).itemsize
     shares = not config.staged and pitch % SET_BYTES == 0
 
@@ -412,11 +400,3 @@ def _inside(geometry: ConvGeometry, axis: int) -> float:
     """The part of the taps of an axis that lies inside, of all positions."""
     outputs, taps = geometry.outputs[axis], geometry.kernel[axis]
     return sum(geometry.reached(axis, tap, 0, outputs) for tap in range(taps)) / (outputs * taps)
-
-
-def _stage_cycles(geometry: ConvGeometry, config: ConvConfig, kernel: Microkernel) -> float:
-    """Cycles of copying what one line of the result needs."""
-    lines = (config.band - 1) * geometry.strides[1] + geometry.kernel[1]
-    elements = geometry.extents[2] * geometry.channels * geometry.kernel[0]
-    one = elements / kernel.lanes * STAGE_CYCLES + LINE_CYCLES * geometry.kernel[0]
-    return lines / config.band * one

@@ -9,8 +9,10 @@ pixel (`balanced`). Tiles whose windows reach over the left or right edge have c
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from typing import cast as typed
 
@@ -151,15 +153,12 @@ class PanelLoops:
             _Tile(self, line, number * rows, load_b).emit(1, rows, True)
         left = materialise(columns - whole * rows)
         sizes = sorted({-(-rows * quarter // 4) for quarter in range(1, 5)})
-
-        def of_rest(number: int) -> None:
-            _Tile(self, line, whole * rows, load_b).emit(1, sizes[number], True, left)
-
         kind: Expr = tirx.const(0, "int32")
         for size in sizes[:-1]:
             kind = kind + tirx.Cast("int32", left > size)
+        rest = _Tile(self, line, whole * rows, load_b)
         with I.If(left > 0), I.Then():
-            choose(kind, range(len(sizes)), of_rest)
+            choose(kind, range(len(sizes)), lambda which: rest.emit(1, sizes[which], True, left))
 
     def _load_b(self) -> LoadPanel:
         """How tiles read the weight of the panel."""
@@ -183,22 +182,14 @@ class PanelLoops:
             for group in balanced(width, self.loops.config.rows)
             for i in range(group.count)
         ]
-        run: list[tuple[int, int]] = []
         is_whole = self.loops.windows.whole
-        for tile in [*tiles, None]:
-            ends = (
-                tile is None
-                or not self.loops.windows.whole(*tile)
-                or (run and run[0][1] != tile[1])
-            )
-            if ends and run:
-                yield Group(run[0][0], len(run), run[0][1]), True
-                run = []
-            if tile is not None:
-                if is_whole(*tile):
-                    run.append(tile)
-                else:
-                    yield Group(tile[0], 1, tile[1]), False
+        kinds = itertools.groupby(tiles, lambda tile: (is_whole(*tile), tile[1]))
+        for (whole, size), alike in kinds:
+            starts = [start for start, _ in alike]
+            if whole:
+                yield Group(starts[0], len(starts), size), True
+            else:
+                yield from ((Group(start, 1, size), False) for start in starts)
 
 
 class _Tile:
@@ -235,7 +226,7 @@ class _Tile:
                 return typed(Expr, begin(kind, self.group, self.vector + j))
 
             if kernel.by_tiles:  # they read a copy, in which every window is whole
-                alike = self._of_all_rows
+                alike = partial(start, 0)
             else:
                 init = start
         if loops.outliers is not None:
@@ -293,11 +284,6 @@ class _Tile:
             return value if start is None else value + start(i, j)
 
         return started
-
-    def _of_all_rows(self, j: int) -> Expr | Address:
-        """What all pixels of a tile start with in one vector."""
-        assert self.loops.start is not None
-        return self.loops.start(0, self.group, self.vector + j)
 
     def _one_tap(self, result: Tile, columns: int, tap: int) -> None:
         """One column of all windows of a tile, for the pixels where it lies inside."""
@@ -375,14 +361,8 @@ class _Tile:
         _, height, width = map(extent, self.windows.geometry.outputs)
 
         def store(i: Expr | int, j: int, value: Expr, last: bool) -> None:
-            if isinstance(i, int):
-                line, column = self.line + i // columns, self.column + i % columns
-            else:
-                line, column = (
-                    self.line + I.floordiv(i, columns),
-                    self.column + I.floormod(i, columns),
-                )
-            pixel = (self.plane * height + line) * width + column
+            y, x = divmod(i, columns) if isinstance(i, int) else (i // columns, i % columns)
+            pixel = (self.plane * height + (self.line + y)) * width + (self.column + x)
             self.loops.store(pixel, self.group, self.vector + j, value, last)
 
         return store

@@ -29,6 +29,7 @@ way, 4 Y must not: `MOST_CHANNELS`.
 from __future__ import annotations
 
 import functools
+import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -111,11 +112,8 @@ def _input_transform(pairs: Sequence[float], d: Sequence[Expr]) -> list[Expr]:
     def powers(squares: Sequence[float], first: int) -> Expr:
         """The polynomial with these squares as roots of its square, from x^first on."""
         factors = np.poly([square**2 for square in squares])[::-1]
-        terms = [
-            d[first + 2 * power] if factor == 1 else c(float(factor), d[first + 2 * power])
-            for power, factor in enumerate(factors)
-        ]
-        return bind(functools.reduce(lambda total, term: total + term, terms[:-1], terms[-1]))
+        terms = [c(float(factor), d[first + 2 * at]) for at, factor in enumerate(factors)]
+        return bind(functools.reduce(operator.add, terms[:-1], terms[-1]))
 
     found = [powers(pairs, 0)]
     for point in pairs:
@@ -132,20 +130,12 @@ def _output_transform(pairs: Sequence[float], tile: int, m: Sequence[Expr]) -> l
     of_pairs = [(bind(m[at] + m[at + 1]), bind(m[at] - m[at + 1])) for at in firsts]
     found = []
     for power in range(tile):
-        terms = [
-            halves[power % 2] if point**power == 1 else c(point**power, halves[power % 2])
-            for point, halves in zip(pairs, of_pairs, strict=True)
-        ]
+        pairs_of = zip(pairs, of_pairs, strict=True)
+        terms = [c(point**power, halves[power % 2]) for point, halves in pairs_of]
         terms += [m[0]] if power == 0 else []
         terms += [m[-1]] if power == tile - 1 else []
-        found.append(bind(functools.reduce(lambda total, term: total + term, terms)))
+        found.append(bind(functools.reduce(operator.add, terms)))
     return found
-
-
-def growth_of(a: np.ndarray, g: np.ndarray, b: np.ndarray) -> float:
-    """Root mean square error of the worst result, for independent errors of the products."""
-    squares = a**2 @ np.diag((g**2).sum(1) * (b**2).sum(1))
-    return float(np.sqrt(squares.sum(1).max() / g.shape[1]))
 
 
 def _square_input(d: Sequence[Expr]) -> list[Expr]:
@@ -179,7 +169,7 @@ def _square_output(m: Sequence[Expr]) -> list[Expr]:
 
 def c(number: float, value: Expr) -> Expr:
     """A vector times a number."""
-    return like(number, value) * value
+    return value if number == 1 else like(number, value) * value
 
 
 @functools.cache
@@ -187,6 +177,9 @@ def line_axis(taps: int) -> TransformAxis:
     """The axis of a line of 2 to 7 taps."""
     a, g, b = matrices(taps)
     pairs, tile = PAIRS[REACHES[taps]], a.shape[0]
+    # Root mean square error of the worst result, for independent errors of the products.
+    squares = a**2 @ np.diag((g**2).sum(1) * (b**2).sum(1))
+    growth = float(np.sqrt(squares.sum(1).max() / taps))
     return TransformAxis(
         tile,
         taps,
@@ -194,7 +187,7 @@ def line_axis(taps: int) -> TransformAxis:
         functools.partial(_output_transform, pairs, tile),
         g,
         np.linalg.pinv(g),
-        growth_of(a, g, b),
+        growth,
     )
 
 
@@ -316,11 +309,8 @@ class Algorithm:
     def taken(self, value: Expr) -> Expr:
         """Elements of x as they are transformed."""
         value = cast(self.element, value)
-        return (
-            value
-            if isinstance(self.zero, int) and not self.zero
-            else value - like(self.zero, value)
-        )
+        is_zero = isinstance(self.zero, int) and not self.zero
+        return value if is_zero else value - like(self.zero, value)
 
     def given(self, value: Expr) -> Expr:
         """Transformed sums as results."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from microkernels.base.errors import ConfigError
@@ -76,11 +76,6 @@ class WinogradConfig(TileConfig, frozen=True, kw_only=True):
     def panels(self, problem: WinogradProblem, kernel: Microkernel) -> tuple[Group, ...]:
         """The panels of output channels, in vectors; wider ones first."""
         return balanced(math.ceil(problem.geometry.out_channels / kernel.lanes), self.vectors)
-
-
-def panel_count(panels: Sequence[Group]) -> int:
-    """How many panels there are."""
-    return sum(group.count for group in panels)
 
 
 def odd_lines(elements: int, item: int = 4) -> int:

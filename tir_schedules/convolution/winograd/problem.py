@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -71,12 +72,6 @@ class WinogradProblem:
         assert isinstance(self.rows, int) and isinstance(self.columns, int)
         return self.geometry.batch * self.rows * self.columns
 
-    @property
-    def dynamic_tiles(self) -> Expr:
-        """Emits how many there are where that is not known."""
-        assert not isinstance(self.rows, int)
-        return materialise(self.rows * self.columns * extent(self.geometry.batch))
-
     def padded(self, axis: int) -> bool:
         """Whether windows reach outside of x along an axis."""
         return self.geometry.before[axis] > 0 or self.geometry.after[axis] > 0
@@ -127,28 +122,12 @@ def _problem(
 ) -> WinogradProblem:
     """A region in tiles; `count(results, dilation, tile)` says how many an axis has."""
     geometry, algorithm = ConvGeometry.of(sized), Algorithm.of(region)
-    line, geometry = len(geometry.kernel) == 1, _as_image(geometry)
-    sizes = zip(geometry.outputs, geometry.dilation, algorithm.axes, strict=True)
-    rows, columns = (count(size, step, axis.tile) for size, step, axis in sizes)
-    return WinogradProblem(geometry, rows, columns, algorithm, line=line)
-
-
-def _as_image(geometry: ConvGeometry) -> ConvGeometry:
-    """The same with a height of one in front of a single extent; a single tap has no dilation."""
     pairs = zip(geometry.kernel, geometry.dilation, strict=True)
-    dilation = tuple(step if taps > 1 else 1 for taps, step in pairs)
-    if len(geometry.kernel) > 1:
-        return replace(geometry, dilation=dilation)
-    return replace(
-        geometry,
-        extents=(1, *geometry.extents),
-        kernel=(1, *geometry.kernel),
-        outputs=(1, *geometry.outputs),
-        strides=(1, *geometry.strides),
-        dilation=(1, *dilation),
-        before=(0, *geometry.before),
-        after=(0, *geometry.after),
-    )
+    dilation = tuple(step if taps > 1 else 1 for taps, step in pairs)  # a single tap has none
+    image = replace(geometry, dilation=dilation).with_axes(2)
+    sizes = zip(image.outputs, image.dilation, algorithm.axes, strict=True)
+    rows, columns = (count(size, step, axis.tile) for size, step, axis in sizes)
+    return WinogradProblem(image, rows, columns, algorithm, line=len(geometry.kernel) == 1)
 
 
 def _phases(size: int, step: int) -> int:
@@ -161,10 +140,7 @@ def _phases(size: int, step: int) -> int:
 
 def all_of(conditions: Sequence[Expr]) -> Expr | None:
     """The conjunction; None of nothing."""
-    result = None
-    for condition in conditions:
-        result = condition if result is None else tirx.And(result, condition)
-    return result
+    return functools.reduce(tirx.And, conditions) if conditions else None
 
 
 def either(

@@ -31,12 +31,13 @@ from microkernels.vector import memory
 from microkernels.vector.expressions import Expr, bind, materialise, ramp
 from tir_schedules.core.blocking import Group
 from tir_schedules.core.emission import ceil_div, choose, opaque_block, share_of, task_loop
+from tir_schedules.core.extents import extent
 from tir_schedules.core.product_plan import PANELS_AHEAD, PRODUCTS_PER_FETCH
 from tir_schedules.epilogue.epilogue import Epilogue
 from tir_schedules.product.prefetch import Prefetch
 from tir_schedules.product.tile_loops import TileLoops
 
-from .config import LINE, WinogradConfig, odd_lines, panel_count
+from .config import LINE, WinogradConfig, odd_lines
 from .problem import WinogradProblem, either, part_of
 from .transforms import InputTransform, OutputTransform
 
@@ -99,7 +100,9 @@ class WinogradProgram:
             self.blocks, self.each = config.blocks(problem)
             self.teams, self.most = config.teams(problem), self.blocks[0].size
         else:
-            self.tiles = problem.dynamic_tiles
+            self.tiles = materialise(
+                problem.rows * problem.columns * extent(problem.geometry.batch)
+            )
             self.teams, self.most = config.threads_tiles, config.m_block
             of_team = ceil_div(ceil_div(self.tiles, self.teams), config.rows)
             self.each = materialise(ceil_div(of_team, config.m_block // config.rows))
@@ -177,28 +180,27 @@ class WinogradProgram:
 
         There is code for each width of a panel and, of static sizes, for each size of a block.
         """
-        share = part_of(panel_count(self.panels), self.members, member)
+        share = part_of(sum(group.count for group in self.panels), self.members, member)
         with I.serial(*share) as panel, opaque_block("panel"):
             start, width = _piece(self.panels, panel)
 
-            def product(known: int) -> PanelProduct:
-                return PanelProduct(self, v, m, start, known)
+            def of_size(tiles: int | Expr) -> None:
+                def of_width(known: int) -> None:
+                    self._multiply(PanelProduct(self, v, m, start, known), tiles)
 
-            def of_size(tiles: int) -> None:
-                for_size(self.panels, panel, lambda known: self._multiply(product(known), tiles))
+                for_size(self.panels, panel, of_width)
 
             if self.tiles is None:
                 for_size(self.blocks, block.number, of_size)
             else:
-                for_size(
-                    self.panels,
-                    panel,
-                    lambda known: self._multiply_dynamic(product(known), block.tiles),
-                )
+                of_size(block.tiles)
             self.outputs.emit(m, block.first, block.tiles, start, width)
 
-    def _multiply(self, product: PanelProduct, tiles: int) -> None:
+    def _multiply(self, product: PanelProduct, tiles: int | Expr) -> None:
         """The products of a panel."""
+        if not isinstance(tiles, int):
+            self._multiply_dynamic(product, tiles)
+            return
         plan = replace(self.config.plan(self.problem), m=tiles, m_block=tiles)
         with I.serial(self.problem.algorithm.products) as number, opaque_block("product"):
             product.begin(number)
@@ -245,11 +247,7 @@ class WinogradProgram:
 
         with opaque_block("tile"):
             result = self.multiplied.emit(
-                rows,
-                width,
-                (self.steps,),
-                lambda i, ks: product.load_a(first + i, ks[0]),
-                load_b,
+                rows, width, (self.steps,), lambda i, ks: product.load_a(first + i, ks[0]), load_b
             )
             for i in range(rows):
                 for j in range(width):
