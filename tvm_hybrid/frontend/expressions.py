@@ -1,4 +1,7 @@
-"""Relax expressions as converters make and read them, and the builder that they go to."""
+"""Relax expressions as converters make and read them, and the builder that they go to.
+
+Converters of ONNX import this module as `ex`.
+"""
 
 from __future__ import annotations
 

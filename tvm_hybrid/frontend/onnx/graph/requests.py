@@ -23,21 +23,17 @@ from ...expressions import (
 )
 from .elements import known_elements
 from .freeze_shapes import current_sizes, length_of, new_size
+from .kernels import cell, emit_kernel, put, reshaped_to, sizes_in
 from .sizes import (
     INDEX,
-    cell,
     dims_of,
-    emit_kernel,
     index,
     is_number,
     is_open,
     plain_dims,
     product,
-    put,
-    reshaped_to,
     same_size,
     simplified,
-    sizes_in,
 )
 
 

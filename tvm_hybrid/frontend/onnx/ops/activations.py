@@ -9,21 +9,12 @@ from tvm import relax
 
 from microkernels.base.errors import ShapeError
 
-from ...expressions import (
-    OPSET,
-    Attrs,
-    Converter,
-    Expr,
-    Inputs,
-    cast,
-    dtype_of,
-    normalize,
-    number,
-    rank_of,
-)
+from ... import expressions as ex
+from ...expressions import OPSET, Attrs, Converter, Expr, Inputs
 from ..apply import SOFTMAX_ALONG_AXIS, apply
 from ..graph.graph import CONTRIB_DOMAIN
-from ..graph.sizes import dims_of, product, reshaped_to
+from ..graph.kernels import reshaped_to
+from ..graph.sizes import dims_of, product
 from ..operators import operator
 
 _MISH_END = 20.0
@@ -35,7 +26,7 @@ _QUICK_ALPHA = 1.702
 @operator("Softsign")
 def _softsign(inputs: Inputs, attrs: Attrs) -> Any:
     x = inputs[0]
-    below = normalize(relax.op.add(normalize(relax.op.abs(x)), number(x, 1)))
+    below = ex.normalize(relax.op.add(ex.normalize(relax.op.abs(x)), ex.number(x, 1)))
     return relax.op.divide(x, below)
 
 
@@ -49,15 +40,15 @@ def _prelu(inputs: Inputs, attrs: Attrs) -> Any:
     """One slope for each element along an axis, or a choice between two products."""
     x, slope = inputs
     sizes = dims_of(slope)
-    rank = rank_of(x)
+    rank = ex.rank_of(x)
     axes = [axis for axis, size in enumerate(sizes) if getattr(size, "value", 0) != 1]
     if len(axes) < 2:
         axis = rank - len(sizes) + axes[0] if axes else rank - 1
         size = sizes[axes[0]] if axes else 1
-        return relax.op.nn.prelu(x, normalize(relax.op.reshape(slope, (size,))), axis)
-    zero = number(x, 0)
-    steep = normalize(relax.op.multiply(x, slope))
-    return relax.op.where(normalize(relax.op.less(x, zero)), steep, x)
+        return relax.op.nn.prelu(x, ex.normalize(relax.op.reshape(slope, (size,))), axis)
+    zero = ex.number(x, 0)
+    steep = ex.normalize(relax.op.multiply(x, slope))
+    return relax.op.where(ex.normalize(relax.op.less(x, zero)), steep, x)
 
 
 @operator("Gelu")
@@ -81,10 +72,10 @@ def _mish(inputs: Inputs, attrs: Attrs) -> Any:
     From x = 20 on it is 1 in float32 (2 / w is below 2^-24 from x = 9 on).
     """
     x = inputs[0]
-    if dtype_of(x) != "float32":
+    if ex.dtype_of(x) != "float32":
         return relax.op.multiply(x, relax.op.tanh(relax.op.nn.softplus(x)))
-    two = number(x, 2)
-    e = relax.op.exp(relax.op.minimum(x, number(x, _MISH_END)))
+    two = ex.number(x, 2)
+    e = relax.op.exp(relax.op.minimum(x, ex.number(x, _MISH_END)))
     w = relax.op.multiply(e, relax.op.add(e, two))
     return relax.op.multiply(x, relax.op.divide(w, relax.op.add(w, two)))
 
@@ -93,7 +84,7 @@ def _mish(inputs: Inputs, attrs: Attrs) -> Any:
 def _celu(inputs: Inputs, attrs: Attrs) -> Any:
     """Where(x < 0, alpha * (exp(x / alpha) - 1), x)"""
     x, alpha = inputs[0], attrs.get("alpha", 1.0)
-    return _exponential(x, x if alpha == 1 else relax.op.divide(x, number(x, alpha)), alpha)
+    return _exponential(x, x if alpha == 1 else relax.op.divide(x, ex.number(x, alpha)), alpha)
 
 
 @operator("Elu")
@@ -106,32 +97,32 @@ def _elu(inputs: Inputs, attrs: Attrs) -> Any:
 def _selu(inputs: Inputs, attrs: Attrs) -> Any:
     x = inputs[0]
     value = _exponential(x, x, attrs.get("alpha", _SELU_ALPHA))
-    return relax.op.multiply(value, number(x, attrs.get("gamma", _SELU_GAMMA)))
+    return relax.op.multiply(value, ex.number(x, attrs.get("gamma", _SELU_GAMMA)))
 
 
 def _exponential(x: Expr, inner: Expr, alpha: float) -> Expr:
     """Positive x stay as they are, and NaN too."""
-    below = relax.op.subtract(relax.op.exp(inner), number(x, 1))
+    below = relax.op.subtract(relax.op.exp(inner), ex.number(x, 1))
     if alpha != 1:
-        below = relax.op.multiply(below, number(x, alpha))
-    return relax.op.where(relax.op.less(x, number(x, 0)), below, x)
+        below = relax.op.multiply(below, ex.number(x, alpha))
+    return relax.op.where(relax.op.less(x, ex.number(x, 0)), below, x)
 
 
 @operator("ThresholdedRelu")
 def _thresholded_relu(inputs: Inputs, attrs: Attrs) -> Any:
     x = inputs[0]
-    above = relax.op.greater(x, number(x, attrs.get("alpha", 1.0)))
-    return relax.op.where(above, x, number(x, 0))
+    above = relax.op.greater(x, ex.number(x, attrs.get("alpha", 1.0)))
+    return relax.op.where(above, x, ex.number(x, 0))
 
 
 @operator("Shrink")
 def _shrink(inputs: Inputs, attrs: Attrs) -> Any:
     """Where(x < -lambd, x + bias, Where(x > lambd, x - bias, 0))"""
     x, limit = inputs[0], attrs.get("lambd", 0.5)
-    bias, zero = number(x, attrs.get("bias", 0.0)), number(x, 0)
-    above = relax.op.greater(x, number(x, limit))
+    bias, zero = ex.number(x, attrs.get("bias", 0.0)), ex.number(x, 0)
+    above = relax.op.greater(x, ex.number(x, limit))
     upper = relax.op.where(above, relax.op.subtract(x, bias), zero)
-    below = relax.op.less(x, number(x, -limit))
+    below = relax.op.less(x, ex.number(x, -limit))
     return relax.op.where(below, relax.op.add(x, bias), upper)
 
 
@@ -147,8 +138,8 @@ def _hard_swish(inputs: Inputs, attrs: Attrs) -> Any:
 
 def _line(x: Expr, slope: float, start: float) -> Expr:
     """slope * x + start from 0 to 1, in operators that fold into a convolution before it."""
-    line = relax.op.add(relax.op.multiply(x, number(x, slope)), number(x, start))
-    return apply("Clip", normalize(line), min=0.0, max=1.0)
+    line = relax.op.add(relax.op.multiply(x, ex.number(x, slope)), ex.number(x, start))
+    return apply("Clip", ex.normalize(line), min=0.0, max=1.0)
 
 
 # ONNX Runtime's: Gelu has the meaning of the standard one.
@@ -172,7 +163,7 @@ def _biased(inputs: Inputs) -> Expr:
 def _quick_gelu(inputs: Inputs, attrs: Attrs) -> Any:
     """x * sigmoid(alpha * x)"""
     x = inputs[0]
-    gate = relax.op.sigmoid(relax.op.multiply(x, number(x, attrs.get("alpha", _QUICK_ALPHA))))
+    gate = relax.op.sigmoid(relax.op.multiply(x, ex.number(x, attrs.get("alpha", _QUICK_ALPHA))))
     return relax.op.multiply(x, gate)
 
 
@@ -180,7 +171,7 @@ def _along_axis(made: Callable[[Expr, int], Expr]) -> Converter:
     """Along an axis; before opset 13 along all axes from one on, as one."""
 
     def convert(inputs: Inputs, attrs: Attrs) -> Any:
-        x, rank = inputs[0], rank_of(inputs[0])
+        x, rank = inputs[0], ex.rank_of(inputs[0])
         if attrs.get(OPSET, SOFTMAX_ALONG_AXIS) >= SOFTMAX_ALONG_AXIS:
             return made(x, attrs.get("axis", -1))
         axis = attrs.get("axis", 1)
@@ -191,7 +182,7 @@ def _along_axis(made: Callable[[Expr, int], Expr]) -> Converter:
         dims = dims_of(x)
         axis %= rank
         rows = reshaped_to(x, [*dims[:axis], product(dims[axis:])])
-        return reshaped_to(normalize(made(rows, -1)), dims)
+        return reshaped_to(ex.normalize(made(rows, -1)), dims)
 
     return convert
 
@@ -200,11 +191,11 @@ def _hardmax(x: Expr, axis: int) -> Expr:
     """argmax(x, 1): [n, 1] == arange(m); of equal elements the first one is chosen."""
     dims = dims_of(x)
     axis %= len(dims)
-    first = normalize(relax.op.argmax(x, axis, keepdims=True))
+    first = ex.normalize(relax.op.argmax(x, axis, keepdims=True))
     places = relax.op.arange(0, dims[axis], 1, "int32")
     column = relax.ShapeExpr([dims[axis], *[1] * (len(dims) - 1 - axis)])
-    chosen = relax.op.equal(cast(first, "int32"), relax.op.reshape(places, column))
-    return relax.op.astype(chosen, dtype_of(x))
+    chosen = relax.op.equal(ex.cast(first, "int32"), relax.op.reshape(places, column))
+    return relax.op.astype(chosen, ex.dtype_of(x))
 
 
 operator("Hardmax")(_along_axis(_hardmax))

@@ -9,20 +9,8 @@ from typing import Any
 import numpy as np
 from tvm import relax
 
-from ...expressions import (
-    OPSET,
-    OUTPUTS,
-    Attrs,
-    Converter,
-    Expr,
-    Inputs,
-    constant,
-    dtype_of,
-    literal,
-    normalize,
-    number,
-    static_dims,
-)
+from ... import expressions as ex
+from ...expressions import OPSET, OUTPUTS, Attrs, Converter, Expr, Inputs
 from ..graph.requests import broadcast
 from ..graph.sizes import dims_of
 from ..operators import operator
@@ -101,14 +89,14 @@ def unchanged(name: str, inputs: Inputs) -> Expr | None:
     left, right = inputs
     pairs = [(left, right), (right, left)] if name in _COMMUTATIVE else [(left, right)]
     for value, other in pairs if name in _NEUTRAL else ():
-        array, shape = constant(other), static_dims(value)
-        if array is None or shape is None or constant(value) is not None or not array.size:
+        array, shape = ex.constant(other), ex.static_dims(value)
+        if array is None or shape is None or ex.constant(value) is not None or not array.size:
             continue
         if array.flat[0] != _NEUTRAL[name] or not np.all(array == _NEUTRAL[name]):
             continue
         aligned = shape[len(shape) - array.ndim :]
         if (
-            dtype_of(value) == dtype_of(other)
+            ex.dtype_of(value) == ex.dtype_of(other)
             and array.ndim <= len(shape)
             and all(one in (1, full) for one, full in zip(array.shape, aligned, strict=True))
         ):
@@ -118,7 +106,7 @@ def unchanged(name: str, inputs: Inputs) -> Expr | None:
 
 @operator("Div")
 def _divide(inputs: Inputs, attrs: Attrs) -> Any:
-    divisor = constant(inputs[1])
+    divisor = ex.constant(inputs[1])
     if divisor is not None and divisor.dtype.kind in "iu" and not divisor.all():
         raise ValueError("integers are divided by 0")
     same = unchanged("Div", inputs)
@@ -139,13 +127,13 @@ def _identity(inputs: Inputs, attrs: Attrs) -> Any:
 @operator("Dropout")
 def _dropout(inputs: Inputs, attrs: Attrs) -> Any:
     """The input, as of inference, and a mask that keeps everything."""
-    x, (ratio, training) = inputs[0], (constant(inputs[place]) for place in (1, 2))
+    x, (ratio, training) = inputs[0], (ex.constant(inputs[place]) for place in (1, 2))
     trains = inputs[2] is not None and (training is None or training.any())
     if trains and (ratio is None or ratio.any()):
         raise ValueError("it is or may be in training mode; export it for inference")
     if not any(attrs[OUTPUTS][1:]):
         return x
-    one = literal(np.array(True)) if attrs[OPSET] >= DROPOUT_MASK_OF_BOOL else number(x, 1)
+    one = ex.literal(np.array(True)) if attrs[OPSET] >= DROPOUT_MASK_OF_BOOL else ex.number(x, 1)
     return relax.Tuple([x, broadcast(one, dims_of(x))])
 
 
@@ -155,16 +143,16 @@ def _reciprocal(inputs: Inputs, attrs: Attrs) -> Any:
 
 
 def _one(x: Expr) -> Expr:
-    return number(x, 1)
+    return ex.number(x, 1)
 
 
 @operator("Clip")
 def _clip(inputs: Inputs, attrs: Attrs) -> Any:
-    dtype = dtype_of(inputs[0])
+    dtype = ex.dtype_of(inputs[0])
     bounds = []
     for position, name in ((1, "min"), (2, "max")):
         given = inputs[position] if position < len(inputs) else None
-        bound = attrs.get(name) if given is None else constant(given)
+        bound = attrs.get(name) if given is None else ex.constant(given)
         if given is not None and bound is None:
             return _clip_to(inputs)
         bounds.append(None if bound is None or np.isnan(bound) else np.asarray(bound).item())
@@ -175,31 +163,31 @@ def _clip(inputs: Inputs, attrs: Attrs) -> Any:
         return relax.op.clip(inputs[0], relax.prim_value(low), relax.prim_value(high))
     value = inputs[0]
     if low is not None:
-        value = normalize(relax.op.maximum(value, literal(np.array(low, dtype))))
+        value = ex.normalize(relax.op.maximum(value, ex.literal(np.array(low, dtype))))
     if high is not None:
-        value = normalize(relax.op.minimum(value, literal(np.array(high, dtype))))
+        value = ex.normalize(relax.op.minimum(value, ex.literal(np.array(high, dtype))))
     return value
 
 
 def _clip_to(inputs: Sequence[Any]) -> Any:
     """Bounds that are computed; one that is NaN bounds nothing."""
-    value, dtype = inputs[0], dtype_of(inputs[0])
+    value, dtype = inputs[0], ex.dtype_of(inputs[0])
     for bound, limit, open_end in zip(
         inputs[1:3], (relax.op.maximum, relax.op.minimum), (-np.inf, np.inf), strict=False
     ):
         if bound is None:
             continue
         if "float" in dtype:
-            free = literal(np.array(open_end, dtype))
-            missing = normalize(relax.op.isnan(bound))
-            bound = normalize(relax.op.where(missing, free, bound))
-        value = normalize(limit(value, bound))
+            free = ex.literal(np.array(open_end, dtype))
+            missing = ex.normalize(relax.op.isnan(bound))
+            bound = ex.normalize(relax.op.where(missing, free, bound))
+        value = ex.normalize(limit(value, bound))
     return value
 
 
 def _chain(made: Callable[[Expr, Expr], Expr]) -> Converter:
     def convert(inputs: Inputs, attrs: Attrs) -> Any:
-        return functools.reduce(lambda a, b: normalize(made(a, b)), inputs)
+        return functools.reduce(lambda a, b: ex.normalize(made(a, b)), inputs)
 
     return convert
 
@@ -207,7 +195,7 @@ def _chain(made: Callable[[Expr, Expr], Expr]) -> Converter:
 @operator("Mean")
 def _mean(inputs: Inputs, attrs: Attrs) -> Any:
     total = _chain(relax.op.add)(inputs, attrs)
-    return relax.op.divide(total, literal(np.array(len(inputs), dtype_of(inputs[0]))))
+    return relax.op.divide(total, ex.literal(np.array(len(inputs), ex.dtype_of(inputs[0]))))
 
 
 for _name, _one_operand in _UNARY.items():

@@ -22,18 +22,8 @@ import numpy as np
 from onnx import TensorProto, helper
 from tvm import relax
 
-from ...expressions import (
-    Attrs,
-    Expr,
-    Inputs,
-    cast,
-    constant,
-    dtype_of,
-    literal,
-    normalize,
-    number,
-    rank_of,
-)
+from ... import expressions as ex
+from ...expressions import Attrs, Expr, Inputs
 from ..apply import apply
 from ..graph.graph import OWN_DOMAIN
 from ..graph.requests import broadcast, check, expect_shape, sizes_text, viewed
@@ -77,15 +67,15 @@ def attend(q: Expr, k: Expr, v: Expr, scores: Scores, wide: str = "float32") -> 
     """
     product = _products(q, k, wide)
     scale = _scale(q) if scores.scale is None else scores.scale
-    scaled = capped = product if scale == 1.0 else apply("Mul", product, number(product, scale))
+    scaled = capped = product if scale == 1.0 else apply("Mul", product, ex.number(product, scale))
     if scores.softcap:
-        bent = apply("Tanh", apply("Mul", product, number(product, scale / scores.softcap)))
-        capped = apply("Mul", bent, number(product, scores.softcap))
+        bent = apply("Tanh", apply("Mul", product, ex.number(product, scale / scores.softcap)))
+        capped = apply("Mul", bent, ex.number(product, scores.softcap))
     masked = capped
     for mask in scores.added:
-        masked = apply("Add", masked, cast(mask, wide))
+        masked = apply("Add", masked, ex.cast(mask, wide))
     for seen in scores.seen:
-        masked = apply("Where", seen, masked, number(product, -np.inf))
+        masked = apply("Where", seen, masked, ex.number(product, -np.inf))
     if scores.sink is None:
         shares = apply("Softmax", masked, axis=3)
     else:
@@ -93,17 +83,17 @@ def attend(q: Expr, k: Expr, v: Expr, scores: Scores, wide: str = "float32") -> 
         sink = viewed(scores.sink, *plain_dims(scores.sink), 1, 1)
         column = broadcast(sink, [index(0) + size for size in (*sizes, 1)])
         shares = apply("Softmax", apply("Concat", masked, column, axis=3), axis=3)
-        shares = apply("Slice", shares, *(literal(np.array([each])) for each in (0, -1, 3)))
-    return [cast(_mixed(shares, v), dtype_of(q)), scaled, capped, masked, shares]
+        shares = apply("Slice", shares, *(ex.literal(np.array([each])) for each in (0, -1, 3)))
+    return [ex.cast(_mixed(shares, v), ex.dtype_of(q)), scaled, capped, masked, shares]
 
 
 def _products(q: Expr, k: Expr, wide: str) -> Expr:
     k = _repeated(k, plain_dims(q)[1])
-    return cast(apply("MatMul", q, apply("Transpose", k, perm=[0, 1, 3, 2])), wide)
+    return ex.cast(apply("MatMul", q, apply("Transpose", k, perm=[0, 1, 3, 2])), wide)
 
 
 def _mixed(shares: Expr, v: Expr) -> Expr:
-    return apply("MatMul", cast(shares, dtype_of(v)), _repeated(v, plain_dims(shares)[1]))
+    return apply("MatMul", ex.cast(shares, ex.dtype_of(v)), _repeated(v, plain_dims(shares)[1]))
 
 
 def _scale(q: Expr) -> float:
@@ -151,7 +141,7 @@ def appended(k: Expr, v: Expr, past: Sequence[Expr | None]) -> tuple[Expr, Expr,
         return k, v, 0
     if past_key is None or past_value is None:
         raise ValueError("it has only one of past_key and past_value")
-    before = plain_dims(past_key)[2] if rank_of(past_key) == 4 else 0
+    before = plain_dims(past_key)[2] if ex.rank_of(past_key) == 4 else 0
     both = []
     for what, old, new in (("past_key", past_key, k), ("past_value", past_value, v)):
         batch, heads, _, size = plain_dims(new)
@@ -168,25 +158,25 @@ def keys_up_to(rows: Size, columns: Size, last: Size) -> list[Expr]:
     """The mask of queries i that see keys j <= i + `last`: 0, else -inf; none if they see all."""
     if isinstance(last, int) and isinstance(columns, int) and last >= columns - 1:
         return []
-    return [normalize(relax.op.triu(filled(-np.inf, rows, columns), last + 1))]
+    return [ex.normalize(relax.op.triu(filled(-np.inf, rows, columns), last + 1))]
 
 
 def keys_from(rows: Size, columns: Size, first: Size) -> list[Expr]:
     """The mask of queries i that see keys j >= i + `first`; none if they see all."""
     if isinstance(first, int) and isinstance(rows, int) and rows - 1 + first <= 0:
         return []
-    return [normalize(relax.op.tril(filled(-np.inf, rows, columns), first - 1))]
+    return [ex.normalize(relax.op.tril(filled(-np.inf, rows, columns), first - 1))]
 
 
 def filled(value: float, *sizes: Size) -> Expr:
     """float32 numbers; TVM 0.27 cannot lower R.full of infinities."""
-    return broadcast(literal(np.array(value, np.float32)), [index(0) + size for size in sizes])
+    return broadcast(ex.literal(np.array(value, np.float32)), [index(0) + size for size in sizes])
 
 
 @operator("Attention")
 def _attention(inputs: Inputs, attrs: Attrs) -> Any:
     """Rows that see no key are 0, where the softmax makes NaN."""
-    joined, dtype = rank_of(inputs[0]) == 3, dtype_of(inputs[0])
+    joined, dtype = ex.rank_of(inputs[0]) == 3, ex.dtype_of(inputs[0])
     wide = _type_of_scores(dtype, attrs)
     q, k, v = _heads(inputs, attrs)
     k, v, before = appended(k, v, (inputs[4], inputs[5]))
@@ -196,8 +186,8 @@ def _attention(inputs: Inputs, attrs: Attrs) -> Any:
     mask, lengths, triangles = inputs[3], inputs[6], list[Expr]()
     seen, added = list[Expr](), list[Expr]()
     if mask is not None:
-        mask = _as_long_as(mask if dtype_of(mask) == "bool" else cast(mask, wide), keys)
-        (seen if dtype_of(mask) == "bool" else added).append(mask)
+        mask = _as_long_as(mask if ex.dtype_of(mask) == "bool" else ex.cast(mask, wide), keys)
+        (seen if ex.dtype_of(mask) == "bool" else added).append(mask)
     if lengths is not None:
         seen += _within(viewed(lengths, plain_dims(q)[0], 1, 1, 1), queries, keys, behind, ahead)
     else:
@@ -207,11 +197,11 @@ def _attention(inputs: Inputs, attrs: Attrs) -> Any:
     result, *steps, shares = attend(q, k, v, scores, wide)
     rows = _seeing_rows(mask, queries, keys, before, behind, ahead) if lengths is None else None
     if rows is None or not rows.all():
-        some = _see_something(seen, added, triangles) if rows is None else literal(rows)
-        result = apply("Where", some, result, number(result, 0))
-        shares = apply("Where", some, shares, number(shares, 0))
+        some = _see_something(seen, added, triangles) if rows is None else ex.literal(rows)
+        result = apply("Where", some, result, ex.number(result, 0))
+        shares = apply("Where", some, shares, ex.number(shares, 0))
     shown = [*steps, shares][attrs.get("qk_matmul_output_mode", 0)]
-    return relax.Tuple([join_heads(result) if joined else result, k, v, cast(shown, dtype)])
+    return relax.Tuple([join_heads(result) if joined else result, k, v, ex.cast(shown, dtype)])
 
 
 def _type_of_scores(dtype: str, attrs: Attrs) -> str:
@@ -226,7 +216,7 @@ def _type_of_scores(dtype: str, attrs: Attrs) -> str:
 def _heads(inputs: Inputs, attrs: Attrs) -> Sequence[Expr]:
     """q, k and v as heads."""
     values = inputs[:3]
-    ranks = [rank_of(each) for each in values]
+    ranks = [ex.rank_of(each) for each in values]
     names = ("q_num_heads", "kv_num_heads", "kv_num_heads")
     counts = [int(attrs.get(name) or 0) for name in names]
     if ranks == [3, 3, 3] and all(counts):
@@ -248,7 +238,7 @@ def _as_long_as(mask: Expr, keys: Size) -> Expr:
         return mask
     misfit = f"attn_mask has the shape {sizes_text([*sizes, length])}; there are {keys} keys"
     check(index(0) + keys >= length, misfit)
-    end = number(mask, 0 if dtype_of(mask) == "bool" else -np.inf)
+    end = ex.number(mask, 0 if ex.dtype_of(mask) == "bool" else -np.inf)
     tail = broadcast(end, [index(0) + size for size in (*sizes, plus(keys, -length))])
     return apply("Concat", mask, tail, axis=len(sizes))
 
@@ -258,16 +248,16 @@ def _within(lengths: Expr, queries: Size, keys: Size, behind: int, ahead: int) -
 
     The last query is the last token of its sequence.
     """
-    count = cast(lengths, "int64")
+    count = ex.cast(lengths, "int64")
     places = viewed(counted(keys), 1, 1, 1, keys)
     rows = viewed(counted(queries, 1), 1, 1, queries, 1)
     first = apply("Add", apply("Sub", count, vector_of(queries)), rows)  # behind each query
     seen = [apply("Less", places, count)] if ahead else []
     if ahead >= 0:
-        end = apply("Add", first, literal(np.array(ahead))) if ahead else first
+        end = apply("Add", first, ex.literal(np.array(ahead))) if ahead else first
         seen.append(apply("Less", places, end))
     if behind >= 0:
-        start = apply("Sub", first, literal(np.array(behind + 1)))
+        start = apply("Sub", first, ex.literal(np.array(behind + 1)))
         seen.append(apply("Not", apply("Less", places, start)))
     return seen
 
@@ -280,7 +270,7 @@ def _seeing_rows(
         return np.array(True)
     if not (isinstance(queries, int) and isinstance(keys, int) and isinstance(before, int)):
         return None
-    array = np.ones(keys, np.bool_) if mask is None else constant(mask)
+    array = np.ones(keys, np.bool_) if mask is None else ex.constant(mask)
     if array is None:
         return None
     seen = array if array.dtype == np.bool_ else array.astype(np.float32) > -np.inf
@@ -297,12 +287,12 @@ def _see_something(seen: Sequence[Expr], added: Sequence[Expr], triangles: Seque
     In numbers above -inf: an imported module may be compiled by TVM alone, to which no maximum is
     less than the least finite number.
     """
-    value, zero = (literal(np.array(each, np.float32)) for each in (1, 0))
-    for mask in [*seen, *(apply("Greater", mask, number(mask, -np.inf)) for mask in added)]:
+    value, zero = (ex.literal(np.array(each, np.float32)) for each in (1, 0))
+    for mask in [*seen, *(apply("Greater", mask, ex.number(mask, -np.inf)) for mask in added)]:
         value = apply("Where", mask, value, zero)
     for mask in triangles:
         value = apply("Add", value, mask)
-    return apply("Greater", apply("ReduceMax", value, literal(np.array([-1])), keepdims=1), zero)
+    return apply("Greater", apply("ReduceMax", value, ex.literal(np.array([-1])), keepdims=1), zero)
 
 
 # FlexAttention, whose scores and shares bodies change (rewrites/loop.py), in two parts.
@@ -311,8 +301,8 @@ def _see_something(seen: Sequence[Expr], added: Sequence[Expr], triangles: Seque
 @operator("FlexScores", domain=OWN_DOMAIN)
 def _flex_scores(inputs: Inputs, attrs: Attrs) -> Any:
     q, k, _ = _heads(inputs, {})
-    product = _products(q, k, _type_of_scores(dtype_of(q), attrs))
-    return apply("Mul", product, number(product, attrs.get("scale", _scale(q))))
+    product = _products(q, k, _type_of_scores(ex.dtype_of(q), attrs))
+    return apply("Mul", product, ex.number(product, attrs.get("scale", _scale(q))))
 
 
 @operator("FlexMix", domain=OWN_DOMAIN)

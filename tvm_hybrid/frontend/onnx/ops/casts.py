@@ -14,18 +14,8 @@ from typing import Any
 from onnx import TensorProto, helper
 from tvm import relax, te, tirx
 
-from ...expressions import (
-    NARROW_INPUTS,
-    Attrs,
-    Expr,
-    Inputs,
-    cast,
-    constant,
-    emit_te,
-    literal,
-    normalize,
-    number,
-)
+from ... import expressions as ex
+from ...expressions import NARROW_INPUTS, Attrs, Expr, Inputs
 from ..apply import apply
 from ..graph.narrow_types import (
     FLOATS,
@@ -50,7 +40,7 @@ def _cast(inputs: Inputs, attrs: Attrs) -> Any:
         return encoded(x, target, attrs)
     if target in INTEGERS:
         x, (low, high) = apply("Cast", x, to=TensorProto.INT32), INTEGERS[target]
-        first, count = number(x, low), number(x, high - low + 1)
+        first, count = ex.number(x, low), ex.number(x, high - low + 1)
         x = apply("Add", apply("Mod", apply("Sub", x, first), count), first)
     return relax.op.astype(x, dtype_named(stored_type(target)))
 
@@ -62,20 +52,20 @@ def dtype_named(elem_type: int) -> str:
 
 def decoded(codes: Expr, elem_type: int) -> Expr:
     """A narrow float as float32."""
-    array = constant(codes)
+    array = ex.constant(codes)
     if array is not None:
-        return literal(decode(array, elem_type))
-    index = normalize(relax.op.astype(codes, "int32"))
-    return normalize(relax.op.take(literal(decoding_table(elem_type)), index, 0, mode="clip"))
+        return ex.literal(decode(array, elem_type))
+    index = ex.normalize(relax.op.astype(codes, "int32"))
+    return ex.normalize(relax.op.take(ex.literal(decoding_table(elem_type)), index, 0, mode="clip"))
 
 
 def encoded(value: Expr, elem_type: int, attrs: Attrs) -> Expr:
     """A value of any type as a narrow float, by the attributes saturate and round_mode."""
     form = bool(attrs.get("saturate", 1)), attrs.get("round_mode", "up")
-    value = cast(value, "float32")
-    array = constant(value)
+    value = ex.cast(value, "float32")
+    array = ex.constant(value)
     if array is not None:
-        return literal(encode(array, elem_type, *form))
+        return ex.literal(encode(array, elem_type, *form))
 
     def compute(values: te.Tensor, table: te.Tensor) -> te.Tensor:
         def element(*position: Expr) -> Expr:
@@ -86,5 +76,5 @@ def encoded(value: Expr, elem_type: int, attrs: Attrs) -> Expr:
 
         return te.compute(values.shape, element, name="encode")
 
-    table = literal(encoding_table(elem_type, *form))
-    return emit_te(compute, value, table, primfunc_name_hint="encode_float")
+    table = ex.literal(encoding_table(elem_type, *form))
+    return ex.emit_te(compute, value, table, primfunc_name_hint="encode_float")

@@ -25,32 +25,14 @@ from tvm import relax, te, tirx
 
 from relay_passes.lower.caches import ROW_UPDATE
 
-from ...expressions import (
-    OUTPUTS,
-    Attrs,
-    Expr,
-    Inputs,
-    cast,
-    emit,
-    emit_te,
-    literal,
-    rank_of,
-)
+from ... import expressions as ex
+from ...expressions import OUTPUTS, Attrs, Expr, Inputs
 from ..apply import apply
 from ..graph.elements import known_elements
 from ..graph.graph import CONTRIB_DOMAIN
+from ..graph.kernels import size_in
 from ..graph.requests import check_equal, differ, expect_shape, sizes_text, viewed
-from ..graph.sizes import (
-    counted,
-    dims_of,
-    holds,
-    index,
-    plain_dims,
-    plus,
-    simplified,
-    size_in,
-    vector_of,
-)
+from ..graph.sizes import counted, dims_of, holds, index, plain_dims, plus, simplified, vector_of
 from ..operators import operator
 from . import attention
 from .attention import Scores, Size
@@ -91,7 +73,7 @@ def _refuse_inputs(inputs: Inputs, named: dict[int, str]) -> None:
 def _heads(inputs: Inputs, heads: int) -> list[Expr]:
     """q, k and v with their biases."""
     given = [inputs[place] for place in range(3)]
-    ranks = tuple(0 if each is None else rank_of(each) for each in given)
+    ranks = tuple(0 if each is None else ex.rank_of(each) for each in given)
     if ranks == (5, 0, 0):
         rows = _unpacked(given[0], heads, 3)
     elif ranks == (3, 5, 0):
@@ -132,8 +114,8 @@ def _parts(value: Expr, sizes: Sequence[int], axis: int) -> list[Expr]:
     """Pieces along an axis."""
     check_equal(dims_of(value)[axis], index(sum(sizes)))
     ends = [int(end) for end in np.cumsum(sizes)[:-1]]
-    parts = emit(relax.op.split(value, ends, axis))
-    return [emit(relax.TupleGetItem(parts, place)) for place in range(len(sizes))]
+    parts = ex.emit(relax.op.split(value, ends, axis))
+    return [ex.emit(relax.TupleGetItem(parts, place)) for place in range(len(sizes))]
 
 
 @operator("Attention", domain=CONTRIB_DOMAIN)
@@ -159,7 +141,7 @@ def _of_projection(
 ) -> Expr:
     """q, k and v beside each other in [batch, length, columns]."""
     refuse_attributes(attrs, "do_rotary", "past_present_share_buffer")
-    if rank_of(projected) != 3:
+    if ex.rank_of(projected) != 3:
         raise ValueError(f"it projects to the shape {sizes_text(plain_dims(projected))}")
     columns, heads = _columns(projected), attrs["num_heads"]
     sizes = attrs.get("qkv_hidden_sizes") or [columns // 3] * 3
@@ -172,9 +154,9 @@ def _of_projection(
         if sizes[2] != sizes[1]:
             raise ValueError(f"k and v of {sizes[1:]} columns have no common past")
         batch, _, _, size = plain_dims(k)
-        before = plain_dims(past)[3] if rank_of(past) == 5 else 0
+        before = plain_dims(past)[3] if ex.rank_of(past) == 5 else 0
         expect_shape("past", past, 2, batch, heads, before, size)
-        both = [apply("Gather", past, literal(np.array(place)), axis=0) for place in (0, 1)]
+        both = [apply("Gather", past, ex.literal(np.array(place)), axis=0) for place in (0, 1)]
         k, v, before = attention.appended(k, v, both)
     added = _masks(mask, bias, attrs, q, k, before)
     result = _attended(q, k, v, Scores(_scale(attrs), added=added))
@@ -216,7 +198,7 @@ def _masks(
         causal = apply("Concat", *others, attention.filled(0.0, 1, keys), axis=0)
     if not biases and (not padding or hidden >= _FAR):
         return [*padding, causal]
-    zero, lowest = (literal(np.array(each, np.float32)) for each in (0.0, _LOWEST))
+    zero, lowest = (ex.literal(np.array(each, np.float32)) for each in (0.0, _LOWEST))
     return [apply("Where", apply("Less", causal, zero), lowest, *(padding or [zero])), *biases]
 
 
@@ -245,7 +227,7 @@ def _padding(mask: Expr, batch: Size, queries: Size, keys: Size, hidden: float) 
     else:
         if fits(batch, 1, longest, longest) and not is_short:
             bounds = vector_of(plus(keys, -queries), 0), vector_of(keys, keys)
-            mask = apply("Slice", mask, *bounds, literal(np.array([2, 3])))
+            mask = apply("Slice", mask, *bounds, ex.literal(np.array([2, 3])))
         elif not fits(batch, keys) and not fits(batch, queries, keys):
             forms = ", ".join(map(sizes_text, ((batch,), (batch, keys), (batch, queries, keys))))
             raise ValueError(
@@ -253,16 +235,16 @@ def _padding(mask: Expr, batch: Size, queries: Size, keys: Size, hidden: float) 
                 "(2 * batch,) nor (batch, 1, max, max)"
             )
         rows = 1 if len(shape) == 2 else queries
-        valid = viewed(cast(mask, "int32"), batch, 1, rows, keys)
-        seen = apply("Greater", valid, literal(np.array(0, np.int32)))
-    return apply("Where", seen, *(literal(np.array(each, np.float32)) for each in (0.0, hidden)))
+        valid = viewed(ex.cast(mask, "int32"), batch, 1, rows, keys)
+        seen = apply("Greater", valid, ex.literal(np.array(0, np.int32)))
+    return apply("Where", seen, *(ex.literal(np.array(each, np.float32)) for each in (0.0, hidden)))
 
 
 def _within_lengths(mask: Expr, batch: int, keys: Size) -> Expr:
     """Where the keys of each sequence end, and begin if the mask says so too."""
-    places, (count,) = viewed(cast(counted(keys), "int32"), 1, 1, 1, keys), plain_dims(mask)
+    places, (count,) = viewed(ex.cast(counted(keys), "int32"), 1, 1, 1, keys), plain_dims(mask)
     bounds = [mask] if count == batch else _parts(mask, [batch, count - batch], 0)
-    end, *begin = (cast(each, "int32") for each in bounds)
+    end, *begin = (ex.cast(each, "int32") for each in bounds)
     seen = apply("Less", places, viewed(end, batch, 1, 1, 1))
     if count != 2 * batch:
         return seen
@@ -295,9 +277,9 @@ def _group_query_attention(inputs: Inputs, attrs: Attrs) -> Any:
     sink = inputs[11]
     if sink is not None:
         expect_shape("head_sink", sink, heads)
-        sink = cast(sink, "float32")
+        sink = ex.cast(sink, "float32")
     elif attrs.get("smooth_softmax", 0) > 0:
-        sink = literal(np.array([0.0], np.float32))
+        sink = ex.literal(np.array([0.0], np.float32))
     added, seen = _visible(inputs[10], cache, batch, length, attrs.get("local_window_size", -1))
     scores = Scores(_scale(attrs), attrs.get("softcap", 0.0), added, seen, sink)
     return relax.Tuple([_attended(q, k, v, scores), present_key, present_value])
@@ -309,7 +291,7 @@ def _shared_heads(inputs: Inputs, attrs: Attrs) -> list[Expr]:
     if groups < 1 or heads % groups:
         raise ValueError(f"num_heads {heads} is no multiple of kv_num_heads {groups}")
     rows = [each for each in inputs[:3] if each is not None]
-    if len(rows) == 2 or any(rank_of(each) != 3 for each in rows):
+    if len(rows) == 2 or any(ex.rank_of(each) != 3 for each in rows):
         shapes = ", ".join(sizes_text(plain_dims(each)) for each in rows)
         raise ValueError(f"query, key and value of the shapes {shapes} are not supported")
     batch, length, columns = plain_dims(rows[0])
@@ -344,11 +326,11 @@ class _Cache:
 def _cache_of(inputs: Inputs, batch: Size, length: Size) -> _Cache:
     """The cache of queries of so many sequences and tokens."""
     past: Size = 0
-    if inputs[3] is not None and rank_of(inputs[3]) == 4:
+    if inputs[3] is not None and ex.rank_of(inputs[3]) == 4:
         past = plain_dims(inputs[3])[2]
     known = known_elements(inputs[6])
     if known is None:
-        given = viewed(cast(inputs[6], "int64"), 1)
+        given = viewed(ex.cast(inputs[6], "int64"), 1)
         total = given if past == 0 else apply("Max", vector_of(past), given)
         present = size_in(total)
     else:
@@ -366,12 +348,12 @@ def _cache_of(inputs: Inputs, batch: Size, length: Size) -> _Cache:
         # A buffer that is partly filled gets new keys where seqlens_k says, in place if bound.
         if (batch == 1 and before == past) or not before:
             return _Cache(past, total, present, before)
-    ends = cast(viewed(inputs[5], batch, 1), "int64")
-    start = literal(np.array([1 - length] if isinstance(length, int) else [1]))
+    ends = ex.cast(viewed(inputs[5], batch, 1), "int64")
+    start = ex.literal(np.array([1 - length] if isinstance(length, int) else [1]))
     if not isinstance(length, int):
         start = apply("Sub", start, vector_of(length))
     # Sequences of a prompt may be shorter than its rows: seqlens_k counts their tokens alone.
-    place = apply("Max", apply("Add", ends, start), literal(np.array(0)))
+    place = apply("Max", apply("Add", ends, start), ex.literal(np.array(0)))
     return _Cache(past, present, present, place)
 
 
@@ -418,7 +400,7 @@ def _updated(new: Expr, before: Expr, past: Expr | None, rows: Size) -> Expr:
 
     places = [0, 1, *range(2, 2 + len(given))]
     named = {"primfunc_name_hint": "update_cache", "primfunc_attrs": {ROW_UPDATE: places}}
-    return emit_te(compute, new, before, *given, **named)
+    return ex.emit_te(compute, new, before, *given, **named)
 
 
 def _rotation(inputs: Inputs, cache: _Cache, batch: Size, length: Size) -> list[Expr]:
@@ -453,6 +435,6 @@ def _visible(
     position = apply("Add", viewed(cache.before, batch, 1, 1, 1), rows)
     seen.append(apply("Not", apply("Less", position, keys)))
     if window > 0:
-        first = apply("Add", position, literal(np.array(1 - window)))
+        first = apply("Add", position, ex.literal(np.array(1 - window)))
         seen.append(apply("Not", apply("Less", keys, first)))
     return added, seen

@@ -20,19 +20,8 @@ import numpy as np
 from tvm import relax, te, tirx
 from tvm.relax import op
 
-from ...expressions import (
-    Attrs,
-    Expr,
-    Inputs,
-    cast,
-    dtype_of,
-    emit,
-    emit_te,
-    known_dims,
-    literal,
-    normalize,
-    rank_of,
-)
+from ... import expressions as ex
+from ...expressions import Attrs, Expr, Inputs
 from ..graph.requests import check, check_equal, sizes_text
 from ..graph.sizes import dims_of, index, plain, plain_dims, product, simplified
 from ..operators import operator
@@ -45,14 +34,14 @@ _OUTSIDE = -1.0  # in place of a weight
 @operator("DeformConv")
 def _deform_conv(inputs: Inputs, attrs: Attrs) -> Any:
     """Samples, a product for each group, and the bias."""
-    own = dtype_of(inputs[0])
+    own = ex.dtype_of(inputs[0])
     wide = "float32" if own in ("float16", "bfloat16") else own
-    x, w, offset = (cast(each, wide) for each in list(inputs)[:3])
-    bias, mask = (each if each is None else cast(each, wide) for each in (inputs[3], inputs[4]))
+    x, w, offset = (ex.cast(each, wide) for each in list(inputs)[:3])
+    bias, mask = (each if each is None else ex.cast(each, wide) for each in (inputs[3], inputs[4]))
     form = _form(x, w, attrs)
     _check_sizes([x, w, offset, bias, mask], form)
     batch, outputs = dims_of(offset)[0], dims_of(offset)[2:]
-    channels, weights, groups = plain_dims(x)[1], known_dims(w)[0], form["group"]
+    channels, weights, groups = plain_dims(x)[1], ex.known_dims(w)[0], form["group"]
     taps = math.prod(form["kernel_shape"])
     depth = channels // groups * taps
     columns = _columns(x, offset, mask, form)
@@ -63,12 +52,12 @@ def _deform_conv(inputs: Inputs, attrs: Attrs) -> Any:
         value = op.add(value, op.reshape(bias, (groups, 1, weights // groups)))
     value = op.permute_dims(value, [0, 1, 3, 2])
     value = op.reshape(value, relax.ShapeExpr([batch, index(weights), *outputs]))
-    return cast(normalize(value), own)
+    return ex.cast(ex.normalize(value), own)
 
 
 def _form(x: Expr, w: Expr, attrs: Attrs) -> Attrs:
     """Attributes with their defaults, once these and the channels fit; ValueError if not."""
-    channels, (weights, _, *kernel), rank = plain_dims(x)[1], known_dims(w), rank_of(x) - 2
+    channels, (weights, _, *kernel), rank = plain_dims(x)[1], ex.known_dims(w), ex.rank_of(x) - 2
     if not isinstance(channels, int):
         raise ValueError("the number of its channels must be known")
     form = {
@@ -127,19 +116,19 @@ def _columns(x: Expr, offset: Expr, mask: Expr | None, attrs: Attrs) -> Expr:
     A sample outside is 0, as are the parts of a sample that come from outside.
     """
     (batch, channels, *_), outputs = plain_dims(x), plain_dims(offset)[2:]
-    rank, dtype, groups = rank_of(x) - 2, dtype_of(x), attrs["group"]
+    rank, dtype, groups = ex.rank_of(x) - 2, ex.dtype_of(x), attrs["group"]
     taps, offset_groups = math.prod(attrs["kernel_shape"]), attrs["offset_group"]
     per_group, per_offset = channels // groups, channels // offset_groups
     # So many channels share a group and an offset group.
     unit = math.gcd(per_group, per_offset)
     corners = _corners(offset, plain_dims(x)[2:], attrs)
-    pixels = normalize(relax.op.permute_dims(x, [0, *range(2, rank + 2), 1]))
+    pixels = ex.normalize(relax.op.permute_dims(x, [0, *range(2, rank + 2), 1]))
     flat = (batch, math.prod(plain_dims(x)[2:]), channels)
-    pixels = normalize(relax.op.reshape(pixels, relax.ShapeExpr(flat)))
+    pixels = ex.normalize(relax.op.reshape(pixels, relax.ShapeExpr(flat)))
     masks = []
     if mask is not None:
         shape = relax.ShapeExpr((batch, offset_groups, taps, *outputs))
-        masks = [normalize(relax.op.reshape(mask, shape))]
+        masks = [ex.normalize(relax.op.reshape(mask, shape))]
 
     def compute(pixels: te.Tensor, corners: list[te.Tensor], masks: list[te.Tensor]) -> te.Tensor:
         places, weights = corners[: 2**rank], corners[2**rank :]
@@ -161,7 +150,7 @@ def _columns(x: Expr, offset: Expr, mask: Expr | None, attrs: Attrs) -> Expr:
         shape = (batch, groups, *outputs, taps, per_group // unit, unit)
         return te.compute(shape, element, name="deform_columns")
 
-    columns = emit_te(compute, pixels, corners, masks, primfunc_name_hint="deform_columns")
+    columns = ex.emit_te(compute, pixels, corners, masks, primfunc_name_hint="deform_columns")
     rows = (batch, groups, math.prod(outputs), taps * per_group)
     return relax.op.reshape(columns, relax.ShapeExpr(rows))
 
@@ -173,11 +162,11 @@ def _corners(offset: Expr, extents: Sequence[int | Expr], attrs: Attrs) -> list[
     within the image: TVM drops a bound of an index where a Select implies it, and then reads what
     the Select does not choose.
     """
-    dtype, rank = dtype_of(offset), len(extents)
+    dtype, rank = ex.dtype_of(offset), len(extents)
     batch, _, *outputs = plain_dims(offset)
     taps, groups = math.prod(attrs["kernel_shape"]), attrs["offset_group"]
     shape = relax.ShapeExpr((batch, groups, taps, rank, *outputs))
-    moved = normalize(relax.op.reshape(offset, shape))
+    moved = ex.normalize(relax.op.reshape(offset, shape))
 
     def compute(moved: te.Tensor, starts: te.Tensor, extents: list[Expr]) -> list[te.Tensor]:
         batch, _, _, _, *outputs = plain(moved.shape)
@@ -219,6 +208,6 @@ def _corners(offset: Expr, extents: Sequence[int | Expr], attrs: Attrs) -> list[
     kernel = attrs["kernel_shape"]
     at = np.indices(kernel).reshape(rank, -1)
     first = [at[axis] * attrs["dilations"][axis] - attrs["pads"][axis] for axis in range(rank)]
-    starts = literal(np.stack(first, 1).astype(np.int64))
-    found = emit_te(compute, moved, starts, list(extents), primfunc_name_hint="deform_corners")
-    return [emit(relax.TupleGetItem(found, i)) for i in range(2 ** (rank + 1))]
+    starts = ex.literal(np.stack(first, 1).astype(np.int64))
+    found = ex.emit_te(compute, moved, starts, list(extents), primfunc_name_hint="deform_corners")
+    return [ex.emit(relax.TupleGetItem(found, i)) for i in range(2 ** (rank + 1))]

@@ -8,18 +8,8 @@ import numpy as np
 from onnx import helper
 from tvm import relax, te, tirx
 
-from ...expressions import (
-    Attrs,
-    Expr,
-    Inputs,
-    cast,
-    constant,
-    dtype_of,
-    emit_te,
-    literal,
-    normalize,
-    static_dims,
-)
+from ... import expressions as ex
+from ...expressions import Attrs, Expr, Inputs
 from ..operators import operator
 from .arithmetic import unchanged
 
@@ -36,35 +26,35 @@ from .arithmetic import unchanged
 @operator("BitCast")
 def _bit_cast(inputs: Inputs, attrs: Attrs) -> Any:
     x, target = inputs[0], str(helper.tensor_dtype_to_np_dtype(attrs["to"]))
-    if "bool" in (target, dtype_of(x)):  # whose bytes are 0 and 1
+    if "bool" in (target, ex.dtype_of(x)):  # whose bytes are 0 and 1
         return relax.op.astype(x, target)
 
     def compute(x: te.Tensor) -> te.Tensor:
         return te.compute(x.shape, lambda *place: tirx.reinterpret(target, x[place]))
 
-    return emit_te(compute, x, primfunc_name_hint="bit_cast")
+    return ex.emit_te(compute, x, primfunc_name_hint="bit_cast")
 
 
 @operator("BitShift")
 def _bit_shift(inputs: Inputs, attrs: Attrs) -> Any:
     """A shift by the width or more, or by less than 0, moves all bits out."""
     x, amount = inputs
-    dtype, left = dtype_of(x), attrs["direction"] == "LEFT"
+    dtype, left = ex.dtype_of(x), attrs["direction"] == "LEFT"
     shift = relax.op.left_shift if left else relax.op.right_shift
     bits = np.dtype(dtype).itemsize * 8
-    known = constant(amount)
+    known = ex.constant(amount)
     if known is not None and not ((known < 0) | (known >= bits)).any():
         return shift(x, amount)
 
     def number(value: int) -> Expr:
-        return literal(np.array(value, dtype))
+        return ex.literal(np.array(value, dtype))
 
-    out = normalize(relax.op.greater_equal(amount, number(bits)))
+    out = ex.normalize(relax.op.greater_equal(amount, number(bits)))
     if not dtype.startswith("uint"):
-        below = normalize(relax.op.less(amount, number(0)))
-        out = normalize(relax.op.logical_or(out, below))
-    most = normalize(relax.op.where(out, number(bits - 1), amount))
-    shifted = normalize(shift(x, most))
+        below = ex.normalize(relax.op.less(amount, number(0)))
+        out = ex.normalize(relax.op.logical_or(out, below))
+    most = ex.normalize(relax.op.where(out, number(bits - 1), amount))
+    shifted = ex.normalize(shift(x, most))
     if not left and not dtype.startswith("uint"):
         return shifted  # nothing but the sign is left
     return relax.op.where(out, number(0), shifted)
@@ -73,41 +63,41 @@ def _bit_shift(inputs: Inputs, attrs: Attrs) -> Any:
 @operator("Mod")
 def _mod(inputs: Inputs, attrs: Attrs) -> Any:
     x, divisor = inputs
-    dtype = dtype_of(x)
+    dtype = ex.dtype_of(x)
     if attrs.get("fmod", 0):
         return relax.op.mod(x, divisor)
     if "float" not in dtype:
         return relax.op.floor_mod(x, divisor)
-    zero = literal(np.array(0, dtype))
+    zero = ex.literal(np.array(0, dtype))
 
-    rest = normalize(relax.op.mod(x, divisor))
-    below = normalize(relax.op.less(divisor, zero))
-    differ = normalize(relax.op.logical_xor(normalize(relax.op.less(rest, zero)), below))
-    moved = normalize(relax.op.where(differ, normalize(relax.op.add(rest, divisor)), rest))
-    signed = normalize(relax.op.where(below, literal(np.array(-0.0, dtype)), zero))
-    return relax.op.where(normalize(relax.op.equal(rest, zero)), signed, moved)
+    rest = ex.normalize(relax.op.mod(x, divisor))
+    below = ex.normalize(relax.op.less(divisor, zero))
+    differ = ex.normalize(relax.op.logical_xor(ex.normalize(relax.op.less(rest, zero)), below))
+    moved = ex.normalize(relax.op.where(differ, ex.normalize(relax.op.add(rest, divisor)), rest))
+    signed = ex.normalize(relax.op.where(below, ex.literal(np.array(-0.0, dtype)), zero))
+    return relax.op.where(ex.normalize(relax.op.equal(rest, zero)), signed, moved)
 
 
 @operator("IsInf")
 def _is_inf(inputs: Inputs, attrs: Attrs) -> Any:
     x = inputs[0]
-    dtype = dtype_of(x)
+    dtype = ex.dtype_of(x)
     both = attrs.get("detect_positive", 1), attrs.get("detect_negative", 1)
     if all(both):
         return relax.op.isinf(x)
     if not any(both):
-        never = literal(np.array(False))
-        return relax.op.logical_and(normalize(relax.op.isinf(x)), never)
+        never = ex.literal(np.array(False))
+        return relax.op.logical_and(ex.normalize(relax.op.isinf(x)), never)
     limit = np.inf if both[0] else -np.inf
-    return relax.op.equal(x, literal(np.array(limit, dtype)))
+    return relax.op.equal(x, ex.literal(np.array(limit, dtype)))
 
 
 @operator("Sign")
 def _sign(inputs: Inputs, attrs: Attrs) -> Any:
-    dtype = dtype_of(inputs[0])
+    dtype = ex.dtype_of(inputs[0])
     if not dtype.startswith("uint"):
         return relax.op.sign(inputs[0])
-    return relax.op.minimum(inputs[0], literal(np.array(1, dtype)))
+    return relax.op.minimum(inputs[0], ex.literal(np.array(1, dtype)))
 
 
 # From here on a base of 2 or more leaves 64 bits; others depend on whether the exponent is odd.
@@ -123,21 +113,21 @@ def _pow(inputs: Inputs, attrs: Attrs) -> Any:
     same = unchanged("Pow", inputs)
     if same is not None:
         return same
-    dtype = dtype_of(x)
-    known = constant(exponent)
+    dtype = ex.dtype_of(x)
+    known = ex.constant(exponent)
     if known is not None and known.size == 1 and known.item() == 2:
-        dims = static_dims(x)
+        dims = ex.static_dims(x)
         if dims is not None and known.ndim <= len(dims):
             return relax.op.multiply(x, x)
-    if not _is_float(dtype) and not _is_float(dtype_of(exponent)):
+    if not _is_float(dtype) and not _is_float(ex.dtype_of(exponent)):
         return integer_power(x, exponent)
-    if dtype == dtype_of(exponent) != "bfloat16":
+    if dtype == ex.dtype_of(exponent) != "bfloat16":
         return relax.op.power(x, exponent)
     computed = "float64"
     if dtype in _EXACT_IN_FLOAT32 and _fits_float32(exponent):
         computed = "float32"
-    power = relax.op.power(cast(x, computed), cast(exponent, computed))
-    return cast(normalize(power), dtype)
+    power = relax.op.power(ex.cast(x, computed), ex.cast(exponent, computed))
+    return ex.cast(ex.normalize(power), dtype)
 
 
 def _is_float(dtype: str) -> bool:
@@ -146,9 +136,9 @@ def _is_float(dtype: str) -> bool:
 
 def _fits_float32(value: Expr) -> bool:
     """Whether float32 holds a value exactly."""
-    if dtype_of(value) in _EXACT_IN_FLOAT32:
+    if ex.dtype_of(value) in _EXACT_IN_FLOAT32:
         return True
-    known = constant(value)
+    known = ex.constant(value)
     return known is not None and bool(
         ((known >= -_LARGEST_EXACT) & (known <= _LARGEST_EXACT) & (known == np.trunc(known))).all()
     )
@@ -169,30 +159,30 @@ def integer_power(x: Expr, exponent: Expr) -> Expr:
 
     More than the type holds is lost as in a product; a negative power of 0 is 0.
     """
-    dtype, kind = dtype_of(x), dtype_of(exponent)
+    dtype, kind = ex.dtype_of(x), ex.dtype_of(exponent)
 
     def number(value: int, dtype: str) -> Expr:
-        return literal(np.array(value, dtype))
+        return ex.literal(np.array(value, dtype))
 
-    odd = normalize(relax.op.bitwise_and(exponent, number(1, kind)))
-    above = normalize(relax.op.greater_equal(exponent, number(_MOST, kind)))
-    least = normalize(relax.op.add(odd, number(_MOST, kind)))
-    bits = cast(normalize(relax.op.where(above, least, exponent)), "int32")
+    odd = ex.normalize(relax.op.bitwise_and(exponent, number(1, kind)))
+    above = ex.normalize(relax.op.greater_equal(exponent, number(_MOST, kind)))
+    least = ex.normalize(relax.op.add(odd, number(_MOST, kind)))
+    bits = ex.cast(ex.normalize(relax.op.where(above, least, exponent)), "int32")
     power, square = number(1, dtype), x
     for bit in range((_MOST + 1).bit_length()):
-        one = normalize(relax.op.bitwise_and(bits, number(1 << bit, "int32")))
-        chosen = normalize(relax.op.not_equal(one, number(0, "int32")))
-        power = normalize(
-            relax.op.where(chosen, normalize(relax.op.multiply(power, square)), power)
+        one = ex.normalize(relax.op.bitwise_and(bits, number(1 << bit, "int32")))
+        chosen = ex.normalize(relax.op.not_equal(one, number(0, "int32")))
+        power = ex.normalize(
+            relax.op.where(chosen, ex.normalize(relax.op.multiply(power, square)), power)
         )
-        square = normalize(relax.op.multiply(square, square))
+        square = ex.normalize(relax.op.multiply(square, square))
     if kind.startswith("uint"):
         return power
     # 1 / x ** n is 0 but for x of 1 and -1.
-    units = [normalize(relax.op.equal(x, number(unit, dtype))) for unit in (1, -1)]
-    unit = normalize(relax.op.logical_or(*units))
-    is_odd = normalize(relax.op.not_equal(odd, number(0, kind)))
-    signed = normalize(relax.op.where(is_odd, x, number(1, dtype)))
-    inverse = normalize(relax.op.where(unit, signed, number(0, dtype)))
-    negative = normalize(relax.op.less(exponent, number(0, kind)))
+    units = [ex.normalize(relax.op.equal(x, number(unit, dtype))) for unit in (1, -1)]
+    unit = ex.normalize(relax.op.logical_or(*units))
+    is_odd = ex.normalize(relax.op.not_equal(odd, number(0, kind)))
+    signed = ex.normalize(relax.op.where(is_odd, x, number(1, dtype)))
+    inverse = ex.normalize(relax.op.where(unit, signed, number(0, dtype)))
+    negative = ex.normalize(relax.op.less(exponent, number(0, kind)))
     return relax.op.where(negative, inverse, power)

@@ -18,19 +18,8 @@ from typing import Any
 import numpy as np
 from tvm import relax, te, tirx
 
-from ...expressions import (
-    OPSET,
-    Attrs,
-    Expr,
-    Inputs,
-    cast,
-    constant,
-    dtype_of,
-    emit_te,
-    known_dims,
-    literal,
-    normalize,
-)
+from ... import expressions as ex
+from ...expressions import OPSET, Attrs, Expr, Inputs
 from ..apply import apply
 from ..graph.requests import check, requested_sizes
 from ..graph.sizes import INDEX, index, plain, plain_dims, same_size, simplified
@@ -65,11 +54,11 @@ def _dft(inputs: Inputs, attrs: Attrs) -> Any:
     read = simplified(te.min(index(extent), index(most)))
     if not same_size(read, index(extent)):
         part = relax.op.strided_slice(x, [axis], [index(0)], [read], assume_inbound=True)
-        x = normalize(part)
+        x = ex.normalize(part)
     order = [*(place for place in range(rank - 1) if place != axis), axis, rank - 1]
     if order == list(range(rank)):
         return _transformed(form, x)
-    product = _transformed(form, normalize(relax.op.permute_dims(x, order)))
+    product = _transformed(form, ex.normalize(relax.op.permute_dims(x, order)))
     return relax.op.permute_dims(product, [order.index(place) for place in range(rank)])
 
 
@@ -80,26 +69,26 @@ def _stft(inputs: Inputs, attrs: Attrs) -> Any:
     batch, samples, *last = plain_dims(x)
     parts = _parts(*last) if last else 1
     if not last:  # as PyTorch exports real signals
-        x = normalize(relax.op.reshape(x, (batch, samples, 1)))
+        x = ex.normalize(relax.op.reshape(x, (batch, samples, 1)))
     step, length = _whole(inputs[1], "frame_step"), _whole(inputs[3], "frame_length")
     onesided = bool(attrs.get("onesided", 1))
     if step is None or step < 1:
         raise ValueError(f"frame_step is {step}; it must be positive")
     if length is None and window is not None:
-        (length,) = known_dims(window)
+        (length,) = ex.known_dims(window)
     if length is None and not isinstance(samples, int):
-        frames = normalize(relax.op.reshape(x, (batch, 1, samples, parts)))
+        frames = ex.normalize(relax.op.reshape(x, (batch, 1, samples, parts)))
         return _transformed(_Form(samples, parts, inverse=False, onesided=onesided), frames)
     length = samples if length is None else length
     misfit = f"frames of {length} elements in a signal of {samples}"
     check(tirx.all(index(length) >= 1, index(samples) >= length), misfit)
-    if window is not None and known_dims(window) != (length,):
+    if window is not None and ex.known_dims(window) != (length,):
         raise ValueError(f"the window has not {length} elements, as a frame has")
     frames = _frames(x, length, step)
-    weights = constant(window)
+    weights = ex.constant(window)
     if window is not None and weights is None:
-        column = normalize(relax.op.reshape(window, (length, 1)))
-        frames = normalize(relax.op.multiply(frames, column))
+        column = ex.normalize(relax.op.reshape(window, (length, 1)))
+        frames = ex.normalize(relax.op.multiply(frames, column))
     form = _Form(length, parts, inverse=False, onesided=onesided)
     return _transformed(form, frames, weights)
 
@@ -113,7 +102,7 @@ def _parts(size: Size) -> int:
 
 def _whole(value: Expr | None, name: str, default: int | None = None) -> Any:
     """The number that an input holds; the default if the node does not have it."""
-    array = constant(value)
+    array = ex.constant(value)
     if value is not None and array is None:
         raise ValueError(f"its input {name!r} must be a constant")
     return default if array is None else int(array.item())
@@ -125,7 +114,7 @@ def _frames(x: Expr, length: int, step: int) -> Expr:
     batch, samples, parts = plain_dims(x)
     if isinstance(samples, int):
         starts = np.arange(0, samples - length + 1, step)
-        return apply("Gather", x, literal(starts[:, None] + np.arange(length)), axis=1)
+        return apply("Gather", x, ex.literal(starts[:, None] + np.arange(length)), axis=1)
     count = window_count(samples, (0, 0), length, step, 1)
 
     def compute(flat: te.Tensor, count: Expr) -> te.Tensor:
@@ -136,9 +125,9 @@ def _frames(x: Expr, length: int, step: int) -> Expr:
         )
 
     # Each frame is one run of memory, which is copied in vectors.
-    flat = normalize(relax.op.reshape(x, (batch, samples * parts)))
-    frames = emit_te(compute, flat, count, primfunc_name_hint="frames")
-    return normalize(relax.op.reshape(frames, (batch, count, length, parts)))
+    flat = ex.normalize(relax.op.reshape(x, (batch, samples * parts)))
+    frames = ex.emit_te(compute, flat, count, primfunc_name_hint="frames")
+    return ex.normalize(relax.op.reshape(frames, (batch, count, length, parts)))
 
 
 @dataclass(frozen=True)
@@ -177,21 +166,21 @@ class _Form:
 def _transformed(form: _Form, signal: Expr, window: np.ndarray | None = None) -> Expr:
     """A signal [..., read, parts] times a table, or two small ones: [..., made, parts]."""
     *others, read, parts = plain_dims(signal)
-    dtype, made, made_parts = dtype_of(signal), form.made, form.made_parts
+    dtype, made, made_parts = ex.dtype_of(signal), form.made, form.made_parts
     wide = "float32" if dtype in ("float16", "bfloat16") else dtype
     count, factors = math.prod(others), None
     is_known = isinstance(read, int) and isinstance(form.length, int)
     if is_known:
         factors = factors_of(form.length, read, parts, made, made_parts, form.inverse, count)
     flat_shape = (count, read, parts) if factors else (count, read * parts)
-    flat = cast(normalize(relax.op.reshape(signal, flat_shape)), wide)
+    flat = ex.cast(ex.normalize(relax.op.reshape(signal, flat_shape)), wide)
     if factors:
         _check_size(factors.table_numbers, wide)
         weights = window
         if form.mirrored:
             weights = _weights(factors.read, factors.first * factors.second)
         if weights is not None:
-            flat = normalize(relax.op.multiply(flat, literal(weights[:, None].astype(wide))))
+            flat = ex.normalize(relax.op.multiply(flat, ex.literal(weights[:, None].astype(wide))))
         product = _factored_product(factors, flat, count, wide)
     else:
         _check_size(read * parts * made * made_parts, wide)
@@ -199,11 +188,11 @@ def _transformed(form: _Form, signal: Expr, window: np.ndarray | None = None) ->
             values = _known_table(form, read)
             if window is not None:
                 values = values * window.astype(np.float64)[:, None, None, None]
-            table: Expr = literal(values.reshape(read * parts, -1).astype(wide))
+            table: Expr = ex.literal(values.reshape(read * parts, -1).astype(wide))
         else:
             table = _table(form, read, wide)
-        product = normalize(relax.op.matmul(flat, table))
-    return relax.op.reshape(cast(product, dtype), (*others, made, made_parts))
+        product = ex.normalize(relax.op.matmul(flat, table))
+    return relax.op.reshape(ex.cast(product, dtype), (*others, made, made_parts))
 
 
 def _check_size(numbers: Size, dtype: str) -> None:
@@ -279,8 +268,8 @@ def _table(form: _Form, read: Size, dtype: str) -> Expr:
 
         return te.compute((read * parts, made * made_parts), element, name="fourier_table")
 
-    found = emit_te(powers, length, primfunc_name_hint="fourier_roots")
-    return emit_te(table, found, read, made, primfunc_name_hint="fourier_table")
+    found = ex.emit_te(powers, length, primfunc_name_hint="fourier_roots")
+    return ex.emit_te(table, found, read, made, primfunc_name_hint="fourier_table")
 
 
 # A long Fourier transform as two products with small tables (Cooley and Tukey, 1965).
@@ -389,29 +378,29 @@ def _factored_product(factors: Factors, signal: Expr, count: Size, dtype: str) -
     first, second, rows = factors.first, factors.second, factors.rows
     missing = rows * second - factors.read
     if missing:
-        signal = normalize(relax.op.nn.pad(signal, [0, 0, 0, missing, 0, 0]))
+        signal = ex.normalize(relax.op.nn.pad(signal, [0, 0, 0, missing, 0, 0]))
     signal = _moved(signal, (count, rows, second, factors.parts), [0, 2, 1, 3])
-    signal = normalize(relax.op.reshape(signal, (count, second, rows * factors.parts)))
+    signal = ex.normalize(relax.op.reshape(signal, (count, second, rows * factors.parts)))
     turned = []
     for turn, twiddles in zip((1, 1j), _twiddles(factors), strict=True):
-        table = literal(_opening_table(factors, turn).astype(dtype))
-        product = normalize(relax.op.matmul(signal, table))
-        turned.append(normalize(relax.op.multiply(product, literal(twiddles.astype(dtype)))))
-    signal = _moved(normalize(relax.op.add(*turned)), (count, second, 2, first), [0, 3, 2, 1])
-    signal = normalize(relax.op.reshape(signal, (count * first, 2 * second)))
-    closing = literal(_closing_table(factors).astype(dtype))
-    signal = normalize(relax.op.matmul(signal, closing))
+        table = ex.literal(_opening_table(factors, turn).astype(dtype))
+        product = ex.normalize(relax.op.matmul(signal, table))
+        turned.append(ex.normalize(relax.op.multiply(product, ex.literal(twiddles.astype(dtype)))))
+    signal = _moved(ex.normalize(relax.op.add(*turned)), (count, second, 2, first), [0, 3, 2, 1])
+    signal = ex.normalize(relax.op.reshape(signal, (count * first, 2 * second)))
+    closing = ex.literal(_closing_table(factors).astype(dtype))
+    signal = ex.normalize(relax.op.matmul(signal, closing))
     columns, parts = factors.columns, factors.made_parts
     signal = _moved(signal, (count, first, columns, parts), [0, 2, 1, 3])
-    signal = normalize(relax.op.reshape(signal, (count, columns * first, parts)))
+    signal = ex.normalize(relax.op.reshape(signal, (count, columns * first, parts)))
     if columns * first == factors.made:
         return signal
-    return normalize(relax.op.strided_slice(signal, [1], [0], [factors.made], [1]))
+    return ex.normalize(relax.op.strided_slice(signal, [1], [0], [factors.made], [1]))
 
 
 def _moved(x: Expr, shape: tuple[Size, ...], order: list[int]) -> Expr:
     """A value in another shape, its axes in another order."""
-    return normalize(relax.op.permute_dims(normalize(relax.op.reshape(x, shape)), order))
+    return ex.normalize(relax.op.permute_dims(ex.normalize(relax.op.reshape(x, shape)), order))
 
 
 def roots(powers: np.ndarray, length: int, inverse: bool) -> np.ndarray:

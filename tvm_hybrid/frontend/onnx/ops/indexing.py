@@ -14,37 +14,23 @@ import numpy as np
 import tvm.tirx.script.builder.ir as I
 from tvm import relax, te, tirx
 
-from ...expressions import (
-    Attrs,
-    Expr,
-    Inputs,
-    cast,
-    constant,
-    dtype_of,
-    emit_te,
-    known_dims,
-    literal,
-    normalize,
-    reshaped,
-)
+from ... import expressions as ex
+from ...expressions import Attrs, Expr, Inputs
 from ..graph.elements import Elements, index_grid, known_elements
 from ..graph.freeze_shapes import current_sizes
+from ..graph.kernels import emit_kernel, put, reshaped_to, sizes_in
 from ..graph.requests import check, check_equal, requested_sizes
 from ..graph.sizes import (
     INDEX,
     dims_of,
-    emit_kernel,
     holds,
     index,
     is_number,
     is_open,
     product,
-    put,
-    reshaped_to,
     same_size,
     scalar_of,
     simplified,
-    sizes_in,
 )
 from ..operators import operator
 
@@ -58,7 +44,7 @@ _REDUCTIONS = ("none", "add", "mul", "min", "max")
 @operator("Gather")
 def _gather(inputs: Inputs, attrs: Attrs) -> Any:
     data, indices = inputs
-    dims, places, values = dims_of(data), dims_of(indices), constant(indices)
+    dims, places, values = dims_of(data), dims_of(indices), ex.constant(indices)
     axis = attrs.get("axis", 0) % len(dims)
     end = axis + len(places)
     shape = [*dims[:axis], *places, *dims[axis + 1 :]]
@@ -66,7 +52,7 @@ def _gather(inputs: Inputs, attrs: Attrs) -> Any:
     def run(first: Expr | int, last: Expr | int, is_inside: bool) -> Expr:
         """The slices from the first to before the last."""
         part = relax.op.strided_slice(data, [axis], [first], [last], assume_inbound=is_inside)
-        return relax.op.reshape(normalize(part), relax.ShapeExpr(shape))
+        return relax.op.reshape(ex.normalize(part), relax.ShapeExpr(shape))
 
     if isinstance(dims[axis], tirx.IntImm) and (int(dims[axis]) or not is_open(indices)):
         extent = int(dims[axis])
@@ -79,16 +65,16 @@ def _gather(inputs: Inputs, attrs: Attrs) -> Any:
             if fixed.size and (np.diff(fixed.ravel()) == 1).all():
                 first = int(fixed.ravel()[0])
                 return run(first, first + fixed.size, False)
-            return relax.op.take(data, literal(fixed), axis, mode="clip")
+            return relax.op.take(data, ex.literal(fixed), axis, mode="clip")
         grid = index_grid(indices)
         bounds = None if grid is None else grid.run(places, extent)
         if bounds is not None:
             return run(*bounds, True)
-        dtype = dtype_of(indices)
+        dtype = ex.dtype_of(indices)
         if not dtype.startswith("uint"):
-            wrapped = relax.op.add(indices, literal(np.array(extent, dtype)))
-            negative = relax.op.less(indices, literal(np.array(0, dtype)))
-            indices = normalize(relax.op.where(negative, wrapped, indices))
+            wrapped = relax.op.add(indices, ex.literal(np.array(extent, dtype)))
+            negative = relax.op.less(indices, ex.literal(np.array(0, dtype)))
+            indices = ex.normalize(relax.op.where(negative, wrapped, indices))
         return relax.op.take(data, indices, axis, mode="clip")
     if values is not None and values.size == 1:
         place = int(values.item())
@@ -107,20 +93,20 @@ def _gather(inputs: Inputs, attrs: Attrs) -> Any:
 
         return te.compute(shape, element, name="gathered")
 
-    return emit_te(compute, data, indices, primfunc_name_hint="gather")
+    return ex.emit_te(compute, data, indices, primfunc_name_hint="gather")
 
 
 @operator("GatherElements")
 def _gather_elements(inputs: Inputs, attrs: Attrs) -> Any:
     data, indices = inputs
-    axis, places = attrs.get("axis", 0) % len(dims_of(data)), constant(indices)
+    axis, places = attrs.get("axis", 0) % len(dims_of(data)), ex.constant(indices)
     for place, (size, count) in enumerate(zip(dims_of(data), dims_of(indices), strict=True)):
         if place != axis:
             check(count <= size, f"its indices are more than its data along axis {place}")
     if not is_open(data) and places is not None:
-        size = known_dims(data)[axis]
+        size = ex.known_dims(data)[axis]
         fixed = np.where(places < 0, places + size, places).astype(np.int64)
-        return relax.op.gather_elements(data, literal(fixed), axis)
+        return relax.op.gather_elements(data, ex.literal(fixed), axis)
     _check_choice(dims_of(data), dims_of(indices))
 
     def compute(data: te.Tensor, indices: te.Tensor) -> te.Tensor:
@@ -131,7 +117,7 @@ def _gather_elements(inputs: Inputs, attrs: Attrs) -> Any:
 
         return te.compute(indices.shape, element, name="gathered")
 
-    return emit_te(compute, data, indices, primfunc_name_hint="gather_elements")
+    return ex.emit_te(compute, data, indices, primfunc_name_hint="gather_elements")
 
 
 @operator("GatherND")
@@ -159,7 +145,7 @@ def _gather_nd(inputs: Inputs, attrs: Attrs) -> Any:
 
         return te.compute(shape, element, name="gathered")
 
-    return emit_te(compute, data, indices, primfunc_name_hint="gather_nd")
+    return ex.emit_te(compute, data, indices, primfunc_name_hint="gather_nd")
 
 
 @operator("Scatter", static=True)
@@ -198,19 +184,19 @@ def _reduction(attrs: Attrs) -> str:
 
 def _from_the_front(data: Expr, indices: Expr, first: int) -> Expr:
     """Places none of which is negative; their last axis stands for axes of `data` from `first`."""
-    dtype = dtype_of(indices)
+    dtype = ex.dtype_of(indices)
     if dtype.startswith("uint"):
         return indices
-    shape = normalize(relax.op.shape_of(data))
-    sizes = normalize(relax.op.shape_to_tensor(shape))
-    sizes = normalize(
+    shape = ex.normalize(relax.op.shape_of(data))
+    sizes = ex.normalize(relax.op.shape_to_tensor(shape))
+    sizes = ex.normalize(
         relax.op.strided_slice(sizes, axes=[0], begin=[first], end=[first + dims_of(indices)[-1]])
     )
     if dtype != "int64":
-        sizes = normalize(relax.op.astype(sizes, dtype))
-    negative = normalize(relax.op.less(indices, literal(np.array(0, dtype))))
-    turned = normalize(relax.op.add(indices, sizes))
-    return normalize(relax.op.where(negative, turned, indices))
+        sizes = ex.normalize(relax.op.astype(sizes, dtype))
+    negative = ex.normalize(relax.op.less(indices, ex.literal(np.array(0, dtype))))
+    turned = ex.normalize(relax.op.add(indices, sizes))
+    return ex.normalize(relax.op.where(negative, turned, indices))
 
 
 def _check_choice(extents: Sequence[Expr], places: Sequence[Expr]) -> None:
@@ -244,20 +230,20 @@ def _slice(inputs: Inputs, attrs: Attrs) -> Any:
     starts, ends, given_axes, given_steps = (
         _vector(inputs, attrs, *each) for each in enumerate(("starts", "ends", "axes", "steps"), 1)
     )
-    (count,) = known_dims(starts) or (1,)
-    axes = np.arange(count) if given_axes is None else constant(given_axes)
+    (count,) = ex.known_dims(starts) or (1,)
+    axes = np.arange(count) if given_axes is None else ex.constant(given_axes)
     if axes is None:
         raise ValueError("axes must be constant where a size depends on data")
     places = [int(axis) % len(dims) for axis in axes.ravel()]
-    steps = given_steps or literal(np.ones(count, np.int64))
-    strides, bounds = constant(steps), [known_elements(each) for each in (starts, ends)]
+    steps = given_steps or ex.literal(np.ones(count, np.int64))
+    strides, bounds = ex.constant(steps), [known_elements(each) for each in (starts, ends)]
     extents = [dims[axis] for axis in places]
     if strides is None or any(each is None or _is_far(each, extents) for each in bounds):
         return _slice_by_data(data, places, [starts, ends, steps])
     if 0 in strides:
         raise ValueError("a step of 0")
     columns = [each.ravel() for each in bounds if each is not None]
-    fixed = constant(data) is not None
+    fixed = ex.constant(data) is not None
     parts: list[tuple[Expr, Expr, Expr, int]] = []
     for extent, start, end, step in zip(extents, *columns, strides.ravel().tolist(), strict=True):
         if _is_beyond(end, extent):
@@ -279,7 +265,7 @@ def _slice(inputs: Inputs, attrs: Attrs) -> Any:
         lasts = [simplified(begin + size) for begin, _, size, _ in parts]
         firsts = [part[0] for part in parts]
         part = relax.op.strided_slice(data, places, firsts, lasts, assume_inbound=True)
-        part = normalize(part)
+        part = ex.normalize(part)
         if all(map(same_size, dims_of(part), sizes)):
             return part
 
@@ -291,14 +277,14 @@ def _slice(inputs: Inputs, attrs: Attrs) -> Any:
 
         return te.compute(sizes, element, name="sliced")
 
-    return emit_te(compute, data, sizes, begins, stretches, primfunc_name_hint="slice")
+    return ex.emit_te(compute, data, sizes, begins, stretches, primfunc_name_hint="slice")
 
 
 def _vector(inputs: Inputs, attrs: Attrs, position: int, name: str) -> Expr | None:
     """A parameter that is an input, or was an attribute before opset 10."""
     value = inputs[position]
     if value is None and name in attrs:
-        return literal(np.array(attrs[name], np.int64))
+        return ex.literal(np.array(attrs[name], np.int64))
     return value
 
 
@@ -311,8 +297,8 @@ def _known_slice(data: Expr, axes: Sequence[int], parts: Sequence[tuple[int, int
     ]
     for axis, part in zip(axes, parts, strict=True):
         if part[2] < 0:
-            taken = literal(np.arange(*part, dtype=np.int64))
-            data = normalize(relax.op.take(data, taken, axis, mode="clip"))
+            taken = ex.literal(np.arange(*part, dtype=np.int64))
+            data = ex.normalize(relax.op.take(data, taken, axis, mode="clip"))
     if not forward:
         return data
     along, begins, ends, strides = (list(column) for column in zip(*forward, strict=True))
@@ -368,7 +354,7 @@ def _slice_by_data(data: Expr, axes: Sequence[int], vectors: Sequence[Expr]) -> 
     """Bounds are read and clipped when the program runs."""
     dims = dims_of(data)
     count = len(axes)
-    tensors = [reshaped(cast(each, INDEX), (count,)) for each in vectors]
+    tensors = [ex.reshaped(ex.cast(each, INDEX), (count,)) for each in vectors]
 
     def body(ins: list[Expr], outs: list[Expr], *extents: Expr) -> None:
         (starts, ends, steps), (begins, counts) = ins, outs
@@ -404,7 +390,7 @@ def _slice_by_data(data: Expr, axes: Sequence[int], vectors: Sequence[Expr]) -> 
 
         return te.compute(sizes, element, name="sliced")
 
-    return emit_te(compute, data, begins, tensors[2], primfunc_name_hint="slice")
+    return ex.emit_te(compute, data, begins, tensors[2], primfunc_name_hint="slice")
 
 
 @operator("OneHot")
@@ -418,7 +404,7 @@ def _one_hot(inputs: Inputs, attrs: Attrs) -> Any:
     from sizes, or be found in data. All sizes may be open.
     """
     indices, given, values = inputs
-    depth = constant(given)
+    depth = ex.constant(given)
     if depth is not None and (depth.size != 1 or not 0 <= depth.item() <= MAX_DEPTH):
         raise ValueError(f"its depth is {depth.tolist()}")
     check_equal(product(dims_of(values)), index(2), "its values are not two")
@@ -429,23 +415,25 @@ def _one_hot(inputs: Inputs, attrs: Attrs) -> Any:
         raise ValueError(f"axis {axis} of a result of rank {rank}")
     axis %= rank
     (count,) = requested_sizes(given) if depth is None else [index(int(depth.item()))]
-    number = cast(indices, "int64")
-    if not dtype_of(indices).startswith("uint"):
-        negative = relax.op.less(number, literal(np.array(0)))
-        number = normalize(relax.op.where(negative, relax.op.add(number, scalar_of(count)), number))
+    number = ex.cast(indices, "int64")
+    if not ex.dtype_of(indices).startswith("uint"):
+        negative = relax.op.less(number, ex.literal(np.array(0)))
+        number = ex.normalize(
+            relax.op.where(negative, relax.op.add(number, scalar_of(count)), number)
+        )
     number = reshaped_to(number, [*dims[:axis], index(1), *dims[axis:]])
     behind = [index(1)] * (rank - 1 - axis)
     if depth is not None:
-        every: Expr = literal(np.arange(int(count)))
+        every: Expr = ex.literal(np.arange(int(count)))
     else:
-        every = normalize(relax.op.arange(0, count, 1, "int64"))
+        every = ex.normalize(relax.op.arange(0, count, 1, "int64"))
     every = reshaped_to(every, [count, *behind])
     off, on = (_element(values, place) for place in (0, 1))
     return relax.op.where(relax.op.equal(number, every), on, off)
 
 
 def _element(values: Expr, place: int) -> Expr:
-    array = constant(values)
+    array = ex.constant(values)
     if array is not None:
-        return literal(np.asarray(array[place]))
-    return normalize(_gather(Inputs([values, literal(np.array(place))]), {}))
+        return ex.literal(np.asarray(array[place]))
+    return ex.normalize(_gather(Inputs([values, ex.literal(np.array(place))]), {}))

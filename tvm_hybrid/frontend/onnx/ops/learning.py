@@ -18,20 +18,8 @@ from onnx import TensorProto, numpy_helper
 from tvm import relax
 from tvm.relax import op
 
-from ...expressions import (
-    OUTPUTS,
-    Attrs,
-    Converter,
-    Expr,
-    Inputs,
-    cast,
-    dtype_of,
-    emit,
-    known_dims,
-    literal,
-    normalize,
-    number,
-)
+from ... import expressions as ex
+from ...expressions import OUTPUTS, Attrs, Converter, Expr, Inputs
 from ..apply import apply
 from ..graph.requests import align
 from ..operators import operator
@@ -45,31 +33,31 @@ class _Step:
 
     def __init__(self, x: Expr, rate: Expr, count: Expr, attrs: Attrs) -> None:
         self.x, self.attrs = x, attrs
-        self.rate, self.count = (cast(each, dtype_of(x)) for each in (rate, count))
+        self.rate, self.count = (ex.cast(each, ex.dtype_of(x)) for each in (rate, count))
 
     def number(self, name: str, default: float = 0.0) -> Expr:
         """An attribute."""
-        return number(self.x, self.attrs.get(name, default))
+        return ex.number(self.x, self.attrs.get(name, default))
 
     def later(self, then: Expr, otherwise: Expr) -> Expr:
         """One value after the first step, another one in it."""
-        return op.where(op.greater(self.count, number(self.x, 0)), then, otherwise)
+        return op.where(op.greater(self.count, ex.number(self.x, 0)), then, otherwise)
 
     def gradient(self, g: Expr) -> Expr:
         """With that of the regularisation."""
-        return emit(op.add(op.multiply(self.number("norm_coefficient"), self.x), g))
+        return ex.emit(op.add(op.multiply(self.number("norm_coefficient"), self.x), g))
 
     def mixed(self, old: Expr, new: Expr, share: float) -> Expr:
         """A running mean."""
-        kept = op.multiply(number(self.x, share), old)
-        return emit(op.add(kept, op.multiply(number(self.x, 1 - share), new)))
+        kept = op.multiply(ex.number(self.x, share), old)
+        return ex.emit(op.add(kept, op.multiply(ex.number(self.x, 1 - share), new)))
 
 
 def _adagrad(step: _Step, g: Expr, h: Expr) -> list[Expr]:
     decay = op.multiply(step.count, step.number("decay_factor"))
-    rate = op.divide(step.rate, op.add(number(step.x, 1), decay))
+    rate = op.divide(step.rate, op.add(ex.number(step.x, 1), decay))
     gradient = step.gradient(g)
-    squares = emit(op.add(h, op.multiply(gradient, gradient)))
+    squares = ex.emit(op.add(h, op.multiply(gradient, gradient)))
     size = op.add(op.sqrt(squares), step.number("epsilon", 1e-6))
     change = op.divide(op.multiply(rate, gradient), size)
     return [op.subtract(step.x, change), squares]
@@ -82,13 +70,13 @@ def _adam(step: _Step, g: Expr, v: Expr, h: Expr) -> list[Expr]:
     squares = step.mixed(h, op.multiply(gradient, gradient), beta)
     size = op.add(op.sqrt(squares), step.number("epsilon", 1e-6))
     first, second = (
-        op.subtract(number(step.x, 1), apply("Pow", number(step.x, share), step.count))
+        op.subtract(ex.number(step.x, 1), apply("Pow", ex.number(step.x, share), step.count))
         for share in (alpha, beta)
     )
     corrected = op.divide(op.multiply(step.rate, op.sqrt(second)), first)
     rate = step.later(corrected, step.rate)
     moved = op.subtract(step.x, op.multiply(rate, op.divide(mean, size)))
-    shrunk = number(step.x, 1 - step.attrs.get("norm_coefficient_post", 0.0))
+    shrunk = ex.number(step.x, 1 - step.attrs.get("norm_coefficient_post", 0.0))
     return [op.multiply(shrunk, moved), mean, squares]
 
 
@@ -97,9 +85,9 @@ def _momentum(step: _Step, g: Expr, v: Expr) -> list[Expr]:
     if mode not in ("standard", "nesterov"):
         raise ValueError(f"mode {mode!r} is neither standard nor nesterov")
     gradient = step.gradient(g)
-    share = step.later(step.number("beta"), number(step.x, 1))
+    share = step.later(step.number("beta"), ex.number(step.x, 1))
     alpha = step.number("alpha")
-    mean = emit(op.add(op.multiply(alpha, v), op.multiply(share, gradient)))
+    mean = ex.emit(op.add(op.multiply(alpha, v), op.multiply(share, gradient)))
     change = op.add(gradient, op.multiply(alpha, mean)) if mode == "nesterov" else mean
     return [op.subtract(step.x, op.multiply(step.rate, change)), mean]
 
@@ -114,8 +102,8 @@ def _stepping(function: Callable[..., list[Expr]], roles: int) -> Converter:
         results: list[list[Expr]] = []
         for place in range(tensors):
             x, *others = align(list(inputs)[2 + place :: tensors])
-            if dtype_of(x) not in ("float32", "float64"):
-                raise ValueError(f"a tensor of {dtype_of(x)}, which is neither float nor double")
+            if ex.dtype_of(x) not in ("float32", "float64"):
+                raise ValueError(f"a tensor of {ex.dtype_of(x)}, which is neither float nor double")
             results.append(function(_Step(x, inputs[0], inputs[1], attrs), *others))
         return relax.Tuple([each for role in zip(*results, strict=True) for each in role])
 
@@ -131,24 +119,24 @@ operator("Momentum", domain=STEPS_DOMAIN)(_stepping(_momentum, 3))
 def _array_feature_extractor(inputs: Inputs, attrs: Attrs) -> Any:
     """Elements of the last axis; of a vector, as a matrix of one row."""
     x, places = inputs
-    shape, count = known_dims(x), int(np.prod(known_dims(places)))
+    shape, count = ex.known_dims(x), int(np.prod(ex.known_dims(places)))
     if len(shape) == 1:
-        x = normalize(op.reshape(x, (1, *shape)))
-    flat = normalize(op.reshape(places, (count,)))
+        x = ex.normalize(op.reshape(x, (1, *shape)))
+    flat = ex.normalize(op.reshape(places, (count,)))
     return apply("Gather", x, flat, axis=max(1, len(shape) - 1))
 
 
 @operator("Binarizer", domain=FEATURES_DOMAIN)
 def _binarizer(inputs: Inputs, attrs: Attrs) -> Any:
     x = inputs[0]
-    larger = op.greater(x, number(x, attrs.get("threshold", 0.0)))
-    return op.astype(larger, dtype_of(x))
+    larger = op.greater(x, ex.number(x, attrs.get("threshold", 0.0)))
+    return op.astype(larger, ex.dtype_of(x))
 
 
 @operator("Scaler", domain=FEATURES_DOMAIN, static=True)
 def _scaler(inputs: Inputs, attrs: Attrs) -> Any:
     """Numbers of the last axis' elements, or one for all."""
-    width = known_dims(inputs[0])[-1]
+    width = ex.known_dims(inputs[0])[-1]
     offset, scale = (
         np.array(attrs.get(name, [default]), np.float32)
         for name, default in (("offset", 0.0), ("scale", 1.0))
@@ -156,8 +144,8 @@ def _scaler(inputs: Inputs, attrs: Attrs) -> Any:
     for name, numbers in (("offset", offset), ("scale", scale)):
         if numbers.size not in (1, width):
             raise ValueError(f"{name} has {numbers.size} elements for {width} features")
-    moved = op.subtract(cast(inputs[0], "float32"), literal(offset))
-    return apply("Mul", normalize(moved), literal(scale))
+    moved = op.subtract(ex.cast(inputs[0], "float32"), ex.literal(offset))
+    return apply("Mul", ex.normalize(moved), ex.literal(scale))
 
 
 @operator("LabelEncoder", domain=FEATURES_DOMAIN, static=True)
@@ -170,16 +158,16 @@ def _label_encoder(inputs: Inputs, attrs: Attrs) -> Any:
     default = attrs.get(f"default_{made.removesuffix('s')}", _DEFAULTS[made])
     if isinstance(default, TensorProto):
         default = numpy_helper.to_array(default).item()
-    shape = known_dims(inputs[0])
-    wide = normalize(op.reshape(inputs[0], (*shape, 1)))
-    met = op.equal(wide, literal(keys))
+    shape = ex.known_dims(inputs[0])
+    wide = ex.normalize(op.reshape(inputs[0], (*shape, 1)))
+    met = op.equal(wide, ex.literal(keys))
     if keys.dtype.kind == "f" and np.isnan(keys).any():
-        met = op.logical_or(met, op.logical_and(op.isnan(wide), literal(np.isnan(keys))))
+        met = op.logical_or(met, op.logical_and(op.isnan(wide), ex.literal(np.isnan(keys))))
     # Behind the keys a place that is always met.
-    last = literal(np.ones((*shape, 1), np.int32))
-    hits = normalize(op.concat([op.astype(met, "int32"), last], axis=len(shape)))
-    place = normalize(op.argmax(hits, len(shape), False))
-    return apply("Gather", literal(np.append(values, np.array(default, values.dtype))), place)
+    last = ex.literal(np.ones((*shape, 1), np.int32))
+    hits = ex.normalize(op.concat([op.astype(met, "int32"), last], axis=len(shape)))
+    place = ex.normalize(op.argmax(hits, len(shape), False))
+    return apply("Gather", ex.literal(np.append(values, np.array(default, values.dtype))), place)
 
 
 _DEFAULTS: dict[str, Any] = {"floats": 0.0, "int64s": -1, "tensor": 0}
@@ -284,14 +272,14 @@ def _tree_ensemble(inputs: Inputs, attrs: Attrs) -> Any:
 
     Leaves stand behind the nodes in all tables and lead to themselves.
     """
-    x, own = inputs[0], dtype_of(inputs[0])
+    x, own = inputs[0], ex.dtype_of(inputs[0])
     transform = attrs.get("post_transform", _NONE)
     aggregate = attrs.get("aggregate_function", _SUM)
     if transform not in (_NONE, _SOFTMAX, _LOGISTIC) or aggregate not in range(4):
         raise ValueError(
             f"post_transform={transform} with aggregate_function={aggregate} is not supported"
         )
-    rows, features = known_dims(x)
+    rows, features = ex.known_dims(x)
     trees, targets = _Trees(attrs, features), attrs.get("n_targets", 1)
     place: Places = np.broadcast_to(trees.roots, (rows, len(trees.roots))).copy()
     for _ in range(trees.depth):
@@ -299,24 +287,24 @@ def _tree_ensemble(inputs: Inputs, attrs: Attrs) -> Any:
     if isinstance(place, np.ndarray):
         leaf: Places = place - trees.count
     else:
-        leaf = normalize(op.subtract(place, literal(np.array(trees.count, np.int64))))
+        leaf = ex.normalize(op.subtract(place, ex.literal(np.array(trees.count, np.int64))))
     wide, shape = "float64" if own == "float64" else "float32", (rows, len(trees.roots), 1)
     weight = op.reshape(_at(trees.weights.astype(wide), leaf), shape)
     target = op.reshape(_at(trees.targets, leaf), shape)
-    hits = emit(op.equal(target, literal(np.arange(targets))))
-    total = _aggregate(hits, emit(weight), aggregate, wide)
+    hits = ex.emit(op.equal(target, ex.literal(np.arange(targets))))
+    total = _aggregate(hits, ex.emit(weight), aggregate, wide)
     if aggregate == _AVERAGE:
-        total = op.divide(total, literal(np.array(len(trees.roots), wide)))
+        total = op.divide(total, ex.literal(np.array(len(trees.roots), wide)))
     y = op.reshape(total, (rows, targets))
     if transform != _NONE:
         y = op.nn.softmax(y, 1) if transform == _SOFTMAX else op.sigmoid(y)
-    return cast(normalize(y), own)
+    return ex.cast(ex.normalize(y), own)
 
 
 def _at(values: np.ndarray, place: Places) -> Expr:
     if isinstance(place, np.ndarray):
-        return literal(values[place])
-    return apply("Gather", literal(values), place)
+        return ex.literal(values[place])
+    return apply("Gather", ex.literal(values), place)
 
 
 def _step(trees: _Trees, x: Expr, place: Places) -> Expr:
@@ -332,7 +320,7 @@ def _step(trees: _Trees, x: Expr, place: Places) -> Expr:
     if _NOT_EQUAL in modes or trees.tracks.any():
         chosen = op.where(op.isnan(value), _at(trees.tracks, place), chosen)
     yes, no = (_at(branch, place) for branch in trees.branches)
-    return normalize(op.where(chosen, yes, no))
+    return ex.normalize(op.where(chosen, yes, no))
 
 
 def _compared(trees: _Trees, mode: int, value: Expr, place: Places) -> Expr:
@@ -342,7 +330,7 @@ def _compared(trees: _Trees, mode: int, value: Expr, place: Places) -> Expr:
         return op.logical_not(op.equal(value, _at(trees.splits, place)))
     if mode != _MEMBER:
         raise ValueError(f"mode {mode} of a node is none of 0 to {_MEMBER}")
-    shape = known_dims(value)
+    shape = ex.known_dims(value)
     same = op.equal(op.reshape(value, (*shape, 1)), _at(trees.members, place))
     found = op.max(op.astype(same, "int32"), [2], True)
     return op.astype(op.reshape(found, shape), "bool")
@@ -350,10 +338,10 @@ def _compared(trees: _Trees, mode: int, value: Expr, place: Places) -> Expr:
 
 def _aggregate(hits: Expr, weight: Expr, function: int, dtype: str) -> Expr:
     """Over the trees, of each target; 0 where no tree has a weight."""
-    zero = literal(np.array(0, dtype))
+    zero = ex.literal(np.array(0, dtype))
     if function in (_SUM, _AVERAGE):
         return op.sum(op.where(hits, weight, zero), [1], True)
     reduce, none = (op.min, np.inf) if function == _MIN else (op.max, -np.inf)
-    best = reduce(op.where(hits, weight, literal(np.array(none, dtype))), [1], True)
+    best = reduce(op.where(hits, weight, ex.literal(np.array(none, dtype))), [1], True)
     some = op.max(op.astype(hits, "int32"), [1], True)
     return op.where(op.astype(some, "bool"), best, zero)

@@ -19,8 +19,9 @@ from tvm import te, tirx
 from microkernels.vector.expressions import ramp, splat
 
 from ...expressions import Attrs, Expr, Inputs, cast, constant, literal, reshaped
+from ..graph.kernels import cell, cut, emit_kernel, put, size_in, table
 from ..graph.requests import check_equal
-from ..graph.sizes import INDEX, cell, cut, dims_of, emit_kernel, index, put, size_in, table
+from ..graph.sizes import INDEX, dims_of, index
 from ..operators import operator
 from .sorting import Heap, key_of, place_in, rising
 

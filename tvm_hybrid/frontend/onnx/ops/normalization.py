@@ -11,22 +11,8 @@ import numpy as np
 from onnx import helper
 from tvm import relax, tirx
 
-from ...expressions import (
-    OUTPUTS,
-    Attrs,
-    Expr,
-    Inputs,
-    cast,
-    constant,
-    dtype_of,
-    known_dims,
-    literal,
-    normalize,
-    number,
-    rank_of,
-    reshaped,
-    static_dims,
-)
+from ... import expressions as ex
+from ...expressions import OUTPUTS, Attrs, Expr, Inputs
 from ..apply import apply
 from ..graph.graph import CONTRIB_DOMAIN
 from ..graph.requests import check_equal
@@ -50,35 +36,35 @@ def _batch_norm(inputs: Inputs, attrs: Attrs) -> Any:
     training, counted = attrs.get("training_mode", 0) == 1, len(attrs[OUTPUTS])
     if not training and counted > 1:
         raise ValueError("it is in the training mode of an old opset; export it for inference")
-    rank, epsilon = rank_of(x), attrs.get("epsilon", _EPSILON)
+    rank, epsilon = ex.rank_of(x), attrs.get("epsilon", _EPSILON)
     if training:
         if attrs.get("spatial", 1) != 1 or rank < 2:
             raise ValueError(f"it is in training mode, of rank {rank}; export it for inference")
         return _normalized_by_batch(inputs, attrs)
-    arrays = [constant(each) for each in parameters]
+    arrays = [ex.constant(each) for each in parameters]
     known = [array.astype(np.float64) for array in arrays if array is not None]
     channels = dims_of(x)[1] if rank > 1 else 0
     vectors = all(array.shape == (getattr(channels, "value", None),) for array in known)
-    dtype, widest = dtype_of(x), dtype_of(x)
+    dtype, widest = ex.dtype_of(x), ex.dtype_of(x)
     if attrs.get("spatial", 1) == 1 and len(known) == len(arrays) and vectors:
         with np.errstate(all="ignore"):  # a bad variance gives NaN, as it would at run time
             ratio = known[0] / np.sqrt(known[3] + epsilon)
-        types = [np.dtype(dtype_of(each)) for each in inputs]
+        types = [np.dtype(ex.dtype_of(each)) for each in inputs]
         widest = str(functools.reduce(np.promote_types, types))
         aligned = (-1, *(1 for _ in range(rank - 2)))
         factor, shift = (
-            literal(each.reshape(aligned).astype(widest))
+            ex.literal(each.reshape(aligned).astype(widest))
             for each in (ratio, known[1] - known[2] * ratio)
         )
-        product = apply("Mul", cast(x, widest), factor)
-        return cast(apply("Add", product, shift), dtype)
-    dtypes = {dtype_of(each) for each in inputs}
+        product = apply("Mul", ex.cast(x, widest), factor)
+        return ex.cast(apply("Add", product, shift), dtype)
+    dtypes = {ex.dtype_of(each) for each in inputs}
     if len(dtypes) > 1 and dtypes != {"float16", "float32"}:
         raise ValueError(f"inputs of the types {', '.join(sorted(dtypes))}")
     computed = dtypes.pop() if len(dtypes) == 1 else "float32"
-    x, scale, shift, mean, variance = (cast(each, computed) for each in inputs)
+    x, scale, shift, mean, variance = (ex.cast(each, computed) for each in inputs)
     result = relax.op.nn.batch_norm(x, scale, shift, mean, variance, 1, epsilon, training=False)
-    return cast(normalize(relax.TupleGetItem(normalize(result), 0)), dtype)
+    return ex.cast(ex.normalize(relax.TupleGetItem(ex.normalize(result), 0)), dtype)
 
 
 def _normalized_by_batch(inputs: Inputs, attrs: Attrs) -> Expr:
@@ -90,56 +76,58 @@ def _normalized_by_batch(inputs: Inputs, attrs: Attrs) -> Expr:
 
     In float32, or in float64 where an input or a statistic is float64.
     """
-    wide = "float64" if any(dtype_of(each) == "float64" for each in inputs) else "float32"
-    x, gamma, beta, *running = (cast(each, wide) for each in inputs)
-    axes = [axis for axis in range(rank_of(x)) if axis != 1]
-    mean = normalize(relax.op.mean(x, axes, True))
-    centred = normalize(relax.op.subtract(x, mean))
-    variance = normalize(relax.op.mean(relax.op.multiply(centred, centred), axes, True))
-    deviation = relax.op.sqrt(relax.op.add(variance, number(x, attrs.get("epsilon", _EPSILON))))
-    normal = normalize(relax.op.divide(centred, deviation))
-    results = [cast(normalize(_scaled(normal, gamma, beta, rank_of(x))), dtype_of(inputs[0]))]
+    wide = "float64" if any(ex.dtype_of(each) == "float64" for each in inputs) else "float32"
+    x, gamma, beta, *running = (ex.cast(each, wide) for each in inputs)
+    axes = [axis for axis in range(ex.rank_of(x)) if axis != 1]
+    mean = ex.normalize(relax.op.mean(x, axes, True))
+    centred = ex.normalize(relax.op.subtract(x, mean))
+    variance = ex.normalize(relax.op.mean(relax.op.multiply(centred, centred), axes, True))
+    deviation = relax.op.sqrt(relax.op.add(variance, ex.number(x, attrs.get("epsilon", _EPSILON))))
+    normal = ex.normalize(relax.op.divide(centred, deviation))
+    results = [
+        ex.cast(ex.normalize(_scaled(normal, gamma, beta, ex.rank_of(x))), ex.dtype_of(inputs[0]))
+    ]
     momentum = attrs.get("momentum", 0.9)
     for old, new in zip(running, (mean, variance), strict=True):
-        kept = relax.op.multiply(old, number(x, momentum))
+        kept = relax.op.multiply(old, ex.number(x, momentum))
         column = relax.op.reshape(new, relax.ShapeExpr([dims_of(x)[1]]))
-        moved = relax.op.multiply(column, number(x, 1 - momentum))
-        results.append(cast(normalize(relax.op.add(kept, moved)), dtype_of(inputs[3])))
+        moved = relax.op.multiply(column, ex.number(x, 1 - momentum))
+        results.append(ex.cast(ex.normalize(relax.op.add(kept, moved)), ex.dtype_of(inputs[3])))
     return relax.Tuple(results)
 
 
 @operator("InstanceNormalization")
 def _instance_norm(inputs: Inputs, attrs: Attrs) -> Any:
     x, scale, shift = inputs
-    rank = rank_of(x)
+    rank = ex.rank_of(x)
     axes = list(range(2, rank))
-    epsilon = literal(np.array(attrs.get("epsilon", _EPSILON), dtype_of(x)))
-    mean = normalize(relax.op.mean(x, axis=axes, keepdims=True))
-    variance = normalize(relax.op.variance(x, axis=axes, keepdims=True))
-    spread = normalize(relax.op.sqrt(normalize(relax.op.add(variance, epsilon))))
-    centred = normalize(relax.op.subtract(x, mean))
-    normal = normalize(relax.op.divide(centred, spread))
+    epsilon = ex.literal(np.array(attrs.get("epsilon", _EPSILON), ex.dtype_of(x)))
+    mean = ex.normalize(relax.op.mean(x, axis=axes, keepdims=True))
+    variance = ex.normalize(relax.op.variance(x, axis=axes, keepdims=True))
+    spread = ex.normalize(relax.op.sqrt(ex.normalize(relax.op.add(variance, epsilon))))
+    centred = ex.normalize(relax.op.subtract(x, mean))
+    normal = ex.normalize(relax.op.divide(centred, spread))
     return _scaled(normal, scale, shift, rank)
 
 
 def _scaled(value: Expr, scale: Expr, shift: Expr, rank: int) -> Expr:
     """One factor and one summand for each channel."""
     channels = [-1, *([1] * (rank - 2))]
-    factor, summand = (normalize(relax.op.reshape(each, channels)) for each in (scale, shift))
-    return relax.op.add(normalize(relax.op.multiply(value, factor)), summand)
+    factor, summand = (ex.normalize(relax.op.reshape(each, channels)) for each in (scale, shift))
+    return relax.op.add(ex.normalize(relax.op.multiply(value, factor)), summand)
 
 
 @operator("GroupNormalization")
 def _group_norm(inputs: Inputs, attrs: Attrs) -> Any:
     """Factors are one for each group until opset 20, and one for each channel since."""
     x, scale, shift = inputs
-    groups, dtype = attrs["num_groups"], dtype_of(x)
+    groups, dtype = attrs["num_groups"], ex.dtype_of(x)
     if attrs.get("stash_type", 1) != 1:
         raise ValueError(f"stash_type={attrs['stash_type']}, where only 1 (float32) is supported")
     channels, *extents = dims_of(x)[1:]
     check_equal(channels % index(groups), index(0), "the channels are no whole groups")
     count = int(getattr(channels, "value", -1))
-    if static_dims(scale) == (groups,) != (count,) and count > 0:
+    if ex.static_dims(scale) == (groups,) != (count,) and count > 0:
         each = count // groups
         scale, shift = (_for_channels(value, groups, each) for value in (scale, shift))
     for value in (scale, shift):
@@ -149,17 +137,17 @@ def _group_norm(inputs: Inputs, attrs: Attrs) -> Any:
     if dtype == "float32":
         return relax.op.nn.group_norm(x, scale, shift, groups, 1, axes, epsilon)
     # Statistics are of float32; the factors count in the type of x.
-    wide, unused, neither = (cast(each, "float32") for each in inputs)
+    wide, unused, neither = (ex.cast(each, "float32") for each in inputs)
     normal = relax.op.nn.group_norm(
         wide, unused, neither, groups, 1, axes, epsilon, center=False, scale=False
     )
-    return _scaled(cast(normalize(normal), dtype), scale, shift, rank)
+    return _scaled(ex.cast(ex.normalize(normal), dtype), scale, shift, rank)
 
 
 def _for_channels(value: Expr, groups: int, each: int) -> Expr:
-    column = reshaped(value, (groups, 1))
-    spread = normalize(relax.op.broadcast_to(column, [groups, each]))
-    return normalize(relax.op.reshape(spread, [groups * each]))
+    column = ex.reshaped(value, (groups, 1))
+    spread = ex.normalize(relax.op.broadcast_to(column, [groups, each]))
+    return ex.normalize(relax.op.reshape(spread, [groups * each]))
 
 
 @operator("LayerNormalization")
@@ -173,19 +161,19 @@ def _layer_norm(inputs: Inputs, attrs: Attrs) -> Any:
     LayerNormalization(x: f64, w)  ->  (x - mean) * deviation * w
     """
     x, scale, shift = inputs[0], inputs[1], inputs[2]
-    dims, dtype = dims_of(x), dtype_of(x)
+    dims, dtype = dims_of(x), ex.dtype_of(x)
     first = attrs.get("axis", -1) % len(dims)
     axes, epsilon = list(range(first, len(dims))), attrs.get("epsilon", _EPSILON)
     results, wide = [], "float64" if dtype == "float64" else "float32"
     if len(attrs[OUTPUTS]) > 1 or wide == "float64":
-        value = cast(x, wide)
-        mean = normalize(relax.op.mean(value, axes, True))
-        centred = normalize(relax.op.subtract(value, mean))
+        value = ex.cast(x, wide)
+        mean = ex.normalize(relax.op.mean(value, axes, True))
+        centred = ex.normalize(relax.op.subtract(value, mean))
         variance = relax.op.mean(relax.op.multiply(centred, centred), axes, True)
-        deviation = relax.op.sqrt(relax.op.add(variance, number(value, epsilon)))
-        inverse = apply("Reciprocal", normalize(deviation))
+        deviation = relax.op.sqrt(relax.op.add(variance, ex.number(value, epsilon)))
+        inverse = apply("Reciprocal", ex.normalize(deviation))
         stash = str(helper.tensor_dtype_to_np_dtype(attrs.get("stash_type", 1)))
-        results = [cast(each, stash) for each in (mean, inverse)]
+        results = [ex.cast(each, stash) for each in (mean, inverse)]
     if wide == "float64":
         y = _affine(relax.op.multiply(centred, inverse), scale, shift)
     elif all(_fits(each, dims[first:]) for each in (scale, shift) if each is not None):
@@ -194,9 +182,9 @@ def _layer_norm(inputs: Inputs, attrs: Attrs) -> Any:
         y = relax.op.nn.layer_norm(x, scale, shift, axes, epsilon)
     else:
         one, zero = (_filled(each, dims[first:], "float32") for each in (1, 0))
-        normal = relax.op.nn.layer_norm(cast(x, "float32"), one, zero, axes, epsilon)
-        wide_shift = None if shift is None else cast(shift, "float32")
-        y = cast(normalize(_affine(normal, cast(scale, "float32"), wide_shift)), dtype)
+        normal = relax.op.nn.layer_norm(ex.cast(x, "float32"), one, zero, axes, epsilon)
+        wide_shift = None if shift is None else ex.cast(shift, "float32")
+        y = ex.cast(ex.normalize(_affine(normal, ex.cast(scale, "float32"), wide_shift)), dtype)
     return relax.Tuple([y, *results]) if len(attrs[OUTPUTS]) > 1 else y
 
 
@@ -214,13 +202,13 @@ def _filled(value: float, sizes: Sequence[Expr], dtype: str) -> Expr:
     """So many numbers, a constant if their number is known."""
     known = [int(size) for size in sizes if isinstance(size, tirx.IntImm)]
     if len(known) == len(sizes):
-        return literal(np.full(known, value, dtype))
-    return relax.op.broadcast_to(literal(np.array(value, dtype)), relax.ShapeExpr(list(sizes)))
+        return ex.literal(np.full(known, value, dtype))
+    return relax.op.broadcast_to(ex.literal(np.array(value, dtype)), relax.ShapeExpr(list(sizes)))
 
 
 def _affine(value: Expr, scale: Expr, shift: Expr | None) -> Expr:
     """By a factor and a summand as they broadcast."""
-    product = apply("Mul", normalize(value), scale)
+    product = apply("Mul", ex.normalize(value), scale)
     return product if shift is None else apply("Add", product, shift)
 
 
@@ -228,7 +216,7 @@ def _affine(value: Expr, scale: Expr, shift: Expr | None) -> Expr:
 def _skip_layer_norm(inputs: Inputs, attrs: Attrs) -> Any:
     """Of x + skip + bias; the fourth output is this sum."""
     x, skip, gamma, beta, bias = (inputs[place] for place in range(5))
-    shift = _filled(0, dims_of(gamma), dtype_of(gamma)) if beta is None else beta
+    shift = _filled(0, dims_of(gamma), ex.dtype_of(gamma)) if beta is None else beta
     return _of_sum((x, skip, bias), (gamma, shift), attrs, "LayerNormalization", 1e-12)
 
 
@@ -262,12 +250,12 @@ def _of_sum(
 @operator("RMSNormalization")
 def _rms_norm(inputs: Inputs, attrs: Attrs) -> Any:
     x, scale = inputs[:2]
-    rank, dtype = rank_of(x), dtype_of(x)
+    rank, dtype = ex.rank_of(x), ex.dtype_of(x)
     axes = list(range(attrs.get("axis", -1) % rank, rank))
     if attrs.get("stash_type", 1) == 1:
-        x, scale = (cast(each, "float32") for each in (x, scale))
+        x, scale = (ex.cast(each, "float32") for each in (x, scale))
     normal = relax.op.nn.rms_norm(x, scale, axes, attrs.get("epsilon", _EPSILON))
-    return cast(normalize(normal), dtype)
+    return ex.cast(ex.normalize(normal), dtype)
 
 
 @operator("LRN")
@@ -279,9 +267,9 @@ def _local_response(inputs: Inputs, attrs: Attrs) -> Any:
     square roots; else as a pool over an axis before the channels.
     """
     x, size, beta = inputs[0], attrs["size"], attrs.get("beta", 0.75)
-    squares = normalize(relax.op.multiply(x, x))
-    shape, rank = static_dims(x), rank_of(x)
-    sliced = shape is not None and rank >= 2 and dtype_of(x) == "float32"
+    squares = ex.normalize(relax.op.multiply(x, x))
+    shape, rank = ex.static_dims(x), ex.rank_of(x)
+    sliced = shape is not None and rank >= 2 and ex.dtype_of(x) == "float32"
     if sliced:
         around = [*[0, 0], (size - 1) // 2, size // 2, *[0, 0] * (rank - 2)]
         total, count = _sum_of_slices(squares, around, size), size
@@ -289,36 +277,36 @@ def _local_response(inputs: Inputs, attrs: Attrs) -> Any:
         raise ValueError(f"size={size} is even, which is for float32 alone; use an odd one")
     else:
         total, count = _mean_over_channels(squares, size), 1
-    scaled = relax.op.multiply(total, number(x, attrs.get("alpha", 1e-4) / count))
-    spread = normalize(relax.op.add(scaled, number(x, attrs.get("bias", 1.0))))
+    scaled = relax.op.multiply(total, ex.number(x, attrs.get("alpha", 1e-4) / count))
+    spread = ex.normalize(relax.op.add(scaled, ex.number(x, attrs.get("bias", 1.0))))
     if not sliced:
-        return relax.op.divide(x, relax.op.power(spread, number(x, beta)))
+        return relax.op.divide(x, relax.op.power(spread, ex.number(x, beta)))
     if beta == 0.75:
-        root = normalize(relax.op.sqrt(spread))
+        root = ex.normalize(relax.op.sqrt(spread))
         return relax.op.divide(x, relax.op.multiply(root, relax.op.sqrt(root)))
-    power = relax.op.exp(relax.op.multiply(relax.op.log(spread), number(x, -beta)))
+    power = relax.op.exp(relax.op.multiply(relax.op.log(spread), ex.number(x, -beta)))
     return relax.op.multiply(x, power)
 
 
 def _sum_of_slices(squares: Expr, around: Sequence[int], size: int) -> Expr:
     """Sums of so many channels, with zero channels before and after."""
-    dims = known_dims(squares)
+    dims = ex.known_dims(squares)
     zeros = [np.zeros((dims[0], count, *dims[2:]), np.float32) for count in around[2:4]]
-    first, last = ([literal(edge)] if edge.size else [] for edge in zeros)
+    first, last = ([ex.literal(edge)] if edge.size else [] for edge in zeros)
     parts = [*first, squares, *last]
-    padded = normalize(relax.op.concat(parts, 1)) if len(parts) > 1 else squares
+    padded = ex.normalize(relax.op.concat(parts, 1)) if len(parts) > 1 else squares
     slices = [
-        normalize(relax.op.strided_slice(padded, [1], [place], [place + dims[1]]))
+        ex.normalize(relax.op.strided_slice(padded, [1], [place], [place + dims[1]]))
         for place in range(size)
     ]
     return apply("Sum", *slices)
 
 
 def _mean_over_channels(squares: Expr, size: int) -> Expr:
-    rank = rank_of(squares)
+    rank = ex.rank_of(squares)
     if rank not in (3, 4):
         raise ValueError(f"LRN of {rank} dimensions, where 3 and 4 are supported")
-    images = normalize(relax.op.expand_dims(squares, axis=1))
+    images = ex.normalize(relax.op.expand_dims(squares, axis=1))
     pool = relax.op.nn.avg_pool2d if rank == 3 else relax.op.nn.avg_pool3d
     pad, ones = [size // 2, *([0] * (rank - 2))], [1] * (rank - 2)
     mean = pool(
@@ -329,7 +317,7 @@ def _mean_over_channels(squares: Expr, size: int) -> Expr:
         layout="NCHW" if rank == 3 else "NCDHW",
         count_include_pad=True,
     )
-    return normalize(relax.op.squeeze(normalize(mean), axis=1))
+    return ex.normalize(relax.op.squeeze(ex.normalize(mean), axis=1))
 
 
 @operator("LpNormalization")
@@ -337,5 +325,5 @@ def _lp_norm(inputs: Inputs, attrs: Attrs) -> Any:
     """x / max(ReduceL1 or ReduceL2, smallest); where the norm is 0, the result is."""
     x = inputs[0]
     norm = apply(f"ReduceL{attrs.get('p', 2)}", x, axes=[attrs.get("axis", -1)])
-    smallest = number(x, float(ml_dtypes.finfo(dtype_of(x)).tiny))
+    smallest = ex.number(x, float(ml_dtypes.finfo(ex.dtype_of(x)).tiny))
     return relax.op.divide(x, relax.op.maximum(norm, smallest))

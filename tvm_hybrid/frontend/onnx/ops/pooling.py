@@ -20,40 +20,19 @@ from tvm import relax, te, tirx
 
 from tir_schedules.core.emission import opaque_block
 
-from ...expressions import (
-    Attrs,
-    Expr,
-    Inputs,
-    cast,
-    constant,
-    dtype_of,
-    emit_te,
-    is_nan,
-)
+from ... import expressions as ex
+from ...expressions import Attrs, Expr, Inputs
+from ..graph.kernels import cell, emit_kernel, put, reshaped_to, table
 from ..graph.requests import check, check_equal, requested_sizes
-from ..graph.sizes import (
-    INDEX,
-    cell,
-    dims_of,
-    emit_kernel,
-    index,
-    is_open,
-    plain,
-    plain_dims,
-    product,
-    put,
-    reshaped_to,
-    simplified,
-    table,
-)
+from ..graph.sizes import INDEX, dims_of, index, is_open, plain, plain_dims, product, simplified
 from ..operators import operator
 
 
 def max_pool_places(x: Expr, attrs: Attrs) -> Expr:
     """Places of the maxima in the flat tensor; of the first NaN if there is one."""
     kernel, pads = attrs["kernel_shape"], attrs["pads"]
-    if "float16" in dtype_of(x):
-        x = cast(x, "float32")
+    if "float16" in ex.dtype_of(x):
+        x = ex.cast(x, "float32")
 
     def sizes_of(extents: Sequence[int | Expr]) -> list[int | Expr]:
         around = zip(pads[: len(kernel)], pads[len(kernel) :], strict=True)
@@ -86,7 +65,7 @@ def max_pool_places(x: Expr, attrs: Attrs) -> Expr:
         return te.compute(places.shape, lambda *place: by_columns(places[place], extents))
 
     extents = plain_dims(x)[2:]
-    return emit_te(move, places, extents, primfunc_name_hint="places_by_columns")
+    return ex.emit_te(move, places, extents, primfunc_name_hint="places_by_columns")
 
 
 def _find_places(ins: list[Expr], outs: list[Expr], attrs: Attrs) -> None:
@@ -128,7 +107,7 @@ def _find_places(ins: list[Expr], outs: list[Expr], attrs: Attrs) -> None:
                     result = begin + number
                     here = [*at, column(result)]
                     value, known = x[(image, *here)], best[result]
-                    new = tirx.all(is_nan(value), tirx.Not(is_nan(known)))
+                    new = tirx.all(ex.is_nan(value), tirx.Not(ex.is_nan(known)))
                     better = tirx.any(value > known, new)
                     put(found, tirx.Select(better, flat(here), found[result]), result)
                     put(best, tirx.Select(better, value, known), result)
@@ -190,7 +169,7 @@ def _max_unpool(inputs: Inputs, attrs: Attrs) -> Any:
 
     count = product(dims_of(x))
     flat = [reshaped_to(each, [count]) for each in (x, places)]
-    (filled,) = emit_kernel("max_unpool", flat, [(image, dtype_of(x))], _put_back)
+    (filled,) = emit_kernel("max_unpool", flat, [(image, ex.dtype_of(x))], _put_back)
     if all(isinstance(more, int) for more in room):
         if not any(room):
             return filled
@@ -203,7 +182,7 @@ def _max_unpool(inputs: Inputs, attrs: Attrs) -> Any:
 
         return te.compute(shape, element, name="extended")
 
-    return emit_te(extend, filled, shape, primfunc_name_hint="extend")
+    return ex.emit_te(extend, filled, shape, primfunc_name_hint="extend")
 
 
 def _put_back(ins: list[Expr], outs: list[Expr]) -> None:
@@ -226,7 +205,7 @@ def _difference(one: int | Expr, other: int | Expr) -> int | Expr:
 
 @operator("Col2Im")
 def _col2im(inputs: Inputs, attrs: Attrs) -> Any:
-    x, dtype, block = inputs[0], dtype_of(inputs[0]), constant(inputs[2])
+    x, dtype, block = inputs[0], ex.dtype_of(inputs[0]), ex.constant(inputs[2])
     if block is None:
         raise ValueError("block_shape must be a constant")
     image, sizes = plain(requested_sizes(inputs[1])), [int(n) for n in block]
@@ -268,8 +247,8 @@ def _col2im(inputs: Inputs, attrs: Attrs) -> Any:
 
         return te.compute((*plain(x.shape[:1]), channels, *extents), element, name="col2im")
 
-    summed = emit_te(compute, cast(x, wide), image, primfunc_name_hint="col2im")
-    return cast(summed, dtype)
+    summed = ex.emit_te(compute, ex.cast(x, wide), image, primfunc_name_hint="col2im")
+    return ex.cast(summed, dtype)
 
 
 # MaxRoiPool: the largest element of each bin of a region.
@@ -319,11 +298,11 @@ class _Bins:
 @operator("MaxRoiPool")
 def _max_roi_pool(inputs: Inputs, attrs: Attrs) -> Any:
     x, regions = inputs
-    dtype, (height, width) = dtype_of(x), attrs["pooled_shape"]
+    dtype, (height, width) = ex.dtype_of(x), attrs["pooled_shape"]
     if dtype != "float64":  # those of 16 bits, which float32 holds exactly
-        x, regions = (cast(each, "float32") for each in (x, regions))
-    scale = tirx.const(attrs.get("spatial_scale", 1.0), dtype_of(regions))
-    least = tirx.min_value(dtype_of(x))
+        x, regions = (ex.cast(each, "float32") for each in (x, regions))
+    scale = tirx.const(attrs.get("spatial_scale", 1.0), ex.dtype_of(regions))
+    least = tirx.min_value(ex.dtype_of(x))
 
     def body(ins: list[Expr], outs: list[Expr]) -> None:
         (x, regions), (y,) = ins, outs
@@ -354,8 +333,8 @@ def _max_roi_pool(inputs: Inputs, attrs: Attrs) -> Any:
                     put(y, value, region, channel, bin_row, bin_column)
 
     shape = [dims_of(regions)[0], dims_of(x)[1], height, width]
-    (y,) = emit_kernel("max_roi_pool", [x, regions], [(shape, dtype_of(x))], body)
-    return cast(y, dtype)
+    (y,) = emit_kernel("max_roi_pool", [x, regions], [(shape, ex.dtype_of(x))], body)
+    return ex.cast(y, dtype)
 
 
 def _largest_of_rows(

@@ -24,21 +24,8 @@ from tvm import relax
 from microkernels.base.arrays import RANGES
 from relay_passes.ir.quantization import centred
 
-from ...expressions import (
-    Attrs,
-    Expr,
-    Inputs,
-    cast,
-    constant,
-    dtype_of,
-    known_dims,
-    literal,
-    normalize,
-    number,
-    rank_of,
-    reshaped,
-    static_dims,
-)
+from ... import expressions as ex
+from ...expressions import Attrs, Expr, Inputs
 from ..apply import BFLOAT16, apply
 from ..evaluate import computed
 from ..graph.graph import CONTRIB_DOMAIN
@@ -62,9 +49,9 @@ from .windows import check_channels, kernel_of, with_pads
 @operator("MatMul")
 def _matmul(inputs: Inputs, attrs: Attrs) -> Expr:
     check_product(*inputs)
-    if dtype_of(inputs[0]) != BFLOAT16:
+    if ex.dtype_of(inputs[0]) != BFLOAT16:
         return relax.op.matmul(*inputs)
-    product = normalize(relax.op.matmul(inputs[0], inputs[1], out_dtype="float32"))
+    product = ex.normalize(relax.op.matmul(inputs[0], inputs[1], out_dtype="float32"))
     return relax.op.astype(product, BFLOAT16)
 
 
@@ -76,26 +63,26 @@ def _gemm(inputs: Inputs, attrs: Attrs) -> Expr:
     """
     a, b, bias = (inputs[place] for place in range(3))
     alpha, beta = attrs.get("alpha", 1.0), attrs.get("beta", 1.0)
-    dtype = dtype_of(a)
+    dtype = ex.dtype_of(a)
     if attrs.get("transA"):
         a = computed("Transpose", a, perm=[1, 0])
     if attrs.get("transB"):
         b = computed("Transpose", b, perm=[1, 0])
     check_product(a, b)
-    if alpha != 1.0 and constant(b) is not None:
-        b = computed("Mul", b, number(b, alpha))
+    if alpha != 1.0 and ex.constant(b) is not None:
+        b = computed("Mul", b, ex.number(b, alpha))
     elif alpha != 1.0:
-        a = computed("Mul", a, number(a, alpha))
+        a = computed("Mul", a, ex.number(a, alpha))
     if beta == 0.0:
         bias = None
     elif bias is not None and beta != 1.0:
-        bias = computed("Mul", bias, number(bias, beta))
+        bias = computed("Mul", bias, ex.number(bias, beta))
     if dtype != BFLOAT16:
         product = relax.op.matmul(a, b)
-        return product if bias is None else relax.op.add(normalize(product), bias)
-    total = normalize(relax.op.matmul(a, b, out_dtype="float32"))
+        return product if bias is None else relax.op.add(ex.normalize(product), bias)
+    total = ex.normalize(relax.op.matmul(a, b, out_dtype="float32"))
     if bias is not None:
-        total = normalize(relax.op.add(total, cast(bias, "float32")))
+        total = ex.normalize(relax.op.add(total, ex.cast(bias, "float32")))
     return relax.op.astype(total, BFLOAT16)
 
 
@@ -106,14 +93,14 @@ def _fused_matmul(inputs: Inputs, attrs: Attrs) -> Expr:
         raise ValueError("transBatchA/transBatchB is unsupported")
     operands = []
     for value, flag in zip(inputs, ("transA", "transB"), strict=True):
-        rank = rank_of(value)
+        rank = ex.rank_of(value)
         if attrs.get(flag) and rank > 1:  # ONNX Runtime ignores the flag for vectors
             order = [*range(rank - 2), rank - 1, rank - 2]
             value = computed("Transpose", value, perm=order)
         operands.append(value)
     product = apply("MatMul", *operands)
     alpha = attrs.get("alpha", 1.0)
-    return product if alpha == 1.0 else apply("Mul", product, number(product, alpha))
+    return product if alpha == 1.0 else apply("Mul", product, ex.number(product, alpha))
 
 
 @operator("MatMulInteger")
@@ -126,14 +113,14 @@ def _matmul_integer(inputs: Inputs, attrs: Attrs) -> Expr:
         left = _of_rows(left, a)
     if right is not None:
         right = _of_columns(right, b)
-    a, b = centred(normalize, a, left), centred(normalize, b, right)
+    a, b = centred(ex.normalize, a, left), centred(ex.normalize, b, right)
     return relax.op.matmul(a, b, out_dtype="int32")
 
 
 @operator("ConvInteger")
 def _conv_integer(inputs: Inputs, attrs: Attrs) -> Expr:
     x, weight, left, right = (inputs[place] for place in range(4))
-    rank = rank_of(x) - 2
+    rank = ex.rank_of(x) - 2
     if rank not in CONVOLUTIONS:
         raise ValueError(f"a convolution over {rank} dimensions is not supported")
     _check_integers(x, left)
@@ -144,8 +131,8 @@ def _conv_integer(inputs: Inputs, attrs: Attrs) -> Expr:
     x, attrs = with_pads("ConvInteger", x, kernel_of(weight, attrs), attrs)
     # What is padded is 0 once the zero point is subtracted: the operator pads with zero points.
     return CONVOLUTIONS[rank](
-        centred(normalize, x, single(left)),
-        centred(normalize, weight, right),
+        centred(ex.normalize, x, single(left)),
+        centred(ex.normalize, weight, right),
         strides=attrs.get("strides", (1,) * rank),
         padding=attrs["pads"],
         dilation=attrs.get("dilations", (1,) * rank),
@@ -155,55 +142,55 @@ def _conv_integer(inputs: Inputs, attrs: Attrs) -> Expr:
 
 
 def _check_integers(value: Expr, zero_point: Expr | None) -> None:
-    dtype = dtype_of(value)
+    dtype = ex.dtype_of(value)
     if dtype not in RANGES:
         raise ValueError(f"an operand of the type {dtype} is not uint8 or int8")
-    if zero_point is not None and dtype_of(zero_point) != dtype:
+    if zero_point is not None and ex.dtype_of(zero_point) != dtype:
         raise ValueError(f"a zero point of another type than its operand, {dtype}")
 
 
 def _broadcast(value: Expr, fits: bool, shape: Sequence[int], whom: str) -> Expr:
     """A scale or zero point as it broadcasts to a result: of rank 0 if it is one number."""
-    found = known_dims(value)
+    found = ex.known_dims(value)
     if math.prod(found) == 1:
-        return reshaped(value, ())
+        return ex.reshaped(value, ())
     if not fits:
         raise ValueError(f"a scale or zero point of the shape {found}, and {whom}")
     if len(found) > 1:
         return value
-    return reshaped(value, [found[0] if size == -1 else size for size in shape])
+    return ex.reshaped(value, [found[0] if size == -1 else size for size in shape])
 
 
 def _of_rows(value: Expr, operand: Expr) -> Expr:
     """One number, or one for each row of a left operand."""
-    dims = static_dims(operand)
-    fits = dims is None or known_dims(value) in (dims[-2:-1], (*dims[:-1], 1))
+    dims = ex.static_dims(operand)
+    fits = dims is None or ex.known_dims(value) in (dims[-2:-1], (*dims[:-1], 1))
     return _broadcast(value, fits, (-1, 1), f"an operand {dims}: there is one for all or each row")
 
 
 def _of_columns(value: Expr, operand: Expr) -> Expr:
     """One number, or one for each column of a right operand."""
-    dims, found = static_dims(operand), known_dims(value)
+    dims, found = ex.static_dims(operand), ex.known_dims(value)
     fits = dims is None or (found[-1:] == dims[-1:] and found[-2:-1] in ((), (1,)))
     return _broadcast(value, fits, (-1,), f"the product has {(dims or [0])[-1]} columns")
 
 
 def _of_channels(value: Expr, weight: Expr, ones: int) -> Expr:
     """One number, or one for each output channel of a convolution and `ones` axes behind it."""
-    dims = known_dims(weight)
-    fits = known_dims(value) == dims[:1]
+    dims = ex.known_dims(weight)
+    fits = ex.known_dims(value) == dims[:1]
     shape = (-1, *[1] * ones)
     return _broadcast(value, fits, shape, f"the convolution has {dims[0]} output channels")
 
 
 def _factor(*scales: Expr, alpha: float = 1.0, over: Expr | None = None) -> Expr:
     """The product of scales in float32, from the left, over that of the output."""
-    factor, *others = (cast(each, "float32") for each in scales)
+    factor, *others = (ex.cast(each, "float32") for each in scales)
     if alpha != 1.0:
-        factor = computed("Mul", number(factor, alpha), factor)
+        factor = computed("Mul", ex.number(factor, alpha), factor)
     for each in others:
         factor = computed("Mul", factor, each)
-    return factor if over is None else computed("Div", factor, cast(single(over), "float32"))
+    return factor if over is None else computed("Div", factor, ex.cast(single(over), "float32"))
 
 
 def _product(a: Quantized, b: Quantized) -> Expr:
@@ -212,11 +199,11 @@ def _product(a: Quantized, b: Quantized) -> Expr:
 
 def _rounded(value: Expr, zero_point: Expr | None, dtype: str) -> Expr:
     """A float value in 8 bits, its scale 1."""
-    return requantized(value, literal(np.array(1, np.float32)), zero_point, dtype)
+    return requantized(value, ex.literal(np.array(1, np.float32)), zero_point, dtype)
 
 
 def _scaled(sums: Expr, factor: Expr) -> Expr:
-    return apply("Mul", cast(sums, "float32"), factor)
+    return apply("Mul", ex.cast(sums, "float32"), factor)
 
 
 @operator("QLinearMatMul")
@@ -224,7 +211,7 @@ def _qlinear_matmul(inputs: Inputs, attrs: Attrs) -> Expr:
     a, b = quantized(inputs, 0), quantized(inputs, 3)
     scales = _of_rows(a.scale, a.value), _of_columns(b.scale, b.value)
     factor = _factor(*scales, over=inputs[6])
-    return _rounded(_scaled(_product(a, b), factor), inputs[7], dtype_of(a.value))
+    return _rounded(_scaled(_product(a, b), factor), inputs[7], ex.dtype_of(a.value))
 
 
 @operator("QGemm", domain=CONTRIB_DOMAIN)
@@ -245,7 +232,7 @@ def _qgemm(inputs: Inputs, attrs: Attrs) -> Expr:
     if bias is not None:
         total = apply("Add", total, bias)
     value = _scaled(total, factor)
-    return value if scale is None else _rounded(value, inputs[8], dtype_of(a.value))
+    return value if scale is None else _rounded(value, inputs[8], ex.dtype_of(a.value))
 
 
 @operator("QLinearConv")
@@ -256,18 +243,18 @@ def _qlinear_conv(inputs: Inputs, attrs: Attrs) -> Expr:
     ->  QuantizeLinear(Cast(ConvInteger(x, w, zx, zw) + B) * (sx * sw / sy), 1, zy)
     """
     x, w, bias = quantized(inputs, 0), quantized(inputs, 3), inputs[8]
-    axes = rank_of(w.value) - 2
+    axes = ex.rank_of(w.value) - 2
     factor = _factor(single(x.scale), _of_channels(w.scale, w.value, axes), over=inputs[6])
 
     def real(value: Expr) -> Expr:
         given = value, w.value, single(x.zero_point), w.zero_point
         total = apply("ConvInteger", *given, **attrs)
         if bias is not None:
-            total = apply("Add", total, reshaped(bias, (-1, *[1] * axes)))
+            total = apply("Add", total, ex.reshaped(bias, (-1, *[1] * axes)))
         return _scaled(total, factor)
 
     value = channels_first(x.value, real) if attrs.get("channels_last") else real(x.value)
-    return _rounded(value, inputs[7], dtype_of(x.value))
+    return _rounded(value, inputs[7], ex.dtype_of(x.value))
 
 
 @operator("MatMulIntegerToFloat", domain=CONTRIB_DOMAIN)
@@ -298,9 +285,9 @@ def _real_product(a: Quantized, b: Quantized, bias: Expr | None) -> Expr:
 @operator("MatMulInteger16", domain=CONTRIB_DOMAIN, static=True)
 def _matmul_integer_16(inputs: Inputs, attrs: Attrs) -> Expr:
     """ONNX Runtime's product of int16 or uint16, in 32 bits."""
-    unsigned = all(dtype_of(each) == "uint16" for each in inputs)
+    unsigned = all(ex.dtype_of(each) == "uint16" for each in inputs)
     wide = "uint32" if unsigned else "int32"
-    return relax.op.matmul(*(cast(each, wide) for each in inputs))
+    return relax.op.matmul(*(ex.cast(each, wide) for each in inputs))
 
 
 @operator("MatMulNBits", domain=CONTRIB_DOMAIN)
@@ -325,7 +312,7 @@ def _matmul_nbits(inputs: Inputs, attrs: Attrs) -> Expr:
     packed = _array(inputs[1], (columns, blocks, block * bits // 8))
     weight = unpack(packed, bits).reshape(columns, blocks * block)[:, :depth]
     scale, offsets = _array(inputs[2], (columns, blocks)), None
-    if inputs[3] is not None and dtype_of(inputs[3]) == "uint8":
+    if inputs[3] is not None and ex.dtype_of(inputs[3]) == "uint8":
         per_row = -(-blocks * bits // 8)
         offsets = unpack(_array(inputs[3], (columns, per_row)), bits)[:, :blocks]
     elif inputs[3] is not None:
@@ -334,16 +321,16 @@ def _matmul_nbits(inputs: Inputs, attrs: Attrs) -> Expr:
     if offsets is None or (offsets == middle).all():
         weight, offsets = (weight.astype(np.int16) - middle).astype(np.int8), None
     # int8 or uint8 [K, N], which the product reads by rows.
-    zero_point = None if offsets is None or not offsets.any() else literal(offsets.T)
-    how = Parameters(literal(scale.T), zero_point, 0, block)
-    value = cast(dequantized_blocks(literal(weight.T), how), dtype_of(inputs[2]))
+    zero_point = None if offsets is None or not offsets.any() else ex.literal(offsets.T)
+    how = Parameters(ex.literal(scale.T), zero_point, 0, block)
+    value = ex.cast(dequantized_blocks(ex.literal(weight.T), how), ex.dtype_of(inputs[2]))
     product = apply("MatMul", inputs[0], value)
     return product if inputs[5] is None else apply("Add", product, inputs[5])
 
 
 def _array(value: Expr, shape: Sequence[int]) -> NDArray[Any]:
     """The array of a constant; older models store scales and zero points flat."""
-    array = constant(value)
+    array = ex.constant(value)
     if array is None:
         raise ValueError("its weight, scales and zero points must be constant")
     if array.shape not in (shape, (math.prod(shape),)):

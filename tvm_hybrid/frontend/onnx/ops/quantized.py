@@ -25,23 +25,8 @@ from tvm import relax, tirx
 from microkernels.base.arrays import RANGES
 from relay_passes.ir.dynamic_quantize import emit_dynamic_quantize
 
-from ...expressions import (
-    NARROW_INPUTS,
-    OPSET,
-    Attrs,
-    Converter,
-    Expr,
-    Inputs,
-    cast,
-    constant,
-    current_builder,
-    dtype_of,
-    known_dims,
-    literal,
-    normalize,
-    rank_of,
-    reshaped,
-)
+from ... import expressions as ex
+from ...expressions import NARROW_INPUTS, OPSET, Attrs, Converter, Expr, Inputs
 from ..apply import SOFTMAX_ALONG_AXIS, apply
 from ..evaluate import computed
 from ..graph.graph import CONTRIB_DOMAIN
@@ -89,9 +74,9 @@ class Parameters(NamedTuple):
         if self.axis < 0:
             return value
         if self.block:
-            places = np.arange(known_dims(x)[self.axis]) // self.block
-            return computed("Gather", value, literal(places), axis=self.axis)
-        return reshaped(value, [-1 if axis == self.axis else 1 for axis in range(rank_of(x))])
+            places = np.arange(ex.known_dims(x)[self.axis]) // self.block
+            return computed("Gather", value, ex.literal(places), axis=self.axis)
+        return ex.reshaped(value, [-1 if axis == self.axis else 1 for axis in range(ex.rank_of(x))])
 
 
 def _parameters(inputs: Inputs, attrs: Attrs) -> Parameters:
@@ -104,13 +89,13 @@ def _parameters(inputs: Inputs, attrs: Attrs) -> Parameters:
         for each block.
     """
     x, scale, zero_point = (inputs[place] for place in range(3))
-    if dtype_of(scale) not in _SCALES:
-        raise ValueError(f"its scale is of the type {dtype_of(scale)}")
-    found = known_dims(scale)
-    offsets = found if zero_point is None else known_dims(zero_point)
+    if ex.dtype_of(scale) not in _SCALES:
+        raise ValueError(f"its scale is of the type {ex.dtype_of(scale)}")
+    found = ex.known_dims(scale)
+    offsets = found if zero_point is None else ex.known_dims(zero_point)
     if offsets != found and not math.prod(offsets) == math.prod(found) == 1:
         raise ValueError(f"its scale has the shape {found}, its zero point the shape {offsets}")
-    zeros = None if zero_point is None else constant(zero_point)
+    zeros = None if zero_point is None else ex.constant(zero_point)
     if zeros is not None and not zeros.any():
         zero_point = None
     if math.prod(found) == 1 and len(found) <= 1:
@@ -123,7 +108,7 @@ def _parameters(inputs: Inputs, attrs: Attrs) -> Parameters:
     axis %= len(dims)
     wanted: tuple[int, ...] = found[:1]
     if block > 0:
-        shape = known_dims(x)
+        shape = ex.known_dims(x)
         wanted = (*shape[:axis], -(-shape[axis] // block), *shape[axis + 1 :])
     elif isinstance(dims[axis], tirx.IntImm):
         wanted = (int(dims[axis]),)
@@ -139,13 +124,13 @@ def single(value: Expr | None) -> Any:
     """A scale or zero point of a whole tensor; ValueError if it is more than one number."""
     if value is None:
         return None
-    dims = known_dims(value)
+    dims = ex.known_dims(value)
     if math.prod(dims) != 1:
         raise ValueError(
             f"a scale or zero point of the shape {dims}; this operator has one scale and one zero "
             "point for a whole tensor"
         )
-    return reshaped(value, ())
+    return ex.reshaped(value, ())
 
 
 @operator("QuantizeLinear")
@@ -153,7 +138,7 @@ def single(value: Expr | None) -> Any:
 def _quantize_linear(inputs: Inputs, attrs: Attrs) -> Expr:
     x, zero_point, target = inputs[0], inputs[2], attrs.get("output_dtype") or TensorProto.UINT8
     if zero_point is not None:
-        target = helper.np_dtype_to_tensor_dtype(np.dtype(dtype_of(zero_point)))
+        target = helper.np_dtype_to_tensor_dtype(np.dtype(ex.dtype_of(zero_point)))
         target = attrs.get(NARROW_INPUTS, {}).get(2, target)
     if target not in _LIMITS and target not in FLOATS - {TensorProto.FLOAT8E8M0}:
         raise ValueError(f"quantising to {type_name(target)} is not supported")
@@ -164,16 +149,16 @@ def _quantize_linear(inputs: Inputs, attrs: Attrs) -> Expr:
     if target in NARROW or how.block or precision not in (0, TensorProto.FLOAT):
         return _quantized_in_steps(x, how, target, attrs)
     # Narrower floats and int32 are divided in float32, as ONNX Runtime does.
-    dtype, scale = dtype_named(target), cast(how.scale, "float32")
+    dtype, scale = dtype_named(target), ex.cast(how.scale, "float32")
     zeros = _zeros(how, dtype)
-    return relax.op.quantize(cast(x, "float32"), scale, zeros, axis=how.axis, out_dtype=dtype)
+    return relax.op.quantize(ex.cast(x, "float32"), scale, zeros, axis=how.axis, out_dtype=dtype)
 
 
 def _zeros(how: Parameters, dtype: str) -> Expr:
     """The zero point, also where it is 0."""
     if how.zero_point is not None:
         return how.zero_point
-    return literal(np.zeros(known_dims(how.scale), dtype))
+    return ex.literal(np.zeros(ex.known_dims(how.scale), dtype))
 
 
 def _quantized_in_steps(x: Expr, how: Parameters, target: int, attrs: Attrs) -> Expr:
@@ -183,15 +168,15 @@ def _quantized_in_steps(x: Expr, how: Parameters, target: int, attrs: Attrs) -> 
     QuantizeLinear(x, s, z: f8)      ->    Cast(x / s + z)
     """
     wide = dtype_named(attrs.get("precision") or TensorProto.FLOAT)
-    value = computed("Div", cast(x, wide), cast(how.along(how.scale, x), wide))
+    value = computed("Div", ex.cast(x, wide), ex.cast(how.along(how.scale, x), wide))
     offset = how.zero_point
     if target in FLOATS:
         if offset is not None:
             value = computed("Add", value, how.along(decoded(offset, target), x))
         return encoded(value, target, attrs)
-    value = apply("Round", cast(value, "float32"))
+    value = apply("Round", ex.cast(value, "float32"))
     if offset is not None:
-        value = apply("Add", value, cast(how.along(offset, x), "float32"))
+        value = apply("Add", value, ex.cast(how.along(offset, x), "float32"))
     low, high = _LIMITS[target]
     value = apply("Clip", value, min=float(low), max=float(high))
     return relax.op.astype(value, dtype_named(stored_type(target)))
@@ -201,34 +186,37 @@ def _quantized_in_steps(x: Expr, how: Parameters, target: int, attrs: Attrs) -> 
 @operator("DequantizeLinear", domain=CONTRIB_DOMAIN)
 def _dequantize_linear(inputs: Inputs, attrs: Attrs) -> Expr:
     q, zero_point, narrow = inputs[0], inputs[2], attrs.get(NARROW_INPUTS, {})
-    if dtype_of(q) not in _DEQUANTIZED:
-        raise ValueError(f"dequantising {dtype_of(q)} is not supported")
+    if ex.dtype_of(q) not in _DEQUANTIZED:
+        raise ValueError(f"dequantising {ex.dtype_of(q)} is not supported")
     if zero_point is not None:
-        zeros = constant(zero_point)
+        zeros = ex.constant(zero_point)
         differ = zeros is None and narrow.get(0) != narrow.get(2)
-        if differ or dtype_of(zero_point) != dtype_of(q):
+        if differ or ex.dtype_of(zero_point) != ex.dtype_of(q):
             raise ValueError("its zero point is of another type than the value")
-        if dtype_of(q) == "int32" and zeros is not None and zeros.any():
+        if ex.dtype_of(q) == "int32" and zeros is not None and zeros.any():
             raise ValueError("the zero point of an int32 value must be 0")
     how, code = _parameters(inputs, attrs), attrs.get("output_dtype", 0)
-    dtype, scale = dtype_named(code) if code else dtype_of(how.scale), cast(how.scale, "float32")
+    dtype, scale = (
+        dtype_named(code) if code else ex.dtype_of(how.scale),
+        ex.cast(how.scale, "float32"),
+    )
     if narrow.get(0) in FLOATS:
         value = decoded(q, narrow[0])
         if how.zero_point is not None:
             value = computed("Sub", value, how.along(decoded(how.zero_point, narrow[0]), q))
-        return cast(computed("Mul", value, how.along(scale, q)), dtype)
+        return ex.cast(computed("Mul", value, how.along(scale, q)), dtype)
     if how.block:
         wide = dequantized_blocks(q, how)
     else:
         # Products of 8 or 16 bits and a narrower float are exact in float32: one rounding in all.
-        zeros = _zeros(how, dtype_of(q))
-        wide = normalize(relax.op.dequantize(q, scale, zeros, how.axis, "float32"))
-    return cast(wide, dtype)
+        zeros = _zeros(how, ex.dtype_of(q))
+        wide = ex.normalize(relax.op.dequantize(q, scale, zeros, how.axis, "float32"))
+    return ex.cast(wide, dtype)
 
 
 @operator("DynamicQuantizeLinear")
 def _dynamic_quantize_linear(inputs: Inputs, attrs: Attrs) -> Expr:
-    return relax.Tuple(list(emit_dynamic_quantize(current_builder(), inputs[0])))
+    return relax.Tuple(list(emit_dynamic_quantize(ex.current_builder(), inputs[0])))
 
 
 # One scale and zero point for each block of an axis.
@@ -241,32 +229,32 @@ def _dynamic_quantize_linear(inputs: Inputs, attrs: Attrs) -> Expr:
 
 def dequantized_blocks(q: Expr, how: Parameters) -> Expr:
     """The float32 values; the last block may be short."""
-    dims, grid, axis, block = known_dims(q), known_dims(how.scale), how.axis, how.block
+    dims, grid, axis, block = ex.known_dims(q), ex.known_dims(how.scale), how.axis, how.block
     blocks = grid[axis]
     missing = blocks * block - dims[axis]
     if missing:
         q = _padded(q, axis, missing)
     singles = (*grid[: axis + 1], 1, *grid[axis + 1 :])
-    split = reshaped(q, (*dims[:axis], blocks, block, *dims[axis + 1 :]))
-    value = normalize(relax.op.astype(split, "float32"))
+    split = ex.reshaped(q, (*dims[:axis], blocks, block, *dims[axis + 1 :]))
+    value = ex.normalize(relax.op.astype(split, "float32"))
     if how.zero_point is not None:
-        offset = reshaped(cast(how.zero_point, "float32"), singles)
-        value = normalize(relax.op.subtract(value, offset))
-    factor = reshaped(cast(how.scale, "float32"), singles)
-    value = normalize(relax.op.multiply(value, factor))
+        offset = ex.reshaped(ex.cast(how.zero_point, "float32"), singles)
+        value = ex.normalize(relax.op.subtract(value, offset))
+    factor = ex.reshaped(ex.cast(how.scale, "float32"), singles)
+    value = ex.normalize(relax.op.multiply(value, factor))
     whole = (*dims[:axis], blocks * block, *dims[axis + 1 :])
-    value = normalize(relax.op.reshape(value, whole))
+    value = ex.normalize(relax.op.reshape(value, whole))
     if missing:
-        value = normalize(relax.op.strided_slice(value, [axis], [0], [dims[axis]]))
+        value = ex.normalize(relax.op.strided_slice(value, [axis], [0], [dims[axis]]))
     return value
 
 
 def _padded(q: Expr, axis: int, count: int) -> Expr:
-    array = constant(q)
-    widths = [(0, count if position == axis else 0) for position in range(rank_of(q))]
+    array = ex.constant(q)
+    widths = [(0, count if position == axis else 0) for position in range(ex.rank_of(q))]
     if array is not None:
-        return literal(np.pad(array, widths))
-    return normalize(relax.op.nn.pad(q, [width for pair in widths for width in pair]))
+        return ex.literal(np.pad(array, widths))
+    return ex.normalize(relax.op.nn.pad(q, [width for pair in widths for width in pair]))
 
 
 BITS = (2, 4, 8)
@@ -286,7 +274,7 @@ def _gather_block_quantized(inputs: Inputs, attrs: Attrs) -> Expr:
     An index outside the table reads its last row, where ONNX Runtime gives zeros.
     """
     indices, given = inputs[1], (inputs[0], inputs[2], inputs[3])
-    table, scales, offsets = (None if each is None else constant(each) for each in given)
+    table, scales, offsets = (None if each is None else ex.constant(each) for each in given)
     if table is None or scales is None or (offsets is None and inputs[3] is not None):
         raise ValueError("its table must be constant")
     bits = attrs.get("bits", 4)
@@ -303,12 +291,12 @@ def _gather_block_quantized(inputs: Inputs, attrs: Attrs) -> Expr:
     if axis == rows:
         raise ValueError("it gathers along the blocks' axis")
     q, scale, zero_point = (
-        None if each is None else apply("Gather", literal(each), indices, axis=rows)
+        None if each is None else apply("Gather", ex.literal(each), indices, axis=rows)
         for each in (table, scales, offsets)
     )
-    moved = axis + rank_of(indices) - 1 if axis > rows else axis
+    moved = axis + ex.rank_of(indices) - 1 if axis > rows else axis
     how = Parameters(scale, zero_point, moved, attrs.get("block_size", 128))
-    return cast(dequantized_blocks(q, how), dtype_of(scale))
+    return ex.cast(dequantized_blocks(q, how), ex.dtype_of(scale))
 
 
 # ONNX Runtime's quantised operators: the float operator between conversions.
@@ -337,17 +325,17 @@ def quantized(inputs: Inputs, position: int) -> Quantized:
 
 def requantized(value: Expr, scale: Expr, zero_point: Expr | None, dtype: str) -> Expr:
     """A float value in 8 bits; a zero point of None is 0, of this type."""
-    dtype = dtype if zero_point is None else dtype_of(zero_point)
+    dtype = dtype if zero_point is None else ex.dtype_of(zero_point)
     if dtype not in RANGES:
         raise ValueError(f"a quantised value must be uint8 or int8, and is {dtype}")
     if zero_point is None:
-        zero_point = literal(np.zeros((), dtype))
+        zero_point = ex.literal(np.zeros((), dtype))
     return apply("QuantizeLinear", value, single(scale), single(zero_point))
 
 
 def channels_first(value: Expr, compute: Callable[[Expr], Expr]) -> Expr:
     """Computes on [N, C, ...] what is given, and is to be made, as [N, ..., C]."""
-    rank = rank_of(value)
+    rank = ex.rank_of(value)
     moved = apply("Transpose", value, perm=[0, rank - 1, *range(1, rank - 1)])
     return apply("Transpose", compute(moved), perm=[0, *range(2, rank), 1])
 
@@ -371,7 +359,7 @@ def _between(
         values = [_dequantized(quantized(inputs, 3 * number)) for number in range(operands)]
         result = compute(values, attrs)
         scale, zero_point = inputs[3 * operands], inputs[3 * operands + 1]
-        dtype = dtype_of(inputs[0] if zero_point is None else zero_point)
+        dtype = ex.dtype_of(inputs[0] if zero_point is None else zero_point)
         if rounds_last and zero_point is not None:
             result, zero_point = _with_odd_part(result, single(scale), single(zero_point))
         return requantized(result, scale, zero_point, dtype)
@@ -390,12 +378,12 @@ def _with_odd_part(value: Expr, scale: Expr, zero_point: Expr) -> tuple[Expr, Ex
     is even; of an odd one, one step goes into the value. What is known at run time only goes there
     as a whole.
     """
-    known = constant(zero_point)
+    known = ex.constant(zero_point)
     if known is None:
-        return apply("Add", value, apply("Mul", scale, cast(zero_point, "float32"))), None
+        return apply("Add", value, apply("Mul", scale, ex.cast(zero_point, "float32"))), None
     if known.item() % 2 == 0:
         return value, zero_point
-    return apply("Add", value, scale), literal(known - known.dtype.type(1))
+    return apply("Add", value, scale), ex.literal(known - known.dtype.type(1))
 
 
 def _as(name: str) -> Callable[[Sequence[Expr], Attrs], Expr]:
@@ -453,14 +441,14 @@ def _in_scale(q: Quantized, scale: Expr, zero_point: Expr | None) -> Expr:
     """A value in another scale and zero point; itself if they are the same constants."""
     if _same(q.scale, scale) and _same(q.zero_point, zero_point):
         return q.value
-    return requantized(_dequantized(q), scale, zero_point, dtype_of(q.value))
+    return requantized(_dequantized(q), scale, zero_point, ex.dtype_of(q.value))
 
 
 def _same(left: Expr | None, right: Expr | None) -> bool:
     """Whether two parameters are the same number and type."""
     if left is None or right is None:
         return left is right
-    arrays = [constant(single(each)) for each in (left, right)]
+    arrays = [ex.constant(single(each)) for each in (left, right)]
     if arrays[0] is None or arrays[1] is None:
         return bool(left.same_as(right))
     return arrays[0].dtype == arrays[1].dtype and arrays[0].item() == arrays[1].item()

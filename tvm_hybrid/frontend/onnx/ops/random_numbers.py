@@ -20,20 +20,8 @@ from tvm.script.ir_builder import IRBuilder
 
 from microkernels.base.tvm_compat.relax import OP_PATTERN, OPAQUE
 
-from ...expressions import (
-    NODE_NUMBER,
-    Attrs,
-    Converter,
-    Expr,
-    Inputs,
-    cast,
-    dtype_of,
-    emit,
-    emit_te,
-    known_dims,
-    literal,
-    normalize,
-)
+from ... import expressions as ex
+from ...expressions import NODE_NUMBER, Attrs, Converter, Expr, Inputs
 from ..apply import apply
 from ..operators import operator
 
@@ -48,8 +36,8 @@ def _numbers(normal: bool, like: bool) -> Converter:
     first, second = ("mean", "scale") if normal else ("low", "high")
 
     def convert(inputs: Inputs, attrs: Attrs) -> Any:
-        shape = known_dims(inputs[0]) if like else attrs["shape"]
-        dtype = _dtype(attrs, dtype_of(inputs[0]) if like else "float32")
+        shape = ex.known_dims(inputs[0]) if like else attrs["shape"]
+        dtype = _dtype(attrs, ex.dtype_of(inputs[0]) if like else "float32")
         if dtype not in FLOATS:
             raise ValueError(f"it makes floats, not {dtype}; give the attribute dtype")
         numbers = attrs.get(first, 0.0), attrs.get(second, 1.0)
@@ -64,22 +52,22 @@ def _bernoulli(inputs: Inputs, attrs: Attrs) -> Any:
 
     ONNX's own function draws 1 with the probability 1 - p.
     """
-    p, own = inputs[0], dtype_of(inputs[0])
-    drawn = _drawn(known_dims(p), _wide(own), attrs)
-    return relax.op.astype(relax.op.less(drawn, cast(p, _wide(own))), _dtype(attrs, own))
+    p, own = inputs[0], ex.dtype_of(inputs[0])
+    drawn = _drawn(ex.known_dims(p), _wide(own), attrs)
+    return relax.op.astype(relax.op.less(drawn, ex.cast(p, _wide(own))), _dtype(attrs, own))
 
 
 @operator("Multinomial", static=True)
 def _multinomial(inputs: Inputs, attrs: Attrs) -> Any:
     """Places of `sample_size` draws from each row of logarithms, which need not add up to 1."""
-    batch, classes = known_dims(inputs[0])
+    batch, classes = ex.known_dims(inputs[0])
     if not classes:
         raise ValueError("there are no classes to choose from")
-    count, wide = attrs.get("sample_size", 1), _wide(dtype_of(inputs[0]))
-    shares = normalize(relax.op.nn.softmax(cast(inputs[0], wide), 1))
-    sums = apply("CumSum", shares, literal(np.array(1)))
+    count, wide = attrs.get("sample_size", 1), _wide(ex.dtype_of(inputs[0]))
+    shares = ex.normalize(relax.op.nn.softmax(ex.cast(inputs[0], wide), 1))
+    sums = apply("CumSum", shares, ex.literal(np.array(1)))
     # A product with a number below 1 is below the last sum, which therefore exceeds it.
-    last = apply("Gather", sums, literal(np.array([classes - 1])), axis=1)
+    last = apply("Gather", sums, ex.literal(np.array([classes - 1])), axis=1)
     drawn = relax.op.multiply(_drawn((batch, count), wide, attrs), last)
     exceeds = relax.op.less(
         relax.op.reshape(drawn, (batch, count, 1)), relax.op.reshape(sums, (batch, 1, classes))
@@ -110,16 +98,16 @@ def _drawn(
     number = int(attrs[NODE_NUMBER])
     seeded = "seed" in attrs
     word = int(np.float32(attrs["seed"]).view(np.uint32)) if seeded else number
-    key = emit(
+    key = ex.emit(
         relax.op.call_pure_packed(
             "vm.builtin.copy",
-            literal(np.array([word], np.uint64)),
+            ex.literal(np.array([word], np.uint64)),
             ty_args=relax.TensorType((1,), "uint64"),
         )
     )
     if not seeded:
         apart = {OP_PATTERN: OPAQUE}  # every element is to see the same count
-        key = emit_te(_cycles, key, primfunc_name_hint="random_key", primfunc_attrs=apart)
+        key = ex.emit_te(_cycles, key, primfunc_name_hint="random_key", primfunc_attrs=apart)
     stream = tirx.const(0 if seeded else number, "uint32")
     first, second = numbers
 
@@ -139,8 +127,8 @@ def _drawn(
 
         return te.compute(shape, element, name="random_numbers")
 
-    made = emit_te(compute, key, primfunc_name_hint="random_numbers")
-    return cast(made, dtype)
+    made = ex.emit_te(compute, key, primfunc_name_hint="random_numbers")
+    return ex.cast(made, dtype)
 
 
 def _cycles(key: te.Tensor) -> list[te.Tensor]:

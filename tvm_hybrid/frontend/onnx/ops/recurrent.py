@@ -38,22 +38,8 @@ from tir_schedules.recurrent.problem import (
 )
 from tir_schedules.recurrent.recurrent import plain_function
 
-from ...expressions import (
-    OUTPUTS,
-    Attrs,
-    Converter,
-    Expr,
-    Inputs,
-    cast,
-    constant,
-    current_builder,
-    dtype_of,
-    known_dims,
-    literal,
-    normalize,
-    reshaped,
-    sliced,
-)
+from ... import expressions as ex
+from ...expressions import OUTPUTS, Attrs, Converter, Expr, Inputs
 from ..apply import apply
 from ..evaluate import computed
 from ..graph.graph import CONTRIB_DOMAIN
@@ -105,7 +91,7 @@ def _layer(cell: str, weights_of: Callable[[Inputs], Weights]) -> Converter:
                 else each
                 for place, each in enumerate(inputs)
             )
-        direction, sides = attrs.get("direction", "forward"), known_dims(inputs[_R])[0]
+        direction, sides = attrs.get("direction", "forward"), ex.known_dims(inputs[_R])[0]
         if direction not in DIRECTIONS or sides != (2 if direction == DIRECTIONS[2] else 1):
             raise ValueError(f"direction {direction!r} with weights of {sides}")
         functions = _activations(attrs, _FUNCTIONS[cell], sides)
@@ -124,7 +110,7 @@ def _layer(cell: str, weights_of: Callable[[Inputs], Weights]) -> Converter:
             y, *ends = results
             results = [apply("Transpose", y, perm=[2, 0, 1, 3])]
             results += [apply("Transpose", each, perm=[1, 0, 2]) for each in ends]
-        return relax.Tuple([cast(each, dtype_of(inputs[_X])) for each in results])
+        return relax.Tuple([ex.cast(each, ex.dtype_of(inputs[_X])) for each in results])
 
     return converted
 
@@ -132,7 +118,7 @@ def _layer(cell: str, weights_of: Callable[[Inputs], Weights]) -> Converter:
 def _side(inputs: Inputs, side: int) -> Inputs:
     """The inputs of one direction."""
     return Inputs(
-        each if each is None or place in _SHARED else sliced(each, 0, side, side + 1)
+        each if each is None or place in _SHARED else ex.sliced(each, 0, side, side + 1)
         for place, each in enumerate(inputs)
     )
 
@@ -173,8 +159,8 @@ def _float_weights(inputs: Inputs) -> Weights:
     """Of W [directions, gates * hidden, input] and R [directions, gates * hidden, hidden]."""
 
     def product(rows: Expr) -> Expr:
-        directions, width, size = known_dims(inputs[_W])
-        weight = reshaped(inputs[_W], (directions * width, size))
+        directions, width, size = ex.known_dims(inputs[_W])
+        weight = ex.reshaped(inputs[_W], (directions * width, size))
         return apply("MatMul", rows, computed("Transpose", weight, perm=[1, 0]))
 
     return product, {"weight": inputs[_R]}
@@ -184,13 +170,13 @@ def _integer_weights(inputs: Inputs) -> Weights:
     """Of W [directions, input, gates * hidden] and R [directions, hidden, gates * hidden]."""
 
     def product(rows: Expr) -> Expr:
-        weight, (directions, size, width) = inputs[_W], known_dims(inputs[_W])
+        weight, (directions, size, width) = inputs[_W], ex.known_dims(inputs[_W])
         if directions > 1:
             weight = computed("Transpose", weight, perm=[1, 0, 2])
         flat = directions * width
         parameters = (_of_columns(inputs, _W, place) for place in _SCALES[_W])
-        given = (None if each is None else reshaped(each, (flat,)) for each in parameters)
-        columns = reshaped(weight, (size, flat))
+        given = (None if each is None else ex.reshaped(each, (flat,)) for each in parameters)
+        columns = ex.reshaped(weight, (size, flat))
         return apply("DynamicQuantizeMatMul", rows, columns, *given, domain=CONTRIB_DOMAIN)
 
     scales, zeros = (_of_columns(inputs, _R, place) for place in _SCALES[_R])
@@ -200,18 +186,18 @@ def _integer_weights(inputs: Inputs) -> Weights:
 def _differences(weight: Expr, zeros: Expr | None) -> Expr:
     """A weight less its zero points, [directions, gates * hidden, hidden]."""
     if zeros is not None:
-        directions, width = known_dims(zeros)
-        zeros = reshaped(zeros, (directions, 1, width))
-    known = constant(weight)
-    offsets = np.zeros((), np.int8) if zeros is None else constant(zeros)
+        directions, width = ex.known_dims(zeros)
+        zeros = ex.reshaped(zeros, (directions, 1, width))
+    known = ex.constant(weight)
+    offsets = np.zeros((), np.int8) if zeros is None else ex.constant(zeros)
     if known is not None and offsets is not None:
         rows = (known.astype(np.int16) - offsets).transpose(0, 2, 1)
         fits = rows.min() >= -128 and rows.max() <= 127
-        return literal(rows.astype(np.int8 if fits else np.int16))
-    wide = cast(weight, "int32")
+        return ex.literal(rows.astype(np.int8 if fits else np.int16))
+    wide = ex.cast(weight, "int32")
     if zeros is not None:
-        wide = apply("Sub", wide, cast(zeros, "int32"))
-    return apply("Transpose", cast(wide, "int16"), perm=[0, 2, 1])
+        wide = apply("Sub", wide, ex.cast(zeros, "int32"))
+    return apply("Transpose", ex.cast(wide, "int16"), perm=[0, 2, 1])
 
 
 def _of_columns(inputs: Inputs, weight: int, place: int) -> Expr | None:
@@ -219,7 +205,7 @@ def _of_columns(inputs: Inputs, weight: int, place: int) -> Expr | None:
     value = inputs[place]
     if value is None:
         return None
-    found, dims = known_dims(value), known_dims(inputs[weight])
+    found, dims = ex.known_dims(value), ex.known_dims(inputs[weight])
     wanted = dims[0], dims[2]
     if found == wanted:
         return value
@@ -228,7 +214,7 @@ def _of_columns(inputs: Inputs, weight: int, place: int) -> Expr | None:
             f"a scale or zero point of the shape {found} for a weight of the shape {dims}; there "
             "is one for each direction, or for each of its columns"
         )
-    return computed("Expand", reshaped(value, (dims[0], 1)), literal(np.array(wanted)))
+    return computed("Expand", ex.reshaped(value, (dims[0], 1)), ex.literal(np.array(wanted)))
 
 
 def _steps(
@@ -241,31 +227,31 @@ def _steps(
 ) -> list[Expr]:
     """All steps of a layer, and the final states if anybody wants them."""
     x, lengths = inputs[_X], inputs[_LENGTHS]
-    wide = "float64" if dtype_of(x) == "float64" else "float32"
+    wide = "float64" if ex.dtype_of(x) == "float64" else "float32"
     product, weights = weights_of(inputs)
-    directions, _, hidden = known_dims(weights["weight"])
+    directions, _, hidden = ex.known_dims(weights["weight"])
     steps, batch, _ = dims_of(x)
     states = len(attrs[OUTPUTS]) - 1
     if not hidden:
         state = [directions, batch, 0]
         shapes = [[steps, *state], *[state] * states]
-        return [normalize(relax.op.zeros(relax.ShapeExpr(each), wide)) for each in shapes]
+        return [ex.normalize(relax.op.zeros(relax.ShapeExpr(each), wide)) for each in shapes]
     given = {"hidden": inputs[_HIDDEN], "memory": None, "peepholes": None, "lengths": None}
     if cell == "lstm":
         given |= {"memory": inputs[_MEMORY], "peepholes": inputs[_PEEPHOLES]}
-    given = {name: cast(each, wide) for name, each in given.items() if each is not None}
-    known = None if lengths is None else constant(lengths)
+    given = {name: ex.cast(each, wide) for name, each in given.items() if each is not None}
+    known = None if lengths is None else ex.constant(lengths)
     if lengths is not None and (
         known is None or not all(same_size(index(int(each)), steps) for each in known)
     ):
-        given["lengths"] = cast(lengths, "int32")
+        given["lengths"] = ex.cast(lengths, "int32")
     bias = inputs[_B]
     if bias is not None:
-        bias, width = cast(bias, wide), known_dims(bias)[1] // 2
-        bias = sliced(bias, 1, 0, width), sliced(bias, 1, width, 2 * width)
+        bias, width = ex.cast(bias, wide), ex.known_dims(bias)[1] // 2
+        bias = ex.sliced(bias, 1, 0, width), ex.sliced(bias, 1, width, 2 * width)
     return recurrent_layer(
         x,
-        lambda rows: cast(product(rows), wide),
+        lambda rows: ex.cast(product(rows), wide),
         bias,
         given | weights,
         cell="gru_linear" if attrs.get("linear_before_reset") else cell,
@@ -311,19 +297,19 @@ def recurrent_layer(
         As of `RecurrentProblem`.
     """
     steps, batch, size = dims_of(x)
-    directions, _, hidden = known_dims(given["weight"])
+    directions, _, hidden = ex.known_dims(given["weight"])
     width = GATES[cell] * hidden
-    part = product(normalize(relax.op.reshape(x, [steps * batch, size])))
+    part = product(ex.normalize(relax.op.reshape(x, [steps * batch, size])))
     if biases is not None:
         own, recurrent = biases
         if cell == "gru_linear":  # what is added for the third gate is multiplied by the reset gate
-            given = {**given, "bias": sliced(recurrent, 1, 2 * hidden, width)}
-            total = computed("Add", *(sliced(each, 1, 0, 2 * hidden) for each in biases))
-            total = computed("Concat", total, sliced(own, 1, 2 * hidden, width), axis=1)
+            given = {**given, "bias": ex.sliced(recurrent, 1, 2 * hidden, width)}
+            total = computed("Add", *(ex.sliced(each, 1, 0, 2 * hidden) for each in biases))
+            total = computed("Concat", total, ex.sliced(own, 1, 2 * hidden, width), axis=1)
         else:
             total = computed("Add", own, recurrent)
-        part = apply("Add", part, reshaped(total, (directions * width,)))
-    part = normalize(relax.op.reshape(part, [steps, batch, directions * width]))
+        part = apply("Add", part, ex.reshaped(total, (directions * width,)))
+    part = ex.normalize(relax.op.reshape(part, [steps, batch, directions * width]))
     names = tuple(name for name in OPTIONAL if name in given)
     inputs = _of_one_batch([part, given["weight"], *(given[name] for name in names)], names)
     tensor, weight = map(known_tensor, inputs[:2])
@@ -343,10 +329,10 @@ def recurrent_layer(
         )
     )
     _check_shapes(inputs, region)
-    function = current_builder().add_func(plain_function(region), RECURRENT)
+    function = ex.current_builder().add_func(plain_function(region), RECURRENT)
     shape = relax_shape(region.output.shape, *inputs)
     ty = relax.TensorType(shape, region.output.dtype)
-    made = normalize(relax.op.call_tir(function, inputs, out_ty=ty))
+    made = ex.normalize(relax.op.call_tir(function, inputs, out_ty=ty))
     if not finals:
         return [made]
     ends = [index(0), steps, *(steps + number for number in range(1, STATES[cell] + 1))]
@@ -381,11 +367,11 @@ def _of_one_batch(inputs: Sequence[Any], given: Sequence[str]) -> list[Any]:
         if not same_size(shape[axis], batch):
             check_equal(shape[axis], batch)
             shape[axis] = batch
-            found[number] = normalize(relax.op.reshape(found[number], shape))
+            found[number] = ex.normalize(relax.op.reshape(found[number], shape))
     return found
 
 
 def _along_steps(made: Any, first: Any, last: Any, shape: Sequence[Any], drop: bool) -> Any:
     """Some rows of what was made; the only one without its axis."""
-    rows = normalize(relax.op.strided_slice(made, [0], [first], [last], assume_inbound=True))
-    return normalize(relax.op.reshape(rows, shape)) if drop else rows
+    rows = ex.normalize(relax.op.strided_slice(made, [0], [first], [last], assume_inbound=True))
+    return ex.normalize(relax.op.reshape(rows, shape)) if drop else rows

@@ -8,18 +8,8 @@ from typing import Any
 import ml_dtypes
 from tvm import relax
 
-from ...expressions import (
-    Attrs,
-    Converter,
-    Expr,
-    Inputs,
-    cast,
-    constant,
-    dtype_of,
-    normalize,
-    number,
-    rank_of,
-)
+from ... import expressions as ex
+from ...expressions import Attrs, Converter, Expr, Inputs
 from ..apply import apply
 from ..graph.requests import check
 from ..graph.sizes import dims_of, index, scalar_of
@@ -68,25 +58,25 @@ def _reduction(name: str, reduced: Reduce) -> Converter:
     def convert(inputs: Inputs, attrs: Attrs) -> Any:
         x, axes = inputs[0], attrs.get("axes")
         if inputs[1] is not None:
-            known = constant(inputs[1])
+            known = ex.constant(inputs[1])
             if known is None:
                 raise ValueError("the axes are computed at run time; only known ones are supported")
             axes = known.tolist()
         if not axes and attrs.get("noop_with_empty_axes", 0):
-            return _OF_ONE[name](x) if name in _OF_ONE else after(normalize(before(x)))
-        dtype = dtype_of(x)
-        wide = cast(x, _COMPUTED_AS.get(name, {}).get(dtype, dtype))
-        found = normalize(
+            return _OF_ONE[name](x) if name in _OF_ONE else after(ex.normalize(before(x)))
+        dtype = ex.dtype_of(x)
+        wide = ex.cast(x, _COMPUTED_AS.get(name, {}).get(dtype, dtype))
+        found = ex.normalize(
             reduced(wide, list(axes) if axes else None, bool(attrs.get("keepdims", 1)))
         )
-        return cast(found, dtype)
+        return ex.cast(found, dtype)
 
     return convert
 
 
 def _by_parts(name: str) -> Reduce:
     before, reduce, after = _REDUCTIONS[name]
-    return lambda x, axes, kept: after(normalize(reduce(normalize(before(x)), axes, kept)))
+    return lambda x, axes, kept: after(ex.normalize(reduce(ex.normalize(before(x)), axes, kept)))
 
 
 def _log_sum_exp(x: Expr, axes: list[int] | None, kept: bool) -> Expr:
@@ -95,26 +85,26 @@ def _log_sum_exp(x: Expr, axes: list[int] | None, kept: bool) -> Expr:
     If it is infinite, as in a row of -inf, that would be inf - inf; so the largest or least finite
     number is subtracted instead.
     """
-    axes = axes or list(range(rank_of(x)))
-    finite = ml_dtypes.finfo(dtype_of(x))
-    most = normalize(relax.op.max(x, axes, True))
-    most = normalize(apply("Clip", most, min=float(finite.min), max=float(finite.max)))
+    axes = axes or list(range(ex.rank_of(x)))
+    finite = ml_dtypes.finfo(ex.dtype_of(x))
+    most = ex.normalize(relax.op.max(x, axes, True))
+    most = ex.normalize(apply("Clip", most, min=float(finite.min), max=float(finite.max)))
     powers = relax.op.exp(relax.op.subtract(x, most))
-    total = relax.op.add(relax.op.log(apply("ReduceSum", normalize(powers), axes=axes)), most)
+    total = relax.op.add(relax.op.log(apply("ReduceSum", ex.normalize(powers), axes=axes)), most)
     return total if kept else relax.op.squeeze(total, axes)
 
 
 def _extreme(place_of: Callable[[Expr, int, bool], Expr]) -> Converter:
     def convert(inputs: Inputs, attrs: Attrs) -> Any:
         x = inputs[0]
-        axis, kept = attrs.get("axis", 0) % rank_of(x), bool(attrs.get("keepdims", 1))
+        axis, kept = attrs.get("axis", 0) % ex.rank_of(x), bool(attrs.get("keepdims", 1))
         check(dims_of(x)[axis] > 0)
         if not attrs.get("select_last_index", 0):
             return place_of(x, axis, kept)
         # The last of equal elements is the first from the other end.
         last = scalar_of(dims_of(x)[axis] - index(1))
-        turned = normalize(relax.op.flip(x, axis=axis))
-        place = normalize(place_of(turned, axis, kept))
+        turned = ex.normalize(relax.op.flip(x, axis=axis))
+        place = ex.normalize(place_of(turned, axis, kept))
         return relax.op.subtract(last, place)
 
     return convert
@@ -122,7 +112,7 @@ def _extreme(place_of: Callable[[Expr, int, bool], Expr]) -> Converter:
 
 def _over_images(reduce: Reduce) -> Converter:
     def convert(inputs: Inputs, attrs: Attrs) -> Any:
-        axes = list(range(2, rank_of(inputs[0])))
+        axes = list(range(2, ex.rank_of(inputs[0])))
         return reduce(inputs[0], axes, True) if axes else inputs[0]
 
     return convert
@@ -132,12 +122,12 @@ def _over_images(reduce: Reduce) -> Converter:
 def _mean_variance(inputs: Inputs, attrs: Attrs) -> Any:
     """(x - mean) / sqrt(mean of squares - square of mean), over images and their pixels."""
     x, axes = inputs[0], list(attrs.get("axes", (0, 2, 3)))
-    two = number(x, 2)
-    mean = normalize(relax.op.mean(x, axes, True))
-    squares = normalize(relax.op.mean(normalize(relax.op.power(x, two)), axes, True))
-    variance = normalize(relax.op.subtract(squares, normalize(relax.op.power(mean, two))))
-    centred = normalize(relax.op.subtract(x, mean))
-    return relax.op.divide(centred, normalize(relax.op.sqrt(variance)))
+    two = ex.number(x, 2)
+    mean = ex.normalize(relax.op.mean(x, axes, True))
+    squares = ex.normalize(relax.op.mean(ex.normalize(relax.op.power(x, two)), axes, True))
+    variance = ex.normalize(relax.op.subtract(squares, ex.normalize(relax.op.power(mean, two))))
+    centred = ex.normalize(relax.op.subtract(x, mean))
+    return relax.op.divide(centred, ex.normalize(relax.op.sqrt(variance)))
 
 
 for _name in _REDUCTIONS:

@@ -24,33 +24,12 @@ from typing import Any
 import numpy as np
 from tvm import relax, te, tirx
 
-from ...expressions import (
-    Attrs,
-    Expr,
-    Inputs,
-    cast,
-    constant,
-    dtype_of,
-    emit_te,
-    known_dims,
-    literal,
-    normalize,
-    number,
-)
+from ... import expressions as ex
+from ...expressions import Attrs, Expr, Inputs
 from ..graph.elements import known_parts
+from ..graph.kernels import emit_kernel, put, size_in, sizes_in
 from ..graph.requests import MISFIT, check
-from ..graph.sizes import (
-    INDEX,
-    dims_of,
-    emit_kernel,
-    index,
-    plain,
-    put,
-    same_size,
-    simplified,
-    size_in,
-    sizes_in,
-)
+from ..graph.sizes import INDEX, dims_of, index, plain, same_size, simplified
 from ..operators import operator
 from .resize_taps import (
     KERNEL,
@@ -98,7 +77,7 @@ def _resize(inputs: Inputs, attrs: Attrs) -> Any:
 def _upsample(inputs: Inputs, attrs: Attrs) -> Any:
     how = _attributes(attrs, coordinates="asymmetric", rounding="floor")
     given = attrs.get("scales")
-    scales = literal(np.asarray(given, np.float32)) if len(inputs) < 2 else inputs[1]
+    scales = ex.literal(np.asarray(given, np.float32)) if len(inputs) < 2 else inputs[1]
     return _resized(Inputs([inputs[0], None, scales]), attrs, how)
 
 
@@ -121,7 +100,7 @@ def _attributes(
 
 def _resized(inputs: Inputs, attrs: Attrs, how: Resizing) -> Expr:
     """The resized image, of its region, scales and sizes; absent ones are None."""
-    x, axes, dtype = inputs[0], _axes(inputs, attrs, how), dtype_of(inputs[0])
+    x, axes, dtype = inputs[0], _axes(inputs, attrs, how), ex.dtype_of(inputs[0])
     changed = {place: axis for place, axis in enumerate(axes) if not axis.is_same}
     for axis in changed.values():
         if not (isinstance(axis.scale, float) and axis.scale > 0):
@@ -130,11 +109,11 @@ def _resized(inputs: Inputs, attrs: Attrs, how: Resizing) -> Expr:
     if not changed:
         return x
     if not all(axis.is_choice for axis in changed.values()):
-        x = cast(x, _COMPUTED_IN.get(dtype, "float64"))
+        x = ex.cast(x, _COMPUTED_IN.get(dtype, "float64"))
     fast = _in_relax(how, axes)
     if fast is not None and dtype in _FLOATS_IN_RELAX:
         size = relax.ShapeExpr([axis.after for axis in axes[2:]])
-        resized = normalize(relax.op.image.resize2d(x, size, layout="NCHW", **fast))
+        resized = ex.normalize(relax.op.image.resize2d(x, size, layout="NCHW", **fast))
         return _rounded(resized, dtype)
     # What becomes an integer is rounded after every product and every sum, in the order of the
     # taps: ties depend on it. LLVM would make one instruction of a product and a sum.
@@ -149,7 +128,7 @@ def _resized(inputs: Inputs, attrs: Attrs, how: Resizing) -> Expr:
         for place, axis in changed.items():
             if axis.taps is None or not axis.taps.inside.all():
                 inside = _beside(axis.inside(), axis, len(axes) - 1 - place)
-                x = normalize(relax.op.where(inside, x, number(x, how.extrapolation)))
+                x = ex.normalize(relax.op.where(inside, x, ex.number(x, how.extrapolation)))
     return x
 
 
@@ -206,15 +185,15 @@ def _nearest_in_relax(coordinates: str, rounding: str, extent: int, outputs: int
 
 def _rounded(value: Expr, dtype: str) -> Expr:
     """A value in the type that the result is to have: integers rounded to even, and saturated."""
-    if dtype_of(value) == dtype or "float" in dtype:
-        return cast(value, dtype)
-    limits, wide = np.iinfo(dtype), np.dtype(dtype_of(value)).type
+    if ex.dtype_of(value) == dtype or "float" in dtype:
+        return ex.cast(value, dtype)
+    limits, wide = np.iinfo(dtype), np.dtype(ex.dtype_of(value)).type
     low, high = wide(limits.min), wide(limits.max)
     if int(high) > limits.max:  # which the float cannot hold
         high = np.nextafter(high, wide(0))
-    whole = normalize(relax.op.round(value))
-    above = normalize(relax.op.maximum(whole, literal(np.array(low))))
-    return cast(normalize(relax.op.minimum(above, literal(np.array(high)))), dtype)
+    whole = ex.normalize(relax.op.round(value))
+    above = ex.normalize(relax.op.maximum(whole, ex.literal(np.array(low))))
+    return ex.cast(ex.normalize(relax.op.minimum(above, ex.literal(np.array(high)))), dtype)
 
 
 def _sums_at_once(axes: list[Axis], changed: Mapping[int, Axis], is_apart: bool) -> bool:
@@ -228,7 +207,7 @@ def _sums_at_once(axes: list[Axis], changed: Mapping[int, Axis], is_apart: bool)
 
 def _summed(x: Expr, changed: Mapping[int, Axis]) -> Expr:
     """The image with other extents along axes, one after the other in one kernel."""
-    tables = [list(zip(*axis.tables(dtype_of(x)), strict=True)) for axis in changed.values()]
+    tables = [list(zip(*axis.tables(ex.dtype_of(x)), strict=True)) for axis in changed.values()]
 
     def along(x: te.Tensor, axis: int, places: list[te.Tensor], weights: list[te.Tensor]) -> Any:
         def element(*at: Expr) -> Expr:
@@ -246,31 +225,31 @@ def _summed(x: Expr, changed: Mapping[int, Axis]) -> Expr:
             value = along(value, axis, *own)
         return value
 
-    return emit_te(compute, x, tables, primfunc_name_hint="resize")
+    return ex.emit_te(compute, x, tables, primfunc_name_hint="resize")
 
 
 def _along(x: Expr, axis: Axis, place: int, is_apart: bool) -> Expr:
     """The image with another extent along an axis; products by themselves if wanted."""
     if axis.wants_filter:
         return _filtered(x, axis, place, is_apart)
-    tables, total = axis.tables(dtype_of(x)), None
+    tables, total = axis.tables(ex.dtype_of(x)), None
     for at, weight in tables:
-        part = normalize(relax.op.take(x, at, place, mode="clip"))
+        part = ex.normalize(relax.op.take(x, at, place, mode="clip"))
         if len(tables) == 1:
             return part
         shaped = _beside(weight, axis, len(dims_of(x)) - 1 - place)
-        part = normalize(relax.op.multiply(part, shaped))
+        part = ex.normalize(relax.op.multiply(part, shaped))
         if is_apart:
-            least = np.array(np.finfo(dtype_of(part)).min)
-            part = normalize(relax.op.maximum(part, literal(least)))
-        total = part if total is None else normalize(relax.op.add(total, part))
+            least = np.array(np.finfo(ex.dtype_of(part)).min)
+            part = ex.normalize(relax.op.maximum(part, ex.literal(least)))
+        total = part if total is None else ex.normalize(relax.op.add(total, part))
     return total
 
 
 def _beside(vector: Expr, axis: Axis, behind: int) -> Expr:
     """A vector along an axis, with others behind it."""
     shape = relax.ShapeExpr([axis.after, *[index(1)] * behind])
-    return normalize(relax.op.reshape(vector, shape))
+    return ex.normalize(relax.op.reshape(vector, shape))
 
 
 # Sums of any number of elements along an axis of open extent, as antialiasing wants them.
@@ -311,7 +290,7 @@ def _filtered(x: Expr, axis: Axis, place: int, is_apart: bool) -> Expr:
         )
 
     begins = axis.emit("first", firsts, reach)
-    parts = cast(axis.emit("filter", weights, reach), dtype_of(x))
+    parts = ex.cast(axis.emit("filter", weights, reach), ex.dtype_of(x))
     shape = [*dims_of(x)[:place], axis.after, *dims_of(x)[place + 1 :]]
 
     def compute(x: te.Tensor, begins: te.Tensor, parts: te.Tensor, shape: list[Expr]) -> te.Tensor:
@@ -332,7 +311,7 @@ def _filtered(x: Expr, axis: Axis, place: int, is_apart: bool) -> Expr:
 
         return te.compute(shape, element, name="filtered")
 
-    return emit_te(compute, x, begins, parts, shape, primfunc_name_hint="resize_filtered")
+    return ex.emit_te(compute, x, begins, parts, shape, primfunc_name_hint="resize_filtered")
 
 
 def _reach(axis: Axis, most: int | None) -> Expr:
@@ -374,14 +353,14 @@ def _axes(inputs: Inputs, attrs: Attrs, how: Resizing) -> list[Axis]:
     places = [int(axis) % len(before) for axis in attrs.get("axes", range(len(before)))]
     extents = [before[place] for place in places]
     region, scales, sizes = (
-        None if each is None or 0 in known_dims(each) else each
+        None if each is None or 0 in ex.known_dims(each) else each
         for each in (inputs[1], inputs[2], inputs[3])
     )
     wanted = scales if sizes is None else sizes
     if wanted is None:
         raise ValueError("it has neither scales nor sizes")
-    if known_dims(wanted) != (len(places),):
-        raise ValueError(f"it has {known_dims(wanted)} scales or sizes for {len(places)} axes")
+    if ex.known_dims(wanted) != (len(places),):
+        raise ValueError(f"it has {ex.known_dims(wanted)} scales or sizes for {len(places)} axes")
     if sizes is None:
         pairs = _by_scales(scales, extents, how.coordinates == "align_corners")
     else:
@@ -398,10 +377,10 @@ def _axes(inputs: Inputs, attrs: Attrs, how: Resizing) -> list[Axis]:
 
 def _regions(region: Expr, count: int) -> list[tuple[Number, Number]]:
     """Start and end of each axis."""
-    (size,) = known_dims(region)
+    (size,) = ex.known_dims(region)
     if size != 2 * count:
         raise ValueError(f"its roi has {size} numbers for {count} axes")
-    array, vector = constant(region), cast(region, "float32")
+    array, vector = ex.constant(region), ex.cast(region, "float32")
     numbers: list[Number] = [Element(vector, place) for place in range(size)]
     if array is not None:
         numbers = [float(each) for each in array.astype(np.float32)]
@@ -432,7 +411,7 @@ def _by_scales(scales: Expr, extents: list[Expr], whole: bool) -> Extents:
             continue
         factor = _fraction(part)
         if factor is None:
-            found = found or _found(cast(scales, "float32"), extents, rule)
+            found = found or _found(ex.cast(scales, "float32"), extents, rule)
             pairs.append(found[axis])
             continue
         product = extent * index(factor.numerator)
@@ -481,8 +460,8 @@ def _by_sizes(sizes: Expr, extents: list[Expr], policy: str) -> Extents:
             isinstance(each, tirx.IntImm) for each in extents
         ):
             return [_known(rule, parts, axis, extents, MISFIT) for axis in range(len(parts))]
-        return _found(cast(sizes, INDEX), extents, rule)
-    found = _found(cast(sizes, INDEX), extents, rule) if None in parts else []
+        return _found(ex.cast(sizes, INDEX), extents, rule)
+    found = _found(ex.cast(sizes, INDEX), extents, rule) if None in parts else []
     pairs: Extents = []
     for axis, (part, extent) in enumerate(zip(parts, extents, strict=True)):
         scale = 1.0 if part is not None and same_size(extent, index(part)) else None

@@ -13,25 +13,11 @@ from tvm import relax, te, tirx
 
 from tir_schedules.core.emission import opaque_block
 
-from ...expressions import (
-    OPSET,
-    Attrs,
-    Expr,
-    Inputs,
-    cast,
-    dtype_of,
-    emit_te,
-    normalize,
-    rank_of,
-)
+from ... import expressions as ex
+from ...expressions import OPSET, Attrs, Expr, Inputs
+from ..graph.kernels import cell, emit_kernel, put
 from ..graph.requests import check, check_equal, requested_sizes
-from ..graph.sizes import (
-    cell,
-    dims_of,
-    emit_kernel,
-    index,
-    put,
-)
+from ..graph.sizes import dims_of, index
 from ..operators import operator
 
 # RoiAlign as ONNX defines it: bilinear samples of a region, their mean or the largest of them.
@@ -121,7 +107,7 @@ class _Side:
 def _roi_align(inputs: Inputs, attrs: Attrs) -> Any:
     x, regions, batch = inputs
     check_equal(dims_of(regions)[0], dims_of(batch)[0])
-    dtype = dtype_of(x)
+    dtype = ex.dtype_of(x)
     mode = attrs.get("mode", "avg")
     if mode not in ("avg", "max"):
         raise ValueError(f"mode={mode!r} is neither avg nor max")
@@ -191,7 +177,7 @@ def _roi_align(inputs: Inputs, attrs: Attrs) -> Any:
                                     here = (region, row, column, channel)
                                     put(y, te.max(y[here], number(0)), *here)
 
-    pixels = normalize(relax.op.permute_dims(x, [0, 2, 3, 1]))
+    pixels = ex.normalize(relax.op.permute_dims(x, [0, 2, 3, 1]))
     shape = [dims_of(regions)[0], *sizes, dims_of(x)[1]]
     (y,) = emit_kernel("roi_align", [pixels, regions, batch], [(shape, dtype)], body)
     return relax.op.permute_dims(y, [0, 3, 1, 2])
@@ -218,7 +204,7 @@ def _affine_grid(inputs: Inputs, attrs: Attrs) -> Any:
     if not all(isinstance(extent, tirx.IntImm) for extent in extents):
         return _open_grid(theta, extents, corners)
     wanted = tuple(map(int, extents))
-    grid = normalize(relax.op.image.affine_grid(theta, wanted, corners))
+    grid = ex.normalize(relax.op.image.affine_grid(theta, wanted, corners))
     return relax.op.permute_dims(grid, [0, *range(2, axes + 2), 1])
 
 
@@ -227,7 +213,7 @@ def _open_grid(theta: Expr, extents: Sequence[Expr], corners: bool) -> Expr:
     if corners:
         for extent in extents:  # a single element has no two corners
             check(extent > 1, "align_corners wants two elements along each axis")
-    axes, dtype = len(extents), dtype_of(theta)
+    axes, dtype = len(extents), ex.dtype_of(theta)
 
     def compute(theta: te.Tensor, extents: list[Expr]) -> te.Tensor:
         def element(*place: Expr) -> Expr:
@@ -241,7 +227,7 @@ def _open_grid(theta: Expr, extents: Sequence[Expr], corners: bool) -> Expr:
         shape = [theta.shape[0], *extents, index(axes)]
         return te.compute(shape, element, name="grid")
 
-    return emit_te(compute, theta, list(extents), primfunc_name_hint="affine_grid")
+    return ex.emit_te(compute, theta, list(extents), primfunc_name_hint="affine_grid")
 
 
 def _coordinate(at: Expr, extent: Expr, corners: bool, dtype: str) -> Expr:
@@ -264,26 +250,26 @@ _PICKED = ("bool", "int8", "int16", "int32", "uint8", "uint16", "uint32")  # exa
 def _grid_sample(inputs: Inputs, attrs: Attrs) -> Any:
     """Relax has the coordinates of the grid before the places: [N, 2, H, W]."""
     images, grid = inputs
-    axes = rank_of(images) - 2
+    axes = ex.rank_of(images) - 2
     check_equal(dims_of(images)[0], dims_of(grid)[0])
     check_equal(dims_of(grid)[-1], index(axes))
     methods = {"linear": "bilinear", "cubic": "bicubic", "bicubic": "bicubic"}
     mode: str = attrs.get("mode", "linear")
-    own, method = dtype_of(images), methods.get(mode, mode)
+    own, method = ex.dtype_of(images), methods.get(mode, mode)
     if own not in _FLOATS and (mode != "nearest" or own not in _PICKED):
         raise ValueError(f"{own} is not interpolated; cast it to float before")
     if axes not in (2, 3) or (axes == 3 and method == "bicubic"):
         raise ValueError(f"{axes} spatial axes with mode={method}")
     # The operator makes float32 of float16, and of different types the wider one.
-    single = all(dtype_of(each) in _FLOATS[:3] for each in inputs)
-    images, grid = (cast(each, "float32" if single else "float64") for each in inputs)
+    single = all(ex.dtype_of(each) in _FLOATS[:3] for each in inputs)
+    images, grid = (ex.cast(each, "float32" if single else "float64") for each in inputs)
     order = [0, axes + 1, *range(1, axes + 1)]
     sampled = relax.op.image.grid_sample(
         images,
-        normalize(relax.op.permute_dims(grid, order)),
+        ex.normalize(relax.op.permute_dims(grid, order)),
         method=method,
         layout="NCHW" if axes == 2 else "NCDHW",
         padding_mode=attrs.get("padding_mode", "zeros"),
         align_corners=bool(attrs.get("align_corners", 0)),
     )
-    return cast(normalize(sampled), own)
+    return ex.cast(ex.normalize(sampled), own)

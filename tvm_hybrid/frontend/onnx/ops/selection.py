@@ -20,22 +20,8 @@ from microkernels.vector.expressions import reinterpret
 from ....runtime.tensors import numpy_dtype
 from ...expressions import Attrs, Expr, Inputs, emit_te, is_nan, reshaped
 from ..graph.graph import OWN_DOMAIN
-from ..graph.sizes import (
-    INDEX,
-    cell,
-    copied,
-    cut,
-    dims_of,
-    emit_kernel,
-    index,
-    is_number,
-    pick,
-    product,
-    put,
-    same_size,
-    size_in,
-    table,
-)
+from ..graph.kernels import cell, copied, cut, emit_kernel, pick, put, size_in, table
+from ..graph.sizes import INDEX, dims_of, index, is_number, product, same_size
 from ..operators import operator
 from .sorting import Before, Order, rising, sort_by_digits, sort_places
 

@@ -17,20 +17,8 @@ from tvm import relax, te, tirx
 
 from relay_passes.lower.caches import ROW_UPDATE
 
-from ...expressions import (
-    Attrs,
-    Converter,
-    Expr,
-    Inputs,
-    cast,
-    constant,
-    dtype_of,
-    emit_te,
-    known_dims,
-    literal,
-    normalize,
-    rank_of,
-)
+from ... import expressions as ex
+from ...expressions import Attrs, Converter, Expr, Inputs
 from ..graph.requests import check, check_equal
 from ..graph.sizes import dims_of
 from ..operators import operator
@@ -43,22 +31,22 @@ def _scan(operator: Callable[..., Expr]) -> Converter:
     """Running sums or products; those of narrow floats in float32."""
 
     def convert(inputs: Inputs, attrs: Attrs) -> Any:
-        x, place = inputs[0], constant(inputs[1])
+        x, place = inputs[0], ex.constant(inputs[1])
         if place is None:
             raise ValueError("the axis must be a constant")
-        axis, dtype = int(place.item()), dtype_of(x)
-        rank = rank_of(x)
+        axis, dtype = int(place.item()), ex.dtype_of(x)
+        rank = ex.rank_of(x)
         if not -rank <= axis < rank:
             raise ValueError(f"axis {axis} of a tensor of rank {rank}")
         axis %= rank
         if dtype in _NARROW:
-            x = cast(x, "float32")
+            x = ex.cast(x, "float32")
         if attrs.get("reverse", 0):
-            x = normalize(relax.op.flip(x, axis))
-        x = normalize(operator(x, axis, exclusive=bool(attrs.get("exclusive", 0))))
+            x = ex.normalize(relax.op.flip(x, axis))
+        x = ex.normalize(operator(x, axis, exclusive=bool(attrs.get("exclusive", 0))))
         if attrs.get("reverse", 0):
-            x = normalize(relax.op.flip(x, axis))
-        return cast(x, dtype)
+            x = ex.normalize(relax.op.flip(x, axis))
+        return ex.cast(x, dtype)
 
     return convert
 
@@ -69,7 +57,7 @@ def _reverse_sequence(inputs: Inputs, attrs: Attrs) -> Any:
     dims, time, batch = dims_of(x), attrs.get("time_axis", 0), attrs.get("batch_axis", 1)
     if {time, batch} != {0, 1}:
         raise ValueError(f"time_axis={time} and batch_axis={batch} are not 0 and 1 or 1 and 0")
-    if rank_of(lengths) != 1:
+    if ex.rank_of(lengths) != 1:
         raise ValueError("sequence_lens is no vector")
     check_equal(
         dims_of(lengths)[0],
@@ -88,7 +76,7 @@ def _reverse_sequence(inputs: Inputs, attrs: Attrs) -> Any:
 
         return te.compute(dims, element, name="reverse_sequence")
 
-    return emit_te(compute, x, lengths, primfunc_name_hint="reverse_sequence")
+    return ex.emit_te(compute, x, lengths, primfunc_name_hint="reverse_sequence")
 
 
 @operator("TensorScatter")
@@ -110,7 +98,7 @@ def _tensor_scatter(inputs: Inputs, attrs: Attrs) -> Any:
             check_equal(size, own, misfit)
     check(new[axis] <= dims[axis], misfit)
     if starts is None:
-        starts = normalize(relax.op.zeros((dims[0],), "int64"))
+        starts = ex.normalize(relax.op.zeros((dims[0],), "int64"))
     check_equal(dims_of(starts)[0], dims[0])
 
     def compute(past: te.Tensor, update: te.Tensor, starts: te.Tensor) -> te.Tensor:
@@ -130,7 +118,7 @@ def _tensor_scatter(inputs: Inputs, attrs: Attrs) -> Any:
     in_rows = mode == "linear" and axis == len(dims) - 2 > 0
     marks = {ROW_UPDATE: [1, 2, 0]} if in_rows else {}
     named = {"primfunc_name_hint": "tensor_scatter", "primfunc_attrs": marks}
-    return emit_te(compute, past, update, starts, **named)
+    return ex.emit_te(compute, past, update, starts, **named)
 
 
 operator("CumProd")(_scan(relax.op.cumprod))
@@ -175,14 +163,14 @@ def _tf_idf(inputs: Inputs, attrs: Attrs) -> Any:
     mode = attrs["mode"]
     if mode not in MODES:
         raise ValueError(f"mode={mode!r} is none of TF, IDF and TFIDF")
-    x, dims, pool = inputs[0], known_dims(inputs[0]), _pool(attrs)
+    x, dims, pool = inputs[0], ex.known_dims(inputs[0]), _pool(attrs)
     rows, count = (1, *dims)[-2:] if dims else (1, 1)
     width = len(pool.columns)
     shape = (width,) if len(dims) < 2 else (rows, width)
     if not count or not len(pool.grams):
-        return literal(np.zeros(shape, np.float32))
-    flat = normalize(relax.op.reshape(cast(x, "int64"), (rows, count)))
-    tables = [literal(array) for array in (pool.grams, pool.lengths, pool.columns)]
+        return ex.literal(np.zeros(shape, np.float32))
+    flat = ex.normalize(relax.op.reshape(ex.cast(x, "int64"), (rows, count)))
+    tables = [ex.literal(array) for array in (pool.grams, pool.lengths, pool.columns)]
     distances = attrs["max_skip_count"] + 1
 
     def compute(x: te.Tensor, grams: te.Tensor, lengths: te.Tensor, columns: te.Tensor) -> Any:
@@ -209,15 +197,15 @@ def _tf_idf(inputs: Inputs, attrs: Attrs) -> Any:
 
         return te.compute((rows, width), element, name="count_ngrams")
 
-    counts = emit_te(compute, flat, *tables, primfunc_name_hint="count_ngrams")
-    found = cast(normalize(relax.op.reshape(counts, shape)), "float32")
+    counts = ex.emit_te(compute, flat, *tables, primfunc_name_hint="count_ngrams")
+    found = ex.cast(ex.normalize(relax.op.reshape(counts, shape)), "float32")
     if mode == "TF":
         return found
-    weight = literal(pool.weights)
+    weight = ex.literal(pool.weights)
     if mode == "TFIDF":
         return relax.op.multiply(found, weight)
-    zero = literal(np.zeros((), np.float32))
-    return relax.op.where(normalize(relax.op.greater(found, zero)), weight, zero)
+    zero = ex.literal(np.zeros((), np.float32))
+    return relax.op.where(ex.normalize(relax.op.greater(found, zero)), weight, zero)
 
 
 def _pool(attrs: Attrs) -> _Pool:

@@ -12,21 +12,10 @@ import numpy as np
 from onnx import numpy_helper
 from tvm import relax, te, tirx
 
-from ...expressions import (
-    OUTPUTS,
-    Attrs,
-    Expr,
-    Inputs,
-    constant,
-    dtype_of,
-    emit_te,
-    literal,
-    match_cast,
-    normalize,
-    number,
-    rank_of,
-)
+from ... import expressions as ex
+from ...expressions import OUTPUTS, Attrs, Expr, Inputs
 from ..graph.elements import known_elements
+from ..graph.kernels import emit_kernel, put, reshaped_to, sizes_in
 from ..graph.requests import (
     broadcast,
     check,
@@ -35,20 +24,7 @@ from ..graph.requests import (
     requested_sizes,
     reshaped_sizes,
 )
-from ..graph.sizes import (
-    INDEX,
-    dims_of,
-    emit_kernel,
-    index,
-    is_open,
-    product,
-    put,
-    reshaped_to,
-    same_size,
-    scalar_of,
-    simplified,
-    sizes_in,
-)
+from ..graph.sizes import INDEX, dims_of, index, is_open, product, same_size, scalar_of, simplified
 from ..operators import operator
 
 
@@ -83,7 +59,7 @@ def _unsqueeze(inputs: Inputs, attrs: Attrs) -> Any:
     axes = _axes(inputs, attrs)
     if axes is None:
         raise ValueError("axes must be constant")
-    rank = rank_of(inputs[0]) + len(axes)
+    rank = ex.rank_of(inputs[0]) + len(axes)
     return relax.op.expand_dims(inputs[0], sorted(axis % rank for axis in axes))
 
 
@@ -106,7 +82,7 @@ def _squeeze(inputs: Inputs, attrs: Attrs) -> Any:
 def _axes(inputs: Inputs, attrs: Attrs) -> list[int] | None:
     """The axes, from an attribute or a constant input."""
     value = inputs[1]
-    found = attrs.get("axes") if value is None else constant(value)
+    found = attrs.get("axes") if value is None else ex.constant(value)
     return None if found is None else [int(axis) for axis in np.ravel(found)]
 
 
@@ -119,13 +95,13 @@ def _expand(inputs: Inputs, attrs: Attrs) -> Any:
 @operator("ConstantOfShape")
 def _constant_of_shape(inputs: Inputs, attrs: Attrs) -> Any:
     value = numpy_helper.to_array(attrs["value"]) if "value" in attrs else np.zeros(1, np.float32)
-    return broadcast(literal(value.reshape(())), requested_sizes(inputs[0]))
+    return broadcast(ex.literal(value.reshape(())), requested_sizes(inputs[0]))
 
 
 @operator("Tile")
 def _tile(inputs: Inputs, attrs: Attrs) -> Any:
     data, repeats = inputs
-    known, dims = constant(repeats), dims_of(data)
+    known, dims = ex.constant(repeats), dims_of(data)
     if not is_open(data) and known is not None:
         return relax.op.tile(data, known.tolist())
     sizes = [size * n for size, n in zip(dims, requested_sizes(repeats), strict=True)]
@@ -137,12 +113,12 @@ def _tile(inputs: Inputs, attrs: Attrs) -> Any:
 
         return te.compute(sizes, element, name="tiled")
 
-    return emit_te(compute, data, primfunc_name_hint="tile")
+    return ex.emit_te(compute, data, primfunc_name_hint="tile")
 
 
 @operator("Transpose")
 def _transpose(inputs: Inputs, attrs: Attrs) -> Any:
-    if not rank_of(inputs[0]):
+    if not ex.rank_of(inputs[0]):
         return inputs[0]
     order = attrs.get("perm")
     return relax.op.permute_dims(inputs[0], None if order is None else list(order))
@@ -177,14 +153,14 @@ def _known_to_be(value: Expr, sizes: list[Expr]) -> Expr:
     # TVM would put a symbol in the place of itself, for ever.
     if not others or any(isinstance(size, tirx.Var) for size in others):
         return value
-    return match_cast(value, relax.TensorType(list(sizes), value.ty.dtype))
+    return ex.match_cast(value, relax.TensorType(list(sizes), value.ty.dtype))
 
 
 @operator("Split")
 def _split(inputs: Inputs, attrs: Attrs) -> Any:
     sizes, given, count = attrs.get("split"), inputs[1], len(attrs[OUTPUTS])
     if given is not None:
-        known = constant(given)
+        known = ex.constant(given)
         if known is None:
             raise ValueError("the sizes of the parts are computed at run time")
         sizes = known.tolist()
@@ -236,27 +212,27 @@ def _is_depth_first(attrs: Attrs) -> bool:
 
 def _moved(x: Expr, split: tuple[Expr, ...], order: list[int], shape: tuple[Expr, ...]) -> Expr:
     """Axes cut in pieces, in another order, and joined."""
-    apart = normalize(relax.op.reshape(x, split))
-    return relax.op.reshape(normalize(relax.op.permute_dims(apart, order)), shape)
+    apart = ex.normalize(relax.op.reshape(x, split))
+    return relax.op.reshape(ex.normalize(relax.op.permute_dims(apart, order)), shape)
 
 
 @operator("Trilu")
 def _trilu(inputs: Inputs, attrs: Attrs) -> Any:
     x, above = inputs[0], bool(attrs.get("upper", 1))
     shift = inputs[1]
-    diagonal = np.array(0) if shift is None else constant(shift)
+    diagonal = np.array(0) if shift is None else ex.constant(shift)
     if diagonal is not None:
         return (relax.op.triu if above else relax.op.tril)(x, int(diagonal.item()))
     *_, rows, columns = dims_of(x)
-    row, column = (normalize(relax.op.arange(0, size, 1, "int64")) for size in (rows, columns))
-    row = normalize(relax.op.reshape(row, (rows, 1)))
-    column = normalize(relax.op.reshape(column, (1, columns)))
-    distance = normalize(relax.op.subtract(column, row))
-    shift = normalize(relax.op.astype(shift, "int64"))
+    row, column = (ex.normalize(relax.op.arange(0, size, 1, "int64")) for size in (rows, columns))
+    row = ex.normalize(relax.op.reshape(row, (rows, 1)))
+    column = ex.normalize(relax.op.reshape(column, (1, columns)))
+    distance = ex.normalize(relax.op.subtract(column, row))
+    shift = ex.normalize(relax.op.astype(shift, "int64"))
     compare = relax.op.greater_equal if above else relax.op.less_equal
-    kept = normalize(compare(distance, shift))
-    kept = normalize(relax.op.broadcast_to(kept, relax.ShapeExpr(dims_of(x))))
-    return relax.op.where(kept, x, number(x, 0))
+    kept = ex.normalize(compare(distance, shift))
+    kept = ex.normalize(relax.op.broadcast_to(kept, relax.ShapeExpr(dims_of(x))))
+    return relax.op.where(kept, x, ex.number(x, 0))
 
 
 # Range. Its elements are start + i * delta, rounded once where the type is narrower than float64.
@@ -268,20 +244,20 @@ LONGEST = 1 << 31  # a longer one would be taken for a mistake: memory has to ho
 
 @operator("Range")
 def _range(inputs: Inputs, attrs: Attrs) -> Any:
-    dtype = dtype_of(inputs[0])
+    dtype = ex.dtype_of(inputs[0])
     wide = "float64" if "float" in dtype else INDEX
-    known = [each for each in map(constant, inputs) if each is not None]
+    known = [each for each in map(ex.constant, inputs) if each is not None]
     if len(known) == len(inputs):
         start, limit, delta = (each.astype(wide).item() for each in known)
         count = max(0, math.ceil((limit - start) / delta))
-        return literal((start + np.arange(count, dtype=wide) * delta).astype(known[0].dtype))
-    vectors = [normalize(relax.op.reshape(each, (1,))) for each in inputs]
+        return ex.literal((start + np.arange(count, dtype=wide) * delta).astype(known[0].dtype))
+    vectors = [ex.normalize(relax.op.reshape(each, (1,))) for each in inputs]
     elements = [each.item() for each in map(known_elements, inputs) if each is not None]
     if len(elements) == len(inputs) and isinstance(elements[2], int) and elements[2] > 0:
         start, limit, delta = elements
         up = te.max(index(0) + limit - start, index(0)) + index(delta - 1)
         length = simplified(tirx.floordiv(up, index(delta)))
-        plain = normalize(relax.op.arange(start, limit, delta, dtype))
+        plain = ex.normalize(relax.op.arange(start, limit, delta, dtype))
         if same_size(dims_of(plain)[0], length):
             return plain
     else:
@@ -294,7 +270,7 @@ def _range(inputs: Inputs, attrs: Attrs) -> Any:
 
         return te.compute((length,), element, name="range")
 
-    return emit_te(compute, vectors[0], vectors[2], length, primfunc_name_hint="range")
+    return ex.emit_te(compute, vectors[0], vectors[2], length, primfunc_name_hint="range")
 
 
 def _length(vectors: list[Expr], wide: str) -> Expr:

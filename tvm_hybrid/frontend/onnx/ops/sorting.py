@@ -14,20 +14,9 @@ from tvm import relax, te, tirx
 from microkernels.vector.expressions import ramp, reinterpret
 
 from ...expressions import Attrs, Expr, Inputs, is_nan, literal
+from ..graph.kernels import cell, emit_kernel, put, reshaped_to, table
 from ..graph.requests import requested_sizes
-from ..graph.sizes import (
-    INDEX,
-    cell,
-    dims_of,
-    emit_kernel,
-    holds,
-    index,
-    is_number,
-    product,
-    put,
-    reshaped_to,
-    table,
-)
+from ..graph.sizes import INDEX, dims_of, holds, index, is_number, product
 from ..operators import operator
 
 # Whether the first of two places has to come before the second; it may write statements.

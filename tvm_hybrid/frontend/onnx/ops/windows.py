@@ -28,19 +28,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from tvm import relax, te, tirx
 
-from ...expressions import (
-    OUTPUTS,
-    Attrs,
-    Expr,
-    Inputs,
-    dtype_of,
-    emit,
-    known_dims,
-    literal,
-    normalize,
-    number,
-    rank_of,
-)
+from ... import expressions as ex
+from ...expressions import OUTPUTS, Attrs, Expr, Inputs
 from ..apply import apply, check_result
 from ..graph.requests import check_equal, requested_sizes
 from ..graph.sizes import dims_of, index, plain_dims, simplified
@@ -78,7 +67,7 @@ def kernel_of(weight: Expr, attrs: Attrs) -> Sequence[int]:
     if attrs.get("kernel_shape"):
         return list(attrs["kernel_shape"])
     known = attrs.get("auto_pad", "NOTSET") in _SAME
-    return known_dims(weight)[2:] if known else [0] * (rank_of(weight) - 2)
+    return ex.known_dims(weight)[2:] if known else [0] * (ex.rank_of(weight) - 2)
 
 
 def check_channels(x: Expr, weight: Expr, attrs: Attrs, is_transposed: bool = False) -> None:
@@ -129,7 +118,7 @@ def with_pads(name: str, x: Expr, kernel: Sequence[int], attrs: Attrs) -> tuple[
 
 def _padded(x: Expr, axes: dict[int, Axis], upper: bool, of_maxima: bool) -> Expr:
     """An image with what windows lack along axes of dynamic extents."""
-    rank = rank_of(x)
+    rank = ex.rank_of(x)
     amounts: list[Expr] = [index(0)] * (2 * rank)
     for place, axis in axes.items():
         whole = simplified(tirx.floordiv(axis.extent + (axis.stride - 1), axis.stride))
@@ -142,10 +131,10 @@ def _padded(x: Expr, axes: dict[int, Axis], upper: bool, of_maxima: bool) -> Exp
         small = simplified(tirx.floordiv(positive, 2))
         large = simplified(total - small)
         amounts[place], amounts[rank + place] = (small, large) if upper else (large, small)
-    dtype = np.dtype(dtype_of(x))
+    dtype = np.dtype(ex.dtype_of(x))
     least = -np.inf if np.issubdtype(dtype, np.floating) else np.iinfo(dtype).min
-    margin = normalize(relax.op.shape_to_tensor(relax.ShapeExpr(amounts)))
-    return apply("Pad", x, margin, literal(np.array(least if of_maxima else 0, dtype)))
+    margin = ex.normalize(relax.op.shape_to_tensor(relax.ShapeExpr(amounts)))
+    return apply("Pad", x, margin, ex.literal(np.array(least if of_maxima else 0, dtype)))
 
 
 _MAX_POOLS = {1: relax.op.nn.max_pool1d, 2: relax.op.nn.max_pool2d, 3: relax.op.nn.max_pool3d}
@@ -166,7 +155,7 @@ class _Pool(NamedTuple):
         counts_padding = bool(self.attrs.get("count_include_pad", 0))
         ceil, pads = bool(self.attrs.get("ceil_mode", 0)), self.attrs["pads"]
         made = pools[len(kernel)](x, kernel, strides, pads, dilations, ceil, counts_padding)
-        return normalize(made)
+        return ex.normalize(made)
 
     def part(self, pools: dict[int, Callable[..., Expr]], x: Expr) -> Expr:
         """The pool of an image as a part of the result: the program checks its sizes before."""
@@ -248,7 +237,7 @@ def _max_pool(inputs: Inputs, attrs: Attrs) -> Any:
     strides, dilations = (attrs.get(name) or ones for name in ("strides", "dilations"))
     form = {"ceil_mode": 0, "storage_order": 0, **pool.attrs}
     places = max_pool_places(x, {**form, "strides": strides, "dilations": dilations})
-    return relax.Tuple([normalize(y), places])
+    return relax.Tuple([ex.normalize(y), places])
 
 
 @operator("AveragePool")
@@ -270,12 +259,12 @@ def _average_pool(inputs: Inputs, attrs: Attrs) -> Any:
             for size, first, last in zip(dims_of(pool.x)[2:], before, counted, strict=True)
         ]
         ones = relax.op.broadcast_to(
-            number(pool.x, 1), relax.ShapeExpr([index(1), index(1), *sizes])
+            ex.number(pool.x, 1), relax.ShapeExpr([index(1), index(1), *sizes])
         )
         beyond = [most - own for most, own in zip(pool.attrs["pads"][rank:], counted, strict=True)]
         around = {**pool.attrs, "pads": [*[0] * rank, *beyond]}
-        shares = pool._replace(attrs=around).part(_MEAN_POOLS, normalize(ones))
-        y = normalize(relax.op.divide(y, shares))
+        shares = pool._replace(attrs=around).part(_MEAN_POOLS, ex.normalize(ones))
+        y = ex.normalize(relax.op.divide(y, shares))
     return pool.counted(y)
 
 
@@ -283,21 +272,21 @@ def _average_pool(inputs: Inputs, attrs: Attrs) -> Any:
 def _lp_pool(inputs: Inputs, attrs: Attrs) -> Any:
     """The root of a sum of powers, which is the mean times the number of elements."""
     p, kernel, x = attrs.get("p", 2), attrs["kernel_shape"], inputs[0]
-    power, root, count = (number(x, each) for each in (p, 1.0 / p, math.prod(kernel)))
+    power, root, count = (ex.number(x, each) for each in (p, 1.0 / p, math.prod(kernel)))
     pool = _pool_of("LpPool", x, {**attrs, "count_include_pad": 1})
-    powers = emit(relax.op.power(relax.op.abs(pool.x), power))
+    powers = ex.emit(relax.op.power(relax.op.abs(pool.x), power))
     mean = pool.part(_MEAN_POOLS, powers)
-    return pool.counted(normalize(relax.op.power(relax.op.multiply(mean, count), root)))
+    return pool.counted(ex.normalize(relax.op.power(relax.op.multiply(mean, count), root)))
 
 
 @operator("GlobalLpPool")
 def _global_lp_pool(inputs: Inputs, attrs: Attrs) -> Any:
     x, p = inputs[0], attrs.get("p", 2)
-    if p in (1, 2) and rank_of(x) > 2:
-        return apply(f"ReduceL{p}", x, axes=list(range(2, rank_of(x))))
-    power, root = (number(x, each) for each in (p, 1.0 / p))
-    powers = normalize(relax.op.power(normalize(relax.op.abs(x)), power))
-    total = normalize(relax.op.sum(powers, list(range(2, rank_of(x))), True))
+    if p in (1, 2) and ex.rank_of(x) > 2:
+        return apply(f"ReduceL{p}", x, axes=list(range(2, ex.rank_of(x))))
+    power, root = (ex.number(x, each) for each in (p, 1.0 / p))
+    powers = ex.normalize(relax.op.power(ex.normalize(relax.op.abs(x)), power))
+    total = ex.normalize(relax.op.sum(powers, list(range(2, ex.rank_of(x))), True))
     return relax.op.power(total, root)
 
 
@@ -318,5 +307,5 @@ def _center_crop_pad(inputs: Inputs, attrs: Attrs) -> Any:
         first = tirx.floordiv(missing, 2) - tirx.floordiv(too_many, 2)
         before.append(simplified(first))
         after.append(simplified(size - dims[place] - first))
-    amounts = normalize(relax.op.shape_to_tensor(relax.ShapeExpr([*before, *after])))
-    return apply("Pad", x, amounts, None, literal(np.array(places, np.int64)))
+    amounts = ex.normalize(relax.op.shape_to_tensor(relax.ShapeExpr([*before, *after])))
+    return apply("Pad", x, amounts, None, ex.literal(np.array(places, np.int64)))

@@ -19,9 +19,10 @@ from microkernels.base.errors import OUT_OF_RANGE, ModelError, ShapeError, Unsup
 
 from ...expressions import Attrs, Expr, Inputs, constant, dtype_of, emit
 from ..graph.graph import STANDARD_DOMAINS, Graph, describe, is_standard, subgraphs
+from ..graph.kernels import emit_kernel, put
 from ..graph.narrow_types import NARROW
 from ..graph.node_builder import attributes_of, constant_or_attribute, optional_input
-from ..graph.sizes import dims_of, emit_kernel, product, put
+from ..graph.sizes import dims_of, product
 
 MIN_IR_VERSION = 3
 MAX_NESTING = 16
