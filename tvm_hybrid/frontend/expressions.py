@@ -168,6 +168,7 @@ def is_nan(value: Expr) -> Expr:
 
 def reshaped(value: Expr, shape: Sequence[int]) -> Expr:
     """A value of another shape; a constant stays one."""
+    value = normalize(value)
     if static_dims(value) == tuple(shape):
         return value
     array = constant(value)
@@ -186,6 +187,7 @@ def sliced(value: Expr, axis: int, first: int, last: int) -> Expr:
 
 def cast(value: Expr, dtype: str) -> Expr:
     """A value of another dtype; a constant stays one."""
+    value = normalize(value)
     if dtype_of(value) == dtype:
         return value
     array = constant(value)

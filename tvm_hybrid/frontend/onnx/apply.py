@@ -50,7 +50,8 @@ BROADCASTING = frozenset(
 
 def apply(op_type: str, *inputs: Any, domain: str = "", **attrs: Any) -> Any:
     """What an operator of the newest opset makes of expressions; ValueError if it refuses them."""
-    return convert(op_type, Inputs(inputs), {OUTPUTS: ("",)} | attrs, domain)
+    given = Inputs(each if each is None else normalize(each) for each in inputs)
+    return convert(op_type, given, {OUTPUTS: ("",)} | attrs, domain)
 
 
 def convert(op_type: str, inputs: Inputs, attrs: Attrs, domain: str = "") -> Expr:

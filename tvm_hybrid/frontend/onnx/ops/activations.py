@@ -20,151 +20,130 @@ from ..operators import operator
 _MISH_END = 20.0
 # The defaults of ONNX, and of ONNX Runtime.
 _SELU_ALPHA, _SELU_GAMMA = 1.67326319217681884765625, 1.05070102214813232421875
-_QUICK_ALPHA = 1.702
 
 
-@operator("Softsign")
-def _softsign(inputs: Inputs, attrs: Attrs) -> Any:
-    x = inputs[0]
-    below = ex.normalize(relax.op.add(ex.normalize(relax.op.abs(x)), ex.number(x, 1)))
-    return relax.op.divide(x, below)
+def _formula(
+    *names: str, domain: str = "", **defaults: Any
+) -> Callable[[Callable[..., Expr]], Callable[..., Expr]]:
+    """Registers what is made of the first input and of attributes, which have these defaults."""
+
+    def register(formula: Callable[..., Expr]) -> Callable[..., Expr]:
+        def convert(inputs: Inputs, attrs: Attrs) -> Any:
+            return formula(inputs[0], *(attrs.get(*each) for each in defaults.items()))
+
+        operator(*names, domain=domain)(convert)
+        return formula
+
+    return register
 
 
-@operator("LeakyRelu")
-def _leaky_relu(inputs: Inputs, attrs: Attrs) -> Any:
-    return relax.op.nn.leakyrelu(inputs[0], attrs.get("alpha", 0.01))
+_formula("LeakyRelu", alpha=0.01)(relax.op.nn.leakyrelu)
+_formula("Softplus")(relax.op.nn.softplus)
+_formula("Softsign")(lambda x: x / (relax.op.abs(x) + ex.number(x, 1)))
 
 
 @operator("PRelu")
 def _prelu(inputs: Inputs, attrs: Attrs) -> Any:
     """One slope for each element along an axis, or a choice between two products."""
     x, slope = inputs
-    sizes = dims_of(slope)
-    rank = ex.rank_of(x)
+    sizes, rank = dims_of(slope), ex.rank_of(x)
     axes = [axis for axis, size in enumerate(sizes) if getattr(size, "value", 0) != 1]
     if len(axes) < 2:
         axis = rank - len(sizes) + axes[0] if axes else rank - 1
-        size = sizes[axes[0]] if axes else 1
-        return relax.op.nn.prelu(x, ex.normalize(relax.op.reshape(slope, (size,))), axis)
-    zero = ex.number(x, 0)
-    steep = ex.normalize(relax.op.multiply(x, slope))
-    return relax.op.where(ex.normalize(relax.op.less(x, zero)), steep, x)
+        return relax.op.nn.prelu(x, relax.op.reshape(slope, (sizes[axes[0]] if axes else 1,)), axis)
+    steep = ex.normalize(x * slope)
+    return relax.op.where(x < ex.number(x, 0), steep, x)
 
 
-@operator("Gelu")
-def _gelu(inputs: Inputs, attrs: Attrs) -> Any:
-    form = attrs.get("approximate", "none")
+@_formula("Gelu", approximate="none")
+def _gelu(x: Expr, form: str) -> Expr:
     if form not in ("none", "tanh"):
         raise ValueError(f"approximate={form!r} is neither none nor tanh")
-    return (relax.op.nn.gelu_tanh if form == "tanh" else relax.op.nn.gelu)(inputs[0])
+    return (relax.op.nn.gelu_tanh if form == "tanh" else relax.op.nn.gelu)(x)
 
 
-@operator("Softplus")
-def _softplus(inputs: Inputs, attrs: Attrs) -> Any:
-    return relax.op.nn.softplus(inputs[0])
-
-
-@operator("Mish")
-def _mish(inputs: Inputs, attrs: Attrs) -> Any:
+@_formula("Mish")
+def _mish(x: Expr) -> Expr:
     """x * tanh(log(1 + e)), e = exp(x), in float32 with one exponential.
 
     tanh(log(1 + e)) is w / (w + 2), w = e * (e + 2), and small results are as accurate as others.
     From x = 20 on it is 1 in float32 (2 / w is below 2^-24 from x = 9 on).
     """
-    x = inputs[0]
     if ex.dtype_of(x) != "float32":
-        return relax.op.multiply(x, relax.op.tanh(relax.op.nn.softplus(x)))
+        return x * relax.op.tanh(relax.op.nn.softplus(x))
     two = ex.number(x, 2)
     e = relax.op.exp(relax.op.minimum(x, ex.number(x, _MISH_END)))
-    w = relax.op.multiply(e, relax.op.add(e, two))
-    return relax.op.multiply(x, relax.op.divide(w, relax.op.add(w, two)))
+    w = e * (e + two)
+    return x * (w / (w + two))
 
 
-@operator("Celu")
-def _celu(inputs: Inputs, attrs: Attrs) -> Any:
+@_formula("Celu", alpha=1.0)
+def _celu(x: Expr, alpha: float) -> Expr:
     """Where(x < 0, alpha * (exp(x / alpha) - 1), x)"""
-    x, alpha = inputs[0], attrs.get("alpha", 1.0)
-    return _exponential(x, x if alpha == 1 else relax.op.divide(x, ex.number(x, alpha)), alpha)
+    return _exponential(x, x if alpha == 1 else x / ex.number(x, alpha), alpha)
 
 
-@operator("Elu")
-def _elu(inputs: Inputs, attrs: Attrs) -> Any:
+@_formula("Elu", alpha=1.0)
+def _elu(x: Expr, alpha: float) -> Expr:
     """Where(x < 0, alpha * (exp(x) - 1), x)"""
-    return _exponential(inputs[0], inputs[0], attrs.get("alpha", 1.0))
+    return _exponential(x, x, alpha)
 
 
-@operator("Selu")
-def _selu(inputs: Inputs, attrs: Attrs) -> Any:
-    x = inputs[0]
-    value = _exponential(x, x, attrs.get("alpha", _SELU_ALPHA))
-    return relax.op.multiply(value, ex.number(x, attrs.get("gamma", _SELU_GAMMA)))
+@_formula("Selu", alpha=_SELU_ALPHA, gamma=_SELU_GAMMA)
+def _selu(x: Expr, alpha: float, gamma: float) -> Expr:
+    return _exponential(x, x, alpha) * ex.number(x, gamma)
 
 
 def _exponential(x: Expr, inner: Expr, alpha: float) -> Expr:
     """Positive x stay as they are, and NaN too."""
-    below = relax.op.subtract(relax.op.exp(inner), ex.number(x, 1))
+    below = relax.op.exp(inner) - ex.number(x, 1)
     if alpha != 1:
-        below = relax.op.multiply(below, ex.number(x, alpha))
-    return relax.op.where(relax.op.less(x, ex.number(x, 0)), below, x)
+        below = below * ex.number(x, alpha)
+    return relax.op.where(x < ex.number(x, 0), below, x)
 
 
-@operator("ThresholdedRelu")
-def _thresholded_relu(inputs: Inputs, attrs: Attrs) -> Any:
-    x = inputs[0]
-    above = relax.op.greater(x, ex.number(x, attrs.get("alpha", 1.0)))
-    return relax.op.where(above, x, ex.number(x, 0))
+@_formula("ThresholdedRelu", alpha=1.0)
+def _thresholded_relu(x: Expr, alpha: float) -> Expr:
+    return relax.op.where(x > ex.number(x, alpha), x, ex.number(x, 0))
 
 
-@operator("Shrink")
-def _shrink(inputs: Inputs, attrs: Attrs) -> Any:
+@_formula("Shrink", lambd=0.5, bias=0.0)
+def _shrink(x: Expr, limit: float, bias: float) -> Expr:
     """Where(x < -lambd, x + bias, Where(x > lambd, x - bias, 0))"""
-    x, limit = inputs[0], attrs.get("lambd", 0.5)
-    bias, zero = ex.number(x, attrs.get("bias", 0.0)), ex.number(x, 0)
-    above = relax.op.greater(x, ex.number(x, limit))
-    upper = relax.op.where(above, relax.op.subtract(x, bias), zero)
-    below = relax.op.less(x, ex.number(x, -limit))
-    return relax.op.where(below, relax.op.add(x, bias), upper)
+    moved, zero = ex.number(x, bias), ex.number(x, 0)
+    upper = relax.op.where(x > ex.number(x, limit), x - moved, zero)
+    return relax.op.where(x < ex.number(x, -limit), x + moved, upper)
 
 
-@operator("HardSigmoid")
-def _hard_sigmoid(inputs: Inputs, attrs: Attrs) -> Any:
-    return _line(inputs[0], attrs.get("alpha", 0.2), attrs.get("beta", 0.5))
-
-
-@operator("HardSwish")
-def _hard_swish(inputs: Inputs, attrs: Attrs) -> Any:
-    return relax.op.multiply(inputs[0], _line(inputs[0], 1 / 6, 0.5))
-
-
+@_formula("HardSigmoid", alpha=0.2, beta=0.5)
 def _line(x: Expr, slope: float, start: float) -> Expr:
     """slope * x + start from 0 to 1, in operators that fold into a convolution before it."""
-    line = relax.op.add(relax.op.multiply(x, ex.number(x, slope)), ex.number(x, start))
-    return apply("Clip", ex.normalize(line), min=0.0, max=1.0)
+    line = x * ex.number(x, slope) + ex.number(x, start)
+    return apply("Clip", line, min=0.0, max=1.0)
+
+
+_formula("HardSwish")(lambda x: x * _line(x, 1 / 6, 0.5))
 
 
 # ONNX Runtime's: Gelu has the meaning of the standard one.
 
 
-@operator("Gelu", "BiasGelu", domain=CONTRIB_DOMAIN)
-def _bias_gelu(inputs: Inputs, attrs: Attrs) -> Any:
-    return apply("Gelu", _biased(inputs))
+def _biased_gelu(form: str) -> Converter:
+    def convert(inputs: Inputs, attrs: Attrs) -> Any:
+        x, bias = inputs[0], inputs[1]
+        return apply("Gelu", x if bias is None else apply("Add", x, bias), approximate=form)
+
+    return convert
 
 
-@operator("FastGelu", domain=CONTRIB_DOMAIN)
-def _fast_gelu(inputs: Inputs, attrs: Attrs) -> Any:
-    return apply("Gelu", _biased(inputs), approximate="tanh")
+operator("Gelu", "BiasGelu", domain=CONTRIB_DOMAIN)(_biased_gelu("none"))
+operator("FastGelu", domain=CONTRIB_DOMAIN)(_biased_gelu("tanh"))
 
 
-def _biased(inputs: Inputs) -> Expr:
-    return inputs[0] if inputs[1] is None else apply("Add", inputs[0], inputs[1])
-
-
-@operator("QuickGelu", domain=CONTRIB_DOMAIN)
-def _quick_gelu(inputs: Inputs, attrs: Attrs) -> Any:
+@_formula("QuickGelu", domain=CONTRIB_DOMAIN, alpha=1.702)
+def _quick_gelu(x: Expr, alpha: float) -> Expr:
     """x * sigmoid(alpha * x)"""
-    x = inputs[0]
-    gate = relax.op.sigmoid(relax.op.multiply(x, ex.number(x, attrs.get("alpha", _QUICK_ALPHA))))
-    return relax.op.multiply(x, gate)
+    return x * relax.op.sigmoid(x * ex.number(x, alpha))
 
 
 def _along_axis(made: Callable[[Expr, int], Expr]) -> Converter:
@@ -182,7 +161,7 @@ def _along_axis(made: Callable[[Expr, int], Expr]) -> Converter:
         dims = dims_of(x)
         axis %= rank
         rows = reshaped_to(x, [*dims[:axis], product(dims[axis:])])
-        return reshaped_to(ex.normalize(made(rows, -1)), dims)
+        return reshaped_to(made(rows, -1), dims)
 
     return convert
 
@@ -191,10 +170,10 @@ def _hardmax(x: Expr, axis: int) -> Expr:
     """argmax(x, 1): [n, 1] == arange(m); of equal elements the first one is chosen."""
     dims = dims_of(x)
     axis %= len(dims)
-    first = ex.normalize(relax.op.argmax(x, axis, keepdims=True))
+    first = ex.cast(relax.op.argmax(x, axis, keepdims=True), "int32")
     places = relax.op.arange(0, dims[axis], 1, "int32")
     column = relax.ShapeExpr([dims[axis], *[1] * (len(dims) - 1 - axis)])
-    chosen = relax.op.equal(ex.cast(first, "int32"), relax.op.reshape(places, column))
+    chosen = relax.op.equal(first, relax.op.reshape(places, column))
     return relax.op.astype(chosen, ex.dtype_of(x))
 
 

@@ -31,10 +31,12 @@ _UNARY: dict[str, Callable[[Expr], Expr]] = {
     "Erf": relax.op.erf,
     "Exp": relax.op.exp,
     "Floor": relax.op.floor,
+    "Identity": lambda x: x,
     "IsNaN": relax.op.isnan,
     "Log": relax.op.log,
     "Neg": relax.op.negative,
     "Not": relax.op.logical_not,
+    "Reciprocal": lambda x: ex.number(x, 1) / x,
     "Relu": relax.op.nn.relu,
     "Round": relax.op.round,
     "Sigmoid": relax.op.sigmoid,
@@ -60,10 +62,6 @@ _BINARY: dict[str, Callable[[Expr, Expr], Expr]] = {
     "Sub": relax.op.subtract,
     "Xor": relax.op.logical_xor,
 }
-
-
-def _unary(made: Callable[[Expr], Expr]) -> Converter:
-    return lambda inputs, attrs: made(inputs[0])
 
 
 def _binary(name: str, made: Callable[[Expr, Expr], Expr]) -> Converter:
@@ -92,7 +90,7 @@ def unchanged(name: str, inputs: Inputs) -> Expr | None:
         array, shape = ex.constant(other), ex.static_dims(value)
         if array is None or shape is None or ex.constant(value) is not None or not array.size:
             continue
-        if array.flat[0] != _NEUTRAL[name] or not np.all(array == _NEUTRAL[name]):
+        if not np.all(array == _NEUTRAL[name]):
             continue
         aligned = shape[len(shape) - array.ndim :]
         if (
@@ -113,17 +111,6 @@ def _divide(inputs: Inputs, attrs: Attrs) -> Any:
     return relax.op.divide(inputs[0], inputs[1]) if same is None else same
 
 
-@operator("Where")
-def _where(inputs: Inputs, attrs: Attrs) -> Any:
-    return relax.op.where(*inputs)
-
-
-@operator("Identity")
-@operator("OptionalGetElement", static=True)
-def _identity(inputs: Inputs, attrs: Attrs) -> Any:
-    return inputs[0]
-
-
 @operator("Dropout")
 def _dropout(inputs: Inputs, attrs: Attrs) -> Any:
     """The input, as of inference, and a mask that keeps everything."""
@@ -137,35 +124,23 @@ def _dropout(inputs: Inputs, attrs: Attrs) -> Any:
     return relax.Tuple([x, broadcast(one, dims_of(x))])
 
 
-@operator("Reciprocal")
-def _reciprocal(inputs: Inputs, attrs: Attrs) -> Any:
-    return relax.op.divide(_one(inputs[0]), inputs[0])
-
-
-def _one(x: Expr) -> Expr:
-    return ex.number(x, 1)
-
-
 @operator("Clip")
 def _clip(inputs: Inputs, attrs: Attrs) -> Any:
-    dtype = ex.dtype_of(inputs[0])
+    value, dtype = inputs[0], ex.dtype_of(inputs[0])
     bounds = []
     for position, name in ((1, "min"), (2, "max")):
-        given = inputs[position] if position < len(inputs) else None
+        given = inputs[position]
         bound = attrs.get(name) if given is None else ex.constant(given)
         if given is not None and bound is None:
             return _clip_to(inputs)
         bounds.append(None if bound is None or np.isnan(bound) else np.asarray(bound).item())
     low, high = bounds
-    if low is None and high is None:
-        return inputs[0]
     if low is not None and high is not None and low <= high and "float" in dtype:
-        return relax.op.clip(inputs[0], relax.prim_value(low), relax.prim_value(high))
-    value = inputs[0]
+        return relax.op.clip(value, relax.prim_value(low), relax.prim_value(high))
     if low is not None:
-        value = ex.normalize(relax.op.maximum(value, ex.literal(np.array(low, dtype))))
+        value = relax.op.maximum(value, ex.literal(np.array(low, dtype)))
     if high is not None:
-        value = ex.normalize(relax.op.minimum(value, ex.literal(np.array(high, dtype))))
+        value = relax.op.minimum(value, ex.literal(np.array(high, dtype)))
     return value
 
 
@@ -179,27 +154,24 @@ def _clip_to(inputs: Sequence[Any]) -> Any:
             continue
         if "float" in dtype:
             free = ex.literal(np.array(open_end, dtype))
-            missing = ex.normalize(relax.op.isnan(bound))
-            bound = ex.normalize(relax.op.where(missing, free, bound))
-        value = ex.normalize(limit(value, bound))
+            bound = relax.op.where(relax.op.isnan(bound), free, bound)
+        value = limit(value, bound)
     return value
 
 
 def _chain(made: Callable[[Expr, Expr], Expr]) -> Converter:
-    def convert(inputs: Inputs, attrs: Attrs) -> Any:
-        return functools.reduce(lambda a, b: ex.normalize(made(a, b)), inputs)
-
-    return convert
+    return lambda inputs, attrs: functools.reduce(made, inputs)
 
 
 @operator("Mean")
 def _mean(inputs: Inputs, attrs: Attrs) -> Any:
-    total = _chain(relax.op.add)(inputs, attrs)
-    return relax.op.divide(total, ex.literal(np.array(len(inputs), ex.dtype_of(inputs[0]))))
+    return _chain(relax.op.add)(inputs, attrs) / ex.number(inputs[0], len(inputs))
 
 
 for _name, _one_operand in _UNARY.items():
-    operator(_name)(_unary(_one_operand))
+    operator(_name)(lambda inputs, attrs, made=_one_operand: made(inputs[0]))
+operator("OptionalGetElement", static=True)(lambda inputs, attrs: inputs[0])
+operator("Where")(lambda inputs, attrs: relax.op.where(*inputs))
 for _name, _two_operands in _BINARY.items():
     operator(_name)(_binary(_name, _two_operands))
 operator("Max")(_chain(relax.op.maximum))

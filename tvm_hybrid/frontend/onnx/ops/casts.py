@@ -17,15 +17,8 @@ from tvm import relax, te, tirx
 from ... import expressions as ex
 from ...expressions import NARROW_INPUTS, Attrs, Expr, Inputs
 from ..apply import apply
-from ..graph.narrow_types import (
-    FLOATS,
-    INTEGERS,
-    decode,
-    decoding_table,
-    encode,
-    encoding_table,
-    stored_type,
-)
+from ..graph import narrow_types
+from ..graph.narrow_types import FLOATS, INTEGERS
 from ..operators import operator
 
 
@@ -42,7 +35,7 @@ def _cast(inputs: Inputs, attrs: Attrs) -> Any:
         x, (low, high) = apply("Cast", x, to=TensorProto.INT32), INTEGERS[target]
         first, count = ex.number(x, low), ex.number(x, high - low + 1)
         x = apply("Add", apply("Mod", apply("Sub", x, first), count), first)
-    return relax.op.astype(x, dtype_named(stored_type(target)))
+    return relax.op.astype(x, dtype_named(narrow_types.stored_type(target)))
 
 
 def dtype_named(elem_type: int) -> str:
@@ -54,9 +47,9 @@ def decoded(codes: Expr, elem_type: int) -> Expr:
     """A narrow float as float32."""
     array = ex.constant(codes)
     if array is not None:
-        return ex.literal(decode(array, elem_type))
-    index = ex.normalize(relax.op.astype(codes, "int32"))
-    return ex.normalize(relax.op.take(ex.literal(decoding_table(elem_type)), index, 0, mode="clip"))
+        return ex.literal(narrow_types.decode(array, elem_type))
+    table = ex.literal(narrow_types.decoding_table(elem_type))
+    return ex.normalize(relax.op.take(table, relax.op.astype(codes, "int32"), 0, mode="clip"))
 
 
 def encoded(value: Expr, elem_type: int, attrs: Attrs) -> Expr:
@@ -65,7 +58,7 @@ def encoded(value: Expr, elem_type: int, attrs: Attrs) -> Expr:
     value = ex.cast(value, "float32")
     array = ex.constant(value)
     if array is not None:
-        return ex.literal(encode(array, elem_type, *form))
+        return ex.literal(narrow_types.encode(array, elem_type, *form))
 
     def compute(values: te.Tensor, table: te.Tensor) -> te.Tensor:
         def element(*position: Expr) -> Expr:
@@ -76,5 +69,5 @@ def encoded(value: Expr, elem_type: int, attrs: Attrs) -> Expr:
 
         return te.compute(values.shape, element, name="encode")
 
-    table = ex.literal(encoding_table(elem_type, *form))
+    table = ex.literal(narrow_types.encoding_table(elem_type, *form))
     return ex.emit_te(compute, value, table, primfunc_name_hint="encode_float")

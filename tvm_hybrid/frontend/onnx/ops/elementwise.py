@@ -46,18 +46,13 @@ def _bit_shift(inputs: Inputs, attrs: Attrs) -> Any:
     if known is not None and not ((known < 0) | (known >= bits)).any():
         return shift(x, amount)
 
-    def number(value: int) -> Expr:
-        return ex.literal(np.array(value, dtype))
-
-    out = ex.normalize(relax.op.greater_equal(amount, number(bits)))
+    out, zero = amount >= ex.number(x, bits), ex.number(x, 0)
     if not dtype.startswith("uint"):
-        below = ex.normalize(relax.op.less(amount, number(0)))
-        out = ex.normalize(relax.op.logical_or(out, below))
-    most = ex.normalize(relax.op.where(out, number(bits - 1), amount))
-    shifted = ex.normalize(shift(x, most))
+        out = relax.op.logical_or(out, amount < zero)
+    shifted = shift(x, relax.op.where(out, ex.number(x, bits - 1), amount))
     if not left and not dtype.startswith("uint"):
         return shifted  # nothing but the sign is left
-    return relax.op.where(out, number(0), shifted)
+    return relax.op.where(out, zero, shifted)
 
 
 @operator("Mod")
@@ -68,36 +63,30 @@ def _mod(inputs: Inputs, attrs: Attrs) -> Any:
         return relax.op.mod(x, divisor)
     if "float" not in dtype:
         return relax.op.floor_mod(x, divisor)
-    zero = ex.literal(np.array(0, dtype))
-
-    rest = ex.normalize(relax.op.mod(x, divisor))
-    below = ex.normalize(relax.op.less(divisor, zero))
-    differ = ex.normalize(relax.op.logical_xor(ex.normalize(relax.op.less(rest, zero)), below))
-    moved = ex.normalize(relax.op.where(differ, ex.normalize(relax.op.add(rest, divisor)), rest))
-    signed = ex.normalize(relax.op.where(below, ex.literal(np.array(-0.0, dtype)), zero))
-    return relax.op.where(ex.normalize(relax.op.equal(rest, zero)), signed, moved)
+    zero = ex.number(x, 0)
+    rest, below = ex.normalize(relax.op.mod(x, divisor)), ex.normalize(divisor < zero)
+    differ = relax.op.logical_xor(rest < zero, below)
+    moved = ex.normalize(relax.op.where(differ, rest + divisor, rest))
+    signed = ex.normalize(relax.op.where(below, ex.number(x, -0.0), zero))
+    return relax.op.where(relax.op.equal(rest, zero), signed, moved)
 
 
 @operator("IsInf")
 def _is_inf(inputs: Inputs, attrs: Attrs) -> Any:
     x = inputs[0]
-    dtype = ex.dtype_of(x)
     both = attrs.get("detect_positive", 1), attrs.get("detect_negative", 1)
     if all(both):
         return relax.op.isinf(x)
     if not any(both):
-        never = ex.literal(np.array(False))
-        return relax.op.logical_and(ex.normalize(relax.op.isinf(x)), never)
-    limit = np.inf if both[0] else -np.inf
-    return relax.op.equal(x, ex.literal(np.array(limit, dtype)))
+        return relax.op.logical_and(relax.op.isinf(x), ex.literal(np.array(False)))
+    return relax.op.equal(x, ex.number(x, np.inf if both[0] else -np.inf))
 
 
 @operator("Sign")
 def _sign(inputs: Inputs, attrs: Attrs) -> Any:
-    dtype = ex.dtype_of(inputs[0])
-    if not dtype.startswith("uint"):
-        return relax.op.sign(inputs[0])
-    return relax.op.minimum(inputs[0], ex.literal(np.array(1, dtype)))
+    x = inputs[0]
+    is_unsigned = ex.dtype_of(x).startswith("uint")
+    return relax.op.minimum(x, ex.number(x, 1)) if is_unsigned else relax.op.sign(x)
 
 
 # From here on a base of 2 or more leaves 64 bits; others depend on whether the exponent is odd.
@@ -118,30 +107,18 @@ def _pow(inputs: Inputs, attrs: Attrs) -> Any:
     if known is not None and known.size == 1 and known.item() == 2:
         dims = ex.static_dims(x)
         if dims is not None and known.ndim <= len(dims):
-            return relax.op.multiply(x, x)
-    if not _is_float(dtype) and not _is_float(ex.dtype_of(exponent)):
+            return x * x
+    if "float" not in dtype and "float" not in ex.dtype_of(exponent):
         return integer_power(x, exponent)
     if dtype == ex.dtype_of(exponent) != "bfloat16":
         return relax.op.power(x, exponent)
-    computed = "float64"
-    if dtype in _EXACT_IN_FLOAT32 and _fits_float32(exponent):
-        computed = "float32"
+    fits = ex.dtype_of(exponent) in _EXACT_IN_FLOAT32
+    if known is not None and not fits:
+        is_small = (known >= -_LARGEST_EXACT) & (known <= _LARGEST_EXACT)
+        fits = bool((is_small & (known == np.trunc(known))).all())
+    computed = "float32" if dtype in _EXACT_IN_FLOAT32 and fits else "float64"
     power = relax.op.power(ex.cast(x, computed), ex.cast(exponent, computed))
-    return ex.cast(ex.normalize(power), dtype)
-
-
-def _is_float(dtype: str) -> bool:
-    return "float" in dtype
-
-
-def _fits_float32(value: Expr) -> bool:
-    """Whether float32 holds a value exactly."""
-    if ex.dtype_of(value) in _EXACT_IN_FLOAT32:
-        return True
-    known = ex.constant(value)
-    return known is not None and bool(
-        ((known >= -_LARGEST_EXACT) & (known <= _LARGEST_EXACT) & (known == np.trunc(known))).all()
-    )
+    return ex.cast(power, dtype)
 
 
 def integer_power(x: Expr, exponent: Expr) -> Expr:
@@ -159,30 +136,20 @@ def integer_power(x: Expr, exponent: Expr) -> Expr:
 
     More than the type holds is lost as in a product; a negative power of 0 is 0.
     """
-    dtype, kind = ex.dtype_of(x), ex.dtype_of(exponent)
-
-    def number(value: int, dtype: str) -> Expr:
-        return ex.literal(np.array(value, dtype))
-
-    odd = ex.normalize(relax.op.bitwise_and(exponent, number(1, kind)))
-    above = ex.normalize(relax.op.greater_equal(exponent, number(_MOST, kind)))
-    least = ex.normalize(relax.op.add(odd, number(_MOST, kind)))
-    bits = ex.cast(ex.normalize(relax.op.where(above, least, exponent)), "int32")
-    power, square = number(1, dtype), x
+    odd = ex.normalize(relax.op.bitwise_and(exponent, ex.number(exponent, 1)))
+    most = ex.number(exponent, _MOST)
+    bits = ex.cast(relax.op.where(exponent >= most, odd + most, exponent), "int32")
+    power, square = ex.number(x, 1), x
     for bit in range((_MOST + 1).bit_length()):
-        one = ex.normalize(relax.op.bitwise_and(bits, number(1 << bit, "int32")))
-        chosen = ex.normalize(relax.op.not_equal(one, number(0, "int32")))
-        power = ex.normalize(
-            relax.op.where(chosen, ex.normalize(relax.op.multiply(power, square)), power)
-        )
-        square = ex.normalize(relax.op.multiply(square, square))
-    if kind.startswith("uint"):
+        one = relax.op.bitwise_and(bits, ex.number(bits, 1 << bit))
+        chosen = relax.op.not_equal(one, ex.number(bits, 0))
+        power = ex.normalize(relax.op.where(chosen, power * square, power))
+        square = ex.normalize(square * square)
+    if ex.dtype_of(exponent).startswith("uint"):
         return power
     # 1 / x ** n is 0 but for x of 1 and -1.
-    units = [ex.normalize(relax.op.equal(x, number(unit, dtype))) for unit in (1, -1)]
-    unit = ex.normalize(relax.op.logical_or(*units))
-    is_odd = ex.normalize(relax.op.not_equal(odd, number(0, kind)))
-    signed = ex.normalize(relax.op.where(is_odd, x, number(1, dtype)))
-    inverse = ex.normalize(relax.op.where(unit, signed, number(0, dtype)))
-    negative = ex.normalize(relax.op.less(exponent, number(0, kind)))
-    return relax.op.where(negative, inverse, power)
+    unit = relax.op.logical_or(*(relax.op.equal(x, ex.number(x, unit)) for unit in (1, -1)))
+    is_odd = relax.op.not_equal(odd, ex.number(exponent, 0))
+    signed = relax.op.where(is_odd, x, ex.number(x, 1))
+    inverse = ex.normalize(relax.op.where(unit, signed, ex.number(x, 0)))
+    return relax.op.where(exponent < ex.number(exponent, 0), inverse, power)

@@ -56,15 +56,14 @@ def _batch_norm(inputs: Inputs, attrs: Attrs) -> Any:
             ex.literal(each.reshape(aligned).astype(widest))
             for each in (ratio, known[1] - known[2] * ratio)
         )
-        product = apply("Mul", ex.cast(x, widest), factor)
-        return ex.cast(apply("Add", product, shift), dtype)
+        return ex.cast(_affine(ex.cast(x, widest), factor, shift), dtype)
     dtypes = {ex.dtype_of(each) for each in inputs}
     if len(dtypes) > 1 and dtypes != {"float16", "float32"}:
         raise ValueError(f"inputs of the types {', '.join(sorted(dtypes))}")
     computed = dtypes.pop() if len(dtypes) == 1 else "float32"
     x, scale, shift, mean, variance = (ex.cast(each, computed) for each in inputs)
     result = relax.op.nn.batch_norm(x, scale, shift, mean, variance, 1, epsilon, training=False)
-    return ex.cast(ex.normalize(relax.TupleGetItem(ex.normalize(result), 0)), dtype)
+    return ex.cast(relax.TupleGetItem(ex.normalize(result), 0), dtype)
 
 
 def _normalized_by_batch(inputs: Inputs, attrs: Attrs) -> Expr:
@@ -79,42 +78,40 @@ def _normalized_by_batch(inputs: Inputs, attrs: Attrs) -> Expr:
     wide = "float64" if any(ex.dtype_of(each) == "float64" for each in inputs) else "float32"
     x, gamma, beta, *running = (ex.cast(each, wide) for each in inputs)
     axes = [axis for axis in range(ex.rank_of(x)) if axis != 1]
-    mean = ex.normalize(relax.op.mean(x, axes, True))
-    centred = ex.normalize(relax.op.subtract(x, mean))
-    variance = ex.normalize(relax.op.mean(relax.op.multiply(centred, centred), axes, True))
-    deviation = relax.op.sqrt(relax.op.add(variance, ex.number(x, attrs.get("epsilon", _EPSILON))))
-    normal = ex.normalize(relax.op.divide(centred, deviation))
-    results = [
-        ex.cast(ex.normalize(_scaled(normal, gamma, beta, ex.rank_of(x))), ex.dtype_of(inputs[0]))
-    ]
+    mean, centred, variance = _statistics(x, axes)
+    normal = centred / relax.op.sqrt(variance + ex.number(x, attrs.get("epsilon", _EPSILON)))
+    results = [ex.cast(_scaled(normal, gamma, beta, ex.rank_of(x)), ex.dtype_of(inputs[0]))]
     momentum = attrs.get("momentum", 0.9)
     for old, new in zip(running, (mean, variance), strict=True):
-        kept = relax.op.multiply(old, ex.number(x, momentum))
         column = relax.op.reshape(new, relax.ShapeExpr([dims_of(x)[1]]))
-        moved = relax.op.multiply(column, ex.number(x, 1 - momentum))
-        results.append(ex.cast(ex.normalize(relax.op.add(kept, moved)), ex.dtype_of(inputs[3])))
+        moved = old * ex.number(x, momentum) + column * ex.number(x, 1 - momentum)
+        results.append(ex.cast(moved, ex.dtype_of(inputs[3])))
     return relax.Tuple(results)
+
+
+def _statistics(x: Expr, axes: Sequence[int]) -> tuple[Expr, Expr, Expr]:
+    """The mean, the differences from it, and the variance."""
+    mean = ex.normalize(relax.op.mean(x, axes, True))
+    centred = ex.normalize(x - mean)
+    return mean, centred, ex.normalize(relax.op.mean(centred * centred, axes, True))
 
 
 @operator("InstanceNormalization")
 def _instance_norm(inputs: Inputs, attrs: Attrs) -> Any:
     x, scale, shift = inputs
-    rank = ex.rank_of(x)
-    axes = list(range(2, rank))
-    epsilon = ex.literal(np.array(attrs.get("epsilon", _EPSILON), ex.dtype_of(x)))
+    axes = list(range(2, ex.rank_of(x)))
     mean = ex.normalize(relax.op.mean(x, axis=axes, keepdims=True))
-    variance = ex.normalize(relax.op.variance(x, axis=axes, keepdims=True))
-    spread = ex.normalize(relax.op.sqrt(ex.normalize(relax.op.add(variance, epsilon))))
-    centred = ex.normalize(relax.op.subtract(x, mean))
-    normal = ex.normalize(relax.op.divide(centred, spread))
-    return _scaled(normal, scale, shift, rank)
+    variance = relax.op.variance(x, axis=axes, keepdims=True)
+    epsilon = ex.number(x, attrs.get("epsilon", _EPSILON))
+    spread = ex.normalize(relax.op.sqrt(variance + epsilon))
+    return _scaled((x - mean) / spread, scale, shift, ex.rank_of(x))
 
 
 def _scaled(value: Expr, scale: Expr, shift: Expr, rank: int) -> Expr:
     """One factor and one summand for each channel."""
-    channels = [-1, *([1] * (rank - 2))]
+    value, channels = ex.normalize(value), [-1, *([1] * (rank - 2))]
     factor, summand = (ex.normalize(relax.op.reshape(each, channels)) for each in (scale, shift))
-    return relax.op.add(ex.normalize(relax.op.multiply(value, factor)), summand)
+    return value * factor + summand
 
 
 @operator("GroupNormalization")
@@ -128,8 +125,9 @@ def _group_norm(inputs: Inputs, attrs: Attrs) -> Any:
     check_equal(channels % index(groups), index(0), "the channels are no whole groups")
     count = int(getattr(channels, "value", -1))
     if ex.static_dims(scale) == (groups,) != (count,) and count > 0:
-        each = count // groups
-        scale, shift = (_for_channels(value, groups, each) for value in (scale, shift))
+        columns = (ex.reshaped(each, (groups, 1)) for each in (scale, shift))
+        spread = (relax.op.broadcast_to(each, [groups, count // groups]) for each in columns)
+        scale, shift = (ex.reshaped(each, (count,)) for each in spread)
     for value in (scale, shift):
         check_equal(channels, dims_of(value)[0], "scale and bias are not one for each channel")
     rank, epsilon = len(extents) + 2, attrs.get("epsilon", _EPSILON)
@@ -141,13 +139,7 @@ def _group_norm(inputs: Inputs, attrs: Attrs) -> Any:
     normal = relax.op.nn.group_norm(
         wide, unused, neither, groups, 1, axes, epsilon, center=False, scale=False
     )
-    return _scaled(ex.cast(ex.normalize(normal), dtype), scale, shift, rank)
-
-
-def _for_channels(value: Expr, groups: int, each: int) -> Expr:
-    column = ex.reshaped(value, (groups, 1))
-    spread = ex.normalize(relax.op.broadcast_to(column, [groups, each]))
-    return ex.normalize(relax.op.reshape(spread, [groups * each]))
+    return _scaled(ex.cast(normal, dtype), scale, shift, rank)
 
 
 @operator("LayerNormalization")
@@ -167,15 +159,12 @@ def _layer_norm(inputs: Inputs, attrs: Attrs) -> Any:
     results, wide = [], "float64" if dtype == "float64" else "float32"
     if len(attrs[OUTPUTS]) > 1 or wide == "float64":
         value = ex.cast(x, wide)
-        mean = ex.normalize(relax.op.mean(value, axes, True))
-        centred = ex.normalize(relax.op.subtract(value, mean))
-        variance = relax.op.mean(relax.op.multiply(centred, centred), axes, True)
-        deviation = relax.op.sqrt(relax.op.add(variance, ex.number(value, epsilon)))
-        inverse = apply("Reciprocal", ex.normalize(deviation))
+        mean, centred, variance = _statistics(value, axes)
+        inverse = apply("Reciprocal", relax.op.sqrt(variance + ex.number(value, epsilon)))
         stash = str(helper.tensor_dtype_to_np_dtype(attrs.get("stash_type", 1)))
         results = [ex.cast(each, stash) for each in (mean, inverse)]
     if wide == "float64":
-        y = _affine(relax.op.multiply(centred, inverse), scale, shift)
+        y = _affine(centred * inverse, scale, shift)
     elif all(_fits(each, dims[first:]) for each in (scale, shift) if each is not None):
         if shift is None:
             shift = _filled(0, dims[first:], dtype)
@@ -184,7 +173,7 @@ def _layer_norm(inputs: Inputs, attrs: Attrs) -> Any:
         one, zero = (_filled(each, dims[first:], "float32") for each in (1, 0))
         normal = relax.op.nn.layer_norm(ex.cast(x, "float32"), one, zero, axes, epsilon)
         wide_shift = None if shift is None else ex.cast(shift, "float32")
-        y = ex.cast(ex.normalize(_affine(normal, ex.cast(scale, "float32"), wide_shift)), dtype)
+        y = ex.cast(_affine(normal, ex.cast(scale, "float32"), wide_shift), dtype)
     return relax.Tuple([y, *results]) if len(attrs[OUTPUTS]) > 1 else y
 
 
@@ -208,7 +197,7 @@ def _filled(value: float, sizes: Sequence[Expr], dtype: str) -> Expr:
 
 def _affine(value: Expr, scale: Expr, shift: Expr | None) -> Expr:
     """By a factor and a summand as they broadcast."""
-    product = apply("Mul", ex.normalize(value), scale)
+    product = apply("Mul", value, scale)
     return product if shift is None else apply("Add", product, shift)
 
 
@@ -235,9 +224,9 @@ def _simplified_layer_norm(inputs: Inputs, attrs: Attrs) -> Any:
 def _of_sum(
     terms: Sequence[Any], parameters: Sequence[Any], attrs: Attrs, name: str, epsilon: float
 ) -> Expr:
-    total = functools.reduce(
-        lambda one, other: apply("Add", one, other), [each for each in terms if each is not None]
-    )
+    total, *others = (each for each in terms if each is not None)
+    for each in others:
+        total = apply("Add", total, each)
     form = {"axis": attrs.get("axis", -1), "epsilon": attrs.get("epsilon", epsilon)}
     y = apply(name, total, *parameters, **form)
     if len(attrs[OUTPUTS]) == 1:
@@ -254,8 +243,7 @@ def _rms_norm(inputs: Inputs, attrs: Attrs) -> Any:
     axes = list(range(attrs.get("axis", -1) % rank, rank))
     if attrs.get("stash_type", 1) == 1:
         x, scale = (ex.cast(each, "float32") for each in (x, scale))
-    normal = relax.op.nn.rms_norm(x, scale, axes, attrs.get("epsilon", _EPSILON))
-    return ex.cast(ex.normalize(normal), dtype)
+    return ex.cast(relax.op.nn.rms_norm(x, scale, axes, attrs.get("epsilon", _EPSILON)), dtype)
 
 
 @operator("LRN")
@@ -267,36 +255,34 @@ def _local_response(inputs: Inputs, attrs: Attrs) -> Any:
     square roots; else as a pool over an axis before the channels.
     """
     x, size, beta = inputs[0], attrs["size"], attrs.get("beta", 0.75)
-    squares = ex.normalize(relax.op.multiply(x, x))
+    squares = ex.normalize(x * x)
     shape, rank = ex.static_dims(x), ex.rank_of(x)
     sliced = shape is not None and rank >= 2 and ex.dtype_of(x) == "float32"
     if sliced:
-        around = [*[0, 0], (size - 1) // 2, size // 2, *[0, 0] * (rank - 2)]
-        total, count = _sum_of_slices(squares, around, size), size
+        total, count = _sum_of_slices(squares, size), size
     elif size % 2 == 0:
         raise ValueError(f"size={size} is even, which is for float32 alone; use an odd one")
     else:
         total, count = _mean_over_channels(squares, size), 1
-    scaled = relax.op.multiply(total, ex.number(x, attrs.get("alpha", 1e-4) / count))
-    spread = ex.normalize(relax.op.add(scaled, ex.number(x, attrs.get("bias", 1.0))))
+    scaled = total * ex.number(x, attrs.get("alpha", 1e-4) / count)
+    spread = ex.normalize(scaled + ex.number(x, attrs.get("bias", 1.0)))
     if not sliced:
-        return relax.op.divide(x, relax.op.power(spread, ex.number(x, beta)))
+        return x / spread ** ex.number(x, beta)
     if beta == 0.75:
         root = ex.normalize(relax.op.sqrt(spread))
-        return relax.op.divide(x, relax.op.multiply(root, relax.op.sqrt(root)))
-    power = relax.op.exp(relax.op.multiply(relax.op.log(spread), ex.number(x, -beta)))
-    return relax.op.multiply(x, power)
+        return x / (root * relax.op.sqrt(root))
+    return x * relax.op.exp(relax.op.log(spread) * ex.number(x, -beta))
 
 
-def _sum_of_slices(squares: Expr, around: Sequence[int], size: int) -> Expr:
+def _sum_of_slices(squares: Expr, size: int) -> Expr:
     """Sums of so many channels, with zero channels before and after."""
-    dims = ex.known_dims(squares)
-    zeros = [np.zeros((dims[0], count, *dims[2:]), np.float32) for count in around[2:4]]
-    first, last = ([ex.literal(edge)] if edge.size else [] for edge in zeros)
+    batch, channels, *extents = ex.known_dims(squares)
+    around = (np.zeros((batch, n, *extents), np.float32) for n in ((size - 1) // 2, size // 2))
+    first, last = ([ex.literal(edge)] if edge.size else [] for edge in around)
     parts = [*first, squares, *last]
     padded = ex.normalize(relax.op.concat(parts, 1)) if len(parts) > 1 else squares
     slices = [
-        ex.normalize(relax.op.strided_slice(padded, [1], [place], [place + dims[1]]))
+        ex.normalize(relax.op.strided_slice(padded, [1], [place], [place + channels]))
         for place in range(size)
     ]
     return apply("Sum", *slices)
@@ -306,18 +292,12 @@ def _mean_over_channels(squares: Expr, size: int) -> Expr:
     rank = ex.rank_of(squares)
     if rank not in (3, 4):
         raise ValueError(f"LRN of {rank} dimensions, where 3 and 4 are supported")
-    images = ex.normalize(relax.op.expand_dims(squares, axis=1))
     pool = relax.op.nn.avg_pool2d if rank == 3 else relax.op.nn.avg_pool3d
     pad, ones = [size // 2, *([0] * (rank - 2))], [1] * (rank - 2)
-    mean = pool(
-        images,
-        pool_size=(size, *ones),
-        strides=(1, *ones),
-        padding=[*pad, *pad],
-        layout="NCHW" if rank == 3 else "NCDHW",
-        count_include_pad=True,
-    )
-    return ex.normalize(relax.op.squeeze(ex.normalize(mean), axis=1))
+    window = {"pool_size": (size, *ones), "strides": (1, *ones), "padding": [*pad, *pad]}
+    form = {"layout": "NCHW" if rank == 3 else "NCDHW", "count_include_pad": True}
+    mean = pool(relax.op.expand_dims(squares, axis=1), **window, **form)
+    return ex.normalize(relax.op.squeeze(mean, axis=1))
 
 
 @operator("LpNormalization")
@@ -326,4 +306,4 @@ def _lp_norm(inputs: Inputs, attrs: Attrs) -> Any:
     x = inputs[0]
     norm = apply(f"ReduceL{attrs.get('p', 2)}", x, axes=[attrs.get("axis", -1)])
     smallest = ex.number(x, float(ml_dtypes.finfo(ex.dtype_of(x)).tiny))
-    return relax.op.divide(x, relax.op.maximum(norm, smallest))
+    return x / relax.op.maximum(norm, smallest)

@@ -15,30 +15,8 @@ from ..graph.requests import check
 from ..graph.sizes import dims_of, index, scalar_of
 from ..operators import operator
 
+OfOne = Callable[[Expr], Expr]
 Reduce = Callable[[Expr, "list[int] | None", bool], Expr]
-
-
-def _plain(x: Expr) -> Expr:
-    return x
-
-
-def _square(x: Expr) -> Expr:
-    return relax.op.multiply(x, x)
-
-
-# Operator -> (before, reduction, after).
-_REDUCTIONS: dict[str, tuple[Callable[[Expr], Expr], Reduce, Callable[[Expr], Expr]]] = {
-    "ReduceL1": (relax.op.abs, relax.op.sum, _plain),
-    "ReduceL2": (_square, relax.op.sum, relax.op.sqrt),
-    "ReduceLogSum": (_plain, relax.op.sum, relax.op.log),
-    "ReduceMax": (_plain, relax.op.max, _plain),
-    "ReduceMean": (_plain, relax.op.mean, _plain),
-    "ReduceMin": (_plain, relax.op.min, _plain),
-    "ReduceProd": (_plain, relax.op.prod, _plain),
-    "ReduceSum": (_plain, relax.op.sum, _plain),
-    "ReduceSumSquare": (_square, relax.op.sum, _plain),
-}
-_OF_ONE = {"ReduceL2": relax.op.abs}  # in place of the root of a square
 # Relax's mean of int32 is an int64, a bool has no extremes, and roots and logarithms are of floats.
 _INTEGERS = ("int32", "int64", "uint32", "uint64")
 _COMPUTED_AS = {
@@ -51,9 +29,10 @@ _COMPUTED_AS = {
 }
 
 
-def _reduction(name: str, reduced: Reduce) -> Converter:
+def _reduction(
+    name: str, reduce: Reduce, before: OfOne = lambda x: x, after: OfOne = lambda x: x
+) -> Converter:
     """Over axes, which are an attribute or an input; none are all, or none where that is asked."""
-    before, _, after = _REDUCTIONS.get(name, (_plain, None, _plain))
 
     def convert(inputs: Inputs, attrs: Attrs) -> Any:
         x, axes = inputs[0], attrs.get("axes")
@@ -63,20 +42,13 @@ def _reduction(name: str, reduced: Reduce) -> Converter:
                 raise ValueError("the axes are computed at run time; only known ones are supported")
             axes = known.tolist()
         if not axes and attrs.get("noop_with_empty_axes", 0):
-            return _OF_ONE[name](x) if name in _OF_ONE else after(ex.normalize(before(x)))
+            return relax.op.abs(x) if name == "ReduceL2" else after(before(x))
         dtype = ex.dtype_of(x)
         wide = ex.cast(x, _COMPUTED_AS.get(name, {}).get(dtype, dtype))
-        found = ex.normalize(
-            reduced(wide, list(axes) if axes else None, bool(attrs.get("keepdims", 1)))
-        )
-        return ex.cast(found, dtype)
+        kept = bool(attrs.get("keepdims", 1))
+        return ex.cast(after(reduce(before(wide), list(axes) if axes else None, kept)), dtype)
 
     return convert
-
-
-def _by_parts(name: str) -> Reduce:
-    before, reduce, after = _REDUCTIONS[name]
-    return lambda x, axes, kept: after(ex.normalize(reduce(ex.normalize(before(x)), axes, kept)))
 
 
 def _log_sum_exp(x: Expr, axes: list[int] | None, kept: bool) -> Expr:
@@ -87,10 +59,9 @@ def _log_sum_exp(x: Expr, axes: list[int] | None, kept: bool) -> Expr:
     """
     axes = axes or list(range(ex.rank_of(x)))
     finite = ml_dtypes.finfo(ex.dtype_of(x))
-    most = ex.normalize(relax.op.max(x, axes, True))
-    most = ex.normalize(apply("Clip", most, min=float(finite.min), max=float(finite.max)))
-    powers = relax.op.exp(relax.op.subtract(x, most))
-    total = relax.op.add(relax.op.log(apply("ReduceSum", ex.normalize(powers), axes=axes)), most)
+    most = relax.op.max(x, axes, True)
+    most = apply("Clip", most, min=float(finite.min), max=float(finite.max))
+    total = relax.op.log(apply("ReduceSum", relax.op.exp(x - most), axes=axes)) + most
     return total if kept else relax.op.squeeze(total, axes)
 
 
@@ -103,9 +74,7 @@ def _extreme(place_of: Callable[[Expr, int, bool], Expr]) -> Converter:
             return place_of(x, axis, kept)
         # The last of equal elements is the first from the other end.
         last = scalar_of(dims_of(x)[axis] - index(1))
-        turned = ex.normalize(relax.op.flip(x, axis=axis))
-        place = ex.normalize(place_of(turned, axis, kept))
-        return relax.op.subtract(last, place)
+        return last - place_of(ex.normalize(relax.op.flip(x, axis=axis)), axis, kept)
 
     return convert
 
@@ -124,15 +93,25 @@ def _mean_variance(inputs: Inputs, attrs: Attrs) -> Any:
     x, axes = inputs[0], list(attrs.get("axes", (0, 2, 3)))
     two = ex.number(x, 2)
     mean = ex.normalize(relax.op.mean(x, axes, True))
-    squares = ex.normalize(relax.op.mean(ex.normalize(relax.op.power(x, two)), axes, True))
-    variance = ex.normalize(relax.op.subtract(squares, ex.normalize(relax.op.power(mean, two))))
-    centred = ex.normalize(relax.op.subtract(x, mean))
-    return relax.op.divide(centred, ex.normalize(relax.op.sqrt(variance)))
+    variance = ex.normalize(relax.op.mean(x**two, axes, True) - mean**two)
+    return (x - mean) / relax.op.sqrt(variance)
 
 
-for _name in _REDUCTIONS:
-    operator(_name)(_reduction(_name, _by_parts(_name)))
-operator("ReduceLogSumExp")(_reduction("ReduceLogSumExp", _log_sum_exp))
+# Operator -> reduction, what is done before it, and after it.
+_REDUCTIONS: dict[str, tuple[Any, ...]] = {
+    "ReduceL1": (relax.op.sum, relax.op.abs),
+    "ReduceL2": (relax.op.sum, lambda x: x * x, relax.op.sqrt),
+    "ReduceLogSum": (relax.op.sum, lambda x: x, relax.op.log),
+    "ReduceLogSumExp": (_log_sum_exp,),
+    "ReduceMax": (relax.op.max,),
+    "ReduceMean": (relax.op.mean,),
+    "ReduceMin": (relax.op.min,),
+    "ReduceProd": (relax.op.prod,),
+    "ReduceSum": (relax.op.sum,),
+    "ReduceSumSquare": (relax.op.sum, lambda x: x * x),
+}
+for _name, _parts in _REDUCTIONS.items():
+    operator(_name)(_reduction(_name, *_parts))
 operator("ArgMax")(_extreme(relax.op.argmax))
 operator("ArgMin")(_extreme(relax.op.argmin))
 operator("GlobalAveragePool")(_over_images(relax.op.mean))

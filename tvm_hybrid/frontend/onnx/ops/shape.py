@@ -14,16 +14,10 @@ from tvm import relax, te, tirx
 
 from ... import expressions as ex
 from ...expressions import OUTPUTS, Attrs, Expr, Inputs
+from ..graph import requests
 from ..graph.elements import known_elements
 from ..graph.kernels import emit_kernel, put, reshaped_to, sizes_in
-from ..graph.requests import (
-    broadcast,
-    check,
-    check_equal,
-    common_shape,
-    requested_sizes,
-    reshaped_sizes,
-)
+from ..graph.requests import broadcast, check, check_equal, requested_sizes
 from ..graph.sizes import INDEX, dims_of, index, is_open, product, same_size, scalar_of, simplified
 from ..operators import operator
 
@@ -42,7 +36,7 @@ def _size(inputs: Inputs, attrs: Attrs) -> Any:
 @operator("Reshape")
 def _reshape(inputs: Inputs, attrs: Attrs) -> Any:
     data, dims = inputs[0], dims_of(inputs[0])
-    sizes = reshaped_sizes(dims, inputs[1], not attrs.get("allowzero", 0))
+    sizes = requests.reshaped_sizes(dims, inputs[1], not attrs.get("allowzero", 0))
     check_equal(product(sizes), product(dims))
     return reshaped_to(data, sizes)
 
@@ -72,8 +66,7 @@ def _squeeze(inputs: Inputs, attrs: Attrs) -> Any:
         return relax.op.squeeze(inputs[0])
     dropped = {axis % len(dims) for axis in axes}
     for axis in dropped:
-        misfit = f"an axis of {dims[axis]} elements cannot be left out"
-        check_equal(dims[axis], index(1), misfit)
+        check_equal(dims[axis], index(1), f"an axis of {dims[axis]} elements cannot be left out")
     if not opened:
         return relax.op.squeeze(inputs[0], axes)
     return reshaped_to(inputs[0], [d for i, d in enumerate(dims) if i not in dropped])
@@ -89,7 +82,7 @@ def _axes(inputs: Inputs, attrs: Attrs) -> list[int] | None:
 @operator("Expand")
 def _expand(inputs: Inputs, attrs: Attrs) -> Any:
     data, shape = inputs
-    return broadcast(data, common_shape([dims_of(data), requested_sizes(shape)]))
+    return broadcast(data, requests.common_shape([dims_of(data), requested_sizes(shape)]))
 
 
 @operator("ConstantOfShape")
@@ -118,10 +111,8 @@ def _tile(inputs: Inputs, attrs: Attrs) -> Any:
 
 @operator("Transpose")
 def _transpose(inputs: Inputs, attrs: Attrs) -> Any:
-    if not ex.rank_of(inputs[0]):
-        return inputs[0]
-    order = attrs.get("perm")
-    return relax.op.permute_dims(inputs[0], None if order is None else list(order))
+    x = inputs[0]
+    return relax.op.permute_dims(x, attrs.get("perm")) if ex.rank_of(x) else x
 
 
 _KINDS = {tirx.IntImm: 0, tirx.Var: 2}  # of sizes; those that are computed lie between
@@ -142,18 +133,13 @@ def _concat(inputs: Inputs, attrs: Attrs) -> Any:
                     check_equal(wanted[place], size)
         for place, shape in enumerate(shapes):
             wanted[axis] = shape[axis]
-            values[place] = _known_to_be(values[place], wanted)
+            pairs = zip(wanted, shape, strict=True)
+            others = [size for size, own in pairs if not same_size(size, own)]
+            # TVM would put a symbol in the place of itself, for ever.
+            if others and not any(isinstance(size, tirx.Var) for size in others):
+                known = relax.TensorType(list(wanted), values[place].ty.dtype)
+                values[place] = ex.match_cast(values[place], known)
     return relax.op.concat(values, axis=axis)
-
-
-def _known_to_be(value: Expr, sizes: list[Expr]) -> Expr:
-    """A value with other sizes for its own, which the program has found to be equal."""
-    pairs = zip(sizes, dims_of(value), strict=True)
-    others = [size for size, own in pairs if not same_size(size, own)]
-    # TVM would put a symbol in the place of itself, for ever.
-    if not others or any(isinstance(size, tirx.Var) for size in others):
-        return value
-    return ex.match_cast(value, relax.TensorType(list(sizes), value.ty.dtype))
 
 
 @operator("Split")
@@ -212,8 +198,7 @@ def _is_depth_first(attrs: Attrs) -> bool:
 
 def _moved(x: Expr, split: tuple[Expr, ...], order: list[int], shape: tuple[Expr, ...]) -> Expr:
     """Axes cut in pieces, in another order, and joined."""
-    apart = ex.normalize(relax.op.reshape(x, split))
-    return relax.op.reshape(ex.normalize(relax.op.permute_dims(apart, order)), shape)
+    return relax.op.reshape(relax.op.permute_dims(relax.op.reshape(x, split), order), shape)
 
 
 @operator("Trilu")
@@ -226,12 +211,10 @@ def _trilu(inputs: Inputs, attrs: Attrs) -> Any:
     *_, rows, columns = dims_of(x)
     row, column = (ex.normalize(relax.op.arange(0, size, 1, "int64")) for size in (rows, columns))
     row = ex.normalize(relax.op.reshape(row, (rows, 1)))
-    column = ex.normalize(relax.op.reshape(column, (1, columns)))
-    distance = ex.normalize(relax.op.subtract(column, row))
-    shift = ex.normalize(relax.op.astype(shift, "int64"))
-    compare = relax.op.greater_equal if above else relax.op.less_equal
-    kept = ex.normalize(compare(distance, shift))
-    kept = ex.normalize(relax.op.broadcast_to(kept, relax.ShapeExpr(dims_of(x))))
+    distance = ex.normalize(relax.op.reshape(column, (1, columns)) - row)
+    shift = relax.op.astype(shift, "int64")
+    kept = distance >= shift if above else distance <= shift
+    kept = relax.op.broadcast_to(kept, relax.ShapeExpr(dims_of(x)))
     return relax.op.where(kept, x, ex.number(x, 0))
 
 
