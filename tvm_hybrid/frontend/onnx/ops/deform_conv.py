@@ -25,7 +25,7 @@ from ...expressions import Attrs, Expr, Inputs
 from ..graph.requests import check, check_equal, sizes_text
 from ..graph.sizes import dims_of, index, plain, plain_dims, product, simplified
 from ..operators import operator
-from .pooling import window_count
+from .pooling import window_counts, window_form
 
 _FAR = -2  # an element whose next one is outside, too
 _OUTSIDE = -1.0  # in place of a weight
@@ -60,14 +60,7 @@ def _form(x: Expr, w: Expr, attrs: Attrs) -> Attrs:
     channels, (weights, _, *kernel), rank = plain_dims(x)[1], ex.known_dims(w), ex.rank_of(x) - 2
     if not isinstance(channels, int):
         raise ValueError("the number of its channels must be known")
-    form = {
-        "kernel_shape": kernel,
-        "strides": attrs.get("strides", [1] * rank),
-        "pads": attrs.get("pads", [0] * (2 * rank)),
-        "dilations": attrs.get("dilations", [1] * rank),
-        "group": attrs.get("group", 1),
-        "offset_group": attrs.get("offset_group", 1),
-    }
+    form = {"offset_group": 1, **window_form(attrs, rank), "kernel_shape": kernel}
     sizes = [len(kernel), len(form["strides"]), len(form["dilations"]), len(form["pads"]) // 2]
     groups = form["group"], form["offset_group"]
     if sizes != [rank] * 4 or attrs.get("kernel_shape", kernel) != kernel:
@@ -83,10 +76,7 @@ def _check_sizes(inputs: Sequence[Any], form: Attrs) -> None:
     """Of all inputs; ValueError if known ones do not fit, open ones are checked by the program."""
     (batch, channels, *extents), (weights, *_) = map(dims_of, inputs[:2])
     rank, taps, groups = len(extents), math.prod(form["kernel_shape"]), form["offset_group"]
-    around = zip(form["pads"][:rank], form["pads"][rank:], strict=True)
-    forms = (form[name] for name in ("kernel_shape", "strides", "dilations"))
-    axes = zip(extents, around, *forms, strict=True)
-    outputs = [simplified(window_count(*axis)) for axis in axes]
+    outputs = list(map(simplified, window_counts(extents, form["kernel_shape"], form)))
     kernel = [channels // form["group"], *map(index, form["kernel_shape"])]
     expected = {
         1: [weights, *kernel],

@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -30,39 +29,32 @@ from ..operators import operator
 
 def max_pool_places(x: Expr, attrs: Attrs) -> Expr:
     """Places of the maxima in the flat tensor; of the first NaN if there is one."""
-    kernel, pads = attrs["kernel_shape"], attrs["pads"]
     if "float16" in ex.dtype_of(x):
         x = ex.cast(x, "float32")
-
-    def sizes_of(extents: Sequence[int | Expr]) -> list[int | Expr]:
-        around = zip(pads[: len(kernel)], pads[len(kernel) :], strict=True)
-        axes = zip(extents, around, kernel, attrs["strides"], attrs["dilations"], strict=True)
-        return [window_count(*axis, bool(attrs["ceil_mode"])) for axis in axes]
-
     images, channels, *extents = dims_of(x)
-    sizes = sizes_of(extents)
+    sizes = window_counts(extents, attrs["kernel_shape"], attrs)
     if is_open(x):
         check(tirx.any(product(extents) > 0, tirx.EQ(product(sizes), index(0))))
     flat = reshaped_to(x, [images * channels, *extents])
     shape, body = [images * channels, *sizes], partial(_find_places, attrs=attrs)
     (found,) = emit_kernel("max_pool_places", [flat], [(shape, "int64")], body)
     places = reshaped_to(found, [images, channels, *sizes])
-
-    def by_columns(place: Expr, extents: Sequence[int | Expr]) -> Expr:
-        """Where a place is if the first spatial axis is the one without gaps."""
-        image = math.prod(extents)
-        rest, moved, step = place, tirx.const(0, "int64"), image
-        for extent in reversed(extents):
-            step //= extent
-            moved += tirx.floormod(rest, extent) * step
-            rest = tirx.floordiv(rest, extent)
-        return rest * image + moved
-
     if attrs["storage_order"] == 0:
         return places
 
     def move(places: te.Tensor, extents: list[int | Expr]) -> te.Tensor:
-        return te.compute(places.shape, lambda *place: by_columns(places[place], extents))
+        image = math.prod(extents)
+
+        def by_columns(*place: Expr) -> Expr:
+            """Where a place is if the first spatial axis is the one without gaps."""
+            rest, moved, step = places[place], tirx.const(0, "int64"), image
+            for extent in reversed(extents):
+                step //= extent
+                moved += tirx.floormod(rest, extent) * step
+                rest = tirx.floordiv(rest, extent)
+            return rest * image + moved
+
+        return te.compute(places.shape, by_columns)
 
     extents = plain_dims(x)[2:]
     return ex.emit_te(move, places, extents, primfunc_name_hint="places_by_columns")
@@ -74,12 +66,15 @@ def _find_places(ins: list[Expr], outs: list[Expr], attrs: Attrs) -> None:
     A row of results looks at the same element of all its windows at once, as a vector.
     """
     (x,), (places,) = ins, outs
-    kernel, least = attrs["kernel_shape"], _least(str(x.dtype))
+    kernel, dtype = attrs["kernel_shape"], str(x.dtype)
+    is_float = dtype.startswith("float")
+    least = tirx.const(-math.inf, dtype) if is_float else tirx.min_value(dtype)
+    step, pad = attrs["strides"][-1], attrs["pads"][len(kernel) - 1]
     images, *extents = x.shape
     *outer, results = range(1, len(places.shape))
     with I.parallel(images) as image, opaque_block("image"), ExitStack() as loops:
         room = te.max(places.shape[results], 1)
-        best, found = (I.sblock_alloc_buffer([room], each) for each in (str(x.dtype), INDEX))
+        best, found = (I.sblock_alloc_buffer([room], each) for each in (dtype, INDEX))
         window = [loops.enter_context(I.serial(places.shape[axis])) for axis in outer]
         ranges = [_inside(at, extents[axis], axis, attrs) for axis, at in enumerate(window)]
 
@@ -102,10 +97,14 @@ def _find_places(ins: list[Expr], outs: list[Expr], attrs: Attrs) -> None:
                 for (start, _), tap, apart in zip(ranges, taps, attrs["dilations"], strict=False)
             ]
             for tap in range(kernel[-1]):
-                begin, count, column = _column(tap, extents[-1], places.shape[results], attrs)
-                with I.serial(count) as number:
+                # The windows of the row that have this element in the image.
+                ahead, extent = tap * attrs["dilations"][-1] - pad, extents[-1]
+                begin = index(max(-(ahead // step), 0))
+                end = tirx.floordiv(extent - 1 - ahead, index(step)) + 1
+                end = te.min(end, places.shape[results])
+                with I.serial(te.max(end - begin, 0)) as number:
                     result = begin + number
-                    here = [*at, column(result)]
+                    here = [*at, result * step + ahead]
                     value, known = x[(image, *here)], best[result]
                     new = tirx.all(ex.is_nan(value), tirx.Not(ex.is_nan(known)))
                     better = tirx.any(value > known, new)
@@ -124,51 +123,29 @@ def _inside(at: Expr, extent: Expr, axis: int, attrs: Attrs) -> tuple[Expr, Expr
     return start + before * apart, te.max(end - before, 0)
 
 
-def _column(
-    tap: int, extent: Expr, results: Expr, attrs: Attrs
-) -> tuple[Expr, Expr, Callable[[Expr], Expr]]:
-    """First window of a row with this element in the image, how many there are, and the place."""
-    step = attrs["strides"][-1]
-    ahead = tap * attrs["dilations"][-1] - attrs["pads"][len(attrs["kernel_shape"]) - 1]
-    begin = index(max(-(ahead // step), 0))
-    end = te.min(tirx.floordiv(extent - 1 - ahead, index(step)) + 1, results)
-    return begin, te.max(end - begin, 0), lambda result: result * step + ahead
-
-
-def _least(dtype: str) -> Expr:
-    is_float = dtype.startswith("float")
-    return tirx.const(-math.inf, dtype) if is_float else tirx.min_value(dtype)
-
-
 @operator("MaxUnpool")
 def _max_unpool(inputs: Inputs, attrs: Attrs) -> Any:
     """The places count in the image that pooling came from, which `output_shape` may extend."""
     x, places, dims = inputs[0], inputs[1], plain_dims(inputs[0])
     for one, other in zip(dims_of(x), dims_of(places), strict=True):
         check_equal(one, other, "there are not as many places as elements")
-    kernel = attrs["kernel_shape"]
-    rank = len(kernel)
-    strides, pads = attrs.get("strides") or [1] * rank, attrs.get("pads") or [0, 0] * rank
-    image = [*dims[:2]]
-    for axis, size in enumerate(kernel):
-        cropped = pads[axis] + pads[rank + axis]
-        image.append((dims[axis + 2] - 1) * strides[axis] - cropped + size)
+    form, image = window_form(attrs), [*dims[:2]]
+    rank = len(form["kernel_shape"])
+    for axis, size in enumerate(form["kernel_shape"]):
+        cropped = form["pads"][axis] + form["pads"][rank + axis]
+        image.append((dims[axis + 2] - 1) * form["strides"][axis] - cropped + size)
     if any(not isinstance(size, int) for size in image):
         for size in image:
             check(index(0) + size >= 0)
         # There is room for what is put back.
         nothing = tirx.EQ(product(dims_of(x)), index(0))
         check(tirx.any(product(image) > 0, nothing))
-    shape = image
-    if inputs[2] is not None:
-        shape = plain(requested_sizes(inputs[2]))
-    room = [_difference(size, kept) for size, kept in zip(shape, image, strict=True)]
+    shape = image if inputs[2] is None else plain(requested_sizes(inputs[2]))
+    pairs = zip(shape, image, strict=True)
+    room = plain(simplified(index(0) + size - kept) for size, kept in pairs)
     for more in room:
-        misfit = f"output_shape {shape} is smaller than the image {image}"
-        check(index(0) + more >= 0, misfit)
-
-    count = product(dims_of(x))
-    flat = [reshaped_to(each, [count]) for each in (x, places)]
+        check(index(0) + more >= 0, f"output_shape {shape} is smaller than the image {image}")
+    flat = [reshaped_to(each, [product(dims_of(x))]) for each in (x, places)]
     (filled,) = emit_kernel("max_unpool", flat, [(image, ex.dtype_of(x))], _put_back)
     if all(isinstance(more, int) for more in room):
         if not any(room):
@@ -197,42 +174,30 @@ def _put_back(ins: list[Expr], outs: list[Expr]) -> None:
         put(image, x[number], te.max(te.min(place, size - 1), index(0)))
 
 
-def _difference(one: int | Expr, other: int | Expr) -> int | Expr:
-    """A number if it is one, whatever the sizes are."""
-    left = one - other
-    return left if isinstance(left, int) else plain([simplified(left)])[0]
-
-
 @operator("Col2Im")
 def _col2im(inputs: Inputs, attrs: Attrs) -> Any:
     x, dtype, block = inputs[0], ex.dtype_of(inputs[0]), ex.constant(inputs[2])
     if block is None:
         raise ValueError("block_shape must be a constant")
     image, sizes = plain(requested_sizes(inputs[1])), [int(n) for n in block]
-    rank = len(image)
-    dilations, strides = (attrs.get(name) or [1] * rank for name in ("dilations", "strides"))
-    pads = attrs.get("pads") or [0, 0] * rank
-
-    def windows_of(extents: Sequence[int | Expr]) -> list[int | Expr]:
-        around = zip(pads[:rank], pads[rank:], strict=True)
-        axes = zip(extents, around, sizes, strides, dilations, strict=True)
-        return [window_count(*axis) for axis in axes]
-
+    form = window_form(attrs, len(image))
+    dilations, strides, pads = (form[name] for name in ("dilations", "strides", "pads"))
+    counts = window_counts(image, sizes, form)
     _, rows, columns = plain_dims(x)
     if not isinstance(rows, int):
         raise ValueError("the number of rows, channels times the size of a block, must be known")
     channels, rest = divmod(rows, math.prod(sizes))
-    misfit = f"{rows} x {columns} elements are not blocks of {sizes} at {windows_of(image)} places"
+    misfit = f"{rows} x {columns} elements are not blocks of {sizes} at {counts} places"
     if rest:
         raise ValueError(misfit)
-    for count in windows_of(image):
+    for count in counts:
         check(index(0) + count >= 0, misfit)
-    check_equal(dims_of(x)[2], product(windows_of(image)), misfit)
+    check_equal(dims_of(x)[2], product(counts), misfit)
     wide = {"float16": "float32", "bfloat16": "float32", "bool": "int32"}.get(dtype, dtype)
 
     def compute(x: te.Tensor, extents: list[int | Expr]) -> te.Tensor:
         axes = [te.reduce_axis((0, size)) for size in sizes]
-        windows = windows_of(extents)
+        windows = window_counts(extents, sizes, form)
 
         def element(item: Expr, channel: Expr, *pixel: Expr) -> Expr:
             inside, row, column = [], channel, tirx.const(0, "int32")
@@ -266,20 +231,15 @@ _FAR = 1 << 30  # beyond all coordinates that are used
 _LANES = 16  # of a vector that goes down the rows of a bin
 
 
-@dataclass(frozen=True)
 class _Bins:
-    """The bins along one axis of a region: where each begins, and where it ends."""
+    """The bins along one axis of a region: where each begins, and where it ends.
 
-    starts: Expr
-    ends: Expr
+    They divide the coordinates from `first` to `last` evenly, neighbours sharing an element.
+    """
 
-    @classmethod
-    def new(cls, count: int) -> _Bins:
-        return cls(*(I.sblock_alloc_buffer([count], INDEX) for _ in range(2)))
-
-    def fill(self, first: Expr, last: Expr, extent: Expr) -> None:
-        """Divides the coordinates from `first` to `last` evenly, neighbours sharing an element."""
-        dtype, count = "float32", int(self.starts.shape[0])
+    def __init__(self, count: int, first: Expr, last: Expr, extent: Expr) -> None:
+        self.starts, self.ends = (I.sblock_alloc_buffer([count], INDEX) for _ in range(2))
+        dtype = "float32"
         size = te.max(last - first + 1, index(1)).astype(dtype) / tirx.const(count, dtype)
 
         def inside(place: Expr) -> Expr:
@@ -309,9 +269,8 @@ def _max_roi_pool(inputs: Inputs, attrs: Attrs) -> Any:
         images, channels, *extents = x.shape
         with I.parallel(regions.shape[0]) as region, opaque_block("region"):
             first = [_rounded(regions[region, axis] * scale) for axis in range(1, 5)]
-            rows, columns = _Bins.new(height), _Bins.new(width)
-            rows.fill(first[1], first[3], extents[0])
-            columns.fill(first[0], first[2], extents[1])
+            rows = _Bins(height, first[1], first[3], extents[0])
+            columns = _Bins(width, first[0], first[2], extents[1])
             image = te.min(te.max(_whole(regions[region, 0]), index(0)), images - 1)
             line, part = table(extents[1], str(x.dtype)), cell(str(x.dtype))
             start = columns.starts[0]
@@ -379,14 +338,27 @@ def _whole(number: Expr) -> Expr:
 def _rounded(number: Expr) -> Expr:
     """The nearest index; of two, the one that is farther from 0. (TVM rounds to the even one.)"""
     dtype = str(number.ty.dtype)
-    whole = _whole(number)
+    whole, half = _whole(number), tirx.const(0.5, dtype)
     rest = number - whole.astype(dtype)
-    half = tirx.const(0.5, dtype)
-    return (
-        whole
-        + tirx.Select(rest >= half, index(1), index(0))
-        - tirx.Select(rest <= -half, index(1), index(0))
-    )
+    up, down = (tirx.Select(each, index(1), index(0)) for each in (rest >= half, rest <= -half))
+    return whole + up - down
+
+
+def window_form(attrs: Attrs, rank: int | None = None) -> Attrs:
+    """Attributes of windows along so many axes, with the defaults of those that are absent."""
+    rank = len(attrs["kernel_shape"]) if rank is None else rank
+    ones, flags = [1] * rank, ("ceil_mode", "count_include_pad", "storage_order")
+    defaults = {"strides": ones, "dilations": ones, "pads": [0, 0] * rank, "group": 1}
+    given = {name: value for name, value in attrs.items() if value != []}
+    return {**defaults, "output_padding": [0] * rank, **dict.fromkeys(flags, 0), **given}
+
+
+def window_counts(extents: Sequence[Any], kernel: Sequence[int], form: Attrs) -> list[Any]:
+    """The sizes of what a convolution or a pool makes of all axes."""
+    pads, rank = form["pads"], len(kernel)
+    around = zip(pads[:rank], pads[rank:], strict=True)
+    axes = zip(extents, around, kernel, form["strides"], form["dilations"], strict=True)
+    return [window_count(*axis, bool(form["ceil_mode"])) for axis in axes]
 
 
 def window_count(

@@ -34,7 +34,7 @@ from ..apply import apply, check_result
 from ..graph.requests import check_equal, requested_sizes
 from ..graph.sizes import dims_of, index, plain_dims, simplified
 from ..operators import operator
-from .pooling import max_pool_places, window_count
+from .pooling import max_pool_places, window_count, window_form
 
 _SAME = ("SAME_UPPER", "SAME_LOWER")
 
@@ -55,11 +55,11 @@ class Axis(NamedTuple):
 
 def axes_of(x: Expr, kernel: Sequence[int], attrs: Attrs) -> list[Axis]:
     """The axes behind the channels; ValueError unless there are as many as the kernel has."""
-    extents, ones = plain_dims(x)[2:], [1] * len(kernel)
+    extents, form = plain_dims(x)[2:], window_form(attrs, len(kernel))
     if len(extents) != len(kernel):
         raise ValueError(f"a window of {len(kernel)} axes over an image of {len(extents)}")
-    strides, dilations = (attrs.get(name) or ones for name in ("strides", "dilations"))
-    return [Axis(*each) for each in zip(extents, kernel, strides, dilations, strict=True)]
+    axes = zip(extents, kernel, form["strides"], form["dilations"], strict=True)
+    return [Axis(*each) for each in axes]
 
 
 def kernel_of(weight: Expr, attrs: Attrs) -> Sequence[int]:
@@ -91,7 +91,7 @@ def with_pads(name: str, x: Expr, kernel: Sequence[int], attrs: Attrs) -> tuple[
     pads = attrs.get("pads") or [0] * (2 * rank)
     if mode not in _SAME:
         return x, {**attrs, "pads": [0] * (2 * rank) if mode == "VALID" else list(pads)}
-    before, after, dynamic, ceil = [], [], {}, attrs.get("ceil_mode", 0)
+    totals, dynamic, ceil = [], {}, attrs.get("ceil_mode", 0)
     for place, axis in enumerate(axes_of(x, kernel, attrs), 2):
         extent, span = axis.extent, axis.span
         if not isinstance(extent, int) and axis.stride > 1:
@@ -102,10 +102,7 @@ def with_pads(name: str, x: Expr, kernel: Sequence[int], attrs: Attrs) -> tuple[
             extent, span = axis.stride, min(span, axis.stride)  # which needs no padding
         extent = extent if isinstance(extent, int) else 1  # any: windows begin at every place
         outputs = -(-extent // axis.stride)
-        total = max(0, (outputs - 1) * axis.stride + span - extent)
-        small, large = total // 2, total - total // 2
-        before.append(small if mode == "SAME_UPPER" else large)
-        after.append(large if mode == "SAME_UPPER" else small)
+        totals.append(max(0, (outputs - 1) * axis.stride + span - extent))
     if dynamic and name not in ("Conv", "MaxPool"):
         raise ValueError(
             "its padding depends on an extent that is not known; give shapes that fix it, or write "
@@ -113,7 +110,14 @@ def with_pads(name: str, x: Expr, kernel: Sequence[int], attrs: Attrs) -> tuple[
         )
     if dynamic:
         x = _padded(x, dynamic, mode == "SAME_UPPER", name == "MaxPool")
-    return x, {**attrs, "auto_pad": "NOTSET", "pads": [*before, *after], "ceil_mode": ceil}
+    pads = shared_pads(totals, mode == "SAME_UPPER")
+    return x, {**attrs, "auto_pad": "NOTSET", "pads": pads, "ceil_mode": ceil}
+
+
+def shared_pads(totals: Sequence[int], upper: bool) -> list[int]:
+    """Pads before and behind all axes; an odd element is behind if `upper`, else before."""
+    small, large = [each // 2 for each in totals], [each - each // 2 for each in totals]
+    return [*small, *large] if upper else [*large, *small]
 
 
 def _padded(x: Expr, axes: dict[int, Axis], upper: bool, of_maxima: bool) -> Expr:
@@ -142,25 +146,20 @@ _MEAN_POOLS = {1: relax.op.nn.avg_pool1d, 2: relax.op.nn.avg_pool2d, 3: relax.op
 
 
 class _Pool(NamedTuple):
-    """A pool's image and attributes, and how many results count along some axes."""
+    """A pool's image, all its attributes, and how many results count along some axes."""
 
     x: Expr
     attrs: Attrs
     counts: dict[int, Expr]
 
-    def of(self, pools: dict[int, Callable[..., Expr]], x: Expr) -> Expr:
-        """The pool of an image."""
-        kernel, ones = self.attrs["kernel_shape"], [1] * len(self.attrs["kernel_shape"])
-        strides, dilations = (self.attrs.get(name) or ones for name in ("strides", "dilations"))
-        counts_padding = bool(self.attrs.get("count_include_pad", 0))
-        ceil, pads = bool(self.attrs.get("ceil_mode", 0)), self.attrs["pads"]
-        made = pools[len(kernel)](x, kernel, strides, pads, dilations, ceil, counts_padding)
-        return ex.normalize(made)
-
-    def part(self, pools: dict[int, Callable[..., Expr]], x: Expr) -> Expr:
-        """The pool of an image as a part of the result: the program checks its sizes before."""
-        made = self.of(pools, x)
-        check_result([x], made, True)
+    def of(self, pools: dict[int, Callable[..., Expr]], x: Expr, is_part: bool = True) -> Expr:
+        """The pool of an image; of what is a part of the result the program checks the sizes."""
+        names = ("kernel_shape", "strides", "pads", "dilations")
+        flags = (bool(self.attrs[name]) for name in ("ceil_mode", "count_include_pad"))
+        pool = pools[len(self.attrs["kernel_shape"])]
+        made = ex.normalize(pool(x, *(self.attrs[name] for name in names), *flags))
+        if is_part:
+            check_result([x], made, True)
         return made
 
     def counted(self, value: Expr) -> Expr:
@@ -176,22 +175,31 @@ def _pool_of(name: str, x: Expr, attrs: Attrs) -> _Pool:
     kernel = attrs["kernel_shape"]
     if len(kernel) not in _MAX_POOLS:
         raise ValueError(f"{len(kernel)} spatial axes, where 1 to 3 are supported")
-    x, attrs = with_pads(name, x, kernel, attrs)
+    x, attrs = with_pads(name, x, kernel, window_form(attrs))
     axes, pads = axes_of(x, kernel, attrs), list(attrs["pads"])
     around = list(zip(pads[: len(kernel)], pads[len(kernel) :], strict=True))
     counts: dict[int, Expr] = {}
-    if attrs.get("ceil_mode", 0):
+    if attrs["ceil_mode"]:
         known = all(isinstance(axis.extent, int) for axis in axes)
-        if name == "AveragePool" and attrs.get("count_include_pad", 0) and known:
+        if name == "AveragePool" and attrs["count_include_pad"] and known:
             return _Pool(x, attrs, {})  # TVM's form of it is right
         for place, (axis, amounts) in enumerate(zip(axes, around, strict=True)):
-            longer = _longer(axis, amounts)
-            if longer is None:
-                return _Pool(x, attrs, {})
+            extent, size, stride, dilation = axis
+            # The padding at the end makes room for the last window.
+            if isinstance(extent, int):
+                count = window_count(extent, amounts, size, stride, dilation, True)
+                if count < 1:
+                    return _Pool(x, attrs, {})
+                longer = max(0, (count - 1) * stride + axis.span - extent - amounts[0])
+            elif amounts[1] >= axis.span - 1:
+                longer = axis.span - 1
+            else:
+                longer = amounts[1] + stride - 1
+                if amounts[1] > axis.span - stride:
+                    over = tirx.floordiv(extent + (sum(amounts) + stride - axis.span - 1), stride)
+                    inside = tirx.floordiv(extent + (amounts[0] - 1), stride)
+                    counts[place + 2] = simplified(te.min(over, inside) + 1)
             pads[len(kernel) + place] = longer
-            known = isinstance(axis.extent, int)
-            if not known and axis.span - axis.stride < amounts[1] < axis.span - 1:
-                counts[place + 2] = _count(axis, amounts)
         return _Pool(x, {**attrs, "ceil_mode": 0, "pads": pads}, counts)
     for place, (axis, amounts) in enumerate(zip(axes, around, strict=True)):
         # ONNX's inference and ONNX Runtime round (extent - window) / stride toward zero: where less
@@ -202,30 +210,13 @@ def _pool_of(name: str, x: Expr, attrs: Attrs) -> _Pool:
     return _Pool(x, {**attrs, "pads": pads}, counts)
 
 
-def _longer(axis: Axis, pads: tuple[int, int]) -> int | None:
-    """The padding at the end that makes room for the last window; None if there is no window."""
-    if isinstance(axis.extent, int):
-        count = window_count(axis.extent, pads, axis.size, axis.stride, axis.dilation, True)
-        reach = (count - 1) * axis.stride + axis.span
-        return None if count < 1 else max(0, reach - axis.extent - pads[0])
-    return axis.span - 1 if pads[1] >= axis.span - 1 else pads[1] + axis.stride - 1
-
-
-def _count(axis: Axis, pads: tuple[int, int]) -> Expr:
-    over = axis.extent + (sum(pads) - axis.span + axis.stride - 1)
-    inside = axis.extent + (pads[0] - 1)
-    stride = axis.stride
-    return simplified(te.min(tirx.floordiv(over, stride), tirx.floordiv(inside, stride)) + 1)
-
-
 @operator("MaxPool")
 def _max_pool(inputs: Inputs, attrs: Attrs) -> Any:
     """The places of the maxima are a kernel of their own: what computes the maxima stays the same,
     with all that is fused with it."""
     x = inputs[0]
     pool = _pool_of("MaxPool", x, attrs)
-    made = pool.part if pool.counts else pool.of
-    y = pool.counted(made(_MAX_POOLS, pool.x))
+    y = pool.counted(pool.of(_MAX_POOLS, pool.x, bool(pool.counts)))
     if len(attrs[OUTPUTS]) == 1:
         return y
     if pool.counts or pool.x is not x:
@@ -233,11 +224,7 @@ def _max_pool(inputs: Inputs, attrs: Attrs) -> Any:
             "windows of a dynamic extent are not counted where places are asked for; give shapes "
             "that fix it, or write the padding as a Pad before it"
         )
-    ones = [1] * len(attrs["kernel_shape"])
-    strides, dilations = (attrs.get(name) or ones for name in ("strides", "dilations"))
-    form = {"ceil_mode": 0, "storage_order": 0, **pool.attrs}
-    places = max_pool_places(x, {**form, "strides": strides, "dilations": dilations})
-    return relax.Tuple([ex.normalize(y), places])
+    return relax.Tuple([ex.normalize(y), max_pool_places(x, pool.attrs)])
 
 
 @operator("AveragePool")
@@ -247,24 +234,20 @@ def _average_pool(inputs: Inputs, attrs: Attrs) -> Any:
     pool = _pool_of("AveragePool", inputs[0], attrs)
     longer = attrs.get("ceil_mode", 0) and not pool.attrs["ceil_mode"]
     counts_padding = bool(longer and attrs.get("count_include_pad", 0))
-    made = pool.part if pool.counts or counts_padding else pool.of
-    y = made(_MEAN_POOLS, pool.x)
+    y = pool.of(_MEAN_POOLS, pool.x, bool(pool.counts) or counts_padding)
     if counts_padding:
         _, plain = with_pads("AveragePool", inputs[0], attrs["kernel_shape"], attrs)
         rank = len(attrs["kernel_shape"])
         before, after = plain["pads"][:rank], plain["pads"][rank:]
-        counted = [min(each) for each in zip(pool.attrs["pads"][rank:], after, strict=True)]
-        sizes = [
-            size + (first + last)
-            for size, first, last in zip(dims_of(pool.x)[2:], before, counted, strict=True)
-        ]
-        ones = relax.op.broadcast_to(
-            ex.number(pool.x, 1), relax.ShapeExpr([index(1), index(1), *sizes])
-        )
-        beyond = [most - own for most, own in zip(pool.attrs["pads"][rank:], counted, strict=True)]
-        around = {**pool.attrs, "pads": [*[0] * rank, *beyond]}
-        shares = pool._replace(attrs=around).part(_MEAN_POOLS, ex.normalize(ones))
-        y = ex.normalize(relax.op.divide(y, shares))
+        most = pool.attrs["pads"][rank:]
+        counted = [min(each) for each in zip(most, after, strict=True)]
+        around = zip(dims_of(pool.x)[2:], before, counted, strict=True)
+        sizes = [index(1), index(1), *(size + (first + last) for size, first, last in around)]
+        ones = relax.op.broadcast_to(ex.number(pool.x, 1), relax.ShapeExpr(sizes))
+        beyond = [each - own for each, own in zip(most, counted, strict=True)]
+        form = {**pool.attrs, "pads": [*[0] * rank, *beyond]}
+        shares = pool._replace(attrs=form).of(_MEAN_POOLS, ex.normalize(ones))
+        y = ex.normalize(y / shares)
     return pool.counted(y)
 
 
@@ -274,9 +257,9 @@ def _lp_pool(inputs: Inputs, attrs: Attrs) -> Any:
     p, kernel, x = attrs.get("p", 2), attrs["kernel_shape"], inputs[0]
     power, root, count = (ex.number(x, each) for each in (p, 1.0 / p, math.prod(kernel)))
     pool = _pool_of("LpPool", x, {**attrs, "count_include_pad": 1})
-    powers = ex.emit(relax.op.power(relax.op.abs(pool.x), power))
-    mean = pool.part(_MEAN_POOLS, powers)
-    return pool.counted(ex.normalize(relax.op.power(relax.op.multiply(mean, count), root)))
+    powers = ex.emit(relax.op.abs(pool.x) ** power)
+    mean = pool.of(_MEAN_POOLS, powers)
+    return pool.counted(ex.normalize((mean * count) ** root))
 
 
 @operator("GlobalLpPool")
@@ -285,9 +268,8 @@ def _global_lp_pool(inputs: Inputs, attrs: Attrs) -> Any:
     if p in (1, 2) and ex.rank_of(x) > 2:
         return apply(f"ReduceL{p}", x, axes=list(range(2, ex.rank_of(x))))
     power, root = (ex.number(x, each) for each in (p, 1.0 / p))
-    powers = ex.normalize(relax.op.power(ex.normalize(relax.op.abs(x)), power))
-    total = ex.normalize(relax.op.sum(powers, list(range(2, ex.rank_of(x))), True))
-    return relax.op.power(total, root)
+    total = relax.op.sum(relax.op.abs(x) ** power, list(range(2, ex.rank_of(x))), True)
+    return total**root
 
 
 @operator("CenterCropPad")
