@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from tests.onnx_builder import OnnxBuilder
 from tvm_hybrid import InferenceSession
-from tvm_hybrid.frontend.onnx.ops.fourier import Factors, factors_of
+from tvm_hybrid.frontend.onnx.ops.fourier import Factors, Form, factors_of
 
 from .models import random
 from .test_fourier import bound, check, exact
@@ -19,7 +19,7 @@ LENGTHS = [1, 2, 60, 97, 997, 1022, 1024, 4096, 6000]
 
 
 def factors(n: int, parts: int = 1, count: int | str = 4) -> Factors | None:
-    return factors_of(n, n, parts, n, 2, False, count)
+    return factors_of(Form(n, parts, inverse=False, onesided=False), n, count)
 
 
 def tight_bound(x: NDArray, n: int, inverse: int) -> float:

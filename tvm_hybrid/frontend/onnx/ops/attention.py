@@ -66,7 +66,7 @@ def attend(q: Expr, k: Expr, v: Expr, scores: Scores, wide: str = "float32") -> 
     Heads of k and v are repeated where q has more. `wide` is the type of the scores.
     """
     product = _products(q, k, wide)
-    scale = _scale(q) if scores.scale is None else scores.scale
+    scale = 1.0 / math.sqrt(plain_dims(q)[3]) if scores.scale is None else scores.scale
     scaled = capped = product if scale == 1.0 else apply("Mul", product, ex.number(product, scale))
     if scores.softcap:
         bent = apply("Tanh", apply("Mul", product, ex.number(product, scale / scores.softcap)))
@@ -88,16 +88,12 @@ def attend(q: Expr, k: Expr, v: Expr, scores: Scores, wide: str = "float32") -> 
 
 
 def _products(q: Expr, k: Expr, wide: str) -> Expr:
-    k = _repeated(k, plain_dims(q)[1])
-    return ex.cast(apply("MatMul", q, apply("Transpose", k, perm=[0, 1, 3, 2])), wide)
+    turned = apply("Transpose", _repeated(k, plain_dims(q)[1]), perm=[0, 1, 3, 2])
+    return ex.cast(apply("MatMul", q, turned), wide)
 
 
 def _mixed(shares: Expr, v: Expr) -> Expr:
     return apply("MatMul", ex.cast(shares, ex.dtype_of(v)), _repeated(v, plain_dims(shares)[1]))
-
-
-def _scale(q: Expr) -> float:
-    return 1.0 / math.sqrt(plain_dims(q)[3])
 
 
 def _repeated(value: Expr, heads: int) -> Expr:
@@ -123,9 +119,7 @@ def join_heads(value: Expr) -> Expr:
 
 def check_heads(q: Expr, k: Expr, v: Expr) -> None:
     """Raises a ValueError unless heads of k and v are shared by those of q."""
-    batch, heads, _, size = plain_dims(q)
-    _, groups, length, _ = plain_dims(k)
-    width = plain_dims(v)[3]
+    (batch, heads, _, size), (_, groups, length, _), (*_, width) = map(plain_dims, (q, k, v))
     if not all(isinstance(each, int) for each in (heads, size, groups, width)):
         raise ValueError("the number of heads and their sizes must be known")
     expect_shape("K", k, batch, groups, length, size)
@@ -134,16 +128,20 @@ def check_heads(q: Expr, k: Expr, v: Expr) -> None:
         raise ValueError(f"{heads} heads of Q do not share {groups} of K")
 
 
+def check_past(past: Sequence[Expr | None]) -> None:
+    """Raises a ValueError if keys or values alone are given."""
+    if (past[0] is None) != (past[1] is None):
+        raise ValueError("it has only one of past_key and past_value")
+
+
 def appended(k: Expr, v: Expr, past: Sequence[Expr | None]) -> tuple[Expr, Expr, Size]:
     """Keys and values after those of the past, if there is one; how many came before."""
-    past_key, past_value = past
-    if past_key is None and past_value is None:
+    check_past(past)
+    if past[0] is None:
         return k, v, 0
-    if past_key is None or past_value is None:
-        raise ValueError("it has only one of past_key and past_value")
-    before = plain_dims(past_key)[2] if ex.rank_of(past_key) == 4 else 0
+    before = plain_dims(past[0])[2] if ex.rank_of(past[0]) == 4 else 0
     both = []
-    for what, old, new in (("past_key", past_key, k), ("past_value", past_value, v)):
+    for what, old, new in zip(("past_key", "past_value"), past, (k, v), strict=True):
         batch, heads, _, size = plain_dims(new)
         expect_shape(what, old, batch, heads, before, size)
         both.append(apply("Concat", old, new, axis=2))
@@ -302,9 +300,8 @@ def _see_something(seen: Sequence[Expr], added: Sequence[Expr], triangles: Seque
 def _flex_scores(inputs: Inputs, attrs: Attrs) -> Any:
     q, k, _ = _heads(inputs, {})
     product = _products(q, k, _type_of_scores(ex.dtype_of(q), attrs))
-    return apply("Mul", product, ex.number(product, attrs.get("scale", _scale(q))))
+    scale = attrs.get("scale", 1.0 / math.sqrt(plain_dims(q)[3]))
+    return apply("Mul", product, ex.number(product, scale))
 
 
-@operator("FlexMix", domain=OWN_DOMAIN)
-def _flex_mix(inputs: Inputs, attrs: Attrs) -> Any:
-    return _mixed(*inputs)
+operator("FlexMix", domain=OWN_DOMAIN)(lambda inputs, attrs: _mixed(*inputs))

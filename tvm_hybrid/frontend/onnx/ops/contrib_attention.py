@@ -256,9 +256,7 @@ def _within_lengths(mask: Expr, batch: int, keys: Size) -> Expr:
 def _group_query_attention(inputs: Inputs, attrs: Attrs) -> Any:
     """Several heads of q share one of k and v."""
     _refuse_inputs(inputs, {12: "k_scale", 13: "v_scale"})
-    for name in ("qk_output", "kv_cache_bit_width"):
-        if attrs.get(name, 0) > 0:
-            raise ValueError(f"its attribute {name} is not supported")
+    refuse_attributes(attrs, "qk_output", "kv_cache_bit_width")
     for name in ("k_quant_type", "v_quant_type"):
         if attrs.get(name, "NONE") != "NONE":
             raise ValueError(f"its attribute {name} ({attrs[name]}) is not supported")
@@ -266,12 +264,20 @@ def _group_query_attention(inputs: Inputs, attrs: Attrs) -> Any:
     batch, length, heads, _ = plain_dims(q)
     cache = _cache_of(inputs, batch, length)
     if attrs.get("do_rotary"):
-        rotation = _rotation(inputs, cache, batch, length)
+        if inputs[7] is None or inputs[8] is None:
+            raise ValueError("do_rotary needs cos_cache and sin_cache")
+        if inputs[9] is not None:
+            expect_shape("position_ids", inputs[9], batch, length)
+            positions = inputs[9]
+        elif isinstance(cache.before, int):
+            positions = viewed(counted(length, cache.before), 1, length)
+        else:
+            positions = apply("Add", cache.before, viewed(counted(length), 1, length))
+        rotation = gathered(positions, inputs[7:9])
         interleaved = bool(attrs.get("rotary_interleaved"))
         q, k = (rotate(each, rotation, interleaved, heads_axis=2) for each in (q, k))
     q, k, v = (apply("Transpose", each, perm=[0, 2, 1, 3]) for each in (q, k, v))
-    if (inputs[3] is None) != (inputs[4] is None):
-        raise ValueError("it has only one of past_key and past_value")
+    attention.check_past((inputs[3], inputs[4]))
     k, present_key = _with_past(inputs[3], cache, k)
     v, present_value = _with_past(inputs[4], cache, v)
     sink = inputs[11]
@@ -341,10 +347,8 @@ def _cache_of(inputs: Inputs, batch: Size, length: Size) -> _Cache:
     if all(isinstance(size, int) for size in (total, length, past)):
         before = total - length
         if not 0 <= before <= past:
-            raise ValueError(
-                f"{length} new tokens and a past of {past} do not make total_sequence_length, "
-                f"{total}"
-            )
+            what = f"{length} new tokens and a past of {past}"
+            raise ValueError(f"{what} do not make total_sequence_length, {total}")
         # A buffer that is partly filled gets new keys where seqlens_k says, in place if bound.
         if (batch == 1 and before == past) or not before:
             return _Cache(past, total, present, before)
@@ -380,18 +384,17 @@ def _updated(new: Expr, before: Expr, past: Expr | None, rows: Size) -> Expr:
     """
     sizes, given = dims_of(new), [] if past is None else [past]
     check_equal(sizes[0], dims_of(before)[0])
-    for each in map(dims_of, given):
+    for each in given:
         for axis in (0, 1, 3):
-            check_equal(sizes[axis], each[axis])
+            check_equal(sizes[axis], dims_of(each)[axis])
 
     def compute(new: te.Tensor, before: te.Tensor, *past: te.Tensor) -> te.Tensor:
         batch, heads, length, columns = new.shape
-        nothing = tirx.const(0, new.dtype)
 
         def element(b: Expr, h: Expr, j: Expr, d: Expr) -> Expr:
             place = j - before[b, 0]
             is_new = tirx.all(place >= 0, place < length)
-            kept = nothing
+            kept = nothing = tirx.const(0, new.dtype)
             if past:
                 kept = tirx.if_then_else(j < past[0].shape[2], past[0][b, h, j, d], nothing)
             return tirx.if_then_else(is_new, new[b, h, place, d], kept)
@@ -403,37 +406,22 @@ def _updated(new: Expr, before: Expr, past: Expr | None, rows: Size) -> Expr:
     return ex.emit_te(compute, new, before, *given, **named)
 
 
-def _rotation(inputs: Inputs, cache: _Cache, batch: Size, length: Size) -> list[Expr]:
-    """Cosines and sines of the new tokens."""
-    caches, positions = [inputs[7], inputs[8]], inputs[9]
-    if any(each is None for each in caches):
-        raise ValueError("do_rotary needs cos_cache and sin_cache")
-    if positions is not None:
-        expect_shape("position_ids", positions, batch, length)
-    elif isinstance(cache.before, int):
-        positions = viewed(counted(length, cache.before), 1, length)
-    else:
-        positions = apply("Add", cache.before, viewed(counted(length), 1, length))
-    return gathered(positions, caches)
-
-
 def _visible(
     bias: Expr | None, cache: _Cache, batch: Size, length: Size, window: int
 ) -> tuple[list[Expr], list[Expr]]:
     """What is added to the scores, and which keys are seen."""
-    added, seen = list[Expr](), list[Expr]()
-    if bias is not None:
-        expect_shape("attention_bias", bias, *plain_dims(bias)[:2], length, cache.keys)
-        added.append(bias)
+    added = [] if bias is None else [bias]
+    for each in added:
+        expect_shape("attention_bias", each, *plain_dims(each)[:2], length, cache.keys)
     if isinstance(cache.before, int):
         added += attention.keys_up_to(length, cache.keys, cache.before)
         if window > 0:
             added += attention.keys_from(length, cache.keys, cache.before - window + 1)
-        return added, seen
+        return added, []
     rows = viewed(counted(length), 1, 1, length, 1)
     keys = viewed(counted(cache.keys), 1, 1, 1, cache.keys)
     position = apply("Add", viewed(cache.before, batch, 1, 1, 1), rows)
-    seen.append(apply("Not", apply("Less", position, keys)))
+    seen = [apply("Not", apply("Less", position, keys))]
     if window > 0:
         first = apply("Add", position, ex.literal(np.array(1 - window)))
         seen.append(apply("Not", apply("Less", keys, first)))

@@ -49,12 +49,12 @@ def _dft(inputs: Inputs, attrs: Attrs) -> Any:
     length = 2 * (extent - 1) if inverse and onesided else extent
     if asked is not None:
         (length,) = plain(requested_sizes(asked))
-    form = _Form(length, parts, inverse, onesided)
+    form = Form(length, parts, inverse, onesided)
     most = length // 2 + 1 if form.mirrored else length
     read = simplified(te.min(index(extent), index(most)))
     if not same_size(read, index(extent)):
-        part = relax.op.strided_slice(x, [axis], [index(0)], [read], assume_inbound=True)
-        x = ex.normalize(part)
+        x = relax.op.strided_slice(x, [axis], [index(0)], [read], assume_inbound=True)
+        x = ex.normalize(x)
     order = [*(place for place in range(rank - 1) if place != axis), axis, rank - 1]
     if order == list(range(rank)):
         return _transformed(form, x)
@@ -78,7 +78,7 @@ def _stft(inputs: Inputs, attrs: Attrs) -> Any:
         (length,) = ex.known_dims(window)
     if length is None and not isinstance(samples, int):
         frames = ex.normalize(relax.op.reshape(x, (batch, 1, samples, parts)))
-        return _transformed(_Form(samples, parts, inverse=False, onesided=onesided), frames)
+        return _transformed(Form(samples, parts, inverse=False, onesided=onesided), frames)
     length = samples if length is None else length
     misfit = f"frames of {length} elements in a signal of {samples}"
     check(tirx.all(index(length) >= 1, index(samples) >= length), misfit)
@@ -87,9 +87,8 @@ def _stft(inputs: Inputs, attrs: Attrs) -> Any:
     frames = _frames(x, length, step)
     weights = ex.constant(window)
     if window is not None and weights is None:
-        column = ex.normalize(relax.op.reshape(window, (length, 1)))
-        frames = ex.normalize(relax.op.multiply(frames, column))
-    form = _Form(length, parts, inverse=False, onesided=onesided)
+        frames = ex.normalize(frames * relax.op.reshape(window, (length, 1)))
+    form = Form(length, parts, inverse=False, onesided=onesided)
     return _transformed(form, frames, weights)
 
 
@@ -131,7 +130,7 @@ def _frames(x: Expr, length: int, step: int) -> Expr:
 
 
 @dataclass(frozen=True)
-class _Form:
+class Form:
     """What one transform computes.
 
     Parameters
@@ -163,7 +162,7 @@ class _Form:
         return 1 if self.mirrored else 2
 
 
-def _transformed(form: _Form, signal: Expr, window: np.ndarray | None = None) -> Expr:
+def _transformed(form: Form, signal: Expr, window: np.ndarray | None = None) -> Expr:
     """A signal [..., read, parts] times a table, or two small ones: [..., made, parts]."""
     *others, read, parts = plain_dims(signal)
     dtype, made, made_parts = ex.dtype_of(signal), form.made, form.made_parts
@@ -171,16 +170,16 @@ def _transformed(form: _Form, signal: Expr, window: np.ndarray | None = None) ->
     count, factors = math.prod(others), None
     is_known = isinstance(read, int) and isinstance(form.length, int)
     if is_known:
-        factors = factors_of(form.length, read, parts, made, made_parts, form.inverse, count)
+        factors = factors_of(form, read, count)
     flat_shape = (count, read, parts) if factors else (count, read * parts)
-    flat = ex.cast(ex.normalize(relax.op.reshape(signal, flat_shape)), wide)
+    flat = ex.cast(relax.op.reshape(signal, flat_shape), wide)
     if factors:
         _check_size(factors.table_numbers, wide)
         weights = window
         if form.mirrored:
             weights = _weights(factors.read, factors.first * factors.second)
         if weights is not None:
-            flat = ex.normalize(relax.op.multiply(flat, ex.literal(weights[:, None].astype(wide))))
+            flat = ex.normalize(flat * ex.literal(weights[:, None].astype(wide)))
         product = _factored_product(factors, flat, count, wide)
     else:
         _check_size(read * parts * made * made_parts, wide)
@@ -205,11 +204,11 @@ def _check_size(numbers: Size, dtype: str) -> None:
     check(index(size) <= index(MAX_TABLE_BYTES), misfit)
 
 
-def _known_table(form: _Form, read: int) -> np.ndarray:
+def _known_table(form: Form, read: int) -> np.ndarray:
     """What each part of an element adds to each part of a result: [read, parts, made, parts]."""
     assert isinstance(form.length, int)
-    powers = np.outer(np.arange(read), np.arange(form.made))
-    factors = roots(powers, form.length, form.inverse) / (form.length if form.inverse else 1)
+    factors = roots(read, form.made, form.length, form.inverse)
+    factors = factors / (form.length if form.inverse else 1)
     both = np.stack([factors, 1j * factors], 1)
     table = np.stack([both.real, both.imag], -1)[:, : form.parts, :, : form.made_parts]
     if form.mirrored:
@@ -225,7 +224,7 @@ def _weights(read: int, length: int) -> np.ndarray:
     return np.where((place == 0) | (2 * place == length), 1, 2)
 
 
-def _table(form: _Form, read: Size, dtype: str) -> Expr:
+def _table(form: Form, read: Size, dtype: str) -> Expr:
     """The table of a dynamic size, [read * parts, made * made_parts].
 
     Entries are computed in float64 for each power of the root, and rounded once.
@@ -307,21 +306,12 @@ class Factors:
     ----------
     read
         Number of elements that the signal has; elements behind them are 0.
-    parts
-        1 for a signal of real numbers, 2 for one of complex numbers.
-    made
-        Number of elements of the result.
-    made_parts
-        1 if only the real parts are results.
     """
 
+    form: Form
     first: int
     second: int
     read: int
-    parts: int
-    made: int
-    made_parts: int
-    inverse: bool
 
     @property
     def rows(self) -> int:
@@ -331,31 +321,25 @@ class Factors:
     @property
     def columns(self) -> int:
         """Runs of `first` elements in the result, the last one cut."""
-        return -(-self.made // self.first)
+        return -(-self.form.made // self.first)
 
     @property
-    def multiplications(self) -> int:
-        """The multiplications of one signal."""
-        opening = 2 * self.second * self.rows * self.parts * 2 * self.first
-        return opening + self.first * 2 * self.second * self.columns * self.made_parts
+    def opening(self) -> int:
+        """Numbers of the tables of the first product."""
+        return 2 * self.rows * self.form.parts * 2 * self.first
 
     @property
-    def moved(self) -> int:
-        """Numbers of one signal that are read or written by what is no product."""
-        made = self.columns * self.first * self.made_parts
-        return 2 * (self.rows * self.second * self.parts + 2 * self.first * self.second + made)
+    def closing(self) -> int:
+        """Numbers of the table of the last product."""
+        return 2 * self.second * self.columns * self.form.made_parts
 
     @property
     def table_numbers(self) -> int:
         """Numbers of all constants."""
-        opening = 2 * self.rows * self.parts * 2 * self.first
-        twiddles = 4 * self.second * self.first
-        return opening + twiddles + 2 * self.second * self.columns * self.made_parts
+        return self.opening + 4 * self.second * self.first + self.closing
 
 
-def factors_of(
-    length: int, read: int, parts: int, made: int, made_parts: int, inverse: bool, count: Size
-) -> Factors | None:
+def factors_of(form: Form, read: int, count: Size) -> Factors | None:
     """The two products of a transform; None if one product is estimated to be faster.
 
     Parameters
@@ -363,39 +347,43 @@ def factors_of(
     count
         Number of signals.
     """
+    length, parts, made_parts = form.length, form.parts, form.made_parts
     first = max(size for size in range(1, math.isqrt(length) + 1) if length % size == 0)
-    factors = Factors(first, length // first, read, parts, made, made_parts, inverse)
+    factors = Factors(form, first, length // first, read)
     rows = count if isinstance(count, int) else _USUAL_ROWS
-    table = read * parts * made * made_parts
+    table = read * parts * form.made * made_parts
     one = rows * table + _BYTE * 4 * table
-    moved = rows * factors.moved + factors.table_numbers
-    split = rows * factors.multiplications + _BYTE * 4 * moved + _KERNELS
+    # What is no product reads and writes what one makes, before, between and behind them.
+    padded, made = factors.rows * factors.second * parts, factors.columns * first * made_parts
+    moved = rows * 2 * (padded + 2 * length + made) + factors.table_numbers
+    multiplications = factors.second * factors.opening + first * factors.closing
+    split = rows * multiplications + _BYTE * 4 * moved + _KERNELS
     return factors if split < one else None
 
 
 def _factored_product(factors: Factors, signal: Expr, count: Size, dtype: str) -> Expr:
     """The transform of a signal [count, read, parts], [count, made, made_parts]."""
-    first, second, rows = factors.first, factors.second, factors.rows
+    form, first, second, rows = factors.form, factors.first, factors.second, factors.rows
     missing = rows * second - factors.read
     if missing:
         signal = ex.normalize(relax.op.nn.pad(signal, [0, 0, 0, missing, 0, 0]))
-    signal = _moved(signal, (count, rows, second, factors.parts), [0, 2, 1, 3])
-    signal = ex.normalize(relax.op.reshape(signal, (count, second, rows * factors.parts)))
+    signal = _moved(signal, (count, rows, second, form.parts), [0, 2, 1, 3])
+    signal = ex.normalize(relax.op.reshape(signal, (count, second, rows * form.parts)))
+    # Real and imaginary parts of the twiddle factors, both twice: [second, 2 * first].
+    twiddles = roots(second, first, first * second, form.inverse)
     turned = []
-    for turn, twiddles in zip((1, 1j), _twiddles(factors), strict=True):
-        table = ex.literal(_opening_table(factors, turn).astype(dtype))
-        product = ex.normalize(relax.op.matmul(signal, table))
-        turned.append(ex.normalize(relax.op.multiply(product, ex.literal(twiddles.astype(dtype)))))
-    signal = _moved(ex.normalize(relax.op.add(*turned)), (count, second, 2, first), [0, 3, 2, 1])
+    for turn, twiddle in ((1, twiddles.real), (1j, twiddles.imag)):
+        product = relax.op.matmul(signal, ex.literal(_opening_table(factors, turn).astype(dtype)))
+        turned.append(ex.normalize(product * ex.literal(np.tile(twiddle, 2).astype(dtype))))
+    signal = _moved(turned[0] + turned[1], (count, second, 2, first), [0, 3, 2, 1])
     signal = ex.normalize(relax.op.reshape(signal, (count * first, 2 * second)))
     closing = ex.literal(_closing_table(factors).astype(dtype))
-    signal = ex.normalize(relax.op.matmul(signal, closing))
-    columns, parts = factors.columns, factors.made_parts
-    signal = _moved(signal, (count, first, columns, parts), [0, 2, 1, 3])
+    columns, parts = factors.columns, form.made_parts
+    signal = _moved(relax.op.matmul(signal, closing), (count, first, columns, parts), [0, 2, 1, 3])
     signal = ex.normalize(relax.op.reshape(signal, (count, columns * first, parts)))
-    if columns * first == factors.made:
+    if columns * first == form.made:
         return signal
-    return ex.normalize(relax.op.strided_slice(signal, [1], [0], [factors.made], [1]))
+    return ex.normalize(relax.op.strided_slice(signal, [1], [0], [form.made], [1]))
 
 
 def _moved(x: Expr, shape: tuple[Size, ...], order: list[int]) -> Expr:
@@ -403,33 +391,25 @@ def _moved(x: Expr, shape: tuple[Size, ...], order: list[int]) -> Expr:
     return ex.normalize(relax.op.permute_dims(ex.normalize(relax.op.reshape(x, shape)), order))
 
 
-def roots(powers: np.ndarray, length: int, inverse: bool) -> np.ndarray:
-    """Powers of the root of unity, complex numbers of float64."""
+def roots(rows: int, columns: int, length: int, inverse: bool) -> np.ndarray:
+    """Root of unity to the power of row * column, complex numbers of float64 [rows, columns]."""
     root = np.exp((2j if inverse else -2j) * math.pi * np.arange(length) / length)
-    return root[powers % length]
+    return root[np.outer(np.arange(rows), np.arange(columns)) % length]
 
 
 def _opening_table(factors: Factors, turn: complex) -> np.ndarray:
     """Sums over n1, times `turn`: [rows * parts, 2 * first]."""
-    powers = np.outer(np.arange(factors.rows), np.arange(factors.first))
-    table = turn * roots(powers, factors.first, factors.inverse)
-    both = np.stack([table, 1j * table][: factors.parts], 1)
+    table = turn * roots(factors.rows, factors.first, factors.first, factors.form.inverse)
+    both = np.stack([table, 1j * table][: factors.form.parts], 1)
     return np.concatenate([both.real, both.imag], -1).reshape(-1, 2 * factors.first)
-
-
-def _twiddles(factors: Factors) -> tuple[np.ndarray, np.ndarray]:
-    """Real and imaginary parts of the twiddle factors, both twice: [second, 2 * first]."""
-    powers = np.outer(np.arange(factors.second), np.arange(factors.first))
-    values = roots(powers, factors.first * factors.second, factors.inverse)
-    return np.tile(values.real, 2), np.tile(values.imag, 2)
 
 
 def _closing_table(factors: Factors) -> np.ndarray:
     """Sums over n2: [2 * second, columns * made_parts]."""
-    powers = np.outer(np.arange(factors.second), np.arange(factors.columns))
-    table = roots(powers, factors.second, factors.inverse)
-    if factors.inverse:
+    form = factors.form
+    table = roots(factors.second, factors.columns, factors.second, form.inverse)
+    if form.inverse:
         table = table / (factors.first * factors.second)
     both = np.stack([table, 1j * table])
-    parts = np.stack([both.real, both.imag][: factors.made_parts], -1)
+    parts = np.stack([both.real, both.imag][: form.made_parts], -1)
     return parts.reshape(2 * factors.second, -1)
