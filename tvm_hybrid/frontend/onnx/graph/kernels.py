@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TypeAlias
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
 
 import tvm.tirx.script.builder.ir as I
 from tvm import relax, te, tirx
@@ -18,16 +18,13 @@ from .freeze_shapes import new_size
 from .sizes import INDEX, dims_of, index, product, same_size
 
 Shape: TypeAlias = Sequence[Expr | int]
+Results: TypeAlias = Sequence[tuple[Shape, str]]
 # Writes the statements of a kernel, given what it reads, what it writes, and sizes.
 Body: TypeAlias = Callable[..., None]
 
 
 def emit_kernel(
-    name: str,
-    inputs: Sequence[Expr],
-    outputs: Sequence[tuple[Shape, str]],
-    body: Body,
-    sizes: Shape = (),
+    name: str, inputs: Sequence[Expr], outputs: Results, body: Body, sizes: Shape = ()
 ) -> list[Expr]:
     """The results, of these shapes and types, of a kernel that is one serial block.
 
@@ -44,16 +41,21 @@ def emit_kernel(
         shapes, dtypes = [shape for shape, _ in outputs], [dtype for _, dtype in outputs]
         return te.extern(shapes, tensors, statement, name=name, dtype=dtypes)
 
-    result = emit_te(
-        compute,
-        list(inputs),
-        list(sizes),
-        primfunc_name_hint=name,
-        primfunc_attrs={OP_PATTERN: OPAQUE},
-    )
+    result = emit_alone(name, compute, list(inputs), list(sizes))
     if len(outputs) == 1:
         return [result]
     return [emit(relax.TupleGetItem(result, i)) for i in range(len(outputs))]
+
+
+def emit_alone(
+    name: str, compute: Callable[..., Any], *args: Any, marks: Mapping[str, Any] | None = None
+) -> relax.Var:
+    """The results of a kernel that stays by itself.
+
+    In one kernel with what reads it, a table would be computed for every element.
+    """
+    attrs = {OP_PATTERN: OPAQUE, **(marks or {})}
+    return emit_te(compute, *args, primfunc_name_hint=name, primfunc_attrs=attrs)
 
 
 def put(buffer: Expr, value: Expr, *place: Expr | int) -> None:
@@ -143,10 +145,5 @@ def copied(data: Expr, sizes: Sequence[Expr]) -> Expr:
 
         return te.compute(sizes, element, name="reshaped")
 
-    return emit_te(
-        compute,
-        data,
-        list(sizes),
-        primfunc_name_hint="reshape",
-        primfunc_attrs={WHOLE_COPY: True},
-    )
+    named = {"primfunc_name_hint": "reshape", "primfunc_attrs": {WHOLE_COPY: True}}
+    return emit_te(compute, data, list(sizes), **named)

@@ -150,6 +150,14 @@ def check_equal(one: Expr, other: Expr, otherwise: str = MISFIT) -> None:
         check(tirx.EQ(one, other), otherwise)
 
 
+def check_sizes(found: Sequence[Expr], wanted: Sequence[Expr], otherwise: str = MISFIT) -> None:
+    """Has the program check that all sizes are equal, and refuses another number of them."""
+    if len(found) != len(wanted):
+        raise ValueError(otherwise)
+    for one, other in zip(found, wanted, strict=True):
+        check_equal(one, other, otherwise)
+
+
 def unite(one: Expr, other: Expr) -> None:
     """Has the import begin anew if one of two equal sizes is an input's, with the other for it."""
     sizes = current_sizes()

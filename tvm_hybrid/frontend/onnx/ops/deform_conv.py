@@ -22,7 +22,7 @@ from tvm.relax import op
 
 from ... import expressions as ex
 from ...expressions import Attrs, Expr, Inputs
-from ..graph.requests import check, check_equal, sizes_text
+from ..graph.requests import check, check_sizes, sizes_text
 from ..graph.sizes import dims_of, index, plain, plain_dims, product, simplified
 from ..operators import operator
 from .pooling import window_counts, window_form
@@ -38,8 +38,7 @@ def _deform_conv(inputs: Inputs, attrs: Attrs) -> Any:
     wide = "float32" if own in ("float16", "bfloat16") else own
     x, w, offset = (ex.cast(each, wide) for each in list(inputs)[:3])
     bias, mask = (each if each is None else ex.cast(each, wide) for each in (inputs[3], inputs[4]))
-    form = _form(x, w, attrs)
-    _check_sizes([x, w, offset, bias, mask], form)
+    form = _form([x, w, offset, bias, mask], attrs)
     batch, outputs = dims_of(offset)[0], dims_of(offset)[2:]
     channels, weights, groups = plain_dims(x)[1], ex.known_dims(w)[0], form["group"]
     taps = math.prod(form["kernel_shape"])
@@ -49,15 +48,19 @@ def _deform_conv(inputs: Inputs, attrs: Attrs) -> Any:
     matrix = op.reshape(op.permute_dims(matrix, [0, 3, 2, 1]), (groups, depth, weights // groups))
     value = op.matmul(columns, matrix)
     if bias is not None:
-        value = op.add(value, op.reshape(bias, (groups, 1, weights // groups)))
+        value = value + op.reshape(bias, (groups, 1, weights // groups))
     value = op.permute_dims(value, [0, 1, 3, 2])
     value = op.reshape(value, relax.ShapeExpr([batch, index(weights), *outputs]))
-    return ex.cast(ex.normalize(value), own)
+    return ex.cast(value, own)
 
 
-def _form(x: Expr, w: Expr, attrs: Attrs) -> Attrs:
-    """Attributes with their defaults, once these and the channels fit; ValueError if not."""
-    channels, (weights, _, *kernel), rank = plain_dims(x)[1], ex.known_dims(w), ex.rank_of(x) - 2
+def _form(inputs: Sequence[Any], attrs: Attrs) -> Attrs:
+    """Attributes with their defaults, once these and the inputs fit; ValueError if not.
+
+    Sizes that are not known are checked by the program.
+    """
+    batch, channels, *extents = plain_dims(inputs[0])
+    (weights, _, *kernel), rank = ex.known_dims(inputs[1]), len(extents)
     if not isinstance(channels, int):
         raise ValueError("the number of its channels must be known")
     form = {"offset_group": 1, **window_form(attrs, rank), "kernel_shape": kernel}
@@ -69,20 +72,14 @@ def _form(x: Expr, w: Expr, attrs: Attrs) -> Attrs:
         raise ValueError("groups, strides and dilations must be positive")
     if channels % groups[0] or channels % groups[1] or weights % groups[0]:
         raise ValueError("its groups do not divide its channels")
-    return form
-
-
-def _check_sizes(inputs: Sequence[Any], form: Attrs) -> None:
-    """Of all inputs; ValueError if known ones do not fit, open ones are checked by the program."""
     (batch, channels, *extents), (weights, *_) = map(dims_of, inputs[:2])
-    rank, taps, groups = len(extents), math.prod(form["kernel_shape"]), form["offset_group"]
-    outputs = list(map(simplified, window_counts(extents, form["kernel_shape"], form)))
-    kernel = [channels // form["group"], *map(index, form["kernel_shape"])]
+    count, outputs = math.prod(kernel) * groups[1], window_counts(extents, kernel, form)
+    outputs = list(map(simplified, outputs))
     expected = {
-        1: [weights, *kernel],
-        2: [batch, index(groups * taps * rank), *outputs],
+        1: [weights, channels // groups[0], *map(index, kernel)],
+        2: [batch, index(count * rank), *outputs],
         3: [weights],
-        4: [batch, index(groups * taps), *outputs],
+        4: [batch, index(count), *outputs],
     }
     for place, wanted in expected.items():
         if inputs[place] is None:
@@ -90,13 +87,11 @@ def _check_sizes(inputs: Sequence[Any], form: Attrs) -> None:
         found = dims_of(inputs[place])
         own, other = sizes_text(found), sizes_text(wanted)
         misfit = f"its input {place} has the shape {own}; the others ask for {other}"
-        if len(found) != len(wanted):
-            raise ValueError(misfit)
-        for size, asked in zip(found, wanted, strict=True):
-            check_equal(size, asked, misfit)
+        check_sizes(found, wanted, misfit)
     # There are elements to sample.
     none = tirx.EQ(product(dims_of(inputs[2])), index(0))
     check(tirx.any(product(extents) > 0, none))
+    return form
 
 
 def _columns(x: Expr, offset: Expr, mask: Expr | None, attrs: Attrs) -> Expr:
@@ -112,9 +107,9 @@ def _columns(x: Expr, offset: Expr, mask: Expr | None, attrs: Attrs) -> Expr:
     # So many channels share a group and an offset group.
     unit = math.gcd(per_group, per_offset)
     corners = _corners(offset, plain_dims(x)[2:], attrs)
-    pixels = ex.normalize(relax.op.permute_dims(x, [0, *range(2, rank + 2), 1]))
-    flat = (batch, math.prod(plain_dims(x)[2:]), channels)
-    pixels = ex.normalize(relax.op.reshape(pixels, relax.ShapeExpr(flat)))
+    flat = relax.ShapeExpr((batch, math.prod(plain_dims(x)[2:]), channels))
+    pixels = relax.op.permute_dims(x, [0, *range(2, rank + 2), 1])
+    pixels = ex.normalize(relax.op.reshape(pixels, flat))
     masks = []
     if mask is not None:
         shape = relax.ShapeExpr((batch, offset_groups, taps, *outputs))
@@ -178,19 +173,16 @@ def _corners(offset: Expr, extents: Sequence[int | Expr], attrs: Attrs) -> list[
                 if part:
                     weight = functools.reduce(mul, weights)
                     return tirx.Select(tirx.all(*inside), weight, tirx.const(_OUTSIDE, dtype))
-                flat = functools.reduce(
-                    lambda flat, axis: flat * tirx.Cast("int32", extents[axis]) + places[axis],
-                    range(1, rank),
-                    places[0],
-                )
+                flat = places[0]
+                for place, extent in zip(places[1:], extents[1:], strict=True):
+                    flat = flat * tirx.Cast("int32", extent) + place
                 return tirx.Select(tirx.all(*inside), flat, tirx.const(0, "int32"))
 
             return element
 
+        shape = (batch, groups, taps, *outputs)
         return [
-            te.compute(
-                (batch, groups, taps, *outputs), corner(which, part), name=f"corner_{which}_{part}"
-            )
+            te.compute(shape, corner(which, part), name=f"corner_{which}_{part}")
             for part in (0, 1)
             for which in range(2**rank)
         ]

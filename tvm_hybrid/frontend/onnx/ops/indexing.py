@@ -16,22 +16,12 @@ from tvm import relax, te, tirx
 
 from ... import expressions as ex
 from ...expressions import Attrs, Expr, Inputs
+from ..evaluate import computed
 from ..graph.elements import Elements, index_grid, known_elements
 from ..graph.freeze_shapes import current_sizes
 from ..graph.kernels import emit_kernel, put, reshaped_to, sizes_in
-from ..graph.requests import check, check_equal, requested_sizes
-from ..graph.sizes import (
-    INDEX,
-    dims_of,
-    holds,
-    index,
-    is_number,
-    is_open,
-    product,
-    same_size,
-    scalar_of,
-    simplified,
-)
+from ..graph.requests import check, check_equal, check_sizes, requested_sizes
+from ..graph.sizes import dims_of, holds, index, is_open, product, same_size, scalar_of, simplified
 from ..operators import operator
 
 MAX_DEPTH = 2**31 - 1
@@ -70,12 +60,7 @@ def _gather(inputs: Inputs, attrs: Attrs) -> Any:
         bounds = None if grid is None else grid.run(places, extent)
         if bounds is not None:
             return run(*bounds, True)
-        dtype = ex.dtype_of(indices)
-        if not dtype.startswith("uint"):
-            wrapped = relax.op.add(indices, ex.literal(np.array(extent, dtype)))
-            negative = relax.op.less(indices, ex.literal(np.array(0, dtype)))
-            indices = ex.normalize(relax.op.where(negative, wrapped, indices))
-        return relax.op.take(data, indices, axis, mode="clip")
+        return relax.op.take(data, _wrapped(indices, ex.number(indices, extent)), axis, mode="clip")
     if values is not None and values.size == 1:
         place = int(values.item())
         check(dims[axis] > place if place >= 0 else dims[axis] >= -place)
@@ -127,8 +112,8 @@ def _gather_nd(inputs: Inputs, attrs: Attrs) -> Any:
     batch, depth = attrs.get("batch_dims", 0), places[-1]
     if not isinstance(depth, tirx.IntImm):
         raise ValueError("the number of indices for each place depends on data")
-    for one, other in zip(before[:batch], places[:batch], strict=True):
-        check_equal(one, other, "the batches of its indices are not those of its data")
+    misfit = "the batches of its indices are not those of its data"
+    check_sizes(before[:batch], places[:batch], misfit)
     if not is_open(data) and not is_open(indices):
         return relax.op.gather_nd(data, _from_the_front(data, indices, batch), batch)
     first, last = len(places) - 1, batch + int(depth)
@@ -164,15 +149,12 @@ def _scatter_elements(inputs: Inputs, attrs: Attrs) -> Any:
 @operator("ScatterND")
 def _scatter_nd(inputs: Inputs, attrs: Attrs) -> Any:
     data, indices, updates = inputs
-    dims, (*places, depth) = dims_of(data), dims_of(indices)
-    reduction = _reduction(attrs)
+    dims, (*places, depth), reduction = dims_of(data), dims_of(indices), _reduction(attrs)
     if not isinstance(depth, tirx.IntImm):
         raise ValueError("how many coordinates an index has must be known")
     _check_choice(dims[: int(depth)], places)
-    for one, other in zip(dims_of(updates), [*places, *dims[int(depth) :]], strict=True):
-        check_equal(one, other)
-    indices = _from_the_front(data, indices, 0)
-    return relax.op.scatter_nd(data, indices, updates, reduction)
+    check_sizes(dims_of(updates), [*places, *dims[int(depth) :]])
+    return relax.op.scatter_nd(data, _from_the_front(data, indices, 0), updates, reduction)
 
 
 def _reduction(attrs: Attrs) -> str:
@@ -184,19 +166,20 @@ def _reduction(attrs: Attrs) -> str:
 
 def _from_the_front(data: Expr, indices: Expr, first: int) -> Expr:
     """Places none of which is negative; their last axis stands for axes of `data` from `first`."""
-    dtype = ex.dtype_of(indices)
-    if dtype.startswith("uint"):
+    if ex.dtype_of(indices).startswith("uint"):
         return indices
     shape = ex.normalize(relax.op.shape_of(data))
-    sizes = ex.normalize(relax.op.shape_to_tensor(shape))
-    sizes = ex.normalize(
-        relax.op.strided_slice(sizes, axes=[0], begin=[first], end=[first + dims_of(indices)[-1]])
-    )
-    if dtype != "int64":
-        sizes = ex.normalize(relax.op.astype(sizes, dtype))
-    negative = ex.normalize(relax.op.less(indices, ex.literal(np.array(0, dtype))))
-    turned = ex.normalize(relax.op.add(indices, sizes))
-    return ex.normalize(relax.op.where(negative, turned, indices))
+    sizes, last = relax.op.shape_to_tensor(shape), first + dims_of(indices)[-1]
+    sizes = relax.op.strided_slice(sizes, axes=[0], begin=[first], end=[last])
+    return _wrapped(indices, ex.cast(sizes, ex.dtype_of(indices)))
+
+
+def _wrapped(indices: Expr, extents: Expr) -> Expr:
+    """Places of which negative ones are counted from the end."""
+    if ex.dtype_of(indices).startswith("uint"):
+        return indices
+    negative = indices < ex.number(indices, 0)
+    return ex.normalize(relax.op.where(negative, indices + extents, indices))
 
 
 def _check_choice(extents: Sequence[Expr], places: Sequence[Expr]) -> None:
@@ -209,7 +192,7 @@ def _check_choice(extents: Sequence[Expr], places: Sequence[Expr]) -> None:
 def _held(place: Expr, extent: Expr) -> Expr:
     """A place inside an axis; negative ones count from its end."""
     dtype = str(place.ty.dtype)
-    place = tirx.Cast(INDEX, place) if dtype != INDEX else place
+    place = tirx.Cast("int64", place) if dtype != "int64" else place
     wrapped = place if dtype.startswith("u") else tirx.Select(place < 0, place + extent, place)
     return te.max(te.min(wrapped, extent - 1), index(0))
 
@@ -227,9 +210,11 @@ def _read(data: te.Tensor, places: Sequence[Expr]) -> Expr:
 def _slice(inputs: Inputs, attrs: Attrs) -> Any:
     """Bounds are numbers, or follow from sizes, or are read when the program runs."""
     data, dims = inputs[0], dims_of(inputs[0])
-    starts, ends, given_axes, given_steps = (
-        _vector(inputs, attrs, *each) for each in enumerate(("starts", "ends", "axes", "steps"), 1)
-    )
+    given = [inputs[place] for place in range(1, 5)]
+    for place, name in enumerate(("starts", "ends", "axes", "steps")):
+        if given[place] is None and name in attrs:  # as before opset 10
+            given[place] = ex.literal(np.array(attrs[name], np.int64))
+    starts, ends, given_axes, given_steps = given
     (count,) = ex.known_dims(starts) or (1,)
     axes = np.arange(count) if given_axes is None else ex.constant(given_axes)
     if axes is None:
@@ -257,11 +242,20 @@ def _slice(inputs: Inputs, attrs: Attrs) -> Any:
         size = simplified(tirx.floordiv(length + index(abs(step) - 1), index(abs(step))))
         parts.append((begin, last, size, step))
     if not is_open(data) and all(isinstance(bound, tirx.IntImm) for p in parts for bound in p[:2]):
-        return _known_slice(data, places, [(int(a), int(b), step) for a, b, _, step in parts])
+        forward = []
+        for axis, (begin, end, _, step) in zip(places, parts, strict=True):
+            first, last = int(begin), int(end)
+            if step > 0:
+                forward.append((axis, first, max(first, last), step))
+            else:
+                taken = ex.literal(np.arange(first, last, step, dtype=np.int64))
+                data = ex.normalize(relax.op.take(data, taken, axis, mode="clip"))
+        ranges: Any = map(list, zip(*forward, strict=True))
+        return relax.op.strided_slice(data, *ranges) if forward else data
     sizes, begins, stretches = list(dims), [index(0) for _ in dims], [index(1) for _ in dims]
     for axis, (begin, _, size, step) in zip(places, parts, strict=True):
         begins[axis], sizes[axis], stretches[axis] = begin, size, index(step)
-    if all(is_number(step, 1) for step in stretches):
+    if all(step == 1 for *_, step in parts):
         lasts = [simplified(begin + size) for begin, _, size, _ in parts]
         firsts = [part[0] for part in parts]
         part = relax.op.strided_slice(data, places, firsts, lasts, assume_inbound=True)
@@ -278,31 +272,6 @@ def _slice(inputs: Inputs, attrs: Attrs) -> Any:
         return te.compute(sizes, element, name="sliced")
 
     return ex.emit_te(compute, data, sizes, begins, stretches, primfunc_name_hint="slice")
-
-
-def _vector(inputs: Inputs, attrs: Attrs, position: int, name: str) -> Expr | None:
-    """A parameter that is an input, or was an attribute before opset 10."""
-    value = inputs[position]
-    if value is None and name in attrs:
-        return ex.literal(np.array(attrs[name], np.int64))
-    return value
-
-
-def _known_slice(data: Expr, axes: Sequence[int], parts: Sequence[tuple[int, int, int]]) -> Expr:
-    """A slice by numbers: backwards it takes elements."""
-    forward = [
-        (axis, begin, max(begin, end), step)
-        for axis, (begin, end, step) in zip(axes, parts, strict=True)
-        if step > 0
-    ]
-    for axis, part in zip(axes, parts, strict=True):
-        if part[2] < 0:
-            taken = ex.literal(np.arange(*part, dtype=np.int64))
-            data = ex.normalize(relax.op.take(data, taken, axis, mode="clip"))
-    if not forward:
-        return data
-    along, begins, ends, strides = (list(column) for column in zip(*forward, strict=True))
-    return relax.op.strided_slice(data, along, begins, ends, strides)
 
 
 def _is_far(bounds: Elements, extents: Sequence[Expr]) -> bool:
@@ -352,9 +321,8 @@ def _is_inside(start: Any, end: Any, extent: Expr) -> bool:
 
 def _slice_by_data(data: Expr, axes: Sequence[int], vectors: Sequence[Expr]) -> Expr:
     """Bounds are read and clipped when the program runs."""
-    dims = dims_of(data)
-    count = len(axes)
-    tensors = [ex.reshaped(ex.cast(each, INDEX), (count,)) for each in vectors]
+    dims, count = dims_of(data), len(axes)
+    tensors = [ex.reshaped(ex.cast(each, "int64"), (count,)) for each in vectors]
 
     def body(ins: list[Expr], outs: list[Expr], *extents: Expr) -> None:
         (starts, ends, steps), (begins, counts) = ins, outs
@@ -374,7 +342,7 @@ def _slice_by_data(data: Expr, axes: Sequence[int], vectors: Sequence[Expr]) -> 
         with I.serial(count) as number, I.If(tirx.EQ(steps[number], index(0))), I.Then():
             put(counts, index(0))
 
-    results = [([count], INDEX), ([count + 1], INDEX)]
+    results = [([count], "int64"), ([count + 1], "int64")]
     extents = [dims[axis] for axis in axes]
     begins, counts = emit_kernel("bounds", tensors, results, body, extents)
     sizes = list(dims)
@@ -409,31 +377,19 @@ def _one_hot(inputs: Inputs, attrs: Attrs) -> Any:
         raise ValueError(f"its depth is {depth.tolist()}")
     check_equal(product(dims_of(values)), index(2), "its values are not two")
     dims = dims_of(indices)
-    rank = len(dims) + 1
-    axis = attrs.get("axis", -1)
+    rank, axis = len(dims) + 1, attrs.get("axis", -1)
     if not -rank <= axis < rank:
         raise ValueError(f"axis {axis} of a result of rank {rank}")
     axis %= rank
     (count,) = requested_sizes(given) if depth is None else [index(int(depth.item()))]
     number = ex.cast(indices, "int64")
     if not ex.dtype_of(indices).startswith("uint"):
-        negative = relax.op.less(number, ex.literal(np.array(0)))
-        number = ex.normalize(
-            relax.op.where(negative, relax.op.add(number, scalar_of(count)), number)
-        )
+        number = _wrapped(number, scalar_of(count))
     number = reshaped_to(number, [*dims[:axis], index(1), *dims[axis:]])
     behind = [index(1)] * (rank - 1 - axis)
+    every = relax.op.arange(0, count, 1, "int64")
     if depth is not None:
-        every: Expr = ex.literal(np.arange(int(count)))
-    else:
-        every = ex.normalize(relax.op.arange(0, count, 1, "int64"))
+        every = ex.literal(np.arange(int(count)))
     every = reshaped_to(every, [count, *behind])
-    off, on = (_element(values, place) for place in (0, 1))
+    off, on = (computed("Gather", values, ex.literal(np.array(place))) for place in (0, 1))
     return relax.op.where(relax.op.equal(number, every), on, off)
-
-
-def _element(values: Expr, place: int) -> Expr:
-    array = ex.constant(values)
-    if array is not None:
-        return ex.literal(np.asarray(array[place]))
-    return ex.normalize(_gather(Inputs([values, ex.literal(np.array(place))]), {}))

@@ -20,7 +20,7 @@ from microkernels.vector.expressions import ramp, splat
 
 from ...expressions import Attrs, Expr, Inputs, cast, constant, literal, reshaped
 from ..graph.kernels import cell, cut, emit_kernel, put, size_in, table
-from ..graph.requests import check_equal
+from ..graph.requests import check_sizes
 from ..graph.sizes import INDEX, dims_of, index
 from ..operators import operator
 from .sorting import Heap, key_of, place_in, rising
@@ -35,14 +35,12 @@ Side: TypeAlias = tuple[Expr, Expr]
 def _non_max_suppression(inputs: Inputs, attrs: Attrs) -> Any:
     boxes, scores = inputs[:2]
     images, classes, extent = dims_of(scores)
-    for one, other in zip(dims_of(boxes), (images, extent, index(4)), strict=True):
-        check_equal(one, other, "its boxes are not those of its scores")
+    misfit = "its boxes are not those of its scores"
+    check_sizes(dims_of(boxes), (images, extent, index(4)), misfit)
     most = _limit(inputs, 2, np.zeros(1, np.int64))
     overlap = _limit(inputs, 3, np.zeros(1, np.float32))
-    threshold = inputs[4]
-    least = _limit(inputs, 4, np.zeros(1, np.float32))
-    known = constant(most)
-    each = extent
+    threshold, least = inputs[4], _limit(inputs, 4, np.zeros(1, np.float32))
+    known, each = constant(most), extent
     if known is not None and isinstance(extent, tirx.IntImm):
         each = index(min(int(extent), max(int(known.item()), 0)))
     centered = bool(attrs.get("center_point_box", 0))

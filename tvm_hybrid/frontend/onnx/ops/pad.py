@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 from tvm import relax, te, tirx
 
-from microkernels.base.tvm_compat.relax import OP_PATTERN, OPAQUE
 from relay_passes.legalize.moves import PLACES
 
 from ...expressions import Attrs, Expr, Inputs, constant, emit_te, literal, normalize
 from ..graph.elements import known_elements
+from ..graph.kernels import emit_alone
 from ..graph.requests import check
 from ..graph.sizes import dims_of, index, is_number, simplified
 from ..operators import operator
@@ -72,10 +72,7 @@ def _pad_with(x: Expr, pads: Pads, number: float) -> Expr:
     for extent, pair in zip(dims, pads, strict=True):  # what is cropped is there
         check(extent + sum(te.min(each, index(0)) for each in pair) >= 0)
     before = [pair[0] for pair in pads]
-    sizes = [
-        simplified(extent + sum(pair, start=index(0)))
-        for extent, pair in zip(dims, pads, strict=True)
-    ]
+    sizes = [simplified(n + sum(pair, start=index(0))) for n, pair in zip(dims, pads, strict=True)]
 
     def compute(x: te.Tensor, sizes: list[Expr], before: list[Expr]) -> te.Tensor:
         def element(*place: Expr) -> Expr:
@@ -117,15 +114,7 @@ def _pad_from(x: Expr, axis: int, pads: tuple[Expr, Expr], mode: str) -> Expr:
 
         return te.compute((size,), element, name="places")
 
-    # By itself: in one kernel with what reads it, it would be computed for every element.
-    places = emit_te(
-        compute,
-        size,
-        kept,
-        before,
-        primfunc_name_hint="pad_places",
-        primfunc_attrs={OP_PATTERN: OPAQUE, PLACES: True},
-    )
+    places = emit_alone("pad_places", compute, size, kept, before, marks={PLACES: True})
     return normalize(relax.op.take(x, places, axis, mode="clip"))
 
 

@@ -22,7 +22,7 @@ from tir_schedules.core.emission import opaque_block
 from ... import expressions as ex
 from ...expressions import Attrs, Expr, Inputs
 from ..graph.kernels import cell, emit_kernel, put, reshaped_to, table
-from ..graph.requests import check, check_equal, requested_sizes
+from ..graph.requests import check, check_equal, check_sizes, requested_sizes
 from ..graph.sizes import INDEX, dims_of, index, is_open, plain, plain_dims, product, simplified
 from ..operators import operator
 
@@ -127,8 +127,7 @@ def _inside(at: Expr, extent: Expr, axis: int, attrs: Attrs) -> tuple[Expr, Expr
 def _max_unpool(inputs: Inputs, attrs: Attrs) -> Any:
     """The places count in the image that pooling came from, which `output_shape` may extend."""
     x, places, dims = inputs[0], inputs[1], plain_dims(inputs[0])
-    for one, other in zip(dims_of(x), dims_of(places), strict=True):
-        check_equal(one, other, "there are not as many places as elements")
+    check_sizes(dims_of(x), dims_of(places), "there are not as many places as elements")
     form, image = window_form(attrs), [*dims[:2]]
     rank = len(form["kernel_shape"])
     for axis, size in enumerate(form["kernel_shape"]):

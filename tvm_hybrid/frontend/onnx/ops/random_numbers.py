@@ -18,11 +18,10 @@ from onnx import TensorProto, helper
 from tvm import relax, te, tirx
 from tvm.script.ir_builder import IRBuilder
 
-from microkernels.base.tvm_compat.relax import OP_PATTERN, OPAQUE
-
 from ... import expressions as ex
 from ...expressions import NODE_NUMBER, Attrs, Converter, Expr, Inputs
 from ..apply import apply
+from ..graph.kernels import emit_alone
 from ..operators import operator
 
 FLOATS = ("float16", "bfloat16", "float32", "float64")
@@ -33,15 +32,13 @@ WEYL = (0x9E3779B9, 0xBB67AE85)
 
 def _numbers(normal: bool, like: bool) -> Converter:
     """Of a shape that is given, or that of the input."""
-    first, second = ("mean", "scale") if normal else ("low", "high")
 
     def convert(inputs: Inputs, attrs: Attrs) -> Any:
         shape = ex.known_dims(inputs[0]) if like else attrs["shape"]
         dtype = _dtype(attrs, ex.dtype_of(inputs[0]) if like else "float32")
         if dtype not in FLOATS:
             raise ValueError(f"it makes floats, not {dtype}; give the attribute dtype")
-        numbers = attrs.get(first, 0.0), attrs.get(second, 1.0)
-        return _drawn(shape, dtype, attrs, normal, numbers)
+        return _drawn(shape, dtype, attrs, normal)
 
     return convert
 
@@ -54,7 +51,7 @@ def _bernoulli(inputs: Inputs, attrs: Attrs) -> Any:
     """
     p, own = inputs[0], ex.dtype_of(inputs[0])
     drawn = _drawn(ex.known_dims(p), _wide(own), attrs)
-    return relax.op.astype(relax.op.less(drawn, ex.cast(p, _wide(own))), _dtype(attrs, own))
+    return relax.op.astype(drawn < ex.cast(p, _wide(own)), _dtype(attrs, own))
 
 
 @operator("Multinomial", static=True)
@@ -64,14 +61,13 @@ def _multinomial(inputs: Inputs, attrs: Attrs) -> Any:
     if not classes:
         raise ValueError("there are no classes to choose from")
     count, wide = attrs.get("sample_size", 1), _wide(ex.dtype_of(inputs[0]))
-    shares = ex.normalize(relax.op.nn.softmax(ex.cast(inputs[0], wide), 1))
+    shares = relax.op.nn.softmax(ex.cast(inputs[0], wide), 1)
     sums = apply("CumSum", shares, ex.literal(np.array(1)))
     # A product with a number below 1 is below the last sum, which therefore exceeds it.
     last = apply("Gather", sums, ex.literal(np.array([classes - 1])), axis=1)
-    drawn = relax.op.multiply(_drawn((batch, count), wide, attrs), last)
-    exceeds = relax.op.less(
-        relax.op.reshape(drawn, (batch, count, 1)), relax.op.reshape(sums, (batch, 1, classes))
-    )
+    drawn = _drawn((batch, count), wide, attrs) * last
+    sums = relax.op.reshape(sums, (batch, 1, classes))
+    exceeds = relax.op.reshape(drawn, (batch, count, 1)) < sums
     first = relax.op.argmax(relax.op.astype(exceeds, "int32"), 2, False)
     return relax.op.astype(first, _dtype(attrs, "int32"))
 
@@ -85,31 +81,17 @@ def _wide(dtype: str) -> str:
     return dtype if dtype == "float64" else "float32"
 
 
-def _drawn(
-    shape: Sequence[int],
-    dtype: str,
-    attrs: Attrs,
-    normal: bool = False,
-    numbers: tuple[float, float] = (0.0, 1.0),
-) -> Expr:
-    """Numbers of a node's seed, fresh ones if it has none: from the first number to the second, or
-    of that mean and deviation."""
-    wide = "float64" if dtype == "float64" else "float32"
-    number = int(attrs[NODE_NUMBER])
-    seeded = "seed" in attrs
+def _drawn(shape: Sequence[int], dtype: str, attrs: Attrs, normal: bool = False) -> Expr:
+    """Numbers of a node's seed, fresh ones if it has none: from `low` to `high`, or normal ones."""
+    wide, number, seeded = _wide(dtype), int(attrs[NODE_NUMBER]), "seed" in attrs
     word = int(np.float32(attrs["seed"]).view(np.uint32)) if seeded else number
-    key = ex.emit(
-        relax.op.call_pure_packed(
-            "vm.builtin.copy",
-            ex.literal(np.array([word], np.uint64)),
-            ty_args=relax.TensorType((1,), "uint64"),
-        )
-    )
+    words, ty = ex.literal(np.array([word], np.uint64)), relax.TensorType((1,), "uint64")
+    key = ex.emit(relax.op.call_pure_packed("vm.builtin.copy", words, ty_args=ty))
     if not seeded:
-        apart = {OP_PATTERN: OPAQUE}  # every element is to see the same count
-        key = ex.emit_te(_cycles, key, primfunc_name_hint="random_key", primfunc_attrs=apart)
+        key = emit_alone("random_key", _cycles, key)  # every element is to see the same count
     stream = tirx.const(0 if seeded else number, "uint32")
-    first, second = numbers
+    names = ("mean", "scale") if normal else ("low", "high")
+    first, second = (attrs.get(*each) for each in zip(names, (0.0, 1.0), strict=True))
 
     def compute(key: te.Tensor) -> te.Tensor:
         def element(*place: Expr) -> Expr:
@@ -127,8 +109,7 @@ def _drawn(
 
         return te.compute(shape, element, name="random_numbers")
 
-    made = ex.emit_te(compute, key, primfunc_name_hint="random_numbers")
-    return ex.cast(made, dtype)
+    return ex.cast(ex.emit_te(compute, key, primfunc_name_hint="random_numbers"), dtype)
 
 
 def _cycles(key: te.Tensor) -> list[te.Tensor]:
@@ -158,10 +139,8 @@ def philox(counter: Sequence[Expr], key: Sequence[Expr]) -> list[Expr]:
     """
     a, b, c, d = counter
     for turn in range(ROUNDS):
-        keys = [
-            word + tirx.const(turn * step % 2**32, "uint32")
-            for word, step in zip(key, WEYL, strict=True)
-        ]
+        steps = (tirx.const(turn * step % 2**32, "uint32") for step in WEYL)
+        keys = [word + step for word, step in zip(key, steps, strict=True)]
         low, high = _halves(a.astype("uint64") * tirx.const(MULTIPLIERS[0], "uint64"))
         other_low, other_high = _halves(c.astype("uint64") * tirx.const(MULTIPLIERS[1], "uint64"))
         a, b, c, d = other_high ^ b ^ keys[0], other_low, high ^ d ^ keys[1], low

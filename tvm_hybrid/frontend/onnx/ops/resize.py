@@ -31,18 +31,8 @@ from ..graph.kernels import emit_kernel, put, size_in, sizes_in
 from ..graph.requests import MISFIT, check
 from ..graph.sizes import INDEX, dims_of, index, plain, same_size, simplified
 from ..operators import operator
-from .resize_taps import (
-    KERNEL,
-    REACH,
-    Axis,
-    Element,
-    Number,
-    Numbers,
-    Resizing,
-    apart,
-    held,
-    narrowed,
-)
+from . import resize_taps
+from .resize_taps import KERNEL, REACH, Axis, Element, Number, Numbers, Resizing, Taps
 
 _IN_RELAX = ("half_pixel", "pytorch_half_pixel", "align_corners", "asymmetric")
 _METHODS = {"nearest": "nearest_neighbor", "linear": "linear", "cubic": "cubic"}
@@ -68,26 +58,26 @@ MOST_WRITTEN = 16  # elements on each side of a filter whose sum is written out
 @operator("Resize")
 def _resize(inputs: Inputs, attrs: Attrs) -> Any:
     if len(inputs) == 2:  # opset 10, which knows one transformation
-        how = _attributes(attrs, coordinates="asymmetric", rounding="simple")
-        return _resized(Inputs([inputs[0], None, inputs[1]]), attrs, how)
-    return _resized(inputs, attrs, _attributes(attrs))
+        return _resized(Inputs([inputs[0], None, inputs[1]]), attrs, "asymmetric", "simple")
+    return _resized(inputs, attrs, "half_pixel", "round_prefer_floor")
 
 
 @operator("Upsample")
 def _upsample(inputs: Inputs, attrs: Attrs) -> Any:
-    how = _attributes(attrs, coordinates="asymmetric", rounding="floor")
     given = attrs.get("scales")
     scales = ex.literal(np.asarray(given, np.float32)) if len(inputs) < 2 else inputs[1]
-    return _resized(Inputs([inputs[0], None, scales]), attrs, how)
+    return _resized(Inputs([inputs[0], None, scales]), attrs, "asymmetric", "floor")
 
 
-def _attributes(
-    attrs: Attrs, coordinates: str = "half_pixel", rounding: str = "round_prefer_floor"
-) -> Resizing:
+def _resized(inputs: Inputs, attrs: Attrs, coordinates: str, rounding: str) -> Expr:
+    """The resized image, of its region, scales and sizes; absent ones are None.
+
+    `coordinates` and `rounding` are the defaults of these attributes.
+    """
     mode = attrs.get("mode", "nearest")
     if mode not in _METHODS:
         raise ValueError(f"unknown mode {mode!r}")
-    return Resizing(
+    how = Resizing(
         mode=mode,
         coordinates=attrs.get("coordinate_transformation_mode", coordinates),
         rounding=attrs.get("nearest_mode", rounding),
@@ -96,10 +86,6 @@ def _attributes(
         antialias=bool(attrs.get("antialias", 0)),
         extrapolation=float(attrs.get("extrapolation_value", 0.0)),
     )
-
-
-def _resized(inputs: Inputs, attrs: Attrs, how: Resizing) -> Expr:
-    """The resized image, of its region, scales and sizes; absent ones are None."""
     x, axes, dtype = inputs[0], _axes(inputs, attrs, how), ex.dtype_of(inputs[0])
     changed = {place: axis for place, axis in enumerate(axes) if not axis.is_same}
     for axis in changed.values():
@@ -113,12 +99,13 @@ def _resized(inputs: Inputs, attrs: Attrs, how: Resizing) -> Expr:
     fast = _in_relax(how, axes)
     if fast is not None and dtype in _FLOATS_IN_RELAX:
         size = relax.ShapeExpr([axis.after for axis in axes[2:]])
-        resized = ex.normalize(relax.op.image.resize2d(x, size, layout="NCHW", **fast))
-        return _rounded(resized, dtype)
+        return _rounded(relax.op.image.resize2d(x, size, layout="NCHW", **fast), dtype)
     # What becomes an integer is rounded after every product and every sum, in the order of the
     # taps: ties depend on it. LLVM would make one instruction of a product and a sum.
     is_apart = "float" not in dtype
-    if _sums_at_once(axes, changed, is_apart):
+    filters = any(axis.wants_filter for axis in changed.values())
+    known = how.mode == "nearest" or all(axis.taps is not None for axis in axes)
+    if not (is_apart or known or filters):  # as floats, without rounding between
         x = _summed(x, changed)
     else:
         for place, axis in changed.items():
@@ -155,21 +142,21 @@ def _in_relax(how: Resizing, axes: list[Axis]) -> dict[str, Any] | None:
     for coordinates, rounding in (("asymmetric", "floor"), (how.coordinates, how.rounding)):
         if is_known:
             fits = coordinates in _IN_RELAX and all(
-                np.array_equal(_nearest_in_relax(coordinates, rounding, *extents), taps.index)
+                np.array_equal(_nearest_in_relax(coordinates, rounding, taps), taps.index)
                 for taps in known[2:]
-                for extents in [(taps.extent, len(taps.index))]
             )
         else:
             plain = (how.coordinates, how.rounding) in _WHOLE or how.rounding == "simple"
             fits = plain and all(axis.is_whole for axis in axes)
         if fits:
-            form = {"coordinate_transformation_mode": coordinates, "rounding_method": rounding}
-            return found | form
+            found["rounding_method"] = rounding
+            return found | {"coordinate_transformation_mode": coordinates}
     return None
 
 
-def _nearest_in_relax(coordinates: str, rounding: str, extent: int, outputs: int) -> np.ndarray:
+def _nearest_in_relax(coordinates: str, rounding: str, taps: Taps) -> np.ndarray:
     """The element that TVM takes for every output, [outputs, 1]."""
+    extent, outputs = taps.extent, len(taps.index)
     shifted = {"floor": _EPSILON, "ceil": -_EPSILON}.get(rounding, np.float32(0))
     scale = np.float32(extent) / np.float32(outputs)
     x, half = np.arange(outputs, dtype=np.float32), np.float32(0.5)
@@ -185,24 +172,15 @@ def _nearest_in_relax(coordinates: str, rounding: str, extent: int, outputs: int
 
 def _rounded(value: Expr, dtype: str) -> Expr:
     """A value in the type that the result is to have: integers rounded to even, and saturated."""
+    value = ex.normalize(value)
     if ex.dtype_of(value) == dtype or "float" in dtype:
         return ex.cast(value, dtype)
     limits, wide = np.iinfo(dtype), np.dtype(ex.dtype_of(value)).type
     low, high = wide(limits.min), wide(limits.max)
     if int(high) > limits.max:  # which the float cannot hold
         high = np.nextafter(high, wide(0))
-    whole = ex.normalize(relax.op.round(value))
-    above = ex.normalize(relax.op.maximum(whole, ex.literal(np.array(low))))
-    return ex.cast(ex.normalize(relax.op.minimum(above, ex.literal(np.array(high)))), dtype)
-
-
-def _sums_at_once(axes: list[Axis], changed: Mapping[int, Axis], is_apart: bool) -> bool:
-    """Whether one kernel adds up the taps of all axes: as floats, without rounding between."""
-    if is_apart or axes[0].how.mode == "nearest":
-        return False
-    if all(axis.taps is not None for axis in axes):
-        return False
-    return not any(axis.wants_filter for axis in changed.values())
+    above = relax.op.maximum(relax.op.round(value), ex.literal(np.array(low)))
+    return ex.cast(relax.op.minimum(above, ex.literal(np.array(high))), dtype)
 
 
 def _summed(x: Expr, changed: Mapping[int, Axis]) -> Expr:
@@ -237,12 +215,11 @@ def _along(x: Expr, axis: Axis, place: int, is_apart: bool) -> Expr:
         part = ex.normalize(relax.op.take(x, at, place, mode="clip"))
         if len(tables) == 1:
             return part
-        shaped = _beside(weight, axis, len(dims_of(x)) - 1 - place)
-        part = ex.normalize(relax.op.multiply(part, shaped))
+        part = ex.normalize(part * _beside(weight, axis, len(dims_of(x)) - 1 - place))
         if is_apart:
             least = np.array(np.finfo(ex.dtype_of(part)).min)
-            part = ex.normalize(relax.op.maximum(part, ex.literal(least)))
-        total = part if total is None else ex.normalize(relax.op.add(total, part))
+            part = relax.op.maximum(part, ex.literal(least))
+        total = part if total is None else ex.normalize(total + part)
     return total
 
 
@@ -298,9 +275,9 @@ def _filtered(x: Expr, axis: Axis, place: int, is_apart: bool) -> Expr:
         tap = te.reduce_axis((0, taps), name="tap")
 
         def product(i: Sequence[Expr], tap: Expr) -> Expr:
-            at = held(begins[i[place]] + tap, x.shape[place], KERNEL)
+            at = resize_taps.held(begins[i[place]] + tap, x.shape[place], KERNEL)
             value = x(*i[:place], at, *i[place + 1 :]) * parts[i[place], tap]
-            return apart(value) if is_apart else value
+            return resize_taps.apart(value) if is_apart else value
 
         def element(*i: Expr) -> Expr:
             if not is_apart or not isinstance(taps, tirx.IntImm):
@@ -325,7 +302,7 @@ def _reach(axis: Axis, most: int | None) -> Expr:
             return index(wide)
 
     def compute(of: Numbers) -> te.Tensor:
-        wide = te.ceil(KERNEL.float64(radius) / narrowed(of, KERNEL)).astype("int64")
+        wide = te.ceil(KERNEL.float64(radius) / resize_taps.narrowed(of, KERNEL)).astype("int64")
         # Nothing is made of no elements, and no elements of any.
         some = tirx.all(of.outputs > 0, of.extent > 0)
         element = tirx.if_then_else(some, wide, index(radius))
@@ -398,8 +375,7 @@ def _by_scales(scales: Expr, extents: list[Expr], whole: bool) -> Extents:
             fits = m.logical_and(fits, exact - m.floor(exact) <= exact * m.float32(1e-6))
         return fits, m.int64(exact), asked[axis]
 
-    parts, found, pairs = known_parts(scales), Extents(), Extents()
-    misfit = MISFIT
+    parts, found, pairs, misfit = known_parts(scales), Extents(), Extents(), MISFIT
     if whole:
         misfit = (
             f"scales {parts} of {tuple(plain(extents))} give no whole sizes; what align_corners "
@@ -456,9 +432,8 @@ def _by_sizes(sizes: Expr, extents: list[Expr], policy: str) -> Extents:
 
     parts = known_parts(sizes)
     if policy != "stretch":
-        if all(isinstance(each, int) for each in parts) and all(
-            isinstance(each, tirx.IntImm) for each in extents
-        ):
+        known = all(isinstance(each, tirx.IntImm) for each in extents)
+        if known and all(isinstance(each, int) for each in parts):
             return [_known(rule, parts, axis, extents, MISFIT) for axis in range(len(parts))]
         return _found(ex.cast(sizes, INDEX), extents, rule)
     found = _found(ex.cast(sizes, INDEX), extents, rule) if None in parts else []

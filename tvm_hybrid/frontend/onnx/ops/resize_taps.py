@@ -22,9 +22,8 @@ from typing import Any
 import numpy as np
 from tvm import te, tirx
 
-from microkernels.base.tvm_compat.relax import OP_PATTERN, OPAQUE
-
-from ...expressions import Expr, cast, emit_te, literal
+from ...expressions import Expr, cast, literal
+from ..graph.kernels import emit_alone
 from ..graph.sizes import index, same_size
 
 TIE = 1e-6  # of ONNX Runtime: a scale in float32 puts places beside the middle
@@ -200,11 +199,7 @@ class Taps:
 
 
 def axis_taps(
-    how: Resizing,
-    extent: int,
-    outputs: int,
-    scale: float,
-    region: tuple[float, float] = (0.0, 1.0),
+    how: Resizing, extent: int, outputs: int, scale: float, region: tuple[float, float] = (0.0, 1.0)
 ) -> Taps:
     """The taps of an axis.
 
@@ -299,10 +294,8 @@ class Axis:
     @property
     def is_quotient(self) -> bool:
         """Whether the scale of an axis of known extents is their quotient."""
-        scale = self.scale
-        return isinstance(scale, float) and math.isclose(
-            int(self.before) * scale, int(self.after), rel_tol=1e-6
-        )
+        before, after, scale = int(self.before), int(self.after), self.scale
+        return isinstance(scale, float) and math.isclose(before * scale, after, rel_tol=1e-6)
 
     @property
     def wants_filter(self) -> bool:
@@ -379,16 +372,8 @@ class Axis:
                     return outputs.astype("float32") / least
                 return KERNEL.float32(number)
 
-            return compute(
-                Numbers(extent, outputs, *map(read, (self.scale, *self.region))), *others
-            )
+            numbers = map(read, (self.scale, *self.region))
+            return compute(Numbers(extent, outputs, *numbers), *others)
 
-        # By itself: in one kernel with what reads it, it would be computed for every element.
-        return emit_te(
-            kernel,
-            [self.before, self.after],
-            vectors,
-            list(others),
-            primfunc_name_hint=f"resize_{name}",
-            primfunc_attrs={OP_PATTERN: OPAQUE},
-        )
+        extents = [self.before, self.after]
+        return emit_alone(f"resize_{name}", kernel, extents, vectors, list(others))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import tvm.tirx.script.builder.ir as I
@@ -16,7 +15,7 @@ from tir_schedules.core.emission import opaque_block
 from ... import expressions as ex
 from ...expressions import OPSET, Attrs, Expr, Inputs
 from ..graph.kernels import cell, emit_kernel, put
-from ..graph.requests import check, check_equal, requested_sizes
+from ..graph.requests import check, check_equal, check_sizes, requested_sizes
 from ..graph.sizes import dims_of, index
 from ..operators import operator
 
@@ -35,7 +34,6 @@ from ..operators import operator
 _LEAST = -(1 << 30)  # samples in place of an undefined number
 
 
-@dataclass(frozen=True)
 class _Side:
     """One axis of a region: its bins and their samples, and what is known of the present sample.
 
@@ -51,30 +49,20 @@ class _Side:
         Cells: where the sample lies, the element before it, and the weights of that and the next.
     """
 
-    extent: Expr
-    start: Expr
-    bin: Expr
-    samples: Expr
-    place: Expr
-    low: Expr
-    weights: Expr
-
-    @classmethod
-    def new(cls, extent: Expr, start: Expr, one_bin: Expr, ratio: int) -> _Side:
-        """The axis with cells of its own."""
+    def __init__(self, extent: Expr, start: Expr, one_bin: Expr, ratio: int) -> None:
         dtype = str(start.ty.dtype)
-        kept = [cell(dtype) for _ in range(3)]
-        samples, low = cell(), cell()
-        put(kept[0], start)
-        put(kept[1], one_bin)
+        first, size, self.place = (cell(dtype) for _ in range(3))
+        samples, self.low = cell(), cell()
+        put(first, start)
+        put(size, one_bin)
         if ratio > 0:
             put(samples, index(ratio))
         else:
-            whole = te.ceil(kept[1][0])
+            whole = te.ceil(size[0])
             known = tirx.Select(whole > tirx.const(_LEAST, dtype), whole, tirx.const(0, dtype))
             put(samples, known.astype("int64"))
-        weights = I.sblock_alloc_buffer([2], dtype)
-        return cls(extent, kept[0][0], kept[1][0], samples[0], kept[2], low, weights)
+        self.weights = I.sblock_alloc_buffer([2], dtype)
+        self.extent, self.start, self.bin, self.samples = extent, first[0], size[0], samples[0]
 
     def go_to(self, position: Expr, step: Expr) -> None:
         """Makes a sample of a bin the present one."""
@@ -107,8 +95,7 @@ class _Side:
 def _roi_align(inputs: Inputs, attrs: Attrs) -> Any:
     x, regions, batch = inputs
     check_equal(dims_of(regions)[0], dims_of(batch)[0])
-    dtype = ex.dtype_of(x)
-    mode = attrs.get("mode", "avg")
+    dtype, mode = ex.dtype_of(x), attrs.get("mode", "avg")
     if mode not in ("avg", "max"):
         raise ValueError(f"mode={mode!r} is neither avg nor max")
     # Opset 16 brought the attribute, and another default.
@@ -131,7 +118,7 @@ def _roi_align(inputs: Inputs, attrs: Attrs) -> Any:
         length = regions[region, 3 - axis] * scale - half - start
         if transformation == "output_half_pixel":
             length = te.max(length, number(1))
-        return _Side.new(extent, start, length / number(sizes[axis]), ratio)
+        return _Side(extent, start, length / number(sizes[axis]), ratio)
 
     def body(ins: list[Expr], outs: list[Expr]) -> None:
         (x, regions, batch), (y,) = ins, outs
@@ -140,10 +127,8 @@ def _roi_align(inputs: Inputs, attrs: Attrs) -> Any:
             rows, columns = (side(regions, region, extents[axis], axis) for axis in (0, 1))
             image = te.min(te.max(batch[region].astype("int64"), index(0)), images - 1)
             none = tirx.EQ(images * extents[0] * extents[1], index(0))
-            counts = [
-                tirx.Select(none, index(0), te.max(each.samples, index(0)))
-                for each in (rows, columns)
-            ]
+            samples = (te.max(each.samples, index(0)) for each in (rows, columns))
+            counts = [tirx.Select(none, index(0), each) for each in samples]
             begun = number(0)
             if mode == "max":
                 some = te.min(*counts) > 0
@@ -161,11 +146,9 @@ def _roi_align(inputs: Inputs, attrs: Attrs) -> Any:
                         with I.If(inside):
                             with I.Then(), I.serial(channels) as channel:
                                 here = (region, row, column, channel)
+                                pairs = itertools.product(rows.neighbours, columns.neighbours)
                                 parts = [
-                                    a * b * x[image, h, w, channel]
-                                    for (h, a), (w, b) in itertools.product(
-                                        rows.neighbours, columns.neighbours
-                                    )
+                                    a * b * x[image, h, w, channel] for (h, a), (w, b) in pairs
                                 ]
                                 if mode == "avg":
                                     total = parts[0] + parts[1] + parts[2] + parts[3]
@@ -195,16 +178,14 @@ _WIDTH = 2.0 - 1e-7  # from the first corner to the last one, as TVM has it
 @operator("AffineGrid")
 def _affine_grid(inputs: Inputs, attrs: Attrs) -> Any:
     theta, size = inputs
-    batch, rows, columns = dims_of(theta)
     images, _, *extents = requested_sizes(size)
     axes = len(extents)
-    for found, wanted in ((batch, images), (rows, index(axes)), (columns, index(axes + 1))):
-        check_equal(found, wanted, f"theta {theta.ty.shape} for a grid of {axes} axes")
+    misfit = f"theta {theta.ty.shape} for a grid of {axes} axes"
+    check_sizes(dims_of(theta), (images, index(axes), index(axes + 1)), misfit)
     corners = bool(attrs.get("align_corners", 0))
     if not all(isinstance(extent, tirx.IntImm) for extent in extents):
         return _open_grid(theta, extents, corners)
-    wanted = tuple(map(int, extents))
-    grid = ex.normalize(relax.op.image.affine_grid(theta, wanted, corners))
+    grid = relax.op.image.affine_grid(theta, tuple(map(int, extents)), corners)
     return relax.op.permute_dims(grid, [0, *range(2, axes + 2), 1])
 
 
@@ -213,33 +194,31 @@ def _open_grid(theta: Expr, extents: Sequence[Expr], corners: bool) -> Expr:
     if corners:
         for extent in extents:  # a single element has no two corners
             check(extent > 1, "align_corners wants two elements along each axis")
-    axes, dtype = len(extents), ex.dtype_of(theta)
+    axes, dtype, one = len(extents), ex.dtype_of(theta), tirx.const(1, "float64")
+
+    def coordinate(at: Expr, extent: Expr) -> Expr:
+        """Where an element lies, from -1 to 1; constants are rounded from float64, as in TVM."""
+        if corners:
+            steps = te.max(extent - 1, index(1)).astype("float64")
+            start, step = tirx.const(-1, "float64"), tirx.const(_WIDTH, "float64") / steps
+        else:
+            elements = te.max(extent, index(1)).astype("float64")
+            start, step = one / elements - one, tirx.const(2, "float64") / elements
+        return start.astype(dtype) + at.astype(dtype) * step.astype(dtype)
 
     def compute(theta: te.Tensor, extents: list[Expr]) -> te.Tensor:
         def element(*place: Expr) -> Expr:
             image, *elements, axis = place
             value = theta(image, axis, index(axes))
             for number, (at, extent) in enumerate(zip(elements, extents, strict=True)):
-                coordinate = _coordinate(at, extent, corners, dtype)
-                value = value + theta(image, axis, index(axes - 1 - number)) * coordinate
+                factor = theta(image, axis, index(axes - 1 - number))
+                value = value + factor * coordinate(at, extent)
             return value
 
         shape = [theta.shape[0], *extents, index(axes)]
         return te.compute(shape, element, name="grid")
 
     return ex.emit_te(compute, theta, list(extents), primfunc_name_hint="affine_grid")
-
-
-def _coordinate(at: Expr, extent: Expr, corners: bool, dtype: str) -> Expr:
-    """Where an element lies, from -1 to 1; constants are rounded from float64, as TVM does it."""
-    one = tirx.const(1, "float64")
-    if corners:
-        steps = te.max(extent - 1, index(1)).astype("float64")
-        start, step = tirx.const(-1, "float64"), tirx.const(_WIDTH, "float64") / steps
-    else:
-        elements = te.max(extent, index(1)).astype("float64")
-        start, step = one / elements - one, tirx.const(2, "float64") / elements
-    return start.astype(dtype) + at.astype(dtype) * step.astype(dtype)
 
 
 _FLOATS = ("float32", "float16", "bfloat16", "float64")

@@ -10,6 +10,7 @@ in terms of which TVM types and compiles what comes behind.
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import tvm.tirx.script.builder.ir as I
@@ -17,7 +18,6 @@ from tvm import relax, te, tirx
 
 from microkernels.vector.expressions import reinterpret
 
-from ....runtime.tensors import numpy_dtype
 from ...expressions import Attrs, Expr, Inputs, emit_te, is_nan, reshaped
 from ..graph.graph import OWN_DOMAIN
 from ..graph.kernels import cell, copied, cut, emit_kernel, pick, put, size_in, table
@@ -35,15 +35,12 @@ def _select(inputs: Inputs, attrs: Attrs) -> Any:
         for one, two in zip(dims_of(then), dims_of(other), strict=True)
     ]
 
-    def compute(
-        condition: te.Tensor, then: te.Tensor, other: te.Tensor, sizes: list[Expr]
-    ) -> te.Tensor:
-        # An element of the other branch may be outside of it, so it must not be read.
-        return te.compute(
-            sizes,
-            lambda *place: tirx.if_then_else(condition(), then(*place), other(*place)),
-            name="taken",
-        )
+    def compute(condition: te.Tensor, then: te.Tensor, other: te.Tensor, sizes: Any) -> te.Tensor:
+        def element(*place: Expr) -> Expr:
+            # An element of the other branch may be outside of it, so it must not be read.
+            return tirx.if_then_else(condition(), then(*place), other(*place))
+
+        return te.compute(sizes, element, name="taken")
 
     return emit_te(compute, condition, then, other, sizes, primfunc_name_hint="select_branch")
 
@@ -78,7 +75,9 @@ def _nonzero(inputs: Inputs, attrs: Attrs) -> Any:
             found = index(0)
             for each, size in enumerate(dims):
                 step = product(dims[each + 1 :])
-                place = tirx.floormod(tirx.floordiv(places[number], _some(step)), _some(size))
+                # There may be no elements.
+                step, size = te.max(step, index(1)), te.max(size, index(1))
+                place = tirx.floormod(tirx.floordiv(places[number], step), size)
                 found = place if each == 0 else tirx.Select(axis == each, place, found)
             return found
 
@@ -90,20 +89,13 @@ def _nonzero(inputs: Inputs, attrs: Attrs) -> Any:
 @operator("Compress")
 def _compress(inputs: Inputs, attrs: Attrs) -> Any:
     """A condition that is shorter than the axis ends where it ends."""
-    data, condition = inputs
-    axis = attrs.get("axis")
+    (data, condition), axis = inputs, attrs.get("axis")
     if axis is None:
         data, axis = copied(data, [product(dims_of(data))]), 0
     dims = dims_of(data)
     axis %= len(dims)
-    extent = te.min(dims_of(condition)[0], dims[axis])
-    places, count = _places(condition, extent)
+    places, count = _places(condition, te.min(dims_of(condition)[0], dims[axis]))
     return pick(data, places, count, axis)
-
-
-def _some(size: Expr) -> Expr:
-    """A size to divide by, where there may be no elements."""
-    return te.max(size, index(1))
 
 
 def _places(flags: Expr, extent: Expr) -> tuple[Expr, Expr]:
@@ -126,7 +118,7 @@ def _is_true(value: Expr) -> Expr:
     if dtype == "bool":
         return value
     if "float" in dtype:  # all bits but the sign; TVM's comparison has no NaN differ from 0
-        bits = f"uint{numpy_dtype(dtype).itemsize * 8}"
+        bits = f"uint{value.ty.dtype.bits}"
         value, dtype = reinterpret(bits, value) << tirx.const(1, bits), bits
     return value != tirx.const(0, dtype)
 
@@ -185,13 +177,10 @@ def _unique(inputs: Inputs, attrs: Attrs) -> Any:
 def _sort(x: Expr, order: Expr) -> Before:
     """Puts the places of slices in order; whether one comes before another."""
 
-    def before(one: Expr, other: Expr) -> Expr:
-        return _compared(x, one, other)
-
-    extent = x.shape[1]
-    with I.serial(extent) as place:
+    before = functools.partial(_compared, x)
+    with I.serial(x.shape[1]) as place:
         put(order, place, place)
-    sort_places(order, extent, before)
+    sort_places(order, x.shape[1], before)
     return before
 
 
@@ -200,13 +189,10 @@ def _sort_elements(x: Expr, order: Expr) -> Before:
     extent = x.shape[1]
     ranks = table(extent, str(rising(x[0, index(0), 0]).ty.dtype))
 
-    def before(one: Expr, other: Expr) -> Expr:
-        return ranks[one] < ranks[other]
-
     with I.serial(extent) as place:
         put(ranks, rising(x[0, place, 0]), place)
     sort_by_digits(Order(order, lambda place: ranks[place]), extent)
-    return before
+    return lambda one, other: ranks[one] < ranks[other]
 
 
 def _compared(x: Expr, one: Expr, other: Expr) -> Expr:

@@ -9,7 +9,6 @@ TensorScatter      a kernel: y[s] = update[s - start] for 0 <= s - start < count
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,7 +18,7 @@ from relay_passes.lower.caches import ROW_UPDATE
 
 from ... import expressions as ex
 from ...expressions import Attrs, Converter, Expr, Inputs
-from ..graph.requests import check, check_equal
+from ..graph.requests import check, check_equal, check_sizes
 from ..graph.sizes import dims_of
 from ..operators import operator
 
@@ -34,18 +33,17 @@ def _scan(operator: Callable[..., Expr]) -> Converter:
         x, place = inputs[0], ex.constant(inputs[1])
         if place is None:
             raise ValueError("the axis must be a constant")
-        axis, dtype = int(place.item()), ex.dtype_of(x)
-        rank = ex.rank_of(x)
+        axis, dtype, rank = int(place.item()), ex.dtype_of(x), ex.rank_of(x)
         if not -rank <= axis < rank:
             raise ValueError(f"axis {axis} of a tensor of rank {rank}")
         axis %= rank
         if dtype in _NARROW:
             x = ex.cast(x, "float32")
         if attrs.get("reverse", 0):
-            x = ex.normalize(relax.op.flip(x, axis))
-        x = ex.normalize(operator(x, axis, exclusive=bool(attrs.get("exclusive", 0))))
+            x = relax.op.flip(x, axis)
+        x = operator(x, axis, exclusive=bool(attrs.get("exclusive", 0)))
         if attrs.get("reverse", 0):
-            x = ex.normalize(relax.op.flip(x, axis))
+            x = relax.op.flip(x, axis)
         return ex.cast(x, dtype)
 
     return convert
@@ -59,11 +57,8 @@ def _reverse_sequence(inputs: Inputs, attrs: Attrs) -> Any:
         raise ValueError(f"time_axis={time} and batch_axis={batch} are not 0 and 1 or 1 and 0")
     if ex.rank_of(lengths) != 1:
         raise ValueError("sequence_lens is no vector")
-    check_equal(
-        dims_of(lengths)[0],
-        dims[batch],
-        "sequence_lens has not one element for each sequence",
-    )
+    misfit = "sequence_lens has not one element for each sequence"
+    check_equal(dims_of(lengths)[0], dims[batch], misfit)
 
     def compute(x: te.Tensor, lengths: te.Tensor) -> te.Tensor:
         def element(*place: Expr) -> Expr:
@@ -82,20 +77,14 @@ def _reverse_sequence(inputs: Inputs, attrs: Attrs) -> Any:
 @operator("TensorScatter")
 def _tensor_scatter(inputs: Inputs, attrs: Attrs) -> Any:
     past, update, starts = inputs[0], inputs[1], inputs[2]
-    dims, mode = dims_of(past), attrs.get("mode", "linear")
-    axis = attrs.get("axis", -2)
+    dims, mode, axis = dims_of(past), attrs.get("mode", "linear"), attrs.get("axis", -2)
     if mode not in ("linear", "circular"):
         raise ValueError(f"mode={mode!r} is neither linear nor circular")
     if not -len(dims) < axis < len(dims) or axis == 0:
         raise ValueError(f"axis {axis} of a tensor of rank {len(dims)}; axis 0 is the batch")
     axis %= len(dims)
-    new = dims_of(update)
-    misfit = "an update that does not fit into the cache"
-    if len(new) != len(dims):
-        raise ValueError(misfit)
-    for place, (size, own) in enumerate(zip(new, dims, strict=True)):
-        if place != axis:
-            check_equal(size, own, misfit)
+    new, misfit = dims_of(update), "an update that does not fit into the cache"
+    check_sizes(new, [*dims[:axis], *new[axis : axis + 1], *dims[axis + 1 :]], misfit)
     check(new[axis] <= dims[axis], misfit)
     if starts is None:
         starts = ex.normalize(relax.op.zeros((dims[0],), "int64"))
@@ -134,28 +123,6 @@ operator("CumSum")(_scan(relax.op.cumsum))
 MODES = ("TF", "IDF", "TFIDF")
 
 
-@dataclass(frozen=True)
-class _Pool:
-    """The n-grams that count.
-
-    Attributes
-    ----------
-    grams : numpy.ndarray
-        [number, longest], int64.
-    lengths : numpy.ndarray
-        Of each of them.
-    columns : numpy.ndarray
-        [columns of the result, most n-grams of one], the n-grams of each column, -1 for none.
-    weights : numpy.ndarray
-        Of each column, float32.
-    """
-
-    grams: np.ndarray
-    lengths: np.ndarray
-    columns: np.ndarray
-    weights: np.ndarray
-
-
 @operator("TfIdfVectorizer", static=True)
 def _tf_idf(inputs: Inputs, attrs: Attrs) -> Any:
     if "pool_int64s" not in attrs:
@@ -163,18 +130,18 @@ def _tf_idf(inputs: Inputs, attrs: Attrs) -> Any:
     mode = attrs["mode"]
     if mode not in MODES:
         raise ValueError(f"mode={mode!r} is none of TF, IDF and TFIDF")
-    x, dims, pool = inputs[0], ex.known_dims(inputs[0]), _pool(attrs)
+    x, dims, arrays = inputs[0], ex.known_dims(inputs[0]), _pool(attrs)
+    (grams, longest), (width, most) = arrays[0].shape, arrays[2].shape
+    *tables, weight = map(ex.literal, arrays)
     rows, count = (1, *dims)[-2:] if dims else (1, 1)
-    width = len(pool.columns)
     shape = (width,) if len(dims) < 2 else (rows, width)
-    if not count or not len(pool.grams):
+    if not count or not grams:
         return ex.literal(np.zeros(shape, np.float32))
     flat = ex.normalize(relax.op.reshape(ex.cast(x, "int64"), (rows, count)))
-    tables = [ex.literal(array) for array in (pool.grams, pool.lengths, pool.columns)]
     distances = attrs["max_skip_count"] + 1
 
     def compute(x: te.Tensor, grams: te.Tensor, lengths: te.Tensor, columns: te.Tensor) -> Any:
-        which = te.reduce_axis((0, pool.columns.shape[1]))
+        which = te.reduce_axis((0, most))
         skipped, place = te.reduce_axis((0, distances)), te.reduce_axis((0, count))
 
         def element(row: Expr, column: Expr) -> Expr:
@@ -187,29 +154,28 @@ def _tf_idf(inputs: Inputs, attrs: Attrs) -> Any:
                 te.any(length > 1, skipped.var == 0),
                 place.var + (length - 1) * step < count,
             ]
-            for position in range(pool.grams.shape[1]):
+            for position in range(longest):
                 at = te.min(place.var + position * step, count - 1)
                 hits.append(te.any(position >= length, x[row, at] == grams[gram, position]))
-            return te.sum(
-                te.if_then_else(te.all(*hits), tirx.const(1, "int32"), tirx.const(0, "int32")),
-                axis=[which, skipped, place],
-            )
+            hit = te.if_then_else(te.all(*hits), tirx.const(1, "int32"), tirx.const(0, "int32"))
+            return te.sum(hit, axis=[which, skipped, place])
 
         return te.compute((rows, width), element, name="count_ngrams")
 
     counts = ex.emit_te(compute, flat, *tables, primfunc_name_hint="count_ngrams")
-    found = ex.cast(ex.normalize(relax.op.reshape(counts, shape)), "float32")
+    found = ex.cast(relax.op.reshape(counts, shape), "float32")
     if mode == "TF":
         return found
-    weight = ex.literal(pool.weights)
-    if mode == "TFIDF":
-        return relax.op.multiply(found, weight)
-    zero = ex.literal(np.zeros((), np.float32))
-    return relax.op.where(ex.normalize(relax.op.greater(found, zero)), weight, zero)
+    zero = ex.number(found, 0)
+    return found * weight if mode == "TFIDF" else relax.op.where(found > zero, weight, zero)
 
 
-def _pool(attrs: Attrs) -> _Pool:
-    """The n-grams of the lengths that are asked for."""
+def _pool(attrs: Attrs) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """The n-grams of the lengths that are asked for.
+
+    They are int64 [number, longest]. Behind them are the length of each, the n-grams of each column
+    of the result, int32 [columns, most n-grams of one] with -1 for none, and the columns' weights.
+    """
     items, starts = attrs["pool_int64s"], attrs["ngram_counts"]
     indexes, weights = attrs["ngram_indexes"], attrs.get("weights")
     if not indexes or min(indexes) < 0:
@@ -240,4 +206,4 @@ def _pool(attrs: Attrs) -> _Pool:
     for place, each in zip(columns, members, strict=True):
         place[: len(each)] = each
     lengths = np.array([len(gram) for gram in found], np.int32)
-    return _Pool(grams, lengths, columns, of_column)
+    return grams, lengths, columns, of_column

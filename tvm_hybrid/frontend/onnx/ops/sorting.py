@@ -86,16 +86,11 @@ class Heap:
     def sort(self, count: Expr) -> None:
         """Puts what lies above all others last, and so on; it is no heap then."""
         with I.serial(count - 1) as number:
-            last = count - 1 - number
-            _swap(self._order, index(0), last)
+            last, kept = count - 1 - number, cell()
+            put(kept, self._order[0])
+            put(self._order, self._order[last])
+            put(self._order, kept[0], last)
             self.sink(index(0), last)
-
-
-def _swap(order: Expr, one: Expr, other: Expr) -> None:
-    kept = cell()
-    put(kept, order[one])
-    put(order, order[other], one)
-    put(order, kept[0], other)
 
 
 class Order:
@@ -147,11 +142,7 @@ def sort_by_digits(order: Order, count: Expr) -> None:
         for lowest in range(bits // 8):
             counted = digit(place, index(lowest))
             put(counts, counts[counted] + 1, counted)
-    with (
-        I.serial(index(bits // 8)) as step,
-        I.If(counts[digit(index(0), step)] < count),
-        I.Then(),
-    ):
+    with I.serial(index(bits // 8)) as step, I.If(counts[digit(index(0), step)] < count), I.Then():
         put(total, index(0))
         with I.serial(256) as number:
             put(kept, counts[step * 256 + number])
@@ -256,8 +247,12 @@ class _Rows:
         """All rows and columns, with a limit where that is possible."""
         if self._dtype != "int32":
             self._each_row(False)
-        else:
-            _either(self._is_limited, lambda: self._each_row(True), lambda: self._each_row(False))
+            return
+        # So many blocks that a few elements more than wanted are not above the limit, if they lie
+        # anywhere.
+        enough = self._count * (5 * UNIT) <= self._extent * 4
+        is_limited = tirx.all(self._count > FEW, self._count <= MOST_CHOSEN, enough)
+        _either(is_limited, lambda: self._each_row(True), lambda: self._each_row(False))
 
     def _each_row(self, limited: bool) -> None:
         """All rows and columns, some columns at a time."""
@@ -313,13 +308,6 @@ class _Rows:
         few = tirx.any(self._count * ONE_OF <= self._extent, self._count <= FEW)
         _either(few, by_heap, by_digits)
 
-    @property
-    def _is_limited(self) -> Expr:
-        """Whether there are so many blocks that a few elements more than wanted are not above the
-        limit, if they lie anywhere."""
-        enough = self._count * (5 * UNIT) <= self._extent * 4
-        return tirx.all(self._count > FEW, self._count <= MOST_CHOSEN, enough)
-
     def _by_limit(self, order: Order, base: Expr) -> Expr:
         """Leaves the first elements in order; whether they are.
 
@@ -345,18 +333,13 @@ class _Rows:
             enough = _counted(least, blocks, so_far[0], "int32", tirx.LE) >= self._count
             put(limit, te.min(limit[0], tirx.Select(enough, so_far[0], most)))
         put(left, index(0))
-        with (
-            I.serial(units) as unit,
-            I.If(
-                tirx.all(left[0] <= MOST_LEFT, _least(ranks, base + unit * UNIT, UNIT) <= limit[0])
-            ),
-            I.Then(),
-            I.serial(UNIT) as number,
-        ):
-            # Without a branch, which would mispredict.
-            put(keys, order.entry(unit * UNIT + number), left[0])
-            below = ranks[base + unit * UNIT + number] <= limit[0]
-            put(left, left[0] + below.astype(INDEX))
+        with I.serial(units) as unit:
+            some = _least(ranks, base + unit * UNIT, UNIT) <= limit[0]
+            with I.If(tirx.all(left[0] <= MOST_LEFT, some)), I.Then(), I.serial(UNIT) as number:
+                # Without a branch, which would mispredict.
+                put(keys, order.entry(unit * UNIT + number), left[0])
+                below = ranks[base + unit * UNIT + number] <= limit[0]
+                put(left, left[0] + below.astype(INDEX))
         with I.If(left[0] <= MOST_LEFT), I.Then():
             with I.serial(UNIT) as place:
                 put(keys, tirx.max_value(INDEX), left[0] + place)
@@ -378,16 +361,13 @@ class _Rows:
         with I.If(count > 0), I.Then(), I.serial(blocks) as block:
             start = count + block * BLOCK
             # Of equal elements the first has the place: a later one must be better.
-            with (
-                I.If(_least(self._ranks, base + start) < last[0]),
-                I.Then(),
-                I.serial(BLOCK) as number,
-                I.If(self._ranks[base + start + number] < last[0]),
-                I.Then(),
-            ):
-                put(self._order, order.entry(start + number))
-                heap.sink(index(0), count)
-                put(last, order.rank_of(self._order[0]))
+            some = _least(self._ranks, base + start) < last[0]
+            with I.If(some), I.Then(), I.serial(BLOCK) as number:
+                rank = self._ranks[base + start + number]
+                with I.If(rank < last[0]), I.Then():
+                    put(self._order, order.entry(start + number))
+                    heap.sink(index(0), count)
+                    put(last, order.rank_of(self._order[0]))
         heap.sort(count)
 
 
