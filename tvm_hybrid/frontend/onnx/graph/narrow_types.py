@@ -4,7 +4,7 @@
     FLOAT8..., FLOAT4E2M1            as uint8, by the bits of ml_dtypes' arrays
 
 Graph.narrow tells the real type of such a value. Operators that only move elements are computed as
-they are; Cast, QuantizeLinear and DequantizeLinear read and make them (ops/casts.py, quantized.py).
+they are; Cast, QuantizeLinear and DequantizeLinear read and make them (ops).
 """
 
 from __future__ import annotations

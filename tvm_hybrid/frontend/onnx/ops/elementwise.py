@@ -1,17 +1,183 @@
-"""Converters of operators on elements and rows."""
+"""Operators on single elements: arithmetic, comparisons, logic, casts.
+
+    Cast(x: f8, to=f16)    ->    R.astype(R.take(table: f32[256], x), "float16")
+    Cast(x: f16, to=f8)    ->    table: u8[65536] at the upper half of each float32's bits
+    Cast(x: f32, to=i4)    ->    R.astype(R.mod(R.astype(x, "int32") + 8, 16) - 8, "int8")
+
+Types of 2, 4 and 8 bits are those of graph/narrow_types.py. Integers keep their low bits. float64
+is rounded to float32 first, as in ml_dtypes.
+"""
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from onnx import helper
+from onnx import TensorProto, helper
 from tvm import relax, te, tirx
 
 from ... import expressions as ex
-from ...expressions import Attrs, Expr, Inputs
+from ...expressions import NARROW_INPUTS, OPSET, OUTPUTS, Attrs, Converter, Expr, Inputs
+from ..apply import apply
+from ..graph import narrow_types
+from ..graph.narrow_types import FLOATS, INTEGERS
+from ..graph.requests import broadcast
+from ..graph.sizes import dims_of
 from ..operators import operator
-from .arithmetic import unchanged
+
+DROPOUT_MASK_OF_BOOL = 10
+# Those that Relax has by the same name.
+_SAME_NAME = (
+    *("Abs", "Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "Ceil", "Cos", "Cosh", "Erf"),
+    *("Exp", "Floor", "IsNaN", "Log", "Round", "Sigmoid", "Sin", "Sinh", "Sqrt", "Tan", "Tanh"),
+)
+_UNARY: dict[str, Callable[[Expr], Expr]] = {
+    **{name: getattr(relax.op, name.lower()) for name in _SAME_NAME},
+    "BitwiseNot": relax.op.bitwise_not,
+    "Identity": lambda x: x,
+    "Neg": relax.op.negative,
+    "Not": relax.op.logical_not,
+    "Reciprocal": lambda x: ex.number(x, 1) / x,
+    "Relu": relax.op.nn.relu,
+}
+_BINARY: dict[str, Callable[[Expr, Expr], Expr]] = {
+    "Add": relax.op.add,
+    "And": relax.op.logical_and,
+    "BitwiseAnd": relax.op.bitwise_and,
+    "BitwiseOr": relax.op.bitwise_or,
+    "BitwiseXor": relax.op.bitwise_xor,
+    "Equal": relax.op.equal,
+    "Greater": relax.op.greater,
+    "GreaterOrEqual": relax.op.greater_equal,
+    "Less": relax.op.less,
+    "LessOrEqual": relax.op.less_equal,
+    "Mul": relax.op.multiply,
+    "Or": relax.op.logical_or,
+    "Sub": relax.op.subtract,
+    "Xor": relax.op.logical_xor,
+}
+
+
+def _unary(made: Callable[[Expr], Expr]) -> Converter:
+    return lambda inputs, attrs: made(inputs[0])
+
+
+def _binary(name: str, made: Callable[[Expr, Expr], Expr]) -> Converter:
+    def convert(inputs: Inputs, attrs: Attrs) -> Any:
+        same = unchanged(name, inputs)
+        return made(inputs[0], inputs[1]) if same is None else same
+
+    return convert
+
+
+_NEUTRAL = {"Mul": 1, "Div": 1, "Pow": 1, "Add": 0, "Sub": 0}
+_COMMUTATIVE = ("Mul", "Add")
+
+
+def unchanged(name: str, inputs: Inputs) -> Expr | None:
+    """The operand that arithmetic with a neutral constant leaves as it is, or None.
+
+        Mul(x, 1)   Div(x, 1)   Pow(x, 1)   Add(x, 0)   Sub(x, 0)    ->    x
+
+    Exporters leave such nodes behind. Only where the constant does not widen x. Formulas around
+    it are recognised then, such as x * sigmoid(1 * x).
+    """
+    left, right = inputs
+    pairs = [(left, right), (right, left)] if name in _COMMUTATIVE else [(left, right)]
+    for value, other in pairs if name in _NEUTRAL else ():
+        array, shape = ex.constant(other), ex.static_dims(value)
+        if array is None or shape is None or ex.constant(value) is not None or not array.size:
+            continue
+        if not np.all(array == _NEUTRAL[name]):
+            continue
+        aligned = shape[len(shape) - array.ndim :]
+        if (
+            ex.dtype_of(value) == ex.dtype_of(other)
+            and array.ndim <= len(shape)
+            and all(one in (1, full) for one, full in zip(array.shape, aligned, strict=True))
+        ):
+            return value
+    return None
+
+
+@operator("Div")
+def _divide(inputs: Inputs, attrs: Attrs) -> Any:
+    divisor = ex.constant(inputs[1])
+    if divisor is not None and divisor.dtype.kind in "iu" and not divisor.all():
+        raise ValueError("integers are divided by 0")
+    same = unchanged("Div", inputs)
+    return relax.op.divide(inputs[0], inputs[1]) if same is None else same
+
+
+@operator("Dropout")
+def _dropout(inputs: Inputs, attrs: Attrs) -> Any:
+    """The input, as of inference, and a mask that keeps everything."""
+    x, (ratio, training) = inputs[0], (ex.constant(inputs[place]) for place in (1, 2))
+    trains = inputs[2] is not None and (training is None or training.any())
+    if trains and (ratio is None or ratio.any()):
+        raise ValueError("it is or may be in training mode; export it for inference")
+    if not any(attrs[OUTPUTS][1:]):
+        return x
+    one = ex.literal(np.array(True)) if attrs[OPSET] >= DROPOUT_MASK_OF_BOOL else ex.number(x, 1)
+    return relax.Tuple([x, broadcast(one, dims_of(x))])
+
+
+@operator("Clip")
+def _clip(inputs: Inputs, attrs: Attrs) -> Any:
+    value, dtype = inputs[0], ex.dtype_of(inputs[0])
+    bounds = []
+    for position, name in ((1, "min"), (2, "max")):
+        given = inputs[position]
+        bound = attrs.get(name) if given is None else ex.constant(given)
+        if given is not None and bound is None:
+            return _clip_to(inputs)
+        bounds.append(None if bound is None or np.isnan(bound) else np.asarray(bound).item())
+    low, high = bounds
+    if low is not None and high is not None and low <= high and "float" in dtype:
+        return relax.op.clip(value, relax.prim_value(low), relax.prim_value(high))
+    if low is not None:
+        value = relax.op.maximum(value, ex.literal(np.array(low, dtype)))
+    if high is not None:
+        value = relax.op.minimum(value, ex.literal(np.array(high, dtype)))
+    return value
+
+
+def _clip_to(inputs: Sequence[Any]) -> Any:
+    """Bounds that are computed; one that is NaN bounds nothing."""
+    value, dtype = inputs[0], ex.dtype_of(inputs[0])
+    for bound, limit, open_end in zip(
+        inputs[1:3], (relax.op.maximum, relax.op.minimum), (-np.inf, np.inf), strict=False
+    ):
+        if bound is None:
+            continue
+        if "float" in dtype:
+            free = ex.literal(np.array(open_end, dtype))
+            bound = relax.op.where(relax.op.isnan(bound), free, bound)
+        value = limit(value, bound)
+    return value
+
+
+def _chain(made: Callable[[Expr, Expr], Expr]) -> Converter:
+    return lambda inputs, attrs: functools.reduce(made, inputs)
+
+
+@operator("Mean")
+def _mean(inputs: Inputs, attrs: Attrs) -> Any:
+    return _chain(relax.op.add)(inputs, attrs) / ex.number(inputs[0], len(inputs))
+
+
+for _name, _one_operand in _UNARY.items():
+    operator(_name)(_unary(_one_operand))
+operator("OptionalGetElement", static=True)(lambda inputs, attrs: inputs[0])
+operator("Where")(lambda inputs, attrs: relax.op.where(*inputs))
+for _name, _two_operands in _BINARY.items():
+    operator(_name)(_binary(_name, _two_operands))
+operator("Max")(_chain(relax.op.maximum))
+operator("Min")(_chain(relax.op.minimum))
+operator("Sum")(_chain(relax.op.add))
+
 
 # Operators whose results for some values Relax's operators leave open.
 #
@@ -153,3 +319,54 @@ def integer_power(x: Expr, exponent: Expr) -> Expr:
     signed = relax.op.where(is_odd, x, ex.number(x, 1))
     inverse = ex.normalize(relax.op.where(unit, signed, ex.number(x, 0)))
     return relax.op.where(exponent < ex.number(exponent, 0), inverse, power)
+
+
+@operator("Cast")
+def _cast(inputs: Inputs, attrs: Attrs) -> Any:
+    x, source, target = inputs[0], attrs.get(NARROW_INPUTS, {}).get(0), attrs["to"]
+    if source == target:
+        return x
+    if source in FLOATS:
+        x = decoded(x, source)
+    if target in FLOATS:
+        return encoded(x, target, attrs)
+    if target in INTEGERS:
+        x, (low, high) = apply("Cast", x, to=TensorProto.INT32), INTEGERS[target]
+        first, count = ex.number(x, low), ex.number(x, high - low + 1)
+        x = apply("Add", apply("Mod", apply("Sub", x, first), count), first)
+    return relax.op.astype(x, dtype_named(narrow_types.stored_type(target)))
+
+
+def dtype_named(elem_type: int) -> str:
+    """Relax's name of an element type."""
+    return str(helper.tensor_dtype_to_np_dtype(elem_type))
+
+
+def decoded(codes: Expr, elem_type: int) -> Expr:
+    """A narrow float as float32."""
+    array = ex.constant(codes)
+    if array is not None:
+        return ex.literal(narrow_types.decode(array, elem_type))
+    table = ex.literal(narrow_types.decoding_table(elem_type))
+    return ex.normalize(relax.op.take(table, relax.op.astype(codes, "int32"), 0, mode="clip"))
+
+
+def encoded(value: Expr, elem_type: int, attrs: Attrs) -> Expr:
+    """A value of any type as a narrow float, by the attributes saturate and round_mode."""
+    form = bool(attrs.get("saturate", 1)), attrs.get("round_mode", "up")
+    value = ex.cast(value, "float32")
+    array = ex.constant(value)
+    if array is not None:
+        return ex.literal(narrow_types.encode(array, elem_type, *form))
+
+    def compute(values: te.Tensor, table: te.Tensor) -> te.Tensor:
+        def element(*position: Expr) -> Expr:
+            bits = tirx.reinterpret("uint32", values[position])
+            upper, lower = bits >> tirx.const(16, "uint32"), bits & tirx.const(0xFFFF, "uint32")
+            rest = tirx.Select(lower != tirx.const(0, "uint32"), 1, 0)
+            return table[upper.astype("int32") | rest]
+
+        return te.compute(values.shape, element, name="encode")
+
+    table = ex.literal(narrow_types.encoding_table(elem_type, *form))
+    return ex.emit_te(compute, value, table, primfunc_name_hint="encode_float")

@@ -31,28 +31,25 @@ from ..evaluate import computed
 from ..graph.graph import CONTRIB_DOMAIN
 from ..graph.requests import check_product
 from ..operators import operator
-from .convolution import CONVOLUTIONS
-from .quantized import (
-    BITS,
-    Parameters,
-    Quantized,
-    channels_first,
-    dequantized_blocks,
-    quantized,
-    requantized,
-    single,
-    unpack,
-)
-from .windows import check_channels, kernel_of, with_pads
+from . import quantized as q
+from .pooling import window_form
+from .quantized import Quantized, quantized, single
+from .windows import CONVOLUTIONS, arguments_of, check_channels, kernel_of, with_pads
 
 
 @operator("MatMul")
 def _matmul(inputs: Inputs, attrs: Attrs) -> Expr:
     check_product(*inputs)
-    if ex.dtype_of(inputs[0]) != BFLOAT16:
-        return relax.op.matmul(*inputs)
-    product = ex.normalize(relax.op.matmul(inputs[0], inputs[1], out_dtype="float32"))
-    return relax.op.astype(product, BFLOAT16)
+    return _added(inputs[0], inputs[1], None)
+
+
+def _added(a: Expr, b: Expr, bias: Expr | None) -> Expr:
+    """A product and a bias; those of bfloat16 are rounded once."""
+    wide = {"out_dtype": "float32"} if ex.dtype_of(a) == BFLOAT16 else {}
+    total = relax.op.matmul(a, b, **wide)
+    if bias is not None:
+        total = total + (ex.cast(bias, "float32") if wide else bias)
+    return relax.op.astype(total, BFLOAT16) if wide else total
 
 
 @operator("Gemm")
@@ -63,7 +60,6 @@ def _gemm(inputs: Inputs, attrs: Attrs) -> Expr:
     """
     a, b, bias = (inputs[place] for place in range(3))
     alpha, beta = attrs.get("alpha", 1.0), attrs.get("beta", 1.0)
-    dtype = ex.dtype_of(a)
     if attrs.get("transA"):
         a = computed("Transpose", a, perm=[1, 0])
     if attrs.get("transB"):
@@ -77,13 +73,7 @@ def _gemm(inputs: Inputs, attrs: Attrs) -> Expr:
         bias = None
     elif bias is not None and beta != 1.0:
         bias = computed("Mul", bias, ex.number(bias, beta))
-    if dtype != BFLOAT16:
-        product = relax.op.matmul(a, b)
-        return product if bias is None else relax.op.add(ex.normalize(product), bias)
-    total = ex.normalize(relax.op.matmul(a, b, out_dtype="float32"))
-    if bias is not None:
-        total = ex.normalize(relax.op.add(total, ex.cast(bias, "float32")))
-    return relax.op.astype(total, BFLOAT16)
+    return _added(a, b, bias)
 
 
 @operator("FusedMatMul", "TransposeMatMul", domain=CONTRIB_DOMAIN)
@@ -109,11 +99,8 @@ def _matmul_integer(inputs: Inputs, attrs: Attrs) -> Expr:
     _check_integers(a, left)
     _check_integers(b, right)
     check_product(a, b)
-    if left is not None:
-        left = _of_rows(left, a)
-    if right is not None:
-        right = _of_columns(right, b)
-    a, b = centred(ex.normalize, a, left), centred(ex.normalize, b, right)
+    a = centred(ex.normalize, a, None if left is None else _of_rows(left, a))
+    b = centred(ex.normalize, b, None if right is None else _of_columns(right, b))
     return relax.op.matmul(a, b, out_dtype="int32")
 
 
@@ -128,17 +115,10 @@ def _conv_integer(inputs: Inputs, attrs: Attrs) -> Expr:
     check_channels(x, weight, attrs)
     if right is not None:
         right = _of_channels(right, weight, rank + 1)
-    x, attrs = with_pads("ConvInteger", x, kernel_of(weight, attrs), attrs)
+    x, attrs = with_pads("ConvInteger", x, kernel_of(weight, attrs), window_form(attrs, rank))
     # What is padded is 0 once the zero point is subtracted: the operator pads with zero points.
-    return CONVOLUTIONS[rank](
-        centred(ex.normalize, x, single(left)),
-        centred(ex.normalize, weight, right),
-        strides=attrs.get("strides", (1,) * rank),
-        padding=attrs["pads"],
-        dilation=attrs.get("dilations", (1,) * rank),
-        groups=attrs.get("group", 1),
-        out_dtype="int32",
-    )
+    x, weight = centred(ex.normalize, x, single(left)), centred(ex.normalize, weight, right)
+    return CONVOLUTIONS[rank](x, weight, **arguments_of(attrs), out_dtype="int32")
 
 
 def _check_integers(value: Expr, zero_point: Expr | None) -> None:
@@ -199,7 +179,7 @@ def _product(a: Quantized, b: Quantized) -> Expr:
 
 def _rounded(value: Expr, zero_point: Expr | None, dtype: str) -> Expr:
     """A float value in 8 bits, its scale 1."""
-    return requantized(value, ex.literal(np.array(1, np.float32)), zero_point, dtype)
+    return q.requantized(value, ex.literal(np.array(1, np.float32)), zero_point, dtype)
 
 
 def _scaled(sums: Expr, factor: Expr) -> Expr:
@@ -253,7 +233,7 @@ def _qlinear_conv(inputs: Inputs, attrs: Attrs) -> Expr:
             total = apply("Add", total, ex.reshaped(bias, (-1, *[1] * axes)))
         return _scaled(total, factor)
 
-    value = channels_first(x.value, real) if attrs.get("channels_last") else real(x.value)
+    value = q.channels_first(x.value, real) if attrs.get("channels_last") else real(x.value)
     return _rounded(value, inputs[7], ex.dtype_of(x.value))
 
 
@@ -271,9 +251,8 @@ def _matmul_integer_to_float(inputs: Inputs, attrs: Attrs) -> Expr:
 @operator("DynamicQuantizeMatMul", domain=CONTRIB_DOMAIN)
 def _dynamic_quantize_matmul(inputs: Inputs, attrs: Attrs) -> Expr:
     """Quantises the first operand, then as above."""
-    x, b, scale, zero_point = (inputs[place] for place in range(4))
-    a = Quantized(*apply("DynamicQuantizeLinear", x))
-    return _real_product(a, Quantized(b, scale, zero_point), inputs[4])
+    a = Quantized(*apply("DynamicQuantizeLinear", inputs[0]))
+    return _real_product(a, quantized(inputs, 1), inputs[4])
 
 
 def _real_product(a: Quantized, b: Quantized, bias: Expr | None) -> Expr:
@@ -285,8 +264,7 @@ def _real_product(a: Quantized, b: Quantized, bias: Expr | None) -> Expr:
 @operator("MatMulInteger16", domain=CONTRIB_DOMAIN, static=True)
 def _matmul_integer_16(inputs: Inputs, attrs: Attrs) -> Expr:
     """ONNX Runtime's product of int16 or uint16, in 32 bits."""
-    unsigned = all(ex.dtype_of(each) == "uint16" for each in inputs)
-    wide = "uint32" if unsigned else "int32"
+    wide = "uint32" if all(ex.dtype_of(each) == "uint16" for each in inputs) else "int32"
     return relax.op.matmul(*(ex.cast(each, wide) for each in inputs))
 
 
@@ -302,7 +280,7 @@ def _matmul_nbits(inputs: Inputs, attrs: Attrs) -> Expr:
     """
     bits, block = attrs.get("bits", 4), attrs["block_size"]
     columns, depth = attrs["N"], attrs["K"]
-    if bits not in BITS or block < 1 or block * bits % 8:
+    if bits not in q.BITS or block < 1 or block * bits % 8:
         raise ValueError(f"{bits} bits in blocks of {block}")
     if inputs[4] is not None:
         raise ValueError("g_idx (rows in another order) is not supported; quantise without it")
@@ -310,11 +288,11 @@ def _matmul_nbits(inputs: Inputs, attrs: Attrs) -> Expr:
         raise ValueError("its weight is packed for a GPU")
     blocks = -(-depth // block)
     packed = _array(inputs[1], (columns, blocks, block * bits // 8))
-    weight = unpack(packed, bits).reshape(columns, blocks * block)[:, :depth]
+    weight = q.unpack(packed, bits).reshape(columns, blocks * block)[:, :depth]
     scale, offsets = _array(inputs[2], (columns, blocks)), None
     if inputs[3] is not None and ex.dtype_of(inputs[3]) == "uint8":
         per_row = -(-blocks * bits // 8)
-        offsets = unpack(_array(inputs[3], (columns, per_row)), bits)[:, :blocks]
+        offsets = q.unpack(_array(inputs[3], (columns, per_row)), bits)[:, :blocks]
     elif inputs[3] is not None:
         offsets = _array(inputs[3], (columns, blocks))
     middle = 1 << (bits - 1)
@@ -322,8 +300,8 @@ def _matmul_nbits(inputs: Inputs, attrs: Attrs) -> Expr:
         weight, offsets = (weight.astype(np.int16) - middle).astype(np.int8), None
     # int8 or uint8 [K, N], which the product reads by rows.
     zero_point = None if offsets is None or not offsets.any() else ex.literal(offsets.T)
-    how = Parameters(ex.literal(scale.T), zero_point, 0, block)
-    value = ex.cast(dequantized_blocks(ex.literal(weight.T), how), ex.dtype_of(inputs[2]))
+    how = q.Parameters(ex.literal(scale.T), zero_point, 0, block)
+    value = ex.cast(q.dequantized_blocks(ex.literal(weight.T), how), ex.dtype_of(inputs[2]))
     product = apply("MatMul", inputs[0], value)
     return product if inputs[5] is None else apply("Add", product, inputs[5])
 

@@ -14,7 +14,7 @@ element is of rank 0.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -35,7 +35,7 @@ from ..graph.requests import check_equal
 from ..graph.sizes import dims_of, index
 from ..operators import operator
 from ..reader.check_model import type_name
-from .casts import decoded, dtype_named, encoded
+from .elementwise import decoded, dtype_named, encoded
 
 _SCALES = ("float32", "float16", "bfloat16")
 _PRECISIONS = (0, *(TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16))
@@ -126,16 +126,19 @@ def single(value: Expr | None) -> Any:
         return None
     dims = ex.known_dims(value)
     if math.prod(dims) != 1:
-        raise ValueError(
-            f"a scale or zero point of the shape {dims}; this operator has one scale and one zero "
-            "point for a whole tensor"
-        )
+        one = "this operator has one scale and one zero point for a whole tensor"
+        raise ValueError(f"a scale or zero point of the shape {dims}; {one}")
     return ex.reshaped(value, ())
 
 
 @operator("QuantizeLinear")
 @operator("QuantizeLinear", domain=CONTRIB_DOMAIN)
 def _quantize_linear(inputs: Inputs, attrs: Attrs) -> Expr:
+    """To narrow types, in blocks, and with another precision than float32 in steps.
+
+    QuantizeLinear(x, s, z: i4)      ->    Cast(Clip(Round(x / s) + z, -8, 7))
+    QuantizeLinear(x, s, z: f8)      ->    Cast(x / s + z)
+    """
     x, zero_point, target = inputs[0], inputs[2], attrs.get("output_dtype") or TensorProto.UINT8
     if zero_point is not None:
         target = helper.np_dtype_to_tensor_dtype(np.dtype(ex.dtype_of(zero_point)))
@@ -146,28 +149,12 @@ def _quantize_linear(inputs: Inputs, attrs: Attrs) -> Expr:
     if precision not in (*_PRECISIONS, TensorProto.DOUBLE):
         raise ValueError(f"a precision of {type_name(precision)}")
     how = _parameters(inputs, attrs)
-    if target in NARROW or how.block or precision not in (0, TensorProto.FLOAT):
-        return _quantized_in_steps(x, how, target, attrs)
-    # Narrower floats and int32 are divided in float32, as ONNX Runtime does.
-    dtype, scale = dtype_named(target), ex.cast(how.scale, "float32")
-    zeros = _zeros(how, dtype)
-    return relax.op.quantize(ex.cast(x, "float32"), scale, zeros, axis=how.axis, out_dtype=dtype)
-
-
-def _zeros(how: Parameters, dtype: str) -> Expr:
-    """The zero point, also where it is 0."""
-    if how.zero_point is not None:
-        return how.zero_point
-    return ex.literal(np.zeros(ex.known_dims(how.scale), dtype))
-
-
-def _quantized_in_steps(x: Expr, how: Parameters, target: int, attrs: Attrs) -> Expr:
-    """To narrow types, in blocks, and with another precision than float32.
-
-    QuantizeLinear(x, s, z: i4)      ->    Cast(Clip(Round(x / s) + z, -8, 7))
-    QuantizeLinear(x, s, z: f8)      ->    Cast(x / s + z)
-    """
-    wide = dtype_named(attrs.get("precision") or TensorProto.FLOAT)
+    if not (target in NARROW or how.block or precision not in (0, TensorProto.FLOAT)):
+        # Narrower floats and int32 are divided in float32, as ONNX Runtime does.
+        dtype, x = dtype_named(target), ex.cast(x, "float32")
+        scale, zeros = ex.cast(how.scale, "float32"), _zeros(how, dtype)
+        return relax.op.quantize(x, scale, zeros, axis=how.axis, out_dtype=dtype)
+    wide = dtype_named(precision or TensorProto.FLOAT)
     value = computed("Div", ex.cast(x, wide), ex.cast(how.along(how.scale, x), wide))
     offset = how.zero_point
     if target in FLOATS:
@@ -180,6 +167,13 @@ def _quantized_in_steps(x: Expr, how: Parameters, target: int, attrs: Attrs) -> 
     low, high = _LIMITS[target]
     value = apply("Clip", value, min=float(low), max=float(high))
     return relax.op.astype(value, dtype_named(stored_type(target)))
+
+
+def _zeros(how: Parameters, dtype: str) -> Expr:
+    """The zero point, also where it is 0."""
+    if how.zero_point is not None:
+        return how.zero_point
+    return ex.literal(np.zeros(ex.known_dims(how.scale), dtype))
 
 
 @operator("DequantizeLinear")
@@ -206,12 +200,10 @@ def _dequantize_linear(inputs: Inputs, attrs: Attrs) -> Expr:
             value = computed("Sub", value, how.along(decoded(how.zero_point, narrow[0]), q))
         return ex.cast(computed("Mul", value, how.along(scale, q)), dtype)
     if how.block:
-        wide = dequantized_blocks(q, how)
-    else:
-        # Products of 8 or 16 bits and a narrower float are exact in float32: one rounding in all.
-        zeros = _zeros(how, ex.dtype_of(q))
-        wide = ex.normalize(relax.op.dequantize(q, scale, zeros, how.axis, "float32"))
-    return ex.cast(wide, dtype)
+        return ex.cast(dequantized_blocks(q, how), dtype)
+    # Products of 8 or 16 bits and a narrower float are exact in float32: one rounding in all.
+    zeros = _zeros(how, ex.dtype_of(q))
+    return ex.cast(relax.op.dequantize(q, scale, zeros, how.axis, "float32"), dtype)
 
 
 @operator("DynamicQuantizeLinear")
@@ -233,28 +225,19 @@ def dequantized_blocks(q: Expr, how: Parameters) -> Expr:
     blocks = grid[axis]
     missing = blocks * block - dims[axis]
     if missing:
-        q = _padded(q, axis, missing)
+        widths = [(0, missing if place == axis else 0) for place in range(len(dims))]
+        array, flat = ex.constant(q), [width for pair in widths for width in pair]
+        q = relax.op.nn.pad(q, flat) if array is None else ex.literal(np.pad(array, widths))
     singles = (*grid[: axis + 1], 1, *grid[axis + 1 :])
     split = ex.reshaped(q, (*dims[:axis], blocks, block, *dims[axis + 1 :]))
-    value = ex.normalize(relax.op.astype(split, "float32"))
+    value = relax.op.astype(split, "float32")
     if how.zero_point is not None:
-        offset = ex.reshaped(ex.cast(how.zero_point, "float32"), singles)
-        value = ex.normalize(relax.op.subtract(value, offset))
-    factor = ex.reshaped(ex.cast(how.scale, "float32"), singles)
-    value = ex.normalize(relax.op.multiply(value, factor))
-    whole = (*dims[:axis], blocks * block, *dims[axis + 1 :])
-    value = ex.normalize(relax.op.reshape(value, whole))
+        value = value - ex.reshaped(ex.cast(how.zero_point, "float32"), singles)
+    value = value * ex.reshaped(ex.cast(how.scale, "float32"), singles)
+    value = relax.op.reshape(value, (*dims[:axis], blocks * block, *dims[axis + 1 :]))
     if missing:
-        value = ex.normalize(relax.op.strided_slice(value, [axis], [0], [dims[axis]]))
-    return value
-
-
-def _padded(q: Expr, axis: int, count: int) -> Expr:
-    array = ex.constant(q)
-    widths = [(0, count if position == axis else 0) for position in range(ex.rank_of(q))]
-    if array is not None:
-        return ex.literal(np.pad(array, widths))
-    return ex.normalize(relax.op.nn.pad(q, [width for pair in widths for width in pair]))
+        value = relax.op.strided_slice(value, [axis], [0], [dims[axis]])
+    return ex.normalize(value)
 
 
 BITS = (2, 4, 8)
@@ -340,15 +323,11 @@ def channels_first(value: Expr, compute: Callable[[Expr], Expr]) -> Expr:
     return apply("Transpose", compute(moved), perm=[0, *range(2, rank), 1])
 
 
-def _between(
-    compute: Callable[[Sequence[Expr], Attrs], Expr], operands: int = 1, rounds_last: bool = False
-) -> Converter:
-    """A float operator between conversions.
+def _between(name: str, operands: int = 1, rounds_last: bool = False) -> Converter:
+    """A float operator between conversions; and between transpositions if its channels are last.
 
     Parameters
     ----------
-    compute : callable
-        (float operands, attributes) -> float result.
     operands : int
         How many operands there are.
     rounds_last : bool
@@ -357,7 +336,13 @@ def _between(
 
     def convert(inputs: Inputs, attrs: Attrs) -> Expr:
         values = [_dequantized(quantized(inputs, 3 * number)) for number in range(operands)]
-        result = compute(values, attrs)
+        if name == "Softmax":  # along one axis, or over all axes from one on in the old form
+            opset = attrs.get("opset", SOFTMAX_ALONG_AXIS)
+            attrs = {"axis": attrs.get("axis", -1), OPSET: opset}
+        if attrs.get("channels_last", 0):
+            result = channels_first(values[0], lambda value: apply(name, value, **attrs))
+        else:
+            result = apply(name, *values, **attrs)
         scale, zero_point = inputs[3 * operands], inputs[3 * operands + 1]
         dtype = ex.dtype_of(inputs[0] if zero_point is None else zero_point)
         if rounds_last and zero_point is not None:
@@ -386,38 +371,11 @@ def _with_odd_part(value: Expr, scale: Expr, zero_point: Expr) -> tuple[Expr, Ex
     return apply("Add", value, scale), ex.literal(known - known.dtype.type(1))
 
 
-def _as(name: str) -> Callable[[Sequence[Expr], Attrs], Expr]:
-    return lambda values, attrs: apply(name, *values, **attrs)
-
-
-def _softmax(values: Sequence[Expr], attrs: Attrs) -> Expr:
-    """Along one axis, or over all axes from one on in the old form."""
-    form = {"axis": attrs.get("axis", -1), OPSET: attrs.get("opset", SOFTMAX_ALONG_AXIS)}
-    return apply("Softmax", *values, **form)
-
-
-def _pool(name: str) -> Callable[[Sequence[Expr], Attrs], Expr]:
-    """A pool, between transpositions if the channels are last."""
-
-    def compute(values: Sequence[Expr], attrs: Attrs) -> Expr:
-        if not attrs.get("channels_last", 0):
-            return apply(name, *values, **attrs)
-        return channels_first(values[0], lambda value: apply(name, value, **attrs))
-
-    return compute
-
-
-for _name, _converter in {
-    "Add": _between(_as("Add"), 2, rounds_last=True),
-    "Mul": _between(_as("Mul"), 2, rounds_last=True),
-    "Sigmoid": _between(_as("Sigmoid")),
-    "LeakyRelu": _between(_as("LeakyRelu")),
-    "ReduceMean": _between(_as("ReduceMean")),
-    "Softmax": _between(_softmax),
-    "AveragePool": _between(_pool("AveragePool"), rounds_last=True),
-    "GlobalAveragePool": _between(_pool("GlobalAveragePool")),
-}.items():
-    operator(f"QLinear{_name}", domain=CONTRIB_DOMAIN)(_converter)
+for _name in ("Add", "Mul"):
+    operator(f"QLinear{_name}", domain=CONTRIB_DOMAIN)(_between(_name, 2, rounds_last=True))
+for _name in ("Sigmoid", "LeakyRelu", "ReduceMean", "Softmax", "GlobalAveragePool"):
+    operator(f"QLinear{_name}", domain=CONTRIB_DOMAIN)(_between(_name))
+operator("QLinearAveragePool", domain=CONTRIB_DOMAIN)(_between("AveragePool", rounds_last=True))
 
 
 @operator("QLinearWhere", domain=CONTRIB_DOMAIN)

@@ -1,4 +1,4 @@
-"""Windows that slide over an image: their padding, and pools.
+"""Windows that slide over an image: their padding, pools and convolutions.
 
 `auto_pad` becomes explicit padding. The amounts are those of the ONNX operators: the output has
 ceil(input / stride) elements, and SAME_UPPER puts an odd one at the end.
@@ -29,7 +29,7 @@ import numpy as np
 from tvm import relax, te, tirx
 
 from ... import expressions as ex
-from ...expressions import OUTPUTS, Attrs, Expr, Inputs
+from ...expressions import OUTPUTS, Attrs, Converter, Expr, Inputs
 from ..apply import apply, check_result
 from ..graph.requests import check_equal, requested_sizes
 from ..graph.sizes import dims_of, index, plain_dims, simplified
@@ -37,6 +37,7 @@ from ..operators import operator
 from .pooling import max_pool_places, window_count, window_form
 
 _SAME = ("SAME_UPPER", "SAME_LOWER")
+_FIX = "give shapes that fix it, or write the padding as a Pad before it"
 
 
 class Axis(NamedTuple):
@@ -104,10 +105,7 @@ def with_pads(name: str, x: Expr, kernel: Sequence[int], attrs: Attrs) -> tuple[
         outputs = -(-extent // axis.stride)
         totals.append(max(0, (outputs - 1) * axis.stride + span - extent))
     if dynamic and name not in ("Conv", "MaxPool"):
-        raise ValueError(
-            "its padding depends on an extent that is not known; give shapes that fix it, or write "
-            "the padding as a Pad before it"
-        )
+        raise ValueError(f"its padding depends on an extent that is not known; {_FIX}")
     if dynamic:
         x = _padded(x, dynamic, mode == "SAME_UPPER", name == "MaxPool")
     pads = shared_pads(totals, mode == "SAME_UPPER")
@@ -221,8 +219,7 @@ def _max_pool(inputs: Inputs, attrs: Attrs) -> Any:
         return y
     if pool.counts or pool.x is not x:
         raise ValueError(
-            "windows of a dynamic extent are not counted where places are asked for; give shapes "
-            "that fix it, or write the padding as a Pad before it"
+            f"windows of a dynamic extent are not counted where places are asked for; {_FIX}"
         )
     return relax.Tuple([ex.normalize(y), max_pool_places(x, pool.attrs)])
 
@@ -291,3 +288,77 @@ def _center_crop_pad(inputs: Inputs, attrs: Attrs) -> Any:
         after.append(simplified(size - dims[place] - first))
     amounts = ex.normalize(relax.op.shape_to_tensor(relax.ShapeExpr([*before, *after])))
     return apply("Pad", x, amounts, None, ex.literal(np.array(places, np.int64)))
+
+
+# Convolutions and transposed convolutions of one to three spatial axes, with a bias.
+
+
+_AXES = {1: "W", 2: "HW", 3: "DHW"}
+CONVOLUTIONS = {1: relax.op.nn.conv1d, 2: relax.op.nn.conv2d, 3: relax.op.nn.conv3d}
+_CONV_TRANSPOSE = {
+    1: relax.op.nn.conv1d_transpose,
+    2: relax.op.nn.conv2d_transpose,
+    3: relax.op.nn.conv3d_transpose,
+}
+
+
+def arguments_of(attrs: Attrs) -> dict[str, Any]:
+    """What a convolution takes of attributes, all of which are there."""
+    names = {"strides": "strides", "padding": "pads", "dilation": "dilations", "groups": "group"}
+    return {name: attrs[own] for name, own in names.items()}
+
+
+def _convolution(is_transposed: bool) -> Converter:
+    operators = _CONV_TRANSPOSE if is_transposed else CONVOLUTIONS
+
+    def convert(inputs: Inputs, attrs: Attrs) -> Any:
+        x, weight = inputs[:2]
+        axes = ex.rank_of(x) - 2
+        if axes not in operators:
+            raise ValueError(f"{axes} spatial axes, where 1 to 3 are supported")
+        check_channels(x, weight, attrs, is_transposed)
+        attrs = window_form(attrs, axes)
+        automatic = attrs.get("auto_pad", "NOTSET")
+        if is_transposed and attrs.get("output_shape"):
+            attrs = _of_output_shape(x, weight, attrs)
+        elif is_transposed and automatic not in ("NOTSET", "VALID"):
+            # With these pads it makes `stride` results of each element.
+            kernel = attrs.get("kernel_shape") or ex.known_dims(weight)[2:]
+            forms = (attrs[name] for name in ("dilations", "output_padding", "strides"))
+            totals = [
+                max(0, (size - 1) * dilation + 1 + more - stride)
+                for size, dilation, more, stride in zip(kernel, *forms, strict=True)
+            ]
+            attrs["pads"] = shared_pads(totals, automatic == "SAME_UPPER")
+        else:
+            x, attrs = with_pads("Conv", x, kernel_of(weight, attrs), attrs)
+        form = {"data_layout": f"NC{_AXES[axes]}"} | arguments_of(attrs)
+        form["kernel_layout"] = f"{'IO' if is_transposed else 'OI'}{_AXES[axes]}"
+        if is_transposed:
+            form["output_padding"] = attrs["output_padding"]
+        result, bias = ex.normalize(operators[axes](x, weight, **form)), inputs[2]
+        return result if bias is None else result + relax.op.reshape(bias, [1, -1, *[1] * axes])
+
+    return convert
+
+
+def _of_output_shape(x: Expr, weight: Expr, attrs: Attrs) -> Attrs:
+    """With pads in the place of `output_shape`.
+
+    If the result is too large, it is cropped on both sides, an odd element at the beginning unless
+    auto_pad is SAME_UPPER. If it is too small, it is padded at its end, as ONNX Runtime does.
+    """
+    extents, kernel = ex.known_dims(x)[2:], ex.known_dims(weight)[2:]
+    strides, dilations, added = attrs["strides"], attrs["dilations"], [*attrs["output_padding"]]
+    totals = []
+    for axis, wanted in enumerate(attrs["output_shape"][-len(extents) :]):
+        span = (kernel[axis] - 1) * dilations[axis] + 1
+        natural = strides[axis] * (extents[axis] - 1) + added[axis] + span
+        totals.append(max(0, natural - wanted))
+        added[axis] += max(0, wanted - natural)
+    pads = shared_pads(totals, attrs.get("auto_pad") == "SAME_UPPER")
+    return {**attrs, "pads": pads, "output_padding": added}
+
+
+operator("Conv")(_convolution(is_transposed=False))
+operator("ConvTranspose")(_convolution(is_transposed=True))
