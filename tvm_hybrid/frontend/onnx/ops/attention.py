@@ -184,8 +184,16 @@ def _attention(inputs: Inputs, attrs: Attrs) -> Any:
     mask, lengths, triangles = inputs[3], inputs[6], list[Expr]()
     seen, added = list[Expr](), list[Expr]()
     if mask is not None:
-        mask = _as_long_as(mask if ex.dtype_of(mask) == "bool" else ex.cast(mask, wide), keys)
-        (seen if ex.dtype_of(mask) == "bool" else added).append(mask)
+        are_flags = ex.dtype_of(mask) == "bool"
+        mask = mask if are_flags else ex.cast(mask, wide)
+        *sizes, length = plain_dims(mask)
+        if isinstance(length, int) and length != keys:  # what is beyond its end is hidden
+            what = f"attn_mask has the shape {sizes_text([*sizes, length])}"
+            check(index(0) + keys >= length, f"{what}; there are {keys} keys")
+            rest = [index(0) + size for size in (*sizes, plus(keys, -length))]
+            tail = broadcast(ex.number(mask, 0 if are_flags else -np.inf), rest)
+            mask = apply("Concat", mask, tail, axis=len(sizes))
+        (seen if are_flags else added).append(mask)
     if lengths is not None:
         seen += _within(viewed(lengths, plain_dims(q)[0], 1, 1, 1), queries, keys, behind, ahead)
     else:
@@ -195,7 +203,19 @@ def _attention(inputs: Inputs, attrs: Attrs) -> Any:
     result, *steps, shares = attend(q, k, v, scores, wide)
     rows = _seeing_rows(mask, queries, keys, before, behind, ahead) if lengths is None else None
     if rows is None or not rows.all():
-        some = _see_something(seen, added, triangles) if rows is None else ex.literal(rows)
+        if rows is not None:
+            some = ex.literal(rows)
+        else:
+            # Numbers above -inf: an imported module may be compiled by TVM alone, to which no
+            # maximum is less than the least finite number.
+            value, zero = (ex.literal(np.array(each, np.float32)) for each in (1, 0))
+            finite = [apply("Greater", each, ex.number(each, -np.inf)) for each in added]
+            for flags in (*seen, *finite):
+                value = apply("Where", flags, value, zero)
+            for triangle in triangles:
+                value = apply("Add", value, triangle)
+            most = apply("ReduceMax", value, ex.literal(np.array([-1])), keepdims=1)
+            some = apply("Greater", most, zero)
         result = apply("Where", some, result, ex.number(result, 0))
         shares = apply("Where", some, shares, ex.number(shares, 0))
     shown = [*steps, shares][attrs.get("qk_matmul_output_mode", 0)]
@@ -227,18 +247,6 @@ def _heads(inputs: Inputs, attrs: Attrs) -> Sequence[Expr]:
         )
     check_heads(*values)
     return values
-
-
-def _as_long_as(mask: Expr, keys: Size) -> Expr:
-    """A mask that also says that keys beyond its end are hidden; one of dynamic length has none."""
-    *sizes, length = plain_dims(mask)
-    if not isinstance(length, int) or length == keys:
-        return mask
-    misfit = f"attn_mask has the shape {sizes_text([*sizes, length])}; there are {keys} keys"
-    check(index(0) + keys >= length, misfit)
-    end = ex.number(mask, 0 if ex.dtype_of(mask) == "bool" else -np.inf)
-    tail = broadcast(end, [index(0) + size for size in (*sizes, plus(keys, -length))])
-    return apply("Concat", mask, tail, axis=len(sizes))
 
 
 def _within(lengths: Expr, queries: Size, keys: Size, behind: int, ahead: int) -> list[Expr]:
@@ -277,20 +285,6 @@ def _seeing_rows(
     if behind >= 0:
         seen = seen & ~np.tri(queries, keys, before - behind - 1, np.bool_)[:, : array.shape[-1]]
     return np.asarray(seen.any(-1, keepdims=True))
-
-
-def _see_something(seen: Sequence[Expr], added: Sequence[Expr], triangles: Sequence[Expr]) -> Expr:
-    """Whether a query sees a key, [..., queries or 1, 1].
-
-    In numbers above -inf: an imported module may be compiled by TVM alone, to which no maximum is
-    less than the least finite number.
-    """
-    value, zero = (ex.literal(np.array(each, np.float32)) for each in (1, 0))
-    for mask in [*seen, *(apply("Greater", mask, ex.number(mask, -np.inf)) for mask in added)]:
-        value = apply("Where", mask, value, zero)
-    for mask in triangles:
-        value = apply("Add", value, mask)
-    return apply("Greater", apply("ReduceMax", value, ex.literal(np.array([-1])), keepdims=1), zero)
 
 
 # FlexAttention, whose scores and shares bodies change (rewrites/loop.py), in two parts.

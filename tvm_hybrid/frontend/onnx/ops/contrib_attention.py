@@ -223,33 +223,28 @@ def _padding(mask: Expr, batch: Size, queries: Size, keys: Size, hidden: float) 
     if len(shape) == 1 and not (isinstance(batch, int) and isinstance(longest, int)):
         raise ValueError("a mask of one axis, and a number of sequences that is not known")
     if len(shape) == 1 and longest in (batch, 2 * batch, 3 * batch + 2):
-        seen = _within_lengths(mask, batch, keys)
+        # Where the keys of each sequence end, and begin if the mask says so too.
+        places = viewed(ex.cast(counted(keys), "int32"), 1, 1, 1, keys)
+        bounds = [mask] if longest == batch else _parts(mask, [batch, longest - batch], 0)
+        end, *begin = (ex.cast(each, "int32") for each in bounds)
+        seen = apply("Less", places, viewed(end, batch, 1, 1, 1))
+        if longest == 2 * batch:
+            early = apply("Less", places, viewed(begin[0], batch, 1, 1, 1))
+            seen = apply("And", seen, apply("Not", early))
     else:
         if fits(batch, 1, longest, longest) and not is_short:
-            bounds = vector_of(plus(keys, -queries), 0), vector_of(keys, keys)
-            mask = apply("Slice", mask, *bounds, ex.literal(np.array([2, 3])))
+            first, last = vector_of(plus(keys, -queries), 0), vector_of(keys, keys)
+            mask = apply("Slice", mask, first, last, ex.literal(np.array([2, 3])))
         elif not fits(batch, keys) and not fits(batch, queries, keys):
             forms = ", ".join(map(sizes_text, ((batch,), (batch, keys), (batch, queries, keys))))
+            forms = f"{forms}, (2 * batch,) nor (batch, 1, max, max)"
             raise ValueError(
-                f"the mask has the shape {sizes_text(shape)}, which fits neither {forms}, "
-                "(2 * batch,) nor (batch, 1, max, max)"
+                f"the mask has the shape {sizes_text(shape)}, which fits neither {forms}"
             )
         rows = 1 if len(shape) == 2 else queries
         valid = viewed(ex.cast(mask, "int32"), batch, 1, rows, keys)
         seen = apply("Greater", valid, ex.literal(np.array(0, np.int32)))
     return apply("Where", seen, *(ex.literal(np.array(each, np.float32)) for each in (0.0, hidden)))
-
-
-def _within_lengths(mask: Expr, batch: int, keys: Size) -> Expr:
-    """Where the keys of each sequence end, and begin if the mask says so too."""
-    places, (count,) = viewed(ex.cast(counted(keys), "int32"), 1, 1, 1, keys), plain_dims(mask)
-    bounds = [mask] if count == batch else _parts(mask, [batch, count - batch], 0)
-    end, *begin = (ex.cast(each, "int32") for each in bounds)
-    seen = apply("Less", places, viewed(end, batch, 1, 1, 1))
-    if count != 2 * batch:
-        return seen
-    early = apply("Less", places, viewed(begin[0], batch, 1, 1, 1))
-    return apply("And", seen, apply("Not", early))
 
 
 @operator("GroupQueryAttention", domain=CONTRIB_DOMAIN)
@@ -286,7 +281,22 @@ def _group_query_attention(inputs: Inputs, attrs: Attrs) -> Any:
         sink = ex.cast(sink, "float32")
     elif attrs.get("smooth_softmax", 0) > 0:
         sink = ex.literal(np.array([0.0], np.float32))
-    added, seen = _visible(inputs[10], cache, batch, length, attrs.get("local_window_size", -1))
+    window, seen = attrs.get("local_window_size", -1), list[Expr]()
+    added = [] if inputs[10] is None else [inputs[10]]
+    for each in added:
+        expect_shape("attention_bias", each, *plain_dims(each)[:2], length, cache.keys)
+    if isinstance(cache.before, int):
+        added += attention.keys_up_to(length, cache.keys, cache.before)
+        if window > 0:
+            added += attention.keys_from(length, cache.keys, cache.before - window + 1)
+    else:
+        rows = viewed(counted(length), 1, 1, length, 1)
+        keys = viewed(counted(cache.keys), 1, 1, 1, cache.keys)
+        position = apply("Add", viewed(cache.before, batch, 1, 1, 1), rows)
+        seen.append(apply("Not", apply("Less", position, keys)))
+        if window > 0:
+            first = apply("Add", position, ex.literal(np.array(1 - window)))
+            seen.append(apply("Not", apply("Less", keys, first)))
     scores = Scores(_scale(attrs), attrs.get("softcap", 0.0), added, seen, sink)
     return relax.Tuple([_attended(q, k, v, scores), present_key, present_value])
 
@@ -404,25 +414,3 @@ def _updated(new: Expr, before: Expr, past: Expr | None, rows: Size) -> Expr:
     places = [0, 1, *range(2, 2 + len(given))]
     named = {"primfunc_name_hint": "update_cache", "primfunc_attrs": {ROW_UPDATE: places}}
     return ex.emit_te(compute, new, before, *given, **named)
-
-
-def _visible(
-    bias: Expr | None, cache: _Cache, batch: Size, length: Size, window: int
-) -> tuple[list[Expr], list[Expr]]:
-    """What is added to the scores, and which keys are seen."""
-    added = [] if bias is None else [bias]
-    for each in added:
-        expect_shape("attention_bias", each, *plain_dims(each)[:2], length, cache.keys)
-    if isinstance(cache.before, int):
-        added += attention.keys_up_to(length, cache.keys, cache.before)
-        if window > 0:
-            added += attention.keys_from(length, cache.keys, cache.before - window + 1)
-        return added, []
-    rows = viewed(counted(length), 1, 1, length, 1)
-    keys = viewed(counted(cache.keys), 1, 1, 1, cache.keys)
-    position = apply("Add", viewed(cache.before, batch, 1, 1, 1), rows)
-    seen = [apply("Not", apply("Less", position, keys))]
-    if window > 0:
-        first = apply("Add", position, ex.literal(np.array(1 - window)))
-        seen.append(apply("Not", apply("Less", keys, first)))
-    return added, seen

@@ -19,8 +19,9 @@ from typing import Any
 import numpy as np
 from tvm import relax
 
-from ...expressions import OUTPUTS, Attrs, Expr, Inputs, cast, constant, literal, rank_of
+from ...expressions import OUTPUTS, Attrs, Expr, Inputs, cast, literal, rank_of
 from ..apply import apply
+from ..evaluate import computed
 from ..graph.graph import CONTRIB_DOMAIN
 from ..graph.requests import broadcast, expect_shape, sizes_text, viewed
 from ..graph.sizes import counted, dims_of, plain_dims
@@ -63,11 +64,7 @@ def _tokens(x: Expr) -> tuple[Any, Any]:
 
 def gathered(positions: Expr, caches: Sequence[Expr]) -> list[Expr]:
     """The rows of cosines and sines that belong to positions; constants of constants."""
-    places, arrays = constant(positions), [constant(cache) for cache in caches]
-    known = [array[places] for array in arrays if array is not None and places is not None]
-    if len(known) == len(caches):
-        return [literal(array) for array in known]
-    return [apply("Gather", cache, positions, axis=0) for cache in caches]
+    return [computed("Gather", cache, positions, axis=0) for cache in caches]
 
 
 def _rotated(x: Expr, rotation: Sequence[Expr], attrs: Attrs) -> Expr:
@@ -149,9 +146,9 @@ def refuse_attributes(attrs: Attrs, *names: str) -> None:
             raise ValueError(f"its attribute {name} is not supported")
 
 
-@operator("EmbedLayerNormalization", domain=CONTRIB_DOMAIN)
-def _embed_layer_norm(inputs: Inputs, attrs: Attrs) -> Any:
-    return _normalized_sum(inputs, attrs, inputs[8], lambda _place, rows: rows)
+operator("EmbedLayerNormalization", domain=CONTRIB_DOMAIN)(
+    lambda inputs, attrs: _normalized_sum(inputs, attrs, inputs[8], lambda _place, rows: rows)
+)
 
 
 @operator("QEmbedLayerNormalization", domain=CONTRIB_DOMAIN)
@@ -160,8 +157,8 @@ def _quantized_embed_layer_norm(inputs: Inputs, attrs: Attrs) -> Any:
 
     def dequantized(place: int, rows: Expr) -> Expr:
         # Scales are inputs 8 to 12, zero points 13 to 17, of inputs 2 to 6.
-        parameters = [inputs[place + behind] for behind in (6, 11)]
-        parameters = [None if each is None else viewed(each) for each in parameters]
+        given = (inputs[place + behind] for behind in (6, 11))
+        parameters = (None if each is None else viewed(each) for each in given)
         return apply("DequantizeLinear", rows, *parameters)
 
     return _normalized_sum(inputs, attrs, None, dequantized)
@@ -194,8 +191,7 @@ def _normalized_sum(
     affine = [real(place, inputs[place]) for place in (5, 6)]
     epsilon = attrs.get("epsilon", 1e-12)
     y = apply("LayerNormalization", total, *affine, axis=-1, epsilon=epsilon)
-    wants_count = any(attrs[OUTPUTS][1:2])
-    count = _count(inputs[7], dims_of(ids)[0], attrs) if wants_count else y
+    count = _count(inputs[7], dims_of(ids)[0], attrs) if any(attrs[OUTPUTS][1:2]) else y
     return relax.Tuple([y, count, total])
 
 

@@ -197,11 +197,8 @@ def _transformed(form: Form, signal: Expr, window: np.ndarray | None = None) -> 
 def _check_size(numbers: Size, dtype: str) -> None:
     """Refuses tables that are too large, or has the program refuse them."""
     size = numbers * np.dtype(dtype).itemsize
-    misfit = (
-        f"its tables would have {size} bytes; up to {MAX_TABLE_BYTES} are supported. Transform "
-        "fewer elements at once"
-    )
-    check(index(size) <= index(MAX_TABLE_BYTES), misfit)
+    misfit = f"its tables would have {size} bytes; up to {MAX_TABLE_BYTES} are supported"
+    check(index(size) <= index(MAX_TABLE_BYTES), f"{misfit}. Transform fewer elements at once")
 
 
 def _known_table(form: Form, read: int) -> np.ndarray:
@@ -373,13 +370,23 @@ def _factored_product(factors: Factors, signal: Expr, count: Size, dtype: str) -
     twiddles = roots(second, first, first * second, form.inverse)
     turned = []
     for turn, twiddle in ((1, twiddles.real), (1j, twiddles.imag)):
-        product = relax.op.matmul(signal, ex.literal(_opening_table(factors, turn).astype(dtype)))
+        # Sums over n1, times `turn`: [rows * parts, 2 * first].
+        table = turn * roots(rows, first, first, form.inverse)
+        both = np.stack([table, 1j * table][: form.parts], 1)
+        table = np.concatenate([both.real, both.imag], -1).reshape(-1, 2 * first)
+        product = relax.op.matmul(signal, ex.literal(table.astype(dtype)))
         turned.append(ex.normalize(product * ex.literal(np.tile(twiddle, 2).astype(dtype))))
     signal = _moved(turned[0] + turned[1], (count, second, 2, first), [0, 3, 2, 1])
     signal = ex.normalize(relax.op.reshape(signal, (count * first, 2 * second)))
-    closing = ex.literal(_closing_table(factors).astype(dtype))
     columns, parts = factors.columns, form.made_parts
-    signal = _moved(relax.op.matmul(signal, closing), (count, first, columns, parts), [0, 2, 1, 3])
+    # Sums over n2: [2 * second, columns * made_parts].
+    table = roots(second, columns, second, form.inverse)
+    if form.inverse:
+        table = table / (first * second)
+    both = np.stack([table, 1j * table])
+    closing = np.stack([both.real, both.imag][:parts], -1).reshape(2 * second, -1).astype(dtype)
+    product = relax.op.matmul(signal, ex.literal(closing))
+    signal = _moved(product, (count, first, columns, parts), [0, 2, 1, 3])
     signal = ex.normalize(relax.op.reshape(signal, (count, columns * first, parts)))
     if columns * first == form.made:
         return signal
@@ -395,21 +402,3 @@ def roots(rows: int, columns: int, length: int, inverse: bool) -> np.ndarray:
     """Root of unity to the power of row * column, complex numbers of float64 [rows, columns]."""
     root = np.exp((2j if inverse else -2j) * math.pi * np.arange(length) / length)
     return root[np.outer(np.arange(rows), np.arange(columns)) % length]
-
-
-def _opening_table(factors: Factors, turn: complex) -> np.ndarray:
-    """Sums over n1, times `turn`: [rows * parts, 2 * first]."""
-    table = turn * roots(factors.rows, factors.first, factors.first, factors.form.inverse)
-    both = np.stack([table, 1j * table][: factors.form.parts], 1)
-    return np.concatenate([both.real, both.imag], -1).reshape(-1, 2 * factors.first)
-
-
-def _closing_table(factors: Factors) -> np.ndarray:
-    """Sums over n2: [2 * second, columns * made_parts]."""
-    form = factors.form
-    table = roots(factors.second, factors.columns, factors.second, form.inverse)
-    if form.inverse:
-        table = table / (factors.first * factors.second)
-    both = np.stack([table, 1j * table])
-    parts = np.stack([both.real, both.imag][: form.made_parts], -1)
-    return parts.reshape(2 * factors.second, -1)

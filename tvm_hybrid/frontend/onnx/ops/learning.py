@@ -41,43 +41,37 @@ class _Step:
 
     def later(self, then: Expr, otherwise: Expr) -> Expr:
         """One value after the first step, another one in it."""
-        return op.where(op.greater(self.count, ex.number(self.x, 0)), then, otherwise)
+        return op.where(self.count > ex.number(self.x, 0), then, otherwise)
 
     def gradient(self, g: Expr) -> Expr:
         """With that of the regularisation."""
-        return ex.emit(op.add(op.multiply(self.number("norm_coefficient"), self.x), g))
+        return ex.emit(self.number("norm_coefficient") * self.x + g)
 
     def mixed(self, old: Expr, new: Expr, share: float) -> Expr:
         """A running mean."""
-        kept = op.multiply(ex.number(self.x, share), old)
-        return ex.emit(op.add(kept, op.multiply(ex.number(self.x, 1 - share), new)))
+        return ex.emit(ex.number(self.x, share) * old + ex.number(self.x, 1 - share) * new)
 
 
 def _adagrad(step: _Step, g: Expr, h: Expr) -> list[Expr]:
-    decay = op.multiply(step.count, step.number("decay_factor"))
-    rate = op.divide(step.rate, op.add(ex.number(step.x, 1), decay))
+    rate = step.rate / (ex.number(step.x, 1) + step.count * step.number("decay_factor"))
     gradient = step.gradient(g)
-    squares = ex.emit(op.add(h, op.multiply(gradient, gradient)))
-    size = op.add(op.sqrt(squares), step.number("epsilon", 1e-6))
-    change = op.divide(op.multiply(rate, gradient), size)
-    return [op.subtract(step.x, change), squares]
+    squares = ex.emit(h + gradient * gradient)
+    size = op.sqrt(squares) + step.number("epsilon", 1e-6)
+    return [step.x - rate * gradient / size, squares]
 
 
 def _adam(step: _Step, g: Expr, v: Expr, h: Expr) -> list[Expr]:
     alpha, beta = step.attrs.get("alpha", 0.9), step.attrs.get("beta", 0.999)
     gradient = step.gradient(g)
-    mean = step.mixed(v, gradient, alpha)
-    squares = step.mixed(h, op.multiply(gradient, gradient), beta)
-    size = op.add(op.sqrt(squares), step.number("epsilon", 1e-6))
+    mean, squares = step.mixed(v, gradient, alpha), step.mixed(h, gradient * gradient, beta)
+    size = op.sqrt(squares) + step.number("epsilon", 1e-6)
     first, second = (
-        op.subtract(ex.number(step.x, 1), apply("Pow", ex.number(step.x, share), step.count))
+        ex.number(step.x, 1) - apply("Pow", ex.number(step.x, share), step.count)
         for share in (alpha, beta)
     )
-    corrected = op.divide(op.multiply(step.rate, op.sqrt(second)), first)
-    rate = step.later(corrected, step.rate)
-    moved = op.subtract(step.x, op.multiply(rate, op.divide(mean, size)))
+    rate = step.later(step.rate * op.sqrt(second) / first, step.rate)
     shrunk = ex.number(step.x, 1 - step.attrs.get("norm_coefficient_post", 0.0))
-    return [op.multiply(shrunk, moved), mean, squares]
+    return [shrunk * (step.x - rate * (mean / size)), mean, squares]
 
 
 def _momentum(step: _Step, g: Expr, v: Expr) -> list[Expr]:
@@ -87,9 +81,9 @@ def _momentum(step: _Step, g: Expr, v: Expr) -> list[Expr]:
     gradient = step.gradient(g)
     share = step.later(step.number("beta"), ex.number(step.x, 1))
     alpha = step.number("alpha")
-    mean = ex.emit(op.add(op.multiply(alpha, v), op.multiply(share, gradient)))
-    change = op.add(gradient, op.multiply(alpha, mean)) if mode == "nesterov" else mean
-    return [op.subtract(step.x, op.multiply(step.rate, change)), mean]
+    mean = ex.emit(alpha * v + share * gradient)
+    change = gradient + alpha * mean if mode == "nesterov" else mean
+    return [step.x - step.rate * change, mean]
 
 
 def _stepping(function: Callable[..., list[Expr]], roles: int) -> Converter:
@@ -121,31 +115,27 @@ def _array_feature_extractor(inputs: Inputs, attrs: Attrs) -> Any:
     x, places = inputs
     shape, count = ex.known_dims(x), int(np.prod(ex.known_dims(places)))
     if len(shape) == 1:
-        x = ex.normalize(op.reshape(x, (1, *shape)))
-    flat = ex.normalize(op.reshape(places, (count,)))
-    return apply("Gather", x, flat, axis=max(1, len(shape) - 1))
+        x = op.reshape(x, (1, *shape))
+    return apply("Gather", x, op.reshape(places, (count,)), axis=max(1, len(shape) - 1))
 
 
 @operator("Binarizer", domain=FEATURES_DOMAIN)
 def _binarizer(inputs: Inputs, attrs: Attrs) -> Any:
     x = inputs[0]
-    larger = op.greater(x, ex.number(x, attrs.get("threshold", 0.0)))
-    return op.astype(larger, ex.dtype_of(x))
+    return op.astype(x > ex.number(x, attrs.get("threshold", 0.0)), ex.dtype_of(x))
 
 
 @operator("Scaler", domain=FEATURES_DOMAIN, static=True)
 def _scaler(inputs: Inputs, attrs: Attrs) -> Any:
     """Numbers of the last axis' elements, or one for all."""
     width = ex.known_dims(inputs[0])[-1]
-    offset, scale = (
-        np.array(attrs.get(name, [default]), np.float32)
-        for name, default in (("offset", 0.0), ("scale", 1.0))
-    )
-    for name, numbers in (("offset", offset), ("scale", scale)):
+    found = {}
+    for name, default in (("offset", 0.0), ("scale", 1.0)):
+        numbers = found[name] = np.array(attrs.get(name, [default]), np.float32)
         if numbers.size not in (1, width):
             raise ValueError(f"{name} has {numbers.size} elements for {width} features")
-    moved = op.subtract(ex.cast(inputs[0], "float32"), ex.literal(offset))
-    return apply("Mul", ex.normalize(moved), ex.literal(scale))
+    moved = ex.cast(inputs[0], "float32") - ex.literal(found["offset"])
+    return apply("Mul", moved, ex.literal(found["scale"]))
 
 
 @operator("LabelEncoder", domain=FEATURES_DOMAIN, static=True)
@@ -206,14 +196,10 @@ class _Trees:
         self.roots = whole("tree_roots")
         self.count, leaves = len(modes), len(self.weights)
         feature, own = whole("nodes_featureids"), np.arange(self.count, self.count + leaves)
-        self.branches = [
-            np.append(
-                np.where(whole(f"nodes_{side}leafs") == 1, self.count, 0)
-                + whole(f"nodes_{side}nodeids"),
-                own,
-            )
-            for side in ("true", "false")
-        ]
+        self.branches = []
+        for side in ("true", "false"):
+            first = np.where(whole(f"nodes_{side}leafs") == 1, self.count, 0)
+            self.branches.append(np.append(first + whole(f"nodes_{side}nodeids"), own))
         targets = attrs.get("n_targets", 1)
         for name, table, end in (
             ("nodes_featureids", feature, features),
@@ -229,7 +215,13 @@ class _Trees:
         self.feature, self.tracks = (np.pad(table, (0, leaves)) for table in (feature, tracks == 1))
         self.splits, self.modes = (np.pad(table, (0, leaves)) for table in (splits, modes))
         self.members = self._members(attrs)
-        self.depth = self._depth()
+        self.depth = 0  # how many steps lead from every root to a leaf
+        places = self.roots[self.roots < self.count]
+        while places.size:
+            if self.depth == self.count:
+                raise ValueError("the nodes of a tree form a cycle")
+            places = np.unique(np.concatenate([branch[places] for branch in self.branches]))
+            places, self.depth = places[places < self.count], self.depth + 1
 
     def _members(self, attrs: Attrs) -> np.ndarray:
         """The values that each node tests, NaN (which equals nothing) behind them."""
@@ -247,16 +239,6 @@ class _Trees:
         for place, members in zip(places, sets, strict=False):
             table[place, : len(members)] = members
         return table
-
-    def _depth(self) -> int:
-        """How many steps lead from every root to a leaf."""
-        places = np.unique(self.roots)
-        for depth in range(self.count + 1):
-            places = places[places < self.count]
-            if not places.size:
-                return depth
-            places = np.unique(np.concatenate([branch[places] for branch in self.branches]))
-        raise ValueError("the nodes of a tree form a cycle")
 
 
 Places = np.ndarray | Any  # constant at the roots
@@ -276,9 +258,8 @@ def _tree_ensemble(inputs: Inputs, attrs: Attrs) -> Any:
     transform = attrs.get("post_transform", _NONE)
     aggregate = attrs.get("aggregate_function", _SUM)
     if transform not in (_NONE, _SOFTMAX, _LOGISTIC) or aggregate not in range(4):
-        raise ValueError(
-            f"post_transform={transform} with aggregate_function={aggregate} is not supported"
-        )
+        form = f"post_transform={transform} with aggregate_function={aggregate}"
+        raise ValueError(f"{form} is not supported")
     rows, features = ex.known_dims(x)
     trees, targets = _Trees(attrs, features), attrs.get("n_targets", 1)
     place: Places = np.broadcast_to(trees.roots, (rows, len(trees.roots))).copy()
@@ -287,14 +268,21 @@ def _tree_ensemble(inputs: Inputs, attrs: Attrs) -> Any:
     if isinstance(place, np.ndarray):
         leaf: Places = place - trees.count
     else:
-        leaf = ex.normalize(op.subtract(place, ex.literal(np.array(trees.count, np.int64))))
+        leaf = ex.normalize(place - ex.literal(np.array(trees.count, np.int64)))
     wide, shape = "float64" if own == "float64" else "float32", (rows, len(trees.roots), 1)
     weight = op.reshape(_at(trees.weights.astype(wide), leaf), shape)
     target = op.reshape(_at(trees.targets, leaf), shape)
     hits = ex.emit(op.equal(target, ex.literal(np.arange(targets))))
-    total = _aggregate(hits, ex.emit(weight), aggregate, wide)
+    weight, zero = ex.emit(weight), ex.literal(np.array(0, wide))
+    if aggregate in (_SUM, _AVERAGE):
+        total = op.sum(op.where(hits, weight, zero), [1], True)
+    else:
+        reduce, none = (op.min, np.inf) if aggregate == _MIN else (op.max, -np.inf)
+        best = reduce(op.where(hits, weight, ex.literal(np.array(none, wide))), [1], True)
+        some = op.astype(op.max(op.astype(hits, "int32"), [1], True), "bool")
+        total = op.where(some, best, zero)  # 0 where no tree has a weight
     if aggregate == _AVERAGE:
-        total = op.divide(total, ex.literal(np.array(len(trees.roots), wide)))
+        total = total / ex.literal(np.array(len(trees.roots), wide))
     y = op.reshape(total, (rows, targets))
     if transform != _NONE:
         y = op.nn.softmax(y, 1) if transform == _SOFTMAX else op.sigmoid(y)
@@ -334,14 +322,3 @@ def _compared(trees: _Trees, mode: int, value: Expr, place: Places) -> Expr:
     same = op.equal(op.reshape(value, (*shape, 1)), _at(trees.members, place))
     found = op.max(op.astype(same, "int32"), [2], True)
     return op.astype(op.reshape(found, shape), "bool")
-
-
-def _aggregate(hits: Expr, weight: Expr, function: int, dtype: str) -> Expr:
-    """Over the trees, of each target; 0 where no tree has a weight."""
-    zero = ex.literal(np.array(0, dtype))
-    if function in (_SUM, _AVERAGE):
-        return op.sum(op.where(hits, weight, zero), [1], True)
-    reduce, none = (op.min, np.inf) if function == _MIN else (op.max, -np.inf)
-    best = reduce(op.where(hits, weight, ex.literal(np.array(none, dtype))), [1], True)
-    some = op.max(op.astype(hits, "int32"), [1], True)
-    return op.where(op.astype(some, "bool"), best, zero)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
@@ -43,40 +44,26 @@ def _det(inputs: Inputs, attrs: Attrs) -> Any:
     def compute(matrices: te.Tensor) -> list[te.Tensor]:
         # The kernel's own names of sizes that are open.
         count, rows, _ = plain(matrices.shape)
-        return te.extern(
-            # Elimination changes a copy, which has one more row: for what is being exchanged.
-            [(count,), (count, rows + 1, rows)],
-            [matrices],
-            lambda ins, outs: _eliminate(ins[0], outs[0], outs[1], count, rows),
-            dtype=[wide, wide],
-            name="det",
-        )
+        # Elimination changes a copy, which has one more row: for what is being exchanged.
+        shapes = [(count,), (count, rows + 1, rows)]
+        return te.extern(shapes, [matrices], _eliminate, dtype=[wide, wide], name="det")
 
     pair = emit_te(compute, flat, primfunc_name_hint="det")
-    found = normalize(relax.TupleGetItem(pair, 0))
-    return cast(normalize(relax.op.reshape(found, tuple(batch))), dtype)
+    return cast(relax.op.reshape(relax.TupleGetItem(pair, 0), tuple(batch)), dtype)
 
 
-def _eliminate(
-    source: Expr, out: Expr, work: Expr, count: int | Expr, size: int | Expr
-) -> tirx.Stmt:
+def _eliminate(ins: Sequence[Expr], outs: Sequence[Expr]) -> tirx.Stmt:
     """The determinants; matrices of few rows have code of their own, and need no memory."""
-
-    def emit(sizes: Sequence[int]) -> None:
-        if not sizes:
-            _matrices(source, out, work, count, size)
-            return
-        with I.If(tirx.EQ(size, index(sizes[0]))):
+    (source,), (out, work) = ins, outs
+    count, size, _ = plain(source.shape)
+    is_known = isinstance(size, int)
+    with IRBuilder() as builder, opaque_block("det"), ExitStack() as others:
+        for few in () if is_known else WRITTEN:
+            others.enter_context(I.If(tirx.EQ(size, index(few))))
             with I.Then():
-                _matrices(source, out, None, count, sizes[0])
-            with I.Else():
-                emit(sizes[1:])
-
-    with IRBuilder() as builder, opaque_block("det"):
-        if isinstance(size, int):
-            _matrices(source, out, None if size in WRITTEN else work, count, size)
-        else:
-            emit(WRITTEN)
+                _matrices(source, out, None, count, few)
+            others.enter_context(I.Else())
+        _matrices(source, out, None if is_known and size in WRITTEN else work, count, size)
     return builder.get()
 
 
@@ -123,10 +110,9 @@ def _matrices(
 
 @operator("EyeLike")
 def _eye_like(inputs: Inputs, attrs: Attrs) -> Any:
-    dtype = dtype_of(inputs[0])
+    (rows, columns), dtype = dims_of(inputs[0]), dtype_of(inputs[0])
     if "dtype" in attrs:
         dtype = str(helper.tensor_dtype_to_np_dtype(attrs["dtype"]))
-    rows, columns = dims_of(inputs[0])
     return relax.op.eye(rows, columns, attrs.get("k", 0), dtype)
 
 

@@ -259,12 +259,28 @@ def _local_response(inputs: Inputs, attrs: Attrs) -> Any:
     shape, rank = ex.static_dims(x), ex.rank_of(x)
     sliced = shape is not None and rank >= 2 and ex.dtype_of(x) == "float32"
     if sliced:
-        total, count = _sum_of_slices(squares, size), size
+        batch, channels, *extents = ex.known_dims(squares)
+        around = (np.zeros((batch, n, *extents), np.float32) for n in ((size - 1) // 2, size // 2))
+        first, last = ([ex.literal(edge)] if edge.size else [] for edge in around)
+        parts = [*first, squares, *last]
+        padded = ex.normalize(relax.op.concat(parts, 1)) if len(parts) > 1 else squares
+        slices = (
+            relax.op.strided_slice(padded, [1], [place], [place + channels])
+            for place in range(size)
+        )
+        total = apply("Sum", *slices)
     elif size % 2 == 0:
         raise ValueError(f"size={size} is even, which is for float32 alone; use an odd one")
+    elif rank not in (3, 4):
+        raise ValueError(f"LRN of {rank} dimensions, where 3 and 4 are supported")
     else:
-        total, count = _mean_over_channels(squares, size), 1
-    scaled = total * ex.number(x, attrs.get("alpha", 1e-4) / count)
+        pool = relax.op.nn.avg_pool2d if rank == 3 else relax.op.nn.avg_pool3d
+        pad, ones = [size // 2, *([0] * (rank - 2))], [1] * (rank - 2)
+        window = (size, *ones), (1, *ones), [*pad, *pad]
+        layout, images = "NCHW" if rank == 3 else "NCDHW", relax.op.expand_dims(squares, axis=1)
+        mean = pool(images, *window, layout=layout, count_include_pad=True)
+        total = relax.op.squeeze(mean, axis=1)
+    scaled = total * ex.number(x, attrs.get("alpha", 1e-4) / (size if sliced else 1))
     spread = ex.normalize(scaled + ex.number(x, attrs.get("bias", 1.0)))
     if not sliced:
         return x / spread ** ex.number(x, beta)
@@ -272,32 +288,6 @@ def _local_response(inputs: Inputs, attrs: Attrs) -> Any:
         root = ex.normalize(relax.op.sqrt(spread))
         return x / (root * relax.op.sqrt(root))
     return x * relax.op.exp(relax.op.log(spread) * ex.number(x, -beta))
-
-
-def _sum_of_slices(squares: Expr, size: int) -> Expr:
-    """Sums of so many channels, with zero channels before and after."""
-    batch, channels, *extents = ex.known_dims(squares)
-    around = (np.zeros((batch, n, *extents), np.float32) for n in ((size - 1) // 2, size // 2))
-    first, last = ([ex.literal(edge)] if edge.size else [] for edge in around)
-    parts = [*first, squares, *last]
-    padded = ex.normalize(relax.op.concat(parts, 1)) if len(parts) > 1 else squares
-    slices = [
-        ex.normalize(relax.op.strided_slice(padded, [1], [place], [place + channels]))
-        for place in range(size)
-    ]
-    return apply("Sum", *slices)
-
-
-def _mean_over_channels(squares: Expr, size: int) -> Expr:
-    rank = ex.rank_of(squares)
-    if rank not in (3, 4):
-        raise ValueError(f"LRN of {rank} dimensions, where 3 and 4 are supported")
-    pool = relax.op.nn.avg_pool2d if rank == 3 else relax.op.nn.avg_pool3d
-    pad, ones = [size // 2, *([0] * (rank - 2))], [1] * (rank - 2)
-    window = {"pool_size": (size, *ones), "strides": (1, *ones), "padding": [*pad, *pad]}
-    form = {"layout": "NCHW" if rank == 3 else "NCDHW", "count_include_pad": True}
-    mean = pool(relax.op.expand_dims(squares, axis=1), **window, **form)
-    return ex.normalize(relax.op.squeeze(mean, axis=1))
 
 
 @operator("LpNormalization")

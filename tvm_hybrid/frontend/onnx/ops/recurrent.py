@@ -25,17 +25,8 @@ import numpy as np
 from tvm import relax
 
 from relay_passes.ir.graph import known_tensor, relax_shape
-from tir_schedules.core.region import Region
 from tir_schedules.core.size import SymbolicSize
-from tir_schedules.recurrent.problem import (
-    DIRECTIONS,
-    GATES,
-    OPTIONAL,
-    RECURRENT,
-    STATES,
-    RecurrentProblem,
-    region_of,
-)
+from tir_schedules.recurrent import problem
 from tir_schedules.recurrent.recurrent import plain_function
 
 from ... import expressions as ex
@@ -92,18 +83,23 @@ def _layer(cell: str, weights_of: Callable[[Inputs], Weights]) -> Converter:
                 for place, each in enumerate(inputs)
             )
         direction, sides = attrs.get("direction", "forward"), ex.known_dims(inputs[_R])[0]
-        if direction not in DIRECTIONS or sides != (2 if direction == DIRECTIONS[2] else 1):
+        wanted = dict(zip(problem.DIRECTIONS, (1, 1, 2), strict=True))
+        if sides != wanted.get(direction):
             raise ValueError(f"direction {direction!r} with weights of {sides}")
-        functions = _activations(attrs, _FUNCTIONS[cell], sides)
-        count = len(_FUNCTIONS[cell])
-        own = [functions[count * side : count * (side + 1)] for side in range(sides)]
+        every, count = _activations(attrs, _FUNCTIONS[cell], sides), len(_FUNCTIONS[cell])
+        own = [every[count * side : count * (side + 1)] for side in range(sides)]
         if own[0] == own[-1]:
-            results = _steps(cell, weights_of, inputs, attrs, direction, own[0])
+            attrs = {**attrs, "direction": direction}
+            results = _steps(cell, weights_of(inputs), inputs, attrs, own[0])
         else:
-            made = (
-                _steps(cell, weights_of, _side(inputs, side), attrs, DIRECTIONS[side], own[side])
-                for side in range(2)
-            )
+            made = []
+            for side, functions in enumerate(own):
+                halves = Inputs(
+                    each if each is None or place in _SHARED else ex.sliced(each, 0, side, side + 1)
+                    for place, each in enumerate(inputs)
+                )
+                attrs = {**attrs, "direction": problem.DIRECTIONS[side]}
+                made.append(_steps(cell, weights_of(halves), halves, attrs, functions))
             pairs = enumerate(zip(*made, strict=True))
             results = [apply("Concat", *pair, axis=0 if place else 1) for place, pair in pairs]
         if attrs.get("layout"):
@@ -113,14 +109,6 @@ def _layer(cell: str, weights_of: Callable[[Inputs], Weights]) -> Converter:
         return relax.Tuple([ex.cast(each, ex.dtype_of(inputs[_X])) for each in results])
 
     return converted
-
-
-def _side(inputs: Inputs, side: int) -> Inputs:
-    """The inputs of one direction."""
-    return Inputs(
-        each if each is None or place in _SHARED else ex.sliced(each, 0, side, side + 1)
-        for place, each in enumerate(inputs)
-    )
 
 
 def _activations(attrs: Attrs, defaults: Sequence[str], directions: int) -> list[str]:
@@ -137,10 +125,8 @@ def _activations(attrs: Attrs, defaults: Sequence[str], directions: int) -> list
     if unknown:
         raise ValueError(f"activations {unknown} are unknown; there are {sorted(_DEFAULTS)}")
     if len(names) != len(defaults) * directions:
-        raise ValueError(
-            f"{len(names)} activations for {directions} directions, each of which has "
-            f"{len(defaults)}"
-        )
+        each = f"each of which has {len(defaults)}"
+        raise ValueError(f"{len(names)} activations for {directions} directions, {each}")
     given = [iter(attrs.get(f"activation_{key}", ())) for key in ("alpha", "beta")]
     found = []
     for name in (_NAMES[name.lower()] for name in names):
@@ -148,9 +134,8 @@ def _activations(attrs: Attrs, defaults: Sequence[str], directions: int) -> list
         numbers = [next(numbers, default) for numbers, default in pairs]
         known = [repr(float(each)) for each in numbers if each is not None]
         if len(known) < len(numbers):
-            raise ValueError(
-                f"{name} has no defaults; activation_alpha and activation_beta must say more"
-            )
+            more = "activation_alpha and activation_beta must say more"
+            raise ValueError(f"{name} has no defaults; {more}")
         found.append(":".join([name, *known]))
     return found
 
@@ -210,26 +195,20 @@ def _of_columns(inputs: Inputs, weight: int, place: int) -> Expr | None:
     if found == wanted:
         return value
     if found != dims[:1]:
-        raise ValueError(
-            f"a scale or zero point of the shape {found} for a weight of the shape {dims}; there "
-            "is one for each direction, or for each of its columns"
-        )
+        rule = "there is one for each direction, or for each of its columns"
+        what = f"a scale or zero point of the shape {found} for a weight of the shape {dims}"
+        raise ValueError(f"{what}; {rule}")
     return computed("Expand", ex.reshaped(value, (dims[0], 1)), ex.literal(np.array(wanted)))
 
 
 def _steps(
-    cell: str,
-    weights_of: Callable[[Inputs], Weights],
-    inputs: Inputs,
-    attrs: Attrs,
-    direction: str,
-    activations: Sequence[str],
+    cell: str, weights: Weights, inputs: Inputs, attrs: Attrs, activations: Sequence[str]
 ) -> list[Expr]:
     """All steps of a layer, and the final states if anybody wants them."""
     x, lengths = inputs[_X], inputs[_LENGTHS]
     wide = "float64" if ex.dtype_of(x) == "float64" else "float32"
-    product, weights = weights_of(inputs)
-    directions, _, hidden = ex.known_dims(weights["weight"])
+    product, of_states = weights
+    directions, _, hidden = ex.known_dims(of_states["weight"])
     steps, batch, _ = dims_of(x)
     states = len(attrs[OUTPUTS]) - 1
     if not hidden:
@@ -240,10 +219,8 @@ def _steps(
     if cell == "lstm":
         given |= {"memory": inputs[_MEMORY], "peepholes": inputs[_PEEPHOLES]}
     given = {name: ex.cast(each, wide) for name, each in given.items() if each is not None}
-    known = None if lengths is None else ex.constant(lengths)
-    if lengths is not None and (
-        known is None or not all(same_size(index(int(each)), steps) for each in known)
-    ):
+    known: Any = [] if lengths is None else ex.constant(lengths)
+    if known is None or not all(same_size(index(int(each)), steps) for each in known):
         given["lengths"] = ex.cast(lengths, "int32")
     bias = inputs[_B]
     if bias is not None:
@@ -253,9 +230,9 @@ def _steps(
         x,
         lambda rows: ex.cast(product(rows), wide),
         bias,
-        given | weights,
+        given | of_states,
         cell="gru_linear" if attrs.get("linear_before_reset") else cell,
-        direction=direction,
+        direction=attrs["direction"],
         activations=tuple(activations),
         clip=attrs.get("clip", 0.0),
         coupled=bool(attrs.get("input_forget", 0)),
@@ -298,7 +275,7 @@ def recurrent_layer(
     """
     steps, batch, size = dims_of(x)
     directions, _, hidden = ex.known_dims(given["weight"])
-    width = GATES[cell] * hidden
+    width = problem.GATES[cell] * hidden
     part = product(ex.normalize(relax.op.reshape(x, [steps * batch, size])))
     if biases is not None:
         own, recurrent = biases
@@ -310,68 +287,35 @@ def recurrent_layer(
             total = computed("Add", own, recurrent)
         part = apply("Add", part, ex.reshaped(total, (directions * width,)))
     part = ex.normalize(relax.op.reshape(part, [steps, batch, directions * width]))
-    names = tuple(name for name in OPTIONAL if name in given)
-    inputs = _of_one_batch([part, given["weight"], *(given[name] for name in names)], names)
+    names = tuple(name for name in problem.OPTIONAL if name in given)
+    inputs = [part, given["weight"]]
+    for name in names:  # of as many sequences as the input has
+        value, axis = given[name], {"hidden": 1, "memory": 1, "lengths": 0}.get(name)
+        shape = dims_of(value)
+        if axis is not None and not same_size(shape[axis], batch):
+            check_equal(shape[axis], batch)
+            shape[axis] = batch
+            value = ex.normalize(relax.op.reshape(value, shape))
+        inputs.append(value)
     tensor, weight = map(known_tensor, inputs[:2])
-    region = region_of(
-        RecurrentProblem(
-            cell=cell,
-            direction=direction,
-            steps=tensor.shape[0],
-            batch=tensor.shape[1],
-            hidden=hidden,
-            activations=activations,
-            clip=clip,
-            coupled=coupled,
-            finals=finals,
-            given=names,
-            weight_dtype=weight.dtype,
-        )
-    )
-    _check_shapes(inputs, region)
-    function = ex.current_builder().add_func(plain_function(region), RECURRENT)
-    shape = relax_shape(region.output.shape, *inputs)
-    ty = relax.TensorType(shape, region.output.dtype)
+    sizes, functions = (*tensor.shape[:2], hidden), (activations, clip, coupled)
+    form: tuple[Any, ...] = (cell, direction, *sizes, *functions, finals, names, weight.dtype)
+    region = problem.region_of(problem.RecurrentProblem(*form))
+    for value, wanted in zip(inputs, region.inputs, strict=True):
+        found = known_tensor(value).shape  # a kernel would read beyond an input
+        pairs = zip(found, wanted.shape, strict=False)
+        known = [pair for pair in pairs if not any(isinstance(n, SymbolicSize) for n in pair)]
+        if len(found) != len(wanted.shape) or any(one != other for one, other in known):
+            raise ValueError(f"an input of shape {found}, not {wanted.shape}")
+    function = ex.current_builder().add_func(plain_function(region), problem.RECURRENT)
+    result = relax_shape(region.output.shape, *inputs)
+    ty = relax.TensorType(result, region.output.dtype)
     made = ex.normalize(relax.op.call_tir(function, inputs, out_ty=ty))
     if not finals:
         return [made]
-    ends = [index(0), steps, *(steps + number for number in range(1, STATES[cell] + 1))]
-    return [
-        _along_steps(made, first, last, shape[1:], last is not steps)
+    ends = [index(0), steps, *(steps + number for number in range(1, problem.STATES[cell] + 1))]
+    y, *states = (
+        ex.normalize(relax.op.strided_slice(made, [0], [first], [last], assume_inbound=True))
         for first, last in itertools.pairwise(ends)
-    ]
-
-
-def _check_shapes(inputs: Sequence[Any], region: Region) -> None:
-    """Refuses known sizes that do not fit each other: a kernel would read beyond an input."""
-    for value, wanted in zip(inputs, region.inputs, strict=True):
-        shape = known_tensor(value).shape
-        known = (
-            (one, other)
-            for one, other in zip(shape, wanted.shape, strict=False)
-            if not isinstance(one, SymbolicSize) and not isinstance(other, SymbolicSize)
-        )
-        if len(shape) != len(wanted.shape) or any(one != other for one, other in known):
-            raise ValueError(f"an input of shape {shape}, not {wanted.shape}")
-
-
-def _of_one_batch(inputs: Sequence[Any], given: Sequence[str]) -> list[Any]:
-    """The inputs, states and lengths with as many sequences as the input parts have."""
-    batch = dims_of(inputs[0])[1]
-    found = list(inputs)
-    for number, name in enumerate(given, 2):
-        axis = {"hidden": 1, "memory": 1, "lengths": 0}.get(name)
-        if axis is None:
-            continue
-        shape = dims_of(found[number])
-        if not same_size(shape[axis], batch):
-            check_equal(shape[axis], batch)
-            shape[axis] = batch
-            found[number] = ex.normalize(relax.op.reshape(found[number], shape))
-    return found
-
-
-def _along_steps(made: Any, first: Any, last: Any, shape: Sequence[Any], drop: bool) -> Any:
-    """Some rows of what was made; the only one without its axis."""
-    rows = ex.normalize(relax.op.strided_slice(made, [0], [first], [last], assume_inbound=True))
-    return ex.normalize(relax.op.reshape(rows, shape)) if drop else rows
+    )
+    return [y, *(ex.normalize(relax.op.reshape(each, result[1:])) for each in states)]

@@ -28,9 +28,7 @@ def _shape(inputs: Inputs, attrs: Attrs) -> Any:
     return relax.op.shape_to_tensor(relax.ShapeExpr(sizes))
 
 
-@operator("Size")
-def _size(inputs: Inputs, attrs: Attrs) -> Any:
-    return scalar_of(product(dims_of(inputs[0])))
+operator("Size")(lambda inputs, attrs: scalar_of(product(dims_of(inputs[0]))))
 
 
 @operator("Reshape")
