@@ -144,7 +144,7 @@ def bench(
     known = list(options.values or {})
     ours_feeds = {name: feed for name, feed in feeds.items() if name not in known}
     sessions = {OURS: session}
-    sessions |= {variant_name(level): each for level, each in (variants or {}).items()}
+    sessions |= {f"{OURS} ({level})": each for level, each in (variants or {}).items()}
 
     def prepare(name: str) -> Any:
         if name in sessions:
@@ -170,6 +170,7 @@ def bench(
         timing = Timing.of(times[name])
         computed = options.precision if name.startswith(OURS) else "auto"
         verdict = judge.verdict(contestants[name].outputs, name in SATURATING, computed)
+        explained = sessions[name].explain() if variants and name in sessions else ()
         rows.append(
             BenchRow(
                 name=name,
@@ -180,7 +181,7 @@ def bench(
                 agrees=not verdict.complaint,
                 max_rel=verdict.max_rel,
                 note=verdict.complaint,
-                kernels=_kernels(sessions[name]) if variants and name in sessions else (),
+                kernels=tuple(each.op for each in explained if each.function),
             )
         )
     return BenchReport(
@@ -205,16 +206,6 @@ def _prepared(
         else:
             stack.callback(found[name].close)
     return found, failures
-
-
-def variant_name(level: str) -> str:
-    """What a row is called in which we take part with a lower level of fusion."""
-    return f"{OURS} ({level})"
-
-
-def _kernels(session: InferenceSession) -> tuple[str, ...]:
-    """What each kernel that a run calls computes."""
-    return tuple(decision.op for decision in session.explain() if decision.function)
 
 
 # Throughput of one model: several callers at once, by streams, beside ONNX Runtime and OpenVINO.

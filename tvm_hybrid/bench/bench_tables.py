@@ -98,58 +98,47 @@ class BenchTable:
 def bench_table(reports: Sequence[BenchReport], title: str = "") -> BenchTable:
     """Latencies, speeds and ratios of one or more models; ratios are others' time over ours."""
     counted = any(row.kernels for report in reports for row in report.rows)
+
+    def cells(row: BenchRow) -> _Cells:
+        kernels = [("kernels", str(len(row.kernels)) if row.kernels else "-")] if counted else []
+        return [
+            *kernels,
+            *_times(row.timing),
+            ("requests/s", _rate(row.requests_per_second)),
+            ("GFLOP/s", f"{row.gflops:.1f}" if row.gflops is not None else "-"),
+            ("ratio", _ratio(row.ratio)),
+        ]
+
     blocks = [
-        (report.model, [(row.name, _bench_cells(row, counted), row) for row in report.rows])
-        for report in reports
+        (report.model, [(row.name, cells(row), row) for row in report.rows]) for report in reports
     ]
     return BenchTable(blocks, title)
 
 
 def throughput_table(report: ThroughputReport, title: str = "") -> BenchTable:
     """Requests a second and times of requests, by streams; ratios are ours over theirs."""
-    blocks = []
-    for streams in dict.fromkeys(row.streams for row in report.rows):
-        rows = [row for row in report.rows if row.streams == streams]
-        each = f"{streams} x {rows[0].threads}T, callers: {rows[0].callers}"
-        blocks.append((each, [(row.name, _throughput_cells(row), row) for row in rows]))
+    blocks: dict[str, list[tuple[str, _Cells, BenchRow | ThroughputRow]]] = {}
+    for row in report.rows:
+        each = f"{row.streams} x {row.threads}T, callers: {row.callers}"
+        rate, ratio = _rate(row.requests_per_second), _ratio(row.ratio)
+        cells = [("requests/s", rate), *_times(row.timing), ("ratio", ratio)]
+        blocks.setdefault(each, []).append((row.name, cells, row))
     best = ""
     if report.best_ratio is not None:
         best = f"most requests/s of ours over the most of any peer: {report.best_ratio:.2f}"
-    return BenchTable(blocks, title, best, "streams")
+    return BenchTable(list(blocks.items()), title, best, "streams")
 
 
 def _note(row: BenchRow | ThroughputRow) -> Text:
     return Text(row.note, "" if row.agrees else "red")
 
 
-def _bench_cells(row: BenchRow, counted: bool) -> _Cells:
-    kernels = [("kernels", str(len(row.kernels)) if row.kernels else "-")] if counted else []
-    return [
-        *kernels,
-        *_times(row.timing),
-        ("requests/s", _rate(row.requests_per_second)),
-        ("GFLOP/s", f"{row.gflops:.1f}" if row.gflops is not None else "-"),
-        ("ratio", _ratio(row.ratio)),
-    ]
-
-
-def _throughput_cells(row: ThroughputRow) -> _Cells:
-    return [
-        ("requests/s", _rate(row.requests_per_second)),
-        *_times(row.timing),
-        ("ratio", _ratio(row.ratio)),
-    ]
-
-
 def _times(timing: Timing | None) -> _Cells:
     if timing is None:
         return [(what, "-") for what in _TIMES]
     times = timing.median_us, timing.p95_us, timing.p99_us, timing.min_us
-    return list(zip(_TIMES, map(_microseconds, times), strict=True))
-
-
-def _microseconds(value: float) -> str:
-    return f"{value:.1f}" if value < 10_000 else f"{value:.0f}"
+    texts = [f"{us:.1f}" if us < 10_000 else f"{us:.0f}" for us in times]
+    return list(zip(_TIMES, texts, strict=True))
 
 
 def _rate(value: float | None) -> str:

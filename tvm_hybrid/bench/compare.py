@@ -193,28 +193,17 @@ def distance(result: np.ndarray, reference: np.ndarray) -> Distance:
     if not floating and not in_steps and not exact:
         return msgspec.structs.replace(_FAR, max_abs=max_abs, cosine=_cosine(got, wanted))
     largest = 1 / _STEP if in_steps else float(np.abs(wanted).max(initial=0.0))
+    differs = difference > 0
+    with np.errstate(divide="ignore"):
+        of_elements = difference[differs] / np.abs(wanted[differs])
     return Distance(
         max_abs=max_abs,
-        max_rel=_ratio(max_abs, largest),
-        max_rel_element=_worst_element(difference, wanted),
+        max_rel=(max_abs / largest if largest else math.inf) if max_abs else 0.0,
+        max_rel_element=float(of_elements.max(initial=0.0)),
         cosine=_cosine(got, wanted),
         exact=exact,
         in_steps=in_steps,
     )
-
-
-def _worst_element(difference: np.ndarray, wanted: np.ndarray) -> float:
-    differing = difference > 0
-    if not differing.any():
-        return 0.0
-    with np.errstate(divide="ignore"):
-        return float((difference[differing] / np.abs(wanted[differing])).max())
-
-
-def _ratio(part: float, whole: float) -> float:
-    if whole == 0.0:
-        return 0.0 if part == 0.0 else math.inf
-    return part / whole
 
 
 def _cosine(got: np.ndarray, wanted: np.ndarray) -> float:
@@ -343,16 +332,24 @@ def difference(
         where = tuple(int(each[0]) for each in np.nonzero(odd))
         text = f"where it is finite: {_at(what, where, scalar, result, right)}"
         text += f", one of {int(odd.sum())} such elements of {odd.size}"
-        return _with_reasons(text, [*_overflow(result, where), *reasons])
+        if np.isinf(got[where]) and result.dtype == np.float16:  # more than the type holds
+            most = np.finfo(np.float16).max
+            reasons = [f"numbers above {most:.0f} do not fit into float16", *reasons]
+        return _with_reasons(text, reasons)
     with np.errstate(invalid="ignore"):
         distances = np.abs(got - wanted)
     distances[np.isnan(distances)] = 0
     where = tuple(map(int, np.unravel_index(int(np.argmax(distances)), distances.shape)))
-    limit = _limit(apart, right, tolerance)
+    # The largest difference of an element that is allowed, and how the text says it.
+    limit = tolerance.relative * float(np.abs(wanted[np.isfinite(wanted)]).max(initial=0.0))
+    allowed = f"{tolerance.relative:.1e}" if np.isfinite(apart.max_rel) else "0"
+    if apart.in_steps:
+        limit, allowed = tolerance.steps, f"{tolerance.steps} steps"
+    elif right.dtype.kind in "iub":
+        limit = 0.0
     many = int((distances > limit).sum())
     text = f"{describe(apart)}; most at {_at(what, where, scalar, result, right)}; {many} of "
-    text += f"{odd.size} "
-    text += f"elements by more than the {_allowed(apart, tolerance)} that rounding explains"
+    text += f"{odd.size} elements by more than the {allowed} that rounding explains"
     return _with_reasons(text, reasons)
 
 
@@ -361,30 +358,6 @@ def _at(
 ) -> str:
     place = "" if scalar else f"[{', '.join(map(str, where))}]"
     return f"{what}{place}, which is {result[where]} instead of {right[where]}"
-
-
-def _overflow(result: np.ndarray, where: tuple[int, ...]) -> list[str]:
-    """That an infinity is more than the type holds, if that is what it is."""
-    if not np.isinf(float(result[where])) or result.dtype != np.float16:
-        return []
-    return [f"numbers above {np.finfo(np.float16).max:.0f} do not fit into float16"]
-
-
-def _limit(apart: Distance, right: np.ndarray, tolerance: Tolerance) -> float:
-    """The largest difference of an element that is allowed."""
-    if apart.in_steps:
-        return tolerance.steps
-    if right.dtype.kind in "iub":
-        return 0.0
-    finite = right.astype(np.float64)
-    finite = finite[np.isfinite(finite)]
-    return tolerance.relative * float(np.abs(finite).max(initial=0.0))
-
-
-def _allowed(apart: Distance, tolerance: Tolerance) -> str:
-    if apart.in_steps:
-        return f"{tolerance.steps} steps"
-    return f"{tolerance.relative:.1e}" if np.isfinite(apart.max_rel) else "0"
 
 
 def _with_reasons(text: str, reasons: Sequence[Any]) -> str:

@@ -30,7 +30,7 @@ from ..report.kernel_speed import peak_gops
 from ..report.timing import SLICE_SECONDS, ContestantError, interleave, time_calls, time_slices
 from ..targets.resolve import cpu_name, host_target
 from ..version_check import __version__
-from .bench import BenchReport, bench
+from .bench import bench
 from .feeds import ProductSums
 from .layer_models import DTYPES, INT8, Layer, LayerReport, LayerTimes, layer_input, layer_model
 from .peers.contestants import OpenVino, openvino_version
@@ -130,7 +130,21 @@ class _Measurement:
             openvino_python=self.openvino,
         )
         ours = OurKernels(executable, feeds)
-        kernels, failures = self.kernel_times(path, feeds, ours, whole)
+        contestants: dict[str, Any] = {OURS: ours}
+        failures: dict[str, str] = {}
+        with ExitStack() as stack:
+            if whole.row(ONNX_RUNTIME):
+                contestants[ONNX_RUNTIME] = OnnxRuntimeKernels(path, feeds, whole.threads)
+            if whole.row(OPENVINO):
+                try:
+                    worker = OpenVino(path, feeds, whole.threads, self.openvino, kernels=True)
+                    stack.callback(worker.close)
+                    contestants[OPENVINO] = worker
+                except ContestantError as error:
+                    failures[OPENVINO] = str(error)
+            times, failed = interleave(contestants, self.rounds, self.seconds)
+        # The least mean of a slice.
+        kernels = {name: min(means) * 1e6 for name, means in times.items()}
         notes = [f"{row.name}: {row.note}" for row in whole.rows if row.note]
         return LayerTimes(
             layer=layer,
@@ -140,29 +154,9 @@ class _Measurement:
             whole_us={row.name: row.timing.min_us for row in whole.rows if row.timing},
             kernel_us=kernels,
             share=layer.flops / kernels[OURS] / 1e3 / (self.peaks[dtype] * count),
-            notes=notes + [f"{name}: {note}" for name, note in failures.items()],
+            notes=notes + [f"{name}: {note}" for name, note in (failures | failed).items()],
             wrong=bool(whole.wrong),
         )
-
-    def kernel_times(
-        self, path: Path, feeds: Mapping[str, np.ndarray], ours: OurKernels, whole: BenchReport
-    ) -> tuple[dict[str, float], dict[str, str]]:
-        """Least mean of a slice in microseconds by contestant; why, by contestant that failed."""
-        contestants: dict[str, Any] = {OURS: ours}
-        failures: dict[str, str] = {}
-        with ExitStack() as stack:
-            if whole.row(ONNX_RUNTIME):
-                contestants[ONNX_RUNTIME] = OnnxRuntimeKernels(path, feeds, whole.threads)
-            if whole.row(OPENVINO):
-                try:
-                    worker = OpenVino(path, feeds, whole.threads, self.openvino, kernels=True)
-                except ContestantError as error:
-                    failures[OPENVINO] = str(error)
-                else:
-                    stack.callback(worker.close)
-                    contestants[OPENVINO] = worker
-            times, failed = interleave(contestants, self.rounds, self.seconds)
-        return {name: min(means) * 1e6 for name, means in times.items()}, failures | failed
 
 
 # Contestants that measure the kernels of a model alone, without reorders at its borders and calls.

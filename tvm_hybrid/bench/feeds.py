@@ -6,7 +6,7 @@ import math
 import zipfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import ml_dtypes
 import numpy as np
@@ -24,22 +24,6 @@ from .compare import Tolerance, tolerance_for
 
 if TYPE_CHECKING:
     from ..executable.executable import Executable
-
-
-class TensorLike(Protocol):
-    """What describes an input: `frontend.TensorInfo`, or a session's input."""
-
-    @property
-    def name(self) -> str:
-        """The input's name."""
-
-    @property
-    def shape(self) -> Sequence[Any]:
-        """Its sizes; of an open one random arrays have 1."""
-
-    @property
-    def dtype(self) -> str:
-        """Its NumPy type's name."""
 
 
 def load_feeds(arrays: Iterable[str], archive: Path | None = None) -> dict[str, np.ndarray]:
@@ -61,17 +45,26 @@ def load_feeds(arrays: Iterable[str], archive: Path | None = None) -> dict[str, 
     return feeds
 
 
-def _load(path: Path, expected: str) -> dict[str, np.ndarray]:
-    """The arrays of a file by name; that of an .npy file is called ""."""
+def read_arrays(path: Path, expected: str, advice: str = "") -> dict[str, np.ndarray]:
+    """The arrays of a file by name; that of an .npy file is called "".
+
+    Raises
+    ------
+    FeedError
+        If it cannot be read as what is expected, which the message says, with some advice.
+    """
     try:
         loaded = np.load(path, allow_pickle=False)
         if isinstance(loaded, np.ndarray):
-            found = {"": as_saved(loaded)}
-        else:
-            with loaded:
-                found = {name: as_saved(loaded[name]) for name in loaded.files}
+            return {"": as_saved(loaded)}
+        with loaded:
+            return {name: as_saved(loaded[name]) for name in loaded.files}
     except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
-        raise FeedError(f"{path} cannot be read as {expected}: {error}") from error
+        raise FeedError(f"{path} cannot be read as {expected}: {error}{advice}") from error
+
+
+def _load(path: Path, expected: str) -> dict[str, np.ndarray]:
+    found = read_arrays(path, expected)
     if ("" in found) != expected.startswith("one"):
         raise FeedError(f"{path} is not {expected}")
     return found
@@ -99,9 +92,12 @@ def random_array(shape: Sequence[int], dtype: str, rng: np.random.Generator) -> 
 
 
 def complete_feeds(
-    inputs: Sequence[TensorLike], given: Mapping[str, np.ndarray], seed: int = 0
+    inputs: Sequence[Any], given: Mapping[str, np.ndarray], seed: int = 0
 ) -> tuple[dict[str, np.ndarray], list[str]]:
     """The given arrays, and random ones for the other inputs.
+
+    Inputs have `name`, `shape` and `dtype`, as `frontend.TensorInfo` and inputs of sessions have
+    them. Of a dynamic dimension random arrays have 1.
 
     Returns
     -------
@@ -143,7 +139,7 @@ def feeds_of(
     FeedError
         If an array is given for an input that the model does not have.
     """
-    inputs: list[TensorLike] = [*executable.inputs, *executable.values]
+    inputs = [*executable.inputs, *executable.values]
     return complete_feeds(inputs, {**arrays_of(executable.values), **given}, seed)
 
 

@@ -10,7 +10,7 @@ output channel. Numbers are random with a fixed seed, and keep results in range.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -268,13 +268,10 @@ def mean_ratio(ratios: Iterable[float | None]) -> float | None:
     return statistics.geometric_mean(known) if known else None
 
 
-_ABOUT = {
-    "resnet18": (
-        "# ResNet-18's convolutions\n\n"
-        "The twelve different convolutions of ResNet-18 as arXiv 1805.08166, table 1, numbers "
-        "them, with bias and\nReLU, batch 1."
-    )
-}
+_ABOUT_RESNET18 = (
+    "# ResNet-18's convolutions\n\nThe twelve different convolutions of ResNet-18 as arXiv "
+    "1805.08166, table 1, numbers them, with bias and\nReLU, batch 1."
+)
 
 
 def layer_tables(report: LayerReport) -> Iterator[Table]:
@@ -290,10 +287,11 @@ def layer_tables(report: LayerReport) -> Iterator[Table]:
         table.add_column("layer", no_wrap=True)
         for column in _columns(report):
             table.add_column(column, justify="right")
-        for row in rows:
-            table.add_row(Text(f"{row.layer.name}: {row.layer}"), *_cells(report, row))
+        *layers, mean = _rows(report, rows)
+        for layer, *cells in layers:
+            table.add_row(Text(layer), *cells)
         table.add_section()
-        table.add_row("geometric mean", *_mean_cells(report, rows))
+        table.add_row(*mean)
         yield table
 
 
@@ -302,19 +300,20 @@ def markdown_page(report: LayerReport) -> str:
     others = " and ".join(f"{name} {text}" for name, text in _peers(report).items())
     absent = "".join(f" {name} was not at hand." for name in report.left_out)
     peaks = ", ".join(f"{peak:.0f} GOP/s of {dtype}" for dtype, peak in report.peaks.items())
-    about = {
-        "about": _ABOUT.get(report.network, f"# Convolutions of {report.network}"),
-        **{name: getattr(report, name) for name in ("network", "cpu")},
-        **{"peaks": peaks, "others": others or "nobody", "absent": absent},
-    }
+    named = report.network == "resnet18"
     text = Path(__file__).with_suffix(".md").read_text(encoding="utf-8")
-    lines = text.format(**about).splitlines()
+    lines = text.format(
+        about=_ABOUT_RESNET18 if named else f"# Convolutions of {report.network}",
+        network=report.network,
+        cpu=report.cpu,
+        peaks=peaks,
+        others=others or "nobody",
+        absent=absent,
+    ).splitlines()
     for (threads, dtype), rows in _parts(report):
         columns = ["layer", *_columns(report), "ours is"]
-        cells = [
-            [f"{row.layer.name}: {row.layer}", *_cells(report, row), row.kernel] for row in rows
-        ]
-        cells.append(["geometric mean", *_mean_cells(report, rows), ""])
+        kernels = [*(row.kernel for row in rows), ""]
+        cells = [[*row, kernel] for row, kernel in zip(_rows(report, rows), kernels, strict=True)]
         lines += ["", f"## {dtype}, {threads} thread{'s' if threads > 1 else ''}"]
         lines += markdown_table(columns, cells)
         notes = _notes(rows)
@@ -338,31 +337,22 @@ def _columns(report: LayerReport) -> list[str]:
     return [*kernels, f"model us: {names[0]}", *names[1:], "ratio"]
 
 
-def _cells(report: LayerReport, row: LayerTimes) -> list[str]:
-    kernel, model = (
-        [_time(times.get(name)) for name in report.versions]
-        for times in (row.kernel_us, row.whole_us)
-    )
-    return [
-        kernel[0],
-        f"{row.share:.0%}",
-        *kernel[1:],
-        _ratio(best_ratio(row.kernel_us)),
-        *model,
-        _ratio(best_ratio(row.whole_us)),
-    ]
-
-
-def _mean_cells(report: LayerReport, rows: Sequence[LayerTimes]) -> list[str]:
+def _rows(report: LayerReport, rows: Sequence[LayerTimes]) -> Iterator[list[str]]:
+    """The cells of every layer, then those of their geometric mean."""
+    ratios = []
+    for row in rows:
+        kernel, model = (
+            [_time(times.get(name)) for name in report.versions]
+            for times in (row.kernel_us, row.whole_us)
+        )
+        ratios.append((best_ratio(row.kernel_us), best_ratio(row.whole_us)))
+        of_kernel, of_model = map(_ratio, ratios[-1])
+        share = f"{row.share:.0%}"
+        name = f"{row.layer.name}: {row.layer}"
+        yield [name, kernel[0], share, *kernel[1:], of_kernel, *model, of_model]
     gap = [""] * len(_peers(report))
-
-    def mean(times: Callable[[LayerTimes], dict[str, float]]) -> str:
-        return _ratio(mean_ratio(best_ratio(times(row)) for row in rows))
-
-    return [
-        *("", "", *gap, mean(lambda row: row.kernel_us)),
-        *("", *gap, mean(lambda row: row.whole_us)),
-    ]
+    of_kernel, of_model = (_ratio(mean_ratio(each)) for each in zip(*ratios, strict=True))
+    yield ["geometric mean", "", "", *gap, of_kernel, "", *gap, of_model]
 
 
 def _notes(rows: Sequence[LayerTimes]) -> list[str]:

@@ -207,14 +207,18 @@ def predict_model(
     passes = PipelineOptions(resolved, threads, lookup, **options.code())
     products: list[PredictedProduct] = []
     without: list[Unpredicted] = []
-    floats = 0
+    floats = 0  # regions with products of float32, which tiles do not multiply
     for region in collect_regions(mod, passes):
         config, _ = choose(region, machine, lookup)
         found = list(_products(region, config, machine))
         products += found
-        floats += _multiplies_f32(region, config, machine)
+        multiplied = template_for(region.op).products(region, config, machine)
+        floats += any(each.plan.kernel.a_dtype == "float32" for each in multiplied)
         if not found:
-            reason = _reason(region, config, machine)
+            kernel = template_for(region.op).kernel_name(region, config, machine.isa)
+            reason = f"runs on {kernel}, without AMX tiles"
+            if "amx_" in kernel:
+                reason = f"{kernel}: no model of how {region.op} orders its tiles"
             without.append(Unpredicted(name=_name(region), workload=region.key, reason=reason))
     return PredictReport(
         cpu=cpu_name(resolved),
@@ -224,12 +228,6 @@ def predict_model(
         without_prediction=without,
         advice=_ADVICE.format(floats) if floats and options.precision != "bf16" else "",
     )
-
-
-def _multiplies_f32(region: Region, config: Config, machine: Machine) -> bool:
-    """Whether a region has products of float32, which tiles do not multiply."""
-    products = template_for(region.op).products(region, config, machine)
-    return any(each.plan.kernel.a_dtype == "float32" for each in products)
 
 
 def predict_kernels(machine: Machine) -> list[PredictedProduct]:
@@ -268,11 +266,22 @@ def _products(
         plan, part, kernel = product.plan, product.part, product.plan.kernel
         if not isinstance(kernel, AmxMicrokernel) or not product.copies:
             continue
-        started = starts_loaded(part, kernel, region.op == "attention")
-        operations = operations_of(part, kernel) if epilogue is None else epilogue
-        tiles = TilePart(
-            plan=plan, started=started, epilogue=operations, fetches=part.op == "matmul"
-        )
+        in_place = stores_in_place(part, kernel)
+        # Whether zero points make the accumulators start with something other than zero. What
+        # differs by row is added when results are stored, unless tiles are stored as they are, or
+        # the product is one of an attention.
+        started = False
+        if is_integer(part):
+            zero_points = ZeroPoints.of(part, kernel)
+            started = zero_points.needs_column_sums
+            if zero_points.needs_row_sums:
+                started = region.op == "attention" or in_place
+        # On every vector of results; None if the tiles are stored in their place.
+        operations = epilogue
+        if epilogue is None and not in_place:
+            operations = Epilogue(part, ()).cost
+        fetches = part.op == "matmul"
+        tiles = TilePart(plan=plan, started=started, epilogue=operations, fetches=fetches)
         label = name or (_name(part) if part is region else f"{_name(part)}, of {region.op}")
         prediction = predict(tiles, machine)
         yield _predicted(label, plan, prediction, product.copies, region.key)
@@ -305,36 +314,6 @@ def _name(region: Region) -> str:
     """The operators of a region, as decisions name them."""
     steps = [step.op for step in region.epilogue if step.op not in ("constant", "item")]
     return " + ".join([region.op, *steps])
-
-
-def _reason(region: Region, config: Config, machine: Machine) -> str:
-    """Why a region of a model has no prediction."""
-    kernel = template_for(region.op).kernel_name(region, config, machine.isa)
-    if "amx_" in kernel:
-        return f"{kernel}: no model of how {region.op} orders its tiles"
-    return f"runs on {kernel}, without AMX tiles"
-
-
-def starts_loaded(part: Region, kernel: AmxMicrokernel, attention: bool = False) -> bool:
-    """Whether zero points make the accumulators start with something other than zero.
-
-    What differs by row is added when results are stored, unless tiles are stored as they are, or
-    the product is one of an attention.
-    """
-    if not is_integer(part):
-        return False
-    zero_points = ZeroPoints.of(part, kernel)
-    if zero_points.needs_row_sums:
-        return attention or stores_in_place(part, kernel)
-    return zero_points.needs_column_sums
-
-
-def operations_of(part: Region, kernel: AmxMicrokernel) -> int | None:
-    """Operations on every vector of results; None if the tiles are stored in their place."""
-    return None if stores_in_place(part, kernel) else Epilogue(part, ()).cost
-
-
-_UNITS = ((1 << 30, "G"), (1 << 20, "M"), (1 << 10, "k"))
 
 
 def predict_tables(report: PredictReport) -> list[Table]:
@@ -381,7 +360,7 @@ def _table(title: str, products: Sequence[PredictedProduct]) -> Table:
 
 def _bytes(count: int) -> str:
     """A number of bytes in two or three digits."""
-    for unit, letter in _UNITS:
+    for unit, letter in ((1 << 30, "G"), (1 << 20, "M"), (1 << 10, "k")):
         if count >= unit:
             value = count / unit
             return f"{value:.1f}{letter}" if value < 10 else f"{value:.0f}{letter}"

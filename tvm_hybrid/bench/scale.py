@@ -252,7 +252,14 @@ def scale_table(report: ScaleReport, rows: int = 0) -> Table:
             f"{efficiency:.0%}",
             Text(_limit(last)),
         )
-    for region, count in _others(report, groups):
+    # The regions of the last run that are in no group, with how often they are called.
+    shown = {regions[-1].node for group in groups for regions in group}
+    others: dict[str, list[RegionTime]] = {}
+    for region in report.runs[-1].regions:
+        if region.node not in shown:
+            others.setdefault(region.function, []).append(region)
+    for regions in sorted(others.values(), key=lambda each: -each[-1].predicted_us * len(each)):
+        region, count = regions[-1], len(regions)
         gaps = [""] * (len(report.runs) - 1)
         time = f"{region.predicted_us * count:.1f}"
         table.add_row(_name(region, count), *gaps, time, "", Text(_limit(region)))
@@ -282,19 +289,6 @@ def _groups(report: ScaleReport) -> list[list[list[RegionTime]]]:
         if len(regions) == len(by_node) and all(region.op == first.op for region in regions):
             groups.setdefault(tuple(region.function for region in regions), []).append(regions)
     return sorted(groups.values(), key=lambda group: -sum(r[-1].predicted_us for r in group))
-
-
-def _others(
-    report: ScaleReport, groups: list[list[list[RegionTime]]]
-) -> list[tuple[RegionTime, int]]:
-    """The regions of the last run that are in no group, with how often they are called."""
-    shown = {regions[-1].node for group in groups for regions in group}
-    found: dict[str, tuple[RegionTime, int]] = {}
-    for region in report.runs[-1].regions:
-        if region.node not in shown:
-            _, count = found.get(region.function, (region, 0))
-            found[region.function] = region, count + 1
-    return sorted(found.values(), key=lambda item: -item[0].predicted_us * item[1])
 
 
 def measured_table(run: ScaleRun, rows: int = 0) -> Table:
@@ -349,12 +343,10 @@ def with_measured(
     """
     runs = []
     for run in report.runs:
-        executable = executables.get(run.threads)
-        if executable is None:
-            runs.append(run)
-            continue
-        total, kernels = measure(executable, feeds)
-        runs.append(msgspec.structs.replace(run, measured_us=total, measured=kernels))
+        if run.threads in executables:
+            total, kernels = measure(executables[run.threads], feeds)
+            run = msgspec.structs.replace(run, measured_us=total, measured=kernels)
+        runs.append(run)
     return msgspec.structs.replace(report, runs=runs)
 
 

@@ -7,6 +7,7 @@ also shows how far optimised ONNX Runtime is from that; it decides nothing.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -114,7 +115,9 @@ def verify(
         If onnxruntime is not installed or refuses the model.
     """
     literal = outputs_of(literal_session(model), feeds)
-    optimised = _optimised(model, feeds)
+    optimised: list[np.ndarray] = []
+    with contextlib.suppress(ContestantError):  # it cannot run the model
+        optimised = outputs_of(optimised_session(model.SerializeToString()), feeds)
     why = why_products_differ(model)
     outputs = []
     for place, (value, mine, reference) in enumerate(
@@ -122,6 +125,7 @@ def verify(
     ):
         far = distance(np.asarray(mine), reference)
         own = distance(optimised[place], reference) if optimised else None
+        agrees = own is None or own.within(tolerance)
         outputs.append(
             OutputReport(
                 name=value.name,
@@ -129,24 +133,10 @@ def verify(
                 optimised=own,
                 allowed=far.allowed(tolerance),
                 passed=far.within(tolerance),
-                note=_note(own, tolerance, why),
+                note="" if agrees else f"ONNX Runtime optimised differs {describe(own, why)}",
             )
         )
     return VerifyReport(outputs=outputs, tolerance=tolerance.relative, steps=tolerance.steps)
-
-
-def _note(optimised: Distance | None, tolerance: Tolerance, why: str) -> str:
-    if optimised is None or optimised.within(tolerance):
-        return ""
-    return f"ONNX Runtime optimised differs {describe(optimised, why)}"
-
-
-def _optimised(model: onnx.ModelProto, feeds: Feeds) -> list[np.ndarray]:
-    """Its outputs, or none if it cannot run the model."""
-    try:
-        return outputs_of(optimised_session(model.SerializeToString()), feeds)
-    except ContestantError:
-        return []
 
 
 def locate(
@@ -178,23 +168,16 @@ def locate(
     culprit = find_first_difference(model, agrees)
     if culprit is None:
         return None
-    before = _decisions(culprit.before, feeds, evaluate)
-    known = {(decision.op, decision.workload) for decision in before}
-    regions = [
-        decision
-        for decision in _decisions(culprit.after, feeds, evaluate)
-        if (decision.op, decision.workload) not in known
-    ]
+
+    def decisions(prefix: onnx.ModelProto | None) -> Sequence[Decision]:
+        with contextlib.suppress(TvmHybridError):
+            return () if prefix is None else evaluate(prefix, feeds)[1]
+        return ()
+
+    known = {(each.op, each.workload) for each in decisions(culprit.before)}
+    after = decisions(culprit.after)
+    regions = [each for each in after if (each.op, each.workload) not in known]
     return FirstDifference(node=culprit.node, op=culprit.op, regions=regions)
-
-
-def _decisions(prefix: Any, feeds: Feeds, evaluate: Evaluate) -> list[Decision]:
-    if prefix is None:
-        return []
-    try:
-        return list(evaluate(prefix, feeds)[1])
-    except TvmHybridError:
-        return []
 
 
 # Finds the first node of an ONNX model at which two runtimes differ.
@@ -254,7 +237,10 @@ def find_first_difference(model: onnx.ModelProto, agrees: Agrees) -> Culprit | N
     last = len(model.graph.node) - 1
     if last < 0:
         return None
-    places = [*(index for index in range(last) if cuts.possible_at(index)), last]
+    # Where a prefix has outputs, all of known type.
+    lives = ((index, cuts.live(index)) for index in range(last))
+    places = [index for index, live in lives if live and cuts.types.keys() >= {*live}]
+    places.append(last)
     # Invariant: the cut at places[low] agrees (-1: the empty prefix), the one at `high` does not.
     low, high = -1, len(places) - 1
     while high - low > 1:
@@ -283,7 +269,7 @@ class _Cuts:
         except Exception as error:
             raise ModelError(f"the types of the model's tensors are unknown: {error}") from error
         self._model = model
-        self._types = {
+        self.types = {
             value.name: value
             for values in (inferred.graph.value_info, inferred.graph.output)
             for value in values
@@ -295,7 +281,7 @@ class _Cuts:
             for name in _names_read(node):
                 self._last_use[name] = index
 
-    def _live(self, index: int) -> list[str]:
+    def live(self, index: int) -> list[str]:
         """Tensors of the prefix that are read after it, in the order in which they are made."""
         return [
             name
@@ -303,11 +289,6 @@ class _Cuts:
             for name in node.output
             if name and (name in self._wanted or self._last_use.get(name, -1) > index)
         ]
-
-    def possible_at(self, index: int) -> bool:
-        """Whether a prefix that ends with this node has outputs, all of known type."""
-        live = self._live(index)
-        return bool(live) and all(name in self._types for name in live)
 
     def prefix(self, index: int) -> onnx.ModelProto:
         """The model up to and with this node."""
@@ -318,22 +299,17 @@ class _Cuts:
         read = {name for node in nodes for name in _names_read(node)}
         cut = onnx.ModelProto()
         cut.CopyFrom(self._model)
-        for field, kept in _kept_fields(graph, nodes, read):
+        made = read.union(*(node.output for node in nodes))
+        kept: dict[str, list[Any]] = {  # inputs stay, to be fed alike
+            "node": list(nodes),
+            "initializer": [tensor for tensor in graph.initializer if tensor.name in read],
+            "value_info": [value for value in graph.value_info if value.name in made],
+            "output": [self.types[name] for name in self.live(index)],
+        }
+        for field, parts in kept.items():
             del getattr(cut.graph, field)[:]
-            getattr(cut.graph, field).extend(kept)
-        del cut.graph.output[:]
-        cut.graph.output.extend(self._types[name] for name in self._live(index))
+            getattr(cut.graph, field).extend(parts)
         return cut
-
-
-def _kept_fields(
-    graph: Any, nodes: Sequence[onnx.NodeProto], read: set[str]
-) -> Iterator[tuple[str, list[Any]]]:
-    """The graph's fields, less what the prefix does not read; inputs stay, to be fed alike."""
-    yield "node", list(nodes)
-    yield "initializer", [tensor for tensor in graph.initializer if tensor.name in read]
-    made = read.union(*(node.output for node in nodes)) if nodes else read
-    yield "value_info", [value for value in graph.value_info if value.name in made]
 
 
 def _names_read(node: onnx.NodeProto) -> Iterator[str]:

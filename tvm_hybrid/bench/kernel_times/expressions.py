@@ -69,10 +69,15 @@ class Expressions:
             return self._constant(node)
         if kind in ("IntImm", "FloatImm", "StringImm"):
             return self._constant(node)
-        method = getattr(self, f"_value_{kind}", None)
-        if method is not None:
-            result: Value = method(node)
-            return result
+        if kind == "Call":
+            return self._call(node)
+        if kind == "TensorLoad":
+            return self.arrays.load(node.source, node.indices[0], node.ty.dtype)
+        if kind == "Let":
+            self.bind(node.var, node.value)
+            return self.value(node.body)
+        if kind in ("Broadcast", "Ramp", "Shuffle"):
+            return self._arranged(node, kind)
         if kind in _VECTORS:
             operands = [self.value(getattr(node, each)) for each in _VECTORS[kind]]
             dtype = (node.a if kind == "Not" else node).ty.dtype
@@ -105,9 +110,7 @@ class Expressions:
             self.scopes.stack[0].values[name] = self.scopes.new(frozenset(), constant=True)
         return self.scopes.stack[0].values[name]
 
-    def _computed(
-        self, name: Any, operands: list[Value], kind: str, dtype: Any, times: int = 1
-    ) -> Value:
+    def _computed(self, name: Any, operands: list[Value], kind: str, dtype: Any) -> Value:
         """A value by one kind of instruction; only once for the same operands."""
         name = (name, str(dtype), *(each.number for each in operands))
         known = self.scopes.known(name)
@@ -120,8 +123,7 @@ class Expressions:
         loops = frozenset().union(*(each.loops for each in operands))
         scope = self.scopes.place_of(loops)
         if kind:
-            number = times * vectors_of(dtype, self.vector_bits)
-            scope.body.work.counts[kind] += number
+            scope.body.work.counts[kind] += vectors_of(dtype, self.vector_bits)
             lanes = int(dtype.lanes)
             if kind == "fma":
                 scope.body.work.counts["products"] += lanes
@@ -144,10 +146,20 @@ class Expressions:
         operands = [self.value(node.a), self.value(node.b)]
         return self._computed(name, operands, "vector", node.ty.dtype)
 
-    def _value_TensorLoad(self, node: Any) -> Value:
-        return self.arrays.load(node.source, node.indices[0], node.ty.dtype)
-
-    def _value_Broadcast(self, node: Any) -> Value:
+    def _arranged(self, node: Any, kind: str) -> Value:
+        """A vector of lanes that are alike, count up, or come from other vectors."""
+        if kind == "Ramp":
+            value = self.value(node.base)
+            moved = "" if value.constant else "vector"
+            return self._computed("ramp", [value], moved, node.ty.dtype)
+        if kind == "Shuffle":
+            parts = [self.value(each) for each in node.vectors]
+            lanes = tuple(int(each.value) for each in node.indices)
+            # The low part of a register is there.
+            free = len(parts) == 1 and lanes == tuple(range(len(lanes)))
+            return self._computed(
+                ("shuffle", lanes), parts, "" if free else "vector", node.ty.dtype
+            )
         inner = node.value
         while getattr(getattr(inner, "op", None), "name", "") == "tirx.reinterpret":
             inner = inner.args[0]
@@ -157,22 +169,7 @@ class Expressions:
         value = self.value(node.value)
         return self._computed("splat", [value], "vector", node.ty.dtype)
 
-    def _value_Ramp(self, node: Any) -> Value:
-        value = self.value(node.base)
-        return self._computed("ramp", [value], "" if value.constant else "vector", node.ty.dtype)
-
-    def _value_Shuffle(self, node: Any) -> Value:
-        parts = [self.value(each) for each in node.vectors]
-        lanes = tuple(int(each.value) for each in node.indices)
-        # The low part of a register is there.
-        free = len(parts) == 1 and lanes == tuple(range(len(lanes)))
-        return self._computed(("shuffle", lanes), parts, "" if free else "vector", node.ty.dtype)
-
-    def _value_Let(self, node: Any) -> Value:
-        self.bind(node.var, node.value)
-        return self.value(node.body)
-
-    def _value_Call(self, node: Any) -> Value:
+    def _call(self, node: Any) -> Value:
         name = str(getattr(node.op, "name", ""))
         if name == "tirx.masked_load":
             self.value(node.args[2])
@@ -193,26 +190,22 @@ class Expressions:
             return self._intrinsic_call(node)
         parts = [self.value(each) for each in node.args]
         if name in LIBRARY:
-            times = max(1, int(node.ty.dtype.lanes))
-            scope = self.scopes.place_of(frozenset().union(*(each.loops for each in parts)))
-            scope.body.work.counts["library"] += times
-            return self.scopes.new(frozenset().union(*(each.loops for each in parts)))
+            loops = frozenset[int]().union(*(each.loops for each in parts))
+            counts = self.scopes.place_of(loops).body.work.counts
+            counts["library"] += max(1, int(node.ty.dtype.lanes))
+            return self.scopes.new(loops)
         kind = "divide" if "sqrt" in name else "vector"
         return self._computed(name, parts, kind, node.ty.dtype)
 
     def _intrinsic_call(self, node: Any) -> Value:
         text = intrinsic(node)
         kind = kind_of(text)
-        work = self.scopes.inner.body.work
         arguments = list(node.args)[1:]
         if kind in ("tile_load", "tile_store"):
             pointer, stride = arguments[-2], self.integers.index(arguments[-1])
             self.arrays.tile(pointer, stride.constant, kind)
-        if kind.startswith("tile_"):
-            work.counts[kind] += 1
-            return self._constant(node.args[0])
-        if kind == "prefetch":
-            work.counts[kind] += 1
+        if kind.startswith(("tile_", "prefetch")):
+            self.scopes.inner.body.work.counts[kind] += 1
             return self._constant(node.args[0])
         if kind in ("permission", "arrival"):
             return self._constant(node.args[0])

@@ -14,25 +14,30 @@ from typing import Any
 Environment = Mapping[int, int]
 
 OPERATIONS: dict[str, Callable[..., int]] = {
-    "//": lambda a, b: a // b if b else 0,
-    "%": lambda a, b: a % b if b else 0,
-    "*": lambda a, b: a * b,
-    "min": min,
-    "max": max,
-    "<": lambda a, b: int(a < b),
-    "<=": lambda a, b: int(a <= b),
-    "==": lambda a, b: int(a == b),
-    "!=": lambda a, b: int(a != b),
-    "and": lambda a, b: int(bool(a) and bool(b)),
-    "or": lambda a, b: int(bool(a) or bool(b)),
-    "not": lambda a: int(not a),
-    "select": lambda c, a, b: a if c else b,
-    "&": lambda a, b: a & b,
-    "|": lambda a, b: a | b,
-    "^": lambda a, b: a ^ b,
-    "<<": lambda a, b: a << b,
-    ">>": lambda a, b: a >> b,
+    "Add": lambda a, b: a + b,
+    "Sub": lambda a, b: a - b,
+    "Mul": lambda a, b: a * b,
+    "FloorDiv": lambda a, b: a // b if b else 0,
+    "FloorMod": lambda a, b: a % b if b else 0,
+    "Min": min,
+    "Max": max,
+    "LT": lambda a, b: int(a < b),
+    "LE": lambda a, b: int(a <= b),
+    "EQ": lambda a, b: int(a == b),
+    "NE": lambda a, b: int(a != b),
+    "And": lambda a, b: int(bool(a) and bool(b)),
+    "Or": lambda a, b: int(bool(a) or bool(b)),
+    "Not": lambda a: int(not a),
+    "tirx.if_then_else": lambda c, a, b: a if c else b,
+    "tirx.bitwise_and": lambda a, b: a & b,
+    "tirx.bitwise_or": lambda a, b: a | b,
+    "tirx.bitwise_xor": lambda a, b: a ^ b,
+    "tirx.shift_left": lambda a, b: a << b,
+    "tirx.shift_right": lambda a, b: a >> b,
 }
+"""TIR's nodes and calls that compute integers; sizes are not negative, so that divisions agree."""
+
+_SAME = {"Div": "FloorDiv", "Mod": "FloorMod"}
 
 
 @dataclass(frozen=True)
@@ -77,14 +82,9 @@ class Index:
     @cached_property
     def loops(self) -> frozenset[int]:
         """The loops on whose variables it depends."""
-        found: set[int] = set()
-        for atom, _ in self.terms:
-            if isinstance(atom, int):
-                found.add(atom)
-            else:
-                for operand in atom.operands:
-                    found |= operand.loops
-        return frozenset(found)
+        own = frozenset(atom for atom, _ in self.terms if isinstance(atom, int))
+        others = (atom.operands for atom, _ in self.terms if not isinstance(atom, int))
+        return own.union(*(each.loops for operands in others for each in operands))
 
     @cached_property
     def known(self) -> bool:
@@ -130,29 +130,30 @@ def _order(term: tuple[Atom, int]) -> tuple[int, int]:
 
 def apply(name: str, *operands: Index) -> Index:
     """An operation on integers, kept linear where it is."""
-    if name in ("+", "-"):
-        return operands[0].plus(operands[1], 1 if name == "+" else -1)
+    if name in ("Add", "Sub"):
+        return operands[0].plus(operands[1], 1 if name == "Add" else -1)
     if not any(each.terms for each in operands):
         return Index(OPERATIONS[name](*(each.constant for each in operands)))
-    if name == "*":
+    if name == "Mul":
         a, b = operands
         if not b.terms:
             return a.times(b.constant)
         if not a.terms:
             return b.times(a.constant)
-    if name in ("//", "%") and not operands[1].terms and operands[1].constant > 0:
+    divides = name in ("FloorDiv", "FloorMod")
+    if divides and not operands[1].terms and operands[1].constant > 0:
         a, by = operands[0], operands[1].constant
         whole = tuple((atom, factor) for atom, factor in a.terms if factor % by == 0)
         rest = Index(a.constant, tuple(term for term in a.terms if term[1] % by))
         if not rest.terms:
-            if name == "%":
+            if name == "FloorMod":
                 return Index(rest.constant % by)
             return Index(rest.constant // by, tuple((atom, f // by) for atom, f in whole))
         part = Index(0, ((Operation(name, (rest, Index(by))), 1),))
-        if name == "%":
+        if name == "FloorMod":
             return part
         return part.plus(Index(0, tuple((atom, f // by) for atom, f in whole)))
-    if name == "select" and operands[1] == operands[2]:
+    if name == "tirx.if_then_else" and operands[1] == operands[2]:
         return operands[1]
     return Index(0, ((Operation(name, operands), 1),))
 
@@ -160,34 +161,6 @@ def apply(name: str, *operands: Index) -> Index:
 def key(node: Any) -> int:
     """What tells one node from another."""
     return int(node.__chandle__())
-
-
-# TIR's binary operations on integers, and ours.
-_INTEGERS = {
-    "Add": "+",
-    "Sub": "-",
-    "Mul": "*",
-    "FloorDiv": "//",
-    "FloorMod": "%",
-    "Div": "//",
-    "Mod": "%",
-    "Min": "min",
-    "Max": "max",
-    "LT": "<",
-    "LE": "<=",
-    "EQ": "==",
-    "NE": "!=",
-    "And": "and",
-    "Or": "or",
-}
-_CALLS = {
-    "tirx.if_then_else": "select",
-    "tirx.bitwise_and": "&",
-    "tirx.bitwise_or": "|",
-    "tirx.bitwise_xor": "^",
-    "tirx.shift_left": "<<",
-    "tirx.shift_right": ">>",
-}
 
 
 class Integers:
@@ -247,22 +220,22 @@ class Integers:
         dtype = node.ty.dtype if hasattr(node.ty, "dtype") else None
         if dtype is None or int(dtype.lanes) > 1 or str(dtype).startswith(("float", "bfloat")):
             return None
-        if kind in _INTEGERS:
-            return self._apply(_INTEGERS[kind], node.a, node.b)
-        if kind in ("GT", "GE"):
-            return self._apply("<" if kind == "GT" else "<=", node.b, node.a)
-        if kind == "Not":
-            return self._apply("not", node.a)
         if kind == "Cast":
             return self.find(node.value)
-        if kind == "Select":
-            return self._apply("select", node.condition, node.true_value, node.false_value)
-        name = str(getattr(node.op, "name", "")) if kind == "Call" else ""
-        if name == "tirx.likely":
-            return self.find(node.args[0])
-        return self._apply(_CALLS[name], *node.args) if name in _CALLS else None
-
-    def _apply(self, operation: str, *nodes: Any) -> Index | None:
-        parts = [self.find(node) for node in nodes]
+        name, operands = _SAME.get(kind, kind), []
+        if kind in ("GT", "GE"):
+            name, operands = "LT" if kind == "GT" else "LE", [node.b, node.a]
+        elif kind == "Select":
+            name = "tirx.if_then_else"
+            operands = [node.condition, node.true_value, node.false_value]
+        elif kind == "Call":
+            name, operands = str(getattr(node.op, "name", "")), list(node.args)
+            if name == "tirx.likely":
+                return self.find(operands[0])
+        elif name in OPERATIONS:
+            operands = [node.a] if kind == "Not" else [node.a, node.b]
+        if name not in OPERATIONS:
+            return None
+        parts = [self.find(operand) for operand in operands]
         known = [part for part in parts if part is not None]
-        return apply(operation, *known) if len(known) == len(parts) else None
+        return apply(name, *known) if len(known) == len(parts) else None

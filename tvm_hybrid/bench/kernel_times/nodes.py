@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import Any
+from functools import cached_property
+from typing import Any, Generic, TypeVar
 
 import tvm
 from tvm import DataType, s_tir, tirx
 from tvm.target import Target, codegen
 
-from .index import Index
+from .index import Environment, Index
 
 
 @dataclass(frozen=True)
@@ -88,14 +90,10 @@ class Body:
     work: Work = field(default_factory=Work)
     children: list[Loop | Branch] = field(default_factory=list)
 
-    @property
+    @cached_property
     def controls(self) -> frozenset[int]:
         """The loops outside on which it depends how often something in here runs."""
-        found = self.__dict__.get("_controls")
-        if found is None:
-            found = frozenset().union(*(child.controls for child in self.children))
-            self.__dict__["_controls"] = found
-        return found
+        return frozenset[int]().union(*(child.controls for child in self.children))
 
 
 @dataclass(eq=False)
@@ -141,6 +139,42 @@ class Branch:
     def controls(self) -> frozenset[int]:
         """The loops outside on which it depends how often something in here runs."""
         return self.condition.loops | self.then.controls | self.otherwise.controls
+
+    def taken(self, environment: Environment) -> Body:
+        """What runs for some values of the loops around; what else if that depends on data."""
+        holds = self.condition.known and self.condition.evaluate(environment)
+        return self.then if holds else self.otherwise
+
+
+Found = TypeVar("Found")
+
+
+class Walk(ABC, Generic[Found]):
+    """Follows a kernel's loops; what a body comes to is found once for the same values around."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[int, tuple[int, ...]], tuple[Body, Found]] = {}
+
+    def body(self, body: Body, environment: Environment) -> Found:
+        """Of instructions, loops and branches, for some values of the loops around them."""
+        key = id(body), tuple(environment[loop] for loop in sorted(body.controls))
+        if key not in self._known:
+            self._known[key] = body, self.inside(body, environment)
+        return self._known[key][1]
+
+    def child(self, child: Loop | Branch, environment: Environment) -> Found:
+        """Of a loop, or of a branch."""
+        if isinstance(child, Branch):
+            return self.body(child.taken(environment), environment)
+        return self.loop(child, child.extent.evaluate(environment), environment)
+
+    @abstractmethod
+    def inside(self, body: Body, environment: Environment) -> Found:
+        """What `body` returns, found anew."""
+
+    @abstractmethod
+    def loop(self, loop: Loop, count: int, environment: Environment, first: int = 0) -> Found:
+        """Of some rounds of a loop."""
 
 
 @dataclass(frozen=True)

@@ -34,55 +34,50 @@ def read(function: tirx.PrimFunc, target: Target, vector_bits: int, name: str = 
     name : str
         What to call it.
     """
-    flat = lowered(function, target)
-    return _Reader(flat, vector_bits).program(name)
+    flat, reader = lowered(function, target), _Reader(vector_bits)
+    arrays = reader.arrays
+    parameters = [arrays.add_parameter(var, place) for place, var in enumerate(flat.params)]
+    arrays.registers = registers_of(flat.body)
+    reader.statement(flat.body)
+    return Program(name, reader.scopes.inner.body, tuple(parameters))
 
 
 class _Reader:
-    def __init__(self, function: tirx.PrimFunc, vector_bits: int) -> None:
-        self.function = function
+    def __init__(self, vector_bits: int) -> None:
         self.expressions = Expressions(vector_bits)
         self.arrays, self.scopes = self.expressions.arrays, self.expressions.scopes
         self.integers = self.expressions.integers
         self.loops = 0
 
-    def program(self, name: str) -> Program:
-        parameters = [
-            self.arrays.add_parameter(var, position)
-            for position, var in enumerate(self.function.params)
-        ]
-        self.arrays.registers = registers_of(self.function.body)
-        self._statement(self.function.body)
-        return Program(name, self.scopes.inner.body, tuple(parameters))
+    def statement(self, node: Any) -> None:
+        match type(node).__name__:
+            case "SeqStmt":
+                for each in node.seq:
+                    self.statement(each)
+            case "AttrStmt" | "While":
+                self.statement(node.body)
+            case "AllocBuffer":
+                shared = not any(scope.loop >= 0 and scope.fixed for scope in self.scopes.stack[1:])
+                self.arrays.allocate(node.buffer, shared)
+            case "DeclBuffer":
+                self.arrays.declare(node)
+            case "Bind":
+                self.expressions.bind(node.var, node.value)
+            case "Evaluate" if type(node.value).__name__ != "IntImm":
+                self.expressions.value(node.value)
+            case "For":
+                self._loop(node)
+            case "IfThenElse":
+                self._branch(node)
+            case "BufferStore":
+                value = self.expressions.value(node.value)
+                self.arrays.store(node.buffer, node.indices[0], value, node.value.ty.dtype)
+            case "AssertStmt" | "Evaluate":
+                pass
+            case kind:
+                raise NotImplementedError(f"no meaning of {kind}")
 
-    def _statement(self, node: Any) -> None:
-        getattr(self, f"_on_{type(node).__name__}")(node)
-
-    def _on_SeqStmt(self, node: tirx.SeqStmt) -> None:
-        for each in node.seq:
-            self._statement(each)
-
-    def _on_AttrStmt(self, node: tirx.AttrStmt) -> None:
-        self._statement(node.body)
-
-    def _on_AllocBuffer(self, node: tirx.AllocBuffer) -> None:
-        shared = not any(scope.loop >= 0 and scope.fixed for scope in self.scopes.stack[1:])
-        self.arrays.allocate(node.buffer, shared)
-
-    def _on_DeclBuffer(self, node: tirx.DeclBuffer) -> None:
-        self.arrays.declare(node)
-
-    def _on_AssertStmt(self, node: tirx.AssertStmt) -> None:
-        pass
-
-    def _on_Bind(self, node: tirx.Bind) -> None:
-        self.expressions.bind(node.var, node.value)
-
-    def _on_Evaluate(self, node: tirx.Evaluate) -> None:
-        if type(node.value).__name__ != "IntImm":
-            self.expressions.value(node.value)
-
-    def _on_For(self, node: tirx.For) -> None:
+    def _loop(self, node: tirx.For) -> None:
         number, self.loops = self.loops, self.loops + 1
         parallel = int(node.kind) == int(tirx.ForKind.PARALLEL)
         extent = self.integers.index(node.extent)
@@ -94,14 +89,14 @@ class _Reader:
         self.arrays.forget(stored, number)
         scope = Scope(loop.body, number, parallel, stored=stored)
         self.scopes.stack.append(scope)
-        self._statement(node.body)
+        self.statement(node.body)
         for slot, value in self.arrays.held.items():
             if slot[0] in stored and value.chain is not None and value.chain[0] == number:
                 loop.body.work.chains.add(value.chain[1:])
         self.scopes.stack.pop()
         self.arrays.forget(stored, self.scopes.loop())
 
-    def _on_IfThenElse(self, node: tirx.IfThenElse) -> None:
+    def _branch(self, node: tirx.IfThenElse) -> None:
         condition = self.integers.index(node.condition)
         branch = Branch(condition, Body(), Body())
         self.scopes.inner.body.children.append(branch)
@@ -111,18 +106,10 @@ class _Reader:
                 continue
             self.scopes.stack.append(Scope(body))
             kept = dict(self.arrays.held)
-            self._statement(case)
+            self.statement(case)
             self.arrays.held = kept
             self.scopes.stack.pop()
             self.arrays.forget(stored_in(self.arrays.name_of, case), self.scopes.loop())
-
-    def _on_BufferStore(self, node: tirx.BufferStore) -> None:
-        value = self.expressions.value(node.value)
-        (index,) = node.indices
-        self.arrays.store(node.buffer, index, value, node.value.ty.dtype)
-
-    def _on_While(self, node: tirx.While) -> None:
-        self._statement(node.body)
 
 
 _ADDRESSES = ("tirx.masked_load", "tirx.masked_store", "tirx.address_of", "tirx.buffer_data")
@@ -136,13 +123,9 @@ def registers_of(body: Any) -> set[Any]:
     def allocated(node: tirx.AllocBuffer) -> None:
         own.add(key(node.buffer))
 
-    def stored(node: tirx.BufferStore) -> None:
+    def used(node: Any) -> None:
         if not all(is_constant(i) for i in node.indices):
-            moving.add(key(node.buffer))
-
-    def loaded(node: Any) -> None:
-        if not all(is_constant(i) for i in node.indices):
-            moving.add(key(node.source))
+            moving.add(key(node.buffer if isinstance(node, tirx.BufferStore) else node.source))
 
     def called(node: Any) -> None:
         if getattr(node.op, "name", "") in _ADDRESSES:
@@ -156,8 +139,8 @@ def registers_of(body: Any) -> set[Any]:
         body,
         [
             (tirx.AllocBuffer, allocated),
-            (tirx.BufferStore, stored),
-            (TensorLoad, loaded),
+            (tirx.BufferStore, used),
+            (TensorLoad, used),
             (Call, called),
             (tirx.DeclBuffer, declared),
         ],

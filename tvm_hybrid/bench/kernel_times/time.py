@@ -13,14 +13,14 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import ceil
 
 from microkernels.machines.machine import Machine
 
 from .index import Environment
-from .nodes import Body, Branch, Loop, Program, Work
-from .traffic import Part, Touched, Traffic, footprint, foreign_bytes, parts_of, split_lines, stored
+from .nodes import Body, Branch, Loop, Program, Walk, Work
+from .traffic import Part, Touched, Traffic, footprint, foreign_bytes, parts_of, split_lines
 
 
 @dataclass(frozen=True)
@@ -35,25 +35,32 @@ class Pace:
         Cycles if each one that needs another's result waits for it; no less than `busy`.
     entries : float
         Of the reorder buffer that they take.
+    counts : Counter of str
+        The instructions by kind.
     """
 
     busy: float = 0.0
     waiting: float = 0.0
     entries: float = 0.0
+    counts: Counter[str] = field(default_factory=Counter)
 
-    def plus(self, other: Pace, times: float = 1.0) -> Pace:
+    def plus(self, other: Pace, times: int = 1) -> Pace:
         """With so many times of something else behind it."""
+        counts = self.counts.copy()
+        for kind, number in other.counts.items():
+            counts[kind] += times * number
         return Pace(
             self.busy + times * other.busy,
             self.waiting + times * other.waiting,
             self.entries + times * other.entries,
+            counts,
         )
 
     def side_by_side(self, entries: float) -> Pace:
         """Where what follows does not wait for it, with so many entries of the reorder buffer."""
         under_way = max(1.0, entries / self.entries) if self.entries else 1.0
         cycles = max(self.busy, self.waiting / under_way)
-        return Pace(cycles, cycles, self.entries)
+        return Pace(cycles, cycles, self.entries, self.counts)
 
 
 def work_pace(work: Work, machine: Machine) -> Pace:
@@ -89,73 +96,42 @@ def work_pace(work: Work, machine: Machine) -> Pace:
         multiplying += counts["tile_release"] * tiles.release
         cycles = max(cycles, multiplying * clock / tiles.clock)
     called = counts["library"] * machine.library_cycles
-    return Pace(cycles + called, max(cycles, *waiting, 0.0) + called, entries)
+    waiting_most = max(cycles, *waiting, 0.0) + called
+    return Pace(cycles + called, waiting_most, entries, Counter(counts))
 
 
-class Cycles:
+class Cycles(Walk[Pace]):
     """Follows a kernel's loops on a machine; also sums up its instructions."""
 
     def __init__(self, machine: Machine) -> None:
+        super().__init__()
         self.machine = machine
-        self._known: dict[tuple[int, tuple[int, ...]], tuple[Pace, Counter[str]]] = {}
-        self._kept: list[Body] = []
 
-    def body(self, body: Body, environment: Environment) -> tuple[float, Counter[str]]:
-        """Cycles and instructions, for some values of the loops around."""
-        pace, counts = self._body(body, environment)
-        return pace.waiting, counts
+    def inside(self, body: Body, environment: Environment) -> Pace:
+        """Everything in a body, one after the other."""
+        pace = work_pace(body.work, self.machine)
+        if body.children:
+            pace = replace(pace, busy=pace.waiting)
+        for child in body.children:
+            pace = pace.plus(self.child(child, environment))
+        return pace
 
-    def loop(
-        self, loop: Loop, count: int, environment: Environment, first: int = 0
-    ) -> tuple[float, Counter[str]]:
+    def loop(self, loop: Loop, count: int, environment: Environment, first: int = 0) -> Pace:
         """Of some rounds of a loop."""
-        pace, counts = self._loop(loop, count, environment, first)
-        return pace.waiting, counts
-
-    def _body(self, body: Body, environment: Environment) -> tuple[Pace, Counter[str]]:
-        key = (id(body), tuple(environment[loop] for loop in sorted(body.controls)))
-        found = self._known.get(key)
-        if found is None:
-            self._kept.append(body)
-            pace, counts = work_pace(body.work, self.machine), Counter(body.work.counts)
-            if body.children:
-                pace = Pace(pace.waiting, pace.waiting, pace.entries)
-            for child in body.children:
-                more, others = self._child(child, environment)
-                pace = pace.plus(more)
-                for kind, number in others.items():
-                    counts[kind] += number
-            found = self._known[key] = pace, counts
-        return found
-
-    def _child(self, child: Loop | Branch, environment: Environment) -> tuple[Pace, Counter[str]]:
-        if isinstance(child, Branch):
-            taken = child.condition.known and child.condition.evaluate(environment)
-            return self._body(child.then if taken else child.otherwise, environment)
-        return self._loop(child, child.extent.evaluate(environment), environment)
-
-    def _loop(
-        self, loop: Loop, count: int, environment: Environment, first: int = 0
-    ) -> tuple[Pace, Counter[str]]:
         if count <= 0:
-            return Pace(), Counter()
+            return Pace()
         varies = loop.number in loop.body.controls
-        rounds = range(first, first + count) if varies else [first]
-        share = 1 if varies else count
-        pace, counts = Pace(), Counter[str]()
-        for i in rounds:
-            more, others = self._body(loop.body, {**environment, loop.number: i})
-            pace = pace.plus(more, share)
-            for kind, number in others.items():
-                counts[kind] += share * number
+        pace = Pace()
+        for i in range(first, first + count) if varies else [first]:
+            inside = self.body(loop.body, {**environment, loop.number: i})
+            pace = pace.plus(inside, 1 if varies else count)
         machine, foreseen = self.machine, count <= self.machine.foreseen_rounds
         if loop.anew:
             pace = pace.side_by_side(machine.reorder_entries if foreseen else 0.0)
         if not loop.body.children and count > 1:
-            counts["loop ends"] += 1
-            if not foreseen:
-                pace = pace.plus(Pace(machine.branch_miss, machine.branch_miss))
-        return pace, counts
+            missed = 0.0 if foreseen else machine.branch_miss
+            pace = pace.plus(Pace(missed, missed, counts=Counter({"loop ends": 1})))
+        return pace
 
 
 NEAR, SHARED, FAR, FOREIGN = "L2", "L3", "memory", "another core"
@@ -313,22 +289,20 @@ def kernel_time(
     origins : mapping from int to Origin
         Parameter -> where its bytes are when the kernel begins; L2 for those that are not named.
     """
-    return _Timer(program, machine, origins or {}).time()
+    timer = _Timer(machine, origins or {})
+    phases = tuple(timer.phases(program.body, {}))
+    return KernelTime(phases, machine.call_us, timer.counts, timer.parts)
 
 
 class _Timer:
-    def __init__(self, program: Program, machine: Machine, origins: Mapping[int, Origin]) -> None:
-        self.program, self.machine, self.origins = program, machine, origins
+    def __init__(self, machine: Machine, origins: Mapping[int, Origin]) -> None:
+        self.machine, self.origins = machine, origins
         self.cycles = Cycles(machine)
         self.traffic = Traffic((machine.l1_bytes, machine.l2_bytes))
         self.counts: Counter[str] = Counter()
         self.parts: dict[int, Part] = {}
 
-    def time(self) -> KernelTime:
-        phases = tuple(self._body(self.program.body, {}))
-        return KernelTime(phases, self.machine.call_us, self.counts, self.parts)
-
-    def _body(self, body: Body, environment: Environment) -> Iterator[Phase]:
+    def phases(self, body: Body, environment: Environment) -> Iterator[Phase]:
         """The phases of what may have parallel loops in it; neighbours in series are one."""
         serial = Body(body.work)
         for child in body.children:
@@ -338,23 +312,22 @@ class _Timer:
             yield from self._series(serial, environment)
             serial = Body()
             if isinstance(child, Branch):
-                taken = child.condition.known and child.condition.evaluate(environment)
-                yield from self._body(child.then if taken else child.otherwise, environment)
+                yield from self.phases(child.taken(environment), environment)
             elif child.parallel:
                 yield self._parallel(child, environment)
             else:
                 for i in range(child.extent.evaluate(environment)):
-                    yield from self._body(child.body, {**environment, child.number: i})
+                    yield from self.phases(child.body, {**environment, child.number: i})
         yield from self._series(serial, environment)
 
     def _series(self, body: Body, environment: Environment) -> Iterator[Phase]:
         if not body.children and not body.work.counts:
             return
-        cycles, counts = self.cycles.body(body, environment)
-        self.counts += counts
+        pace = self.cycles.body(body, environment)
+        self.counts += pace.counts
         touched = self.traffic.body(body, environment)
-        prefetched = counts["prefetch"] > 0
-        yield self._phase(1, False, cycles, cycles, touched, prefetched)
+        prefetched = pace.counts["prefetch"] > 0
+        yield self._phase(1, False, pace.waiting, pace.waiting, touched, prefetched)
 
     def _parallel(self, loop: Loop, environment: Environment) -> Phase:
         total = loop.extent.evaluate(environment)
@@ -363,12 +336,12 @@ class _Timer:
         starts = range(0, total, length)
         for start in starts:
             count = min(length, total - start)
-            found, counts = self.cycles.loop(loop, count, environment, start)
-            self.counts += counts
-            prefetched |= counts["prefetch"] > 0
-            everything += found
-            if found > cycles:
-                cycles, first = found, start
+            pace = self.cycles.loop(loop, count, environment, start)
+            self.counts += pace.counts
+            prefetched |= pace.counts["prefetch"] > 0
+            everything += pace.waiting
+            if pace.waiting > cycles:
+                cycles, first = pace.waiting, start
         touched = self.traffic.loop(loop, min(length, total - first), environment, first)
         mean = everything / self.machine.threads
         return self._phase(len(starts), True, cycles, mean, touched, prefetched)
@@ -384,7 +357,8 @@ class _Timer:
     ) -> Phase:
         machine, clock = self.machine, self.machine.cycles_per_us
         sizes: dict[str, float] = dict.fromkeys((NEAR, SHARED, FAR, FOREIGN), 0.0)
-        first, written = footprint(touched.patterns), stored(touched.patterns)
+        first = footprint(touched.patterns)
+        written = footprint([pattern for pattern in touched.patterns if pattern.store])
         parts = parts_of(touched.patterns, threads)
         near, beyond = touched.fetched
         rates = {

@@ -14,7 +14,7 @@ from itertools import pairwise
 from math import ceil
 
 from .index import Atom, Environment, Index
-from .nodes import Access, Body, Branch, Loop, Memory
+from .nodes import Access, Body, Loop, Memory, Walk
 
 Bytes = dict[Memory, float]
 
@@ -49,11 +49,6 @@ def footprint(patterns: Sequence[Pattern]) -> Bytes:
     return found
 
 
-def stored(patterns: Sequence[Pattern]) -> Bytes:
-    """Bytes that are written, by array."""
-    return footprint([pattern for pattern in patterns if pattern.store])
-
-
 def _distinct(patterns: Sequence[Pattern]) -> list[Pattern]:
     """Patterns once that are the same but for being read or written."""
     found: dict[object, Pattern] = {}
@@ -64,7 +59,7 @@ def _distinct(patterns: Sequence[Pattern]) -> list[Pattern]:
     return list(found.values())
 
 
-class Traffic:
+class Traffic(Walk[Touched]):
     """Follows a kernel's loops.
 
     Parameters
@@ -74,29 +69,18 @@ class Traffic:
     """
 
     def __init__(self, caches: Sequence[int]) -> None:
+        super().__init__()
         self.caches = tuple(caches)
-        self._known: dict[tuple[int, tuple[int, ...]], Touched] = {}
-        self._kept: list[Body] = []
 
-    def body(self, body: Body, environment: Environment) -> Touched:
-        """Of instructions, loops and branches, for some values of the loops around them."""
-        controls = tuple(environment[loop] for loop in sorted(body.controls))
-        key = (id(body), controls)
-        found = self._known.get(key)
-        if found is None:
-            self._kept.append(body)
-            own = patterns_of(body.work.accesses)
-            parts = [Touched(own, tuple(footprint(own) for _ in self.caches))]
-            parts += [self.child(child, environment) for child in body.children]
-            found = self._known[key] = self._together(parts)
-        return found
-
-    def child(self, child: Loop | Branch, environment: Environment) -> Touched:
-        """Of a loop, or of a branch."""
-        if isinstance(child, Branch):
-            taken = child.condition.known and child.condition.evaluate(environment)
-            return self.body(child.then if taken else child.otherwise, environment)
-        return self.loop(child, child.extent.evaluate(environment), environment)
+    def inside(self, body: Body, environment: Environment) -> Touched:
+        """Everything in a body, one after the other."""
+        own = patterns_of(body.work.accesses)
+        parts = [Touched(own, tuple(footprint(own) for _ in self.caches))]
+        parts += [self.child(child, environment) for child in body.children]
+        if len(parts) == 1:
+            return parts[0]
+        patterns = _distinct([p for part in parts for p in part.patterns])
+        return self._touched(patterns, parts, 1.0, sum(footprint(patterns).values()))
 
     def loop(self, loop: Loop, count: int, environment: Environment, first: int = 0) -> Touched:
         """Of some rounds of a loop."""
@@ -111,38 +95,23 @@ class Traffic:
         middle = max(each, key=lambda touched: touched.size)
         inside = {**environment, loop.number: first}
         patterns = _distinct([p.along(loop.number, count, inside) for p in middle.patterns])
-        whole = footprint(patterns)
-        fetched: list[Bytes] = []
+        return self._touched(patterns, each, share, middle.size)
+
+    def _touched(
+        self, patterns: list[Pattern], parts: Sequence[Touched], share: float, size: float
+    ) -> Touched:
+        """What is fetched for the parts, each so often; once where a cache holds `size`."""
+        fetched = []
         for level, cache in enumerate(self.caches):
-            if middle.size <= cache:
-                fetched.append(_least(whole, _sum(each, level, share)))
-            else:
-                fetched.append(_sum(each, level, share))
+            total: Bytes = {}
+            for part in parts:
+                for memory, moved in part.fetched[level].items():
+                    total[memory] = total.get(memory, 0.0) + share * moved
+            if size <= cache:
+                whole = footprint(patterns).items()
+                total = {memory: min(once, total.get(memory, once)) for memory, once in whole}
+            fetched.append(total)
         return Touched(patterns, tuple(fetched))
-
-    def _together(self, parts: list[Touched]) -> Touched:
-        """One after the other."""
-        if len(parts) == 1:
-            return parts[0]
-        patterns = _distinct([p for part in parts for p in part.patterns])
-        whole, fetched = footprint(patterns), []
-        size = sum(whole.values())
-        for level, cache in enumerate(self.caches):
-            total = _sum(parts, level, 1.0)
-            fetched.append(_least(whole, total) if size <= cache else total)
-        return Touched(patterns, tuple(fetched))
-
-
-def _sum(parts: Sequence[Touched], level: int, share: float) -> Bytes:
-    found: Bytes = {}
-    for part in parts:
-        for memory, size in part.fetched[level].items():
-            found[memory] = found.get(memory, 0.0) + share * size
-    return found
-
-
-def _least(a: Bytes, b: Bytes) -> Bytes:
-    return {memory: min(size, b.get(memory, size)) for memory, size in a.items()}
 
 
 # Footprints: how many lines of an array instructions touch while the loops around them run.

@@ -61,7 +61,11 @@ def unsigned_products(model: onnx.ModelProto) -> onnx.ModelProto:
     """
     if not any(node.op_type in PRODUCTS for node in model.graph.node):
         return model
-    types = _types(model)
+    # Element types of what is known, by name.
+    inferred = onnx.shape_inference.infer_shapes(model).graph
+    values = (*inferred.input, *inferred.value_info)
+    types = {value.name: value.type.tensor_type.elem_type for value in values}
+    types |= {item.name: item.data_type for item in inferred.initializer}
     changed = onnx.ModelProto()
     changed.CopyFrom(model)
     nodes = list(changed.graph.node)
@@ -74,29 +78,17 @@ def unsigned_products(model: onnx.ModelProto) -> onnx.ModelProto:
     return changed
 
 
-def _types(model: onnx.ModelProto) -> Mapping[str, int]:
-    """Element types of what is known, by name."""
-    graph = onnx.shape_inference.infer_shapes(model).graph
-    values = (*graph.input, *graph.value_info)
-    types = {value.name: value.type.tensor_type.elem_type for value in values}
-    return types | {item.name: item.data_type for item in graph.initializer}
-
-
 def _signed(node: onnx.NodeProto, types: Mapping[str, int]) -> list[_Operand]:
     """The operands that are signed beside an unsigned one."""
 
     def is_signed(operand: _Operand) -> bool:
-        names = (_input(node, operand[0]), _input(node, operand[2]))
+        names = (*node.input[operand[0] :][:1], *node.input[operand[2] :][:1])
         return TensorProto.INT8 in [types[name] for name in names if name in types]
 
     if node.op_type in _TWO_OPERANDS:
         signed = [operand for operand in _TWO_OPERANDS[node.op_type] if is_signed(operand)]
         return signed if len(signed) == 1 else []
     return [operand for operand in _WEIGHTS.get(node.op_type, ()) if is_signed(operand)]
-
-
-def _input(node: onnx.NodeProto, place: int) -> str:
-    return node.input[place] if place < len(node.input) else ""
 
 
 class _Rewriter:
@@ -127,19 +119,16 @@ class _Rewriter:
                 tensor = numpy_helper.from_array(wide.astype(np.uint8), self._unsigned[name])
                 self._graph.initializer.append(tensor)
             else:
-                self._compute(name, self._unsigned[name])
+                shift = self._constant(f"{name}/shift", (), np.int32)
+                wide, total, result = f"{name}/wide", f"{name}/total", self._unsigned[name]
+                self._graph.node.extend(
+                    [
+                        helper.make_node("Cast", [name], [wide], to=TensorProto.INT32),
+                        helper.make_node("Add", [wide, shift], [total]),
+                        helper.make_node("Cast", [total], [result], to=TensorProto.UINT8),
+                    ]
+                )
         return self._unsigned[name]
-
-    def _compute(self, name: str, result: str) -> None:
-        shift = self._constant(f"{name}/shift", (), np.int32)
-        wide, total = f"{name}/wide", f"{name}/total"
-        self._graph.node.extend(
-            [
-                helper.make_node("Cast", [name], [wide], to=TensorProto.INT32),
-                helper.make_node("Add", [wide, shift], [total]),
-                helper.make_node("Cast", [total], [result], to=TensorProto.UINT8),
-            ]
-        )
 
     def _constant(self, name: str, shape: tuple[int, ...], dtype: type) -> str:
         """Adds an array of 128."""

@@ -42,12 +42,6 @@ def _prepare(job: dict[str, Any]) -> tuple[Any, list[Any]]:
     return relax.VirtualMachine(executable, tvm.cpu())["main"], feeds
 
 
-def _arrays(result: Any) -> list[np.ndarray]:
-    """The outputs of `main`, which are one tensor or a tuple of them."""
-    tensors = [result] if hasattr(result, "numpy") else list(result)
-    return [tensor.numpy() for tensor in tensors]
-
-
 def serve(job: dict[str, Any], requests: TextIO, answers: TextIO) -> None:
     """Prepares the job, then runs it as requested until there is no request."""
 
@@ -58,7 +52,9 @@ def serve(job: dict[str, Any], requests: TextIO, answers: TextIO) -> None:
     start = time.perf_counter()
     try:
         main, feeds = _prepare(job)
-        outputs = _arrays(main(*feeds))
+        result = main(*feeds)  # one tensor or a tuple of them
+        tensors = [result] if hasattr(result, "numpy") else list(result)
+        outputs = [tensor.numpy() for tensor in tensors]
     except Exception as error:  # whatever TVM raises is this contestant's result
         lines = str(error).strip().splitlines()
         answer(error=f"{type(error).__name__}: {lines[-1] if lines else ''}")

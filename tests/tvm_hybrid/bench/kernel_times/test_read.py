@@ -22,7 +22,7 @@ from tvm_hybrid.bench.kernel_times.time import Cycles, kernel_time
 
 
 def counts(program: Program) -> dict[str, int]:
-    return dict(Cycles(machine()).body(program.body, {})[1])
+    return dict(Cycles(machine()).body(program.body, {}).counts)
 
 
 def test_sums_in_a_register() -> None:
@@ -55,7 +55,7 @@ def test_products_of_a_matmul(shape: tuple[int, int, int], isa: str) -> None:
     region = matmul(*shape)
     host = machine(isa=isa)
     program = built(region, template_for("matmul").default_config(region, host), isa)
-    found = Cycles(host).body(program.body, {})[1]["products"]
+    found = Cycles(host).body(program.body, {}).counts["products"]
     m, k, n = shape
     lanes = host.isa.f32_lanes
     assert found == m * k * -(-n // lanes) * lanes  # the last vector is a whole one
@@ -65,7 +65,7 @@ def test_products_of_a_matmul_whose_k_is_shared() -> None:
     region, host = matmul(4, 4096, 40), machine(12, isa="avx512")
     config = template_for("matmul").default_config(region, host)
     assert config.threads_k > 1
-    found = Cycles(host).body(built(region, config, "avx512").body, {})[1]["products"]
+    found = Cycles(host).body(built(region, config, "avx512").body, {}).counts["products"]
     assert found == 4 * 4096 * 48
 
 
@@ -83,7 +83,7 @@ def test_dot_products_of_integers() -> None:
     host = machine(isa="avx512_vnni")
     config = template_for("matmul").default_config(region, host)
     program = built(region, config, "avx512_vnni")
-    found = Cycles(host).body(program.body, {})[1]
+    found = Cycles(host).body(program.body, {}).counts
     assert found["dot"] * 64 == found["products"] == 32 * 64 * 64
 
 
@@ -92,7 +92,7 @@ def test_tile_products() -> None:
     host = machine(isa="amx")
     config = template_for("matmul").default_config(region, host)
     assert config.to_dict()["kernel"].startswith("amx_")
-    found = Cycles(host).body(built(region, config, "amx").body, {})[1]
+    found = Cycles(host).body(built(region, config, "amx").body, {}).counts
     assert found["tile_product"] == 4 * 4 * 2  # of 16 rows, 16 columns, and 64 elements of K
     assert found["tile_configure"] == found["tile_release"] == 1
 

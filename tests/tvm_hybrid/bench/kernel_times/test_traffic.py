@@ -99,7 +99,7 @@ def test_traffic_where_all_fits_and_where_nothing_does() -> None:
 
 
 def test_an_index_that_is_not_linear() -> None:
-    start = apply("//", moving(1, 0, 0), Index(2)).times(64)
+    start = apply("FloorDiv", moving(1, 0, 0), Index(2)).times(64)
     accesses = [Access(X, start, 64)]
     found = sum(footprint(Traffic([]).body(nest(accesses), {}).patterns).values())
     assert found == len(set(lines(accesses))) * LINE == 2 * LINE
