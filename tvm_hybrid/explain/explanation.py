@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, overload
 
@@ -15,7 +16,29 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 
-class Explanation(Sequence[Decision]):
+class Shown(ABC):
+    """Something that can show itself as a table."""
+
+    @abstractmethod
+    def table(self) -> Table:
+        """Everything as a table."""
+
+    def print(self, console: Console | None = None) -> None:
+        """Shows the table on a console; standard output if none is given."""
+        from rich.console import Console
+
+        (console or Console()).print(self.table())
+
+    def __str__(self) -> str:
+        """The table as on a terminal 160 characters wide, without colours."""
+        from rich.console import Console
+
+        text = io.StringIO()
+        Console(width=160, color_system=None, file=text).print(self.table())
+        return text.getvalue().rstrip("\n")
+
+
+class Explanation(Shown, Sequence[Decision]):
     """A list of decisions that can show itself.
 
     Parameters
@@ -85,6 +108,9 @@ class Explanation(Sequence[Decision]):
             table.add_column(column, overflow="fold")
         for decision in self:
             config = ", ".join(f"{name}={value}" for name, value in decision.config.items())
+            why = decision.reason
+            why += f"; on vectors: {decision.on_vectors}" if decision.on_vectors else ""
+            why += f"; at run time: {decision.at_run_time}" if decision.at_run_time else ""
             cells = (
                 "\n".join(decision.origins) or decision.node,
                 decision.op,
@@ -92,35 +118,7 @@ class Explanation(Sequence[Decision]):
                 decision.kernel,
                 config,
                 decision.source,
-                _why(decision),
+                why,
             )
             table.add_row(*map(Text, cells))  # as they are: brackets are no markup
         return table
-
-    def print(self, console: Console | None = None) -> None:
-        """Shows the table on a console; standard output if none is given."""
-        from rich.console import Console
-
-        (console or Console()).print(self.table())
-
-    def __str__(self) -> str:
-        return as_text(self.table())
-
-
-def _why(decision: Decision) -> str:
-    """The reason, why products stay on vectors, and what is decided later."""
-    text = decision.reason
-    if decision.on_vectors:
-        text += f"; on vectors: {decision.on_vectors}"
-    if decision.at_run_time:
-        text += f"; at run time: {decision.at_run_time}"
-    return text
-
-
-def as_text(table: Table) -> str:
-    """The table as it would be printed on a terminal 160 characters wide, without colours."""
-    from rich.console import Console
-
-    text = io.StringIO()
-    Console(width=160, color_system=None, file=text).print(table)
-    return text.getvalue().rstrip("\n")

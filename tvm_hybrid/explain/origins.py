@@ -64,13 +64,9 @@ def decisions_with_origins(
         if decision is not None:
             texts.setdefault(id(decision), {}).update(dict.fromkeys(call.origins))
     return [
-        replace(each, origins=tuple(texts.get(id(each)) or _named(each.node, nodes)))
+        replace(each, origins=tuple(texts.get(id(each)) or texts_in(each.node, nodes)))
         for each in decisions
     ]
-
-
-def _named(variable: str, nodes: ModelNodes) -> list[str]:
-    return [nodes.nodes[n].text for n in numbers_in([variable]) if n in nodes.nodes]
 
 
 def _before(roots: Iterable[int], written: set[int], nodes: ModelNodes) -> set[int]:
@@ -96,14 +92,11 @@ def _fill(graph: ProgramGraph, found: list[set[int]]) -> None:
         writers.update(dict.fromkeys(call.writes, place))
     for place in reversed(range(len(found))):
         if not found[place]:
-            found[place] = _union(graph.calls[place], found, readers)
+            after = (each for value in graph.calls[place].writes for each in readers.get(value, ()))
+            found[place] = {n for reader in after for n in found[reader]}
     for place, call in enumerate(graph.calls):
         if not found[place]:
             found[place] = {n for v in call.reads if v in writers for n in found[writers[v]]}
-
-
-def _union(call: KernelCall, found: Sequence[set[int]], readers: dict[int, list[int]]) -> set[int]:
-    return {n for value in call.writes for place in readers.get(value, ()) for n in found[place]}
 
 
 # The nodes of an ONNX model, and how variables of a program say which node they are of.

@@ -10,18 +10,17 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from microkernels.base.files import write_whole
 from relay_passes.ir.decisions import Decision
 
-from .explanation import as_text
+from .explanation import Shown
 from .origins import by_function, origins_in_run, short, together
 
 if TYPE_CHECKING:
-    from rich.console import Console
     from rich.table import Table
 
 
@@ -77,7 +76,7 @@ class ProfileRow:
 
 
 @dataclass(frozen=True)
-class Profile:
+class Profile(Shown):
     """The result of `Executable.profile`.
 
     Attributes
@@ -123,15 +122,6 @@ class Profile:
                 *([short(row.origins)] if has_origins else []),
             )
         return table
-
-    def print(self, console: Console | None = None) -> None:
-        """Shows the table on a console; standard output if none is given."""
-        from rich.console import Console
-
-        (console or Console()).print(self.table())
-
-    def __str__(self) -> str:
-        return as_text(self.table())
 
     def to_chrome_trace(self, path: str | os.PathLike[str]) -> None:
         """Writes a trace that chrome://tracing and ui.perfetto.dev show.
@@ -186,32 +176,6 @@ def profile_runs(
         main(*inputs)
         runs_us.append((time.perf_counter_ns() - start) / 1e3)
     events: list[Event] = []
-    machine.set_instrument(_recorder(events))
-    main(*inputs)
-    events.clear()
-    for _ in range(repeat):
-        main(*inputs)
-    about = by_function(decisions)
-    rows = _rows(events, about, repeat)
-    total = sum(runs_us) / repeat
-    events = _with_origins(events, about, repeat)
-    return Profile(rows, tuple(events), repeat, total, tuple(runs_us))
-
-
-def _with_origins(
-    events: Sequence[Event], about: Mapping[str, Sequence[Decision]], repeat: int
-) -> list[Event]:
-    """The events of equal runs, each with the nodes of its call."""
-    length = max(len(events) // repeat, 1)
-    found: list[Event] = []
-    for first in range(0, len(events), length):
-        run = events[first : first + length]
-        origins = origins_in_run([each.function for each in run], about)
-        found += (replace(each, origins=o) for each, o in zip(run, origins, strict=True))
-    return found
-
-
-def _recorder(events: list[Event]) -> Callable[..., int]:
     starts: list[int] = []
     clock = time.perf_counter_ns
 
@@ -223,7 +187,20 @@ def _recorder(events: list[Event]) -> Callable[..., int]:
             events.append(Event(str(name), starts.pop(), now))
         return 0
 
-    return record
+    machine.set_instrument(record)
+    main(*inputs)
+    events.clear()
+    for _ in range(repeat):
+        main(*inputs)
+    about = by_function(decisions)
+    length = max(len(events) // repeat, 1)
+    named: list[Event] = []  # with the nodes of each call; runs are equal
+    for first in range(0, len(events), length):
+        run = events[first : first + length]
+        origins = origins_in_run([each.function for each in run], about)
+        named += (replace(each, origins=o) for each, o in zip(run, origins, strict=True))
+    total = sum(runs_us) / repeat
+    return Profile(_rows(events, about, repeat), tuple(named), repeat, total, tuple(runs_us))
 
 
 def _rows(

@@ -80,13 +80,18 @@ def program_facts(mod: IRModule) -> ProgramFacts:
     main = mod[MAIN]
     bindings = [binding for block in main.body.blocks for binding in block.bindings]
     graph, names = named_graph(main, bindings)
+    has_entry = INTO_ENTRY in [gvar.name_hint for gvar in mod.get_global_vars()]
+    notes = mod[INTO_ENTRY].attrs[INTO_OUTPUTS] if has_entry else ()
     return ProgramFacts(
         graph=graph,
         names=names,
         kernel=_single_kernel(mod, main, bindings),
         shared_outputs=_shared_outputs(mod, main, bindings),
         unaligned_inputs=_unaligned_inputs(mod, main, bindings),
-        bound_outputs=_bound_outputs(mod),
+        bound_outputs=tuple(
+            BoundOutput(number, cache if cache >= 0 else None, bool(anywhere), bool(has_room))
+            for number, cache, anywhere, has_room in (map(int, note) for note in notes)
+        ),
     )
 
 
@@ -166,16 +171,13 @@ def _unaligned_inputs(mod: IRModule, main: relax.Function, bindings: Bindings) -
         elif isinstance(value.op, ir.Op) and value.op.name in _VIEWS:
             if binding.var in strict:
                 _demand(value.args[0], strict)
-        elif not _reads_anywhere(mod, value):
+        elif not (
+            isinstance(value.op, ir.Op)
+            and value.op.name == "relax.call_tir"
+            and UNALIGNED in (mod[value.args[0]].attrs or {})
+        ):
             _demand(value, strict)
     return tuple(parameter not in strict for parameter in main.params)
-
-
-def _reads_anywhere(mod: IRModule, call: relax.Call) -> bool:
-    """Whether a call is of a kernel that asks for no alignment."""
-    if not (isinstance(call.op, ir.Op) and call.op.name == "relax.call_tir"):
-        return False
-    return UNALIGNED in (mod[call.args[0]].attrs or {})
 
 
 def _demand(expr: relax.Expr | None, strict: set[relax.Var]) -> None:
@@ -183,13 +185,3 @@ def _demand(expr: relax.Expr | None, strict: set[relax.Var]) -> None:
 
     if expr is not None:
         strict.update(node for node in nodes_in(expr) if isinstance(node, relax.Var))
-
-
-def _bound_outputs(mod: IRModule) -> tuple[BoundOutput, ...]:
-    if INTO_ENTRY not in [gvar.name_hint for gvar in mod.get_global_vars()]:
-        return ()
-    notes = mod[INTO_ENTRY].attrs[INTO_OUTPUTS]
-    return tuple(
-        BoundOutput(number, cache if cache >= 0 else None, bool(anywhere), bool(has_room))
-        for number, cache, anywhere, has_room in (map(int, note) for note in notes)
-    )

@@ -160,7 +160,9 @@ class _Reader:
         if operator in _VIEWS:
             self._also(var, tuple(self.numbers(value.args[0])))
             return
-        arguments = _arguments(value)
+        arguments = [value.cond] if isinstance(value, relax.If) else list(value.args)
+        if operator in _CALLS:
+            arguments = [value.args[1]]
         reads = tuple(number for each in arguments for number in self.numbers(each))
         writes = self.declare(var, VALUE)
         function = _function(value, operator)
@@ -170,13 +172,6 @@ class _Reader:
             n for place in places if int(place) >= 0 for n in self.numbers(fields[int(place)])
         )
         self.calls.append(KernelCall(str(var.name), function, reads, writes, updates))
-
-
-def _arguments(value: Any) -> Sequence[Any]:
-    if isinstance(value, relax.If):
-        return [value.cond]
-    operator = str(getattr(value.op, "name", ""))
-    return [value.args[1]] if operator in _CALLS else list(value.args)
 
 
 def _function(value: Any, operator: str) -> str:
@@ -201,18 +196,14 @@ def _tensors(type_: Any) -> Iterator[Any]:
 def _value(name: str, type_: Any, kind: str) -> Value:
     known = isinstance(type_.shape, relax.ShapeExpr)
     extents = list(type_.shape.values) if known else ["?"] * max(int(type_.ndim), 0)
-    shape = tuple(_extent(each) for each in extents)
+    sizes = [(each, getattr(each, "value", None)) for each in extents]
+    # TVM's text of an extent is of a subclass of str.
+    shape = tuple("".join(str(each)) if size is None else int(size) for each, size in sizes)
     dtype = str(type_.dtype or "")
     nbytes = (int(DataType(dtype).bits) + 7) // 8 if known and dtype else 0
     for size in shape:
         nbytes *= size if isinstance(size, int) else 0
     return Value(name, shape, dtype, nbytes, kind)
-
-
-def _extent(extent: Any) -> int | str:
-    size = getattr(extent, "value", None)
-    # TVM's text of it is of a subclass of str.
-    return "".join(str(extent)) if size is None else int(size)
 
 
 def _key(expression: Any) -> int:
@@ -267,16 +258,14 @@ def storage_plan(main: Any) -> Plan:
             if operator.endswith(_KILL) and storage is not None:
                 holders[storage] -= 1
                 used -= 0 if holders[storage] else sizes[storage]
-            elif storage is not None and (operator.endswith(_TENSOR) or _is_view(value)):
+            elif storage is not None and (
+                operator.endswith(_TENSOR)
+                or isinstance(value, relax.Var)  # memory of another value
+                or str(getattr(value.op, "global_symbol", "")) == "vm.builtin.reshape"
+            ):
                 owner[var] = storage
                 holders[storage] += 1
     return Plan(total, peak, len(sizes))
-
-
-def _is_view(value: Any) -> bool:
-    """Whether a value is memory of another one."""
-    callee = str(getattr(getattr(value, "op", None), "global_symbol", ""))
-    return isinstance(value, relax.Var) or callee == "vm.builtin.reshape"
 
 
 def _size(shape: Any) -> int | None:

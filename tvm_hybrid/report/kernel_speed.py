@@ -127,14 +127,14 @@ def measure_kernels(
     for kernel in here:
         logger.debug("compiling %s", kernel.name)
         tiles[kernel.name] = _tile(kernel, reload_weight=True)
-        tiles[_peak_name(kernel)] = _tile(kernel, reload_weight=False)
+        tiles[f"{kernel.name}, weight in registers"] = _tile(kernel, reload_weight=False)
     times, _ = interleave(tiles, rounds, seconds, pause=0)
     gops = {
         name: tiles[name].operations / statistics.median(runs) / 1e9 for name, runs in times.items()
     }
     peaks: dict[str, float] = {}
     for kernel in here:
-        best = max(gops[kernel.name], gops[_peak_name(kernel)])
+        best = max(gops[kernel.name], gops[f"{kernel.name}, weight in registers"])
         peaks[types_of(kernel)] = max(best, peaks.get(types_of(kernel), 0.0))
     return KernelReport(
         cpu=cpu_name(host_target()),
@@ -152,10 +152,6 @@ def measure_kernels(
         ],
         left_out=[kernel.name for kernel in wanted if kernel not in here],
     )
-
-
-def _peak_name(kernel: Microkernel) -> str:
-    return f"{kernel.name}, weight in registers"
 
 
 def _tile(kernel: Microkernel, reload_weight: bool) -> _Tile:
@@ -289,7 +285,20 @@ def measure_roof(dtypes: Sequence[str], threads: int) -> Roof:
         How many work at a time; the peak of one is multiplied, the bandwidth measured with all.
     """
     peaks = {dtype: peak_gops(dtype) * threads for dtype in dict.fromkeys(dtypes) if _here(dtype)}
-    return Roof(threads=threads, peaks=peaks, bandwidth=_copy_bandwidth(threads))
+    # Arrays larger than all caches are copied.
+    beyond_caches = 4 * Machine.from_target(host_target()).l3_bytes
+    size = min(max(beyond_caches, LEAST_COPY), LARGEST_COPY) // threads
+    pairs = [(np.ones(size, np.uint8), np.zeros(size, np.uint8)) for _ in range(threads)]
+    # Alone, a thread is timed by its own CPU time, which other processes do not disturb.
+    clock = time.thread_time if threads == 1 else time.perf_counter
+    best = math.inf
+    with ThreadPoolExecutor(threads) as pool:  # numpy copies without holding the interpreter
+        copy_all = map if threads == 1 else pool.map
+        for _ in range(COPIES):
+            start = clock()
+            list(copy_all(lambda pair: np.copyto(pair[1], pair[0]), pairs))
+            best = min(best, clock() - start)
+    return Roof(threads=threads, peaks=peaks, bandwidth=2 * size * threads / best / 1e9)
 
 
 def peak_gops(dtype: str) -> float:
@@ -312,20 +321,3 @@ def peak_gops(dtype: str) -> float:
 def _here(dtype: str) -> list[Microkernel]:
     """The microkernels that this CPU runs on operands of a type."""
     return [one for one in all_microkernels() if one.a_dtype == dtype and runs_here(one)]
-
-
-def _copy_bandwidth(threads: int) -> float:
-    """1e9 bytes a second read and written while arrays larger than all caches are copied."""
-    beyond_caches = 4 * Machine.from_target(host_target()).l3_bytes
-    size = min(max(beyond_caches, LEAST_COPY), LARGEST_COPY) // threads
-    pairs = [(np.ones(size, np.uint8), np.zeros(size, np.uint8)) for _ in range(threads)]
-    # Alone, a thread is timed by its own CPU time, which other processes do not disturb.
-    clock = time.thread_time if threads == 1 else time.perf_counter
-    best = math.inf
-    with ThreadPoolExecutor(threads) as pool:  # numpy copies without holding the interpreter
-        copy_all = map if threads == 1 else pool.map
-        for _ in range(COPIES):
-            start = clock()
-            list(copy_all(lambda pair: np.copyto(pair[1], pair[0]), pairs))
-            best = min(best, clock() - start)
-    return 2 * size * threads / best / 1e9

@@ -146,12 +146,8 @@ def interleave(
         Why, by contestant that failed.
     """
     calls = {name: contestant.run_for for name, contestant in contestants.items()}
-    turns, failures = take_turns(calls, rounds, seconds, _total, pause, warmup, progress)
+    turns, failures = take_turns(calls, rounds, seconds, sum, pause, warmup, progress)
     return {name: list(chain.from_iterable(each)) for name, each in turns.items()}, failures
-
-
-def _total(times: list[float]) -> float:
-    return sum(times)
 
 
 def take_turns(

@@ -255,6 +255,11 @@ class _Collector:
         )
 
 
+def _same(source: Any, *names: str) -> dict[str, Any]:
+    """The attributes of those names."""
+    return {name: getattr(source, name) for name in names}
+
+
 _BYTES = re.compile(r"u8|s8")
 # They read as much of a table as they write.
 _PICKING = re.compile(r"(?:^|_)(?:take|gather|strided_slice|dynamic_strided_slice)")
@@ -278,25 +283,23 @@ def moved(decision: Decision, call: KernelCall, graph: ProgramGraph) -> int:
     writes = [graph.values[each].nbytes for each in call.writes]
     if 0 in writes:
         return 0
-    written = min(sum(writes), _result_bytes(decision.workload) or sum(writes))
+    written = sum(writes)
+    found = _RESULT.search(decision.workload)
+    if found is not None:  # the region's own result
+        width = (int(DataType(found[1]).bits) + 7) // 8
+        written = min(written, width * math.prod(map(int, found[2].split("x"))) or written)
     if not decision.taken and _PICKING.search(decision.op):
         reads = [min(each, written) for each in reads]
     return sum(reads) + written
 
 
-def _result_bytes(workload: str) -> int:
-    """Bytes of a region's own result; 0 if its key does not tell."""
-    found = _RESULT.search(workload)
-    if found is None:
-        return 0
-    nbytes = (int(DataType(found[1]).bits) + 7) // 8
-    for size in found[2].split("x"):
-        nbytes *= int(size)
-    return nbytes
-
-
 def memory_of(executable: Executable, model_file: int | None) -> Memory:
     """Bytes of a program; of a library without an outline, those of weights."""
+
+    def nbytes(info: Any) -> int:
+        shape = info.static_shape
+        return 0 if shape is None else math.prod(shape) * numpy_dtype(info.dtype).itemsize
+
     outline = executable.outline
     plan, values = NO_PLAN, 0
     weights = sum(each.size for each in executable.manifest.weights)
@@ -315,14 +318,9 @@ def memory_of(executable: Executable, model_file: int | None) -> Memory:
         peak=plan.peak,
         blocks=plan.blocks,
         values=values,
-        inputs=sum(map(_bytes, executable.inputs)),
-        outputs=sum(map(_bytes, executable.outputs)),
+        inputs=sum(map(nbytes, executable.inputs)),
+        outputs=sum(map(nbytes, executable.outputs)),
     )
-
-
-def _bytes(info: Any) -> int:
-    shape = info.static_shape
-    return 0 if shape is None else math.prod(shape) * numpy_dtype(info.dtype).itemsize
 
 
 def between_kernels(profile: Profile, functions: Sequence[str]) -> float | None:

@@ -93,8 +93,8 @@ class Advice(msgspec.Struct, frozen=True, kw_only=True):
 
     title: str
     text: str
-    command: str
-    share: float | None
+    command: str = ""
+    share: float | None = None
 
 
 class PageData(msgspec.Struct, frozen=True, kw_only=True):
@@ -158,15 +158,7 @@ class Head(ChosenOptions, frozen=True, kw_only=True):
 
 
 # In the order in which they are run, as one script.
-SCRIPTS = (
-    "elements.js",
-    "panel.js",
-    "graph.js",
-    "table.js",
-    "roofline.js",
-    "sections.js",
-    "page.js",
-)
+SCRIPTS = ("elements", "panel", "graph", "table", "roofline", "sections", "page")
 
 
 def write_page(data: PageData, path: str | os.PathLike[str]) -> None:
@@ -182,7 +174,7 @@ def write_page(data: PageData, path: str | os.PathLike[str]) -> None:
 
 def page_of(data: PageData) -> str:
     """The page as text. It loads nothing, and runs no script but its own."""
-    joined = "\n".join(_file(name) for name in SCRIPTS)
+    joined = "\n".join(_file(f"{name}.js") for name in SCRIPTS)
     script = f'"use strict";\n(() => {{\n{joined}\n}})();\n'
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     contents = {
@@ -254,7 +246,6 @@ def _left(data: PageData, manifest: Manifest) -> Iterable[Advice]:
             text=f"{len(left)} calls are left to the generic schedule, which is vectorised and "
             f"parallel, but not tuned. The slowest: {left[0].op}. No option changes that; "
             "the list tells the reasons.",
-            command="",
             share=share,
         )
 
@@ -279,7 +270,6 @@ def _open_sizes(data: PageData, manifest: Manifest) -> Iterable[Advice]:
             text=f"Inputs {', '.join(names)} have sizes that are known at run time only: kernels "
             "choose their tiles then. Code for just one size is often faster.",
             command="--shape NAME=1x128 or --dim NAME=128",
-            share=None,
         )
 
 
@@ -291,7 +281,6 @@ def _threads(data: PageData, manifest: Manifest) -> Iterable[Advice]:
             text=f"The program is made for {manifest.threads} of the {cores} cores that this "
             "process may use. `tvm-hybrid scale MODEL` predicts what more would bring.",
             command=f"--threads {cores}",
-            share=None,
         )
 
 
@@ -306,7 +295,6 @@ def _isa(data: PageData, manifest: Manifest) -> Iterable[Advice]:
             text=f"The code is made for {used.name}; this CPU has {here.name}. A target or "
             "TVM_HYBRID_ISA says so.",
             command="leave out --target, unset TVM_HYBRID_ISA",
-            share=None,
         )
 
 
@@ -317,7 +305,6 @@ def _fusion(data: PageData, manifest: Manifest) -> Iterable[Advice]:
             text=f"The program was made with fusion {manifest.fusion}, which is there to compare "
             "with.",
             command="--fusion coarse",
-            share=None,
         )
 
 
@@ -328,7 +315,6 @@ def _outside(data: PageData, manifest: Manifest) -> Iterable[Advice]:
             title="Time between kernels",
             text=f"Up to {outside:.1f} us of a run are spent between {len(data.regions)} calls. "
             "A larger batch shares them among more samples.",
-            command="",
             share=outside / total,
         )
 

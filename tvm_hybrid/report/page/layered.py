@@ -71,11 +71,25 @@ def layered(sizes: Sequence[tuple[float, float]], edges: Sequence[tuple[int, int
     left, right = _reach(range(len(widths)), widths, middle)
     columns = _columns(heights, right - left)
     extents = [
-        _reach([k for level in _levels(columns, column) for k in layers[level]], widths, middle)
+        _reach(
+            [
+                k
+                for each, layer in zip(columns, layers, strict=True)
+                if each == column
+                for k in layer
+            ],
+            widths,
+            middle,
+        )
         for column in range(max(columns, default=-1) + 1)
     ]
     tops, bottom = _tops(heights, columns)
-    begins, total = _side_by_side(extents)
+    # Where each column begins; they stand side by side.
+    begins, total = [], 0.0
+    for start, end in extents:
+        begins.append(total)
+        total += end - start + GUTTER
+    total = max(total - GUTTER, 0.0)
     for level, layer in enumerate(layers):
         for box in layer:
             middle[box] += begins[columns[level]] - extents[columns[level]][0]
@@ -112,11 +126,6 @@ def _columns(heights: Sequence[float], width: float) -> list[int]:
     return found
 
 
-def _levels(columns: Sequence[int], column: int) -> list[int]:
-    """The layers of a column."""
-    return [level for level, each in enumerate(columns) if each == column]
-
-
 def _reach(
     boxes: Sequence[int], widths: Sequence[float], middle: Sequence[float]
 ) -> tuple[float, float]:
@@ -125,15 +134,6 @@ def _reach(
         min((middle[box] - widths[box] / 2 for box in boxes), default=0.0),
         max((middle[box] + widths[box] / 2 for box in boxes), default=0.0),
     )
-
-
-def _side_by_side(reach: Sequence[tuple[float, float]]) -> tuple[list[float], float]:
-    """Where each column begins, and the width of all."""
-    begins, right = [], 0.0
-    for left, end in reach:
-        begins.append(right)
-        right += end - left + GUTTER
-    return begins, max(right - GUTTER, 0.0)
 
 
 def _tops(heights: Sequence[float], columns: Sequence[int]) -> tuple[list[float], float]:
