@@ -47,13 +47,6 @@ MARGIN = 0.05
 """By how much more than there a template may expect it to be slower than the default here."""
 
 
-class Neighbour(NamedTuple):
-    """A region that has records."""
-
-    sizes: tuple[int, ...]
-    workload: str
-
-
 class Borrowed(NamedTuple):
     """A configuration of another region."""
 
@@ -74,7 +67,8 @@ class NearestRecords:
     def __init__(self, by_workload: Callable[[], Mapping[str, list[Located]]]) -> None:
         self.by_workload = by_workload
         self._indexed: Mapping[str, list[Located]] | None = None
-        self._neighbours: dict[Hashable, list[Neighbour]] = {}
+        # Sizes and keys of regions that have records, by their kind.
+        self._neighbours: dict[Hashable, list[tuple[tuple[int, ...], str]]] = {}
 
     def find(self, region: Region, machine: Machine) -> Borrowed | None:
         """What may be borrowed for a region, or None."""
@@ -107,20 +101,22 @@ class NearestRecords:
         if region.is_open:
             for workload, located in groups.items():
                 values = symbols_in(region, located[0].record.region)
-                if values is not None and (far := class_distance(values)) <= FARTHEST_SAMPLE:
+                if values is None:
+                    continue
+                far = abs(math.log2(max(1, math.prod(values.values())) / SAMPLE))
+                if far <= FARTHEST_SAMPLE:
                     yield far, workload
             return
         if groups is not self._indexed:
             found = defaultdict(list)
             for workload, located in groups.items():
                 other = located[0].record.region
-                found[kind_of(other)].append(Neighbour(sizes_of(other), workload))
+                found[kind_of(other)].append((sizes_of(other), workload))
             self._neighbours, self._indexed = dict(found), groups
-        sizes = sizes_of(region)
-        for neighbour in self._neighbours.get(kind_of(region), []):
-            far = distance(sizes, neighbour.sizes)
-            if neighbour.workload != region.key and far <= FARTHEST:
-                yield far, neighbour.workload
+        for sizes, workload in self._neighbours.get(kind_of(region), []):
+            far = distance(sizes_of(region), sizes)
+            if workload != region.key and far <= FARTHEST:
+                yield far, workload
 
 
 def lent(
@@ -216,7 +212,8 @@ def fit_config(config: Config, source: ConfigSpace, target: ConfigSpace) -> Conf
     columns = {name: target.points[:, knob] for knob, name in enumerate(target.knobs)}
     apart, plain = np.zeros(len(target)), np.zeros(len(target))
     for name, values in there.items():
-        scale = _largest(here[name]) / _largest(values)
+        mine, theirs = (max(filter(_is_number, each), default=1) for each in (here[name], values))
+        scale = mine / theirs
         for total, factors in ((apart, (1.0, scale)), (plain, (1.0,))):
             differences = np.array([_apart(wanted[name], value, factors) for value in values])
             total += differences[columns[name]] if name in columns else differences[0]
@@ -228,10 +225,6 @@ def _values(space: ConfigSpace) -> dict[str, tuple[Any, ...]]:
     """The values of every field, in which configurations differ or not."""
     fields = {name: (value,) for name, value in flat_fields(space.configs[0].to_dict())}
     return {**fields, **dict(zip(space.knobs, space.values, strict=True))}
-
-
-def _largest(values: tuple[Any, ...]) -> float:
-    return max((value for value in values if _is_number(value)), default=1)
 
 
 def _apart(a: Any, b: Any, factors: Sequence[float]) -> float:
@@ -275,11 +268,6 @@ def symbols_in(opened: Region, known: Region) -> dict[str, int] | None:
     if symbols != values.keys():
         return None
     return values if opened.with_sizes(values).key == known.key else None
-
-
-def class_distance(values: Mapping[str, int]) -> float:
-    """|log2| of the quotient of the product of symbols and the sample."""
-    return abs(math.log2(max(1, math.prod(values.values())) / SAMPLE))
 
 
 def _ranks(region: Region) -> list[object]:

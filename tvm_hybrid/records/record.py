@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime, timezone
-from typing import Any, ClassVar, Literal, NamedTuple, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar
 
 import msgspec
 import tvm
@@ -86,14 +86,6 @@ class RecordLine(msgspec.Struct, frozen=True, kw_only=True):
     def _decoded(cls: type[L], line: bytes) -> L:
         """The record of a line whose header is checked."""
         return decode(line, cls)
-
-
-class OtherLine(NamedTuple):
-    """A line of another kind than records, as it is; whoever writes that kind understands it."""
-
-    text: bytes
-    place: str
-    """FILE:LINE."""
 
 
 def read_header(line: bytes) -> Header:
@@ -230,44 +222,36 @@ class Record(RecordLine, frozen=True, kw_only=True):
 
     def to_line(self) -> bytes:
         fields = msgspec.to_builtins(self)
-        _name_infinities(fields["region"])
+        for step in _steps_of(fields["region"]):
+            value = step["value"]
+            if value is not None and not math.isfinite(value):
+                sign = "-" * (value < 0)
+                step["value"] = "NaN" if value != value else f"{sign}Infinity"
         return msgspec.json.encode(fields) + b"\n"
 
     @classmethod
     def _decoded(cls, line: bytes) -> Record:
-        if any(name in line for name in _INFINITIES):
-            return _with_infinities(line)
-        return decode(line, cls)
+        if not any(name.encode() in line for name in _INFINITIES):
+            return decode(line, cls)
+        fields = decode(line, Any)
+        try:
+            for step in _steps_of(fields["region"]):
+                if step.get("value") in _INFINITIES:
+                    step["value"] = float(step["value"])
+            return msgspec.convert(fields, Record)
+        except (KeyError, TypeError, AttributeError, msgspec.ValidationError) as error:
+            raise UnreadableLine("foreign", f"JSON, but not of ours: {error}") from error
 
 
 # JSON has no such numbers: constants of an epilogue are written as these strings.
-_INFINITIES = (b'"Infinity"', b'"-Infinity"', b'"NaN"')
+_INFINITIES = ("Infinity", "-Infinity", "NaN")
 
 
-def _name_infinities(region: dict[str, Any]) -> None:
-    for step in region["epilogue"]:
-        value = step["value"]
-        if value is not None and not math.isfinite(value):
-            step["value"] = "NaN" if value != value else "Infinity" if value > 0 else "-Infinity"
-    for part in region["parts"]:
-        _name_infinities(part)
-
-
-def _with_infinities(line: bytes) -> Record:
-    fields = decode(line, Any)
-    try:
-        _number_infinities(fields["region"])
-        return msgspec.convert(fields, Record)
-    except (KeyError, TypeError, AttributeError, msgspec.ValidationError) as error:
-        raise UnreadableLine("foreign", f"JSON, but not of ours: {error}") from error
-
-
-def _number_infinities(region: dict[str, Any]) -> None:
-    for step in region.get("epilogue", ()):
-        if step.get("value") in ("Infinity", "-Infinity", "NaN"):
-            step["value"] = float(step["value"])
+def _steps_of(region: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """The steps of a region's epilogue and of those of its parts."""
+    yield from region.get("epilogue", ())
     for part in region.get("parts", ()):
-        _number_infinities(part)
+        yield from _steps_of(part)
 
 
 def make_record(

@@ -17,7 +17,7 @@ from microkernels.base.errors import RecordError
 from microkernels.base.files import require_room, sync, why_not_written
 from microkernels.base.logs import logger
 
-from .record import RECORD, L, OtherLine, Record, RecordLine, UnreadableLine, read_header
+from .record import RECORD, L, Record, RecordLine, UnreadableLine, read_header
 
 LOCK_SECONDS = 120.0
 _POLL_SECONDS = 0.005
@@ -193,7 +193,7 @@ class RecordFile:
 
     def _forget(self) -> None:
         self.records: list[Located] = []
-        self.others: dict[str, list[OtherLine]] = {}
+        self.others: dict[str, list[Line]] = {}
         self.damaged: list[str] = []
         self.generation = getattr(self, "generation", -1) + 1
         self._identity: tuple[int, int] | None = None
@@ -243,17 +243,17 @@ class RecordFile:
             if status.st_mtime_ns == self._changed:
                 return
             self._forget()
-        elif identity != self._identity or status.st_size < known or not self._continues(file):
+        elif (
+            identity != self._identity
+            or status.st_size < known
+            # Whether the last line known is still there: a new file may have an old one's number.
+            or os.pread(file.fileno(), len(self._last), self._offset - len(self._last))
+            != self._last
+        ):
             self._forget()
         self._identity, self._changed = identity, status.st_mtime_ns
         file.seek(self._offset)
         self._read(file.read(status.st_size - self._offset))
-
-    def _continues(self, file: BinaryIO) -> bool:
-        """Whether the last line known is still there: a new file may have an old one's number."""
-        return os.pread(file.fileno(), len(self._last), self._offset - len(self._last)) == (
-            self._last
-        )
 
     def _read(self, text: bytes) -> None:
         if self._tail_in:
@@ -275,25 +275,22 @@ class RecordFile:
             size = self._offset + self._tail_size
             self._tail_in = self._take(tail, f"{self.path}:{self._lines + 1}", size) or []
 
-    def _take(self, line: bytes, place: str, size: int | None = None) -> list[Any] | None:
+    def _take(self, text: bytes, place: str, size: int | None = None) -> list[Any] | None:
         """Where the line went; None if it was skipped. Without a newline, `size` is the file's."""
-        try:
-            header = read_header(line)
-            if header.kind != RECORD:
-                others = self.others.setdefault(header.kind, [])
-                others.append(OtherLine(line, place))
-                return others
-            self.records.append(Located(Record.from_line(line), place))
+        line = _line(text, place)
+        if line.record is not None:
+            self.records.append(Located(line.record, place))
             return self.records
-        except UnreadableLine as error:
-            if size is None or not is_being_written(self.path, size):
-                self._warn(f"{place}: skipped, {error}")
-            return None
-
-    def _warn(self, message: str) -> None:
-        if self.damaged[-1:] != [message]:  # a tail is read twice
+        if line.problem is None:
+            others = self.others.setdefault(line.kind, [])
+            others.append(line)
+            return others
+        message = f"{place}: skipped, {line.problem}"
+        written = size is not None and is_being_written(self.path, size)
+        if not written and self.damaged[-1:] != [message]:  # a tail is read twice
             self.damaged.append(message)
             logger.warning("%s", message)
+        return None
 
     def __iter__(self) -> Iterator[Located]:
         return iter(self.refresh())
@@ -330,12 +327,15 @@ class Line:
         The record that it is; None if it is something else.
     problem : UnreadableLine or None
         Why it cannot be read, if so.
+    kind : str
+        What it is, if it can be read; whoever writes that kind understands it.
     """
 
     text: bytes
     place: str
     record: Record | None = None
     problem: UnreadableLine | None = None
+    kind: str = RECORD
 
     @property
     def lost(self) -> bool:
@@ -389,8 +389,8 @@ def read_lines(path: Path) -> list[Line]:
 
 def _line(text: bytes, place: str) -> Line:
     try:
-        if read_header(text).kind != RECORD:
-            return Line(text, place)
-        return Line(text, place, Record.from_line(text))
+        kind = read_header(text).kind
+        record = Record.from_line(text) if kind == RECORD else None
+        return Line(text, place, record, kind=kind)
     except UnreadableLine as problem:
         return Line(text, place, problem=problem)

@@ -218,12 +218,10 @@ def shipped_records(cpu: str) -> RecordStore | None:
     return _store(path) if path.is_file() else None
 
 
+# One store of each file in a process: it is read once, however many models are compiled.
+_store = functools.cache(RecordStore)
+
+
 def place_text(place: str, shipped: bool) -> str:
     """FILE:LINE of a record in words, with the whole path if the user wrote the file."""
     return f"shipped record {os.path.basename(place)}" if shipped else f"record {place}"
-
-
-@functools.cache
-def _store(path: Path) -> RecordStore:
-    """One store of each file in a process: it is read once, however many models are compiled."""
-    return RecordStore(path)

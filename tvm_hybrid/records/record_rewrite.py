@@ -155,32 +155,24 @@ def _why_removed(lines: Iterable[Line], best: int, keep_failures: bool) -> dict[
             machine = (record.isa, record.machine, record.threads)
             groups[(*key, *machine)].append(Located(record, place))
     for group in groups.values():
-        whys.update(_why_removed_of_group(group, best, keep_failures))
+        newest = latest(group)
+        judged = latest(item for item in group if item.record.confirmed is not None)
+        current = {item.place for item in (*newest, *judged)}
+        defaults = {config_key(item.record.config) for item in group if item.record.is_default}
+        defaults |= _default_keys(group[0].record)
+        keys = (config_key(item.record.config) for item in trusted(group))
+        others = [key for key in keys if key not in defaults]
+        failed = {config_key(item.record.config) for item in newest if item.record.status != "ok"}
+        for record, place in group:
+            key = config_key(record.config)
+            if place not in current:
+                whys[place] = "measured again later"
+            elif key in failed:
+                if not keep_failures:
+                    whys[place] = "failed"
+            elif key not in defaults and key not in others[:best]:
+                whys[place] = "not among the best"
     return whys
-
-
-def _why_removed_of_group(
-    group: list[Located], best: int, keep_failures: bool
-) -> Iterator[tuple[str, str]]:
-    newest = latest(group)
-    judged = latest(item for item in group if item.record.confirmed is not None)
-    current = {item.place for item in (*newest, *judged)}
-    defaults = {config_key(item.record.config) for item in group if item.record.is_default}
-    defaults |= _default_keys(group[0].record)
-    others = (
-        key for item in trusted(group) if (key := config_key(item.record.config)) not in defaults
-    )
-    wanted = {key for key, _ in zip(others, range(best), strict=False)} | defaults
-    failed = {config_key(item.record.config) for item in newest if item.record.status != "ok"}
-    for record, place in group:
-        key = config_key(record.config)
-        if place not in current:
-            yield place, "measured again later"
-        elif key in failed:
-            if not keep_failures:
-                yield place, "failed"
-        elif key not in wanted:
-            yield place, "not among the best"
 
 
 def _default_keys(record: Record) -> set[bytes]:

@@ -134,27 +134,18 @@ class RecordStore:
             and (item.record.machine != machine.name) is elsewhere
         ]
         for record, place in trusted(fitting):
-            config = self.buildable(region, template, machine, record, place)
-            if config is not None:
+            try:
+                config = template.config_type.from_dict(record.config)
+                known = (region.key, f"{machine.isa.name} {config}")
+                if known not in self._refused:
+                    self._refused[known] = why_not_built(region, template, machine.isa, config)
+                reason = self._refused[known]
+            except ConfigError as error:
+                reason = str(error)
+            if reason is None:
                 return Found(config, record, place)
-        return None
-
-    def buildable(
-        self, region: Region, template: Template[Any], machine: Machine, record: Record, place: str
-    ) -> Config | None:
-        """A record's configuration; None, with a warning, if the region cannot be built with it."""
-        try:
-            config = template.config_type.from_dict(record.config)
-            known = (region.key, f"{machine.isa.name} {config}")
-            if known not in self._refused:
-                self._refused[known] = why_not_built(region, template, machine.isa, config)
-            reason = self._refused[known]
-        except ConfigError as error:
-            reason = str(error)
-        if reason is not None:
             logger.warning("%s: this record is not used: %s", place, reason)
-            return None
-        return config
+        return None
 
 
 def why_not_built(region: Region, template: Template[Any], isa: Isa, config: Config) -> str | None:
