@@ -122,7 +122,10 @@ def settings_for(
             "`tvm-hybrid explain` lists the nodes"
         )
     present = {node.op_type for node in nodes}
-    wanted = tuple(operators) if operators else _operators(mode, present)
+    usual: tuple[str, ...] = PRODUCTS
+    if mode == "static" and present & {*CONVOLUTIONS}:
+        usual = tuple(name for name in (*CONVOLUTIONS, *PRODUCTS, *BETWEEN) if name in present)
+    wanted = tuple(operators or usual)
     if not present & {*wanted}:
         raise QuantizeError(
             f"nothing to quantise: the model has no {' or '.join(wanted)} "
@@ -136,12 +139,6 @@ def settings_for(
     return Settings(
         mode, wanted, tuple(exclude), reduced, calibration=calibration, bits=bits, block=block
     )
-
-
-def _operators(mode: str, present: set[str]) -> tuple[str, ...]:
-    if mode in ("weights", "dynamic") or not present & {*CONVOLUTIONS}:
-        return PRODUCTS
-    return tuple(name for name in (*CONVOLUTIONS, *PRODUCTS, *BETWEEN) if name in present)
 
 
 HOW = "pip install 'tvm_hybrid[quantize]' brings it"
@@ -210,8 +207,7 @@ def write_quantized(
                 _weights(model, path, settings)
             else:
                 prepared = _prepared(model, Path(folder), optimise=name == "static")
-                write = _static if name == "static" else _dynamic
-                write(prepared, path, samples, settings)
+                _eight_bits(prepared, path, samples, settings)
         except QuantizeError:
             raise
         except Exception as error:  # the quantiser's exceptions have no common base
@@ -234,30 +230,23 @@ def _prepared(model: onnx.ModelProto, folder: Path, optimise: bool) -> Path:
     source, path = folder / "model.onnx", folder / "prepared.onnx"
     onnx.save(model, source)
     try:
-        onnx.save(_with_symbolic_shapes(onnx.load(source)), source)
+        from onnxruntime.tools.symbolic_shape_infer import SymbolicShapeInference
+
+        inference = SymbolicShapeInference(2**31 - 1, False, False, 0)
+        # As its `infer_shapes`, which leaves a copy of the model in the current folder where it
+        # does not find all shapes.
+        inference._preprocess(onnx.load(source))
+        complete = False
+        while inference.run_:
+            complete = inference._infer_impl()
+        inference._update_output_from_vi()
+        if not complete:
+            raise QuantizeError("incomplete symbolic shape inference")
+        onnx.save(inference.out_mp_, source)
     except Exception as error:  # symbolic shape inference knows fewer operators than the rest
         logging.getLogger().error("without symbolic shapes: %s", _first(error))
     quant_pre_process(source, path, skip_optimization=not optimise, skip_symbolic_shape=True)
     return path
-
-
-def _with_symbolic_shapes(model: onnx.ModelProto) -> onnx.ModelProto:
-    """A model with the shapes of its values, open sizes included.
-
-    As `SymbolicShapeInference.infer_shapes`, which leaves a copy of the model in the current folder
-    where it does not find all of them.
-    """
-    from onnxruntime.tools.symbolic_shape_infer import SymbolicShapeInference
-
-    inference = SymbolicShapeInference(2**31 - 1, False, False, 0)
-    inference._preprocess(model)
-    complete = False
-    while inference.run_:
-        complete = inference._infer_impl()
-    inference._update_output_from_vi()
-    if not complete:
-        raise QuantizeError("incomplete symbolic shape inference")
-    return inference.out_mp_
 
 
 def write_static(
@@ -287,39 +276,24 @@ def write_static(
     )
 
 
-def _static(
+def _eight_bits(
     source: Path, path: Path, samples: Sequence[Mapping[str, np.ndarray]], settings: Settings
 ) -> None:
-    from onnxruntime.quantization import CalibrationMethod
-
-    methods = {
-        "minmax": CalibrationMethod.MinMax,
-        "entropy": CalibrationMethod.Entropy,
-        "percentile": CalibrationMethod.Percentile,
-    }
-    write_static(
-        source,
-        path,
-        samples,
-        op_types_to_quantize=list(settings.operators),
-        reduce_range=settings.reduced,
-        nodes_to_exclude=list(settings.exclude),
-        calibrate_method=methods[settings.calibration],
-    )
-
-
-def _dynamic(source: Path, path: Path, _samples: object, settings: Settings) -> None:
+    """Writes a model with weights and activations of 8 bits, statically or dynamically."""
     from onnxruntime import quantization
 
-    quantization.quantize_dynamic(
-        source,
-        path,
-        op_types_to_quantize=list(settings.operators),
-        per_channel=True,
-        reduce_range=settings.reduced,
-        weight_type=quantization.QuantType.QInt8,
-        nodes_to_exclude=list(settings.exclude),
-    )
+    options: dict[str, Any] = {
+        "op_types_to_quantize": list(settings.operators),
+        "reduce_range": settings.reduced,
+        "nodes_to_exclude": list(settings.exclude),
+    }
+    if settings.mode == "static":
+        method = {"minmax": "MinMax", "entropy": "Entropy", "percentile": "Percentile"}
+        options["calibrate_method"] = quantization.CalibrationMethod[method[settings.calibration]]
+        write_static(source, path, samples, **options)
+    else:
+        narrow = quantization.QuantType.QInt8
+        quantization.quantize_dynamic(source, path, per_channel=True, weight_type=narrow, **options)
 
 
 def _weights(model: onnx.ModelProto, path: Path, settings: Settings) -> None:

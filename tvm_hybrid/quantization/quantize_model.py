@@ -308,7 +308,8 @@ class _Sums:
         self.dot += float((a * b).sum())
         self.largest = max(self.largest, float(np.abs(a - b).max()))
         self.scale = max(self.scale, float(np.abs(b).max()))
-        if _classifies(name, right.shape):
+        # Rows that look like scores of classes: of a matrix, or of named logits.
+        if right.ndim > 1 and right.shape[-1] > 1 and (right.ndim == 2 or "logits" in name):
             self.rows += b[..., 0].size
             self.same += int((a.argmax(-1) == b.argmax(-1)).sum())
 
@@ -322,11 +323,6 @@ class _Sums:
             cosine=min(1.0, _ratio(self.dot, math.sqrt(self.found * self.right), 1.0)),
             top1=self.same / self.rows if self.rows else None,
         )
-
-
-def _classifies(name: str, shape: tuple[int, ...]) -> bool:
-    """Whether rows of an output look like scores of classes: a matrix, or named logits."""
-    return len(shape) > 1 and shape[-1] > 1 and (len(shape) == 2 or "logits" in name)
 
 
 def _ratio(part: float, whole: float, of_nothing: float = math.inf) -> float:

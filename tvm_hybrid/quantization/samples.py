@@ -9,7 +9,6 @@ the first, or whose first dimension is a multiple of a known one.
 from __future__ import annotations
 
 import re
-import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +21,7 @@ from onnx import numpy_helper
 from microkernels.base.errors import FeedError, InputValueError
 
 from ..bench.compare import Judge, Tolerance
-from ..bench.feeds import ProductSums, as_saved, random_array
+from ..bench.feeds import ProductSums, random_array, read_arrays
 from ..bench.peers.contestants import SessionContestant
 from ..bench.peers.onnx_runtime import optimised_session
 from ..frontend import import_onnx
@@ -64,19 +63,17 @@ class ModelInput:
 def inputs_of(model: onnx.ModelProto) -> list[ModelInput]:
     """The inputs that somebody has to feed."""
     weights = {item.name for item in model.graph.initializer}
-    return [_input(item) for item in model.graph.input if item.name not in weights]
-
-
-def _input(item: onnx.ValueInfoProto) -> ModelInput:
-    tensor = item.type.tensor_type
-    shape = None
-    if tensor.HasField("shape"):
-        shape = tuple(
-            dim.dim_value if dim.HasField("dim_value") else dim.dim_param or None
-            for dim in tensor.shape.dim
-        )
-    dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type))
-    return ModelInput(item.name, dtype, shape)
+    found = []
+    for item in (each for each in model.graph.input if each.name not in weights):
+        tensor, shape = item.type.tensor_type, None
+        if tensor.HasField("shape"):
+            shape = tuple(
+                dim.dim_value if dim.HasField("dim_value") else dim.dim_param or None
+                for dim in tensor.shape.dim
+            )
+        dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type))
+        found.append(ModelInput(item.name, dtype, shape))
+    return found
 
 
 def load_samples(data: Any, inputs: list[ModelInput], limit: int) -> list[Feeds]:
@@ -102,7 +99,8 @@ def load_samples(data: Any, inputs: list[ModelInput], limit: int) -> list[Feeds]
         if len(found) >= limit:
             return found[:limit]
     if not found:
-        raise FeedError(f"there is no sample in {_named(data)}; it needs {ACCEPTED}")
+        named = data if isinstance(data, str | Path) else "the data given"
+        raise FeedError(f"there is no sample in {named}; it needs {ACCEPTED}")
     return found
 
 
@@ -137,10 +135,6 @@ def made_up(inputs: list[ModelInput], seed: int) -> Feeds:
         )
         for each in inputs
     }
-
-
-def _named(data: Any) -> str:
-    return str(data) if isinstance(data, str | Path) else "the data given"
 
 
 def _sources(data: Any, inputs: list[ModelInput]) -> Iterator[tuple[str, Feeds]]:
@@ -180,21 +174,15 @@ def _folder(folder: Path, inputs: list[ModelInput]) -> Iterator[tuple[str, Feeds
 def _read(path: Path, inputs: list[ModelInput]) -> Feeds:
     if path.suffix == ".pb":
         return _tensors([path], inputs)
-    try:
-        loaded = np.load(path, allow_pickle=False)
-        if not isinstance(loaded, np.ndarray):
-            with loaded:
-                return {name: as_saved(loaded[name]) for name in loaded.files}
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
-        raise FeedError(
-            f"{path} cannot be read as arrays: {error}; samples are {ACCEPTED}"
-        ) from error
+    found = read_arrays(path, "arrays", f"; samples are {ACCEPTED}")
+    if "" not in found:
+        return found
     if len(inputs) != 1:
         raise FeedError(
             f"{path} has one array without a name, but the model has inputs {_names(inputs)}; "
             "write an .npz with an array for each"
         )
-    return {inputs[0].name: as_saved(loaded)}
+    return {inputs[0].name: found[""]}
 
 
 def _tensors(paths: list[Path], inputs: list[ModelInput]) -> Feeds:
@@ -287,11 +275,7 @@ class Pair:
     """
 
     def __init__(
-        self,
-        model: onnx.ModelProto,
-        path: Path,
-        samples: Sequence[Feeds],
-        num_threads: int | None,
+        self, model: onnx.ModelProto, path: Path, samples: Sequence[Feeds], num_threads: int | None
     ) -> None:
         self._path, self._sample = path, samples[0]
         shapes = [{name: array.shape for name, array in each.items()} for each in samples]
@@ -334,17 +318,15 @@ class Pair:
 
     def complaint(self) -> tuple[str, Tolerance]:
         """By how much we differ from ONNX Runtime on the quantised model, and the tolerance."""
-        tolerance = ProductSums(self._imported()).tolerance()
+        try:
+            imported = import_onnx(self._path, self._shapes, None)
+        except InputValueError as error:
+            values = {name: self._sample[name] for name in error.inputs}
+            imported = import_onnx(self._path, self._shapes, values)
+        tolerance = ProductSums(imported.mod).tolerance()
         judge = Judge.of(self._path, self._sample, tolerance, self._outputs)
         found = judge.verdict(self._outputs, multiplies_bytes_fast=False)
         return found.complaint.removeprefix("differs "), tolerance
-
-    def _imported(self) -> Any:
-        try:
-            return import_onnx(self._path, self._shapes, None).mod
-        except InputValueError as error:
-            values = {name: self._sample[name] for name in error.inputs}
-            return import_onnx(self._path, self._shapes, values).mod
 
     def timings(self, seconds: float) -> dict[str, Timing]:
         """Times of a run of each, in turns of so many seconds."""
