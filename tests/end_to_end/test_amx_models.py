@@ -23,7 +23,8 @@ from tests.tvm_hybrid.runtime_only import run_on_runtime_alone
 from tvm_hybrid.bench.compare import distance
 from tvm_hybrid.bench.feeds import ProductSums
 from tvm_hybrid.bench.peers.onnx_runtime import literal_session
-from tvm_hybrid.demo.file_types import fetch_magika
+from tvm_hybrid.demo.file_types import MEMBERS, PACKAGE
+from tvm_hybrid.demo.models import fetch
 
 from . import transformers
 from .quantized_models import dynamic, integer_products, static
@@ -178,7 +179,7 @@ MAGIKA = (1, 2048)  # files, bytes of each
 @functools.cache
 def magika(quantized: bool) -> onnx.ModelProto:
     """A pretrained file-type classifier."""
-    model = onnx.load(fetch_magika().model)
+    model = onnx.load(fetch(PACKAGE, MEMBERS)[0])
     return dynamic(model) if quantized else model
 
 

@@ -24,7 +24,6 @@ from tvm_hybrid.demo.file_types import (
     Classifier,
     ClassifierConfig,
     Verdict,
-    fetch_magika,
     load_text_labels,
     recognise,
     sample_paths,
@@ -151,18 +150,22 @@ def wheel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     return state
 
 
+def fetch_magika(folder: Path) -> list[Path]:
+    return models.fetch(file_types.PACKAGE, file_types.MEMBERS, folder)
+
+
 def test_files_are_fetched_once_and_mended(wheel: dict[str, Any], tmp_path: Path) -> None:
     files = fetch_magika(tmp_path / "cache")
-    assert files.model.read_bytes() == wheel["members"][wheel["paths"]["magika.onnx"]]
+    assert files[0].read_bytes() == wheel["members"][wheel["paths"]["magika.onnx"]]
     assert sorted(path.name for path in (tmp_path / "cache").iterdir()) == sorted(
-        path.name for path in (files.model, files.config, files.types)
+        path.name for path in files
     )
     fetch_magika(tmp_path / "cache")
     assert wheel["downloads"] == 1
-    files.model.write_bytes(b"damaged")
+    files[0].write_bytes(b"damaged")
     fetch_magika(tmp_path / "cache")
     assert wheel["downloads"] == 2
-    assert files.model.read_bytes() == wheel["members"][wheel["paths"]["magika.onnx"]]
+    assert files[0].read_bytes() == wheel["members"][wheel["paths"]["magika.onnx"]]
 
 
 def test_another_content_is_refused(wheel: dict[str, Any], tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -31,12 +30,12 @@ def demonstrate_file_types(threads: int, seconds: float, steps: Steps) -> list[B
         If something is missing.
     """
     steps.begin("fetching magika, a pretrained file-type classifier")
-    files = fetch_magika()
-    config = ClassifierConfig.load(files.config)
+    model, description, types = fetch(PACKAGE, MEMBERS)
+    config = ClassifierConfig.load(description)
     steps.begin("compiling it")
     shape = (1, config.beg_size + config.end_size)
-    magika = DemoModel.compile(files.model, {"bytes": shape}, threads)
-    classifier = Classifier(magika.session, config, load_text_labels(files.types))
+    magika = DemoModel.compile(model, {"bytes": shape}, threads)
+    classifier = Classifier(magika.session, config, load_text_labels(types))
     steps.begin("recognising files of this repository")
     steps.show(recognise(classifier))
     source = Path(__file__).read_bytes()
@@ -193,7 +192,11 @@ class Classifier:
             return Verdict("empty", 1.0)
         features = self.features(content)
         if features is None:
-            return Verdict(_text_or_unknown(content[: self._config.block_size]), 1.0)
+            try:
+                content[: self._config.block_size].decode("utf-8")
+            except UnicodeDecodeError:
+                return Verdict("unknown", 1.0)
+            return Verdict("txt", 1.0)
         scores = self._session.run(None, {"bytes": features})[0]
         return self.verdict(scores[0])
 
@@ -206,14 +209,6 @@ class Classifier:
         if score < config.thresholds.get(choice, config.medium_confidence_threshold):
             label = "txt" if label in self._text_labels else "unknown"
         return Verdict(label, score, choice)
-
-
-def _text_or_unknown(content: bytes) -> str:
-    try:
-        content.decode("utf-8")
-    except UnicodeDecodeError:
-        return "unknown"
-    return "txt"
 
 
 PACKAGE = "magika==1.0.3"
@@ -231,31 +226,6 @@ MEMBERS = {
         "75208adba69bc0556403b62b32ef3ccf8b5ce494411780845852e52e6583a10d",
     ),
 }
-
-
-@dataclass(frozen=True)
-class MagikaFiles:
-    """Where the model, its description and that of its labels lie."""
-
-    model: Path
-    config: Path
-    types: Path
-
-
-def fetch_magika(folder: Path | None = None) -> MagikaFiles:
-    """The files, downloaded if they are not there yet.
-
-    Parameters
-    ----------
-    folder : Path or None
-        Where to keep them; None for a folder below `cache_dir()`.
-
-    Raises
-    ------
-    DownloadError
-        If the package cannot be downloaded or holds other files than expected.
-    """
-    return MagikaFiles(*fetch(PACKAGE, MEMBERS, folder))
 
 
 REPOSITORY = Path(__file__).resolve().parents[2]

