@@ -135,7 +135,7 @@ def record_spaces(names: tuple[str, ...], folder: Path, cpu: int | None, only_li
     from ..records.record_store import ConfigSpace, RecordStore, latest
     from ..targets.resolve import resolve_target
     from ..tuning.measuring.local_measurer import LocalMeasurer
-    from ..tuning.recordings.record_space import record_space
+    from ..tuning.recordings.record_space import SpaceRecorder
 
     unknown = ", ".join(sorted(set(names) - set(public_names())))
     if unknown:
@@ -155,7 +155,7 @@ def record_spaces(names: tuple[str, ...], folder: Path, cpu: int | None, only_li
         store = RecordStore(path, must_exist=False)
         with LocalMeasurer(options.machine, str(options.target), cpu=cpu) as measurer:
             tell = partial(console.print, f"{name}:", highlight=False)
-            record_space(region, options.machine, measurer, store, tell)
+            SpaceRecorder(region, options.machine, measurer, store, tell).run()
         tried = latest(store.tried(region, template_for(region.op), options.machine))
         lines = b"".join(located.record.to_line() for located in tried)
         write_whole(path.with_suffix(".jsonl.xz"), lzma.compress(lines, preset=9))

@@ -208,11 +208,6 @@ class JointStage:
         logger.info("%s", result)
         return result
 
-    @property
-    def trials(self) -> int:
-        """Measurements of configurations so far."""
-        return sum(self.measured.values())
-
     def cost(self, labelling: Labelling, plan: JointPlan, seconds: float = math.inf) -> float:
         """Microseconds of all kernels in these layouts, with the best configurations known after
         regions that are new have had their trials.
@@ -223,7 +218,7 @@ class JointStage:
         options = replace(self.options, layouts=chooser(labelling, "the joint stage"))
         counted = count_regions(self.mod, options)
         fresh = [(region, count) for region, count in counted if region.key not in self.measured]
-        left = math.inf if plan.trials is None else plan.trials - self.trials
+        left = math.inf if plan.trials is None else plan.trials - sum(self.measured.values())
         rounds = int(min(plan.rounds, left / 2 / len(fresh))) if fresh else 0
         if rounds > 0 and seconds > 0:
             made = self.loops(fresh, rounds, seconds / 2)
@@ -258,8 +253,8 @@ class JointStage:
         self, key: str, labels: Mapping[str, int], times: list[float], default_times: list[float]
     ) -> None:
         """Writes the labels of a block."""
-        names = LayoutRecord.names_of(labels)
-        fields = {"graph": key, "labels": names, "trials": self.trials}
+        names, trials = LayoutRecord.names_of(labels), sum(self.measured.values())
+        fields = {"graph": key, "labels": names, "trials": trials}
         self.store.append(LayoutRecord.made(self.options, times, default_times, **fields))
 
 
@@ -382,14 +377,10 @@ class _Walk:
         default_us = best_us = current_us = self.measure(self.default)
         current: _State = {}
         proposals = self.beginnings()
-        beginning = True
         while len(self.steps) < tries and self.around and math.isfinite(default_us) and not stop():
-            state = next(proposals, None) if beginning else self.move(current)
+            state = next(proposals, None) or self.move(current)
             if state is None:
-                if not beginning:
-                    break
-                beginning = False
-                continue
+                break
             labelling = self.labelling(state)
             if labelling is None or self.signature(labelling) in self.known:
                 continue

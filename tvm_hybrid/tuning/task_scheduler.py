@@ -126,8 +126,7 @@ class TaskScheduler:
 
     def stopped(self, states: Sequence[TaskState]) -> list[str | None]:
         """Why each task gets no more trials; None while it does."""
-        total = model_us(states)
-        least = self.min_gain / len(states) * total if states else 0.0
+        least = self.min_gain / len(states) * model_us(states) if states else 0.0
         return [self._why_stopped(state, least) for state in states]
 
     def _why_stopped(self, state: TaskState, least_us: float) -> str | None:

@@ -43,7 +43,7 @@ from .measuring.kernel_clock import KernelClock
 from .measuring.local_measurer import LocalMeasurer
 from .measuring.measure import Measurer, Replay
 from .measuring.model_race import race
-from .rpc.measurer import RpcMeasurer, Servers, find_servers
+from .rpc.measurer import RpcMeasurer, find_servers
 from .rpc.worker import Address
 from .search.strategies import DEFAULT_STRATEGY, check_strategy
 from .tune_arrangements import SHARE, ArrangementResult, tune_arrangements
@@ -184,7 +184,11 @@ def tune(
     chosen = chosen_options(options, keywords, TuneKeywords)
     if replay is None:
         require_appendable(Path(records))
-    servers = _servers(tracker, key, replay)
+    servers = None
+    if tracker is not None or key:
+        if replay is not None:
+            raise ConfigError("a replay measures nothing, at servers neither: name one of the two")
+        servers = find_servers(Address.parse(tracker or "", key))
     here = servers is None and replay is None
     if not isinstance(chosen.threads, int | None) and not here:
         raise ConfigError(
@@ -201,7 +205,12 @@ def tune(
     tuned = passes.machine
     if replay is not None:
         counted = count_regions(mod, passes, passes.strict)
-        return _replayed(counted, tuned, replay, plan, callbacks)
+        known = Replay(replay, tuned)
+        plan = replace(plan, finals=False, space=known.space)
+        recorded = [one for one in counted if known.knows(one[0], template_for(one[0].op))]
+        with tempfile.TemporaryDirectory() as folder:
+            scratch = RecordStore(Path(folder) / "replay.jsonl", must_exist=False)
+            return tune_regions(recorded, tuned, known, scratch, plan, callbacks)
     if servers is not None:
         tuned = replace(tuned, name=servers.cpu)
     else:
@@ -218,17 +227,6 @@ def tune(
         store = RecordStore(records, must_exist=False)
         tuning = ModelTuning(mod, passes, store, measurer, plan, callbacks)
         return tuning.run(tuned, here, layouts == "joint")
-
-
-def _servers(
-    tracker: str | None, key: str, replay: str | os.PathLike[str] | None
-) -> Servers | None:
-    """Who measures in place of this machine, if a tracker is named."""
-    if tracker is None and not key:
-        return None
-    if replay is not None:
-        raise ConfigError("a replay measures nothing, at servers neither: name one of the two")
-    return find_servers(Address.parse(tracker or "", key))
 
 
 def _check_layouts(layouts: str, here: bool) -> None:
@@ -254,23 +252,6 @@ def _check_plan(plan: Plan, timeout: float) -> None:
     for name, seconds in {"timeout": timeout, "time_limit": plan.time_limit}.items():
         if seconds is not None and not seconds > 0:
             raise ConfigError(Argument(name), f" must be more than 0 seconds, not {seconds}")
-
-
-def _replayed(
-    counted: Sequence[tuple[Region, int]],
-    machine: Machine,
-    replay: str | os.PathLike[str],
-    plan: Plan,
-    callbacks: Sequence[Callback],
-) -> TuneResult:
-    known = Replay(replay, machine)
-    plan = replace(plan, finals=False, space=known.space)
-    recorded = [
-        (region, count) for region, count in counted if known.knows(region, template_for(region.op))
-    ]
-    with tempfile.TemporaryDirectory() as folder:
-        scratch = RecordStore(Path(folder) / "replay.jsonl", must_exist=False)
-        return tune_regions(recorded, machine, known, scratch, plan, callbacks)
 
 
 @dataclass(frozen=True)

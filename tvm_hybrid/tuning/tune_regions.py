@@ -26,7 +26,7 @@ from tir_schedules.core.config import Config
 from tir_schedules.core.region import Region
 
 from ..records.record import Record, make_record
-from ..records.record_store import RecordStore, config_key
+from ..records.record_store import RecordStore
 from .measuring.measure import Candidates, Effort, Measurement, Measurer
 from .measuring.sampling import is_faster
 from .task_scheduler import Halt, TaskScheduler
@@ -139,17 +139,15 @@ class _Run:
                 return choice.reason
             if time.monotonic() + self._reserve() >= self.deadline:
                 return f"{self.plan.time_limit:g} s are over"
-            self._spend(self.tasks[choice.task], choice.count)
-
-    def _spend(self, task: TuningTask, count: int) -> None:
-        """Gives a task so many trials, fewer if it has no more or the time is over."""
-        while count:
-            configs = task.propose(count)
-            records = self._attempt(task, configs, "search") if configs else []
-            task.observe(records)
-            if not configs or len(records) < len(configs):
-                return
-            count -= len(configs)
+            # So many trials, fewer if the task has no more or the time is over.
+            task, count = self.tasks[choice.task], choice.count
+            while count:
+                configs = task.propose(count)
+                records = self._attempt(task, configs, "search") if configs else []
+                task.observe(records)
+                if not configs or len(records) < len(configs):
+                    break
+                count -= len(configs)
 
     def _finals(self) -> str:
         """Measures the few best again: the fastest of many measurements is partly luck."""
@@ -193,7 +191,7 @@ class _Run:
         if stage == "search":
             best = max(task.state().scores, default=0.0)
             effort = msgspec.structs.replace(SEARCH_EFFORT, best_ratio=1 / best if best else None)
-            expected = {_key(config): task.expected(config) for config in configs}
+            expected = {config: task.expected(config) for config in configs}
         self.interruption.check()
         wanted = Candidates(task.region, task.template, configs, task.baseline, effort)
         running = self.measurer.measure(wanted)
@@ -207,7 +205,7 @@ class _Run:
                 if found is None:
                     return
                 config, measured = found
-                record = self._record(task, config, measured, stage, expected.get(_key(config)))
+                record = self._record(task, config, measured, stage, expected.get(config))
                 self._keep(task, record)
                 self.costs[stage].append(time.monotonic() - began)
                 self._show(stage, task.number, record)
@@ -274,20 +272,16 @@ class _Run:
         infos = tuple(task.info() for task in self.tasks)
         done = sum(info.tried for info in infos)
         left = None if self.plan.trials is None else max(0, self.plan.trials - done)
-        trial = Trial(stage, infos, number, record, done, left, self._seconds_left(left))
-        for callback in self.callbacks:
-            callback(trial)
-
-    def _seconds_left(self, trials_left: int | None) -> float | None:
-        sizes = sum(len(task.space) - task.info().tried for task in self.tasks if not task.stopped)
-        trials = sizes if trials_left is None else min(sizes, trials_left)
+        untried = sum(info.size - info.tried for info in infos if not info.stopped)
+        trials = untried if left is None else min(untried, left)
         seconds = self._seconds("search") * trials + self._reserve()
         limit = max(0.0, self.deadline - time.monotonic())
-        return min(limit, seconds) if self.costs["search"] or limit < float("inf") else None
-
-
-def _key(config: Config) -> bytes:
-    return config_key(config.to_dict())
+        known = self.costs["search"] or limit < float("inf")
+        trial = Trial(
+            stage, infos, number, record, done, left, min(limit, seconds) if known else None
+        )
+        for callback in self.callbacks:
+            callback(trial)
 
 
 class Interruption:
@@ -308,19 +302,19 @@ class Interruption:
         self._former: Any = None
 
     def __enter__(self) -> Interruption:
+        def handle(_number: int, _frame: FrameType | None) -> None:
+            self.requested = True
+            if self._may_raise:
+                raise KeyboardInterrupt
+
         main = threading.current_thread() is threading.main_thread()
         if main and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-            self._former = signal.signal(signal.SIGINT, self._handle)
+            self._former = signal.signal(signal.SIGINT, handle)
         return self
 
     def __exit__(self, *exception: object) -> None:
         if self._former is not None:
             signal.signal(signal.SIGINT, self._former)
-
-    def _handle(self, _number: int, _frame: FrameType | None) -> None:
-        self.requested = True
-        if self._may_raise:
-            raise KeyboardInterrupt
 
     @contextmanager
     def at_once(self) -> Iterator[None]:

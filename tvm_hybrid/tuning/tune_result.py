@@ -101,18 +101,15 @@ class TuneResult:
         )
 
     def __str__(self) -> str:
-        lines = [
-            f"{found.speedup:6.3f}x  {_microseconds(found.default_us)} -> "
-            f"{_microseconds(found.best_us)}  {found.weight} x {found.region.key}"
-            for found in self.regions
-        ]
+        lines = []
+        for found in self.regions:
+            times = (found.default_us, found.best_us)
+            default, best = ("failed" if us is None else f"{us:.2f} us" for us in times)
+            runs = f"{found.weight} x {found.region.key}"
+            lines.append(f"{found.speedup:6.3f}x  {default} -> {best}  {runs}")
         whole = f"all regions: {self.default_us:.2f} us -> {self.best_us:.2f} us; {self.reason}"
         joint = [] if self.layouts is None else [str(self.layouts)]
         return "\n".join([*lines, *map(str, self.arrangements), *joint, whole])
-
-
-def _microseconds(value: float | None) -> str:
-    return "failed" if value is None else f"{value:.2f} us"
 
 
 # What a tuning run tells those who watch it, and how they stop it.

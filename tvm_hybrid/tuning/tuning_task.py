@@ -101,7 +101,12 @@ class TuningTask:
 
     def __post_init__(self) -> None:
         self.template = template_for(self.region.op)
-        self.space = self._space()
+        if self.plan.space is None:
+            self.space = ConfigSpace.of(self.region, self.template, self.machine)
+        else:
+            configs = list(self.plan.space(self.region, self.template))
+            own = self.template.default_config(self.region, self.machine)
+            self.space = ConfigSpace(own if own in configs else configs[0], configs)
         self.default = self.space.configs[0]
         self._default_key = config_key(self.default.to_dict())
         self._records: dict[bytes, Record] = {}
@@ -121,13 +126,6 @@ class TuningTask:
             # It was a candidate, in turns with what was the default then.
             del self._records[self._default_key]
         self.known = len(self._records)
-
-    def _space(self) -> ConfigSpace:
-        if self.plan.space is None:
-            return ConfigSpace.of(self.region, self.template, self.machine)
-        configs = list(self.plan.space(self.region, self.template))
-        default = self.template.default_config(self.region, self.machine)
-        return ConfigSpace(default if default in configs else configs[0], configs)
 
     def _keep(self, record: Record) -> None:
         # The newest of each configuration, but in the order in which they were first tried.
@@ -203,7 +201,17 @@ class TuningTask:
         be less than `count` if it wants to learn from it first."""
         if self.default_record is None:
             return [self.default]
-        chosen = self._searching().propose(count)
+        if self._strategy is None:
+            # Not before: until now other regions may have got records to learn from.
+            history = partial(earlier_records, self.store, self.machine, self.region.key)
+            task = SearchTask(self.region, self.template, self.machine, self.space, history)
+            name, seed = self.plan.strategy, self.plan.seed
+            if isinstance(name, str):
+                self._strategy = make_strategy(name, task, seed)
+            else:
+                self._strategy = name(task, random.Random(f"{seed} {self.region.key}"))
+            self.observe(list(self._records.values()))
+        chosen = self._strategy.propose(count)
         if not chosen:
             self.end(ALL_TRIED)
         return [self.space.configs[index] for index in chosen]
@@ -220,40 +228,21 @@ class TuningTask:
 
     def observe(self, records: Sequence[Record]) -> None:
         """Tells the strategy what became of a batch."""
-        if self._strategy is not None:
-            self._strategy.observe(self._results(records))
-            self._predicted, self._state = self._strategy.predicted(), None
+        if self._strategy is None:
+            return
+        results = []
+        for record in records:
+            with contextlib.suppress(ConfigError):  # written by hand
+                index = self.space.index_of(self.template.config_type.from_dict(record.config))
+                if index is not None:
+                    results.append((index, self.score(record)))
+        self._strategy.observe(results)
+        self._predicted, self._state = self._strategy.predicted(), None
 
     def take(self, record: Record) -> None:
         """Keeps a record that was measured."""
         self._keep(record)
         self.measured += 1
-
-    def _searching(self) -> SearchStrategy:
-        if self._strategy is None:
-            # Not before: until now other regions may have got records to learn from.
-            history = partial(earlier_records, self.store, self.machine, self.region.key)
-            task = SearchTask(self.region, self.template, self.machine, self.space, history)
-            plan = self.plan
-            if isinstance(plan.strategy, str):
-                self._strategy = make_strategy(plan.strategy, task, plan.seed)
-            else:
-                self._strategy = plan.strategy(
-                    task, random.Random(f"{plan.seed} {self.region.key}")
-                )
-            self.observe(list(self._records.values()))
-        return self._strategy
-
-    def _results(self, records: Iterable[Record]) -> list[tuple[int, float]]:
-        results = []
-        for record in records:
-            try:
-                index = self.space.index_of(self.template.config_type.from_dict(record.config))
-            except ConfigError:
-                continue  # written by hand
-            if index is not None:
-                results.append((index, self.score(record)))
-        return results
 
     def finalists(self) -> list[Config]:
         """What may be the best, but was not measured long enough to say so; the best first.
@@ -261,29 +250,26 @@ class TuningTask:
         It must be faster than what is confirmed already, and than the default by more than the
         margin that confirmation asks for.
         """
-        if self._finalists is None:
-            self._finalists = self._leading()
-        return self._finalists
-
-    def _leading(self) -> list[Config]:
+        if self._finalists is not None:
+            return self._finalists
         confirmed = [self.score(record) for record in self._ran() if record.confirmed]
+        bar = 0.0  # the default does not run: whatever does is better
         if self.baseline is not None:
             bar = max(1 / (1 - MARGIN), *confirmed, 0.0)
         elif confirmed:
+            self._finalists = []
             return []
-        else:
-            bar = 0.0  # the default does not run: whatever does is better
         waiting = [
             (-self.score(record), config_key(record.config), record)
             for record in self._ran()
             if record.confirmed is None and self.score(record) > bar
         ]
         first = [record for _, _, record in sorted(waiting, key=lambda item: item[:2])[:FINALISTS]]
-        leading = []
+        self._finalists = []
         for record in self._outdated() or first:
             with contextlib.suppress(ConfigError):  # written by hand
-                leading.append(self.template.config_type.from_dict(record.config))
-        return leading
+                self._finalists.append(self.template.config_type.from_dict(record.config))
+        return self._finalists
 
     def _outdated(self) -> list[Record]:
         """What was confirmed to be faster than another default, before this one was the default."""
@@ -298,11 +284,6 @@ class TuningTask:
                 if record.confirmed and not is_default:
                     confirmed[key] = record
         return list(confirmed.values()) if is_default else []
-
-    def best_record(self) -> Record | None:
-        """The record that a compilation would choose; None if nothing ran."""
-        best = next(iter(trusted(self._found)), None)
-        return best.record if best is not None else None
 
     def info(self) -> TaskInfo:
         """For those who watch."""
@@ -323,7 +304,8 @@ class TuningTask:
 
     def result(self) -> RegionResult:
         """What was found."""
-        best, default = self.best_record(), self.default_record
+        found, default = next(iter(trusted(self._found)), None), self.default_record
+        best = found.record if found is not None else None  # what a compilation would choose
         default_us = default.median_us if default is not None and default.times_us else None
         if best is not None and best.baseline_us:
             # Measured in turns with the best.

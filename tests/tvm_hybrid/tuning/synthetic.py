@@ -14,6 +14,7 @@ from tir_schedules.core.region import Region, Tensor
 from tir_schedules.core.template import template_for
 from tvm_hybrid.records.record import Record, make_record
 from tvm_hybrid.records.record_store import ConfigSpace
+from tvm_hybrid.tuning.recordings.simulate import Recording, load_recordings
 
 MACHINE = Machine("here", isa_named("avx2"))
 
@@ -59,3 +60,9 @@ def write_recording(path: Path, records: list[Record]) -> Path:
     text = b"".join(record.to_line() for record in records)
     path.write_bytes(lzma.compress(text) if path.suffix == ".xz" else text)
     return path
+
+
+def load_recording(source: str | Path) -> Recording:
+    """The recording of a file that holds one."""
+    (recording,) = load_recordings(source)
+    return recording

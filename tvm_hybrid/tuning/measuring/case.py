@@ -172,14 +172,18 @@ class Rotation:
         if not size:
             return [[tensor_of(array) for array in arrays]]
         count = max(1, min(MOST_COPIES, math.ceil(self.bytes / size)))
-        strides = [_stride(array.nbytes) for array in arrays]
-        memory = self._of_size(count * sum(strides) + _LINE)
+        units = [_PAGE if array.nbytes >= _OWN_PAGES else _LINE for array in arrays]
+        strides = [-(-a.nbytes // unit) * unit for a, unit in zip(arrays, units, strict=True)]
+        size = count * sum(strides) + _LINE
+        if self._memory is None or len(self._memory) < size:
+            self._memory, self._held = None, []  # freed first
+            self._memory = np.frombuffer(mmap.mmap(-1, size), np.uint8)
         held = [(str(array.dtype), array.nbytes) for array in arrays]
         rows, offset = [], _LINE
         for copy in range(count):
             row = []
             for array, stride in zip(arrays, strides, strict=True):
-                place = memory[offset : offset + array.nbytes].view(array.dtype)
+                place = self._memory[offset : offset + array.nbytes].view(array.dtype)
                 place = place.reshape(array.shape)
                 if copy == 0 or held != self._held:
                     place[...] = array
@@ -188,17 +192,6 @@ class Rotation:
             rows.append(row)
         self._held = held
         return rows
-
-    def _of_size(self, size: int) -> np.ndarray:
-        if self._memory is None or len(self._memory) < size:
-            self._memory, self._held = None, []  # freed first
-            self._memory = np.frombuffer(mmap.mmap(-1, size), np.uint8)
-        return self._memory
-
-
-def _stride(size: int) -> int:
-    unit = _PAGE if size >= _OWN_PAGES else _LINE
-    return -(-size // unit) * unit
 
 
 class Sampled(ABC):

@@ -113,22 +113,21 @@ class ChildProcess:
             self._process.stdin.write(msgspec.json.encode(question) + b"\n")
             self._process.stdin.flush()
 
-    def answer(self, seconds: float | None) -> bytes | None:
+    def answer(self, seconds: float) -> bytes | None:
         """The next line; None if the process is dead.
 
         Raises
         ------
         TimeoutError
-            If there is none after so many seconds. None: waits as long as it takes.
+            If there is none after so many seconds.
         """
         assert self._process is not None and self._process.stdout is not None
         pipe = self._process.stdout.fileno()
-        end = None if seconds is None else time.monotonic() + seconds
+        end = time.monotonic() + seconds
         with selectors.DefaultSelector() as selector:
             selector.register(pipe, selectors.EVENT_READ)
             while b"\n" not in self._unread:
-                left = None if end is None else max(0.0, end - time.monotonic())
-                if not selector.select(left):
+                if not selector.select(max(0.0, end - time.monotonic())):
                     raise TimeoutError
                 chunk = os.read(pipe, _READ_BYTES)
                 if not chunk:
@@ -157,10 +156,9 @@ class ChildProcess:
         if process is not None:
             process.kill()
             process.wait()
-            for pipe in (process.stdin, process.stdout):
-                if pipe is not None:
-                    with contextlib.suppress(BrokenPipeError):
-                        pipe.close()
+            for pipe in filter(None, (process.stdin, process.stdout)):
+                with contextlib.suppress(BrokenPipeError):
+                    pipe.close()
         if errors is not None:
             os.close(errors)
 

@@ -72,10 +72,10 @@ class KernelClock:
         """One call; infinite if it crashes, hangs or cannot be compiled."""
         if kernel.key not in self._known:
             found = self._ask(kernel)
+            us = math.inf if found.microseconds is None else found.microseconds + CALL_US
             if found.microseconds is None:
                 logger.warning("a kernel cannot be timed: %s", found.error)
-            us = found.microseconds
-            self._known[kernel.key] = math.inf if us is None else us + CALL_US
+            self._known[kernel.key] = us
         return self._known[kernel.key]
 
     def _ask(self, kernel: ProgramKernel) -> KernelTime:

@@ -79,6 +79,7 @@ class ProcessMeasurer:
         if configs:
             self._prepare(len(configs))
         case = Case.of(region, template, self.machine, self.target, self.footprint_bytes, self.seed)
+        default = None if baseline is None else baseline.to_dict()
         todo = deque(range(len(configs)))
         losses: Counter[int] = Counter()
 
@@ -87,7 +88,8 @@ class ProcessMeasurer:
             for worker in self._workers:
                 if worker.job is None and todo and self._joins(worker, len(todo)):
                     number = todo.popleft()
-                    job = Job.of(case, configs[number], baseline, effort)
+                    config = configs[number].to_dict()
+                    job = Job(case=case, config=config, baseline=default, effort=effort)
                     worker.give(number, job, self.timeout)
             self._watch()
 
@@ -199,9 +201,16 @@ class LocalMeasurer(ProcessMeasurer):
         builders: Sequence[int] | None = None,
     ) -> None:
         super().__init__(machine, target, timeout, footprint_bytes, seed)
-        measuring, building = "", ""
+        measuring, building = "", ""  # lists of CPUs
         if machine.threads == 1:
-            measuring, building = _cpus(cpu, builders)
+            allowed, count = sorted(os.sched_getaffinity(0)), os.cpu_count() or 1
+            cpu = allowed[-1] if cpu is None else cpu
+            if builders is None:
+                builders = [other for other in allowed if not same_core(cpu, other)]
+            for number in (cpu, *builders):
+                if not 0 <= number < count:
+                    raise ConfigError(f"there is no CPU {number} here; there are 0 to {count - 1}")
+            measuring, building = str(cpu), ",".join(map(str, builders))
         arguments = [measuring, building or measuring]
         environment = {"TVM_NUM_THREADS": str(machine.threads)}
         self._workers = [
@@ -244,16 +253,3 @@ class LocalMeasurer(ProcessMeasurer):
         waiting = [worker for worker in busy if worker.stage == "wait"]
         if waiting and not any(worker.stage == "measure" for worker in busy):
             waiting[0].take_turn()
-
-
-def _cpus(cpu: int | None, builders: Sequence[int] | None) -> tuple[str, str]:
-    """Where to measure and where to build meanwhile, as lists of numbers."""
-    allowed = sorted(os.sched_getaffinity(0))
-    measuring = allowed[-1] if cpu is None else cpu
-    if builders is None:
-        builders = [other for other in allowed if not same_core(measuring, other)]
-    count = os.cpu_count() or 1
-    for number in (measuring, *builders):
-        if not 0 <= number < count:
-            raise ConfigError(f"there is no CPU {number} here; there are 0 to {count - 1}")
-    return str(measuring), ",".join(map(str, builders))

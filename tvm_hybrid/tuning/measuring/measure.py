@@ -98,7 +98,9 @@ class Bench(PreparedCase):
             if wrong is not None:
                 return Measurement(status="wrong_result", error=wrong)
             report("baseline")
-            other = None if baseline is None else self._baseline(baseline)
+            if baseline is not None and (self.baseline is None or self.baseline[0] != baseline):
+                self.baseline = baseline, self._kernel(baseline, self.baseline_rotation)
+            other = self.baseline[1] if baseline is not None and self.baseline else None
             report("measure")
             return measured(*time_in_turns(kernel, other, effort, self.threads))
         except Exception as error:
@@ -108,11 +110,6 @@ class Bench(PreparedCase):
         code, constants = self.compile(config, "candidate")
         function = code["candidate"]
         return Kernel(function, self.arrays, constants, self.blank, rotation, self.common)
-
-    def _baseline(self, config: Config) -> Kernel:
-        if self.baseline is None or self.baseline[0] != config:
-            self.baseline = (config, self._kernel(config, self.baseline_rotation))
-        return self.baseline[1]
 
 
 def measured(times_us: Sequence[float], baseline_times_us: Sequence[float]) -> Measurement:
@@ -228,15 +225,8 @@ class Replay:
             record = known.get(config_key(config.to_dict()))
             if record is None:
                 raise RecordError(f"{self.path}: nothing is recorded of {config} for {region.key}")
-            yield (
-                config,
-                Measurement(
-                    status=record.status,
-                    times_us=record.times_us,
-                    baseline_us=record.baseline_us,
-                    error=record.error,
-                ),
-            )
+            fields = ("status", "times_us", "baseline_us", "error")
+            yield config, Measurement(**{name: getattr(record, name) for name in fields})
 
     def _of(self, region: Region, template: Template[Any]) -> dict[bytes, Record]:
         key = (region.key, template.name)

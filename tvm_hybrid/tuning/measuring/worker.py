@@ -47,12 +47,6 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     baseline: dict[str, Any] | None
     effort: Effort
 
-    @staticmethod
-    def of(case: Case, config: Config, baseline: Config | None, effort: Effort) -> Job:
-        """The job of measuring one candidate."""
-        default = None if baseline is None else baseline.to_dict()
-        return Job(case=case, config=config.to_dict(), baseline=default, effort=effort)
-
 
 class Stage(msgspec.Struct, frozen=True, tag=True):
     """The worker enters a stage; if it dies, it died there.
@@ -135,31 +129,6 @@ class Benches(Generic[B]):
         return self._known[1], config, baseline
 
 
-class _Worker:
-    def __init__(self, answer: Answers, measuring: set[int], building: set[int]) -> None:
-        self.answer = answer
-        self.measuring, self.building = measuring, building
-        self.benches = Benches(Bench)
-
-    def handle(self, job: Job) -> Reply:
-        self.answer(Stage("prepare"))
-        use_threads(job.case.threads)
-        try:
-            bench, config, baseline = self.benches.prepare(job)
-        except (TvmHybridError, ImportError) as error:
-            return fatal_reply(error)
-        _go_to(self.building)
-        return Reply(bench.measure(config, baseline, job.effort, self._enter))
-
-    def _enter(self, stage: str) -> None:
-        if stage == "measure":
-            self.answer(Stage("wait"))
-            if not sys.stdin.buffer.readline():
-                sys.exit(0)
-            _go_to(self.measuring)
-        self.answer(Stage(stage))
-
-
 def _go_to(cpus: set[int]) -> None:
     if cpus and os.sched_getaffinity(0) != cpus:
         os.sched_setaffinity(0, cpus)
@@ -170,11 +139,28 @@ def main() -> None:
     die_with(int(sys.argv[1]))
     measuring, building = ({int(cpu) for cpu in arg.split(",") if cpu} for arg in sys.argv[2:4])
     _go_to(building)
-    answer = Answers()
-    worker = _Worker(answer, measuring, building)
+    answer, benches = Answers(), Benches(Bench)
+
+    def enter(stage: str) -> None:
+        if stage == "measure":
+            answer(Stage("wait"))
+            if not sys.stdin.buffer.readline():
+                sys.exit(0)
+            _go_to(measuring)
+        answer(Stage(stage))
+
     answer(Stage("ready"))
     for line in sys.stdin.buffer:
-        answer(worker.handle(msgspec.json.decode(line, type=Job)))
+        job = msgspec.json.decode(line, type=Job)
+        answer(Stage("prepare"))
+        use_threads(job.case.threads)
+        try:
+            bench, config, baseline = benches.prepare(job)
+        except (TvmHybridError, ImportError) as error:
+            answer(fatal_reply(error))
+            continue
+        _go_to(building)
+        answer(Reply(bench.measure(config, baseline, job.effort, enter)))
 
 
 if __name__ == "__main__":
@@ -250,11 +236,6 @@ class WorkerProcess:
         """Until it is too late; None while it waits for its turn."""
         return None if math.isinf(self._end) else max(0.0, self._end - time.monotonic())
 
-    def take_turn(self) -> None:
-        """Has it measure."""
-        self.stage, self._end = "measure", time.monotonic() + self._timeout
-        self.child.ask(Turn())
-
     def outcome(self) -> Measurement | Lost | None:
         """What became of the candidate, after which it is idle; None if it is not done yet.
 
@@ -273,11 +254,18 @@ class WorkerProcess:
                 return self._late()
             if line is None:
                 self.job = None
-                return self._death()
+                code, how = self.child.ended()
+                text = f"the worker {how} in stage {self.stage!r}"
+                return Lost(text, self.stage) if -code in OUTSIDE else self._died(text)
             message = msgspec.json.decode(line, type=Stage | Reply)
             if isinstance(message, Reply):
                 return self._reply(message)
             self._enter(message)
+
+    def take_turn(self) -> None:
+        """Has it measure."""
+        self.stage, self._end = "measure", time.monotonic() + self._timeout
+        self.child.ask(Turn())
 
     def _enter(self, message: Stage) -> None:
         self.stage, self.server = message.stage, message.server
@@ -300,11 +288,6 @@ class WorkerProcess:
         return Measurement(
             status="timeout", error=f"not done after {self._timeout:g} s, in stage {self.stage!r}"
         )
-
-    def _death(self) -> Measurement | Lost:
-        code, how = self.child.ended()
-        text = f"the worker {how} in stage {self.stage!r}"
-        return Lost(text, self.stage) if -code in OUTSIDE else self._died(text)
 
     def _died(self, text: str) -> Measurement | Lost:
         """What it means that it died of something that a candidate may have done to it."""

@@ -28,16 +28,9 @@ NEAR = 1.03
 ROUND = 20
 MOST_AGAIN = 200
 
-Progress = Callable[[str], object]
 
-
-def record_space(
-    region: Region,
-    machine: Machine,
-    measurer: Measurer,
-    store: RecordStore,
-    progress: Progress = lambda message: None,
-) -> None:
+@dataclass
+class SpaceRecorder:
     """Measures what the store lacks of a region's space, in random order, then the fastest again.
 
     Parameters
@@ -52,24 +45,13 @@ def record_space(
         Appended to, line by line; what it holds is not measured again but for the fastest.
     progress : callable
         Gets a line now and then.
-
-    Raises
-    ------
-    RecordError
-        If the store cannot be written.
     """
-    _Recorder(region, machine, measurer, store, progress).run()
-
-
-@dataclass
-class _Recorder:
-    """One region."""
 
     region: Region
     machine: Machine
     measurer: Measurer
     store: RecordStore
-    progress: Progress
+    progress: Callable[[str], object] = lambda message: None
 
     def __post_init__(self) -> None:
         self.template = template_for(self.region.op)
@@ -80,7 +62,13 @@ class _Recorder:
         }
 
     def run(self) -> None:
-        """The whole space, then its best."""
+        """The whole space, then its best.
+
+        Raises
+        ------
+        RecordError
+            If the store cannot be written.
+        """
         missing = [config for config in self.space.configs if self._of(config) is None]
         default, others = missing[:1], missing[1:]
         if default and default[0] != self.space.configs[0]:

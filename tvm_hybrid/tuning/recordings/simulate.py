@@ -1,6 +1,6 @@
 """Simulation: a search strategy replays a recorded space, without hardware and at once.
 
-    recording = load_recording("matmul_f32_small")
+    (recording,) = load_recordings("matmul_f32_small")
     trace = simulate("model", recording, seed=1)
     trials_to_reach(trace, 0.98)
 
@@ -13,7 +13,7 @@ from __future__ import annotations
 import functools
 import math
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -120,7 +120,15 @@ def load_recordings(source: str | os.PathLike[str]) -> list[Recording]:
         If there is no such recording, its configurations are none of this version's, or nothing
         says how fast the default configuration was.
     """
-    path = _path_of(source)
+    path = Path(source)
+    shipped = SHIPPED / f"{path}{_ENDING}"
+    if not path.is_file():
+        if path.name != str(path) or not shipped.is_file():
+            names = ", ".join(shipped_recordings()) or "none"
+            raise RecordError(
+                f"there is no file {path}; the recordings of this package are {names}"
+            )
+        path = shipped
     groups: dict[tuple[str, str, str, int], list[Located]] = {}
     for item in read_records(path):
         record = item.record
@@ -131,14 +139,6 @@ def load_recordings(source: str | os.PathLike[str]) -> list[Recording]:
     name = path.name.removesuffix(COMPRESSED).removesuffix(".jsonl")
     names = [name] if len(groups) == 1 else [f"{name}: {key[0]}" for key in groups]
     return [_recording(*named) for named in zip(names, groups.values(), strict=True)]
-
-
-def load_recording(source: str | os.PathLike[str]) -> Recording:
-    """The recording of a file that holds one; otherwise as `load_recordings`."""
-    recordings = load_recordings(source)
-    if len(recordings) > 1:
-        raise RecordError(f"{source} holds {len(recordings)} recordings where one is wanted")
-    return recordings[0]
 
 
 def simulate(
@@ -213,17 +213,6 @@ def random_median(size: int, near: int) -> int:
     raise ConfigError(f"there is nothing to find: {near} of {size}")
 
 
-def _path_of(source: str | os.PathLike[str]) -> Path:
-    path = Path(source)
-    if path.is_file():
-        return path
-    shipped = SHIPPED / f"{path}{_ENDING}"
-    if path.name == str(path) and shipped.is_file():
-        return shipped
-    names = ", ".join(shipped_recordings()) or "none"
-    raise RecordError(f"there is no file {path}; the recordings of this package are {names}")
-
-
 def _recording(name: str, located: Sequence[Located]) -> Recording:
     newest = latest(located)
     first = newest[0].record
@@ -244,13 +233,21 @@ def _recording(name: str, located: Sequence[Located]) -> Recording:
             template.version,
         )
     if default not in configs:
-        # The heuristic changed, or the file is no whole space: what it was measured with, then.
-        default = _recorded_default(newest, template, where)
+        # The heuristic changed, or the file is no whole space: what it was measured with, then,
+        # the first configuration that was measured against itself.
+        recorded = (record.config for record, _ in newest if record.is_default)
+        fields = next(recorded, None)
+        if fields is None:
+            raise RecordError(f"{where}: no default configuration was measured")
+        default = template.config_type.from_dict(fields)
         logger.warning("%s: the default configuration is not recorded, %s is", where, default)
     space = ConfigSpace(default, configs)
     of_config = dict(zip(configs, newest, strict=True))
     ordered = [of_config[config] for config in space.configs]
-    scores = np.array([_score(item) for item in ordered])
+    for record, place in ordered:
+        if record.status == "ok" and record.relative is None:
+            raise RecordError(f"{place}: was not measured in turns with the default")
+    scores = np.array([1 / (r.relative or 1.0) if r.status == "ok" else FAILED for r, _ in ordered])
     if scores[0] == FAILED:
         raise RecordError(f"{ordered[0].place}: the default failed: {ordered[0].record.error}")
     records = tuple(item.record for item in ordered)
@@ -258,23 +255,6 @@ def _recording(name: str, located: Sequence[Located]) -> Recording:
     return Recording(
         name, first.region, template, machine, space, scores / scores[0], times, records
     )
-
-
-def _recorded_default(newest: Sequence[Located], template: Template[Any], where: str) -> Any:
-    """The first configuration that was measured against itself."""
-    for record, _ in newest:
-        if record.relative == 1.0:
-            return template.config_type.from_dict(record.config)
-    raise RecordError(f"{where}: no default configuration was measured")
-
-
-def _score(item: Located) -> float:
-    if item.record.status != "ok":
-        return FAILED
-    relative = item.record.relative
-    if relative is None:
-        raise RecordError(f"{item.place}: was not measured in turns with the default")
-    return 1 / relative
 
 
 # What a strategy may learn from before it measures: records of other regions.
@@ -320,7 +300,7 @@ def recorded_on(cpu: str) -> tuple[Record, ...]:
 
 # Simulates borrowing on recorded spaces: what each region would get from the others.
 #
-# for loan in simulate_borrowing([load_recording(name) for name in shipped_recordings()]):
+# for loan in simulate_borrowing([load_recordings(name)[0] for name in shipped_recordings()]):
 #     print(loan.lender, "->", loan.borrower, loan.gain, "of", loan.best)
 
 
@@ -362,7 +342,8 @@ def simulate_borrowing(recordings: Sequence[Recording]) -> list[Loan]:
     loans = []
     for borrower in recordings:
         others = [one for one in recordings if one.region.key != borrower.region.key]
-        borrowed = NearestRecords(_tuned(others)).find(borrower.region, borrower.machine)
+        tuned = {one.region.key: _confirmed(one.records) for one in others}
+        borrowed = NearestRecords(lambda known=tuned: known).find(borrower.region, borrower.machine)
         if borrowed is None:
             continue
         config, record, _ = borrowed.found
@@ -380,13 +361,8 @@ def simulate_borrowing(recordings: Sequence[Recording]) -> list[Loan]:
     return loans
 
 
-def _tuned(recordings: Iterable[Recording]) -> Callable[[], Mapping[str, list[Located]]]:
-    """The records of some recordings, as if searches had confirmed the optimum of each."""
-    records = {recording.region.key: _confirmed(recording.records) for recording in recordings}
-    return lambda: records
-
-
 def _confirmed(records: Sequence[Record]) -> list[Located]:
+    """Those records, as if a search had confirmed the optimum, that it would have confirmed."""
     best = ranked(Located(record, "recording:0") for record in records)[:1]
     default = [Located(record, "recording:0") for record in records if record.is_default]
     return [

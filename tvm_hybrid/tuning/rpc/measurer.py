@@ -166,9 +166,25 @@ def find_servers(address: Address, patience: float = PATIENCE_SECONDS) -> Server
     ServerError
         If there is no tracker, no server, or the server does not know.
     """
-    # In a thread: to be connected with a server that hangs would take for ever.
+    from tvm import rpc
+
     answers: queue.Queue[Servers | Exception] = queue.Queue()
-    threading.Thread(target=_ask, args=(address, answers), daemon=True).start()
+
+    def ask() -> None:
+        server = None
+        try:
+            with Tracker(address) as tracker:
+                server = tracker.request()
+            session = rpc.connect(server.host, server.port, server.password)
+            threads = available_threads(session.get_function)
+            answers.put(Servers(address, server_cpu(session), threads))
+        except ServerError as error:
+            answers.put(error)
+        except Exception as error:  # TVM raises several kinds
+            answers.put(ServerError(f"the server {server} is lost: {error}"))
+
+    # In a thread: to be connected with a server that hangs would take for ever.
+    threading.Thread(target=ask, daemon=True).start()
     try:
         answer = answers.get(timeout=patience)
     except queue.Empty:
@@ -190,22 +206,6 @@ def no_server(address: Address, seconds: float, reason: str = "") -> ServerError
         f"no server with the key {address.key!r} for {seconds:g} s{because}; start some: "
         f"python -m tvm.exec.rpc_server --tracker {address} --key {address.key}"
     )
-
-
-def _ask(address: Address, answers: queue.Queue[Servers | Exception]) -> None:
-    from tvm import rpc
-
-    server = None
-    try:
-        with Tracker(address) as tracker:
-            server = tracker.request()
-        session = rpc.connect(server.host, server.port, server.password)
-        threads = available_threads(session.get_function)
-        answers.put(Servers(address, server_cpu(session), threads))
-    except ServerError as error:
-        answers.put(error)
-    except Exception as error:  # TVM raises several kinds
-        answers.put(ServerError(f"the server {server} is lost: {error}"))
 
 
 MOST_WORKERS = 32

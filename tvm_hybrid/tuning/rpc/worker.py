@@ -54,7 +54,17 @@ SECONDS = 10.0
 Answer = TypeVar("Answer")
 
 
-class Address(msgspec.Struct, frozen=True):
+class Place(msgspec.Struct, frozen=True):
+    """Where somebody listens."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.port}"
+
+
+class Address(Place, frozen=True):
     """Where a tracker listens, and the key of the servers to ask it for.
 
     Attributes
@@ -64,8 +74,6 @@ class Address(msgspec.Struct, frozen=True):
     key : str
     """
 
-    host: str
-    port: int
     key: str
 
     @staticmethod
@@ -87,11 +95,8 @@ class Address(msgspec.Struct, frozen=True):
             )
         return Address(host.strip("[]"), int(port), key)
 
-    def __str__(self) -> str:
-        return f"{self.host}:{self.port}"
 
-
-class Server(msgspec.Struct, frozen=True):
+class Server(Place, frozen=True):
     """A server that the tracker handed out.
 
     Attributes
@@ -102,12 +107,7 @@ class Server(msgspec.Struct, frozen=True):
         What it expects of the client that it was handed to.
     """
 
-    host: str
-    port: int
     password: str
-
-    def __str__(self) -> str:
-        return f"{self.host}:{self.port}"
 
 
 class Tracker:
@@ -226,15 +226,11 @@ class _Worker:
             self.answer(Stage("inspect", str(server)))
             require_suitable(session, server, bench.isa, self.setting.cpu, bench.threads)
             self.answer(Stage("send", str(server)))
-            return Reply(
-                bench.measure(
-                    session,
-                    server.port,
-                    library,
-                    job.effort,
-                    lambda stage: self.answer(Stage(stage, str(server))),
-                )
-            )
+
+            def report(stage: str) -> None:
+                self.answer(Stage(stage, str(server)))
+
+            return Reply(bench.measure(session, server.port, library, job.effort, report))
         except TvmHybridError as error:
             return fatal_reply(error)
         except RPCSessionTimeoutError:

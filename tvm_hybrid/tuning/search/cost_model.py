@@ -86,11 +86,26 @@ class CostModel:
         targets = target(scores)
         margins = np.zeros(len(scores)) if margins is None else np.asarray(margins, np.float64)
         sizes = list(groups) or [len(scores)]
-        if self.objective == "regression":
-            targets, margins = (_centred(values, sizes) for values in (targets, margins))
+        if self.objective == "regression":  # minus the mean of every group
+            ends = np.cumsum(sizes)[:-1]
+            parts = (np.split(values, ends) for values in (targets, margins))
+            targets, margins = (
+                np.concatenate([part - part.mean() for part in group]) for group in parts
+            )
         data = _matrix(features, margins)
         data.set_label(targets)
-        parameters = self._parameters()
+        parameters: dict[str, Any] = {
+            "objective": _OBJECTIVES[self.objective],
+            "max_depth": self.depth,
+            "eta": self.rate,
+            "gamma": 1e-4,
+            "colsample_bynode": self.columns,
+            "subsample": self.rows,
+            "base_score": 0.0,
+            "nthread": 1,
+            "seed": self.seed,
+            "verbosity": 0,
+        }
         if self.objective == "rank":
             parameters["lambdarank_pair_method"] = "mean"
             parameters["lambdarank_num_pair_per_sample"] = _PAIRS
@@ -106,20 +121,6 @@ class CostModel:
         found = self._trees.predict(_matrix(features, margins), output_margin=True)
         return np.asarray(found, np.float64)
 
-    def _parameters(self) -> dict[str, Any]:
-        return {
-            "objective": _OBJECTIVES[self.objective],
-            "max_depth": self.depth,
-            "eta": self.rate,
-            "gamma": 1e-4,
-            "colsample_bynode": self.columns,
-            "subsample": self.rows,
-            "base_score": 0.0,
-            "nthread": 1,
-            "seed": self.seed,
-            "verbosity": 0,
-        }
-
 
 def target(scores: np.ndarray) -> np.ndarray:
     """What a model learns: log2 of the score, failures and very slow ones alike."""
@@ -133,13 +134,6 @@ def _matrix(features: np.ndarray, margins: np.ndarray | None) -> Any:
     if margins is not None:
         data.set_base_margin(margins)
     return data
-
-
-def _centred(values: np.ndarray, sizes: Sequence[int]) -> np.ndarray:
-    """Minus the mean of every group."""
-    ends = np.cumsum(sizes)
-    parts = np.split(values, ends[:-1])
-    return np.concatenate([part - part.mean() for part in parts])
 
 
 # Parallel simulated annealing over a space of configurations, guided by a model's scores.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -96,15 +95,11 @@ def config_features(space: ConfigSpace) -> Features:
             columns.append(signed_log2(np.array(values, np.float64))[points])
             continue
         for place, value in enumerate(values):
-            names.append(f"{knob}={_text(value)}")
+            names.append(f"{knob}={'none' if value is None else value}")
             columns.append((points == place).astype(np.float64))
     if not columns:
         return Features((), np.zeros((len(space), 0), np.float32))
     return Features(tuple(names), np.stack(columns, axis=1).astype(np.float32))
-
-
-def _text(value: Any) -> str:
-    return "none" if value is None else str(value)
 
 
 def loop_features(arrays: NestArrays) -> Features:
@@ -168,20 +163,6 @@ def relation_features(arrays: NestArrays, cycles: np.ndarray | None, machine: Ma
     cycles : numpy.ndarray or None
         The template's estimates, one for each configuration; None if it makes none.
     """
-    columns = _of_nests(arrays, machine)
-    nothing = np.zeros(len(arrays.extents))
-    estimated = nothing if cycles is None else np.log2(np.maximum(cycles, 1.0))
-    total = np.log2(np.maximum(arrays.operations.sum(axis=1), 1.0))
-    columns["operations a cycle"] = nothing if cycles is None else total - estimated
-    own = np.stack(list(columns.values()), axis=1)
-    names = tuple(columns)
-    return Features(
-        (*names, *(f"{name} / default" for name in names)),
-        np.concatenate([own, own - own[:1]], axis=1).astype(np.float32),
-    )
-
-
-def _of_nests(arrays: NestArrays, machine: Machine) -> dict[str, np.ndarray]:
     operations = np.maximum(arrays.operations.sum(axis=1), 1.0)
     weight = arrays.operations / operations[:, None]
     columns: dict[str, np.ndarray] = {}
@@ -215,7 +196,12 @@ def _of_nests(arrays: NestArrays, machine: Machine) -> dict[str, np.ndarray]:
     for name, values in tile.items():
         columns[name] = (values * weight).sum(axis=1)
     columns["intensity"] = _log(operations / np.maximum(arrays.touched[:, :, 0].sum((1, 2)), 1.0))
-    return columns
+    columns["operations a cycle"] = np.zeros(len(operations))
+    if cycles is not None:
+        columns["operations a cycle"] = np.log2(operations) - np.log2(np.maximum(cycles, 1.0))
+    own = np.stack(list(columns.values()), axis=1)
+    names = (*columns, *(f"{name} / default" for name in columns))
+    return Features(names, np.concatenate([own, own - own[:1]], axis=1).astype(np.float32))
 
 
 def _at(arrays: NestArrays, size: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

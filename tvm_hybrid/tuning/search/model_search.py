@@ -74,7 +74,11 @@ class ModelSearch:
         self.space = task.space
         table = FeatureTable.of(task.region, task.machine, task.space)
         self.features = table.all.values
-        self._belief, self._blind = self._believed(task, table)
+        # What is believed before any trial, in powers of 2, and whether that is nothing.
+        estimate = estimated(table.cycles, len(task.space))
+        known = transferred(task.history(), task.region, task.machine, table.shared, estimate)
+        self._belief = estimate if known is None else known
+        self._blind = known is None and table.cycles is None
         seed = generator.getrandbits(63)
         self._generator = np.random.default_rng(seed)
         self._model = CostModel(seed=seed & 0x7FFFFFFF)
@@ -91,7 +95,9 @@ class ModelSearch:
         if count <= 0:
             return []
         worth = self._worths()
-        at_random = int((self._generator.random(count) < self._epsilon()).sum())
+        # A model that finds nothing better is not to be trusted.
+        epsilon = self.restless if self._stalled >= self.patience else self.epsilon
+        at_random = int((self._generator.random(count) < epsilon).sum())
         if not self._observed and self._left[0]:
             # The default is the template's own best guess, which other workloads may not outdo.
             worth = worth.copy()
@@ -121,30 +127,21 @@ class ModelSearch:
             self._left[index] = False
         self._mean = self._worth = None
 
-    def _epsilon(self) -> float:
-        """The share of random proposals: a model that finds nothing better is not to be trusted."""
-        stuck = self._stalled >= self.patience
-        return self.restless if stuck else self.epsilon
-
     def predicted(self) -> float | None:
         """The model's best of what is left; see `prediction`."""
-        if not self._left.any() or len(self._observed) < FEWEST:
-            return None
-        self._worths()
-        assert self._mean is not None
-        return self._as_score(float(self._mean[self._left].max()))
+        return self._expected(self._left) if self._left.any() else None
 
     def prediction(self, index: int) -> float | None:
         """The score that the model expects of a configuration; None before it learned anything."""
+        return self._expected(index)
+
+    def _expected(self, which: int | np.ndarray) -> float | None:
+        """The best score by the line that fits what was measured to the model; never negative."""
         if len(self._observed) < FEWEST:
             return None
         self._worths()
         assert self._mean is not None
-        return self._as_score(float(self._mean[index]))
-
-    def _as_score(self, value: float) -> float:
-        """A score by the line that fits what was measured to the model; never negative."""
-        assert self._mean is not None
+        value = float(self._mean[which].max())
         tried, scores = self._measured()
         known, targets = self._mean[tried], target(scores)
         slope, middle = 0.0, known.mean()
@@ -152,15 +149,6 @@ class ModelSearch:
         if spread > 0:
             slope = max(0.0, float(((known - middle) * (targets - targets.mean())).sum()) / spread)
         return float(2.0 ** (targets.mean() + slope * (value - middle)))
-
-    def _believed(self, task: SearchTask, table: FeatureTable) -> tuple[np.ndarray, bool]:
-        """What is believed before any trial, in powers of 2, and whether that is nothing."""
-        estimate = estimated(table.cycles, len(task.space))
-        history = task.history()
-        found = transferred(history, task.region, task.machine, table.shared, estimate)
-        if found is not None:
-            return found, False
-        return estimate, table.cycles is None
 
     def _measured(self) -> tuple[np.ndarray, np.ndarray]:
         tried = np.array(sorted(self._observed), np.intp)

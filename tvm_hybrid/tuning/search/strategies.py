@@ -206,13 +206,10 @@ class EvolutionarySearch:
             crossed = ((self.points == mother) | (self.points == father)).all(axis=1) & self._new
             if crossed.any():
                 return self._draw(crossed)
-        return self._mutant(self.points[self._parent(elite)])
-
-    def _mutant(self, parent: np.ndarray) -> int:
-        """One or two knobs changed, and of the others no more than legality asks for."""
-        knobs = range(self.points.shape[1])
-        count = 2 if self.generator.random() < self.two_knobs else 1
-        chosen = self.generator.sample(knobs, min(count, len(knobs)))
+        # One or two knobs changed, and of the others no more than legality asks for.
+        parent, knobs = self.points[self._parent(elite)], range(self.points.shape[1])
+        count = 2 if generator.random() < self.two_knobs else 1
+        chosen = generator.sample(knobs, min(count, len(knobs)))
         differs = self.points != parent
         among = self._new & differs[:, chosen].all(axis=1)
         if not among.any():

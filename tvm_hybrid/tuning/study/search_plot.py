@@ -105,18 +105,23 @@ def _draw_summary(axis: Any, study: SearchStudy) -> None:
 
 def search_tables(study: SearchStudy) -> Iterator[Table]:
     """Recordings with the trials that strategies needed; bars."""
-    table = Table(title=_title(study), title_justify="left")
+    title = (
+        f"trials until {study.share:.0%} of the optimum's speed, median of {study.seeds} seeds, "
+        f"batches of at most {study.batch}"
+    )
+    table = Table(title=title, title_justify="left")
     table.add_column("region", no_wrap=True)
     for column in _columns(study):
         table.add_column(column, justify="right", overflow="fold")
-    for row in study.rows:
-        table.add_row(Text(row.name), *_cells(study, row))
+    *rows, mean = _rows(study)
+    for name, *cells in rows:
+        table.add_row(Text(name), *cells)
     table.add_section()
-    table.add_row("geometric mean", *_mean_cells(study))
+    table.add_row(*mean)
     yield table
     bars = Table("bar", "found", "holds")
-    for bar in study.bars():
-        bars.add_row(bar.text, f"{bar.value:.2f}", _yes(bar.holds))
+    for bar in _bars(study):
+        bars.add_row(*bar)
     yield bars
 
 
@@ -137,10 +142,8 @@ def search_page(study: SearchStudy, plot: str | None = None) -> str:
     lines = text.format(machines=machines, **about).splitlines()
     if TRANSFER in study.contestants:
         lines.append("- transfer: the model, having learned from all other recordings before.")
-    rows = [[row.name, *_cells(study, row)] for row in study.rows]
-    lines += markdown_table(columns, [*rows, ["geometric mean", *_mean_cells(study)]])
-    bars = [[bar.text, f"{bar.value:.2f}", _yes(bar.holds)] for bar in study.bars()]
-    lines += markdown_table(["bar", "found", "holds"], bars)
+    lines += markdown_table(columns, _rows(study))
+    lines += markdown_table(["bar", "found", "holds"], _bars(study))
     if plot is not None:
         lines += ["", f"![Best speed so far by trials, median and quartiles]({plot})"]
     return "\n".join(lines) + "\n"
@@ -169,40 +172,27 @@ def search_json(study: SearchStudy) -> dict[str, Any]:
     }
 
 
-def _yes(holds: bool) -> str:
-    return "yes" if holds else "no"
-
-
-def _title(study: SearchStudy) -> str:
-    return (
-        f"trials until {study.share:.0%} of the optimum's speed, median of {study.seeds} seeds, "
-        f"batches of at most {study.batch}"
-    )
+def _bars(study: SearchStudy) -> list[list[str]]:
+    return [[bar.text, f"{bar.value:.2f}", "yes" if bar.holds else "no"] for bar in study.bars()]
 
 
 def _columns(study: SearchStudy) -> list[str]:
-    return [
-        "size",
-        "near",
-        "default",
-        "exact",
-        *study.contestants,
-        *(f"{one} / {other}" for one, other in study.pairs()),
-    ]
+    quotients = (f"{one} / {other}" for one, other in study.pairs())
+    return ["size", "near", "default", "exact", *study.contestants, *quotients]
 
 
-def _cells(study: SearchStudy, row: RegionStudy) -> list[str]:
-    return [
-        str(row.configurations),
-        f"{row.near / row.configurations:.1%}",
-        f"{row.default_ratio:.3f}",
-        str(row.random_exact),
-        *(f"{row.median(name):g}" for name in study.contestants),
-        *(f"{row.quotient(one, other):.2f}" for one, other in study.pairs()),
-    ]
-
-
-def _mean_cells(study: SearchStudy) -> list[str]:
+def _rows(study: SearchStudy) -> Iterator[list[str]]:
+    """The cells of every recording, then those of their geometric mean."""
+    for row in study.rows:
+        yield [
+            row.name,
+            str(row.configurations),
+            f"{row.near / row.configurations:.1%}",
+            f"{row.default_ratio:.3f}",
+            str(row.random_exact),
+            *(f"{row.median(name):g}" for name in study.contestants),
+            *(f"{row.quotient(one, other):.2f}" for one, other in study.pairs()),
+        ]
     gap = [""] * len(study.contestants)
     means = [f"{study.mean_quotient(one, other):.2f}" for one, other in study.pairs()]
-    return ["", "", f"{study.mean_default():.3f}", "", *gap, *means]
+    yield ["geometric mean", "", "", f"{study.mean_default():.3f}", "", *gap, *means]

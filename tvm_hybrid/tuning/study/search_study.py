@@ -14,6 +14,7 @@ import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -209,26 +210,22 @@ def study_searches(
     task = _Task(tuple(dict.fromkeys(contestants)), seeds, share, batch)
     recordings = _load(sources)
     rows: dict[int, RegionStudy] = {}
+
+    def done(index: int, row: RegionStudy) -> None:
+        rows[index] = row
+        progress(f"{len(rows)} of {len(recordings)}: {row.name}")
+
     if jobs == 1 or len(recordings) == 1:
-        for index, recording in enumerate(recordings):
-            rows[index] = task.run(recordings, index)
-            progress(f"{len(rows)} of {len(recordings)}: {recording.name}")
+        for index in range(len(recordings)):
+            done(index, task.run(recordings, index))
     else:
-        with ProcessPoolExecutor(
-            min(jobs, len(recordings)),
-            # Forked, a process would inherit locks that threads of TVM or of a display hold.
-            multiprocessing.get_context("spawn"),
-            initializer=_begin,
-            initargs=(task, list(sources)),
-        ) as pool:
-            largest_first = sorted(
-                range(len(recordings)), key=lambda index: -len(recordings[index].space)
-            )
-            futures = {pool.submit(_run, index): index for index in largest_first}
+        # Forked, a process would inherit locks that threads of TVM or of a display hold.
+        context, arguments = multiprocessing.get_context("spawn"), (task, list(sources))
+        with ProcessPoolExecutor(min(jobs, len(recordings)), context, _begin, arguments) as pool:
+            largest_first = sorted(enumerate(recordings), key=lambda each: -len(each[1].space))
+            futures = {pool.submit(_run, index): index for index, _ in largest_first}
             for future in as_completed(futures):
-                index = futures[future]
-                rows[index] = future.result()
-                progress(f"{len(rows)} of {len(recordings)}: {recordings[index].name}")
+                done(futures[future], future.result())
     ordered = tuple(rows[index] for index in range(len(recordings)))
     return SearchStudy(share, seeds, batch, task.contestants, ordered)
 
@@ -245,10 +242,16 @@ class _Task:
         recording = recordings[index]
         # One tuple for all seeds: what a strategy learns from it, it may keep for the next.
         history = history_for(recordings, index) if TRANSFER in self.contestants else ()
-        traces = {
-            name: [self._search(name, recording, seed, history) for seed in range(self.seeds)]
-            for name in self.contestants
-        }
+        traces: dict[str, list[Trace]] = {}
+        trials: dict[str, list[int]] = {}
+        for name in self.contestants:
+            strategy, known = ("model", history) if name == TRANSFER else (name, ())
+            fixed: dict[str, Any] = {"batch": self.batch, "history": known, "until": self.share}
+            found = [simulate(strategy, recording, seed=i, **fixed) for i in range(self.seeds)]
+            reached = [trials_to_reach(trace, self.share) for trace in found]
+            if None in reached:
+                raise ConfigError("a strategy gave up before it had proposed the whole space")
+            traces[name], trials[name] = found, list(filter(None, reached))
         machine = recording.machine
         optimum = int(np.argmax(recording.scores))
         near = recording.near(self.share)
@@ -262,19 +265,8 @@ class _Task:
             optimum_us=float(recording.times_us[optimum]),
             default_ratio=recording.best,
             random_exact=random_median(len(recording.space), near),
-            trials={
-                name: [_trials(trace, self.share) for trace in found]
-                for name, found in traces.items()
-            },
+            trials=trials,
             traces=traces,
-        )
-
-    def _search(
-        self, name: str, recording: Recording, seed: int, history: Sequence[Record]
-    ) -> Trace:
-        strategy, known = ("model", history) if name == TRANSFER else (name, ())
-        return simulate(
-            strategy, recording, seed=seed, batch=self.batch, history=known, until=self.share
         )
 
 
@@ -287,13 +279,6 @@ def history_for(recordings: Sequence[Recording], index: int) -> tuple[Record, ..
         if recording.region.key != workload
         for record in recording.records
     )
-
-
-def _trials(trace: Trace, share: float) -> int:
-    reached = trials_to_reach(trace, share)
-    if reached is None:
-        raise ConfigError("a strategy gave up before it had proposed the whole space")
-    return reached
 
 
 def _load(sources: Sequence[str | os.PathLike[str]]) -> list[Recording]:

@@ -16,7 +16,7 @@ import numpy as np
 
 from microkernels.base.errors import ConfigError
 from microkernels.base.files import replacing
-from tir_schedules.core.region import Region, Tensor
+from tir_schedules.core.region import Region
 from tir_schedules.core.template import has_template, template_for
 
 from ...records.record import Record
@@ -151,23 +151,16 @@ def _run(records: Sequence[Record], ending: str) -> RegionRun:
         record.relative if record.relative is not None else record.median_us / default_us
         for record in records
     ]
-    label = region.key
-    if len(label) > LONGEST_LABEL:
-        label = label[: LONGEST_LABEL - 3] + "..."
+    tensors = (*region.inputs, *region.operands, region.output)
+    cut = f"{region.key[: LONGEST_LABEL - 3]}..."
     return RegionRun(
-        label=label + ending,
+        label=(region.key if len(region.key) <= LONGEST_LABEL else cut) + ending,
         region=region,
         speeds=np.array([1 / quotient for quotient in relative]),
-        predicted=np.array(
-            [np.nan if record.predicted is None else record.predicted for record in records]
-        ),
+        predicted=np.array([record.predicted for record in records], np.float64),
         gops=np.array([flops / record.median_us / 1e3 for record in records]),
-        intensity=flops / sum(map(_bytes, (*region.inputs, *region.operands, region.output))),
+        intensity=flops / sum(each.size * element_type(each.dtype).itemsize for each in tensors),
     )
-
-
-def _bytes(tensor: Tensor) -> int:
-    return tensor.size * element_type(tensor.dtype).itemsize
 
 
 def _draw_progress(axis: Any, runs: Sequence[RegionRun]) -> None:

@@ -234,7 +234,10 @@ class _Draw:
             return generator.uniform(*SCALES, tensor.shape).astype(tensor.dtype)
         for step, place in uses:
             if step.op in ("quantize", "dequantize") and place == 2:
-                return self._zero_points(tensor, step)
+                # Of the step's 8-bit type; the smaller half of both if that is not known.
+                known = RANGES.get(tensor.dtype, (0, 127))
+                low, high = RANGES[step.dtype] if step.op == "quantize" else known
+                return generator.integers(low, high + 1, tensor.shape).astype(tensor.dtype)
         if tensor.dtype not in FLOATS:
             return self._integers(tensor)
         loudness = 1.0
@@ -256,14 +259,6 @@ class _Draw:
             and tensor.size == max((1, *tensor.shape[-1:]))  # others gate what is already scaled
             and any(number + 1 in step.args for step in scaled)
         }
-
-    def _zero_points(self, tensor: Tensor, step: Step) -> np.ndarray:
-        """Zero points of a step's 8-bit type; the smaller half of both if that is not known."""
-        if step.op == "quantize":
-            low, high = RANGES[step.dtype]
-        else:
-            low, high = RANGES.get(tensor.dtype, (0, 127))
-        return self.generator.integers(low, high + 1, tensor.shape).astype(tensor.dtype)
 
     def _range(self) -> np.ndarray:
         """Scale and zero point of a dynamic quantisation."""

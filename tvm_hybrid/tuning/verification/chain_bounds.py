@@ -39,11 +39,6 @@ from .bounds import (
 RANDOM_TRIALS = 3
 
 
-def is_chain(region: Region) -> bool:
-    """Whether a region consists of parts that its attribute "sources" connects."""
-    return bool(region.parts) and "sources" in region.attrs
-
-
 def chain_arguments(region: Region, seed: int) -> list[np.ndarray]:
     """Inputs of a chain, unpacked, that make a wrong kernel show."""
     given: dict[int, np.ndarray] = {}
@@ -89,7 +84,10 @@ def expected_of_chain(region: Region, arrays: list[np.ndarray], seed: int) -> Ex
             signs = rng.choice((-1.0, 1.0), expected.value.shape) if sign is None else sign
             with np.errstate(invalid="ignore"):
                 value = expected.value + signs * expected.tolerance
-            return _as_type(value, part.output.dtype)
+            dtype = element_type(part.output.dtype)
+            if dtype.kind in "iu":
+                value = np.clip(value, np.iinfo(dtype).min, np.iinfo(dtype).max)
+            return value.astype(dtype)
 
         with np.errstate(all="ignore"):
             return chain_reference(region, arrays, evaluate).astype(np.float64)
@@ -102,14 +100,6 @@ def expected_of_chain(region: Region, arrays: list[np.ndarray], seed: int) -> Ex
             difference = np.abs(off(sign) - value)
             spread = max(spread, difference[np.isfinite(difference)].max(initial=0.0))
     return Expected(value, own + 2 * spread)
-
-
-def _as_type(value: np.ndarray, name: str) -> np.ndarray:
-    dtype = element_type(name)
-    if dtype.kind in "iu":
-        limits = np.iinfo(dtype)
-        value = np.clip(value, limits.min, limits.max)
-    return value.astype(dtype)
 
 
 # Arguments for an attention, and how far off a correct kernel of one may be.
@@ -157,11 +147,6 @@ SPREAD = (1.0, 3.0)
 """Standard deviation of scores: keys differ, and none outweighs all others."""
 
 
-def is_attention(region: Region) -> bool:
-    """Whether a region is a merged attention."""
-    return region.op == "attention" and len(region.parts) == 3
-
-
 def attention_arguments(region: Region, seed: int) -> list[np.ndarray]:
     """Inputs of an attention that make a wrong kernel show.
 
@@ -184,7 +169,13 @@ def attention_arguments(region: Region, seed: int) -> list[np.ndarray]:
     spread = float(found.std(where=np.isfinite(found)))
     if np.isfinite(spread) and spread > 0:
         factor = float(np.clip(spread, *SPREAD)) / spread
-        given["q"] = _louder(given["q"], factor, scores.integer("a_zero_point", 0))
+        # What differs from the zero point is louder or quieter, in the same type.
+        dtype, zero = given["q"].dtype, scores.integer("a_zero_point", 0)
+        moved = given["q"].astype(np.float64) * factor
+        if dtype.name not in FLOATS:
+            moved = np.rint((given["q"].astype(np.float64) - zero) * factor) + zero
+            moved = np.clip(moved, np.iinfo(dtype).min, np.iinfo(dtype).max)
+        given["q"] = moved.astype(dtype)
         q = _queries(problem, given["q"])
     probabilities = region_result(
         softmax, [_visible(problem, region_result(scores, [q, k, *masks]))]
@@ -341,15 +332,6 @@ def _stored(problem: AttentionProblem, name: str, logical: np.ndarray) -> np.nda
     return result
 
 
-def _louder(stored: np.ndarray, factor: float, zero: int) -> np.ndarray:
-    """What differs from the zero point multiplied by a factor, in the same type."""
-    if stored.dtype.name in FLOATS:
-        return (stored.astype(np.float64) * factor).astype(stored.dtype)
-    limits = np.iinfo(stored.dtype)
-    moved = np.rint((stored.astype(np.float64) - zero) * factor) + zero
-    return np.clip(moved, limits.min, limits.max).astype(stored.dtype)
-
-
 def known_case(
     region: Region, template: Template[Any], seed: int
 ) -> tuple[list[np.ndarray], Expected]:
@@ -362,10 +344,10 @@ def known_case(
     seed : int
         For the arguments.
     """
-    if is_chain(region):
+    if region.parts and "sources" in region.attrs:  # they connect the parts
         arrays = chain_arguments(region, seed)
         return arrays, expected_of_chain(region, arrays, seed)
-    if is_attention(region):
+    if region.op == "attention" and len(region.parts) == 3:
         arrays = attention_arguments(region, seed)
         return arrays, expected_of_attention(region, arrays)
     arrays = random_arguments(region, template, seed)

@@ -13,11 +13,10 @@ from tvm_hybrid.cli.simulate import simulate as command
 from tvm_hybrid.tuning.recordings.simulate import (
     Loan,
     Recording,
-    load_recording,
     simulate_borrowing,
 )
 
-from ..synthetic import product, synthetic_records, write_recording
+from ..synthetic import load_recording, product, synthetic_records, write_recording
 
 
 @pytest.fixture(autouse=True)

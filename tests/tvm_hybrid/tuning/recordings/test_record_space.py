@@ -17,7 +17,7 @@ from tvm_hybrid.cli.simulate import record_spaces as command
 from tvm_hybrid.records.record_store import ConfigSpace, RecordStore, ranked
 from tvm_hybrid.targets.resolve import resolve_target
 from tvm_hybrid.tuning.measuring.measure import Candidates, Measurement, measured
-from tvm_hybrid.tuning.recordings.record_space import CAREFUL_EFFORT, record_space
+from tvm_hybrid.tuning.recordings.record_space import CAREFUL_EFFORT, SpaceRecorder
 
 DEFAULT_US = 10.0
 LUCKY, FASTEST = 2, 32
@@ -45,7 +45,7 @@ def test_what_was_only_lucky_does_not_stay_the_best(
 ) -> None:
     store = RecordStore(tmp_path / "space.jsonl", must_exist=False)
     measurer, told = Luck(), list[str]()
-    record_space(toy.region(), machine, measurer, store, told.append)
+    SpaceRecorder(toy.region(), machine, measurer, store, told.append).run()
     assert sorted(measurer.quick) == [1, 2, 4, 8, 16, 32, 64]
     assert measurer.quick[0] == 8, "the default comes first"
     assert measurer.careful[:2] == [LUCKY, FASTEST]
@@ -61,9 +61,9 @@ def test_a_finished_space_is_not_measured_again_but_its_best(
     toy: ModuleType, machine: Machine, tmp_path: Path
 ) -> None:
     store = RecordStore(tmp_path / "space.jsonl", must_exist=False)
-    record_space(toy.region(), machine, Luck(), store)
+    SpaceRecorder(toy.region(), machine, Luck(), store).run()
     again = Luck()
-    record_space(toy.region(), machine, again, store)
+    SpaceRecorder(toy.region(), machine, again, store).run()
     assert not again.quick and again.careful[0] == FASTEST
 
 

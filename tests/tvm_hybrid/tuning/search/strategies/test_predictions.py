@@ -7,10 +7,10 @@ import random
 import numpy as np
 import pytest
 
-from tvm_hybrid.tuning.recordings.simulate import Recording, load_recording
+from tvm_hybrid.tuning.recordings.simulate import Recording
 from tvm_hybrid.tuning.search.model_search import ModelSearch
 
-from ...synthetic import product, synthetic_records, write_recording
+from ...synthetic import load_recording, product, synthetic_records, write_recording
 
 
 @pytest.fixture(scope="module")
