@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeGuard
 
-from tvm import IRModule, relax, tirx
+from tvm import IRModule, ir, relax, tirx
 from tvm.ir.transform import Pass, module_pass
 
 from microkernels.base.tvm_compat.relax import attrs_with, set_type
@@ -44,6 +44,13 @@ def is_region_function(function: object) -> TypeGuard[relax.Function]:
     return (
         isinstance(function, relax.Function) and bool(function.attrs) and REGION in function.attrs
     )
+
+
+def called_region(mod: IRModule, value: relax.Expr) -> relax.Function | None:
+    """The region function that a value calls; None if it calls none."""
+    called = isinstance(value, relax.Call) and isinstance(value.op, ir.GlobalVar)
+    callee = mod[value.op] if called else None
+    return callee if is_region_function(callee) else None
 
 
 def region_of(function: relax.Function | tirx.PrimFunc) -> Region:

@@ -148,6 +148,11 @@ class DataflowGraph:
         return any(user not in inside for user in self.users_of(var))
 
 
+def bindings_of(function: relax.Function) -> list[AnyBinding]:
+    """What the blocks of a function bind, in order."""
+    return [binding for block in function.body.blocks for binding in block.bindings[:]]
+
+
 def downstream(graph: DataflowGraph, var: relax.Var, depth: int) -> list[relax.Var]:
     """What is computed of a value by at most `depth` operators, one behind the other; nearest
     first."""
@@ -171,6 +176,12 @@ def op_name(expr: relax.Expr | None) -> str:
     if not isinstance(expr.op, ir.Op):
         return ""
     return _op_names.setdefault(place, str(expr.op.name))
+
+
+def packed_name(expr: relax.Expr) -> str:
+    """Name of the function outside of the module that an expression calls; "" if it calls none."""
+    outside = isinstance(expr, relax.Call) and isinstance(expr.op, relax.ExternFunc)
+    return str(expr.op.global_symbol) if outside else ""
 
 
 def is_call(expr: relax.Expr | None, *names: str) -> TypeGuard[relax.Call]:

@@ -2,6 +2,7 @@
 
 A pass says what becomes of one function, one block or one binding; the kit does the rest.
 
+    named_pass              a pass of a function: module and options -> module
     block_pass              a pass: graph of a block -> its new bindings
     rewrite_values          the bindings of one block, some of other values
     rewrite_blocks          the same for a pass that also adds functions to the module
@@ -16,12 +17,12 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
-from typing import Any, TypeGuard
+from typing import Any, Concatenate, ParamSpec, TypeGuard
 
 from tvm import IRModule, ir, relax, tirx
 from tvm.ir.transform import PassContext, module_pass
 
-from .functions import is_region_function, rebound, renamed, substitute
+from .functions import called_region, is_region_function, rebound, renamed, substitute
 from .functions import with_blocks as with_blocks
 from .functions import with_body as with_body
 from .graph import AnyBinding, DataflowGraph, variables
@@ -32,6 +33,7 @@ RewriteBlock = Callable[[relax.DataflowBlock], "list[relax.Binding] | None"]
 RewriteGraph = Callable[[DataflowGraph], "list[relax.Binding] | None"]
 RewriteBinding = Callable[[AnyBinding], "relax.Expr | None"]
 RewriteCall = Callable[[relax.VarBinding, relax.Function], relax.Expr]
+Options = ParamSpec("Options")
 
 
 class Bindings:
@@ -150,6 +152,22 @@ def _written(builder: relax.BlockBuilder, rewrite: RewriteBlock) -> IRModule | N
     return builder.get() if found else None
 
 
+def named_pass(
+    rewrite: Callable[Concatenate[IRModule, Options], IRModule],
+) -> Callable[Options, ir.transform.Pass]:
+    """Makes a pass of a function: called with the options, it gives the pass of its name."""
+
+    @functools.wraps(rewrite)
+    def made(*args: Options.args, **kwargs: Options.kwargs) -> ir.transform.Pass:
+        @module_pass(opt_level=0, name=f"tvm_hybrid.{rewrite.__name__}")
+        def run(mod: IRModule, _context: PassContext) -> IRModule:
+            return rewrite(mod, *args, **kwargs)
+
+        return run
+
+    return made
+
+
 def block_pass(name: str, rewrite: RewriteGraph) -> ir.transform.Pass:
     """A module pass that writes dataflow blocks anew, and drops what is unused.
 
@@ -194,10 +212,8 @@ def rewrite_region_calls(
     """
 
     def changed(binding: relax.VarBinding) -> relax.Expr | None:
-        call = binding.value
-        called = isinstance(call, relax.Call) and isinstance(call.op, relax.GlobalVar)
-        callee = mod[call.op] if called else None
-        return rewrite(binding, callee) if is_region_function(callee) else None
+        callee = called_region(mod, binding.value)
+        return None if callee is None else rewrite(binding, callee)
 
     for gvar, function in mod.functions_items():
         if _is_ordinary(function):

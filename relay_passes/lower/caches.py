@@ -6,19 +6,18 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import msgspec
-from tvm import IRModule, ir, relax
-from tvm.ir.transform import PassContext, module_pass
+from tvm import IRModule, relax, tirx
 
 from microkernels.base.tvm_compat.relax import OP_PATTERN, OPAQUE
 from microkernels.machines.machine import Machine
 from relay_passes.ir.decisions import Decision, DecisionLog
-from relay_passes.ir.functions import IN_PLACE, KERNEL, UNALIGNED, is_region_function, region_of
-from relay_passes.ir.graph import DataflowGraph, op_name, region_tensor
-from relay_passes.ir.rewrite import is_relax, rewrite_blocks, with_values
+from relay_passes.ir.functions import IN_PLACE, KERNEL, UNALIGNED, called_region, region_of
+from relay_passes.ir.graph import DataflowGraph, is_call, region_tensor
+from relay_passes.ir.rewrite import is_relax, named_pass, rewrite_blocks, with_values
 from tir_schedules.attention.caches import Growth, reject_growth
 from tir_schedules.attention.config import AttentionConfig
 from tir_schedules.attention.dynamic import build_growing
-from tir_schedules.core.region import Region, Tensor
+from tir_schedules.core.region import Tensor
 from tir_schedules.core.size import is_open
 from tir_schedules.core.template import template_for
 from tir_schedules.rows.row_update import build_row_update
@@ -29,7 +28,8 @@ _PAST_AND_PRESENT = [[1, 0], [3, 1]]  # of the keys, of the values
 WHY = "it writes k and v as well"
 
 
-def grow_caches(machine: Machine, decisions: DecisionLog) -> ir.transform.Pass:
+@named_pass
+def grow_caches(mod: IRModule, machine: Machine, decisions: DecisionLog) -> IRModule:
     """Grow caches: attention writes the keys and values that it reads, where these are its to make.
 
     Before
@@ -49,13 +49,8 @@ def grow_caches(machine: Machine, decisions: DecisionLog) -> ir.transform.Pass:
 
     The pass; it comes before `lower_regions`, and notes what it builds.
     """
-
-    @module_pass(opt_level=0, name="tvm_hybrid.grow_caches")
-    def run(mod: IRModule, _context: PassContext) -> IRModule:
-        builder = relax.BlockBuilder(mod)
-        return rewrite_blocks(builder, _Grower(mod, builder, machine, decisions).block)
-
-    return run
+    builder = relax.BlockBuilder(mod)
+    return rewrite_blocks(builder, _Grower(mod, builder, machine, decisions).block)
 
 
 @dataclass(frozen=True)
@@ -101,10 +96,8 @@ class _Grower:
     def grown(self, graph: DataflowGraph, position: int) -> _Grown | None:
         """The attention at a position, if k and v can be its results."""
         call = graph.value(position)
-        if not isinstance(call, relax.Call) or not isinstance(call.op, relax.GlobalVar):
-            return None
-        callee = self.mod[call.op]
-        if not is_region_function(callee):
+        callee = called_region(self.mod, call)
+        if callee is None:
             return None
         region = region_of(callee)
         if region.op != "attention":
@@ -125,7 +118,15 @@ class _Grower:
         region = region_of(grown.callee)
         config = config_of(grown.callee, region)
         assert isinstance(config, AttentionConfig)
-        kernel = self.kernel(region, config, grown.growths)
+        key = (region.key, config, tuple(grown.growths.values()))
+        if key not in self.kernels:
+            isa = self.machine.isa
+            function = build_growing(region, config, isa, grown.growths)
+            name = template_for(region.op).kernel_name(region, config, isa)
+            self.kernels[key] = _added(
+                self.builder, function, name, "attention_growing", _PAST_AND_PRESENT
+            )
+        kernel = self.kernels[key]
         variables = [*(graph.bindings[place].var for place in grown.places), binding.var]
         arguments = [q, *(tensor for pair in grown.pairs for tensor in pair), *operands]
         types = [variable.ty for variable in variables]
@@ -139,19 +140,20 @@ class _Grower:
         reason = f"{decision.reason}; {WHY}"
         self.decisions.append(msgspec.structs.replace(decision, reason=reason))
 
-    def kernel(
-        self, region: Region, config: AttentionConfig, growths: dict[str, Growth]
-    ) -> relax.GlobalVar:
-        """The kernel of an attention with its caches, built once."""
-        key = (region.key, config, tuple(growths.values()))
-        if key not in self.kernels:
-            isa = self.machine.isa
-            function = build_growing(region, config, isa, growths).without_attr("global_symbol")
-            name = template_for(region.op).kernel_name(region, config, isa)
-            marked = function.with_attr(KERNEL, name).with_attr(UNALIGNED, True)
-            marked = marked.with_attr(OP_PATTERN, OPAQUE).with_attr(IN_PLACE, _PAST_AND_PRESENT)
-            self.kernels[key] = self.builder.add_func(marked, "tvm_hybrid_attention_growing")
-        return self.kernels[key]
+
+def _added(
+    builder: relax.BlockBuilder,
+    function: tirx.PrimFunc,
+    kernel: str,
+    name: str,
+    in_place: list[list[int]],
+) -> relax.GlobalVar:
+    """A kernel in the module, which may write some results over arguments."""
+    attrs = {KERNEL: kernel, UNALIGNED: True, OP_PATTERN: OPAQUE}
+    marked = function.without_attr("global_symbol").with_attrs(attrs)
+    if in_place:
+        marked = marked.with_attr(IN_PLACE, in_place)
+    return builder.add_func(marked, f"tvm_hybrid_{name}")
 
 
 def _joined(
@@ -159,9 +161,7 @@ def _joined(
 ) -> tuple[int, tuple[relax.Expr, relax.Expr], Growth] | None:
     """(place, (past, new), their tensors) of rows joined for what stands at a position."""
     call = graph.definition(expr)
-    if call is None or op_name(call) != "relax.concat":
-        return None
-    if not isinstance(call.args[0], relax.Tuple):
+    if not is_call(call, "relax.concat") or not isinstance(call.args[0], relax.Tuple):
         return None
     fields = tuple(call.args[0].fields)
     rank = len(expr.ty.shape.values)
@@ -179,7 +179,8 @@ ROW_UPDATE = "tvm_hybrid.row_update"
 _NAME = "row_update"
 
 
-def update_rows(threads: int, decisions: DecisionLog) -> ir.transform.Pass:
+@named_pass
+def update_rows(mod: IRModule, threads: int, decisions: DecisionLog) -> IRModule:
     """Update rows: caches of fixed size get a kernel that writes new rows in place where it may.
 
     Before
@@ -195,69 +196,51 @@ def update_rows(threads: int, decisions: DecisionLog) -> ir.transform.Pass:
 
     The pass; it comes while operators' own functions are as their converters wrote them.
     """
+    marked = {
+        gvar
+        for gvar, function in mod.functions_items()
+        if ROW_UPDATE in (getattr(function, "attrs", None) or {})
+    }
+    if not marked:
+        return mod
+    builder = relax.BlockBuilder(mod)
+    kernels: dict[tuple[Tensor | None, ...], relax.GlobalVar] = {}
 
-    @module_pass(opt_level=0, name="tvm_hybrid.update_rows")
-    def run(mod: IRModule, _context: PassContext) -> IRModule:
-        marked = {
-            gvar
-            for gvar, function in mod.functions_items()
-            if ROW_UPDATE in (getattr(function, "attrs", None) or {})
-        }
-        if not marked:
-            return mod
-        builder = relax.BlockBuilder(mod)
-        kernels: dict[tuple[Tensor | None, ...], relax.GlobalVar] = {}
-
-        def updated(binding: relax.VarBinding) -> relax.Expr | None:
-            call = binding.value
-            if not isinstance(call, relax.Call) or not call.args or call.args[0] not in marked:
-                return None
-            places = list(map(int, mod[call.args[0]].attrs[ROW_UPDATE]))
-            new, before, *past = (call.args[1].fields[place] for place in places)
-            tensors = [region_tensor(each) for each in (new, before, binding.var, *past)]
-            made = tensors[2]
-            if None in tensors or made is None or is_open(made.shape[-1:]):
-                return None  # the kernel takes rows of a known width
-            key = tuple(tensors)
-            if key not in kernels:
-                kernels[key] = _kernel(builder, key, threads)
-            decisions.append(
-                Decision(
-                    node=str(binding.var.name),
-                    op=str(call.args[0].name_hint),
-                    taken=True,
-                    function=str(kernels[key].name_hint),
-                    kernel=_NAME,
-                    reason="new rows only, where it is bound to its past",
-                )
+    def updated(binding: relax.VarBinding) -> relax.Expr | None:
+        call = binding.value
+        if not isinstance(call, relax.Call) or not call.args or call.args[0] not in marked:
+            return None
+        places = list(map(int, mod[call.args[0]].attrs[ROW_UPDATE]))
+        new, before, *past = (call.args[1].fields[place] for place in places)
+        rows, first, made, *old = map(region_tensor, (new, before, binding.var, *past))
+        if rows is None or first is None or made is None or None in old:
+            return None
+        if is_open(made.shape[-1:]):
+            return None  # the kernel takes rows of a known width
+        key = (rows, first, made, *old)
+        if key not in kernels:
+            function = build_row_update(old[0] if old else None, rows, first, made, threads)
+            in_place = [[0, 0]] if old else []
+            kernels[key] = _added(builder, function, _NAME, _NAME, in_place)
+        decisions.append(
+            Decision(
+                node=str(binding.var.name),
+                op=str(call.args[0].name_hint),
+                taken=True,
+                function=str(kernels[key].name_hint),
+                kernel=_NAME,
+                reason="new rows only, where it is bound to its past",
             )
-            return builder.normalize(
-                relax.op.call_tir(kernels[key], [*past, new, before], out_ty=[binding.var.ty])
-            )
+        )
+        return builder.normalize(
+            relax.op.call_tir(kernels[key], [*past, new, before], out_ty=[binding.var.ty])
+        )
 
-        changed = [
-            (gvar, with_values(function, updated))
-            for gvar, function in mod.functions_items()
-            if is_relax(function)
-        ]
-        for gvar, function in changed:
-            builder.update_func(gvar, function)
-        return relax.transform.DeadCodeElimination()(builder.get())
-
-    return run
-
-
-def _kernel(
-    builder: relax.BlockBuilder, tensors: tuple[Tensor | None, ...], threads: int
-) -> relax.GlobalVar:
-    new, before, out, *past = tensors
-    assert new is not None
-    assert before is not None
-    assert out is not None
-    given = past[0] if past else None
-    function = build_row_update(given, new, before, out, threads).without_attr("global_symbol")
-    marked = function.with_attr(KERNEL, _NAME).with_attr(UNALIGNED, True)
-    marked = marked.with_attr(OP_PATTERN, OPAQUE)
-    if past:
-        marked = marked.with_attr(IN_PLACE, [[0, 0]])
-    return builder.add_func(marked, "tvm_hybrid_row_update")
+    changed = [
+        (gvar, with_values(function, updated))
+        for gvar, function in mod.functions_items()
+        if is_relax(function)
+    ]
+    for gvar, function in changed:
+        builder.update_func(gvar, function)
+    return relax.transform.DeadCodeElimination()(builder.get())

@@ -7,19 +7,19 @@ from typing import Any
 import tvm.tirx.script.builder.ir as I
 import tvm_ffi
 from tvm import IRModule, ir, relax, tirx
-from tvm.ir.transform import PassContext, module_pass
 from tvm.script.ir_builder import IRBuilder
 
 from microkernels.base.errors import BY_ZERO
 from microkernels.base.tvm_compat.relax import ENTRY_CHECKS
 from relay_passes.ir.functions import TAKES_BITS
-from relay_passes.ir.graph import AnyBinding, variables
+from relay_passes.ir.graph import AnyBinding, bindings_of, packed_name, variables
 from relay_passes.ir.moving_operators import NUM_INPUT, has_weights
-from relay_passes.ir.rewrite import is_kernel, is_relax, map_functions, with_blocks
+from relay_passes.ir.rewrite import is_kernel, is_relax, map_functions, named_pass, with_blocks
 from tir_schedules.generic.expressions import call_name
 
 
-def drop_checks(of_inputs: bool = True) -> ir.transform.Pass:
+@named_pass
+def drop_checks(mod: IRModule, of_inputs: bool = True) -> IRModule:
     """Drop checks: removes checks at a function's entry that every kernel repeats.
 
     Before
@@ -47,21 +47,13 @@ def drop_checks(of_inputs: bool = True) -> ir.transform.Pass:
         Whether inputs lose their checks, too; otherwise weights alone.
     """
 
-    @module_pass(opt_level=0, name="tvm_hybrid.drop_checks")
-    def run(mod: IRModule, _context: PassContext) -> IRModule:
-        def changed(function: relax.Function) -> relax.Function:
-            kept = [] if of_inputs else _inputs(function)
-            return _without_checks(mod, function, kept)
+    def changed(function: relax.Function) -> relax.Function:
+        inputs = [] if of_inputs else list(function.params)
+        if has_weights(function):
+            inputs = inputs[: int(function.attrs[NUM_INPUT])]
+        return _without_checks(mod, function, inputs)
 
-        return map_functions(mod, is_relax, changed)
-
-    return run
-
-
-def _inputs(function: relax.Function) -> list[relax.Var]:
-    """The parameters of a function that are no weights; all where it does not say."""
-    params = list(function.params)
-    return params[: int(function.attrs[NUM_INPUT])] if has_weights(function) else params
+    return map_functions(mod, is_relax, changed)
 
 
 def _without_checks(
@@ -70,19 +62,19 @@ def _without_checks(
     """A function without checks that kernels repeat, but for those of some inputs."""
     kept: set[relax.Var] = {*variables(function.body.body), *inputs}
     seen: set[relax.Var] = set()
-    for block in function.body.blocks:
-        for binding in block.bindings:
-            value = binding.value
-            used = variables(value)
-            if not _is_check(value):
-                seen.update(used)
-                if not _is_kernel_call(mod, value):
-                    kept.update(used)
+    for binding in bindings_of(function):
+        value = binding.value
+        if packed_name(value) not in ENTRY_CHECKS:
+            seen.update(variables(value))
+            callee = getattr(value, "op", None)
+            kernel = mod[callee] if isinstance(callee, ir.GlobalVar) else None
+            if not is_kernel(kernel) or TAKES_BITS in (kernel.attrs or {}):
+                kept.update(variables(value))
     checked = {p for p in function.params if p in seen and p not in kept and not _is_open(p)}
 
     def is_needed(binding: AnyBinding) -> bool:
         value = binding.value
-        return not (_is_check(value) and value.args[0] in checked)
+        return packed_name(value) not in ENTRY_CHECKS or value.args[0] not in checked
 
     return with_blocks(
         function,
@@ -100,27 +92,11 @@ def _is_open(param: relax.Var) -> bool:
     return values is None or not all(isinstance(value, tirx.IntImm) for value in values)
 
 
-def _is_check(value: relax.Expr) -> bool:
-    return (
-        isinstance(value, relax.Call)
-        and isinstance(value.op, relax.ExternFunc)
-        and str(value.op.global_symbol) in ENTRY_CHECKS
-    )
-
-
-def _is_kernel_call(mod: IRModule, value: relax.Expr) -> bool:
-    return (
-        isinstance(value, relax.Call)
-        and isinstance(value.op, relax.GlobalVar)
-        and isinstance(mod[value.op], tirx.PrimFunc)
-        and TAKES_BITS not in (mod[value.op].attrs or {})
-    )
-
-
 _DIVISIONS = (tirx.Div, tirx.FloorDiv, tirx.FloorMod, tirx.Mod)
 
 
-def check_divisors() -> ir.transform.Pass:
+@named_pass
+def check_divisors(mod: IRModule) -> IRModule:
     """Check divisors: a size that is divided by another one of 0 is an error, not the process's
     end.
 
@@ -142,18 +118,12 @@ def check_divisors() -> ir.transform.Pass:
     The pass; it comes after VMShapeLower, which makes the functions that compute sizes.
     """
 
-    @module_pass(opt_level=0, name="tvm_hybrid.check_divisors")
-    def run(mod: IRModule, _context: PassContext) -> IRModule:
-        return map_functions(mod, _computes_sizes, _checked)
-
-    return run
-
-
-def _computes_sizes(function: object) -> bool:
-    return is_kernel(function) and "tirx.is_host_func" in (function.attrs or {})
+    return map_functions(mod, is_kernel, _checked)
 
 
 def _checked(function: tirx.PrimFunc) -> tirx.PrimFunc:
+    if "tirx.is_host_func" not in (function.attrs or {}):
+        return function  # it does not compute sizes
     body = function.body
     checked: list[tirx.Stmt] = []
     for statement in body.seq if isinstance(body, tirx.SeqStmt) else [body]:

@@ -8,27 +8,23 @@ from dataclasses import dataclass
 from typing import TypeGuard
 
 from tvm import DataType, IRModule, ir, relax, tirx
-from tvm.ir.transform import PassContext, module_pass
-from tvm.relax.analysis import (
-    definable_tir_vars_in_type,
-    has_reshape_pattern,
-    tir_vars_in_type,
-    used_vars,
-)
+from tvm.relax import analysis
 from tvm.relax.utils import copy_with_new_vars
 from tvm.tirx.buffer import BufferType
 
 from relay_passes.ir.constants import bytes_of, constants_of
 from relay_passes.ir.entries import INTO_ENTRY, MAIN, RELEASE_ENTRY, SHAPES_ENTRY, WEIGHTS_ENTRY
 from relay_passes.ir.functions import IN_PLACE, UNALIGNED, VIEW
-from relay_passes.ir.graph import AnyBinding, is_call
-from relay_passes.ir.rewrite import is_relax, map_functions
+from relay_passes.ir.graph import AnyBinding, bindings_of, is_call, packed_name
+from relay_passes.ir.move_functions import copy_module
+from relay_passes.ir.rewrite import is_relax, map_functions, named_pass
 from relay_passes.ir.told_sizes import ToldSizes
 
 INTO_OUTPUTS = "tvm_hybrid.into_outputs"
 
 
-def into_entry() -> ir.transform.Pass:
+@named_pass
+def into_entry(mod: IRModule) -> IRModule:
     """Adds an entry that writes a model's outputs into tensors of the caller.
 
     Before
@@ -58,24 +54,25 @@ def into_entry() -> ir.transform.Pass:
     The pass; it comes when kernels are called by `call_tir`, and all else is a view.
     """
 
-    @module_pass(opt_level=0, name="tvm_hybrid.into_entry")
-    def run(mod: IRModule, _context: PassContext) -> IRModule:
-        names = [gvar.name_hint for gvar in mod.get_global_vars()]
-        if MAIN not in names or INTO_ENTRY in names:
-            return mod
-        main = copy_with_new_vars(mod[MAIN])
-        written = written_outputs(mod, main)
-        if not written:
-            return mod
-        updated = IRModule(dict(mod.functions_items()), mod.attrs, mod.global_infos)
-        into = _into(main, written).with_attr("global_symbol", INTO_ENTRY)
-        notes = [_note(mod, main, each) for each in written]
-        updated[INTO_ENTRY] = into.with_attr(INTO_OUTPUTS, notes)
-        shapes = _shapes(mod, copy_with_new_vars(mod[MAIN]))  # a function has symbols of its own
-        updated[SHAPES_ENTRY] = shapes.with_attr("global_symbol", SHAPES_ENTRY)
-        return updated
+    if not _lacks(mod, INTO_ENTRY):
+        return mod
+    main = copy_with_new_vars(mod[MAIN])
+    written = written_outputs(mod, main)
+    if not written:
+        return mod
+    updated = copy_module(mod)
+    into = _into(main, written).with_attr("global_symbol", INTO_ENTRY)
+    notes = [_note(mod, main, each) for each in written]
+    updated[INTO_ENTRY] = into.with_attr(INTO_OUTPUTS, notes)
+    shapes = _shapes(mod, copy_with_new_vars(mod[MAIN]))  # a function has symbols of its own
+    updated[SHAPES_ENTRY] = shapes.with_attr("global_symbol", SHAPES_ENTRY)
+    return updated
 
-    return run
+
+def _lacks(mod: IRModule, entry: str) -> bool:
+    """Whether a module has a `main`, and has no such entry yet."""
+    names = [gvar.name_hint for gvar in mod.get_global_vars()]
+    return MAIN in names and entry not in names
 
 
 def _into(main: relax.Function, written: list[Written]) -> relax.Function:
@@ -109,8 +106,8 @@ def _into(main: relax.Function, written: list[Written]) -> relax.Function:
         types, arguments = types_of(call), list(call.args[1].fields)
         places = [len(arguments) + number if number in outs else -1 for number in range(len(types))]
         results = [outs[number] for number in sorted(outs)]
-        all_arguments = relax.Tuple([*arguments, *results])
-        new = relax.op.call_tir_inplace(call.args[0], all_arguments, places, types)
+        given_too = relax.Tuple([*arguments, *results])
+        new = relax.op.call_tir_inplace(call.args[0], given_too, places, types)
         shaped = [
             relax.VarBinding(each, builder.normalize(views[each]))
             for each in results
@@ -128,7 +125,7 @@ def _into(main: relax.Function, written: list[Written]) -> relax.Function:
 
 def _note(mod: IRModule, main: relax.Function, written: Written) -> list[int]:
     """What `INTO_OUTPUTS` says of an output."""
-    bindings = [binding for block in main.body.blocks for binding in block.bindings]
+    bindings = bindings_of(main)
     (call,) = (each.value for each in bindings if each.var.same_as(written.var))
     attrs, arguments = mod[call.args[0]].attrs or {}, call.args[1].fields
     shared = -1
@@ -138,11 +135,11 @@ def _note(mod: IRModule, main: relax.Function, written: Written) -> list[int]:
         if int(result) == written.result:
             place = arguments[int(argument)]
             readers = [*(each.value for each in bindings), main.body.body]
-            uses = sum(place in used_vars(each) for each in readers)
+            uses = sum(place in analysis.used_vars(each) for each in readers)
             once = uses == sum(each.same_as(place) for each in arguments) == 1
             inputs = [number for number, each in enumerate(main.params) if each.same_as(place)]
             shared = inputs[0] if inputs and once else -1
-    has_room = shared >= 0 and may_have_room(mod, written, bindings)
+    has_room = shared >= 0 and _may_have_room(mod, written, bindings)
     return [written.number, shared, int(UNALIGNED in attrs), int(has_room)]
 
 
@@ -150,7 +147,7 @@ def _shapes(mod: IRModule, main: relax.Function) -> relax.Function:
     """The shapes of the outputs that kernels write, from the inputs."""
     types = [each.ty for each in written_outputs(mod, main)]
     shapes = relax.Tuple([ty.shape for ty in types if ty.shape is not None])
-    found = ToldSizes(main).bindings(var for ty in types for var in tir_vars_in_type(ty))
+    found = ToldSizes(main).bindings(var for ty in types for var in analysis.tir_vars_in_type(ty))
     blocks = [relax.DataflowBlock(found)] if found else []
     body = relax.BlockBuilder().normalize(relax.SeqExpr(blocks, shapes))
     return relax.Function(main.params, body, body.ty, is_pure=True)
@@ -159,7 +156,8 @@ def _shapes(mod: IRModule, main: relax.Function) -> relax.Function:
 LEAST_BYTES = 1 << 14  # a few pages: less is not worth placing
 
 
-def weights_entry() -> ir.transform.Pass:
+@named_pass
+def weights_entry(mod: IRModule) -> IRModule:
     """Adds an entry that hands out the large constants of a model: whoever loads it may place them.
 
     Before
@@ -175,24 +173,21 @@ def weights_entry() -> ir.transform.Pass:
     The pass; it comes when constants are as kernels read them.
     """
 
-    @module_pass(opt_level=0, name="tvm_hybrid.weights_entry")
-    def run(mod: IRModule, _context: PassContext) -> IRModule:
-        large = [each for each in constants_of(mod) if bytes_of(each.value) >= LEAST_BYTES]
-        if not large or WEIGHTS_ENTRY in [gvar.name_hint for gvar in mod.get_global_vars()]:
-            return mod
-        builder = relax.BlockBuilder(mod)
-        with builder.function(WEIGHTS_ENTRY, []):
-            builder.emit_func_output(builder.emit(relax.Tuple(large)))
-        return builder.get()
-
-    return run
+    large = [each for each in constants_of(mod) if bytes_of(each.value) >= LEAST_BYTES]
+    if not large or WEIGHTS_ENTRY in [gvar.name_hint for gvar in mod.get_global_vars()]:
+        return mod
+    builder = relax.BlockBuilder(mod)
+    with builder.function(WEIGHTS_ENTRY, []):
+        builder.emit_func_output(builder.emit(relax.Tuple(large)))
+    return builder.get()
 
 
 RELEASE_LEAST_BYTES = 1 << 17  # of all results: what is below stays in L2 either way
 _SAMPLE = 256  # of a dynamic dimension
 
 
-def release_entry() -> ir.transform.Pass:
+@named_pass
+def release_entry(mod: IRModule) -> IRModule:
     """Adds an entry that lets go of the last results, to programs whose results are large.
 
     Before
@@ -212,21 +207,16 @@ def release_entry() -> ir.transform.Pass:
     The pass; it comes before memory is planned.
     """
 
-    @module_pass(opt_level=0, name="tvm_hybrid.release_entry")
-    def run(mod: IRModule, _context: PassContext) -> IRModule:
-        names = [gvar.name_hint for gvar in mod.get_global_vars()]
-        if MAIN not in names or RELEASE_ENTRY in names:
-            return mod
-        result = mod[MAIN].ret_ty
-        fields = result.fields if isinstance(result, relax.TupleType) else [result]
-        if sum(map(_bytes, fields)) < RELEASE_LEAST_BYTES:
-            return mod
-        builder = relax.BlockBuilder(mod)
-        with builder.function(RELEASE_ENTRY, []):
-            builder.emit_func_output(relax.Tuple([]))
-        return builder.get()
-
-    return run
+    if not _lacks(mod, RELEASE_ENTRY):
+        return mod
+    result = mod[MAIN].ret_ty
+    fields = result.fields if isinstance(result, relax.TupleType) else [result]
+    if sum(map(_bytes, fields)) < RELEASE_LEAST_BYTES:
+        return mod
+    builder = relax.BlockBuilder(mod)
+    with builder.function(RELEASE_ENTRY, []):
+        builder.emit_func_output(relax.Tuple([]))
+    return builder.get()
 
 
 def _bytes(field: ir.Type) -> int:
@@ -238,7 +228,8 @@ def _bytes(field: ir.Type) -> int:
     return math.prod(known) * int(DataType(str(field.dtype)).itemsize)
 
 
-def guard_entries(guard: str) -> ir.transform.Pass:
+@named_pass
+def guard_entries(mod: IRModule, guard: str) -> IRModule:
     """Guard entries: every entry of a module calls a function first.
 
     Before
@@ -263,14 +254,10 @@ def guard_entries(guard: str) -> ir.transform.Pass:
     The pass, for a guard of this name; entries that call it already stay as they are.
     """
 
-    @module_pass(opt_level=0, name="tvm_hybrid.guard_entries")
-    def run(mod: IRModule, _context: PassContext) -> IRModule:
-        return map_functions(mod, is_entry, lambda function: _guarded(function, guard))
-
-    return run
+    return map_functions(mod, _is_entry, lambda function: _guarded(function, guard))
 
 
-def is_entry(function: object) -> TypeGuard[relax.Function]:
+def _is_entry(function: object) -> TypeGuard[relax.Function]:
     """Whether a function can be called from outside, and is not left to a code generator."""
     if not is_relax(function) or not function.attrs:
         return False
@@ -278,22 +265,15 @@ def is_entry(function: object) -> TypeGuard[relax.Function]:
 
 
 def _guarded(function: relax.Function, guard: str) -> relax.Function:
-    blocks = list(function.body.blocks)
-    if any(_calls(binding.value, guard) for block in blocks for binding in block.bindings):
+    if any(packed_name(binding.value) == guard for binding in bindings_of(function)):
         return function
     nothing = relax.TupleType([])
     call = relax.Call(relax.ExternFunc(guard), [], None, [nothing], ret_ty=nothing)
     first = relax.BindingBlock([relax.VarBinding(relax.Var("checked", nothing), call)])
-    body = relax.BlockBuilder().normalize(relax.SeqExpr([first, *blocks], function.body.body))
+    whole = relax.SeqExpr([first, *function.body.blocks], function.body.body)
+    body = relax.BlockBuilder().normalize(whole)
     forced = bool(function.attrs.get("relax.force_pure"))  # what it calls does not count
     return relax.Function(function.params, body, function.ret_ty, forced, function.attrs)
-
-
-def _calls(value: relax.Expr, name: str) -> bool:
-    """Whether a value is a call of a function of this name that lies outside of the module."""
-    if not isinstance(value, relax.Call) or not isinstance(value.op, relax.ExternFunc):
-        return False
-    return str(value.op.global_symbol) == name
 
 
 # Which outputs of a module kernels write, and who reads them besides the caller.
@@ -328,6 +308,11 @@ class Written:
     view: relax.Var | None = None
 
     @property
+    def place(self) -> tuple[relax.Var, int]:
+        """Which call makes it, and which of that call's results it is."""
+        return self.var, self.result
+
+    @property
     def ty(self) -> relax.TensorType:
         """The output's type."""
         return types_of(self.var)[self.result] if self.view is None else types_of(self.view)[0]
@@ -341,31 +326,25 @@ def types_of(value: relax.Expr) -> list[relax.TensorType]:
 
 def written_outputs(mod: IRModule, main: relax.Function) -> list[Written]:
     """The outputs that kernels of a module write, of sizes that the inputs tell."""
-    values = {
-        binding.var: binding.value
-        for block in main.body.blocks
-        for binding in block.bindings
-        if isinstance(binding, relax.VarBinding)
-    }
-    shapes = {var for param in main.params for var in definable_tir_vars_in_type(param.ty)}
+    bindings = [each for each in bindings_of(main) if isinstance(each, relax.VarBinding)]
+    values = {each.var: each.value for each in bindings}
+    shapes = {var for param in main.params for var in analysis.definable_tir_vars_in_type(param.ty)}
     told = ToldSizes(main)
     found = [
         written
         for number, field in enumerate(_outputs(main, values))
         if (written := _written(mod, field, values, number)) is not None
         and isinstance(written.ty.shape, relax.ShapeExpr)
-        and told.are_told(tir_vars_in_type(written.ty))
-        and {*tir_vars_in_type(written.ty)} <= shapes | {*definable_tir_vars_in_type(written.ty)}
+        and told.are_told(used := analysis.tir_vars_in_type(written.ty))
+        and {*used} <= shapes | {*analysis.definable_tir_vars_in_type(written.ty)}
     ]
-    places = [(each.var, each.result) for each in found]
-    plain = [place for each, place in zip(found, places, strict=True) if each.view is None]
+    places = [each.place for each in found]
+    plain = [each.place for each in found if each.view is None]
     once = [
-        each
-        for each, place in zip(found, places, strict=True)
-        if (places if each.view is not None else plain).count(place) == 1
+        each for each in found if (plain if each.view is None else places).count(each.place) == 1
     ]
     # A kernel takes its results behind one another, those that are given before those that are not.
-    taken = {(each.var, each.result) for each in once}
+    taken = {each.place for each in once}
     return [
         each for each in once if all((each.var, before) in taken for before in range(each.result))
     ]
@@ -402,12 +381,16 @@ def _written(
             if VIEW in (kernel.attrs or {}) and view is None:
                 view, value = value, made.args[1].fields[0]
                 continue
-            return None if has_reshape_pattern(kernel) else Written(number, value, result, view)
+            return (
+                None
+                if analysis.has_reshape_pattern(kernel)
+                else Written(number, value, result, view)
+            )
         value = made
     return None
 
 
-def may_have_room(mod: IRModule, written: Written, bindings: list[AnyBinding]) -> bool:
+def _may_have_room(mod: IRModule, written: Written, bindings: list[AnyBinding]) -> bool:
     """Whether all that reads an output takes tensors with room for more rows."""
     several = isinstance(written.var.ty, relax.TupleType)
     names = set() if several else {written.var}
@@ -421,14 +404,10 @@ def may_have_room(mod: IRModule, written: Written, bindings: list[AnyBinding]) -
         elif isinstance(value, relax.Call) and value.op == CALL_TIR:
             kernel = mod[value.args[0]]
             for place, argument in enumerate(value.args[1].fields):
-                if argument in names and not _takes_room(kernel, place):
+                ty = kernel.params[place].ty  # with strides: heads may lie apart
+                has_strides = isinstance(ty, BufferType) and bool(ty.strides)
+                if argument in names and not has_strides:
                     return False
-        elif not isinstance(value, relax.Tuple) and names & {*used_vars(value)}:
+        elif not isinstance(value, relax.Tuple) and names & {*analysis.used_vars(value)}:
             return False
     return True
-
-
-def _takes_room(kernel: tirx.PrimFunc, place: int) -> bool:
-    """Whether heads of a kernel's argument may lie apart."""
-    ty = kernel.params[place].ty
-    return isinstance(ty, BufferType) and bool(ty.strides)

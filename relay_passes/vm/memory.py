@@ -2,27 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 
 import tvm_ffi
 from tvm import IRModule, ir, relax, te, tirx
-from tvm.ir.transform import PassContext, module_pass
 from tvm.relax.expr_functor import PyExprMutator, mutator
 from tvm.sym import Analyzer
 
-from relay_passes.ir.functions import substitute
-from relay_passes.ir.graph import AnyBinding, op_name, static_tensor, variables
-from relay_passes.ir.rewrite import is_relax, map_functions, with_blocks, with_body, with_values
-from tir_schedules.generic.expressions import substitute as substitute_symbols
-from tir_schedules.generic.expressions import variables_of
+from relay_passes.ir import rewrite
+from relay_passes.ir.functions import rebound, renamed
+from relay_passes.ir.graph import (
+    AnyBinding,
+    bindings_of,
+    op_name,
+    packed_name,
+    static_tensor,
+    variables,
+)
+from tir_schedules.generic.expressions import substitute, variables_of
 
 _ALLOCATE = "relax.memory.alloc_storage"
 _SAMPLE = 64  # what every symbol is taken for to compare sizes
 
 
-def share_storage() -> ir.transform.Pass:
+@rewrite.named_pass
+def share_storage(mod: IRModule) -> IRModule:
     """Share storage: tensors of different open sizes that do not live together get the same memory.
 
     Before
@@ -50,11 +56,7 @@ def share_storage() -> ir.transform.Pass:
     The pass; it comes between LowerAllocTensor and size_classes.
     """
 
-    @module_pass(opt_level=0, name="tvm_hybrid.share_storage")
-    def run(mod: IRModule, _context: PassContext) -> IRModule:
-        return map_functions(mod, is_relax, _shared)
-
-    return run
+    return rewrite.map_functions(mod, rewrite.is_relax, _shared)
 
 
 @dataclass
@@ -80,7 +82,7 @@ class _Slot:
 
 
 def _shared(function: relax.Function) -> relax.Function:
-    bindings = [binding for block in function.body.blocks for binding in block.bindings]
+    bindings = bindings_of(function)
     if any(isinstance(binding.value, relax.If | relax.Function) for binding in bindings):
         return function
     lives = _lives(bindings, function)
@@ -98,34 +100,23 @@ def _shared(function: relax.Function) -> relax.Function:
             slot.sizes.append(size)
         slot.last = lives[binding.var].stop
         slot_of[binding.var] = slot
-    return _with_slots(function, bindings, slot_of) if slots else function
-
-
-def _with_slots(
-    function: relax.Function, bindings: Sequence[AnyBinding], slot_of: Mapping[relax.Var, _Slot]
-) -> relax.Function:
-    """The function with one storage for each slot, where it is used first."""
+    if not slots:
+        return function
     names: dict[relax.Expr, relax.Expr] = {var: slot.var for var, slot in slot_of.items()}
     kept: list[AnyBinding] = []
     for binding in bindings:
         slot = slot_of.get(binding.var)
         if slot is None:
-            kept.append(_renamed(binding, names))
+            kept.append(rebound(binding, renamed(binding.value, names)))
         elif slot.var.same_as(binding.var):
-            call = binding.value
-            arguments = [relax.ShapeExpr([slot.size]), *list(call.args)[1:]]
-            value = relax.Call(call.op, arguments, call.attrs, call.ty_args, ret_ty=call.ty)
-            kept.append(relax.VarBinding(binding.var, value))
-    return with_blocks(function, [relax.BindingBlock(kept)])
+            kept.append(relax.VarBinding(binding.var, _allocating(binding.value, slot.size)))
+    return rewrite.with_blocks(function, [relax.BindingBlock(kept)])
 
 
-def _renamed(binding: AnyBinding, names: Mapping[relax.Expr, relax.Expr]) -> AnyBinding:
-    call = binding.value
-    if not isinstance(call, relax.Call) or not any(each in names for each in call.args):
-        return binding
-    arguments = [substitute(argument, names) for argument in call.args]
-    value = relax.Call(call.op, arguments, call.attrs, call.ty_args, ret_ty=call.ty)
-    return relax.VarBinding(binding.var, value)
+def _allocating(call: relax.Call, size: tirx.Expr) -> relax.Call:
+    """The same storage, of so many bytes."""
+    arguments = [relax.ShapeExpr([size]), *list(call.args)[1:]]
+    return relax.Call(call.op, arguments, call.attrs, call.ty_args, ret_ty=call.ty)
 
 
 def _free(slots: Sequence[_Slot], size: tirx.Expr, start: int) -> _Slot | None:
@@ -140,14 +131,22 @@ def _lives(bindings: Sequence[AnyBinding], function: relax.Function) -> dict[rel
 
     Any result of what uses a storage is taken to lie in it.
     """
-    arguments = {symbol for parameter in function.params for symbol in _told_by(parameter)}
+    arguments: set[tirx.Expr] = set()
+    for parameter in function.params:
+        arguments.update(
+            getattr(getattr(parameter.ty, "shape", parameter.ty), "values", None) or ()
+        )
     first: dict[relax.Var, int] = {}
     last: dict[relax.Var, int] = {}
     owners: dict[relax.Var, set[relax.Var]] = {}
     for number, binding in enumerate(bindings):
         used = {owner for var in variables(binding.value) for owner in owners.get(var, ())}
         last.update(dict.fromkeys(used, number))
-        if _is_open_storage(binding.value, arguments):
+        if op_name(binding.value) == _ALLOCATE:
+            symbols = variables_of(binding.value.args[0].values[0])
+        else:
+            symbols = set()
+        if symbols and symbols <= arguments:
             first[binding.var] = number
             used = {binding.var}
         owners[binding.var] = used
@@ -155,32 +154,18 @@ def _lives(bindings: Sequence[AnyBinding], function: relax.Function) -> dict[rel
     return {var: range(first[var], last.get(var, first[var])) for var in first.keys() - returned}
 
 
-def _told_by(parameter: relax.Var) -> set[tirx.Var]:
-    """The symbols that are sizes of an argument."""
-    sizes = getattr(getattr(parameter.ty, "shape", parameter.ty), "values", None) or ()
-    return {size for size in sizes if isinstance(size, tirx.Var)}
-
-
-def _is_open_storage(value: relax.Expr, arguments: set[tirx.Var]) -> bool:
-    """Whether it allocates as many bytes as arguments of the function tell."""
-    if op_name(value) != _ALLOCATE:
-        return False
-    (size,) = value.args[0].values
-    symbols = variables_of(size)
-    return bool(symbols) and symbols <= arguments
-
-
 def _sample(size: tirx.Expr) -> int:
     """A size with a usual number for every symbol."""
     usual = {symbol: tirx.const(_SAMPLE, "int64") for symbol in variables_of(size)}
-    return int(Analyzer().simplify(substitute_symbols(size, usual)))
+    return int(Analyzer().simplify(substitute(size, usual)))
 
 
-_KILL, _ALLOCATE_object = "relax.vm.kill_object", "relax.vm.alloc_tensor"
+_KILL, _TENSOR = "relax.vm.kill_object", "relax.vm.alloc_tensor"
 _MAKE = ("vm.builtin.make_shape", "vm.builtin.make_prim_value")  # of numbers of the heap
 
 
-def share_objects() -> ir.transform.Pass:
+@rewrite.named_pass
+def share_objects(mod: IRModule) -> IRModule:
     """Share objects: makes a shape or a size once, and a tensor once for each place in memory.
 
     Before
@@ -210,27 +195,21 @@ def share_objects() -> ir.transform.Pass:
     The pass; it comes after VMShapeLower.
     """
 
-    @module_pass(opt_level=0, name="tvm_hybrid.share_objects")
-    def run(mod: IRModule, _context: PassContext) -> IRModule:
-        return map_functions(mod, is_relax, _shared_object)
-
-    return run
+    return rewrite.map_functions(mod, rewrite.is_relax, _with_shared_objects)
 
 
-def _shared_object(function: relax.Function) -> relax.Function:
-    made = [binding for block in function.body.blocks for binding in block.bindings]
+def _with_shared_objects(function: relax.Function) -> relax.Function:
+    made = bindings_of(function)
     if any(isinstance(binding.value, relax.If) for binding in made):
         return function  # a branch may let go of what it did not make
     firsts: dict[Hashable, relax.Var] = {}
     names: dict[relax.Expr, relax.Expr] = {}  # a variable -> the first one of its object
     last_kills: dict[relax.Expr, int] = {}
     bindings: list[AnyBinding] = []
-    for binding in made:
-        value = _renamed_object(binding.value, names)
-        if not isinstance(binding, relax.VarBinding):
-            bindings.append(relax.MatchCast(binding.var, value, binding.ty))
-            continue
-        key = _key(value)
+    for original in made:
+        binding = rebound(original, renamed(original.value, names))
+        value = binding.value
+        key = _key(value) if isinstance(binding, relax.VarBinding) else None
         first = binding.var if key is None else firsts.setdefault(key, binding.var)
         if not first.same_as(binding.var):
             names[binding.var] = first
@@ -238,43 +217,29 @@ def _shared_object(function: relax.Function) -> relax.Function:
             continue
         if op_name(value) == _KILL:
             last_kills[value.args[0]] = len(bindings)
-        bindings.append(relax.VarBinding(binding.var, value))
+        bindings.append(binding)
 
     def is_needed(number: int, value: relax.Expr) -> bool:
         return op_name(value) != _KILL or last_kills.get(value.args[0]) == number
 
     kept = [each for number, each in enumerate(bindings) if is_needed(number, each.value)]
-    result = _renamed_object(function.body.body, names)
-    return with_blocks(function, [relax.BindingBlock(kept)], result)
-
-
-def _renamed_object(expr: relax.Expr, names: Mapping[relax.Expr, relax.Expr]) -> relax.Expr:
-    """An expression with other variables, and the type that it has."""
-    if not isinstance(expr, relax.Call):
-        return substitute(expr, names)
-    arguments = [substitute(argument, names) for argument in expr.args]
-    return relax.Call(expr.op, arguments, expr.attrs, expr.ty_args, ret_ty=expr.ty)
+    return rewrite.with_blocks(
+        function, [relax.BindingBlock(kept)], renamed(function.body.body, names)
+    )
 
 
 def _key(value: relax.Expr) -> Hashable | None:
     """What says that two calls give the same object; None if nothing does."""
-    if op_name(value) == _ALLOCATE_object:
+    if op_name(value) == _TENSOR:
         storage, offset, shape, *rest = value.args
         sizes = shape if isinstance(shape, relax.Var) else _numbers(shape.values)
         place = _numbers([offset])
-        return (
-            None
-            if None in (sizes, place)
-            else (_ALLOCATE_object, storage, place, sizes, *map(str, rest))
-        )
-    if not isinstance(value, relax.Call) or not isinstance(value.op, relax.ExternFunc):
-        return None
-    name = str(value.op.global_symbol)
-    if name not in _MAKE:
+        return None if None in (sizes, place) else (_TENSOR, storage, place, sizes, *map(str, rest))
+    if packed_name(value) not in _MAKE:
         return None
     heap, *numbers = value.args
     known = _numbers(numbers)
-    return None if known is None else (name, heap, known)
+    return None if known is None else (packed_name(value), heap, known)
 
 
 def _numbers(values: Sequence[object]) -> tuple[int, ...] | None:
@@ -283,7 +248,8 @@ def _numbers(values: Sequence[object]) -> tuple[int, ...] | None:
     return tuple(found) if len(found) == len(values) else None
 
 
-def allocate_empty() -> ir.transform.Pass:
+@rewrite.named_pass
+def allocate_empty(mod: IRModule) -> IRModule:
     """Allocate: makes a tensor without elements at run time instead of keeping it as a constant.
 
     Before
@@ -300,22 +266,17 @@ def allocate_empty() -> ir.transform.Pass:
     The pass; it comes between CallTIRRewrite and the planning of memory.
     """
 
-    @module_pass(opt_level=0, name="tvm_hybrid.allocate_empty")
-    def run(mod: IRModule, _context: PassContext) -> IRModule:
-        return map_functions(mod, is_relax, _allocated)
+    def allocated(function: relax.Function) -> relax.Function:
+        found = _EmptyConstants()
+        body = found.visit_expr(function.body)
+        if not found.bindings:
+            return function
+        blocks = [relax.BindingBlock(found.bindings), *body.blocks]
+        whole = relax.BlockBuilder().normalize(relax.SeqExpr(blocks, body.body))
+        assert isinstance(whole, relax.SeqExpr)
+        return rewrite.with_body(function, whole)
 
-    return run
-
-
-def _allocated(function: relax.Function) -> relax.Function:
-    found = _EmptyConstants()
-    body = found.visit_expr(function.body)
-    if not found.bindings:
-        return function
-    blocks = [relax.BindingBlock(found.bindings), *body.blocks]
-    whole = relax.BlockBuilder().normalize(relax.SeqExpr(blocks, body.body))
-    assert isinstance(whole, relax.SeqExpr)
-    return with_body(function, whole)
+    return rewrite.map_functions(mod, rewrite.is_relax, allocated)
 
 
 @mutator
@@ -341,7 +302,8 @@ SMALLEST = 4096  # bytes; the pool rounds up to pages
 _INDEX = "int64"
 
 
-def size_classes() -> ir.transform.Pass:
+@rewrite.named_pass
+def size_classes(mod: IRModule) -> IRModule:
     """Size classes: memory whose size only a run knows comes in powers of two.
 
     Before
@@ -359,22 +321,17 @@ def size_classes() -> ir.transform.Pass:
     The pass; it comes between LowerAllocTensor and VMShapeLower.
     """
 
-    @module_pass(opt_level=0, name="tvm_hybrid.size_classes")
-    def run(mod: IRModule, _context: PassContext) -> IRModule:
-        return map_functions(mod, is_relax, lambda function: with_values(function, _rounded))
+    def rounded(binding: relax.VarBinding) -> relax.Expr | None:
+        call = binding.value
+        if op_name(call) != _ALLOCATE:
+            return None
+        (size,) = call.args[0].values
+        return None if isinstance(size, tirx.IntImm) else _allocating(call, power_of_two(size))
 
-    return run
+    def changed(function: relax.Function) -> relax.Function:
+        return rewrite.with_values(function, rounded)
 
-
-def _rounded(binding: relax.VarBinding) -> relax.Expr | None:
-    call = binding.value
-    if op_name(call) != "relax.memory.alloc_storage":
-        return None
-    (size,) = call.args[0].values
-    if isinstance(size, tirx.IntImm):
-        return None
-    arguments = [relax.ShapeExpr([power_of_two(size)]), *list(call.args)[1:]]
-    return relax.Call(call.op, arguments, call.attrs, call.ty_args, ret_ty=call.ty)
+    return rewrite.map_functions(mod, rewrite.is_relax, changed)
 
 
 def power_of_two(size: tirx.Expr) -> tirx.Expr:
