@@ -66,7 +66,7 @@ from .lower.concat_in_place import concat_in_place
 from .lower.kernel_sharing import rename_kernels, share_kernels
 from .lower.lower_regions import lower_regions, select_configs
 from .lower.merge_side_by_side import merge_side_by_side
-from .lower.one_kernel import mark_takers
+from .lower.one_kernel import mark_takers_of_bits
 from .lower.weights import fold_constants, pack_open_weights, prepack
 from .pipeline_options import PipelineOptions
 from .quantize.integer_mean import integer_mean, mean_of_integers
@@ -222,7 +222,7 @@ def phases(
         Phase.SHARE_KERNELS: [
             share_kernels(decisions),
             into_entry(),
-            mark_takers(),
+            mark_takers_of_bits(),
             *only_if(options.suffix != "", rename_kernels(options.suffix, decisions)),
         ],
         Phase.LOWER_TO_VM: [

@@ -136,7 +136,7 @@ def _written(builder: relax.BlockBuilder, rewrite: RewriteBlock) -> IRModule | N
     """A module with its dataflow blocks written anew; None if all of them stay."""
     found = False
     for gvar, function in list(builder.get().functions_items()):
-        if not _is_ordinary(function):
+        if not is_ordinary(function):
             continue
         old = list(function.body.blocks)
         bindings = [
@@ -216,12 +216,13 @@ def rewrite_region_calls(
         return None if callee is None else rewrite(binding, callee)
 
     for gvar, function in mod.functions_items():
-        if _is_ordinary(function):
+        if is_ordinary(function):
             builder.update_func(gvar, with_values(function, changed))
     return builder.get()
 
 
-def _is_ordinary(function: object) -> TypeGuard[relax.Function]:
+def is_ordinary(function: object) -> TypeGuard[relax.Function]:
+    """Whether a function is written in Relax and no region function."""
     return isinstance(function, relax.Function) and not is_region_function(function)
 
 

@@ -116,7 +116,7 @@ class _Grower:
         binding = graph.bindings[grown.position]
         q, _, _, *operands = binding.value.args
         region = region_of(grown.callee)
-        config = config_of(grown.callee, region)
+        config = config_of(grown.callee)
         assert isinstance(config, AttentionConfig)
         key = (region.key, config, tuple(grown.growths.values()))
         if key not in self.kernels:
@@ -136,7 +136,7 @@ class _Grower:
         for index, variable in enumerate(variables):
             item = self.builder.normalize(relax.TupleGetItem(results, index))
             yield relax.VarBinding(variable, item)
-        decision = decision_of(binding, grown.callee, region, config, kernel, self.machine)
+        decision = decision_of(binding, grown.callee, kernel, self.machine)
         reason = f"{decision.reason}; {WHY}"
         self.decisions.append(msgspec.structs.replace(decision, reason=reason))
 

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 
 from tvm import IRModule, ir, relax, tirx
-from tvm.ir.transform import Pass, PassContext, Sequential, module_pass
+from tvm.ir.transform import Pass, Sequential
 from tvm.tirx.compilation_pipeline import PIPELINE_MAP, get_tir_pipeline, register_tir_pipeline
 
 from microkernels.amx.permission import PERMISSION_LLVM_IR
 from microkernels.base.tvm_compat.relax import OWN_RESULTS, OWN_VIEWS
 from microkernels.base.tvm_compat.tir import IMPORT_LLVM
-from relay_passes.ir.graph import op_name
+from relay_passes.ir.graph import bindings_of, op_name, packed_name
+from relay_passes.ir.move_functions import copy_module
+from relay_passes.ir.rewrite import is_kernel, map_functions, named_pass
 from tir_schedules.core.emission import children, with_children
 
 from .one_kernel import accept_bits
@@ -48,111 +51,88 @@ def trusting(mod: IRModule) -> IRModule:
         marked.
     """
     calls = _Calls(mod)
-    marked = {
-        gvar: function.with_attr(TRUSTING, True)
-        for gvar, function in mod.functions_items()
-        if isinstance(function, tirx.PrimFunc) and calls.are_own(gvar) and not _asserts(function)
-    }
-    functions = {gvar: marked.get(gvar, function) for gvar, function in mod.functions_items()}
-    return IRModule(functions, attrs=mod.attrs, global_infos=mod.global_infos)
+    updated = copy_module(mod)
+    for gvar, function in mod.functions_items():
+        # All that is done with the kernel is to call it so.
+        own = 0 < calls.uses[gvar] == calls.own[gvar]
+        if own and is_kernel(function) and not _asserts(function.body):
+            updated[gvar] = function.with_attr(TRUSTING, True)
+    return updated
+
+
+Pipeline = tuple[Pass, Callable[[], Pass], Callable[[], Pass]]
+"""As TVM registers one: lowering, then what follows on the host and on the device."""
 
 
 def pipeline_of_trusting(name: str) -> str:
     """The name of a pipeline of TVM's that leaves out the checks of marked kernels."""
+
+    def pipeline() -> Pipeline:
+        lower, finalize_host, finalize_device = get_tir_pipeline(name)
+        return Sequential([lower, skip_checks(), accept_bits()]), finalize_host, finalize_device
+
     found = f"{name}_trusting"
     if found not in PIPELINE_MAP:
-        register_tir_pipeline(found, lambda: _pipeline(name))
+        register_tir_pipeline(found, pipeline)
     return found
 
 
-def _pipeline(name: str) -> tuple[Pass, Callable[[], Pass], Callable[[], Pass]]:
-    lower, finalize_host, finalize_device = get_tir_pipeline(name)
-    return Sequential([lower, _skip_checks(), accept_bits()]), finalize_host, finalize_device
-
-
-def _skip_checks() -> Pass:
+@named_pass
+def skip_checks(mod: IRModule) -> IRModule:
     """Takes the assertions out of marked kernels, once TVM has written them."""
-
-    @module_pass(opt_level=0, name="tvm_hybrid.skip_checks")
-    def run(mod: IRModule, _context: PassContext) -> IRModule:
-        trusted = {g: f for g, f in mod.functions_items() if TRUSTING in (f.attrs or {})}
-        if not trusted:
-            return mod
-        skipped = tirx.transform.SkipAssert()(IRModule(trusted))
-        functions = dict(mod.functions_items())
-        functions.update((g, f.without_attr(TRUSTING)) for g, f in skipped.functions_items())
-        return IRModule(functions, attrs=mod.attrs, global_infos=mod.global_infos)
-
-    return run
+    trusted = {g: f for g, f in mod.functions_items() if TRUSTING in (f.attrs or {})}
+    if not trusted:
+        return mod
+    updated = copy_module(mod)
+    for gvar, function in tirx.transform.SkipAssert()(IRModule(trusted)).functions_items():
+        updated[gvar] = function.without_attr(TRUSTING)
+    return updated
 
 
 class _Calls:
     """Which kernels a module's functions call with nothing but tensors of their own."""
 
     def __init__(self, mod: IRModule) -> None:
-        self.uses: dict[relax.Expr, int] = {}
-        self.own: dict[relax.Expr, int] = {}
+        self.uses = Counter[relax.Expr]()
+        self.own = Counter[relax.Expr]()
         for function in mod.functions.values():
             if isinstance(function, relax.Function):
                 relax.analysis.post_order_visit(function, self._count)
                 self._read(function)
 
-    def are_own(self, kernel: ir.GlobalVar) -> bool:
-        """Whether all that is done with a kernel is to call it so."""
-        return 0 < self.uses.get(kernel, 0) == self.own.get(kernel, 0)
-
     def _count(self, expr: relax.Expr) -> None:
         # A name is visited once in a function, its calls one by one.
-        if isinstance(expr, relax.Call) and isinstance(expr.op, ir.GlobalVar):
-            self.uses[expr.op] = self.uses.get(expr.op, 0) + 1
-        inside = expr.args if isinstance(expr, relax.Call) else getattr(expr, "fields", ())
-        for each in inside:
-            if isinstance(each, ir.GlobalVar):
-                self.uses[each] = self.uses.get(each, 0) + 1
+        is_call = isinstance(expr, relax.Call)
+        inside = [expr.op, *expr.args] if is_call else getattr(expr, "fields", ())
+        self.uses.update(each for each in inside if isinstance(each, ir.GlobalVar))
 
     def _read(self, function: relax.Function) -> None:
         known: set[relax.Expr] = set()
-        body = function.body
-        for block in body.blocks if isinstance(body, relax.SeqExpr) else ():
-            for binding in block.bindings:
-                value = binding.value
-                if not isinstance(binding, relax.VarBinding) or not isinstance(value, relax.Call):
-                    continue
-                if _is_own_result(value) or (
-                    _packed(value) in OWN_VIEWS and _is_own(value.args[0], known)
-                ):
-                    known.add(binding.var)
-                elif isinstance(value.op, ir.GlobalVar) and all(
-                    _is_own(each, known) for each in value.args
-                ):
-                    self.own[value.op] = self.own.get(value.op, 0) + 1
 
+        def is_own(argument: relax.Expr) -> bool:
+            return isinstance(argument, ir.GenericConst | tirx.IntImm) or argument in known
 
-def _is_own(argument: relax.Expr, known: set[relax.Expr]) -> bool:
-    return isinstance(argument, ir.GenericConst | tirx.IntImm) or argument in known
+        for binding in bindings_of(function) if isinstance(function.body, relax.SeqExpr) else ():
+            value = binding.value
+            if not isinstance(binding, relax.VarBinding) or not isinstance(value, relax.Call):
+                continue
+            is_view = packed_name(value) in OWN_VIEWS and is_own(value.args[0])
+            if is_view or _is_own_result(value):
+                known.add(binding.var)
+            elif isinstance(value.op, ir.GlobalVar) and all(map(is_own, value.args)):
+                self.own[value.op] += 1
 
 
 def _is_own_result(call: relax.Call) -> bool:
     """Whether a call makes a tensor or a number of which the program knows all."""
     if op_name(call) == "relax.call_builtin_with_ctx":
         return str(getattr(call.args[0], "global_symbol", "")) in OWN_RESULTS
-    return op_name(call) in OWN_RESULTS or _packed(call) in OWN_RESULTS
+    return op_name(call) in OWN_RESULTS or packed_name(call) in OWN_RESULTS
 
 
-def _packed(call: relax.Call) -> str:
-    """The name of the packed function that is called, or ""."""
-    return str(call.op.global_symbol) if isinstance(call.op, relax.ExternFunc) else ""
-
-
-def _asserts(function: tirx.PrimFunc) -> bool:
-    """Whether a kernel has an assertion."""
-    waiting = [function.body]
-    while waiting:
-        statement = waiting.pop()
-        if isinstance(statement, tirx.AssertStmt):
-            return True
-        waiting += children(statement)
-    return False
+def _asserts(statement: tirx.Stmt) -> bool:
+    """Whether a statement is or has an assertion."""
+    return isinstance(statement, tirx.AssertStmt) or any(map(_asserts, children(statement)))
 
 
 PIPELINE = "tvm_hybrid_check_first"
@@ -160,17 +140,18 @@ PIPELINE = "tvm_hybrid_check_first"
 
 def checking_pipeline() -> str:
     """The name of TVM's default pipeline with `check_first` among its last passes."""
+
+    def pipeline() -> Pipeline:
+        lower, finalize_host, finalize_device = get_tir_pipeline("default")
+        return lower, lambda: Sequential([check_first(), finalize_host()]), finalize_device
+
     if PIPELINE not in PIPELINE_MAP:
-        register_tir_pipeline(PIPELINE, _pipeline_first)
+        register_tir_pipeline(PIPELINE, pipeline)
     return PIPELINE
 
 
-def _pipeline_first() -> tuple[Pass, Callable[[], Pass], Callable[[], Pass]]:
-    lower, finalize_host, finalize_device = get_tir_pipeline("default")
-    return lower, lambda: Sequential([check_first(), finalize_host()]), finalize_device
-
-
-def check_first() -> Pass:
+@named_pass
+def check_first(mod: IRModule) -> IRModule:
     """Check first: a kernel that needs AMX tiles asks for them before it allocates memory.
 
     Before
@@ -191,15 +172,7 @@ def check_first() -> Pass:
     Moves checks of permission in front of the allocations beside them.
     """
 
-    @module_pass(opt_level=0, name=PIPELINE)
-    def run(mod: IRModule, _context: PassContext) -> IRModule:
-        changed = {
-            gvar: f.with_body(_ordered(f.body)) if isinstance(f, tirx.PrimFunc) else f
-            for gvar, f in mod.functions_items()
-        }
-        return IRModule(changed, attrs=mod.attrs, global_infos=mod.global_infos)
-
-    return run
+    return map_functions(mod, is_kernel, lambda kernel: kernel.with_body(_ordered(kernel.body)))
 
 
 def _ordered(statement: tirx.Stmt) -> tirx.Stmt:

@@ -6,30 +6,31 @@ import functools
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 import msgspec
 import tvm
 from tvm import IRModule, ir, relax, tirx
-from tvm.ir.transform import PassContext, module_pass
+from tvm.ir.transform import PassContext
 from tvm.runtime import Module
 from tvm.target import Target
 
 from microkernels.base.errors import CompileError
-from microkernels.base.tvm_compat.relax import (
-    GPU_PASSES,
-    SLOW_PASSES,
-    SYMBOL_PREFIX,
-    WITHOUT_CSE,
-    llvm_version,
-    load_llvm,
-    to_json,
-)
+from microkernels.base.tvm_compat import relax as tvm_compat
+from microkernels.base.tvm_compat.relax import SYMBOL_PREFIX
 from microkernels.machines.machine import Machine
 from relay_passes.ir.decisions import Decision, DecisionLog
-from relay_passes.ir.functions import COMPOSITE, REGION, is_region_function, region_of
-from relay_passes.ir.rewrite import is_relax
+from relay_passes.ir.functions import (
+    COMPOSITE,
+    REGION,
+    called_region,
+    is_region_function,
+    region_of,
+)
+from relay_passes.ir.graph import bindings_of, op_name
+from relay_passes.ir.move_functions import copy_module
+from relay_passes.ir.rewrite import is_ordinary, named_pass
 from relay_passes.ir.traits import RESHAPES
 from tir_schedules.core.emission import EXACT_BUFFERS
 
@@ -140,11 +141,11 @@ def kernel_key(
     str or None
         None if the kernel calls others, which are no part of it, or has an unusual name.
     """
-    text = to_json(_with_placeholder(kernel))
+    text = tvm_compat.to_json(_with_placeholder(kernel))
     if '"ir.GlobalVar"' in text or not _NAME.fullmatch(str(kernel.attrs[GLOBAL_SYMBOL])):
         return None
     how = [
-        llvm_version(),
+        tvm_compat.llvm_version(),
         str(target),
         pipeline,
         context.opt_level,
@@ -180,7 +181,16 @@ def code_of(assembly: str) -> KernelCode | None:
     KernelCode or None
         None if something in it could not be moved to another module.
     """
-    text = _without_debug(assembly)
+    lines, wanted = [], True
+    for full in assembly.splitlines():
+        line = full.strip()
+        if _SECTION.match(line):
+            wanted = not _LEFT_OUT.match(line)
+        if wanted and line and not _NOISE.match(line):
+            lines.append(line)
+    used = set(re.findall(r"\.Ltmp\d+(?![\d:])", "\n".join(lines)))
+    lines = [line for line in lines if not _TEMPORARY.match(line) or line[:-1] in used]
+    text = "\n".join(lines) + "\n"
     pointers = [found[1] for found in _POINTER.finditer(text)]
     text = _POINTER.sub(r"\2", text)
     hidden = set(_HIDDEN.findall(text))
@@ -197,20 +207,6 @@ def code_of(assembly: str) -> KernelCode | None:
     renamed = {name: f"{PLACEHOLDER}.{name}" for name in defined if PLACEHOLDER not in name}
     renamed[entry] = f"{PLACEHOLDER}.entry"
     return KernelCode(_renamed(text, renamed), tuple(sorted(pointers)))
-
-
-def _without_debug(assembly: str) -> str:
-    """The assembler text of code and its constants."""
-    lines, wanted = [], True
-    for full in assembly.splitlines():
-        line = full.strip()
-        if _SECTION.match(line):
-            wanted = not _LEFT_OUT.match(line)
-        if wanted and line and not _NOISE.match(line):
-            lines.append(line)
-    used = set(re.findall(r"\.Ltmp\d+(?![\d:])", "\n".join(lines)))
-    lines = [line for line in lines if not _TEMPORARY.match(line) or line[:-1] in used]
-    return "\n".join(lines) + "\n"
 
 
 def _renamed(text: str, names: Mapping[str, str]) -> str:
@@ -245,7 +241,7 @@ def assembled(kernels: Mapping[str, KernelCode], target: Target) -> Module:
         "!llvm.module.flags = !{!0}",
         f"!0 = {described}",
     ]
-    return load_llvm("\n".join(lines))
+    return tvm_compat.load_llvm("\n".join(lines))
 
 
 def _entry(name: str) -> str:
@@ -276,7 +272,8 @@ CODEGEN = "tvm_hybrid"
 MACHINE = "tvm_hybrid.machine"
 
 
-def annotate_codegen(target: Target, threads: int) -> ir.transform.Pass:
+@named_pass
+def annotate_codegen(mod: IRModule, target: Target, threads: int) -> IRModule:
     """RunCodegen support: compiles regions one by one, for users who assemble their own pipeline.
 
     `annotate_codegen` marks the functions of a partitioned module for TVM's RunCodegen pass, which
@@ -292,20 +289,15 @@ def annotate_codegen(target: Target, threads: int) -> ir.transform.Pass:
 
     The pass; the functions must have their configurations and packed weights.
     """
-
-    @module_pass(opt_level=0, name="tvm_hybrid.annotate_codegen")
-    def run(mod: IRModule, _context: PassContext) -> IRModule:
-        machine = json.dumps({"target": json.loads(str(target)), "threads": threads})
-        updated = IRModule(dict(mod.functions_items()), mod.attrs, mod.global_infos)
-        for gvar, function in mod.functions_items():
-            if is_region_function(function):
-                own = relax.utils.copy_with_new_vars(function)  # with its own symbolic sizes
-                marked = own.without_attr(COMPOSITE).with_attr("Codegen", CODEGEN)
-                named = marked.with_attr("global_symbol", str(gvar.name_hint))
-                updated.update_func(gvar, named.with_attr(MACHINE, machine))
-        return updated
-
-    return run
+    machine = json.dumps({"target": json.loads(str(target)), "threads": threads})
+    updated = copy_module(mod)
+    for gvar, function in mod.functions_items():
+        if is_region_function(function):
+            own = relax.utils.copy_with_new_vars(function)  # with its own symbolic sizes
+            marked = own.without_attr(COMPOSITE).with_attr("Codegen", CODEGEN)
+            named = marked.with_attr("global_symbol", str(gvar.name_hint))
+            updated.update_func(gvar, named.with_attr(MACHINE, machine))
+    return updated
 
 
 def compile_functions(
@@ -332,7 +324,7 @@ def _compile(function: relax.Function) -> Any:
     target = Target(description["target"])
     region = region_of(function)
     machine = Machine.from_target(target, int(description["threads"]))
-    kernel = build_kernel(region, config_of(function, region), machine)
+    kernel = build_kernel(region, config_of(function), machine)
     with kernel_context([kernel]):
         kernel = made_for(kernel.with_attr("global_symbol", symbol), machine.threads)
         return tvm.compile(kernel, target, tir_pipeline=pipeline_for(machine.threads)).mod
@@ -354,29 +346,17 @@ def note_partition(mod: IRModule, machine: Machine, decisions: DecisionLog) -> N
         Those of the passes before; what they have noted as left is not noted again.
     """
     noted = {decision.node for decision in decisions if not decision.taken}
-    for binding in _bindings(mod):
-        call = binding.value
-        if isinstance(call.op, relax.GlobalVar) and is_region_function(mod[call.op]):
-            callee = mod[call.op]
-            region = region_of(callee)
-            config = config_of(callee, region)
-            decisions.append(decision_of(binding, callee, region, config, call.op, machine))
-        elif isinstance(call.op, ir.Op) and call.op.name not in RESHAPES:
-            node, name = str(binding.var.name), call.op.name.removeprefix("relax.")
-            if node not in noted:
-                decisions.append(Decision(node=node, op=name, taken=False, reason=LEFT))
-
-
-def _bindings(mod: IRModule) -> Iterator[relax.VarBinding]:
-    """Every call that an ordinary function binds."""
     for _, function in mod.functions_items():
-        if is_relax(function) and not is_region_function(function):
-            for block in function.body.blocks:
-                for binding in block.bindings:
-                    if isinstance(binding, relax.VarBinding) and isinstance(
-                        binding.value, relax.Call
-                    ):
-                        yield binding
+        if not is_ordinary(function):
+            continue
+        for binding in bindings_of(function):
+            callee, name = called_region(mod, binding.value), op_name(binding.value)
+            node = str(binding.var.name)
+            if callee is not None:
+                decisions.append(decision_of(binding, callee, binding.value.op, machine))
+            elif name and name not in RESHAPES and node not in noted:
+                name = name.removeprefix("relax.")
+                decisions.append(Decision(node=node, op=name, taken=False, reason=LEFT))
 
 
 # Kernel context: which of TVM's passes are skipped when our kernels are compiled.
@@ -406,10 +386,11 @@ def kernel_context(functions: Iterable[object] = ()) -> PassContext:
         What is compiled, if kernels with exact buffers may be among it.
     """
     exact = [_SHRINKS_BUFFERS] if any(map(has_exact_buffers, functions)) else []
+    left_out = (*tvm_compat.SLOW_PASSES, *tvm_compat.GPU_PASSES)
     outer = PassContext.current()
     return PassContext(
         opt_level=outer.opt_level,
         required_pass=list(outer.required_pass),
-        disabled_pass=[*outer.disabled_pass, *SLOW_PASSES, *GPU_PASSES, *exact],
-        config={**outer.config, **WITHOUT_CSE},
+        disabled_pass=[*outer.disabled_pass, *left_out, *exact],
+        config={**outer.config, **tvm_compat.WITHOUT_CSE},
     )

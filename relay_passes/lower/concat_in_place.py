@@ -24,17 +24,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import msgspec
-from tvm import IRModule, ir, relax, tirx
-from tvm.ir.transform import PassContext, module_pass
+from tvm import IRModule, relax, tirx
 
 from microkernels.machines.machine import Machine
 from relay_passes.ir.decisions import Decision, DecisionLog
 from relay_passes.ir.functions import KERNEL, REGION, region_of
 from relay_passes.ir.graph import DataflowGraph, known_tensor, op_name, region_tensor, relax_shape
-from relay_passes.ir.rewrite import rewrite_blocks
+from relay_passes.ir.rewrite import named_pass, rewrite_blocks
 from relay_passes.ir.traits import RESHAPES
 from tir_schedules.assembled.side_by_side import place_output
 from tir_schedules.core.placement import Placement
@@ -46,7 +45,8 @@ from tir_schedules.rows.elementwise import X_DTYPES
 from .lower_regions import build_kernel
 
 
-def concat_in_place(machine: Machine, decisions: DecisionLog) -> ir.transform.Pass:
+@named_pass
+def concat_in_place(mod: IRModule, machine: Machine, decisions: DecisionLog) -> IRModule:
     """The pass; it comes after `lower_regions`, while R.concat is still an operator.
 
     Parameters
@@ -56,14 +56,8 @@ def concat_in_place(machine: Machine, decisions: DecisionLog) -> ir.transform.Pa
     decisions : list of Decision
         Those of `lower_regions`; what is written in place says so in its reason.
     """
-
-    @module_pass(opt_level=0, name="tvm_hybrid.concat_in_place")
-    def run(mod: IRModule, _context: PassContext) -> IRModule:
-        builder = relax.BlockBuilder(mod)
-        placer = _Placer(mod, builder, machine, decisions)
-        return rewrite_blocks(builder, placer.block)
-
-    return run
+    builder = relax.BlockBuilder(mod)
+    return rewrite_blocks(builder, _Placer(mod, builder, machine, decisions).block)
 
 
 @dataclass(frozen=True)
@@ -94,6 +88,25 @@ class _Part:
     reason: str = ""
 
 
+@dataclass
+class _Joint:
+    """A tensor that a concatenation makes.
+
+    Attributes
+    ----------
+    graph : DataflowGraph
+        The block.
+    tensor : Tensor
+        Its shape and type.
+    passed : set of int
+        Positions of the bindings that nothing needs once its parts are written in place.
+    """
+
+    graph: DataflowGraph
+    tensor: Tensor
+    passed: set[int] = field(default_factory=set)
+
+
 class _Placer:
     """Rewrites the blocks of one module."""
 
@@ -111,12 +124,16 @@ class _Placer:
         inside: set[int] = set()
         found: dict[int, list[_Part]] = {}
         for position in reversed(range(len(graph.bindings))):
-            if op_name(graph.value(position)) == "relax.concat" and position not in inside:
-                passed: set[int] = set()
-                parts = self.parts(graph, position, passed)
-                if parts is not None:
-                    found[position] = parts
-                    inside |= passed
+            if op_name(graph.value(position)) != "relax.concat" or position in inside:
+                continue
+            tensor = region_tensor(graph.bindings[position].var)
+            if tensor is None or tensor.dtype not in X_DTYPES or 0 in tensor.shape:
+                continue
+            joint = _Joint(graph, tensor)
+            parts = self.parts(joint, position)
+            if parts is not None:
+                found[position] = parts
+                inside |= joint.passed
         if not found:
             return None
         replaced = {
@@ -132,32 +149,23 @@ class _Placer:
                 bindings.append(binding)
         return bindings
 
-    def parts(self, graph: DataflowGraph, position: int, passed: set[int]) -> list[_Part] | None:
-        """What a concatenation consists of; None to leave it. `passed`: bindings not needed."""
-        joint = region_tensor(graph.bindings[position].var)
-        if joint is None or joint.dtype not in X_DTYPES or 0 in joint.shape:
-            return None
-        whole = Placement.whole(joint.size)
-        parts = list(self.split(graph, position, joint, whole, passed))
+    def parts(self, joint: _Joint, position: int) -> list[_Part] | None:
+        """What a concatenation consists of; None to leave it."""
+        size = joint.tensor.size
+        parts = list(self.split(joint, position, Placement.whole(size)))
         written = [part for part in parts if part.position is not None]
-        most = 2 * sum(part.placement.size for part in written) >= joint.size
-        complete = sum((part.placement.size for part in parts), start=0) == joint.size
+        most = 2 * sum(part.placement.size for part in written) >= size
+        complete = sum((part.placement.size for part in parts), start=0) == size
         once = len({part.position for part in written}) == len(written)
         even = all(_rows(part.placement) is not None for part in parts if part.position is None)
         return parts if most and complete and once and even else None
 
-    def split(
-        self,
-        graph: DataflowGraph,
-        position: int,
-        joint: Tensor,
-        placement: Placement,
-        passed: set[int],
-    ) -> Iterator[_Part]:
+    def split(self, joint: _Joint, position: int, placement: Placement) -> Iterator[_Part]:
         """The parts of the concatenation at a position, whose result is placed."""
+        graph = joint.graph
         call, result = graph.value(position), region_tensor(graph.bindings[position].var)
         assert result is not None
-        passed.add(position)
+        joint.passed.add(position)
         axis = int(call.attrs.axis) % len(result.shape)
         row, first = math.prod(result.shape[axis:]), 0
         tensors = call.args[0].fields if isinstance(call.args[0], relax.Tuple) else ()
@@ -166,22 +174,17 @@ class _Placer:
             size = math.prod(tensor.shape[axis:])
             own = placement.part(row, first, size)
             words = f"{first} of {row}"
-            if row == result.shape[-1] == joint.shape[-1]:
+            if row == result.shape[-1] == joint.tensor.shape[-1]:
                 words = f"channel {words}"
             if own is not None:
-                yield from self.part(graph, expr, joint, own, words, passed)
+                yield from self.part(joint, expr, own, words)
             first += size
 
     def part(
-        self,
-        graph: DataflowGraph,
-        expr: relax.Expr,
-        joint: Tensor,
-        placement: Placement,
-        words: str,
-        passed: set[int],
+        self, joint: _Joint, expr: relax.Expr, placement: Placement, words: str
     ) -> Iterator[_Part]:
         """A part, or the parts that it consists of."""
+        graph = joint.graph
         source, at = expr, graph.position.get(expr) if isinstance(expr, relax.Var) else None
         through: set[int] = set()
         while at is not None:
@@ -191,8 +194,8 @@ class _Placer:
             value = graph.value(at)
             through.add(at)
             if op_name(value) == "relax.concat":
-                passed |= through
-                yield from self.split(graph, at, joint, placement, passed)
+                joint.passed |= through
+                yield from self.split(joint, at, placement)
                 return
             if op_name(value) not in RESHAPES:
                 break
@@ -200,11 +203,11 @@ class _Placer:
             at = graph.position.get(source) if isinstance(source, relax.Var) else None
         kernel: tirx.PrimFunc | str = "no kernel of a region makes it"
         if at is not None:
-            kernel = self.kernel(graph.value(at), joint, placement)
+            kernel = self.kernel(graph.value(at), joint.tensor, placement)
         if isinstance(kernel, str):
             yield _Part(expr, placement, words, reason=kernel)
         else:
-            passed |= through
+            joint.passed |= through
             yield _Part(source, placement, words, at, kernel)
 
     def kernel(self, call: relax.Expr, joint: Tensor, placement: Placement) -> tirx.PrimFunc | str:
@@ -217,22 +220,13 @@ class _Placer:
         key = (call.args[0], joint.shape, placement)
         if key not in self.placed:
             region = region_of(function)
-            if region.op == "elementwise":
-                self.placed[key] = self.elementwise(region, joint, placement)
-            else:
-                self.placed[key] = place_output(
-                    function, region.output.shape, joint.shape, placement
-                )
+            if region.op == "elementwise":  # in rows as they lie in the joint tensor
+                region = region.replace(attrs={**region.attrs, "row": _run(placement)})
+                config = template_for(region.op).default_config(region, self.machine)
+                function = build_kernel(region, config, self.machine)
+            own = region.output.shape
+            self.placed[key] = place_output(function, own, joint.shape, placement)
         return self.placed[key]
-
-    def elementwise(
-        self, region: Region, joint: Tensor, placement: Placement
-    ) -> tirx.PrimFunc | str:
-        """The kernel of an elementwise region, in rows as they lie in a joint tensor."""
-        apart = region.replace(attrs={**region.attrs, "row": _run(placement)})
-        config = template_for(region.op).default_config(apart, self.machine)
-        kernel = build_kernel(apart, config, self.machine)
-        return place_output(kernel, apart.output.shape, joint.shape, placement)
 
     def bindings(
         self, graph: DataflowGraph, position: int, parts: list[_Part]
@@ -240,15 +234,13 @@ class _Placer:
         """The bindings that take the place of those at some positions."""
         result = graph.bindings[position].var
         joint = known_tensor(result)
-        written = sorted(
-            (p for p in parts if p.position is not None), key=lambda p: p.position or 0
-        )
-        copied = [part for part in parts if part.position is None]
+        last_ones = len(graph.bindings)  # copies come last
+        ordered = sorted(parts, key=lambda p: last_ones if p.position is None else p.position)
         before: relax.Var | None = None
         at_end: list[relax.Binding] = []
-        for number, part in enumerate((*written, *copied)):
+        for part in ordered:
             writer = result if part.position is None else graph.bindings[part.position].var
-            last = number == len(parts) - 1
+            last = part is ordered[-1]
             var = result if last else relax.DataflowVar(f"{writer.name}joint", result.ty)
             if part.position is None:
                 gvar = self.copy(joint, part, str(result.name))
@@ -261,9 +253,15 @@ class _Placer:
                 arguments = [view]
             else:
                 call = graph.value(part.position)
-                gvar = self.added(call.args[0], joint, part)
+                old = call.args[0]
+                key = (old, joint.shape, part.placement)
+                if key not in self.functions:
+                    assert part.kernel is not None
+                    kernel = part.kernel.without_attr(REGION)
+                    self.functions[key] = self.builder.add_func(kernel, f"{old.name_hint}_placed")
+                gvar = self.functions[key]
                 arguments = list(call.args[1].fields)
-                self.note(str(graph.bindings[part.position].var.name), call.args[0], gvar, part)
+                self.note(str(writer.name), old, gvar, part)
             if before is None:
                 value = relax.call_tir(gvar, arguments, out_ty=result.ty)
             else:
@@ -277,16 +275,6 @@ class _Placer:
             else:
                 yield part.position, [binding]
         yield position, at_end
-
-    def added(self, old: relax.GlobalVar, joint: Tensor, part: _Part) -> relax.GlobalVar:
-        """The placed kernel in the module, under a name like the old one's."""
-        key = (old, joint.shape, part.placement)
-        if key not in self.functions:
-            assert part.kernel is not None
-            kernel = part.kernel.without_attr(REGION)
-            name = f"{old.name_hint}_placed"
-            self.functions[key] = self.builder.add_func(kernel, name)
-        return self.functions[key]
 
     def copy(self, joint: Tensor, part: _Part, node: str) -> relax.GlobalVar:
         """A kernel that copies a part, with its decision."""

@@ -2,32 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import msgspec
 import numpy as np
 import tvm_ffi
 from tvm import IRModule, ir, relax, tirx
-from tvm.ir.transform import PassContext, module_pass
 
 from microkernels.base.errors import TvmHybridError
 from microkernels.base.tvm_compat.relax import set_type
 from microkernels.machines.machine import Machine
-from microkernels.vector.placeholders import Trace, Values
+from microkernels.vector.placeholders import Values
 from relay_passes.ir.decisions import DecisionLog
 from relay_passes.ir.functions import REGION, with_args
 from relay_passes.ir.graph import is_call, op_name
-from relay_passes.ir.rewrite import with_values
+from relay_passes.ir.rewrite import is_kernel, is_relax, map_functions, named_pass, with_values
 from tir_schedules.assembled.side_by_side import tasks_of
+from tir_schedules.core import kernel_numbers
 from tir_schedules.core.config import Config
-from tir_schedules.core.kernel_numbers import (
-    different_columns,
-    filled,
-    numbers_as_parameter,
-    numbers_of,
-    without_numbers,
-)
+from tir_schedules.core.kernel_numbers import numbers_of
 from tir_schedules.core.region import Region, region_form, region_numbers, traced
 
 # Kernel families: regions that differ in numbers only get one kernel, which is built once.
@@ -39,6 +35,7 @@ from tir_schedules.core.region import Region, region_form, region_numbers, trace
 # same otherwise. Where a condition fails, a region's own kernel is built.
 
 
+Item = TypeVar("Item")
 Build = Callable[[Region, Config], tirx.PrimFunc]
 Numbers = tuple[np.uint32, ...]
 MOST_VAIN = 3
@@ -94,42 +91,40 @@ class Families:
         for region, config in regions:
             form = region.key if region.key in self.alone else region_form(region)
             groups.setdefault((form, config), {}).setdefault(region.key, region)
-        found = [
-            family
-            for (_, config), group in groups.items()
-            for family in self._families(list(group.values()), config)
-        ]
+        found: list[Family] = []
+        for (_, config), group in groups.items():
+            vain, left = 0, list(group.values())
+            while left:
+                family, left = self._family(left, config, vain < MOST_VAIN)
+                found.append(family)
+                vain += len(family.members) == 1
         return _united(found, self.alone)
 
-    def _families(self, regions: list[Region], config: Config) -> list[Family]:
-        """The families of regions of one form."""
-        found: list[Family] = []
-        vain = 0
-        while regions:
-            first, *others = regions
-            kernel = self.build(first, config)
-            family = Family(first.op, _arguments(first), kernel, {(first.key, config): ()})
-            found.append(family)
-            numbers = None
-            if others and vain < MOST_VAIN and not self._is_idle(first, kernel):
-                numbers = self._numbers(first, others, kernel, config)
-            regions = []
-            for other in others:
-                own = None if numbers is None else numbers(region_numbers(other))
-                if own is None:
-                    regions.append(other)
-                else:
-                    family.members[other.key, config] = own
-            if len(family.members) > 1:
-                family.members[first.key, config] = numbers_of(kernel)
-            else:
-                vain += 1
-        return found
+    def _family(
+        self, regions: list[Region], config: Config, share: bool
+    ) -> tuple[Family, list[Region]]:
+        """The family of the first of some regions of one form, and the regions that are not in it.
 
-    def _is_idle(self, region: Region, kernel: tirx.PrimFunc) -> bool:
-        """Whether a kernel leaves threads idle, so that it may be merged with others."""
-        threads = self.machine.threads
-        return threads > 1 and not region.is_open and tasks_of(kernel) < threads
+        If not to `share`, it has no other region.
+        """
+        first, *others = regions
+        kernel, threads = self.build(first, config), self.machine.threads
+        arguments = len(first.inputs) + len(first.operands)
+        family = Family(first.op, arguments, kernel, {(first.key, config): ()})
+        # A kernel that leaves threads idle may be merged with others.
+        idle = threads > 1 and not first.is_open and tasks_of(kernel) < threads
+        if not others or not share or idle:
+            return family, others
+        numbers, left = self._numbers(first, others, kernel, config), list[Region]()
+        for other in others:
+            own = None if numbers is None else numbers(region_numbers(other))
+            if own is None:
+                left.append(other)
+            else:
+                family.members[other.key, config] = own
+        if len(family.members) > 1:
+            family.members[first.key, config] = numbers_of(kernel)
+        return family, left
 
     def _numbers(
         self, region: Region, others: list[Region], kernel: tirx.PrimFunc, config: Config
@@ -138,29 +133,18 @@ class Families:
         the template cannot tell."""
         with_placeholders, trace = traced(region, others)
         try:
-            emitted, numbers = filled(self.emit(with_placeholders, config), trace)
+            emitted, numbers = kernel_numbers.filled(self.emit(with_placeholders, config), trace)
         except (TvmHybridError, TypeError):  # code that takes nothing but a number
             return None
+
+        def if_it_holds(values: Values) -> Numbers | None:
+            try:
+                return numbers(values) if trace.holds(values) else None
+            except OverflowError:
+                return None
+
         same = tvm_ffi.structural_equal(_bare(emitted), _bare(kernel))
-        return _if_it_holds(trace, numbers) if same else None
-
-
-def _if_it_holds(
-    trace: Trace, numbers: Callable[[Values], Numbers]
-) -> Callable[[Values], Numbers | None]:
-    def found(values: Values) -> Numbers | None:
-        if not trace.holds(values):
-            return None
-        try:
-            return numbers(values)
-        except OverflowError:
-            return None
-
-    return found
-
-
-def _arguments(region: Region) -> int:
-    return len(region.inputs) + len(region.operands)
+        return if_it_holds if same else None
 
 
 def _bare(function: tirx.PrimFunc) -> tirx.PrimFunc:
@@ -172,28 +156,36 @@ def _united(families: list[Family], alone: Collection[str]) -> list[Family]:
     """Families whose kernels differ in numbers only as one; others stay for `share_kernels`."""
     several = {family.op for family in families if len(family.members) > 1}
     found: list[Family] = []
-    known: dict[int, list[tuple[tirx.PrimFunc, Family]]] = {}
+    forms = _Forms()
     for family in families:
         if family.op not in several or any(key in alone for key, _ in family.members):
             found.append(family)
             continue
-        form = without_numbers(plain(family.kernel))
-        same = known.setdefault(tvm_ffi.structural_hash(form), [])
-        for other, first in same:
-            if tvm_ffi.structural_equal(form, other):
-                first.members |= _numbered(family)
-                break
-        else:
-            same.append((form, family))
+        if len(family.members) == 1:
+            family.members = dict.fromkeys(family.members, numbers_of(family.kernel))
+        first = forms.first(family.kernel, family)
+        if first is family:
             found.append(family)
-            family.members = _numbered(family)
+        else:
+            first.members |= family.members
     return found
 
 
-def _numbered(family: Family) -> dict[tuple[str, Config], Numbers]:
-    if len(family.members) > 1:
-        return family.members
-    return dict.fromkeys(family.members, numbers_of(family.kernel))
+class _Forms:
+    """Kernels without their numbers, each with what the first one of its form stands for."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, list[tuple[tirx.PrimFunc, Any]]] = {}
+
+    def first(self, kernel: tirx.PrimFunc, item: Item) -> Item:
+        """What was given with the first kernel of this form; `item` if this is the first."""
+        form = kernel_numbers.without_numbers(plain(kernel))
+        same = self._known.setdefault(tvm_ffi.structural_hash(form), [])
+        for other, first in same:
+            if tvm_ffi.structural_equal(form, other):
+                return first
+        same.append((form, item))
+        return item
 
 
 CALLS = ("relax.call_tir", "relax.call_tir_inplace")
@@ -216,7 +208,8 @@ class _Shared:
     numbers: ir.GenericConst | None
 
 
-def share_kernels(decisions: DecisionLog) -> ir.transform.Pass:
+@named_pass
+def share_kernels(mod: IRModule, decisions: DecisionLog) -> IRModule:
     """Share: merges kernels that differ only in numbers; the numbers become an input.
 
     Before
@@ -235,68 +228,60 @@ def share_kernels(decisions: DecisionLog) -> ir.transform.Pass:
 
     The pass; it comes when there are no more kernels to make. Decisions follow.
     """
+    arguments = _arguments(mod)
+    forms, groups = _Forms(), dict[ir.GlobalVar, list[ir.GlobalVar]]()
+    for gvar in sorted(arguments, key=lambda gvar: str(gvar.name_hint)):
+        kernel = mod[gvar]
+        if is_kernel(kernel) and len(kernel.params) >= arguments[gvar]:
+            groups.setdefault(forms.first(kernel, gvar), []).append(gvar)
+    builder = relax.BlockBuilder(mod)
+    shared: dict[relax.Expr, _Shared] = {}
+    for first, group in groups.items():
+        if len(group) > 1:
+            shared |= _share(mod, builder, group, arguments[first])
+    if not shared:
+        return mod
 
-    @module_pass(opt_level=0, name="tvm_hybrid.share_kernels")
-    def run(mod: IRModule, _context: PassContext) -> IRModule:
-        arguments = _arguments_share(mod)
-        builder = relax.BlockBuilder(mod)
-        shared: dict[relax.Expr, _Shared] = {}
-        for group in _alike(mod, arguments):
-            shared |= _share(mod, builder, group, arguments[group[0]])
-        if not shared:
-            return mod
-        for gvar, function in list(mod.functions_items()):
-            if isinstance(function, relax.Function):
-                builder.update_func(gvar, _with_calls(function, builder, shared))
-        names = {str(old.name_hint): str(new.gvar.name_hint) for old, new in shared.items()}
-        decisions[:] = [
-            msgspec.structs.replace(decision, function=names[decision.function])
-            if decision.function in names
-            else decision
-            for decision in decisions
-        ]
-        return relax.transform.DeadCodeElimination()(builder.get())
+    def changed(binding: relax.VarBinding) -> relax.Expr | None:
+        call = binding.value
+        if not is_call(call, *CALLS) or call.args[0] not in shared:
+            return None
+        new = shared[call.args[0]]
+        given = [*call.args[1].fields, *([] if new.numbers is None else [new.numbers])]
+        rest = call.args[2:]
+        return builder.normalize(with_args(call, [new.gvar, relax.Tuple(given), *rest]))
 
-    return run
+    for gvar, function in list(mod.functions_items()):
+        if is_relax(function):
+            builder.update_func(gvar, with_values(function, changed))
+    names = {str(old.name_hint): str(new.gvar.name_hint) for old, new in shared.items()}
+    _rename(decisions, names)
+    return relax.transform.DeadCodeElimination()(builder.get())
 
 
-def _arguments_share(mod: IRModule) -> dict[ir.GlobalVar, int]:
+def _rename(decisions: DecisionLog, names: Mapping[str, str]) -> None:
+    """Puts other names of kernels into decisions."""
+    for index, decision in enumerate(decisions):
+        if decision.function in names:
+            name = names[decision.function]
+            decisions[index] = msgspec.structs.replace(decision, function=name)
+
+
+def _arguments(mod: IRModule) -> dict[ir.GlobalVar, int]:
     """How many arguments every kernel has that nothing but calls to TIR uses."""
     found: dict[ir.GlobalVar, int] = {}
-    uses: dict[ir.GlobalVar, int] = {}
+    uses, calls = Counter[ir.GlobalVar](), Counter[ir.GlobalVar]()
 
     def visit(expr: relax.Expr) -> None:
         if isinstance(expr, ir.GlobalVar):
-            uses[expr] = uses.get(expr, 0) + 1
+            uses[expr] += 1
         if op_name(expr) in CALLS and isinstance(expr.args[1], relax.Tuple):
-            gvar = expr.args[0]
-            found[gvar] = len(expr.args[1].fields)
-            calls[gvar] = calls.get(gvar, 0) + 1
+            found[expr.args[0]] = len(expr.args[1].fields)
+            calls[expr.args[0]] += 1
 
-    calls: dict[ir.GlobalVar, int] = {}
-    for function in mod.functions.values():
-        if isinstance(function, relax.Function):
-            relax.analysis.post_order_visit(function, visit)
-    return {gvar: count for gvar, count in found.items() if uses.get(gvar) == calls[gvar]}
-
-
-def _alike(mod: IRModule, arguments: dict[ir.GlobalVar, int]) -> list[list[ir.GlobalVar]]:
-    """Groups of kernels that differ only in their numbers, in order of their names."""
-    groups: dict[int, list[tuple[tirx.PrimFunc, list[ir.GlobalVar]]]] = {}
-    for gvar in sorted(arguments, key=lambda gvar: str(gvar.name_hint)):
-        function = mod[gvar]
-        if not isinstance(function, tirx.PrimFunc) or len(function.params) < arguments[gvar]:
-            continue
-        form = without_numbers(plain(function))
-        same = groups.setdefault(tvm_ffi.structural_hash(form), [])
-        for other, members in same:
-            if tvm_ffi.structural_equal(form, other):
-                members.append(gvar)
-                break
-        else:
-            same.append((form, [gvar]))
-    found = [members for same in groups.values() for _, members in same]
-    return [members for members in found if len(members) > 1]
+    for function in filter(is_relax, mod.functions.values()):
+        relax.analysis.post_order_visit(function, visit)
+    return {gvar: count for gvar, count in found.items() if uses[gvar] == calls[gvar]}
 
 
 def plain(function: tirx.PrimFunc) -> tirx.PrimFunc:
@@ -310,40 +295,19 @@ def _share(
     mod: IRModule, builder: relax.BlockBuilder, group: list[ir.GlobalVar], place: int
 ) -> dict[relax.Expr, _Shared]:
     """One kernel for a group, and what each of them becomes."""
-    moved, values = different_columns([numbers_of(mod[gvar]) for gvar in group])
+    moved, values = kernel_numbers.different_columns([numbers_of(mod[gvar]) for gvar in group])
     if not moved:
         return {gvar: _Shared(group[0], None) for gvar in group[1:]}
-    kernel = numbers_as_parameter(plain(mod[group[0]]), moved, place)
+    kernel = kernel_numbers.numbers_as_parameter(plain(mod[group[0]]), moved, place)
     gvar = builder.add_func(kernel, f"{group[0].name_hint}_shared")
     return {old: _Shared(gvar, relax.const(own)) for old, own in zip(group, values, strict=True)}
-
-
-def _with_calls(
-    function: relax.Function, builder: relax.BlockBuilder, shared: dict[relax.Expr, _Shared]
-) -> relax.Function:
-    """A function that calls shared kernels."""
-
-    def changed(binding: relax.VarBinding) -> relax.Expr | None:
-        call = binding.value
-        if not is_call(call, *CALLS) or call.args[0] not in shared:
-            return None
-        return builder.normalize(_call(call, shared[call.args[0]]))
-
-    return with_values(function, changed)
-
-
-def _call(call: relax.Call, shared: _Shared) -> relax.Call:
-    arguments = list(call.args[1].fields)
-    if shared.numbers is not None:
-        arguments.append(shared.numbers)
-    rest = call.args[2:]
-    return with_args(call, [shared.gvar, relax.Tuple(arguments), *rest])
 
 
 GLOBAL_SYMBOL = "global_symbol"
 
 
-def rename_kernels(suffix: str, decisions: DecisionLog) -> ir.transform.Pass:
+@named_pass
+def rename_kernels(mod: IRModule, suffix: str, decisions: DecisionLog) -> IRModule:
     """Rename kernels, so that two programs that were compiled from one model fit in one library.
 
     Before
@@ -363,36 +327,20 @@ def rename_kernels(suffix: str, decisions: DecisionLog) -> ir.transform.Pass:
     It comes when there are no more kernels to make, and again when TVM has written functions that
     compute sizes. What has the suffix keeps its name.
     """
-
-    @module_pass(opt_level=0, name="tvm_hybrid.rename_kernels")
-    def run(mod: IRModule, _context: PassContext) -> IRModule:
-        renamed: dict[ir.GlobalVar, ir.GlobalVar] = {}
-        for gvar, function in mod.functions_items():
-            if isinstance(function, tirx.PrimFunc) and not gvar.name_hint.endswith(suffix):
-                renamed[gvar] = ir.GlobalVar(gvar.name_hint + suffix)
-                set_type(renamed[gvar], gvar.ty)
-        names = {gvar.name_hint for gvar in renamed}
-        decisions[:] = [
-            msgspec.structs.replace(decision, function=decision.function + suffix)
-            if decision.function in names
-            else decision
-            for decision in decisions
-        ]
-        functions: dict[ir.GlobalVar, ir.BaseFunc] = {}
-        for gvar, function in mod.functions_items():
-            if gvar in renamed:
-                attrs = function.attrs
-                if attrs and GLOBAL_SYMBOL in attrs:
-                    symbol = str(attrs[GLOBAL_SYMBOL]) + suffix
-                    function = function.with_attr(GLOBAL_SYMBOL, symbol)
-                functions[renamed[gvar]] = function
-            elif isinstance(function, relax.Function):
-                functions[gvar] = _Renamer(renamed).visit_expr(function)
-            else:
-                functions[gvar] = function
-        return IRModule(functions, attrs=mod.attrs, global_infos=mod.global_infos)
-
-    return run
+    renamed: dict[ir.GlobalVar, ir.GlobalVar] = {}
+    functions: dict[ir.GlobalVar, ir.BaseFunc] = {}
+    for gvar, function in mod.functions_items():
+        own = gvar
+        if is_kernel(function) and not gvar.name_hint.endswith(suffix):
+            own = renamed[gvar] = ir.GlobalVar(gvar.name_hint + suffix)
+            set_type(own, gvar.ty)
+            if GLOBAL_SYMBOL in (function.attrs or {}):
+                symbol = str(function.attrs[GLOBAL_SYMBOL]) + suffix
+                function = function.with_attr(GLOBAL_SYMBOL, symbol)
+        functions[own] = function
+    _rename(decisions, {gvar.name_hint: gvar.name_hint + suffix for gvar in renamed})
+    whole = IRModule(functions, attrs=mod.attrs, global_infos=mod.global_infos)
+    return map_functions(whole, is_relax, lambda each: _Renamer(renamed).visit_expr(each))
 
 
 @relax.expr_functor.mutator

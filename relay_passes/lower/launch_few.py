@@ -25,21 +25,21 @@ task then, which the calling thread runs.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from math import ceil
 
 from tvm import IRModule, ir, tirx
 from tvm.ir import StringImm
-from tvm.ir.transform import Pass, PassContext, Sequential, module_pass
+from tvm.ir.transform import Pass, Sequential
 from tvm.tirx import ForKind
 from tvm.tirx.compilation_pipeline import PIPELINE_MAP, get_tir_pipeline, register_tir_pipeline
 
 from microkernels.base.tvm_compat.relax import NUMBER_AT, POOL_SIZE, SYMBOL_PREFIX, parallel_launch
 from microkernels.base.tvm_compat.tir import IMPORT_LLVM
+from relay_passes.ir.rewrite import is_kernel, map_functions, named_pass
 from tir_schedules.core.emission import ALONE, children, with_children
 
-from .checks import checking_pipeline
+from .checks import Pipeline, checking_pipeline
 
 PIPELINE = "tvm_hybrid_launch_few"
 THREADS = "tvm_hybrid_threads"  # an attribute of kernels: for how many they are made
@@ -61,11 +61,7 @@ def busy_threads(extent: int, threads: int) -> int:
 
 def for_threads(mod: IRModule, threads: int) -> IRModule:
     """The module with kernels that say for how many threads they are made."""
-    changed = {
-        gvar: made_for(f, threads) if isinstance(f, tirx.PrimFunc) else f
-        for gvar, f in mod.functions_items()
-    }
-    return IRModule(changed, attrs=mod.attrs, global_infos=mod.global_infos)
+    return map_functions(mod, is_kernel, lambda kernel: made_for(kernel, threads))
 
 
 def made_for(kernel: tirx.PrimFunc, threads: int) -> tirx.PrimFunc:
@@ -82,17 +78,18 @@ def pipeline_for(threads: int) -> str:
     return PIPELINE
 
 
-def _pipeline() -> tuple[Pass, Callable[[], Pass], Callable[[], Pass]]:
+def _pipeline() -> Pipeline:
     """TVM's own, with `check_first` and both halves of `launch_few` among the last passes."""
     lower, finalize_host, finalize_device = get_tir_pipeline(checking_pipeline())
 
     def finalize() -> Pass:
-        return Sequential([_ask_pool(), finalize_host(), _launch_few()])
+        return Sequential([ask_pool(), finalize_host(), launch_few()])
 
     return lower, finalize, finalize_device
 
 
-def _ask_pool() -> Pass:
+@named_pass
+def ask_pool(mod: IRModule) -> IRModule:
     """Marks the loops, and asks in front of each how many threads the pool has."""
 
     def changed(function: tirx.PrimFunc) -> tirx.PrimFunc:
@@ -127,32 +124,20 @@ def _ask_pool() -> Pass:
             return function
         return function.with_body(marked(function.body)).without_attr(THREADS)
 
-    @module_pass(opt_level=0, name=f"{_MARK}.ask")
-    def run(mod: IRModule, _context: PassContext) -> IRModule:
-        return IRModule({g: changed(f) for g, f in _kernels(mod)}, attrs=mod.attrs)
-
-    return run
+    return map_functions(mod, is_kernel, changed)
 
 
-def _kernels(mod: IRModule) -> list[tuple[ir.GlobalVar, tirx.PrimFunc]]:
-    """The functions of a module that has no others."""
-    return [(gvar, f) for gvar, f in mod.functions_items() if isinstance(f, tirx.PrimFunc)]
-
-
-def _launch_few() -> Pass:
+@named_pass
+def launch_few(mod: IRModule) -> IRModule:
     """Makes functions of the marked loops, and launches those."""
-
-    @module_pass(opt_level=0, name=_MARK)
-    def run(mod: IRModule, _context: PassContext) -> IRModule:
-        made: dict[ir.GlobalVar, tirx.PrimFunc] = {}
-        for gvar, function in _kernels(mod):
-            outliner = _Outliner(function)
-            made[gvar] = function.with_body(outliner.outlined(function.body))
-            for part in outliner.parts:
-                made[ir.GlobalVar(str(part.attrs["global_symbol"]))] = part
-        return IRModule(made, attrs=mod.attrs)
-
-    return run
+    made: dict[ir.GlobalVar, tirx.PrimFunc] = {}
+    for gvar, function in mod.functions_items():
+        assert is_kernel(function)
+        outliner = _Outliner(function)
+        made[gvar] = function.with_body(outliner.outlined(function.body))
+        for part in outliner.parts:
+            made[ir.GlobalVar(str(part.attrs["global_symbol"]))] = part
+    return IRModule(made, attrs=mod.attrs)
 
 
 @dataclass(frozen=True)
@@ -176,15 +161,15 @@ class _Captured:
     buffer: tirx.Var | None
     llvm_type: str
 
-    def taken_from(self, data: tirx.Var, place: int) -> list[tirx.Stmt]:
+    def taken_from(self, data: tirx.Var, place: int) -> tirx.Stmt:
         """What gives the loop's function this variable, out of its arguments."""
         number = _number_at(data, place)
         if self.llvm_type != "ptr":
-            return [tirx.Bind(self.parameter, tirx.Cast(str(self.parameter.ty.dtype), number))]
+            return tirx.Bind(self.parameter, tirx.Cast(str(self.parameter.ty.dtype), number))
         pointer = tirx.reinterpret(self.parameter.ty, number)
         if self.buffer is None:
-            return [tirx.Bind(self.parameter, pointer)]
-        return [tirx.DeclBuffer(self.buffer, data=pointer)]
+            return tirx.Bind(self.parameter, pointer)
+        return tirx.DeclBuffer(self.buffer, data=pointer)
 
 
 def _captured(loop: tirx.For) -> list[_Captured] | None:
@@ -244,12 +229,10 @@ class _Outliner:
         # Its arguments do not overlap, which LLVM knows of a scope of its own.
         scope = tirx.AttrStmt(zero, "compute_scope", StringImm(f"{name}_compute"), rounds)
         body: list[tirx.Stmt] = [tirx.Bind(tasks, tirx.Cast("int32", _number_at(group, 1)))]
-        for place, each in enumerate(captured):
-            body += each.taken_from(data, place)
-        parameters = [task, group, data]
+        body += (each.taken_from(data, place) for place, each in enumerate(captured))
         kept = {key: self.function.attrs[key] for key in _KEPT if key in self.function.attrs}
         whole = tirx.SeqStmt([*body, scope, tirx.Return(zero)])
-        part = tirx.PrimFunc(parameters, whole, ir.PrimType("int32"))
+        part = tirx.PrimFunc([task, group, data], whole, ir.PrimType("int32"))
         return part.with_attrs({"global_symbol": f"{name}_task", **kept})
 
 

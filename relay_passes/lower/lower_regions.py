@@ -15,27 +15,20 @@ Equal regions with equal configurations share one kernel. So do regions that dif
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import msgspec
-from tvm import IRModule, ir, relax, tirx
-from tvm.ir.transform import PassContext, module_pass
+from tvm import IRModule, relax, tirx
 
 from microkernels.base.errors import CompileError, ConfigError, TvmHybridError
 from microkernels.base.tvm_compat.relax import OP_PATTERN, OPAQUE
 from microkernels.machines.machine import Machine
+from relay_passes.ir import functions
 from relay_passes.ir.decisions import Decision, DecisionLog
-from relay_passes.ir.functions import (
-    KERNEL,
-    REASON,
-    REGION,
-    UNALIGNED,
-    is_region_function,
-    region_of,
-)
-from relay_passes.ir.graph import DataflowGraph, is_call, op_name
-from relay_passes.ir.rewrite import map_functions, rewrite_region_calls
+from relay_passes.ir.functions import called_region, is_region_function, region_of
+from relay_passes.ir.graph import DataflowGraph, bindings_of, is_call
+from relay_passes.ir.rewrite import is_ordinary, map_functions, named_pass, rewrite_region_calls
 from relay_passes.ir.traits import RESHAPES
 from tir_schedules.core.config import Config
 from tir_schedules.core.kernel_numbers import FormMemo, different_columns, numbers_as_parameter
@@ -47,25 +40,16 @@ from tir_schedules.recurrent.recurrent import RECURRENT_ATTRS
 from .kernel_sharing import Families, Family, plain
 
 
-def lower_regions(machine: Machine, decisions: DecisionLog) -> ir.transform.Pass:
+@named_pass
+def lower_regions(mod: IRModule, machine: Machine, decisions: DecisionLog) -> IRModule:
     """The pass; notes which kernel and configuration every region got."""
-
-    @module_pass(opt_level=0, name="tvm_hybrid.lower_regions")
-    def run(mod: IRModule, _context: PassContext) -> IRModule:
-        builder = relax.BlockBuilder(
-            IRModule(
-                {g: f for g, f in mod.functions_items() if not is_region_function(f)},
-                mod.attrs,
-                mod.global_infos,
-            )
-        )
-        lowerer = _Lowerer(mod, builder, machine, decisions)
-        lowered = rewrite_region_calls(mod, builder, lowerer.call)
-        # Nothing calls the plain functions of recurrent layers that are regions now.
-        marked = (RECURRENT_ATTRS in (f.attrs or {}) for f in mod.functions.values())
-        return relax.transform.DeadCodeElimination()(lowered) if any(marked) else lowered
-
-    return run
+    others = {g: f for g, f in mod.functions_items() if not is_region_function(f)}
+    builder = relax.BlockBuilder(IRModule(others, mod.attrs, mod.global_infos))
+    lowerer = _Lowerer(mod, builder, machine, decisions)
+    lowered = rewrite_region_calls(mod, builder, lowerer.call)
+    # Nothing calls the plain functions of recurrent layers that are regions now.
+    marked = (RECURRENT_ATTRS in (f.attrs or {}) for f in mod.functions.values())
+    return relax.transform.DeadCodeElimination()(lowered) if any(marked) else lowered
 
 
 def build_kernel(region: Region, config: Config, machine: Machine) -> tirx.PrimFunc:
@@ -80,12 +64,12 @@ def build_kernel(region: Region, config: Config, machine: Machine) -> tirx.PrimF
     function = emit_kernel(region, config, machine)
     name = template.kernel_name(region, config, machine.isa)
     private = function.without_attr("global_symbol")  # the module names it
-    marked = private.with_attr(KERNEL, name)
+    marked = private.with_attr(functions.KERNEL, name)
     products = template.products(region, config, machine)
     # Rows of tiles that cross cache lines take half as long again: copying them costs less.
     if not any(product.plan.kernel.by_tiles for product in products):
-        marked = marked.with_attr(UNALIGNED, True)
-    return marked.with_attr(OP_PATTERN, OPAQUE).with_attr(REGION, region.to_json())
+        marked = marked.with_attr(functions.UNALIGNED, True)
+    return marked.with_attr(OP_PATTERN, OPAQUE).with_attr(functions.REGION, region.to_json())
 
 
 def emit_kernel(region: Region, config: Config, machine: Machine) -> tirx.PrimFunc:
@@ -107,16 +91,12 @@ def operators_of(region: Region) -> str:
 
 
 def decision_of(
-    binding: relax.Binding,
-    callee: relax.Function,
-    region: Region,
-    config: Config,
-    kernel: relax.GlobalVar,
-    machine: Machine,
+    binding: relax.Binding, callee: relax.Function, kernel: relax.GlobalVar, machine: Machine
 ) -> Decision:
     """What was decided for a region, for `explain`."""
+    region, config = region_of(callee), config_of(callee)
     template = template_for(region.op)
-    reason = str(callee.attrs.get(REASON, f"template {region.op}"))
+    reason = str(callee.attrs.get(functions.REASON, f"template {region.op}"))
     fewer = why_fewer_threads(config, machine)
     return Decision(
         node=str(binding.var.name),
@@ -146,16 +126,16 @@ class _Lowerer:
     """Builds the kernels of a module's regions, each once."""
 
     def __init__(
-        self,
-        mod: IRModule,
-        builder: relax.BlockBuilder,
-        machine: Machine,
-        decisions: DecisionLog,
+        self, mod: IRModule, builder: relax.BlockBuilder, machine: Machine, decisions: DecisionLog
     ) -> None:
         self.builder, self.machine, self.decisions = builder, machine, decisions
-        self.regions = {
-            gvar: (region, config_of(function, region)) for gvar, function, region in _called(mod)
-        }
+        # Every region that is called, in order of the first calls.
+        self.regions: dict[relax.GlobalVar, tuple[Region, Config]] = {}
+        for function in filter(is_ordinary, mod.functions.values()):
+            for binding in bindings_of(function):
+                callee = called_region(mod, binding.value)
+                if callee is not None and binding.value.op not in self.regions:
+                    self.regions[binding.value.op] = region_of(callee), config_of(callee)
         families = Families(
             machine,
             lambda region, config: build_kernel(region, config, machine),
@@ -164,50 +144,30 @@ class _Lowerer:
         )
         self.kernels: dict[tuple[str, Config], _Kernel] = {}
         for family in families(list(self.regions.values())):
-            self.kernels |= self.added(family)
+            self.add(family)
 
-    def added(self, family: Family) -> dict[tuple[str, Config], _Kernel]:
-        """The kernel of a family, in the module."""
+    def add(self, family: Family) -> None:
+        """Puts the kernel of a family into the module."""
         name = f"tvm_hybrid_{family.op}"
         moved, values = different_columns(list(family.members.values()))
         if not moved:
-            return dict.fromkeys(
-                family.members, _Kernel(self.builder.add_func(family.kernel, name))
-            )
+            kernel = _Kernel(self.builder.add_func(family.kernel, name))
+            self.kernels |= dict.fromkeys(family.members, kernel)
+            return
         shared = numbers_as_parameter(plain(family.kernel), moved, family.arguments)
         gvar = self.builder.add_func(shared, f"{name}_shared")
-        return {
-            key: _Kernel(gvar, relax.const(numbers))
-            for key, numbers in zip(family.members, values, strict=True)
-        }
+        for key, numbers in zip(family.members, values, strict=True):
+            self.kernels[key] = _Kernel(gvar, relax.const(numbers))
 
     def call(self, binding: relax.VarBinding, callee: relax.Function) -> relax.Expr:
         """The call_tir that replaces a region's call."""
         region, config = self.regions[binding.value.op]
         kernel = self.kernels[region.key, config]
-        decision = decision_of(binding, callee, region, config, kernel.gvar, self.machine)
-        self.decisions.append(decision)
+        self.decisions.append(decision_of(binding, callee, kernel.gvar, self.machine))
         arguments = list(binding.value.args)
         if kernel.numbers is not None:
             arguments.append(kernel.numbers)
         return relax.call_tir(kernel.gvar, arguments, out_ty=binding.var.ty)
-
-
-def _called(mod: IRModule) -> Iterator[tuple[relax.GlobalVar, relax.Function, Region]]:
-    """Every region function that is called, in order of the first calls."""
-    seen: set[relax.GlobalVar] = set()
-    for _, function in mod.functions_items():
-        if not isinstance(function, relax.Function) or is_region_function(function):
-            continue
-        for block in function.body.blocks:
-            for binding in block.bindings:
-                gvar = getattr(binding.value, "op", None)
-                if not isinstance(gvar, relax.GlobalVar) or gvar in seen:
-                    continue
-                callee = mod[gvar]
-                if is_region_function(callee):
-                    seen.add(gvar)
-                    yield gvar, callee, region_of(callee)
 
 
 logger = logging.getLogger("tvm_hybrid")
@@ -217,7 +177,8 @@ SOURCE = "tvm_hybrid.source"
 Lookup = Callable[[Region, Machine], "tuple[Config, str] | None"]
 
 
-def select_configs(machine: Machine, lookup: Lookup | None) -> ir.transform.Pass:
+@named_pass
+def select_configs(mod: IRModule, machine: Machine, lookup: Lookup | None) -> IRModule:
     """Select: gives every region its configuration, from a record or by the template's formula.
 
     Before
@@ -233,22 +194,17 @@ def select_configs(machine: Machine, lookup: Lookup | None) -> ir.transform.Pass
 
     The pass: `lookup` first, the template's default where it knows nothing or nothing legal.
     """
+    # A model has many equal layers.
+    default = FormMemo(lambda region: template_for(region.op).default_config(region, machine))
 
-    @module_pass(opt_level=0, name="tvm_hybrid.select_configs")
-    def run(mod: IRModule, _context: PassContext) -> IRModule:
-        # A model has many equal layers.
-        default = FormMemo(lambda region: template_for(region.op).default_config(region, machine))
+    def configured(function: relax.Function) -> relax.Function:
+        if CONFIG in function.attrs:
+            return function
+        config, source = choose(region_of(function), machine, lookup, default)
+        text = msgspec.json.encode(config).decode()
+        return function.with_attr(CONFIG, text).with_attr(SOURCE, source)
 
-        def configured(function: relax.Function) -> relax.Function:
-            if CONFIG in function.attrs:
-                return function
-            config, source = choose(region_of(function), machine, lookup, default)
-            text = msgspec.json.encode(config).decode()
-            return function.with_attr(CONFIG, text).with_attr(SOURCE, source)
-
-        return map_functions(mod, is_region_function, configured)
-
-    return run
+    return map_functions(mod, is_region_function, configured)
 
 
 def choose(
@@ -274,10 +230,10 @@ def choose(
     return found_default, "default"
 
 
-def config_of(function: relax.Function, region: Region) -> Config:
+def config_of(function: relax.Function) -> Config:
     """The configuration that `select_configs` gave a region function."""
-    text = str(function.attrs[CONFIG])
-    return msgspec.json.decode(text, type=template_for(region.op).config_type)
+    template = template_for(region_of(function).op)
+    return msgspec.json.decode(str(function.attrs[CONFIG]), type=template.config_type)
 
 
 def joined_regions(mod: IRModule) -> set[relax.GlobalVar]:
@@ -290,27 +246,20 @@ def joined_regions(mod: IRModule) -> set[relax.GlobalVar]:
 
     The functions that concatenations read, directly or through reshapes.
     """
-    return {
-        gvar
-        for _, function in mod.functions_items()
-        if isinstance(function, relax.Function) and not is_region_function(function)
-        for block in function.body.blocks
-        if isinstance(block, relax.DataflowBlock)
-        and any(op_name(binding.value) == "relax.concat" for binding in block.bindings)
-        for gvar in _in_block(DataflowGraph(block))
-    }
-
-
-def _in_block(graph: DataflowGraph) -> set[relax.GlobalVar]:
     found: set[relax.GlobalVar] = set()
-    for binding in graph.bindings:
-        if op_name(binding.value) != "relax.concat":
-            continue
-        tensors = binding.value.args[0]
-        for tensor in tensors.fields if isinstance(tensors, relax.Tuple) else ():
-            source = graph.definition(tensor)
-            while is_call(source, *RESHAPES):
-                source = graph.definition(source.args[0])
-            if isinstance(source, relax.Call) and isinstance(source.op, relax.GlobalVar):
-                found.add(source.op)
+    for function in filter(is_ordinary, mod.functions.values()):
+        for block in function.body.blocks:
+            calls = [each.value for each in block.bindings[:]]
+            joins = [call.args[0] for call in calls if is_call(call, "relax.concat")]
+            if not joins or not isinstance(block, relax.DataflowBlock):
+                continue
+            graph = DataflowGraph(block)
+            for tensor in (
+                x for join in joins if isinstance(join, relax.Tuple) for x in join.fields
+            ):
+                source = graph.definition(tensor)
+                while is_call(source, *RESHAPES):
+                    source = graph.definition(source.args[0])
+                if isinstance(source, relax.Call) and isinstance(source.op, relax.GlobalVar):
+                    found.add(source.op)
     return found

@@ -27,25 +27,15 @@ from dataclasses import dataclass, replace
 
 import msgspec
 import numpy as np
-from tvm import IRModule, ir, relax, tirx
-from tvm.ir.transform import PassContext, module_pass
+from tvm import IRModule, relax, tirx
 
 from microkernels.machines.machine import Machine
 from relay_passes.ir.decisions import Decision, DecisionLog
 from relay_passes.ir.functions import KERNEL, REGION, region_of
 from relay_passes.ir.graph import DataflowGraph, op_name, static_tensor, variables
-from relay_passes.ir.rewrite import rewrite_blocks
-from tir_schedules.assembled.side_by_side import (
-    MOST_PARTS,
-    Estimate,
-    Piece,
-    combine,
-    estimate,
-    piece_of,
-    shared_us,
-    tasks_of,
-    with_times,
-)
+from relay_passes.ir.rewrite import named_pass, rewrite_blocks
+from tir_schedules.assembled import side_by_side
+from tir_schedules.assembled.side_by_side import MOST_PARTS, Estimate, Piece
 from tir_schedules.assembled.task_parts import parallel_tasks, threads_for
 from tir_schedules.core.config import Config
 from tir_schedules.core.region import Region
@@ -58,7 +48,8 @@ from .lower_regions import build_kernel
 NAME = "side_by_side"
 
 
-def merge_side_by_side(machine: Machine, decisions: DecisionLog) -> ir.transform.Pass:
+@named_pass
+def merge_side_by_side(mod: IRModule, machine: Machine, decisions: DecisionLog) -> IRModule:
     """The pass; it comes after `lower_regions`, and does nothing for a single thread.
 
     Parameters
@@ -68,16 +59,10 @@ def merge_side_by_side(machine: Machine, decisions: DecisionLog) -> ir.transform
     decisions : list of Decision
         Those of `lower_regions`; of kernels that are merged one is left.
     """
-
-    @module_pass(opt_level=0, name="tvm_hybrid.merge_side_by_side")
-    def run(mod: IRModule, _context: PassContext) -> IRModule:
-        if machine.threads < 2:
-            return mod
-        builder = relax.BlockBuilder(mod)
-        merger = _Merger(mod, builder, machine, decisions)
-        return rewrite_blocks(builder, merger.block)
-
-    return run
+    if machine.threads < 2:
+        return mod
+    builder = relax.BlockBuilder(mod)
+    return rewrite_blocks(builder, _Merger(mod, builder, machine, decisions).block)
 
 
 @dataclass(frozen=True)
@@ -94,14 +79,9 @@ class _Merger:
     """Merges the calls of one module."""
 
     def __init__(
-        self,
-        mod: IRModule,
-        builder: relax.BlockBuilder,
-        machine: Machine,
-        decisions: DecisionLog,
+        self, mod: IRModule, builder: relax.BlockBuilder, machine: Machine, decisions: DecisionLog
     ) -> None:
         self.mod, self.builder, self.machine = mod, builder, machine
-        self.alone = replace(machine, threads=1)
         self.decisions = decisions
         # As constants are packed for them; decisions are changed on the way.
         self.configs = {each.function: each.config for each in decisions if each.taken}
@@ -112,12 +92,15 @@ class _Merger:
         graph = DataflowGraph(block)
         groups: list[tuple[list[_Candidate], Estimate]] = []
         for candidates in self.levels(graph):
-            found = estimate([each.piece for each in candidates], self.machine)
+            found = side_by_side.estimate([each.piece for each in candidates], self.machine)
             if found.pays and self.machine.threads > MEASURED_THREADS:
                 found = self.estimated_again(candidates, found)
             if not found.pays:
                 self.note_apart(graph, candidates, str(found))
-            elif not self.read_alike(candidates, found):
+            elif not all(
+                self.reads(each, self.built(each, threads_for(found.shares, number))[1])
+                for number, each in enumerate(candidates)
+            ):
                 self.note_apart(graph, candidates, "weights are packed for other tiles")
             else:
                 groups.append((candidates, found))
@@ -140,14 +123,12 @@ class _Merger:
             region, threads = candidate.region, threads_for(found.shares, number)
             template = template_for(region.op)
             config = template.default_config(region, self.machine)
-            alone.append(shared_us(region, config, self.machine, candidate.piece.tasks))
+            tasks = candidate.piece.tasks
+            alone.append(side_by_side.shared_us(region, config, self.machine, tasks))
             part, config = self.for_threads(region, threads)
-            tasks, machine = (
-                min(parallel_tasks(part), threads),
-                replace(self.machine, threads=threads),
-            )
-            parts.append(shared_us(region, config, machine, tasks))
-        return with_times(found, alone, parts)
+            tasks, machine = parallel_tasks(part), replace(self.machine, threads=threads)
+            parts.append(side_by_side.shared_us(region, config, machine, min(tasks, threads)))
+        return side_by_side.with_times(found, alone, parts)
 
     def levels(self, graph: DataflowGraph) -> list[list[_Candidate]]:
         """Candidates by depth, two or more at each, in order of their positions."""
@@ -185,29 +166,19 @@ class _Merger:
         region = region_of(function)
         if region.is_open:  # how many tasks there are is known at run time only
             return None
-        tasks = tasks_of(function)
-        if tasks >= self.machine.threads:
+        tasks, threads = side_by_side.tasks_of(function), self.machine.threads
+        if tasks >= threads:
             return None
         most = 1
-        if self.machine.threads > MEASURED_THREADS:
-            most = min(
-                parallel_tasks(self.for_threads(region, self.machine.threads)[0]),
-                self.machine.threads,
-            )
-        return region, piece_of(region, tasks, self.machine, most)
+        if threads > MEASURED_THREADS:
+            most = min(parallel_tasks(self.for_threads(region, threads)[0]), threads)
+        return region, side_by_side.piece_of(region, tasks, self.machine, most)
 
     def built(self, candidate: _Candidate, threads: int) -> tuple[tirx.PrimFunc, Config | None]:
         """A candidate's kernel for some threads, and its configuration if that is another one."""
         if candidate.piece.tasks == threads == 1:
             return self.mod[candidate.function], None
         return self.for_threads(candidate.region, threads)
-
-    def read_alike(self, group: Sequence[_Candidate], how: Estimate) -> bool:
-        """Whether the kernels for the shares read weights as they are packed already."""
-        return all(
-            self.reads(candidate, self.built(candidate, threads_for(how.shares, number))[1])
-            for number, candidate in enumerate(group)
-        )
 
     def reads(self, candidate: _Candidate, config: Config | None) -> bool:
         """Whether a configuration packs constants as the one does that they are packed for."""
@@ -248,10 +219,13 @@ class _Merger:
     def bindings(
         self, graph: DataflowGraph, group: Sequence[_Candidate], how: Estimate
     ) -> list[relax.Binding]:
-        """The bindings that replace a group: one call, and its results one by one."""
+        """The bindings that replace a group: one call, and its results one by one.
+
+        One decision takes the place of those of the group.
+        """
         kernels = [self.built(each, threads_for(how.shares, i)) for i, each in enumerate(group)]
         functions, configs = zip(*kernels, strict=True)
-        kernel = combine(functions, how.shares)
+        kernel = side_by_side.combine(functions, how.shares)
         names = " | ".join(str(function.attrs[KERNEL]) for function in functions)
         kernel = kernel.without_attr(REGION).with_attr(KERNEL, names)
         gvar = self.builder.add_func(kernel, f"tvm_hybrid_{NAME}")
@@ -265,14 +239,43 @@ class _Merger:
             relax.call_tir(gvar, arguments, out_ty=[result.ty for result in results])
         )
         together = relax.DataflowVar(NAME, call.ty)
-        self.note_merged(graph, group, how, gvar, names, configs)
-        return [
-            relax.VarBinding(together, call),
-            *(
-                relax.VarBinding(result, self.builder.normalize(relax.TupleGetItem(together, i)))
-                for i, result in enumerate(results)
-            ),
-        ]
+        found = []
+        for candidate, config in zip(group, configs, strict=True):
+            index = self.decided(graph, candidate)
+            if index is None:
+                continue
+            decision = self.decisions.pop(index)
+            if config is not None:
+                alone = replace(self.machine, threads=1)
+                decision = msgspec.structs.replace(
+                    decision,
+                    config=msgspec.to_builtins(config),
+                    source="default",
+                    on_vectors=why_vectors(candidate.region, config, alone),
+                )
+            found.append(decision)
+        shares = [{"threads": share.threads, "kernels": share.kernels} for share in how.shares]
+        vectors = [decision.on_vectors for decision in found if decision.on_vectors]
+        self.decisions.append(
+            Decision(
+                node=", ".join(decision.node for decision in found),
+                op=f"{NAME} ({', '.join(decision.op for decision in found)})",
+                taken=True,
+                function=str(gvar.name_hint),
+                kernel=names,
+                config={"shares": shares, "parts": [decision.config for decision in found]},
+                source=", ".join(dict.fromkeys(decision.source for decision in found)),
+                reason=f"template {NAME}: {len(group)} kernels that leave threads idle, {how}",
+                on_vectors="; ".join(dict.fromkeys(vectors)),
+                flops=sum(decision.flops for decision in found),
+                workload=" | ".join(decision.workload for decision in found),
+            )
+        )
+        bindings = [relax.VarBinding(together, call)]
+        for number, result in enumerate(results):
+            item = self.builder.normalize(relax.TupleGetItem(together, number))
+            bindings.append(relax.VarBinding(result, item))
+        return bindings
 
     def decided(self, graph: DataflowGraph, candidate: _Candidate) -> int | None:
         """Where in the log a call's decision is."""
@@ -283,49 +286,6 @@ class _Merger:
                 return index
         return None
 
-    def note_merged(
-        self,
-        graph: DataflowGraph,
-        group: Sequence[_Candidate],
-        how: Estimate,
-        gvar: relax.GlobalVar,
-        names: str,
-        configs: Sequence[Config | None],
-    ) -> None:
-        """One decision in place of those of the group."""
-        found = []
-        for candidate, config in zip(group, configs, strict=True):
-            index = self.decided(graph, candidate)
-            if index is None:
-                continue
-            decision = self.decisions.pop(index)
-            if config is not None:
-                decision = msgspec.structs.replace(
-                    decision,
-                    config=msgspec.to_builtins(config),
-                    source="default",
-                    on_vectors=why_vectors(candidate.region, config, self.alone),
-                )
-            found.append(decision)
-        reason = f"template {NAME}: {len(group)} kernels that leave threads idle, {how}"
-        self.decisions.append(
-            Decision(
-                node=", ".join(decision.node for decision in found),
-                op=f"{NAME} ({', '.join(decision.op for decision in found)})",
-                taken=True,
-                function=str(gvar.name_hint),
-                kernel=names,
-                config={"shares": _shares(how), "parts": [decision.config for decision in found]},
-                source=", ".join(dict.fromkeys(decision.source for decision in found)),
-                reason=reason,
-                on_vectors="; ".join(
-                    dict.fromkeys(decision.on_vectors for decision in found if decision.on_vectors)
-                ),
-                flops=sum(decision.flops for decision in found),
-                workload=" | ".join(decision.workload for decision in found),
-            )
-        )
-
     def note_apart(self, graph: DataflowGraph, group: Sequence[_Candidate], how: str) -> None:
         """Adds to the reasons of a group why it runs one after the other."""
         for candidate in group:
@@ -334,11 +294,6 @@ class _Merger:
                 decision = self.decisions[index]
                 reason = f"{decision.reason}; not side by side with {len(group) - 1} more: {how}"
                 self.decisions[index] = msgspec.structs.replace(decision, reason=reason)
-
-
-def _shares(how: Estimate) -> list[dict[str, object]]:
-    """Which threads run which kernels, for `explain`."""
-    return [{"threads": share.threads, "kernels": share.kernels} for share in how.shares]
 
 
 def _ordered(graph: DataflowGraph, units: Sequence[int]) -> list[int]:

@@ -38,22 +38,12 @@ from microkernels.base.tvm_compat import relax as tvm_compat
 from relay_passes.ir.constants import bytes_of, constants_of
 from relay_passes.ir.entries import WEIGHTS_ENTRY
 from relay_passes.ir.move_functions import copy_module
-from relay_passes.ir.rewrite import with_values
+from relay_passes.ir.rewrite import is_kernel, is_relax, with_values
 from relay_passes.ir.stages import wait_for, workers
 
+from . import codegen
 from .checks import pipeline_of_trusting, trusting
-from .codegen import (
-    GLOBAL_SYMBOL,
-    KernelCode,
-    KernelStore,
-    assembled,
-    built,
-    code_of,
-    has_exact_buffers,
-    has_texts,
-    kernel_context,
-    kernel_key,
-)
+from .codegen import GLOBAL_SYMBOL, KernelCode, KernelStore, kernel_context
 from .launch_few import for_threads, pipeline_for
 from .weights import OUTSIDE_BYTES, with_outside_weights
 
@@ -93,7 +83,7 @@ def compile_native(
     kernels = _kernels(trusting(for_threads(mod, threads)))
     pipeline = pipeline_of_trusting(pipeline_for(threads))
     library: Callable[..., list[tvm.runtime.Module]] = _libraries
-    if store is None or not has_texts(target):
+    if store is None or not codegen.has_texts(target):
         first, *others = _groups(kernels) or [{}]
     else:
         # What computes sizes is small, and TVM orders its statements by address.
@@ -101,9 +91,7 @@ def compile_native(
         others = _groups({gvar: f for gvar, f in kernels.items() if gvar not in first})
         library = partial(_stored_libraries, store)
     context = kernel_context(first.values())
-    inside = {gvar: function for gvar, function in mod.functions_items() if gvar not in first}
-    inside = {g: f for g, f in inside.items() if not isinstance(f, tirx.PrimFunc)}
-    calling = {gvar: _calls_outside(function, others) for gvar, function in inside.items()}
+    calling = _calling(mod, others)
     rest = IRModule({**calling, **first}, attrs=mod.attrs, global_infos=mod.global_infos)
     inner, _ = with_outside_weights(_without_entry(rest), OUTSIDE_WEIGHT, OUTSIDE_BYTES)
 
@@ -181,14 +169,13 @@ def with_native_code(mod: IRModule, target: Target, threads: int) -> IRModule:
             for group in groups
         ]
         modules = list(chain.from_iterable(each.result() for each in compiled))
-    calling = {
-        gvar: _calls_outside(function, groups)
-        for gvar, function in mod.functions_items()
-        if not isinstance(function, tirx.PrimFunc)
-    }
+    calling = _calling(mod, groups)
+    # The executable of a module without kernels would import an empty C source in their place,
+    # which a C compiler would have to compile before it runs.
     name = (prefix or "") + NOTHING
-    nothing = {ir.GlobalVar(name): _nothing(name)}
-    return importing(IRModule({**calling, **nothing}, mod.attrs, mod.global_infos), modules)
+    nothing = tirx.PrimFunc([], tirx.Evaluate(tirx.const(0, "int32")))
+    functions = {**calling, ir.GlobalVar(name): nothing.with_attr(GLOBAL_SYMBOL, name)}
+    return importing(IRModule(functions, mod.attrs, mod.global_infos), modules)
 
 
 def system_lib_prefix(mod: IRModule) -> str | None:
@@ -203,16 +190,6 @@ def importing(mod: IRModule, modules: Iterable[Any]) -> IRModule:
     return mod.with_attr(EXTERNAL, [*present, *modules])
 
 
-def _nothing(name: str) -> tirx.PrimFunc:
-    """A kernel that nobody calls.
-
-    The executable of a module without kernels would import an empty C source in their place, which
-    a C compiler would have to compile before it runs.
-    """
-    nothing = tirx.PrimFunc([], tirx.Evaluate(tirx.const(0, "int32")))
-    return nothing.with_attr(GLOBAL_SYMBOL, name)
-
-
 Kernels = dict[ir.GlobalVar, tirx.PrimFunc]
 
 
@@ -224,25 +201,17 @@ def _kernels(mod: IRModule) -> Kernels:
 
 def _groups(kernels: Kernels) -> list[Kernels]:
     """The kernels of each LLVM module; those with exact buffers apart."""
-    exact = [item for item in kernels.items() if has_exact_buffers(item[1])]
-    plain = [item for item in kernels.items() if not has_exact_buffers(item[1])]
-    return [group for alike in (plain, exact) if alike for group in _cut(alike)]
-
-
-def _cut(kernels: list[tuple[ir.GlobalVar, tirx.PrimFunc]]) -> list[Kernels]:
-    if len(kernels) <= FEW:
-        return [dict(kernels)]
-    count = -(-len(kernels) // GROUP)
-    # Neighbours are alike, and take long or not: every group gets some of each.
-    return [dict(kernels[start::count]) for start in range(count)]
+    found: list[Kernels] = []
+    for exact in (False, True):
+        alike = [each for each in kernels.items() if codegen.has_exact_buffers(each[1]) == exact]
+        count = -(-len(alike) // GROUP) if len(alike) > FEW else min(len(alike), 1)
+        # Neighbours are alike, and take long or not: every group gets some of each.
+        found += (dict(alike[start::count]) for start in range(count))
+    return found
 
 
 def _libraries(
-    group: Kernels,
-    target: Target,
-    pipeline: str,
-    context: PassContext,
-    prefix: str | None = None,
+    group: Kernels, target: Target, pipeline: str, context: PassContext, prefix: str | None = None
 ) -> list[tvm.runtime.Module]:
     """The LLVM module of a group."""
     mod = IRModule(dict(group))
@@ -259,30 +228,32 @@ def _stored_libraries(
     codes: dict[str, KernelCode] = {}
     alone: Kernels = {}
     for gvar, kernel in group.items():
-        key = kernel_key(kernel, target, pipeline, context)
+        key = codegen.kernel_key(kernel, target, pipeline, context)
         code = None if key is None else store.find(key)
         if code is None and key is not None:
             with context:
-                code = code_of(built(kernel, target, pipeline).inspect_source("asm"))
+                text = codegen.built(kernel, target, pipeline).inspect_source("asm")
+            code = codegen.code_of(text)
             if code is not None:
                 store.keep(key, code)
         if code is None:
             alone[gvar] = kernel
         else:
             codes[str(kernel.attrs[GLOBAL_SYMBOL])] = code
-    modules = [assembled(codes, target)] if codes else []
+    modules = [codegen.assembled(codes, target)] if codes else []
     return modules + (_libraries(alone, target, pipeline, context) if alone else [])
 
 
-def _calls_outside(function: ir.BaseFunc, groups: Iterable[Kernels]) -> ir.BaseFunc:
-    """A function that calls the kernels of groups by their names."""
+def _calling(mod: IRModule, groups: Iterable[Kernels]) -> dict[ir.GlobalVar, ir.BaseFunc]:
+    """The other functions of a module, which call the kernels of groups by their names."""
     names: dict[relax.Expr, relax.ExternFunc] = {
         gvar: relax.ExternFunc(str(kernel.attrs[GLOBAL_SYMBOL]))
         for group in groups
         for gvar, kernel in group.items()
     }
-    if not names or not isinstance(function, relax.Function):
-        return function
+    calling = {gvar: each for gvar, each in mod.functions_items() if not is_kernel(each)}
+    if not names:
+        return calling
 
     def changed(binding: relax.VarBinding) -> relax.Expr | None:
         call = binding.value
@@ -291,4 +262,7 @@ def _calls_outside(function: ir.BaseFunc, groups: Iterable[Kernels]) -> ir.BaseF
             return None
         return relax.Call(name, call.args, call.attrs, call.ty_args, ret_ty=call.ty)
 
-    return with_values(function, changed)
+    return {
+        gvar: with_values(each, changed) if is_relax(each) else each
+        for gvar, each in calling.items()
+    }

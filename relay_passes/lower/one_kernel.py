@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from tvm import IRModule, ir, relax, tirx
-from tvm.ir.transform import Pass, PassContext, module_pass
 
 from microkernels.base.errors import CompileError
 from microkernels.base.tvm_compat.relax import BFLOAT_CODE, TYPE_CODE_AT, UINT_CODE, with_condition
 from microkernels.vector.expressions import Expr
 from relay_passes.ir.entries import BITS_ENTRY, MAIN
 from relay_passes.ir.functions import TAKES_BITS
-from relay_passes.ir.graph import is_call, op_name
+from relay_passes.ir.graph import bindings_of, is_call, op_name
+from relay_passes.ir.move_functions import copy_module
+from relay_passes.ir.rewrite import is_kernel, map_functions, named_pass
 from tir_schedules.assembled.side_by_side import Step, one_after_another
 from tir_schedules.core.emission import children, with_children
-from tir_schedules.generic.expressions import substitute
+from tir_schedules.generic.expressions import const_int, substitute
 
 
 def as_one_kernel(
@@ -61,7 +62,7 @@ def as_one_kernel(
     main = mod["main"]
     result = main.body.body
     results = list(result.fields) if isinstance(result, relax.Tuple) else [result]
-    bindings = [binding for block in main.body.blocks for binding in block.bindings[:]]
+    bindings = bindings_of(main)
     same: dict[relax.Expr, relax.Expr] = {
         each.var: each.value for each in bindings if isinstance(each.value, relax.Var)
     }
@@ -126,41 +127,34 @@ def _root(expr: relax.Expr, same: dict[relax.Expr, relax.Expr]) -> relax.Expr:
 # its checks of types.
 
 
-def mark_takers() -> Pass:
+@named_pass
+def mark_takers_of_bits(mod: IRModule) -> IRModule:
     """Marks the kernel of a model that is no more; it comes when kernels are called by `call_tir`.
 
     Such a model has an entry for bits (`uint16_entry`).
     """
-
-    @module_pass(opt_level=0, name="tvm_hybrid.mark_takers_of_bits")
-    def run(mod: IRModule, _context: PassContext) -> IRModule:
-        names = [gvar.name_hint for gvar in mod.get_global_vars()]
-        if MAIN not in names or BITS_ENTRY not in names:
-            return mod
-        values = [each.value for block in mod[MAIN].body.blocks for each in block.bindings]
-        calls = [each for each in values if not isinstance(each, relax.Var)]
-        if len(calls) != 1 or op_name(calls[0]) != "relax.call_tir":
-            return mod
-        updated = IRModule(dict(mod.functions_items()), mod.attrs, mod.global_infos)
-        kernel = calls[0].args[0]
-        updated[kernel] = mod[kernel].with_attr(TAKES_BITS, True)
-        return updated
-
-    return run
+    names = [gvar.name_hint for gvar in mod.get_global_vars()]
+    if MAIN not in names or BITS_ENTRY not in names:
+        return mod
+    values = [each.value for each in bindings_of(mod[MAIN])]
+    calls = [each for each in values if not isinstance(each, relax.Var)]
+    if len(calls) != 1 or op_name(calls[0]) != "relax.call_tir":
+        return mod
+    updated = copy_module(mod)
+    kernel = calls[0].args[0]
+    updated[kernel] = mod[kernel].with_attr(TAKES_BITS, True)
+    return updated
 
 
-def accept_bits() -> Pass:
+@named_pass
+def accept_bits(mod: IRModule) -> IRModule:
     """Changes the checks of marked kernels, once TVM has written them."""
 
-    @module_pass(opt_level=0, name="tvm_hybrid.accept_bits")
-    def run(mod: IRModule, _context: PassContext) -> IRModule:
-        functions = dict(mod.functions_items())
-        for gvar, function in mod.functions_items():
-            if isinstance(function, tirx.PrimFunc) and TAKES_BITS in (function.attrs or {}):
-                functions[gvar] = function.with_body(_accepting(function.body))
-        return IRModule(functions, attrs=mod.attrs, global_infos=mod.global_infos)
+    def changed(kernel: tirx.PrimFunc) -> tirx.PrimFunc:
+        marked = TAKES_BITS in (kernel.attrs or {})
+        return kernel.with_body(_accepting(kernel.body)) if marked else kernel
 
-    return run
+    return map_functions(mod, is_kernel, changed)
 
 
 def _accepting(statement: tirx.Stmt) -> tirx.Stmt:
@@ -175,17 +169,9 @@ def _accepting(statement: tirx.Stmt) -> tirx.Stmt:
 def _or_bits(condition: ir.Expr) -> ir.Expr:
     if isinstance(condition, tirx.And):
         return tirx.And(_or_bits(condition.a), _or_bits(condition.b))
-    if not isinstance(condition, tirx.EQ) or not _is_type_code(condition.a):
+    if not isinstance(condition, tirx.EQ) or const_int(condition.b) != BFLOAT_CODE:
         return condition
-    if not isinstance(condition.b, tirx.IntImm) or int(condition.b.value) != BFLOAT_CODE:
+    code = condition.a
+    if op_name(code) != "tirx.tvm_struct_get" or const_int(code.args[2]) != TYPE_CODE_AT:
         return condition
-    return tirx.Or(condition, tirx.EQ(condition.a, tirx.const(UINT_CODE, "uint8")))
-
-
-def _is_type_code(value: ir.Expr) -> bool:
-    return (
-        isinstance(value, ir.Call)
-        and op_name(value) == "tirx.tvm_struct_get"
-        and isinstance(value.args[2], tirx.IntImm)
-        and int(value.args[2].value) == TYPE_CODE_AT
-    )
+    return tirx.Or(condition, tirx.EQ(code, tirx.const(UINT_CODE, "uint8")))

@@ -9,25 +9,26 @@ import tvm
 import tvm_ffi
 from tvm import IRModule, ir, relax, tirx
 from tvm.ir import GenericConst
-from tvm.ir.transform import PassContext, module_pass
+from tvm.ir.transform import PassContext
 from tvm.relax.expr_functor import PyExprMutator, mutator
 from tvm.runtime import Tensor
 
 from microkernels.base.memory import return_freed_memory
 from microkernels.base.tvm_compat.relax import object_address
 from microkernels.isa import Isa
+from relay_passes.ir import functions
 from relay_passes.ir.constants import array_of, bytes_of, constant_of, constants_in
-from relay_passes.ir.functions import (
-    emit_body,
-    is_region_function,
-    region_function,
-    region_of,
-    renamed,
-    with_args,
-)
-from relay_passes.ir.graph import op_name, static_tensor
+from relay_passes.ir.functions import called_region, is_region_function, region_of
+from relay_passes.ir.graph import bindings_of, op_name, static_tensor
 from relay_passes.ir.move_functions import move_functions, take_callers, take_values
-from relay_passes.ir.rewrite import Bindings, is_relax, map_functions, with_blocks
+from relay_passes.ir.rewrite import (
+    Bindings,
+    is_ordinary,
+    is_relax,
+    map_functions,
+    named_pass,
+    with_blocks,
+)
 from tir_schedules.core.config import Config
 from tir_schedules.core.region import Region
 from tir_schedules.core.template import template_for
@@ -57,28 +58,29 @@ MOST_KEPT = 1 << 24  # bytes that have been packed since freed memory was given 
 PACKED = "tvm_hybrid.packed"
 
 
-def prepack(isa: Isa, meaning: bool = True) -> ir.transform.Pass:
+@named_pass
+def prepack(mod: IRModule, isa: Isa, meaning: bool = True) -> IRModule:
     """The pass; equal weights packed alike share one constant.
 
     It takes all functions out of its module, so that each weight can go when it has been packed.
     Without `meaning` the region functions stay as they are: for a compiler that reads their regions
     only.
     """
-
-    @module_pass(opt_level=0, name="tvm_hybrid.prepack")
-    def run(mod: IRModule, _context: PassContext) -> IRModule:
-        regions = move_functions(mod)
-        callers = take_callers(regions)
-        builder, renamed = (
-            _unpacking(regions, isa) if meaning else (relax.BlockBuilder(regions), {})
-        )
-        packer = _Packer(regions, renamed, isa, callers.values())
-        packed = builder.get()
-        for gvar in list(callers):
-            packed.update_func(gvar, take_values(callers, gvar, packer.packed_call))
-        return packed
-
-    return run
+    regions = move_functions(mod)
+    callers = take_callers(regions)
+    builder, renamed = relax.BlockBuilder(regions), dict[ir.GlobalVar, ir.GlobalVar]()
+    if meaning:
+        # A global variable carries its function's type, so a changed function needs a new one.
+        changed = {g: f for g, f in regions.functions_items() if is_region_function(f)}
+        others = {g: f for g, f in regions.functions_items() if g not in changed}
+        builder = relax.BlockBuilder(IRModule(others, mod.attrs, mod.global_infos))
+        for gvar, function in changed.items():
+            renamed[gvar] = builder.add_func(_with_unpacking(function, isa), gvar.name_hint)
+    packer = _Packer(regions, renamed, isa, callers.values())
+    packed = builder.get()
+    for gvar in list(callers):
+        packed.update_func(gvar, take_values(callers, gvar, packer.packed_call))
+    return packed
 
 
 class _Packer:
@@ -96,10 +98,9 @@ class _Packer:
         self._packed: dict[int, dict[str, relax.Expr]] = {}
         self._kept_bytes = 0
         self._waiting: Counter[int] = Counter()
-        for function in callers:
-            for block in function.body.blocks:
-                for binding in block.bindings[:]:
-                    self._waiting.update(map(object_address, self._weights(binding.value)))
+        for binding in (each for function in callers for each in bindings_of(function)):
+            weights = self._weights(binding.value).values()
+            self._waiting.update(map(object_address, weights))
 
     def packed_call(self, binding: relax.VarBinding) -> relax.Expr | None:
         """The call of a region with packed weights; None for any other value."""
@@ -108,25 +109,25 @@ class _Packer:
         if function is None:
             return None
         arguments = list(call.args)
-        for index in packed_inputs(function):
-            if isinstance(arguments[index], ir.GenericConst):
-                arguments[index] = self._weight(function, index, arguments[index])
+        for index, weight in self._weights(call).items():
+            arguments[index] = self._weight(function, index, weight)
         return relax.Call(self._renamed.get(call.op, call.op), arguments, ret_ty=call.ty)
 
     def _callee(self, value: relax.Expr) -> relax.Function | None:
-        """The region function that a value calls."""
-        is_call = isinstance(value, relax.Call) and isinstance(value.op, ir.GlobalVar)
-        function = self._regions[value.op] if is_call and value.op in self._regions else None
-        return function if is_region_function(function) else None
+        """The region function that a value calls; callers are not there any more."""
+        callee = getattr(value, "op", None)
+        is_there = isinstance(callee, ir.GlobalVar) and callee in self._regions
+        return called_region(self._regions, value) if is_there else None
 
-    def _weights(self, value: relax.Expr) -> list[relax.Expr]:
+    def _weights(self, value: relax.Expr) -> dict[int, relax.Expr]:
+        """The constants that the region called by a value is to have packed, by input."""
         function = self._callee(value)
-        weights = [] if function is None else [value.args[i] for i in packed_inputs(function)]
-        return [each for each in weights if isinstance(each, ir.GenericConst)]
+        places = [] if function is None else packed_inputs(function)
+        return {at: value.args[at] for at in places if isinstance(value.args[at], GenericConst)}
 
     def _weight(self, function: relax.Function, index: int, weight: relax.Expr) -> relax.Expr:
         region = region_of(function)
-        config = config_of(function, region)
+        config = config_of(function)
         place, layout = object_address(weight), _layout(region, config, index)
         known = self._packed.setdefault(place, {})
         if layout not in known:
@@ -134,35 +135,14 @@ class _Packer:
             assert packing is not None  # as packed_inputs says
             array = packing.pack(region, config, self._isa, index, array_of(weight.value))
             known[layout] = constant_of(array)
-            self._give_back(array.nbytes)
+            self._kept_bytes += array.nbytes
+            if self._kept_bytes > MOST_KEPT:
+                return_freed_memory()  # glibc seldom finds a use for it
+                self._kept_bytes = 0
         self._waiting[place] -= 1
         if not self._waiting[place]:
             del self._packed[place]
         return known[layout]
-
-    def _give_back(self, size: int) -> None:
-        """Gives Linux the memory of weights that are gone; glibc seldom finds a use for it."""
-        self._kept_bytes += size
-        if self._kept_bytes > MOST_KEPT:
-            return_freed_memory()
-            self._kept_bytes = 0
-
-
-def _unpacking(
-    mod: IRModule, isa: Isa
-) -> tuple[relax.BlockBuilder, dict[relax.GlobalVar, relax.GlobalVar]]:
-    """A builder with region functions that unpack their weights, and their names.
-
-    A global variable carries its function's type, so a changed function needs a new one.
-    """
-    regions = {g: f for g, f in mod.functions_items() if is_region_function(f)}
-    others = {g: f for g, f in mod.functions_items() if g not in regions}
-    builder = relax.BlockBuilder(IRModule(others, mod.attrs, mod.global_infos))
-    renamed = {
-        gvar: builder.add_func(_with_unpacking(function, isa), gvar.name_hint)
-        for gvar, function in regions.items()
-    }
-    return builder, renamed
 
 
 def _layout(region: Region, config: Config, index: int) -> str:
@@ -175,11 +155,8 @@ def _layout(region: Region, config: Config, index: int) -> str:
 def packed_inputs(function: relax.Function) -> list[int]:
     """Which inputs of a region function are to be packed."""
     region = region_of(function)
-    is_packed = template_for(region.op).packing is None or PACKED in function.attrs
-    return [] if is_packed else _constant_inputs(region)
-
-
-def _constant_inputs(region: Region) -> list[int]:
+    if template_for(region.op).packing is None or PACKED in function.attrs:
+        return []
     return [index for index, tensor in enumerate(region.inputs) if tensor.constant]
 
 
@@ -189,7 +166,7 @@ def _with_unpacking(function: relax.Function, isa: Isa) -> relax.Function:
     packing, constants = template_for(region.op).packing, packed_inputs(function)
     if packing is None or not constants:
         return function
-    config = config_of(function, region)
+    config = config_of(function)
     parameters = [relax.Var(parameter.name, parameter.ty) for parameter in function.params]
     for index in constants:
         shape = packing.shape(region, config, isa, index)
@@ -201,15 +178,16 @@ def _with_unpacking(function: relax.Function, isa: Isa) -> relax.Function:
         for index in constants:
             unpacked = packing.unpack(region, config, isa, index, parameters[index])
             values[function.params[index]] = builder.emit(unpacked)
-        return emit_body(builder, function, values)
+        return functions.emit_body(builder, function, values)
 
-    return region_function(region, parameters, emit, {**function.attrs, PACKED: True})
+    return functions.region_function(region, parameters, emit, {**function.attrs, PACKED: True})
 
 
 _Packed = tuple[relax.Expr, relax.Expr]  # the expression that packs a weight, and its variable
 
 
-def pack_open_weights(isa: Isa) -> ir.transform.Pass:
+@named_pass
+def pack_open_weights(mod: IRModule, isa: Isa) -> IRModule:
     """Packs weights that are parameters by operators on them, in front of the regions that read
     them.
 
@@ -231,18 +209,10 @@ def pack_open_weights(isa: Isa) -> ir.transform.Pass:
     The pass, right before `prepack`, which makes the regions take packed weights.
     """
 
-    @module_pass(opt_level=0, name="tvm_hybrid.pack_open_weights")
-    def run(mod: IRModule, _context: PassContext) -> IRModule:
-        def packed(function: relax.Function) -> relax.Function:
-            blocks = [_packed(mod, block, isa) for block in function.body.blocks]
-            return with_blocks(function, blocks)
+    def packed(function: relax.Function) -> relax.Function:
+        return with_blocks(function, (_packed(mod, block, isa) for block in function.body.blocks))
 
-        def calls_regions(function: object) -> bool:
-            return is_relax(function) and not is_region_function(function)
-
-        return map_functions(mod, calls_regions, packed)
-
-    return run
+    return map_functions(mod, is_ordinary, packed)
 
 
 def _packed(mod: IRModule, block: relax.BindingBlock, isa: Isa) -> relax.BindingBlock:
@@ -251,17 +221,21 @@ def _packed(mod: IRModule, block: relax.BindingBlock, isa: Isa) -> relax.Binding
     known: dict[relax.Expr, list[_Packed]] = {}
     for binding in block.bindings[:]:
         value = binding.value
-        if _calls_region(mod, value):
-            function, arguments = mod[value.op], list(value.args)
-            for index in packed_inputs(function):
-                weight = arguments[index]
-                if not isinstance(weight, ir.GenericConst):
-                    expr = _expressed(function, isa, index, weight)
-                    arguments[index] = _once(packed, expr, known.setdefault(weight, []))
-            call = relax.Call(value.op, arguments, ret_ty=value.ty)
-            packed.bindings.append(relax.VarBinding(binding.var, call))
-        else:
+        function = called_region(mod, value)
+        if function is None:
             packed.bindings.append(binding)
+            continue
+        arguments = list(value.args)
+        for index in packed_inputs(function):
+            weight = arguments[index]
+            if not isinstance(weight, GenericConst):
+                region = region_of(function)
+                packing = template_for(region.op).packing
+                assert packing is not None  # partition made no others
+                expr = packing.express(region, config_of(function), isa, index, weight)
+                arguments[index] = _once(packed, expr, known.setdefault(weight, []))
+        call = relax.Call(value.op, arguments, ret_ty=value.ty)
+        packed.bindings.append(relax.VarBinding(binding.var, call))
     return type(block)(packed.bindings)
 
 
@@ -275,19 +249,6 @@ def _once(block: Bindings, expr: relax.Expr, known: list[_Packed]) -> relax.Expr
     return var
 
 
-def _calls_region(mod: IRModule, value: relax.Expr) -> bool:
-    is_call = isinstance(value, relax.Call) and isinstance(value.op, ir.GlobalVar)
-    return is_call and is_region_function(mod[value.op])
-
-
-def _expressed(function: relax.Function, isa: Isa, index: int, weight: relax.Expr) -> relax.Expr:
-    """A packed weight in terms of the weight."""
-    region = region_of(function)
-    packing = template_for(region.op).packing
-    assert packing is not None  # partition made no others
-    return packing.express(region, config_of(function, region), isa, index, weight)
-
-
 def _emitted(block: Bindings, expr: relax.Expr, known: dict[relax.Expr, relax.Expr]) -> relax.Expr:
     """An expression of operators, each bound to a variable once."""
     if isinstance(expr, relax.Tuple):
@@ -296,7 +257,7 @@ def _emitted(block: Bindings, expr: relax.Expr, known: dict[relax.Expr, relax.Ex
         return expr
     if expr not in known:
         arguments = [_emitted(block, each, known) for each in expr.args]
-        known[expr] = block.emit(with_args(expr, arguments))
+        known[expr] = block.emit(functions.with_args(expr, arguments))
     return known[expr]
 
 
@@ -345,37 +306,30 @@ def with_outside_weights(mod: IRModule, name: str, least: int) -> tuple[IRModule
 
     def changed(function: relax.Function) -> relax.Function:
         large = [each for each in constants_in(function) if bytes_of(each.value) >= least]
-        for each in large:
-            numbers.setdefault(each.value, len(numbers))
-        return _changed(function, name, {each: numbers[each.value] for each in large})
+        bindings: list[relax.Binding] = []
+        items: dict[relax.Expr, relax.Expr] = {}
+        taken: dict[int, relax.Var] = {}
+        for constant in large:
+            number = numbers.setdefault(constant.value, len(numbers))
+            if number not in taken:
+                taken[number] = relax.Var("weight", constant.ty)
+                arguments = [relax.prim_value(number)]
+                item = relax.Call(relax.ExternFunc(name), arguments, ret_ty=constant.ty)
+                bindings.append(relax.VarBinding(taken[number], item))
+            items[constant] = taken[number]
+        if not bindings:
+            return function
+        body = functions.renamed(function.body, items)
+        return with_blocks(function, [relax.BindingBlock(bindings), *body.blocks], body.body)
 
     return map_functions(mod, is_relax, changed), list(numbers)
-
-
-def _changed(
-    function: relax.Function, name: str, numbers: Mapping[GenericConst, int]
-) -> relax.Function:
-    if not numbers:
-        return function
-    bindings: list[relax.Binding] = []
-    items: dict[relax.Expr, relax.Expr] = {}
-    taken: dict[int, relax.Var] = {}
-    for constant, number in numbers.items():
-        if number not in taken:
-            taken[number] = relax.Var("weight", constant.ty)
-            item = relax.Call(
-                relax.ExternFunc(name), [relax.prim_value(number)], ret_ty=constant.ty
-            )
-            bindings.append(relax.VarBinding(taken[number], item))
-        items[constant] = taken[number]
-    body = renamed(function.body, items)
-    return with_blocks(function, [relax.BindingBlock(bindings), *body.blocks], body.body)
 
 
 _NAME = "folded"
 
 
-def fold_constants() -> ir.transform.Pass:
+@named_pass
+def fold_constants(mod: IRModule) -> IRModule:
     """Folds constants: runs kernels whose arguments are all constants, once, at compile time.
 
     Before
@@ -392,17 +346,12 @@ def fold_constants() -> ir.transform.Pass:
 
     The pass; it comes after the legalisation of operators.
     """
-
-    @module_pass(opt_level=0, name="tvm_hybrid.fold_constants")
-    def run(mod: IRModule, _context: PassContext) -> IRModule:
-        folder = _Folder(mod)
-        for gvar, function in mod.functions_items():
-            if is_relax(function):
-                folder.builder_.update_func(gvar, folder.visit_expr(function))
-        folded = relax.transform.CanonicalizeBindings()(folder.builder_.get())
-        return relax.transform.DeadCodeElimination()(folded)
-
-    return run
+    folder = _Folder(mod)
+    for gvar, function in mod.functions_items():
+        if is_relax(function):
+            folder.builder_.update_func(gvar, folder.visit_expr(function))
+    folded = relax.transform.CanonicalizeBindings()(folder.builder_.get())
+    return relax.transform.DeadCodeElimination()(folded)
 
 
 @mutator
@@ -419,10 +368,11 @@ class _Folder(PyExprMutator):
         result = static_tensor(call)
         if op_name(call) != "relax.call_tir" or result is None or 0 in result.shape:
             return call
-        constants = [self._constant(argument) for argument in call.args[1].fields]
+        arguments = list(call.args[1].fields)
+        found = [self.lookup_binding(x) if isinstance(x, relax.Var) else x for x in arguments]
+        known = [each for each in found if isinstance(each, GenericConst)]
         kernel = self._kernels.get(call.args[0])
-        known = [each for each in constants if each is not None]
-        if len(known) < len(constants) or not isinstance(kernel, tirx.PrimFunc):
+        if len(known) < len(arguments) or not isinstance(kernel, tirx.PrimFunc):
             return call
         if len(call.args) > 2:  # sizes that depend on data
             return call
@@ -434,8 +384,3 @@ class _Folder(PyExprMutator):
         made = tvm.runtime.empty(result.shape, result.dtype)
         compiled[_NAME](*[each.value for each in known], made)
         return relax.const(made.numpy(), result.dtype)
-
-    def _constant(self, expr: relax.Expr) -> ir.GenericConst | None:
-        """The constant that an argument is, or None."""
-        known = self.lookup_binding(expr) if isinstance(expr, relax.Var) else expr
-        return known if isinstance(known, ir.GenericConst) else None

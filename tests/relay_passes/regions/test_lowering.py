@@ -54,7 +54,7 @@ def test_select_writes_config_and_source() -> None:
     mod, _ = partitioned(module(layers, (SHAPE, F)))
     for function in region_functions(select_configs(MACHINE, None)(mod)):
         region = Region.from_json(str(function.attrs[REGION]))
-        assert config_of(function, region) == MATMUL.default_config(region, MACHINE)
+        assert config_of(function) == MATMUL.default_config(region, MACHINE)
         assert function.attrs[SOURCE] == "default"
 
 

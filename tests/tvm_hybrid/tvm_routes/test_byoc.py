@@ -111,7 +111,7 @@ def test_partitioned_functions_have_integer_kernels(name: str) -> None:
     for _, function in mod.functions_items():
         if REGION in function.attrs:
             region = Region.from_json(str(function.attrs[REGION]))
-            config = config_of(function, region)
+            config = config_of(function)
             kernels += [getattr(c, "kernel", "") for c in getattr(config, "matmuls", (config,))]
             functions += 1
     assert sum("u8s8s32" in kernel for kernel in kernels) == products
