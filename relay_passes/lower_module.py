@@ -12,11 +12,12 @@ from tvm.ir.transform import Pass
 from microkernels.base.memory import without_full_collections
 
 from .ir.decisions import DecisionLog
+from .ir.stages import announce
 from .lower.codegen import annotate_codegen, note_partition
 from .lower.native_code import compile_native, with_weights
 from .pipeline import Phase, phases
 from .pipeline_options import PipelineOptions
-from .run_passes import announce_llvm, announce_phase, passes_through, run_passes
+from .run_passes import STAGES, announce_phase, passes_through, run_passes
 
 
 def lower_module(
@@ -92,6 +93,6 @@ def compile_module(mod: IRModule, options: PipelineOptions, keep: bool = True) -
     announce_phase(Phase.LOWER_TO_VM, lowered)
     with options.target:
         calling = ir.transform.Sequential(phases(options, [])[Phase.LOWER_TO_VM])(lowered)
-    announce_llvm(calling)
+    announce(STAGES - 1, STAGES, "kernels optimised by LLVM", calling)
     native, code = compile_native(calling, options.target, options.threads, options.kernels)
     return CompiledModule(native, lowered, code, decisions)

@@ -12,6 +12,7 @@ from tir_schedules.product.matmul import multiplies_half
 from .bfloat16.bf16_precision import bf16_precision, bits_entry, raise_bf16_casts, raise_f16_casts
 from .bfloat16.narrow_products import half_products, narrow_products
 from .bfloat16.widening import widen_bf16, widen_f16
+from .canonicalize import functions
 from .canonicalize.activations import (
     decompose_prelu,
     formulas,
@@ -25,13 +26,6 @@ from .canonicalize.concatenations import merge_stacks, sink_concat
 from .canonicalize.constants import evaluate_constants, fold_empty, fold_weights
 from .canonicalize.convolutions import conv1d_channels_last, fold_padding, pointwise_conv
 from .canonicalize.decompose_conv_transpose import decompose_conv_transpose
-from .canonicalize.functions import (
-    checks_first,
-    common_values,
-    inline_functions,
-    isolate_casts,
-    outline_branches,
-)
 from .canonicalize.indices import (
     clip_indices,
     plain_indices,
@@ -131,13 +125,13 @@ def phases(
     convolutions = "bfloat16" if narrow and machine.isa.multiplies_bf16 else "float32"
     return {
         Phase.CLEAN_UP: [
-            inline_functions(),
-            outline_branches(),
-            checks_first(),
+            functions.inline_functions(),
+            functions.outline_branches(),
+            functions.checks_first(),
             to_dataflow(),
             tidy(),
             lift_programs(machine.isa.f32_lanes, decisions, options.arrange),
-            isolate_casts(),
+            functions.isolate_casts(),
             rules("plain", PLAIN),
             *only_if(narrow, narrow_products()),
             *only_if(multiplies_half(machine), narrow_products("float16")),
@@ -152,7 +146,7 @@ def phases(
             pointwise_conv(),
             rules("moved", MOVED),
             sink_permutes(),
-            common_values(),
+            functions.common_values(),
             tidy(),
         ],
         Phase.LOWER_PRECISION: [
@@ -170,7 +164,7 @@ def phases(
             *only_if(bf16, bf16_precision(machine.isa.multiplies_bf16)),
             raise_bf16_casts(),
             *only_if(multiplies_half(machine), raise_f16_casts()),
-            common_values(),
+            functions.common_values(),
             tidy(),
             *only_if(coarse, merge_projections(options.machine, decisions)),
             quantization_ranges(fuse),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,17 +14,11 @@ from tvm.ir.transform import Pass, PassInfo
 from microkernels.base.errors import CompileError, OutputError, TvmHybridError, as_raised
 from microkernels.base.files import require_room, why_not_written
 from microkernels.base.memory import without_full_collections
-from microkernels.base.tvm_compat.relax import (
-    order_symbols,
-    quick_arrays,
-    separate_builders,
-    separate_tags,
-    set_type,
-)
+from microkernels.base.tvm_compat import relax as tvm_compat
 
 from .ir.decisions import DecisionLog
 from .ir.entries import MAIN
-from .ir.graph import forget_block
+from .ir.graph import bindings_of, forget_block
 from .ir.move_functions import copy_module, move_functions
 from .ir.rewrite import is_relax, with_body
 from .ir.stages import announce
@@ -33,10 +28,10 @@ from .pipeline_options import PipelineOptions
 STAGES = len(Phase) + 2  # behind the phases: LLVM's passes, then machine code
 
 # Sessions compile in the threads that call them.
-separate_builders()
-separate_tags()
-quick_arrays()
-order_symbols()
+tvm_compat.separate_builders()
+tvm_compat.separate_tags()
+tvm_compat.quick_arrays()
+tvm_compat.order_symbols()
 
 
 def passes_through(
@@ -92,11 +87,6 @@ def announce_phase(phase: Phase, mod: IRModule) -> None:
     announce(list(Phase).index(phase) + 1, STAGES, phase.value, mod)
 
 
-def announce_llvm(mod: IRModule) -> None:
-    """LLVM's passes over the kernels of this module begin."""
-    announce(STAGES - 1, STAGES, "kernels optimised by LLVM", mod)
-
-
 # Finds the binding of a module at which a pass fails, for messages.
 #
 # A pass of TVM's says neither the function nor the operator that it fails at. The pass is run anew
@@ -118,7 +108,7 @@ def failing_binding(mod: IRModule, failed: Pass, error: Exception) -> str | None
     if main is None or not is_relax(mod[main]):
         return None
     function, functions = mod[main], dict(mod.functions_items())
-    bindings = [each for block in function.body.blocks for each in block.bindings]
+    bindings = bindings_of(function)
 
     def fails(count: int) -> bool:
         part = IRModule({**functions, main: _beginning(function, count)}, mod.attrs)
@@ -130,13 +120,10 @@ def failing_binding(mod: IRModule, failed: Pass, error: Exception) -> str | None
             return first_line(other) == first_line(error)
         return False
 
-    low, high = 0, len(bindings)
-    if not high or not fails(high):
+    if not bindings or not fails(len(bindings)):
         return None
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if fails(middle) else (middle, high)
-    return str(bindings[high - 1].var.name)
+    place = bisect.bisect_left(range(1, len(bindings) + 1), True, key=fails)
+    return str(bindings[place].var.name)
 
 
 def first_line(error: Exception) -> str:
@@ -160,7 +147,7 @@ def _beginning(function: relax.Function, count: int) -> relax.Function:
         blocks.append(type(block)(kept))
     assert last is not None
     body = relax.SeqExpr(blocks, last)
-    set_type(body, last.ty)
+    tvm_compat.set_type(body, last.ty)
     return with_body(function, body)
 
 

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,13 +14,12 @@ import tvm.tirx.script.builder.ir as I
 import tvm_ffi
 from tvm import IRModule, ir, relax, te, tirx, topi
 from tvm.ir.expr import TensorLoad
-from tvm.ir.transform import PassContext, module_pass
 from tvm.script.ir_builder import IRBuilder
 
 from microkernels.base.tvm_compat.relax import Legalize, legalize_by_tvm
 from microkernels.vector import ieee
 from microkernels.vector.expressions import Expr, cast, element_of
-from relay_passes.ir.rewrite import is_kernel, map_functions
+from relay_passes.ir.rewrite import is_kernel, map_functions, named_pass
 from tir_schedules.core.emission import opaque_block
 from tir_schedules.generic.expressions import call_name, loads_of
 
@@ -136,26 +136,14 @@ _FLOATS = ("float16", "float32", "float64", "bfloat16")
 _MOST = (1 << 31) - 1  # elements that int32 numbers
 
 
-def _legalize(largest: bool) -> Legalize:
-    name = "argmax" if largest else "argmin"
-
-    def legalize(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
-        attrs = call.attrs
-        axis = None if attrs.axis is None else int(attrs.axis)
-
-        def compute(data: te.Tensor) -> te.Tensor:
-            return _place(data, axis, bool(attrs.keepdims), str(call.ty.dtype), largest, name)
-
-        return builder.call_te(compute, call.args[0], primfunc_name_hint=name)
-
-    return legalize
+def _place_of_extreme(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+    name = str(call.op.name).removeprefix("relax.")
+    return builder.call_te(partial(_place, call, name), call.args[0], primfunc_name_hint=name)
 
 
-def _place(
-    data: te.Tensor, axis: int | None, keep: bool, index_dtype: str, largest: bool, name: str
-) -> te.Tensor:
-    rank = len(data.shape)
-    axes = list(range(rank)) if axis is None else [axis % rank]
+def _place(call: relax.Call, name: str, data: te.Tensor) -> te.Tensor:
+    rank, keep = len(data.shape), bool(call.attrs.keepdims)
+    axes = list(range(rank)) if call.attrs.axis is None else [int(call.attrs.axis) % rank]
     shape = [extent for i, extent in enumerate(data.shape) if keep or i not in axes]
     shape = [tirx.const(1, "int64") if keep and i in axes else n for i, n in enumerate(shape)]
     count = math.prod((data.shape[i] for i in axes), start=tirx.const(1, "int64"))
@@ -174,7 +162,7 @@ def _place(
 
     def extreme(*indices: tirx.Var) -> tirx.Expr:
         reduced = steps()
-        combine = te.max if largest else te.min
+        combine = te.max if name == "argmax" else te.min
         return combine(element(indices, reduced), axis=list(reduced.values()))
 
     extremes = te.compute(shape, extreme, name=name)
@@ -192,7 +180,7 @@ def _place(
     last = te.max(count.astype(kind) - tirx.const(1, kind), tirx.const(0, kind))
     return te.compute(
         shape,
-        lambda *indices: te.min(places(*indices), last).astype(index_dtype),
+        lambda *indices: te.min(places(*indices), last).astype(str(call.ty.dtype)),
         name=f"{name}_place",
     )
 
@@ -215,7 +203,8 @@ _IDENTITIES: dict[type, tuple[Callable[[str], tirx.Expr], float]] = {
 }
 
 
-def reduction_identities() -> ir.transform.Pass:
+@named_pass
+def reduction_identities(mod: IRModule) -> IRModule:
     """Identities: a maximum of floats begins with -inf, a minimum with +inf, and so does its
     padding.
 
@@ -238,11 +227,7 @@ def reduction_identities() -> ir.transform.Pass:
     The pass; it comes directly behind the legalisation of operators.
     """
 
-    @module_pass(opt_level=0, name="tvm_hybrid.reduction_identities")
-    def run(mod: IRModule, _context: PassContext) -> IRModule:
-        return map_functions(mod, is_kernel, lambda each: each.with_body(_mended(each.body)))
-
-    return run
+    return map_functions(mod, is_kernel, lambda each: each.with_body(_mended(each.body)))
 
 
 def _mended(body: tirx.Stmt) -> tirx.Stmt:
@@ -382,6 +367,6 @@ FLOATS_LEGALIZATIONS: dict[str, Legalize] = {
 LEGALIZATIONS: dict[str, Legalize] = {
     "relax.cumsum": _scan("cumsum", lambda total, element: total + element),
     "relax.cumprod": _scan("cumprod", lambda total, element: total * element),
-    **{f"relax.{name}": _legalize(name == "argmax") for name in ("argmax", "argmin")},
+    **dict.fromkeys(["relax.argmax", "relax.argmin"], _place_of_extreme),
     **FLOATS_LEGALIZATIONS,
 }

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any, TypeVar
 
 from tvm import IRModule, ir, relax, tirx
-from tvm.ir.transform import PassContext, module_pass
 from tvm.relax.expr_functor import PyExprMutator, mutator
 from tvm.sym import Analyzer
 
 from microkernels.base.tvm_compat.relax import FUSED, OP_PATTERN, OPAQUE, set_type
 from relay_passes.ir.entries import MAIN
-from relay_passes.ir.graph import op_name, variables
-from relay_passes.ir.rewrite import is_relax, with_names
-from tir_schedules.generic.expressions import substitute, variables_of
+from relay_passes.ir.graph import bindings_of, op_name, variables
+from relay_passes.ir.move_functions import copy_module
+from relay_passes.ir.rewrite import is_relax, named_pass, with_names
+from tir_schedules.generic.expressions import const_int, substitute, variables_of
 
 
-def scalars_in_shapes() -> ir.transform.Pass:
+@named_pass
+def scalars_in_shapes(mod: IRModule) -> IRModule:
     """Sizes that a fused function takes as numbers go into the shape that it takes for other sizes.
 
     Before
@@ -39,35 +39,23 @@ def scalars_in_shapes() -> ir.transform.Pass:
 
     The pass; it comes between TVM's FuseOps and FuseTIR.
     """
-
-    @module_pass(opt_level=0, name="tvm_hybrid.scalars_in_shapes")
-    def run(mod: IRModule, _context: PassContext) -> IRModule:
-        moves = {
-            name: _Move(name, function)
-            for name, function in mod.functions_items()
-            if isinstance(function, relax.Function) and _takes_both(function)
-        }
-        if not moves:
-            return mod
-        functions: dict[ir.GlobalVar, ir.BaseFunc] = {}
-        for name, function in mod.functions_items():
-            if name in moves:
+    moves: dict[ir.GlobalVar, _Move] = {}
+    functions: dict[ir.GlobalVar, ir.BaseFunc] = {}
+    for name, function in mod.functions_items():
+        if is_relax(function) and FUSED in (function.attrs or {}) and function.params:
+            *others, last = function.params
+            if isinstance(last.ty, relax.ShapeType) and any(map(_is_number, others)):
+                moves[name] = _Move(name, function)
                 functions[moves[name].name] = moves[name].function
-            elif isinstance(function, relax.Function):
-                functions[name] = _Calls(moves).visit_expr(function)
-            else:
-                functions[name] = function
-        return IRModule(functions, attrs=mod.attrs, global_infos=mod.global_infos)
-
-    return run
-
-
-def _takes_both(function: relax.Function) -> bool:
-    """Whether FuseOps made a function with numbers among its parameters and a shape behind them."""
-    if not function.attrs or FUSED not in function.attrs or not function.params:
-        return False
-    *others, last = function.params
-    return isinstance(last.ty, relax.ShapeType) and any(map(_is_number, others))
+                continue
+        functions[name] = function
+    if not moves:
+        return mod
+    made = {move.name for move in moves.values()}
+    for name, function in functions.items():
+        if is_relax(function) and name not in made:
+            functions[name] = _Calls(moves).visit_expr(function)
+    return IRModule(functions, attrs=mod.attrs, global_infos=mod.global_infos)
 
 
 class _Move:
@@ -132,7 +120,8 @@ _BINARY = (
 )
 
 
-def unmatched_sizes() -> ir.transform.Pass:
+@named_pass
+def unmatched_sizes(mod: IRModule) -> IRModule:
     """Keeps kernels out of fusion whose sizes are written otherwise than those of their calls.
 
     Before
@@ -154,31 +143,12 @@ def unmatched_sizes() -> ir.transform.Pass:
 
     The pass; it comes before TVM's FuseOps, behind AnnotateTIROpPattern.
     """
-
-    @module_pass(opt_level=0, name="tvm_hybrid.unmatched_sizes")
-    def run(mod: IRModule, _context: PassContext) -> IRModule:
-        found = {
-            call.args[0]
-            for _, function in mod.functions_items()
-            if is_relax(function)
-            for call in _kernel_calls(function)
-            if not _matches(mod[call.args[0]], call)
-        }
-        if not found:
-            return mod
-        updated = IRModule(dict(mod.functions_items()), mod.attrs, mod.global_infos)
-        for kernel in found:
-            updated[kernel] = mod[kernel].with_attr(OP_PATTERN, OPAQUE)
-        return updated
-
-    return run
-
-
-def _kernel_calls(function: relax.Function) -> Iterator[Any]:
-    for block in function.body.blocks:
-        for binding in block.bindings[:]:
-            if op_name(binding.value) == "relax.call_tir":
-                yield binding.value
+    updated = copy_module(mod)
+    for function in filter(is_relax, mod.functions.values()):
+        for call in (binding.value for binding in bindings_of(function)):
+            if op_name(call) == "relax.call_tir" and not _matches(mod[call.args[0]], call):
+                updated[call.args[0]] = mod[call.args[0]].with_attr(OP_PATTERN, OPAQUE)
+    return updated
 
 
 def _matches(kernel: tirx.PrimFunc, call: Any) -> bool:
@@ -200,13 +170,10 @@ def _matches(kernel: tirx.PrimFunc, call: Any) -> bool:
 
 def _is(param: ir.Expr, given: ir.Expr, values: dict[tirx.Var, ir.Expr]) -> bool:
     """Whether a kernel's size is the given one, in the same names; True if a name has no value."""
-    if isinstance(param, tirx.IntImm):
-        return True
-    if any(var not in values for var in variables_of(param)):
+    if isinstance(param, tirx.IntImm) or any(var not in values for var in variables_of(param)):
         return True
     analyzer = Analyzer()
-    found = analyzer.simplify(substitute(param, values) - given)
-    return isinstance(found, tirx.IntImm) and int(found) == 0
+    return const_int(analyzer.simplify(substitute(param, values) - given)) == 0
 
 
 def _match(param: ir.Expr, given: ir.Expr) -> bool:
@@ -218,7 +185,8 @@ def _match(param: ir.Expr, given: ir.Expr) -> bool:
     return _match(param.a, given.a) and _match(param.b, given.b)
 
 
-def fuse_operators() -> ir.transform.Pass:
+@named_pass
+def fuse_operators(mod: IRModule) -> IRModule:
     """TVM's FuseOps, after which variables still have the names that they had.
 
     Before
@@ -237,31 +205,13 @@ def fuse_operators() -> ir.transform.Pass:
 
     The pass.
     """
-
-    @module_pass(opt_level=0, name="tvm_hybrid.fuse_operators")
-    def run(mod: IRModule, _context: PassContext) -> IRModule:
-        fused = relax.transform.FuseOps()(mod)
-        if all(str(gvar.name_hint) != MAIN for gvar in mod.get_global_vars()):
-            return fused
-        main = fused[MAIN]
-        written = with_names(main, _former_names(mod[MAIN], fused))
-        updated = IRModule(dict(fused.functions_items()), fused.attrs, fused.global_infos)
-        updated.update_func(updated.get_global_var(MAIN), written)
-        return updated
-
-    return run
-
-
-def _values(function: relax.Function) -> Iterator[tuple[relax.Var, relax.Expr]]:
-    for block in function.body.blocks:
-        for binding in block.bindings[:]:
-            yield binding.var, binding.value
-
-
-def _former_names(main: relax.Function, fused: IRModule) -> dict[relax.Var, str]:
-    """The names that values had whose variables fusion made."""
-    before, after = dict(_values(main)), dict(_values(fused[MAIN]))
-    found: dict[relax.Var, str] = {}
+    fused = relax.transform.FuseOps()(mod)
+    if all(str(gvar.name_hint) != MAIN for gvar in mod.get_global_vars()):
+        return fused
+    before, after = (
+        {binding.var: binding.value for binding in bindings_of(each[MAIN])} for each in (mod, fused)
+    )
+    found: dict[relax.Var, str] = {}  # the names that values had whose variables fusion made
     for var, value in after.items():
         arguments, names = list(variables(value)), []
         callee = value.op if isinstance(value, relax.Call) else None
@@ -274,4 +224,6 @@ def _former_names(main: relax.Function, fused: IRModule) -> dict[relax.Var, str]
             made = argument in after and argument not in before
             if made and isinstance(argument, relax.DataflowVar):
                 found.setdefault(argument, name)
-    return found
+    updated = copy_module(fused)
+    updated.update_func(updated.get_global_var(MAIN), with_names(fused[MAIN], found))
+    return updated

@@ -121,10 +121,9 @@ def _by_kernel(builder: relax.BlockBuilder, table: relax.Expr) -> Found | None:
     given = list(made.args[1].fields)
     if isinstance(result.shape[0], tirx.Var):  # a size that only the result has
         own, given = [*own, result.shape[0]], [*given, table.ty.shape.values[0]]
-    (block,) = [
-        each for each in walk(kernel.body) if isinstance(each, s_tir.SBlock) and each.iter_vars
-    ]
-    (store,) = [each for each in walk(block.body) if isinstance(each, tirx.BufferStore)]
+    blocks = [each for each in walk(kernel.body) if isinstance(each, s_tir.SBlock)]
+    (block,) = (each for each in blocks if each.iter_vars)
+    (store,) = (each for each in walk(block.body) if isinstance(each, tirx.BufferStore))
 
     def source(place: tirx.Expr, given: Sequence[tirx.Expr]) -> tirx.Expr:
         values = dict(zip(own, given, strict=True))
@@ -258,9 +257,7 @@ def _update(y: Expr, indices: Expr, updates: Expr, axis: int, combine: Combine) 
 def _dynamic_strided_slice(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     data, *bounds = call.args
     extents = list(data.ty.shape.values)
-    found = builder.emit(
-        builder.call_te(_sizes, *bounds, extents, primfunc_name_hint="slice_sizes")
-    )
+    found = builder.call_te(_sizes, *bounds, extents, primfunc_name_hint="slice_sizes")
     shape = builder.emit(relax.op.tensor_to_shape(builder.emit(found)))
     sizes = [tirx.Var("s", "int64") for _ in extents]
     builder.match_cast(shape, relax.ShapeType([1, *sizes]))
@@ -271,7 +268,7 @@ def _sizes(
     begins: te.Tensor, ends: te.Tensor, steps: te.Tensor, extents: list[tirx.Expr]
 ) -> te.Tensor:
     """Whether no step is 0, and the result's size along every axis."""
-    zero, one = _index(0), _index(1)
+    zero, one = (tirx.const(number, "int64") for number in (0, 1))
 
     def element(place: tirx.Var) -> tirx.Expr:
         bad = [tirx.EQ(steps(axis), zero) for axis in range(len(extents))]
@@ -286,9 +283,9 @@ def _sizes(
 
 def _count(begin: tirx.Expr, end: tirx.Expr, step: tirx.Expr, extent: tirx.Expr) -> tirx.Expr:
     """How many elements there are from a bound to another; by a step of 0 as by 1."""
-    zero, one = _index(0), _index(1)
+    zero, one, minus = (tirx.const(number, "int64") for number in (0, 1, -1))
     upwards = step > zero
-    low = tirx.Select(upwards, zero, _index(-1))
+    low = tirx.Select(upwards, zero, minus)
     high = tirx.Select(upwards, extent, extent - one)
     first, last = (
         te.max(te.min(tirx.Select(bound < zero, bound + extent, bound), high), low)
@@ -300,10 +297,6 @@ def _count(begin: tirx.Expr, end: tirx.Expr, step: tirx.Expr, extent: tirx.Expr)
     within = te.max(te.min(step, most), zero - most)
     stride = te.max(tirx.Select(upwards, within, zero - within), one)
     return tirx.floordiv(length + stride - one, stride)
-
-
-def _index(number: int) -> tirx.Expr:
-    return tirx.const(number, "int64")
 
 
 MARK = "tvm_hybrid.reorder"
@@ -328,14 +321,9 @@ def reorders_in(function: tirx.PrimFunc) -> int:
 
     How many reorders a kernel does, before it is scheduled.
     """
-    marked: list[SBlock] = []
-
-    def visit(block: SBlock) -> None:
-        if MARK in block.annotations:
-            marked.append(block)
-
-    tvm_ffi.structural_walk(function.body, (SBlock, visit))
-    return len(marked)
+    blocks: list[SBlock] = []
+    tvm_ffi.structural_walk(function.body, (SBlock, blocks.append))
+    return sum(MARK in block.annotations for block in blocks)
 
 
 def _permute_dims(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:

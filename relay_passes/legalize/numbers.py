@@ -7,12 +7,11 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import tvm_ffi
 from tvm import IRModule, ir, relax, te, tirx
-from tvm.ir.transform import PassContext, module_pass
 
 from microkernels.base.arrays import RANGES
 from microkernels.base.tvm_compat.relax import Legalize, legalize_by_tvm
 from relay_passes.ir.graph import op_name, static_tensor
-from relay_passes.ir.rewrite import is_kernel, map_functions
+from relay_passes.ir.rewrite import is_kernel, map_functions, named_pass
 
 from .axes import FLOATS_LEGALIZATIONS as FLOATS
 
@@ -42,42 +41,62 @@ def _quantize(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     dtype, data_dtype = str(call.ty.dtype), str(call.args[0].ty.dtype)
     if dtype not in _LIMITS or data_dtype not in _FLOATS:
         return legalize_by_tvm(builder, call)
-    low, high = _LIMITS[dtype]
-    axis = _axis(call)
 
-    def compute(data: te.Tensor, *parameters: te.Tensor) -> te.Tensor:
-        scale, zero_point = _readers(call.args[1:3], parameters, axis)
+    def element(x: tirx.Expr, scale: tirx.Expr, zero: tirx.Expr) -> tirx.Expr:
+        quotient = x.astype("float32") / scale
+        limits = (tirx.IntImm("int32", each) for each in _LIMITS[dtype])
+        low, high = ((limit - zero).astype("float32") for limit in limits)
+        # The order matters for NaN: a comparison with it is false.
+        inside = te.min(te.max(quotient, low), high)
+        return (_nearest(inside).astype("int32") + zero).astype(dtype)
 
-        def element(*indices: tirx.Var) -> tirx.Expr:
-            zero = zero_point(indices).astype("int32")
-            quotient = data(*indices).astype("float32") / scale(indices).astype("float32")
-            bounds = [(tirx.IntImm("int32", each) - zero).astype("float32") for each in (low, high)]
-            # The order matters for NaN: a comparison with it is false.
-            inside = te.min(te.max(quotient, bounds[0]), bounds[1])
-            return (_nearest(inside).astype("int32") + zero).astype(dtype)
-
-        return te.compute(data.shape, element, name="quantized")
-
-    return builder.call_te(compute, *_tensors(call), primfunc_name_hint="quantize")
+    return _by_parameters(builder, call, element)
 
 
 def _dequantize(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     dtype, data_dtype = str(call.ty.dtype), str(call.args[0].ty.dtype)
     if dtype not in _FLOATS or data_dtype not in (*_LIMITS, "int32"):
         return legalize_by_tvm(builder, call)
-    axis = _axis(call)
 
-    def compute(data: te.Tensor, *parameters: te.Tensor) -> te.Tensor:
-        scale, zero_point = _readers(call.args[1:3], parameters, axis)
+    def element(x: tirx.Expr, scale: tirx.Expr, zero: tirx.Expr) -> tirx.Expr:
+        product = (x.astype("int32") - zero).astype("float32") * scale
+        # LLVM must round here: a sum with the product may not become an FMA.
+        return _intrinsic("llvm.arithmetic.fence", product).astype(dtype)
+
+    return _by_parameters(builder, call, element)
+
+
+def _by_parameters(
+    builder: relax.BlockBuilder, call: relax.Call, of: Callable[..., tirx.Expr]
+) -> relax.Expr:
+    """A function of each element, its scale as float32 and its zero point as int32."""
+    hint, axis = op_name(call).removeprefix("relax."), int(call.attrs.axis)
+    axis %= max(1, int(call.args[0].ty.ndim))
+    numbers = [_number(arg) for arg in call.args[1:3]]
+
+    def compute(data: te.Tensor, *given: te.Tensor) -> te.Tensor:
+        left = iter(given)
+
+        def reader(argument: relax.Expr, number: np.generic | None) -> Read:
+            if number is not None:
+                value = tirx.const(number.item(), str(argument.ty.dtype))
+                return lambda indices: value
+            tensor, static = next(left), static_tensor(argument)
+            if static is not None and all(extent == 1 for extent in static.shape):
+                return lambda indices: tensor(*[0] * len(tensor.shape))
+            return lambda indices: tensor(indices[axis])
+
+        scale, zero_point = map(reader, call.args[1:3], numbers)
 
         def element(*indices: tirx.Var) -> tirx.Expr:
-            integer = data(*indices).astype("int32") - zero_point(indices).astype("int32")
-            product = integer.astype("float32") * scale(indices).astype("float32")
-            return _rounded(product).astype(dtype)
+            factor, zero = scale(indices).astype("float32"), zero_point(indices).astype("int32")
+            return of(data(*indices), factor, zero)
 
-        return te.compute(data.shape, element, name="dequantized")
+        return te.compute(data.shape, element, name=f"{hint}d")
 
-    return builder.call_te(compute, *_tensors(call), primfunc_name_hint="dequantize")
+    known = zip(call.args[1:3], numbers, strict=True)
+    tensors = [arg for arg, number in known if number is None]  # that a kernel reads from memory
+    return builder.call_te(compute, call.args[0], *tensors, primfunc_name_hint=hint)
 
 
 def _round(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
@@ -103,54 +122,15 @@ def _nearest(value: tirx.Expr) -> tirx.Expr:
     return _intrinsic("llvm.nearbyint", value)
 
 
-def _rounded(value: tirx.Expr) -> tirx.Expr:
-    """A value that LLVM must round here: a sum with it may not become an FMA."""
-    return _intrinsic("llvm.arithmetic.fence", value)
-
-
 def _intrinsic(name: str, value: tirx.Expr) -> tirx.Expr:
     """A call of a function of LLVM that has a form for every floating-point type."""
     return tirx.call_llvm_pure_intrin(str(value.ty.dtype), name, value)
 
 
-def _axis(call: relax.Call) -> int:
-    return int(call.attrs.axis) % max(1, int(call.args[0].ty.ndim))
-
-
-def _tensors(call: relax.Call) -> list[relax.Expr]:
-    """The arguments that a kernel reads from memory."""
-    return [call.args[0], *(arg for arg in call.args[1:3] if _number(arg) is None)]
-
-
 def _number(expr: relax.Expr) -> np.generic | None:
     """The number that a one-element constant holds, else None."""
-    if isinstance(expr, ir.GenericConst):
-        array = expr.value.numpy()
-        if array.size == 1:
-            return array.reshape(-1)[0]
-    return None
-
-
-def _readers(
-    arguments: Sequence[relax.Expr], tensors: Sequence[te.Tensor], axis: int
-) -> list[Read]:
-    """For scale and zero point, how to read them at an element's indices."""
-    left = iter(tensors)
-    return [
-        _reader(arg, None if _number(arg) is not None else next(left), axis) for arg in arguments
-    ]
-
-
-def _reader(argument: relax.Expr, tensor: te.Tensor | None, axis: int) -> Read:
-    if tensor is None:
-        number, dtype = _number(argument), str(argument.ty.dtype)
-        assert number is not None
-        value = tirx.const(number.item(), dtype)
-        return lambda indices: value
-    static = static_tensor(argument)
-    if static is not None and all(extent == 1 for extent in static.shape):
-        return lambda indices: tensor(*[0] * len(tensor.shape))
-    return lambda indices: tensor(indices[axis])
+    array = expr.value.numpy() if isinstance(expr, ir.GenericConst) else None
+    return array.reshape(-1)[0] if array is not None and array.size == 1 else None
 
 
 # Legalises divisions and shifts of integers, so that every value has a defined result.
@@ -183,48 +163,44 @@ _DIVISIONS: dict[str, tuple[Callable[..., tirx.Expr], bool]] = {
 """The operator in TIR, and whether it makes a quotient."""
 
 
-def _division(name: str) -> Legalize:
+def _division(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+    name, dtype = op_name(call), str(call.ty.dtype)
     operator, is_quotient = _DIVISIONS[name]
+    divisor, may_fail = call.args[1], True
+    if isinstance(divisor, ir.GenericConst):
+        values = divisor.value.numpy()
+        may_fail = bool(((values == 0) | (values == np.array(-1).astype(dtype))).any())
+    if "int" not in dtype or not may_fail:
+        return FLOATS.get(name, legalize_by_tvm)(builder, call)
 
-    def legalize(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
-        dtype = str(call.ty.dtype)
-        if "int" not in dtype or not _may_fail(call.args[1], dtype):
-            return _default(name, builder, call)
+    def guarded(a: tirx.Expr, b: tirx.Expr) -> tirx.Expr:
+        zero, one = tirx.const(0, dtype), tirx.const(1, dtype)
+        by_zero = tirx.EQ(b, zero)
+        if dtype.startswith("u"):
+            result = operator(a, tirx.Select(by_zero, one, b))
+        else:
+            by_less = tirx.EQ(b, tirx.const(-1, dtype))
+            result = operator(a, tirx.Select(tirx.any(by_zero, by_less), one, b))
+            result = tirx.Select(by_less, zero - a, result) if is_quotient else result
+        return tirx.Select(by_zero, zero, result) if is_quotient else result
 
-        def guarded(a: tirx.Expr, b: tirx.Expr) -> tirx.Expr:
-            zero, one = tirx.const(0, dtype), tirx.const(1, dtype)
-            by_zero = tirx.EQ(b, zero)
-            if dtype.startswith("u"):
-                result = operator(a, tirx.Select(by_zero, one, b))
-            else:
-                by_less = tirx.EQ(b, tirx.const(-1, dtype))
-                result = operator(a, tirx.Select(tirx.any(by_zero, by_less), one, b))
-                result = tirx.Select(by_less, zero - a, result) if is_quotient else result
-            return tirx.Select(by_zero, zero, result) if is_quotient else result
-
-        return _elementwise(builder, call, guarded)
-
-    return legalize
+    return _elementwise(builder, call, guarded)
 
 
-def _shift(left: bool) -> Legalize:
+def _shift(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+    dtype, left = str(call.ty.dtype), op_name(call) == "relax.left_shift"
     operator = tirx.shift_left if left else tirx.shift_right
+    bits = int(dtype.lstrip("uint"))
 
-    def legalize(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
-        dtype = str(call.ty.dtype)
-        bits = int(dtype.lstrip("uint"))
+    def guarded(a: tirx.Expr, b: tirx.Expr) -> tirx.Expr:
+        zero, last = tirx.const(0, dtype), tirx.const(bits - 1, dtype)
+        within = tirx.all(tirx.GE(b, zero), tirx.LE(b, last))
+        shifted = operator(a, tirx.Select(within, b, last))
+        if not left and not dtype.startswith("u"):
+            return shifted  # by the last place: nothing but the sign is left
+        return tirx.Select(within, shifted, zero)
 
-        def guarded(a: tirx.Expr, b: tirx.Expr) -> tirx.Expr:
-            zero, last = tirx.const(0, dtype), tirx.const(bits - 1, dtype)
-            within = tirx.all(tirx.GE(b, zero), tirx.LE(b, last))
-            shifted = operator(a, tirx.Select(within, b, last))
-            if not left and not dtype.startswith("u"):
-                return shifted  # by the last place: nothing but the sign is left
-            return tirx.Select(within, shifted, zero)
-
-        return _elementwise(builder, call, guarded)
-
-    return legalize
+    return _elementwise(builder, call, guarded)
 
 
 def _elementwise(
@@ -242,14 +218,6 @@ def _elementwise(
     return builder.call_te(compute, *call.args[:2], primfunc_name_hint=hint)
 
 
-def _may_fail(divisor: relax.Expr, dtype: str) -> bool:
-    """Whether a divisor can be 0 or -1."""
-    if not isinstance(divisor, ir.GenericConst):
-        return True
-    values = divisor.value.numpy()
-    return bool(((values == 0) | (values == np.array(-1).astype(dtype))).any())
-
-
 def _read(
     tensor: te.Tensor, shape: Sequence[tirx.Expr], indices: tuple[tirx.Var, ...]
 ) -> tirx.Expr:
@@ -263,13 +231,8 @@ def _is_one(extent: tirx.Expr) -> bool:
     return getattr(extent, "value", None) == 1
 
 
-def _default(name: str, builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
-    """The legalisation of floats, or TVM's own."""
-    own = FLOATS.get(name)
-    return own(builder, call) if own else legalize_by_tvm(builder, call)
-
-
-def bfloat16_remainders() -> ir.transform.Pass:
+@named_pass
+def bfloat16_remainders(mod: IRModule) -> IRModule:
     """Remainders: those of bfloat16 numbers are computed in float32, for which TVM has code.
 
     Before
@@ -287,28 +250,20 @@ def bfloat16_remainders() -> ir.transform.Pass:
     The pass; kernels must not be vectorised yet.
     """
 
-    @module_pass(opt_level=0, name="tvm_hybrid.bfloat16_remainders")
-    def run(mod: IRModule, _context: PassContext) -> IRModule:
-        return map_functions(mod, _has_remainders, lambda each: each.with_body(_widened(each.body)))
-
-    return run
-
-
-def _has_remainders(function: object) -> bool:
-    found: list[tirx.Mod] = []
-    if is_kernel(function):
-        tvm_ffi.structural_walk(function.body, (tirx.Mod, found.append))
-    return any(_is_bfloat16(each) for each in found)
-
-
-def _widened(body: tirx.Stmt) -> tirx.Stmt:
     def change(remainder: tirx.Mod) -> tirx.Expr:
         if not _is_bfloat16(remainder):
             return remainder
         wide = tirx.Mod(remainder.a.astype("float32"), remainder.b.astype("float32"))
         return tirx.Cast("bfloat16", wide)
 
-    return tvm_ffi.structural_map(body, (tirx.Mod, change))
+    def widened(kernel: tirx.PrimFunc) -> tirx.PrimFunc:
+        found: list[tirx.Mod] = []
+        tvm_ffi.structural_walk(kernel.body, (tirx.Mod, found.append))
+        if not any(map(_is_bfloat16, found)):
+            return kernel
+        return kernel.with_body(tvm_ffi.structural_map(kernel.body, (tirx.Mod, change)))
+
+    return map_functions(mod, is_kernel, widened)
 
 
 def _is_bfloat16(value: tirx.Expr) -> bool:
@@ -319,7 +274,7 @@ LEGALIZATIONS: dict[str, Legalize] = {
     "relax.quantize": _quantize,
     "relax.dequantize": _dequantize,
     "relax.round": _round,
-    **{name: _division(name) for name in _DIVISIONS},
-    "relax.left_shift": _shift(left=True),
-    "relax.right_shift": _shift(left=False),
+    **dict.fromkeys(_DIVISIONS, _division),
+    "relax.left_shift": _shift,
+    "relax.right_shift": _shift,
 }

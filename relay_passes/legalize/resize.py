@@ -26,19 +26,14 @@ import itertools
 import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from tvm import relax, te, tirx, topi
 from tvm.sym import Analyzer
 
-from microkernels.base.tvm_compat.relax import (
-    OP_PATTERN,
-    OUT_ELEMENTWISE_FUSABLE,
-    Legalize,
-    legalize_by_tvm,
-)
+from microkernels.base.tvm_compat import relax as tvm_compat
 from tir_schedules.generic.expressions import const_int, substitute
 
 MOST_TIMES = 16  # that an element of an open image is repeated
@@ -51,6 +46,13 @@ _PLACES: dict[str, Callable[[Any, Any], Any]] = {
     "tf_half_pixel_for_nn": lambda x, scale: (x + 0.5) * scale,
 }
 """Where outputs lie between the elements, of arrays or expressions of float32."""
+
+_ROUNDED: dict[str, Callable[[NDArray[np.float32]], NDArray[np.float32]]] = {
+    "floor": lambda places: np.floor(places + np.float32(1e-5)),
+    "ceil": lambda places: np.ceil(places - np.float32(1e-5)),
+    "round_prefer_floor": lambda places: np.ceil(places - np.float32(0.5)),
+    "round_prefer_ceil": lambda places: np.floor(places + np.float32(0.5)),
+}
 
 Taps = tuple[NDArray[np.int32], NDArray[np.float32]]
 """For every output along an axis, [outputs, taps]: which elements it is made of, and how much."""
@@ -77,13 +79,32 @@ class _Sizes:
 def resize2d(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     """Resizing by taps, which are constants of static extents, else TVM's way."""
     sizes, found = _sizes(call), None
-    if sizes is not None and sizes.static is not None:
-        found = _by_constants(builder, call, sizes.axis, *sizes.static)
-    elif sizes is not None and str(call.attrs.method) == "nearest_neighbor":
-        found = _repeated(builder, call, sizes)
-    elif sizes is not None:
+    nearest = str(call.attrs.method) == "nearest_neighbor"
+    how = str(call.attrs.coordinate_transformation_mode), str(call.attrs.rounding_method)
+    if sizes is None:
+        return tvm_compat.legalize_by_tvm(builder, call)
+    if sizes.static is not None:
+        pairs = list(zip(*sizes.static, strict=True))  # of extents and outputs
+        taps = [_taps(call, n, m) for n, m in pairs]
+        known = [each for each in taps if each is not None]
+        if len(known) == 2 and nearest:
+            along = [_nearest(n, m, table) for (n, m), (table, _) in zip(pairs, known, strict=True)]
+            found = _elements(builder, call.args[0], sizes.axis, along)
+        elif len(known) == 2:
+            tables = [
+                relax.const(np.ascontiguousarray(table.T)) for pair in known for table in pair
+            ]
+            # Of a much smaller result, most of a row would be made for nothing.
+            n, m = pairs[1]
+            found = _weighted_sums(builder, call, tables, _at_once(call) or 2 * m < n)
+    elif not nearest:
         found = _dynamic_sums(builder, call, sizes)
-    return legalize_by_tvm(builder, call) if found is None else found
+    elif how == ("asymmetric", "floor"):
+        factors = list(map(_factor, sizes.extents, sizes.outputs))
+        along = [_Nearest(factor) for factor in factors if factor is not None]
+        if len(along) == 2:
+            found = _elements(builder, call.args[0], sizes.axis, along)
+    return tvm_compat.legalize_by_tvm(builder, call) if found is None else found
 
 
 def _sizes(call: relax.Call) -> _Sizes | None:
@@ -98,25 +119,6 @@ def _sizes(call: relax.Call) -> _Sizes | None:
     axis = layout.index("H")
     of_both = slice(axis, axis + 2)
     return _Sizes(axis, before.shape.values[of_both], after.shape.values[of_both])
-
-
-def _by_constants(
-    builder: relax.BlockBuilder,
-    call: relax.Call,
-    axis: int,
-    extents: Sequence[int],
-    outputs: Sequence[int],
-) -> relax.Expr | None:
-    """Resizing by taps that are constants; None if they are not known."""
-    taps = [_taps(call, n, m) for n, m in zip(extents, outputs, strict=True)]
-    known = [each for each in taps if each is not None]
-    if len(known) != 2:
-        return None
-    if str(call.attrs.method) == "nearest_neighbor":
-        return _nearest_elements(builder, call.args[0], axis, extents, [t for t, _ in known])
-    tables = [relax.const(np.ascontiguousarray(table.T)) for pair in known for table in pair]
-    # Of a much smaller result, most of a row would be made for nothing.
-    return _weighted_sums(builder, call, tables, at_once=2 * outputs[1] < extents[1])
 
 
 @dataclass(frozen=True)
@@ -139,33 +141,26 @@ class _Axis:
     weight: Callable[[_Tap, tirx.Expr], tirx.Expr]
 
 
-def _of_tables(tables: Sequence[te.Tensor]) -> list[_Axis]:
-    """Both axes by tables [taps, outputs]: indices and weights of rows, and of columns."""
-    return [
-        _Axis(index.shape[1], int(index.shape[0]), index, weight)
-        for index, weight in zip(tables[::2], tables[1::2], strict=True)
-    ]
-
-
 def _weighted_sums(
-    builder: relax.BlockBuilder,
-    call: relax.Call,
-    tables: Sequence[relax.Expr],
-    at_once: bool = False,
+    builder: relax.BlockBuilder, call: relax.Call, tables: Sequence[relax.Expr], at_once: bool
 ) -> relax.Expr:
     """Sums by tables [taps, outputs]: indices and weights of rows, and of columns."""
     first = str(call.attrs.layout).index("H")
-    at_once = at_once or _at_once(call)
 
     def compute(x: te.Tensor, *given: te.Tensor) -> te.Tensor:
-        rows, columns = _of_tables(given)
+        rows, columns = (
+            _Axis(index.shape[1], int(index.shape[0]), index, weight)
+            for index, weight in zip(given[::2], given[1::2], strict=True)
+        )
         if at_once:
-            return _summed_at_once(x, first, rows, columns)
-        kept = _summed(x, first, rows, "rows")
-        return _summed(kept, first + 1, columns, "resized")
+            return _summed(x, first, [rows, columns], "resized")
+        return _summed(_summed(x, first, [rows], "rows"), first + 1, [columns], "resized")
 
-    attrs = {} if at_once else {"primfunc_attrs": {OP_PATTERN: OUT_ELEMENTWISE_FUSABLE}}
-    return builder.call_te(compute, call.args[0], *tables, primfunc_name_hint="resize2d", **attrs)
+    names: dict[str, Any] = {"primfunc_name_hint": "resize2d"}
+    if not at_once:
+        pattern = tvm_compat.OUT_ELEMENTWISE_FUSABLE
+        names["primfunc_attrs"] = {tvm_compat.OP_PATTERN: pattern}
+    return builder.call_te(compute, call.args[0], *tables, **names)
 
 
 def _at_once(call: relax.Call) -> bool:
@@ -193,7 +188,7 @@ def _dynamic_sums(
 
         def sums(x: te.Tensor, *outputs: tirx.Expr) -> te.Tensor:
             axes = map(functools.partial(_placed, call), x.shape[first : first + 2], outputs)
-            return _summed_at_once(x, first, *axes)
+            return _summed(x, first, list(axes), "resized")
 
         return builder.call_te(sums, call.args[0], *sizes.outputs, primfunc_name_hint="resize2d")
 
@@ -206,11 +201,10 @@ def _dynamic_sums(
         ]
 
     # By itself: in one kernel with what reads it, a table would be computed for every element.
-    made = builder.emit(
-        builder.call_te(tables, *sizes.extents, *sizes.outputs, primfunc_name_hint="resize_taps")
-    )
+    extents = (*sizes.extents, *sizes.outputs)
+    made = builder.emit(builder.call_te(tables, *extents, primfunc_name_hint="resize_taps"))
     read = [builder.emit(relax.TupleGetItem(made, number)) for number in range(4)]
-    return _weighted_sums(builder, call, read)
+    return _weighted_sums(builder, call, read, _at_once(call))
 
 
 def _placed(call: relax.Call, extent: tirx.Expr, outputs: tirx.Expr) -> _Axis:
@@ -245,100 +239,76 @@ def _placed(call: relax.Call, extent: tirx.Expr, outputs: tirx.Expr) -> _Axis:
 def _factor(before: tirx.Expr, after: tirx.Expr) -> int | None:
     analyzer = Analyzer()
     for factor in range(1, MOST_TIMES + 1):
-        rest = analyzer.simplify(after - before * factor)
-        if isinstance(rest, tirx.IntImm) and int(rest) == 0:
+        if const_int(analyzer.simplify(after - before * factor)) == 0:
             return factor
     return None
 
 
-def _repeated(builder: relax.BlockBuilder, call: relax.Call, sizes: _Sizes) -> relax.Expr | None:
-    """Every element some times over, along two axes; None if that is not known."""
-    how = str(call.attrs.coordinate_transformation_mode), str(call.attrs.rounding_method)
-    if how != ("asymmetric", "floor"):
-        return None
-    found = [_factor(one, other) for one, other in zip(sizes.extents, sizes.outputs, strict=True)]
-    factors = [factor for factor in found if factor is not None]
-    if len(factors) != 2:
-        return None
+class _Nearest(NamedTuple):
+    """Which elements of the input there are along an axis: one for every element of the result.
 
-    def compute(x: te.Tensor) -> te.Tensor:
-        shape = list(x.shape)
-        for number, factor in enumerate(factors):
-            shape[sizes.axis + number] = shape[sizes.axis + number] * factor
+    Attributes
+    ----------
+    factor : int
+        How many times over each element is there, if there is no table.
+    outputs : int or None
+        How many there are; None: the factor times as many as before.
+    table : array or None
+        [outputs, 1].
+    """
 
-        def element(*at: tirx.Var) -> tirx.Expr:
-            place: list[tirx.Expr] = list(at)
-            for number, factor in enumerate(factors):
-                place[sizes.axis + number] = at[sizes.axis + number] // factor
-            return x(*place)
-
-        return te.compute(shape, element, name="resized")
-
-    return builder.call_te(compute, call.args[0], primfunc_name_hint="resize2d")
+    factor: int
+    outputs: int | None = None
+    table: NDArray[np.int32] | None = None
 
 
-def _nearest_elements(
-    builder: relax.BlockBuilder,
-    x: relax.Expr,
-    axis: int,
-    extents: Sequence[int],
-    tables: Sequence[NDArray[np.int32]],
+def _nearest(extent: int, outputs: int, table: NDArray[np.int32]) -> _Nearest:
+    """Every element some times over is a division of the position, better than any table."""
+    factor = max(outputs // extent, 1)
+    divided = np.array_equal(table[:, 0], np.arange(outputs) // factor)
+    return _Nearest(factor, outputs, None if divided else table)
+
+
+def _elements(
+    builder: relax.BlockBuilder, x: relax.Expr, axis: int, along: Sequence[_Nearest]
 ) -> relax.Expr:
-    """One element of the input for every element of the result."""
-    outputs = [len(table) for table in tables]
-    factors = [max(m // n, 1) for n, m in zip(extents, outputs, strict=True)]
-    # Every element some times over is a division of the position, better than any table.
-    divided = [
-        np.array_equal(table[:, 0], np.arange(len(table)) // factor)
-        for table, factor in zip(tables, factors, strict=True)
-    ]
-    given = [relax.const(table) for table, plain in zip(tables, divided, strict=True) if not plain]
+    """One element of the input for every element of the result, along some axes."""
 
     def compute(x: te.Tensor, *given: te.Tensor) -> te.Tensor:
         left = iter(given)
-        sources = [None if plain else next(left) for plain in divided]
+        shape: list[tirx.Expr | int] = list(x.shape)
+        tables = [None if each.table is None else next(left) for each in along]
+        for number, each in enumerate(along, axis):
+            shape[number] = shape[number] * each.factor if each.outputs is None else each.outputs
 
         def element(*at: tirx.Var) -> tirx.Expr:
             place: list[tirx.Expr] = list(at)
-            for number, (source, factor) in enumerate(zip(sources, factors, strict=True)):
-                own = at[axis + number]
-                place[axis + number] = own // factor if source is None else source[own, 0]
+            for number, (each, table) in enumerate(zip(along, tables, strict=True), axis):
+                place[number] = at[number] // each.factor if table is None else table[at[number], 0]
             return x(*place)
 
-        shape: list[tirx.Expr | int] = [*x.shape[:axis], *outputs, *x.shape[axis + 2 :]]
         return te.compute(shape, element, name="resized")
 
+    given = [relax.const(each.table) for each in along if each.table is not None]
     return builder.call_te(compute, x, *given, primfunc_name_hint="resize2d")
 
 
-def _summed(x: te.Tensor, axis: int, along: _Axis, name: str) -> te.Tensor:
-    """Weighted sums of elements along one axis."""
-    shape = [*x.shape[:axis], along.outputs, *x.shape[axis + 1 :]]
+def _summed(x: te.Tensor, axis: int, along: Sequence[_Axis], name: str) -> te.Tensor:
+    """Weighted sums of elements along some axes."""
+    behind = axis + len(along)
+    shape = [*x.shape[:axis], *(each.outputs for each in along), *x.shape[behind:]]
 
     def element(*at: tirx.Var) -> tirx.Expr:
-        parts = [
-            x(*at[:axis], along.index(tap, at[axis]), *at[axis + 1 :]) * along.weight(tap, at[axis])
-            for tap in range(along.taps)
-        ]
+        parts = []
+        for taps in itertools.product(*(range(each.taps) for each in along)):
+            own = list(zip(along, taps, at[axis:behind], strict=True))
+            places = (each.index(tap, place) for each, tap, place in own)
+            weights = (each.weight(tap, place) for each, tap, place in own)
+            weight = functools.reduce(operator.mul, weights)
+            parts.append(x(*at[:axis], *places, *at[behind:]) * weight)
         return functools.reduce(operator.add, parts)
 
     return te.compute(shape, element, name=name)
-
-
-def _summed_at_once(x: te.Tensor, axis: int, rows: _Axis, columns: _Axis) -> te.Tensor:
-    """Weighted sums of elements along two axes."""
-    shape = [*x.shape[:axis], rows.outputs, columns.outputs, *x.shape[axis + 2 :]]
-
-    def element(*at: tirx.Var) -> tirx.Expr:
-        h, w = at[axis], at[axis + 1]
-        parts = [
-            x(*at[:axis], rows.index(row, h), columns.index(column, w), *at[axis + 2 :])
-            * (rows.weight(row, h) * columns.weight(column, w))
-            for row, column in itertools.product(range(rows.taps), range(columns.taps))
-        ]
-        return functools.reduce(operator.add, parts)
-
-    return te.compute(shape, element, name="resized")
 
 
 def _taps(call: relax.Call, extent: int, outputs: int) -> Taps | None:
@@ -348,10 +318,10 @@ def _taps(call: relax.Call, extent: int, outputs: int) -> Taps | None:
         return None
     method = str(call.attrs.method)
     if method == "nearest_neighbor":
-        nearest = _nearest(places, str(call.attrs.rounding_method))
-        if nearest is None:
+        rounded = _ROUNDED.get(str(call.attrs.rounding_method))
+        if rounded is None:
             return None
-        return _inside(nearest[:, None], extent), np.ones((outputs, 1), np.float32)
+        return _inside(rounded(places)[:, None], extent), np.ones((outputs, 1), np.float32)
     low = np.floor(places)
     part = places - low
     if method == "linear":
@@ -377,19 +347,6 @@ def _places(coordinates: str, extent: int, outputs: int) -> NDArray[np.float32] 
     if coordinates == "align_corners":
         return x * (np.float32(extent - 1) / np.float32(max(outputs - 1, 1)))
     return _PLACES[coordinates](x, scale) if coordinates in _PLACES else None
-
-
-def _nearest(places: NDArray[np.float32], rounding: str) -> NDArray[np.float32] | None:
-    half, slack = np.float32(0.5), np.float32(1e-5)
-    if rounding == "floor":
-        return np.floor(places + slack)
-    if rounding == "ceil":
-        return np.ceil(places - slack)
-    if rounding == "round_prefer_floor":
-        return np.ceil(places - half)
-    if rounding == "round_prefer_ceil":
-        return np.floor(places + half)
-    return None
 
 
 def _cubic(part: Any, alpha: float) -> list[Any]:
@@ -451,7 +408,7 @@ def grid_sample(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     shape = data.ty.shape
     channels = const_int(shape.values[1]) if isinstance(shape, relax.ShapeExpr) else None
     if channels is None or channels < LEAST_CHANNELS:
-        return legalize_by_tvm(builder, call)
+        return tvm_compat.legalize_by_tvm(builder, call)
     attrs = call.attrs
 
     def compute(pixels: te.Tensor, grid: te.Tensor) -> te.Tensor:
@@ -471,16 +428,13 @@ def grid_sample(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
         return te.compute([batch, *outputs, channels], element, name="grid_sample")
 
     rank = len(shape.values)
-    pixels = _permuted(builder, data, [0, *range(2, rank), 1])
-    sampled = builder.emit(builder.call_te(compute, pixels, grid, primfunc_name_hint="grid_sample"))
+    last = builder.call_te(topi.transpose, data, axes=[0, *range(2, rank), 1])
+    made = builder.call_te(compute, builder.emit(last), grid, primfunc_name_hint="grid_sample")
+    sampled = builder.emit(made)
     return builder.call_te(topi.transpose, sampled, axes=[0, rank - 1, *range(1, rank - 1)])
 
 
-def _permuted(builder: relax.BlockBuilder, value: relax.Expr, axes: Sequence[int]) -> relax.Expr:
-    return builder.emit(builder.call_te(topi.transpose, value, axes=list(axes)))
-
-
-LEGALIZATIONS: dict[str, Legalize] = {
+LEGALIZATIONS: dict[str, tvm_compat.Legalize] = {
     "relax.image.resize2d": resize2d,
     "relax.image.grid_sample": grid_sample,
 }

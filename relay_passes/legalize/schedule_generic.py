@@ -16,13 +16,18 @@ After
 
 from __future__ import annotations
 
+from typing import Any, NamedTuple
+
 from msgspec import structs
-from tvm import IRModule, ir, relax, tirx
+from tvm import IRModule, ir, relax
 from tvm.ir.transform import PassContext, module_pass
 
 from microkernels.machines.machine import Machine
 from relay_passes.ir.decisions import REORDER, Decision, DecisionLog
 from relay_passes.ir.functions import KERNEL, UNALIGNED
+from relay_passes.ir.graph import bindings_of
+from relay_passes.ir.move_functions import copy_module
+from relay_passes.ir.rewrite import is_kernel, is_relax
 from tir_schedules.generic.schedule import schedule_generic
 
 from . import axes, moves, numbers, resize, shapes
@@ -33,69 +38,54 @@ def schedule_leftovers(machine: Machine, decisions: DecisionLog) -> ir.transform
 
     @module_pass(opt_level=0, name="tvm_hybrid.schedule_generic")
     def run(mod: IRModule, _context: PassContext) -> IRModule:
-        updated = IRModule(dict(mod.functions_items()), mod.attrs, mod.global_infos)
-        schedules: dict[str, str] = {}
-        failed: dict[str, list[str]] = {}
-        reorders: dict[str, int] = {}
+        updated, scheduled = copy_module(mod), dict[ir.GlobalVar, _Scheduled]()
         for gvar, function in mod.functions_items():
-            if isinstance(function, tirx.PrimFunc) and KERNEL not in function.attrs:
-                called = str(gvar.name_hint)
-                failed[called] = []
-                scheduled, name = schedule_generic(function, machine, called, failed[called])
-                marked = scheduled.with_attr(KERNEL, name).with_attr(UNALIGNED, True)
-                updated.update_func(gvar, marked)
-                schedules[called] = name
-                reorders[called] = moves.reorders_in(function)
-        for _, function in mod.functions_items():
-            if isinstance(function, relax.Function):
-                _note(function, schedules, reorders, failed, decisions)
+            if is_kernel(function) and KERNEL not in function.attrs:
+                failed: list[str] = []
+                new, name = schedule_generic(function, machine, str(gvar.name_hint), failed)
+                updated.update_func(gvar, new.with_attr(KERNEL, name).with_attr(UNALIGNED, True))
+                scheduled[gvar] = _Scheduled(name, tuple(failed), moves.reorders_in(function))
+        for function in filter(is_relax, mod.functions.values()):
+            _note(function, scheduled, decisions)
         return updated
 
     return run
 
 
+class _Scheduled(NamedTuple):
+    """A function's schedule, those that failed before it, and how many reorders it does."""
+
+    kernel: str
+    failed: tuple[str, ...]
+    reorders: int
+
+
 def _note(
-    function: relax.Function,
-    schedules: dict[str, str],
-    reorders: dict[str, int],
-    failed: dict[str, list[str]],
-    decisions: DecisionLog,
+    function: relax.Function, scheduled: dict[ir.GlobalVar, _Scheduled], decisions: DecisionLog
 ) -> None:
     """One decision for every call to a scheduled function; a noted reorder gets its kernel."""
     calls = [
-        (str(binding.var.name), name)
-        for block in function.body.blocks
-        for binding in block.bindings
-        if (name := _callee(binding.value)) in schedules
+        (str(binding.var.name), binding.value.args[0])
+        for binding in bindings_of(function)
+        # With destination passing.
+        if next(iter(getattr(binding.value, "args", ())), None) in scheduled
     ]
     noted = [i for i, each in enumerate(decisions) if each.op == REORDER and not each.kernel]
-    done = [place for place, (_, name) in enumerate(calls) for _ in range(reorders[name])]
+    done = [at for at, (_, gvar) in enumerate(calls) for _ in range(scheduled[gvar].reorders)]
     if len(done) != len(noted):  # one was folded
         done, noted = [], []
     for place, index in zip(done, noted, strict=True):
-        name = calls[place][1]
-        reason = "; ".join(filter(None, [decisions[index].reason, *failed[name]]))
+        gvar, before = calls[place][1], decisions[index]
+        reason = "; ".join(filter(None, [before.reason, *scheduled[gvar].failed]))
         decisions[index] = structs.replace(
-            decisions[index], function=name, kernel=schedules[name], reason=reason
+            before, function=str(gvar.name_hint), kernel=scheduled[gvar].kernel, reason=reason
         )
-    decisions.extend(
-        Decision(
-            node=node,
-            op=name,
-            taken=False,
-            function=name,
-            kernel=schedules[name],
-            reason="; ".join(["no template; generic schedule", *failed[name]]),
-        )
-        for place, (node, name) in enumerate(calls)
-        if place not in done
-    )
-
-
-def _callee(call: relax.Expr) -> str:
-    """Name of the function that an expression calls with destination passing."""
-    called = isinstance(call, relax.Call) and call.args
-    return str(getattr(call.args[0], "name_hint", "")) if called else ""
+    for place, (node, gvar) in enumerate(calls):
+        if place not in done:
+            name, how = str(gvar.name_hint), scheduled[gvar]
+            reason = "; ".join(["no template; generic schedule", *how.failed])
+            own: dict[str, Any] = {"function": name, "kernel": how.kernel, "reason": reason}
+            decisions.append(Decision(node=node, op=name, taken=False, **own))
 
 
 def legalize_operators() -> ir.transform.Pass:

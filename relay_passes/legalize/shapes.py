@@ -21,27 +21,23 @@ After
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypeGuard
 
 from tvm import IRModule, ir, relax, te, tirx, topi
-from tvm.ir.transform import PassContext, module_pass
 from tvm.relax.expr_functor import PyExprMutator, mutator
 from tvm.sym import Analyzer
 
-from microkernels.base.tvm_compat.relax import (
-    INJECTIVE,
-    OP_PATTERN,
-    OPAQUE,
-    Legalize,
-    legalize_by_tvm,
-)
+from microkernels.base.tvm_compat import relax as tvm_compat
+from microkernels.base.tvm_compat.relax import OP_PATTERN, Legalize, legalize_by_tvm
 from relay_passes.ir.axes import moves, view_axes
 from relay_passes.ir.functions import VIEW
-from relay_passes.ir.graph import is_call, region_tensor
-from relay_passes.ir.rewrite import Bindings
+from relay_passes.ir.graph import bindings_of, is_call, region_tensor
+from relay_passes.ir.move_functions import copy_module
+from relay_passes.ir.rewrite import Bindings, is_kernel, is_relax, named_pass
 from relay_passes.ir.rules import RuleGraph, rule
 from relay_passes.ir.traits import RESHAPES
+from tir_schedules.generic.expressions import const_int
 
+_FUSED = {OP_PATTERN: tvm_compat.INJECTIVE}
 VIEWS = ("relax.expand_dims", "relax.squeeze", "relax.flatten")  # R.reshape has its own function
 
 
@@ -52,17 +48,14 @@ def _shape_to_tensor(builder: relax.BlockBuilder, call: relax.Call) -> relax.Exp
         def element(place: tirx.Expr) -> tirx.Expr:
             found = tirx.const(0, "int64")
             for number, size in enumerate(sizes):
-                found = tirx.Select(
-                    tirx.EQ(place, tirx.const(number, str(place.ty.dtype))), size, found
-                )
+                is_here = tirx.EQ(place, tirx.const(number, str(place.ty.dtype)))
+                found = tirx.Select(is_here, size, found)
             return found
 
         return te.compute((len(sizes),), element, name="sizes")
 
-    attrs = {OP_PATTERN: INJECTIVE}
-    return builder.call_te(
-        compute, sizes, primfunc_name_hint="shape_to_tensor", primfunc_attrs=attrs
-    )
+    hint = "shape_to_tensor"
+    return builder.call_te(compute, sizes, primfunc_name_hint=hint, primfunc_attrs=_FUSED)
 
 
 def _broadcast_to(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
@@ -77,15 +70,13 @@ def _broadcast_to(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
 
         return te.compute(sizes, element, name="broadcast")
 
-    attrs = {OP_PATTERN: INJECTIVE}
-    return builder.call_te(
-        compute, x, sizes, primfunc_name_hint="broadcast_to", primfunc_attrs=attrs
-    )
+    hint = "broadcast_to"
+    return builder.call_te(compute, x, sizes, primfunc_name_hint=hint, primfunc_attrs=_FUSED)
 
 
 def _held(place: tirx.Expr, size: tirx.Expr, wanted: tirx.Expr) -> tirx.Expr:
     """Where an element of an axis comes from, whose size is 1 or the one that is wanted."""
-    if isinstance(size, tirx.IntImm) and int(size) == 1:
+    if const_int(size) == 1:
         return tirx.const(0, str(place.ty.dtype))
     known = isinstance(size, tirx.IntImm) and isinstance(wanted, tirx.IntImm)
     if known or Analyzer().can_prove_equal(size, wanted):
@@ -98,10 +89,9 @@ def legalize_view(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     sizes = list(call.ty.shape.values)
     if all(map(is_product, sizes)):
         return legalize_by_tvm(builder, call)
-    attrs = {VIEW: True, OP_PATTERN: OPAQUE}
-    return builder.call_te(
-        topi.reshape, call.args[0], sizes, primfunc_name_hint="view", primfunc_attrs=attrs
-    )
+    attrs = {VIEW: True, OP_PATTERN: tvm_compat.OPAQUE}
+    names = {"primfunc_name_hint": "view", "primfunc_attrs": attrs}
+    return builder.call_te(topi.reshape, call.args[0], sizes, **names)
 
 
 def is_product(size: tirx.Expr) -> bool:
@@ -136,7 +126,14 @@ def _reshape(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
         return legalize_by_tvm(builder, call)
     groups, sizes = joined(list(before.values), list(after.values)), list(after.values)
     view = all(map(is_product, sizes))
-    if groups is None or (view and not any(_joins_open(each, before.values) for each in groups)):
+    # With a size that is known at run time only in front, and one besides 1 behind it.
+    joins_open = any(
+        group
+        and const_int(before.values[group[0]]) is None
+        and any(const_int(before.values[axis]) != 1 for axis in group[1:])
+        for group in groups or ()
+    )
+    if groups is None or (view and not joins_open):
         return legalize_view(builder, call)
 
     def compute(x: te.Tensor, sizes: list[tirx.Expr]) -> te.Tensor:
@@ -153,10 +150,9 @@ def _reshape(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
 
         return te.compute(sizes, element, name="T_reshape")
 
-    attrs = {OP_PATTERN: INJECTIVE} if view else {OP_PATTERN: INJECTIVE, VIEW: True}
-    return builder.call_te(
-        compute, call.args[0], sizes, primfunc_name_hint="reshape", primfunc_attrs=attrs
-    )
+    attrs = _FUSED if view else {**_FUSED, VIEW: True}
+    names = {"primfunc_name_hint": "reshape", "primfunc_attrs": attrs}
+    return builder.call_te(compute, call.args[0], sizes, **names)
 
 
 def joined(before: Sequence[tirx.Expr], after: Sequence[tirx.Expr]) -> list[Group] | None:
@@ -169,32 +165,21 @@ def joined(before: Sequence[tirx.Expr], after: Sequence[tirx.Expr]) -> list[Grou
         group: Group = []
         product: tirx.Expr = tirx.const(1, "int64")
         while not group or not analyzer.can_prove_equal(product, wanted):
-            if not group and _is(wanted, 1) and not _is(_at(before, place), 1):
+            following = before[place] if place < len(before) else None
+            is_one = following is not None and const_int(following) == 1
+            if not group and const_int(wanted) == 1 and not is_one:
                 break
-            following = _at(before, place)
-            if following is None or (group and not isinstance(following, tirx.IntImm)):
+            if following is None or (group and const_int(following) is None):
                 return None
             group.append(place)
             product = product * following
             place += 1
         groups.append(group)
-    return groups if all(_is(size, 1) for size in before[place:]) else None
+    return groups if all(const_int(size) == 1 for size in before[place:]) else None
 
 
-def _joins_open(group: Group, sizes: Sequence[tirx.Expr]) -> bool:
-    known = [isinstance(sizes[axis], tirx.IntImm) for axis in group]
-    return bool(known) and not known[0] and not all(_is(sizes[axis], 1) for axis in group[1:])
-
-
-def _at(sizes: Sequence[tirx.Expr], place: int) -> tirx.Expr | None:
-    return sizes[place] if place < len(sizes) else None
-
-
-def _is(size: tirx.Expr | None, number: int) -> bool:
-    return isinstance(size, tirx.IntImm) and int(size) == number
-
-
-def views_of_sums() -> ir.transform.Pass:
+@named_pass
+def views_of_sums(mod: IRModule) -> IRModule:
     """Reshapes to sizes that are sums become views.
 
     Before
@@ -210,18 +195,13 @@ def views_of_sums() -> ir.transform.Pass:
 
     The pass; it comes before TVM's RewriteDataflowReshape.
     """
-
-    @module_pass(opt_level=0, name="tvm_hybrid.views_of_sums")
-    def run(mod: IRModule, _context: PassContext) -> IRModule:
-        if not any(VIEW in (function.attrs or {}) for function in mod.functions.values()):
-            return mod
-        views = _Views(mod)
-        for name, function in mod.functions.items():
-            if isinstance(function, relax.Function):
-                views.builder_.update_func(name, views.visit_expr(function))
-        return views.builder_.get()
-
-    return run
+    if not any(VIEW in (function.attrs or {}) for function in mod.functions.values()):
+        return mod
+    views = _Views(mod)
+    for name, function in mod.functions_items():
+        if is_relax(function):
+            views.builder_.update_func(name, views.visit_expr(function))
+    return views.builder_.get()
 
 
 @mutator
@@ -264,22 +244,16 @@ def plain_views(graph: RuleGraph, _block: Bindings, call: relax.Call) -> relax.E
     if not is_call(call, *RESHAPES) or not isinstance(shape, relax.ShapeExpr):
         return None
     source = graph.definition(call.args[0])
-    if _is_still(source):
-        return relax.op.reshape(source.args[0], shape)
+    if is_call(source, "relax.permute_dims"):
+        tensor, axes = region_tensor(source.args[0]), view_axes(source)
+        order = [axis for axis in axes or () if axis is not None]
+        if tensor is not None and axes is not None and not moves(tensor.shape, order):
+            return relax.op.reshape(source.args[0], shape)
     return None if is_call(call, "relax.reshape") else relax.op.reshape(call.args[0], shape)
 
 
-def _is_still(expr: relax.Expr | None) -> TypeGuard[relax.Call]:
-    """Whether an expression is a permutation that moves no element."""
-    if not is_call(expr, "relax.permute_dims"):
-        return False
-    tensor, axes = region_tensor(expr.args[0]), view_axes(expr)
-    if tensor is None or axes is None:
-        return False
-    return not moves(tensor.shape, [axis for axis in axes if axis is not None])
-
-
-def rewrite_reshapes() -> ir.transform.Pass:
+@named_pass
+def rewrite_reshapes(mod: IRModule) -> IRModule:
     """TVM's RewriteDataflowReshape; kernels at which it fails stay as they are.
 
     Before
@@ -298,52 +272,31 @@ def rewrite_reshapes() -> ir.transform.Pass:
 
     The pass.
     """
-
-    @module_pass(opt_level=0, name="tvm_hybrid.rewrite_reshapes")
-    def run(mod: IRModule, _context: PassContext) -> IRModule:
-        hidden = {
-            name: function
-            for name, function in mod.functions_items()
-            if isinstance(function, tirx.PrimFunc) and _is_dynamic(function) and _fails(function)
-        }
-        shown = IRModule(dict(mod.functions_items()), mod.attrs, mod.global_infos)
-        for name, function in hidden.items():
-            shown[name] = function.with_body(tirx.Evaluate(tirx.const(0, "int32")))
-        found = relax.transform.RewriteDataflowReshape()(shown)
-        for name, function in hidden.items():
-            found[name] = function
-        copied = _copied_outputs(mod)
-        for name, kernel in mod.functions_items():
-            if name in hidden or str(name.name_hint) not in copied:
+    hidden = {g: f for g, f in mod.functions_items() if is_kernel(f) and _fails(f)}
+    shown = copy_module(mod)
+    for name, kernel in hidden.items():
+        shown[name] = kernel.with_body(tirx.Evaluate(tirx.const(0, "int32")))
+    found = relax.transform.RewriteDataflowReshape()(shown)
+    for name, kernel in hidden.items():
+        found[name] = kernel
+    for function in filter(is_relax, mod.functions.values()):
+        for binding in bindings_of(function):
+            call = binding.value
+            if isinstance(binding.var, relax.DataflowVar) or not is_call(call, "relax.call_tir"):
                 continue
-            if isinstance(kernel, tirx.PrimFunc) and relax.analysis.has_reshape_pattern(kernel):
-                found[name] = kernel.with_attr(VIEW, True)
-        return found
-
-    return run
-
-
-def _copied_outputs(mod: IRModule) -> set[str]:
-    """The kernels of one argument whose results are outputs."""
-    return {
-        str(binding.value.args[0].name_hint)
-        for function in mod.functions.values()
-        if isinstance(function, relax.Function)
-        for block in function.body.blocks
-        for binding in block.bindings
-        if not isinstance(binding.var, relax.DataflowVar)
-        and is_call(binding.value, "relax.call_tir")
-        and len(binding.value.args[1].fields) == 1
-    }
-
-
-def _is_dynamic(function: tirx.PrimFunc) -> bool:
-    sizes = (size for param in function.params for size in getattr(param.ty, "shape", ()))
-    return not all(isinstance(size, tirx.IntImm) for size in sizes)
+            callee = call.args[0]
+            if callee in hidden or len(call.args[1].fields) != 1 or not is_kernel(mod[callee]):
+                continue
+            if relax.analysis.has_reshape_pattern(mod[callee]):  # an output that is a copy
+                found[callee] = mod[callee].with_attr(VIEW, True)
+    return found
 
 
 def _fails(function: tirx.PrimFunc) -> bool:
-    """Whether TVM cannot even tell that a kernel is no reshape."""
+    """Whether TVM cannot even tell that a kernel of dynamic sizes is no reshape."""
+    sizes = [size for param in function.params for size in getattr(param.ty, "shape", ())]
+    if all(isinstance(size, tirx.IntImm) for size in sizes):
+        return False
     try:
         relax.analysis.has_reshape_pattern(function)
     except Exception:  # TVM's InternalError, or what its analysis of indices raises

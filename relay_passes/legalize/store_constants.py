@@ -23,13 +23,13 @@ from typing import Any
 import numpy as np
 import tvm.tirx.script.builder.ir as I
 from tvm import IRModule, ir, relax, te, tirx
-from tvm.ir.transform import PassContext, module_pass
 from tvm.script.ir_builder import IRBuilder
 
 from microkernels.vector.expressions import Expr
 from relay_passes.ir.constants import array_of, constant_of
 from relay_passes.ir.entries import MAIN
-from relay_passes.ir.rewrite import with_body
+from relay_passes.ir.graph import bindings_of
+from relay_passes.ir.rewrite import named_pass, with_body
 from tir_schedules.core.emission import opaque_block
 
 LEAST_BYTES = 1 << 14
@@ -40,26 +40,15 @@ _DTYPES = ("bool", "float32", "float64", "int8", "int16", "int32", "int64", "uin
 Array = np.ndarray[Any, Any]
 
 
-def store_constants() -> ir.transform.Pass:
+@named_pass
+def store_constants(mod: IRModule) -> IRModule:
     """The pass; it comes after the folding of constants, before kernels are scheduled."""
-
-    @module_pass(opt_level=0, name="tvm_hybrid.store_constants")
-    def run(mod: IRModule, _context: PassContext) -> IRModule:
-        main = next((g for g in mod.get_global_vars() if str(g.name_hint) == MAIN), None)
-        return mod if main is None else _stored(mod, main)
-
-    return run
-
-
-def _stored(mod: IRModule, name: ir.GlobalVar) -> IRModule:
-    """The module with kernels in the place of outputs of its main function."""
+    name = next((g for g in mod.get_global_vars() if str(g.name_hint) == MAIN), None)
+    if name is None:
+        return mod
     main = mod[name]
-    values: dict[relax.Expr, relax.Expr] = {
-        binding.var: binding.value
-        for block in main.body.blocks
-        for binding in block.bindings
-        if isinstance(binding, relax.VarBinding)
-    }
+    bound = [each for each in bindings_of(main) if isinstance(each, relax.VarBinding)]
+    values: dict[relax.Expr, relax.Expr] = {each.var: each.value for each in bound}
     result = main.body.body
     outputs = list(result.fields) if isinstance(result, relax.Tuple) else [result]
     builder = relax.BlockBuilder(mod)
@@ -89,7 +78,11 @@ def _call(builder: relax.BlockBuilder, value: relax.Expr) -> relax.Expr | None:
     numbers = _progression(flat)
     if numbers is not None:
         return _kernel(builder, _in_progression, array, *numbers)
-    usual = _usual(flat)
+    # The number that most of some elements are, as an array of one.
+    samples = flat[:: max(1, flat.size // _SAMPLES)]
+    _, firsts, counts = np.unique(_bits(samples), return_index=True, return_counts=True)
+    place = int(firsts[counts.argmax()])
+    usual = samples[place : place + 1]
     places = np.flatnonzero(_bits(flat) != _bits(usual))
     if len(places) * EXCEPTIONS > flat.size or _is_special(usual):
         return None
@@ -101,11 +94,9 @@ def _kernel(
     builder: relax.BlockBuilder, computed: Callable[..., Any], array: Array, *what: Any
 ) -> relax.Expr:
     """A call of a kernel that makes an array of this shape and type."""
-    name = computed.__name__.strip("_")
-    shape, dtype = array.shape, str(array.dtype)
-    return builder.normalize(
-        builder.call_te(computed, shape, dtype, *what, primfunc_name_hint=name)
-    )
+    name, dtype = computed.__name__.strip("_"), str(array.dtype)
+    call = builder.call_te(computed, array.shape, dtype, *what, primfunc_name_hint=name)
+    return builder.normalize(call)
 
 
 def _bits(array: Array) -> Array:
@@ -122,14 +113,6 @@ def _progression(flat: Array) -> tuple[int, int] | None:
     if int(flat[-1]) != last or not limits.min <= step <= limits.max:
         return None
     return (first, step) if (np.diff(flat) == step).all() else None
-
-
-def _usual(flat: Array) -> Array:
-    """The number that most of some elements are, as an array of one."""
-    samples = flat[:: max(1, flat.size // _SAMPLES)]
-    _, firsts, counts = np.unique(_bits(samples), return_index=True, return_counts=True)
-    place = int(firsts[counts.argmax()])
-    return samples[place : place + 1]
 
 
 def _is_special(number: Array) -> bool:

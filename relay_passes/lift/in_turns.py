@@ -135,16 +135,12 @@ def _cheapest(
     pairs = [_Pair(a, b, sums(a, b)) for a, b in itertools.combinations(operands, 2)]
     best = [pair for pair in pairs if pair.sums]
     if not best and factors:
-        best = [pair for pair in pairs if _is_factor(pair.first, pair.second)]
+        # Products that have the axes of one of the two.
+        labels = [(pair, {*pair.first.labels}, {*pair.second.labels}) for pair in pairs]
+        best = [pair for pair, a, b in labels if a | b in (a, b)]
     if not best:
         raise RefusedError("an outer product: no axis of two operands is summed")
     return min(best, key=cost)
-
-
-def _is_factor(first: Operand, second: Operand) -> bool:
-    """Whether the product of two has the axes of one of them."""
-    both = {*first.labels, *second.labels}
-    return both in ({*first.labels}, {*second.labels})
 
 
 def in_caller_sizes(
@@ -189,7 +185,8 @@ def in_caller_sizes(
         If the call does not tell a size.
     """
     params = list(function.params)
-    if all(not is_number(each) and _is_known(each.shape) for each in params):
+    extents = [const_int(x) for each in params if not is_number(each) for x in each.shape]
+    if None not in extents and not any(map(is_number, params)):
         return function, list(args)
     numbers = {param: arg for param, arg in zip(params, args, strict=False) if is_number(param)}
     tensors = [arg for param, arg in zip(params, args, strict=False) if param not in numbers]
@@ -209,7 +206,3 @@ def in_caller_sizes(
     body = with_sizes(function.body, values, renewed)
     written = tirx.PrimFunc([renewed.get(each, each) for each in buffers], body)
     return written.with_attrs(dict(function.attrs)), tensors
-
-
-def _is_known(shape: Sequence[Any]) -> bool:
-    return all(const_int(extent) is not None for extent in shape)

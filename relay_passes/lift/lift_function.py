@@ -20,7 +20,7 @@ functions of their own.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 from tvm import DataType, relax, s_tir, tirx
@@ -29,14 +29,7 @@ from tvm.ir.expr import TensorLoad
 from microkernels.vector.expressions import Expr
 from relay_passes.ir.graph import op_name, size_of
 from tir_schedules.generic.expressions import const_int, loads_of, same_indices, variables_of
-from tir_schedules.generic.nest import (
-    Axis,
-    Nest,
-    NotHandledError,
-    Store,
-    read_program,
-    statements_of,
-)
+from tir_schedules.generic.nest import Axis, Nest, NotHandledError, read_program, statements_of
 from tir_schedules.tensorize.arrangement import RefusedError
 from tir_schedules.tensorize.read_contraction import factors_of
 
@@ -125,10 +118,11 @@ def is_product(nest: Nest) -> bool:
     return True
 
 
+@dataclass
 class _Reader:
     """Reads the blocks of one function, in order.
 
-    Parameters
+    Attributes
     ----------
     block : Emission
         Receives the operators.
@@ -138,37 +132,30 @@ class _Reader:
         The blocks.
     add : callable
         Adds a function to the module.
+    products, left : list of str
+        As of `Lifted`.
     """
 
-    def __init__(
-        self,
-        block: Emission,
-        tensors: dict[tirx.Var, relax.Expr],
-        nests: Sequence[Nest],
-        statements: Sequence[tirx.Stmt],
-        add: AddFunction,
-    ) -> None:
-        self.tensors = tensors
-        self.products: list[str] = []
-        self.left: list[str] = []
-        self._block, self._add = block, add
-        self._nests, self._statements = nests, statements
-        self._has_product = any(map(is_product, nests))
+    block: Emission
+    tensors: dict[tirx.Var, relax.Expr]
+    nests: Sequence[Nest]
+    statements: Sequence[tirx.Stmt]
+    add: AddFunction
+    products: list[str] = field(default_factory=list)
+    left: list[str] = field(default_factory=list)
 
     def read(self) -> None:
         """Emits all blocks; RefusedError if they stay."""
-        groups: dict[int, Transposed | Pool] = {
-            **find_pools(self._nests),
-            **find_transposed(self._nests),
-        }
+        groups: dict[int, Transposed | Pool] = {**find_pools(self.nests)}
+        groups |= find_transposed(self.nests)
         waiting = {member for each in groups.values() for member in each.members}
-        for number, nest in enumerate(self._nests):
+        for number, nest in enumerate(self.nests):
             if number in groups:
-                mark = self._block.mark
+                mark = self.block.mark
                 try:
                     value = self._together(groups[number])
                 except RefusedError:
-                    self._block.undo(mark)
+                    self.block.undo(mark)
                     for member in groups[number].members:
                         self._read(member)
                 else:
@@ -180,28 +167,28 @@ class _Reader:
     def _together(self, group: Transposed | Pool) -> relax.Expr:
         """What several blocks compute together."""
         if isinstance(group, Pool):
-            return read_pool(self._block, self.tensors, group)
-        value = read_transposed(self._block, self.tensors, group)
+            return read_pool(self.block, self.tensors, group)
+        value = read_transposed(self.block, self.tensors, group)
         self.products.append("a transposed convolution")
         return value
 
     def _read(self, number: int) -> None:
         """Emits one block, or a call of a function that is nothing else."""
-        nest, mark = self._nests[number], self._block.mark
+        nest, mark = self.nests[number], self.block.mark
         try:
             value, how = self._lifted(nest)
             self.products += [how] if how else []
         except RefusedError as reason:
-            self._block.undo(mark)
-            if not self._has_product:
+            self.block.undo(mark)
+            if not any(map(is_product, self.nests)):
                 raise RefusedError(f"{nest.name}: {reason}") from None
             self.left.append(f"{nest.name}: {reason}")
-            value = self._apart(nest, self._statements[number])
+            value = self._apart(nest, self.statements[number])
         self.tensors[nest.stores[0].buffer] = value
 
     def _lifted(self, nest: Nest) -> tuple[relax.Expr, str]:
         """What a block computes, and how, if it is a product."""
-        block, tensors = self._block, self.tensors
+        block, tensors = self.block, self.tensors
         if not nest.reduce:
             return read_block(block, tensors, nest), ""
         if not is_product(nest):
@@ -213,21 +200,21 @@ class _Reader:
             conv = read_convolution(block, tensors, nest)
         except RefusedError:
             block.undo(mark)
-            return self._product(nest, partial(read_product, add=self._add))
+            return self._product(nest, partial(read_product, add=self.add))
         return conv, f"windows of {op_name(block.definition(conv)).rpartition('.')[2]}"
 
     def _product(self, nest: Nest, read: ReadProduct) -> tuple[relax.Expr, str]:
         """A contraction; beside other blocks also the sum of x * x, as of a norm, as it is."""
-        mark = self._block.mark
+        mark = self.block.mark
         try:
-            return read(self._block, self.tensors, nest)
+            return read(self.block, self.tensors, nest)
         except RefusedError as reason:
-            self._block.undo(mark)
+            self.block.undo(mark)
             store, _ = factors_of(nest)
-            if len(self._nests) == 1 or str(store.value.ty.dtype) != "float32":
+            if len(self.nests) == 1 or str(store.value.ty.dtype) != "float32":
                 raise
             try:
-                return read_reduction(self._block, self.tensors, nest), ""
+                return read_reduction(self.block, self.tensors, nest), ""
             except RefusedError:
                 raise reason from None
 
@@ -243,11 +230,11 @@ class _Reader:
         root = s_tir.SBlockRealize([], True, s_tir.SBlock([], [], [], "root", statement))
         function = tirx.PrimFunc([*sources, target], root).with_attr("tirx.noalias", True)
         call = relax.call_tir(
-            self._add(function.with_attr("s_tir", True), nest.name),
+            self.add(function.with_attr("s_tir", True), nest.name),
             [self.tensors[source] for source in sources],
             relax.TensorType(list(target.shape), str(target.dtype)),
         )
-        return self._block.emit(call)
+        return self.block.emit(call)
 
 
 _REDUCTIONS: dict[type, Callable[..., relax.Expr]] = {
@@ -286,7 +273,12 @@ def read_reduction(block: Emission, tensors: Tensors, nest: Nest) -> relax.Expr:
     operator = _REDUCTIONS.get(type(value))
     if operator is None:
         raise RefusedError("a reduction that is neither a sum nor an extreme")
-    own = [_is_element(side, store) for side in (value.a, value.b)]
+    own = [
+        isinstance(side, TensorLoad)
+        and side.source.same_as(store.buffer)
+        and same_indices(side.indices, store.indices)
+        for side in (value.a, value.b)
+    ]
     if own.count(True) != 1 or not _starts(type(value), store.start):
         raise RefusedError("a reduction that is neither a sum nor an extreme")
     term = value.b if own[0] else value.a
@@ -323,14 +315,6 @@ def _in_order(term: Expr, out: Sequence[Axis], reduce: Sequence[Axis]) -> list[A
     left_out = units[len(free) :]
     axes = [axis for axis in (*out, *reduce) if axis not in left_out]
     return sorted(axes, key=lambda axis: places.get(axis.var, -1))
-
-
-def _is_element(value: Expr, store: Store) -> bool:
-    return (
-        isinstance(value, TensorLoad)
-        and value.source.same_as(store.buffer)
-        and same_indices(value.indices, store.indices)
-    )
 
 
 def _starts(kind: type, start: Expr) -> bool:

@@ -25,17 +25,16 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from tvm import IRModule, ir, relax, tirx
-from tvm.ir.transform import PassContext, module_pass
+from tvm import IRModule, relax, tirx
 
 from microkernels.base.tvm_compat.relax import FUSED
 from relay_passes.ir.decisions import TENSORIZE, Decision, DecisionLog
-from relay_passes.ir.graph import is_call, region_tensor, size_of
-from relay_passes.ir.rewrite import is_kernel, rewrite_blocks
+from relay_passes.ir.graph import bindings_of, is_call, region_tensor, size_of
+from relay_passes.ir.rewrite import is_kernel, is_relax, named_pass, rewrite_blocks
 from relay_passes.ir.tidy import tidy
 from tir_schedules.core.size import is_open
 from tir_schedules.generic.nest import NotHandledError, read_program
@@ -43,7 +42,7 @@ from tir_schedules.tensorize.arrangement import ChooseArrangement, Labels, Refus
 
 from .emission import Emission
 from .in_turns import Operand, in_caller_sizes, multiply_in_turns
-from .lift_function import Lifted, is_product, lift_function
+from .lift_function import is_product, lift_function
 from .product import Extents
 
 logger = logging.getLogger("tvm_hybrid")
@@ -51,11 +50,13 @@ logger = logging.getLogger("tvm_hybrid")
 _SCHEDULED = ("tirx.is_scheduled", "tvm_hybrid.kernel", "tvm_hybrid.region")
 
 
+@named_pass
 def lift_programs(
+    mod: IRModule,
     lanes: int = 16,
     decisions: DecisionLog | None = None,
     arrange: ChooseArrangement | None = None,
-) -> ir.transform.Pass:
+) -> IRModule:
     """The pass; it needs A-normal form.
 
     Parameters
@@ -68,27 +69,12 @@ def lift_programs(
         What records say of how contractions are arranged.
     """
     log = [] if decisions is None else decisions
-
-    @module_pass(opt_level=0, name="tvm_hybrid.lift_programs")
-    def run(mod: IRModule, _context: PassContext) -> IRModule:
-        if next(_calls(mod), None) is None:
-            return mod
-        lifter = _Lifter(_without_fused(mod), partial(Emission, lanes, arrange), log)
-        lifted = rewrite_blocks(lifter.builder, lifter.rewrite)
-        return tidy()(lifted) if lifter.changed else mod
-
-    return run
-
-
-def _calls(mod: IRModule) -> Iterator[relax.Call]:
-    """Every call that may be lifted."""
-    for function in mod.functions.values():
-        if isinstance(function, relax.Function):
-            for block in function.body.blocks:
-                for binding in block.bindings:
-                    value = getattr(binding, "value", None)
-                    if is_call(value, "relax.einsum", "relax.call_tir"):
-                        yield value
+    bindings = (each for f in mod.functions.values() if is_relax(f) for each in bindings_of(f))
+    if not any(is_call(each.value, "relax.einsum", "relax.call_tir") for each in bindings):
+        return mod
+    lifter = _Lifter(_without_fused(mod), partial(Emission, lanes, arrange), log)
+    lifted = rewrite_blocks(lifter.builder, lifter.rewrite)
+    return tidy()(lifted) if lifter.changed else mod
 
 
 def _without_fused(mod: IRModule) -> IRModule:
@@ -96,14 +82,14 @@ def _without_fused(mod: IRModule) -> IRModule:
     fused = {
         gvar: function
         for gvar, function in mod.functions_items()
-        if isinstance(function, relax.Function) and FUSED in (function.attrs or ())
+        if is_relax(function) and FUSED in (function.attrs or ())
     }
     if not fused or not any(_has_product(f) for f in mod.functions.values() if is_kernel(f)):
         return mod
     kept = {gvar: each for gvar, each in mod.functions_items() if gvar not in fused}
     updated = IRModule(kept, mod.attrs, mod.global_infos)
     for gvar, function in kept.items():
-        if isinstance(function, relax.Function):
+        if is_relax(function):
             updated.update_func(gvar, function.inline_functions(fused))
     return relax.transform.CanonicalizeBindings()(updated)
 
@@ -123,7 +109,7 @@ class _Lifter:
         self._with_product = {
             gvar: _has_product(function)
             for gvar, function in mod.functions_items()
-            if is_kernel(function) and _may_change(function)
+            if is_kernel(function) and not any(x in (function.attrs or {}) for x in _SCHEDULED)
         }
 
     def rewrite(self, block: relax.DataflowBlock) -> list[relax.Binding] | None:
@@ -171,37 +157,21 @@ class _Lifter:
         args = [self._values.get(arg, arg) for arg in call.args[1].fields]
         outputs = list(call.ty.fields) if isinstance(call.ty, relax.TupleType) else [call.ty]
         function, tensors = in_caller_sizes(self._mod[gvar], args, outputs)
-        lifted = lift_function(block, function, tensors, self._add)
-        self._bind(block, var, lifted)
+        lifted = lift_function(block, function, tensors, self.builder.add_func)
+        if len(lifted.values) > 1:
+            block.bind(var, relax.Tuple(list(lifted.values)))
+        else:
+            block.bind(var, lifted.values[0])
+            self._values[var] = lifted.values[0]
         if lifted.products:
             reason = "; ".join([*lifted.products, *(f"apart: {each}" for each in lifted.left)])
             self._note(var, str(gvar.name_hint), reason, taken=True)
         return True
 
-    def _bind(self, block: Emission, var: relax.Var, lifted: Lifted) -> None:
-        """Gives a variable the results of a function."""
-        values = lifted.values
-        if len(values) > 1:
-            block.bind(var, relax.Tuple(list(values)))
-            return
-        block.bind(var, values[0])
-        self._values[var] = values[0]
-
-    def _add(self, function: tirx.PrimFunc, name: str) -> ir.GlobalVar:
-        return self.builder.add_func(function, name)
-
     def _note(self, var: relax.Var, function: str, reason: str, taken: bool) -> None:
-        self._decisions.append(
-            Decision(
-                node=str(var.name), op=TENSORIZE, taken=taken, function=function, reason=reason
-            )
-        )
-
-
-def _may_change(function: tirx.PrimFunc) -> bool:
-    """Whether nobody has scheduled a function."""
-    attrs = function.attrs
-    return not (attrs and any(name in attrs for name in _SCHEDULED))
+        node, op = str(var.name), TENSORIZE
+        decision = Decision(node=node, op=op, taken=taken, function=function, reason=reason)
+        self._decisions.append(decision)
 
 
 def _has_product(function: tirx.PrimFunc) -> bool:

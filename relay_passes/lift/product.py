@@ -19,26 +19,15 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 from tvm import IRModule, ir, relax
 
-from tir_schedules.tensorize.arrangement import (
-    Arrangement,
-    ArrangementProblem,
-    ChooseArrangement,
-    Contraction,
-    KnownArrangement,
-    Labels,
-    RefusedError,
-    Units,
-    arrangements,
-    check,
-    in_memory,
-    is_view,
-)
+from tir_schedules.tensorize import arrangement
+from tir_schedules.tensorize.arrangement import ArrangementProblem, Contraction, Labels, Units
 
 from .emission import Emission
 
@@ -80,45 +69,43 @@ def emit_contraction(
         If no product of matrices computes it.
     """
     a_constant, b_constant = (isinstance(operand, ir.GenericConst) for operand in operands)
-    check(contraction, (a_constant, b_constant))
+    arrangement.check(contraction, (a_constant, b_constant))
     if any(contraction.alone) and any(str(each.ty.dtype) != "float32" for each in operands):
-        raise RefusedError("an axis that one operand alone has, of numbers that sums do not fit in")
-    left, right = (
-        _summed(block, operand, labels, alone)
-        for operand, labels, alone in zip(
-            operands, (contraction.left, contraction.right), contraction.alone, strict=True
+        raise arrangement.RefusedError(
+            "an axis that one operand alone has, of numbers that sums do not fit in"
         )
-    )
+    stored = contraction.left, contraction.right
+    left, right = operands
+    for number, (labels, alone) in enumerate(zip(stored, contraction.alone, strict=True)):
+        if alone:  # it is summed over the axes that it alone has
+            places = [labels.index(label) for label in alone]
+            summed = block.emit(relax.op.sum(operands[number], places))
+            left, right = (left, summed) if number else (summed, right)
     inner = contraction.without_alone()
     constants = a_constant, b_constant
-    found = arrangements(inner, constants, block.lanes)
+    found = arrangement.arrangements(inner, constants, block.lanes)
     types = str(left.ty.dtype), str(right.ty.dtype), dtype
     problem = ArrangementProblem(inner, types, constants, tuple(found))
-    best, others, source = _chosen(problem, block.arrange)
+    (best, *others), source = problem.candidates, ""
+    known = block.arrange(problem) if block.arrange is not None else None
+    if known is not None:
+        ordered = problem.best_first(known.choice)
+        source = f"; by {known.source}" if ordered else f"; {known.source} names no candidate"
+        best, *others = ordered or problem.candidates
     if best.swapped:
         left, right = right, left
     given = best.contraction
-    a = _operand(block, given, left, given.left, best.left, extents)
-    b = _operand(block, given, right, given.right, best.right, extents)
+    axes = _Axes(block, given, extents)
+    a = axes.joined(left, given.left, best.left)
+    b = axes.joined(right, given.right, best.right)
     if dtype == "int32":
         a, b = (widened(block, each) for each in (a, b))
     product = relax.op.matmul(a, b, out_dtype=dtype)
-    result = _result(block, given, product, best.out, extents)
-    return result, _how(best, others) + source
-
-
-def _chosen(
-    problem: ArrangementProblem, arrange: ChooseArrangement | None
-) -> tuple[Arrangement, list[Arrangement], str]:
-    """The candidate that is taken, the others, and which record says so."""
-    best, *others = problem.candidates
-    known = arrange(problem) if arrange is not None else None
-    if known is None:
-        return best, others, ""
-    ordered = problem.best_first(known.choice)
-    if not ordered:
-        return best, others, f"; {known.source} names no candidate"
-    return ordered[0], list(ordered[1:]), f"; by {known.source}"
+    how = f"{given.text()}; {best.text()}"
+    if others and best.cycles:
+        ratio, count = others[0].cycles / best.cycles, 1 + len(others)
+        how += f"; of {count} candidates the next costs {ratio:.2f}x: {others[0].text()}"
+    return axes.apart(product, best.out), how + source
 
 
 def widened(block: Emission, value: relax.Expr) -> relax.Expr:
@@ -150,44 +137,44 @@ def emit_elementwise(
     return relax.op.sum(block.emit(product), list(range(first, first + len(steps))))
 
 
-def _summed(block: Emission, operand: relax.Expr, labels: Labels, alone: Labels) -> relax.Expr:
-    """An operand summed over the axes that it alone has."""
-    if not alone:
-        return operand
-    return block.emit(relax.op.sum(operand, [labels.index(label) for label in alone]))
+@dataclass(frozen=True)
+class _Axes:
+    """Joins the axes of a contraction to units, and takes these apart."""
 
+    block: Emission
+    given: Contraction
+    extents: Extents
 
-def _operand(
-    block: Emission,
-    given: Contraction,
-    expr: relax.Expr,
-    stored: Labels,
-    units: Units,
-    extents: Extents,
-) -> relax.Expr:
-    """An operand with an axis for each unit."""
-    if not is_view(given, stored, units):
+    def joined(self, expr: relax.Expr, stored: Labels, units: Units) -> relax.Expr:
+        """An operand with an axis for each unit."""
+        if not arrangement.is_view(self.given, stored, units):
+            order = tuple(itertools.chain(*units))
+            expr = _permuted(self.block, expr, [stored.index(label) for label in order])
+            return self.reshaped(expr, _singles(order), units)
+        places = arrangement.in_memory(self.given, stored, units)
+        expr = self.reshaped(expr, _singles(stored), places)
+        return _permuted(self.block, expr, _order(places, units))
+
+    def apart(self, product: relax.Expr, units: Units) -> relax.Expr:
+        """A product as the tensor that is wanted."""
+        stored = self.given.out
+        product = self.block.emit(product)
+        if arrangement.is_view(self.given, stored, units):
+            places = arrangement.in_memory(self.given, stored, units)
+            product = _permuted(self.block, product, _order(units, places))
+            return self.reshaped(product, places, _singles(stored))
         order = tuple(itertools.chain(*units))
-        expr = _permuted(block, expr, [stored.index(label) for label in order])
-        return _reshaped(block, expr, _singles(order), units, extents)
-    places = in_memory(given, stored, units)
-    expr = _reshaped(block, expr, _singles(stored), places, extents)
-    return _permuted(block, expr, _order(places, units))
+        product = self.reshaped(product, units, _singles(order))
+        return _permuted(self.block, product, [order.index(label) for label in stored])
 
-
-def _result(
-    block: Emission, given: Contraction, product: relax.Expr, units: Units, extents: Extents
-) -> relax.Expr:
-    """A product as the tensor that is wanted."""
-    stored = given.out
-    product = block.emit(product)
-    if is_view(given, stored, units):
-        places = in_memory(given, stored, units)
-        product = _permuted(block, product, _order(units, places))
-        return _reshaped(block, product, places, _singles(stored), extents)
-    order = tuple(itertools.chain(*units))
-    product = _reshaped(block, product, units, _singles(order), extents)
-    return _permuted(block, product, [order.index(label) for label in stored])
+    def reshaped(
+        self, expr: relax.Expr, before: Sequence[Labels], after: Sequence[Labels]
+    ) -> relax.Expr:
+        """A tensor with these units as one with others of the same labels, in order."""
+        if list(before) == list(after):
+            return expr
+        shape = [math.prod((self.extents[label] for label in unit), start=1) for unit in after]
+        return self.block.emit(relax.op.reshape(expr, shape))
 
 
 def _order(before: Sequence[Labels], after: Sequence[Labels]) -> list[int]:
@@ -210,28 +197,6 @@ def _permuted(block: Emission, expr: relax.Expr, order: list[int]) -> relax.Expr
     return expr if same else block.emit(relax.op.permute_dims(expr, order))
 
 
-def _reshaped(
-    block: Emission,
-    expr: relax.Expr,
-    before: Sequence[Labels],
-    after: Sequence[Labels],
-    extents: Extents,
-) -> relax.Expr:
-    if list(before) == list(after):
-        return expr
-    shape = [math.prod((extents[label] for label in unit), start=1) for unit in after]
-    return block.emit(relax.op.reshape(expr, shape))
-
-
-def _how(best: Arrangement, others: list[Arrangement]) -> str:
-    """What was taken, and why not the next candidate."""
-    text = f"{best.contraction.text()}; {best.text()}"
-    if others and best.cycles:
-        ratio = others[0].cycles / best.cycles
-        text += f"; of {1 + len(others)} candidates the next costs {ratio:.2f}x: {others[0].text()}"
-    return text
-
-
 _MEASURED = ("float32", "bfloat16", "uint8", "int8")
 
 
@@ -240,7 +205,9 @@ def can_be_measured(problem: ArrangementProblem) -> bool:
     return problem.has_choice and all(each in _MEASURED for each in problem.types[:2])
 
 
-def arranged_module(problem: ArrangementProblem, candidate: Arrangement, lanes: int) -> IRModule:
+def arranged_module(
+    problem: ArrangementProblem, candidate: arrangement.Arrangement, lanes: int
+) -> IRModule:
     """main(*operands), or less those that are constants, one dataflow block.
 
     Parameters
@@ -254,7 +221,7 @@ def arranged_module(problem: ArrangementProblem, candidate: Arrangement, lanes: 
     """
     given, rng = problem.contraction, np.random.default_rng(0)
     choice = problem.choice(candidate)
-    block = Emission(lanes, lambda _: KnownArrangement(choice, "measuring"))
+    block = Emission(lanes, lambda _: arrangement.KnownArrangement(choice, "measuring"))
     operands: list[relax.Expr] = []
     inputs: list[relax.Var] = []
     both = zip((given.left, given.right), problem.types[:2], problem.constants, strict=True)

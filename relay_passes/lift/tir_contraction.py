@@ -139,12 +139,7 @@ def _without_units(block: Emission, source: relax.Expr, factor: Factor) -> relax
     return block.emit(relax.op.reshape(source, shape))
 
 
-def _gathered(
-    block: Emission,
-    source: relax.Expr,
-    factor: Factor,
-    add: AddFunction,
-) -> relax.Expr:
+def _gathered(block: Emission, source: relax.Expr, factor: Factor, add: AddFunction) -> relax.Expr:
     """A tensor with an element for each point of the axes that an operand depends on."""
     shape = [axis.stated for axis in factor.axes]
     dtype = known_tensor(source).dtype

@@ -16,7 +16,8 @@ takes, is left to `tir_contraction`, unless it has groups.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import itertools
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,15 +40,6 @@ from .tir_elements import Tensors
 _OPERATORS = {1: relax.op.nn.conv1d, 2: relax.op.nn.conv2d, 3: relax.op.nn.conv3d}
 SPATIAL = {1: "W", 2: "HW", 3: "DHW"}
 """Letters of spatial axes, by how many there are."""
-
-
-@dataclass(frozen=True)
-class _Guess:
-    """Layouts of the data, the weight and the result."""
-
-    data: str
-    weight: str
-    out: str
 
 
 @dataclass(frozen=True)
@@ -110,7 +102,28 @@ def read_convolution(block: Emission, tensors: Tensors, nest: Nest) -> relax.Exp
     x, w = tensors[conv.data], tensors[conv.weight]
     if conv.groups == 1 and not isinstance(w, ir.GenericConst):
         raise RefusedError("a convolution with a weight that is no constant")
-    return _emit(block, x, w, conv)
+    kernel = f"OI{conv.spatial}" if conv.data_layout.startswith("NC") else f"{conv.spatial}IO"
+    if conv.weight_layout != kernel:
+        order = [conv.weight_layout.index(letter) for letter in kernel]
+        w = block.emit(relax.op.permute_dims(w, order))
+    if conv.dtype == "int32":
+        x, w = (widened(block, each) for each in (x, w))
+    result = block.emit(
+        _OPERATORS[len(conv.windows)](
+            x,
+            w,
+            strides=[window.stride for window in conv.windows],
+            padding=[0] * 2 * len(conv.windows),
+            dilation=[window.dilation for window in conv.windows],
+            groups=conv.groups,
+            data_layout=conv.data_layout,
+            kernel_layout=kernel,
+            out_layout=conv.data_layout,
+            out_dtype=conv.dtype,
+        )
+    )
+    check_shape(result, conv.out)
+    return result
 
 
 def match_convolution(
@@ -138,65 +151,33 @@ def match_convolution(
     if ranks or count not in _OPERATORS:
         raise RefusedError("no convolution: tensors of other ranks")
     dtype = str(store.value.ty.dtype)
-    analyzer = analyzer_for(nest.axes())
     for data, weight in (loads, loads[::-1]):
         types = [(narrow or {}).get(load.source, str(load.ty.dtype)) for load in (data, weight)]
         if (types[0], types[1], dtype) not in PRODUCTS:
             continue
-        for guess in _guesses(count):
-            found = _proved(analyzer, guess, nest, data, weight, turned)
-            if found is None:
-                continue
-            windows, groups = found
-            return Convolution(
-                data.source,
-                weight.source,
-                store.buffer,
-                guess.data,
-                guess.weight,
-                tuple(windows),
-                groups,
-                dtype,
-                turned,
-            )
+        spatial = SPATIAL[count]
+        weights = (f"OI{spatial}", f"{spatial}IO", f"O{spatial}I", f"{spatial}OI")
+        for layouts in itertools.product((f"NC{spatial}", f"N{spatial}C"), weights):
+            found = _proved(nest, data, weight, layouts, turned)
+            if found is not None:
+                return found
     raise RefusedError("no convolution in a layout that is known")
 
 
-def _guesses(count: int) -> Iterator[_Guess]:
-    spatial = SPATIAL[count]
-    for data in (f"NC{spatial}", f"N{spatial}C"):
-        for weight in (f"OI{spatial}", f"{spatial}IO", f"O{spatial}I", f"{spatial}OI"):
-            yield _Guess(data, weight, data)
-
-
 def _proved(
-    analyzer: Analyzer,
-    guess: _Guess,
-    nest: Nest,
-    data: TensorLoad,
-    weight: TensorLoad,
-    turned: bool,
-) -> tuple[list[Window], int] | None:
-    """The windows and the number of groups; None if the guess is wrong."""
-    out, result = nest.stores[0].indices, nest.stores[0].buffer
-    x, w, y = (
-        dict(zip(layout, indices, strict=True))
-        for layout, indices in (
-            (guess.data, data.indices),
-            (guess.weight, weight.indices),
-            (guess.out, out),
-        )
+    nest: Nest, data: TensorLoad, weight: TensorLoad, layouts: tuple[str, str], turned: bool
+) -> Convolution | None:
+    """A block as a convolution in guessed layouts of data and weight; None if they are wrong."""
+    store = nest.stores[0]
+    out, result = store.indices, store.buffer
+    named = (layouts[0], data.indices), (layouts[1], weight.indices), (layouts[0], out)
+    x, w, y = (dict(zip(layout, indices, strict=True)) for layout, indices in named)
+    shapes = (data.source.shape, weight.source.shape, result.shape)
+    of_x, of_w, of_y = (
+        dict(zip(layout, map(nest.size, shape), strict=True))
+        for (layout, _), shape in zip(named, shapes, strict=True)
     )
-    extents = [
-        dict(zip(layout, map(nest.size, buffer.shape), strict=True))
-        for layout, buffer in (
-            (guess.data, data.source),
-            (guess.weight, weight.source),
-            (guess.out, result),
-        )
-    ]
-    of_x, of_w, of_y = extents
-    if turned and not _turn(analyzer, w, of_w, y["C"], of_x["C"], of_y["C"]):
+    if turned and not _turn(nest, w, of_w, y["C"], of_x["C"], of_y["C"]):
         return None
     channels, per_group, outputs = of_x["C"], of_w["I"], of_w["O"]
     if not channels or not per_group or not outputs or is_open([channels, per_group, outputs]):
@@ -213,24 +194,25 @@ def _proved(
         return None
     if not _are_all(nest.reduce, inside, [of_w[letter] for letter in w if letter != "O"]):
         return None
-    windows = []
-    for letter in guess.data:
+    windows, analyzer = [], analyzer_for(nest.axes())
+    for place, letter in enumerate(layouts[0]):
         if letter in "NC":
             continue
-        where = guess.data.index(letter), guess.out.index(letter)
-        ends = data.source.shape[where[0]], result.shape[where[1]]
+        ends = data.source.shape[place], result.shape[place]
         window = _window(analyzer, x[letter], y[letter], w[letter], ends, of_w[letter])
         if window is None:
             return None
-        place = y[letter] * _number(window.stride) + w[letter] * _number(window.dilation)
-        pairs.append((x[letter], place))
+        reached = y[letter] * _number(window.stride) + w[letter] * _number(window.dilation)
+        pairs.append((x[letter], reached))
         windows.append(window)
-    proved = all(analyzer.can_prove_equal(left, right) for left, right in pairs)
-    return (windows, groups) if proved else None
+    if not all(analyzer.can_prove_equal(left, right) for left, right in pairs):
+        return None
+    tensors, dtype = (data.source, weight.source, result), str(store.value.ty.dtype)
+    return Convolution(*tensors, *layouts, tuple(windows), groups, dtype, turned)
 
 
 def _turn(
-    analyzer: Analyzer,
+    nest: Nest,
     w: dict[str, Expr],
     of_w: dict[str, int | None],
     output: Expr,
@@ -239,7 +221,7 @@ def _turn(
 ) -> bool:
     """Writes indices and extents of a weight with the inputs of all groups as those of an ordinary
     one; False if it is none."""
-    own = of_w["O"]
+    own, analyzer = of_w["O"], analyzer_for(nest.axes())
     if not own or not inputs or not outputs or is_open([own, inputs, outputs]) or outputs % own:
         return False
     groups = outputs // own
@@ -297,32 +279,6 @@ def factor_of(index: Expr, axis: Expr) -> int | None:
         return 0
     found = detect_linear_equation(index, [axis])
     return const_int(found[0]) if len(found) else None
-
-
-def _emit(block: Emission, x: relax.Expr, w: relax.Expr, found: Convolution) -> relax.Expr:
-    first = found.data_layout.startswith("NC")
-    kernel = f"OI{found.spatial}" if first else f"{found.spatial}IO"
-    if found.weight_layout != kernel:
-        order = [found.weight_layout.index(letter) for letter in kernel]
-        w = block.emit(relax.op.permute_dims(w, order))
-    if found.dtype == "int32":
-        x, w = (widened(block, each) for each in (x, w))
-    conv = block.emit(
-        _OPERATORS[len(found.windows)](
-            x,
-            w,
-            strides=[window.stride for window in found.windows],
-            padding=[0] * 2 * len(found.windows),
-            dilation=[window.dilation for window in found.windows],
-            groups=found.groups,
-            data_layout=found.data_layout,
-            kernel_layout=kernel,
-            out_layout=found.data_layout,
-            out_dtype=found.dtype,
-        )
-    )
-    check_shape(conv, found.out)
-    return conv
 
 
 def check_shape(value: relax.Expr, buffer: tirx.Var) -> None:

@@ -21,7 +21,6 @@ from typing import Any
 import tvm_ffi
 from tvm import relax, te, tirx, topi
 from tvm.ir.expr import TensorLoad
-from tvm.sym import Analyzer
 from tvm.target.codegen import llvm_get_intrinsic_name
 
 from microkernels.vector.expressions import Expr
@@ -51,19 +50,9 @@ _BINARY: dict[type, Callable[[relax.Expr, relax.Expr], relax.Expr]] = {
     tirx.Or: relax.op.logical_or,
 }
 _CALLS: dict[str, Callable[..., relax.Expr]] = {
-    "exp": relax.op.exp,
-    "log": relax.op.log,
-    "erf": relax.op.erf,
-    "tanh": relax.op.tanh,
-    "sigmoid": relax.op.sigmoid,
-    "sqrt": relax.op.sqrt,
-    "rsqrt": relax.op.rsqrt,
-    "fabs": relax.op.abs,
-    "floor": relax.op.floor,
-    "ceil": relax.op.ceil,
-    "sin": relax.op.sin,
-    "cos": relax.op.cos,
-    "pow": relax.op.power,
+    **{name: getattr(relax.op, name) for name in ("exp", "log", "erf", "tanh", "sigmoid", "sqrt")},
+    **{name: getattr(relax.op, name) for name in ("rsqrt", "floor", "ceil", "sin", "cos")},
+    **{"fabs": relax.op.abs, "pow": relax.op.power},
 }
 _EXTREMES = {"llvm.maximum": relax.op.maximum, "llvm.minimum": relax.op.minimum}
 
@@ -128,8 +117,9 @@ class ValueReader:
         if name in _CALLS:
             return self._emit(_CALLS[name](*map(self.read, value.args)))
         if name == "call_llvm_pure_intrin":
+            called = str(llvm_get_intrinsic_name(int(value.args[0].value)))
             for prefix, operator in _EXTREMES.items():
-                if _intrinsic(value).startswith(prefix):
+                if called.startswith(prefix):
                     return self._emit(operator(*map(self.read, value.args[-2:])))
         raise RefusedError(f"a value that no operator computes: {name or type(value).__name__}")
 
@@ -142,12 +132,10 @@ class ValueReader:
     def _quotient(self, value: tirx.Div) -> relax.Expr:
         """A division; of a sum by the number of its elements, a mean."""
         total, count = self.read(value.a), self.read(value.b)
-        divisor = shown(value.b)
+        divisor, mean = shown(value.b), None
         if isinstance(value.a, TensorLoad) and isinstance(divisor, tirx.FloatImm):
             mean = self._mean(total, float(divisor.value))
-            if mean is not None:
-                return mean
-        return self._emit(relax.op.divide(total, count))
+        return self._emit(relax.op.divide(total, count)) if mean is None else mean
 
     def _mean(self, total: relax.Expr, count: float) -> relax.Expr | None:
         """A sum divided by a number, if that is how many elements it has."""
@@ -202,10 +190,9 @@ def read_block(block: Emission, tensors: Tensors, nest: Nest) -> relax.Expr:
     """
     if nest.reduce or len(nest.stores) != 1 or nest.lets:
         raise RefusedError("a block of several values")
-    store = nest.stores[0]
-    axes = block_axes(store, nest)
-    reshaped = read_reshape(block, tensors, nest, store, axes)
-    return ValueReader(block, tensors, axes).whole(store.value) if reshaped is None else reshaped
+    axes = block_axes(nest.stores[0], nest)
+    reshaped, value = read_reshape(block, tensors, nest, axes), nest.stores[0].value
+    return ValueReader(block, tensors, axes).whole(value) if reshaped is None else reshaped
 
 
 def _is_zero(value: Expr) -> bool:
@@ -213,13 +200,8 @@ def _is_zero(value: Expr) -> bool:
     return isinstance(number, tirx.FloatImm) and float(number.value) == 0
 
 
-def _intrinsic(call: Expr) -> str:
-    """The name of the LLVM intrinsic that is called."""
-    return str(llvm_get_intrinsic_name(int(call.args[0].value)))
-
-
 def read_reshape(
-    block: Emission, tensors: Tensors, nest: Nest, store: Store, axes: Sequence[Axis]
+    block: Emission, tensors: Tensors, nest: Nest, axes: Sequence[Axis]
 ) -> relax.Expr | None:
     """Reads a block that stores a tensor's elements in the order in which they lie as a reshape.
 
@@ -242,11 +224,12 @@ def read_reshape(
         Receives the operator.
     tensors : mapping
         What the buffers hold.
-    nest, store : Nest, Store
-        The block, and the only thing that it stores.
+    nest : Nest
+        The block, which stores one thing only.
     axes : sequence of Axis
         Its axes along the dimensions of what it stores.
     """
+    store = nest.stores[0]
     load = shown(store.value)
     if not isinstance(load, TensorLoad) or load.source not in tensors:
         return None
@@ -254,13 +237,16 @@ def read_reshape(
     before, after = known_tensor(source).shape, [axis.extent for axis in axes]
     if math.prod(before) != math.prod(after) or list(before) == after:
         return None
-    places = _flat(load.indices, load.source.shape), _flat(store.indices, store.buffer.shape)
-    known = _same(analyzer_for(axes), *places)
-    if not known and is_open([*before, *after]):
-        known = _as_tvm_writes_it(load, nest, store)
-    if not known:
-        return None
-    return block.emit(relax.op.reshape(source, [axis.stated for axis in axes]))
+    read = _flat(load.indices, load.source.shape)
+    written = _flat(store.indices, store.buffer.shape)
+    analyzer = analyzer_for(axes)
+    if (
+        const_int(analyzer.simplify(read - written)) == 0
+        or analyzer.can_prove_equal(read, written)
+        or (is_open([*before, *after]) and _as_tvm_writes_it(load, nest, store))
+    ):
+        return block.emit(relax.op.reshape(source, [axis.stated for axis in axes]))
+    return None
 
 
 def _flat(indices: Sequence[Expr], shape: Sequence[Any]) -> Expr:
@@ -268,10 +254,6 @@ def _flat(indices: Sequence[Expr], shape: Sequence[Any]) -> Expr:
     for index, extent in zip(indices, shape, strict=True):
         place = place * extent + index
     return place
-
-
-def _same(analyzer: Analyzer, left: Expr, right: Expr) -> bool:
-    return const_int(analyzer.simplify(left - right)) == 0 or analyzer.can_prove_equal(left, right)
 
 
 def _as_tvm_writes_it(load: TensorLoad, nest: Nest, store: Store) -> bool:

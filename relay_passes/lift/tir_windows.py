@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -116,7 +117,7 @@ def read_pool(block: Emission, tensors: Tensors, pool: Pool) -> relax.Expr:
     x = tensors[pool.source]
     for attrs in _guesses(pool):
         operator = _OPERATORS[pool.kind][len(attrs["pool_size"])]
-        if _is_written_as(relax.Var("x", x.ty), operator, attrs, pool):
+        if _is_written_as(partial(operator, **attrs), relax.Var("x", x.ty), pool):
             return block.emit(operator(x, **attrs))
     raise RefusedError("a pool that no operator is")
 
@@ -129,12 +130,9 @@ def _reduced(nest: Nest) -> tuple[type, TensorLoad] | None:
     kind = type(store.value)
     if kind not in _OPERATORS:
         return None
-    loads = [shown(side) for side in (store.value.a, store.value.b)]
-    others = [
-        load
-        for load in loads
-        if isinstance(load, TensorLoad) and not load.source.same_as(store.buffer)
-    ]
+    sides = [shown(side) for side in (store.value.a, store.value.b)]
+    loads = [side for side in sides if isinstance(side, TensorLoad)]
+    others = [load for load in loads if not load.source.same_as(store.buffer)]
     if len(others) != 1 or len(others[0].indices) != len(store.indices):
         return None
     reduced = {axis.var for axis in nest.reduce}
@@ -185,12 +183,12 @@ def _window(index: Expr, place: Expr, nest: Nest) -> tuple[int, int, int] | None
     return None if not dilation else (inside[0].extent, stride or 1, dilation)
 
 
-def _is_written_as(x: relax.Var, operator: Any, attrs: dict[str, Any], pool: Pool) -> bool:
+def _is_written_as(operator: Callable[..., relax.Expr], x: relax.Var, pool: Pool) -> bool:
     """Whether TVM writes an operator as the blocks of a pool."""
     builder = relax.BlockBuilder()
     with builder.function("main", [x]):
         with builder.dataflow():
-            result = builder.emit_output(builder.normalize(operator(x, **attrs)))
+            result = builder.emit_output(builder.normalize(operator(x)))
         builder.emit_func_output(result)
     written = relax.transform.LegalizeOps()(builder.get())
     (function,) = filter(is_kernel, written.functions.values())
@@ -237,11 +235,7 @@ def _is_same(theirs: Nest, mine: Nest, same: dict[tirx.Var, Expr]) -> bool:
 #     gv = R.nn.conv2d_transpose(x, w', strides=[2, 2])           # w'[c, f, u, v] = w[f, c, -u, -v]
 
 
-_OPERATORS_transposed = {
-    1: relax.op.nn.conv1d_transpose,
-    2: relax.op.nn.conv2d_transpose,
-    3: relax.op.nn.conv3d_transpose,
-}
+_TRANSPOSED = {rank: getattr(relax.op.nn, f"conv{rank}d_transpose") for rank in (1, 2, 3)}
 _MOST = 255  # that a weight of 8-bit integers is away from its zero point
 
 
@@ -280,15 +274,12 @@ def find_transposed(nests: Sequence[Nest]) -> dict[int, Transposed]:
         padding = only_reader(nests, first)
         if padding is None:
             continue
-        around = padding_of(nests[padding])
-        last = only_reader(nests, padding)
+        around, last = padding_of(nests[padding]), only_reader(nests, padding)
         if around is None or around.number != 0 or last is None:
             continue
-        widths = around.widths
         conv = _ordinary(nests[last])
         if conv is not None and conv.data.same_as(nests[padding].stores[0].buffer):
-            source, strides = spread
-            found[last] = Transposed(source, strides, widths, conv, (first, padding))
+            found[last] = Transposed(*spread, around.widths, conv, (first, padding))
     return found
 
 
@@ -305,7 +296,7 @@ def read_transposed(block: Emission, tensors: Tensors, found: Transposed) -> rel
     narrow, tensors = narrowed(block, tensors)
     plain = all((window.stride, window.dilation) == (1, 1) for window in conv.windows)
     first = conv.data_layout.startswith("NC") and conv.weight_layout.startswith("OI")
-    if not plain or not first or count not in _OPERATORS_transposed or found.source not in tensors:
+    if not plain or not first or count not in _TRANSPOSED or found.source not in tensors:
         raise RefusedError("a transposed convolution of another kind")
     integers = conv.dtype == "int32"
     if conv.dtype not in ("float32", "int32") or (integers and found.source not in narrow):
@@ -326,7 +317,7 @@ def read_transposed(block: Emission, tensors: Tensors, found: Transposed) -> rel
         raise RefusedError("more zeros around it than a transposed convolution has")
     data = tensors[found.source]
     result = block.emit(
-        _OPERATORS_transposed[count](
+        _TRANSPOSED[count](
             widened(block, data) if integers else data,
             widened(block, weight) if integers else weight,
             strides=list(found.strides[2:]),

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-
 import msgspec
 from tvm import IRModule, relax, tirx
 
@@ -53,17 +50,6 @@ def grow_caches(mod: IRModule, machine: Machine, decisions: DecisionLog) -> IRMo
     return rewrite_blocks(builder, _Grower(mod, builder, machine, decisions).block)
 
 
-@dataclass(frozen=True)
-class _Grown:
-    """An attention and the concatenations it does: where they stand, and what these join."""
-
-    position: int
-    callee: relax.Function
-    places: tuple[int, int]
-    pairs: tuple[tuple[relax.Expr, relax.Expr], tuple[relax.Expr, relax.Expr]]
-    growths: dict[str, Growth]
-
-
 class _Grower:
     """Rewrites the blocks of one module."""
 
@@ -76,69 +62,61 @@ class _Grower:
     def block(self, block: relax.DataflowBlock) -> list[relax.Binding] | None:
         """The block with attentions that write k and v; None if there are none."""
         graph = DataflowGraph(block)
-        found: dict[int, _Grown] = {}
-        inside: set[int] = set()
+        grown: dict[int, list[relax.Binding]] = {}
+        inside: set[int] = set()  # positions of the concatenations that they do
         for position in range(len(graph.bindings)):
-            grown = self.grown(graph, position)
-            if grown is not None and not inside & set(grown.places):
-                found[position] = grown
-                inside |= set(grown.places)
-        if not found:
+            callee = called_region(self.mod, graph.value(position))
+            if callee is not None and region_of(callee).op == "attention":
+                bindings = self.grown(graph, position, callee, inside)
+                if bindings:
+                    grown[position] = bindings
+        if not grown:
             return None
-        bindings: list[relax.Binding] = []
+        kept: list[relax.Binding] = []
         for position, binding in enumerate(graph.bindings):
-            if position in found:
-                bindings += self.bindings(graph, found[position])
-            elif position not in inside:
-                bindings.append(binding)
-        return bindings
+            kept += grown.get(position, [] if position in inside else [binding])
+        return kept
 
-    def grown(self, graph: DataflowGraph, position: int) -> _Grown | None:
-        """The attention at a position, if k and v can be its results."""
-        call = graph.value(position)
-        callee = called_region(self.mod, call)
-        if callee is None:
-            return None
-        region = region_of(callee)
-        if region.op != "attention":
-            return None
-        joined = [_joined(graph, arg, position) for arg in call.args[1:3]]
+    def grown(
+        self, graph: DataflowGraph, position: int, callee: relax.Function, inside: set[int]
+    ) -> list[relax.Binding]:
+        """The call of an attention, and its results under the names they had.
+
+        Nothing if k and v cannot be its results; else `inside` receives where they were joined.
+        """
+        binding, region, isa = graph.bindings[position], region_of(callee), self.machine.isa
+        q, k, v, *operands = binding.value.args
+        joined = [_joined(graph, each, position) for each in (k, v)]
         if joined[0] is None or joined[1] is None or joined[0][0] == joined[1][0]:
-            return None
-        places, pairs, growths = zip(*joined, strict=True)
-        named = dict(zip("kv", growths, strict=True))
-        if reject_growth(region, named, self.machine.isa) is not None:
-            return None
-        return _Grown(position, callee, places, pairs, named)
-
-    def bindings(self, graph: DataflowGraph, grown: _Grown) -> Iterator[relax.Binding]:
-        """The call, and its results under the names they had."""
-        binding = graph.bindings[grown.position]
-        q, _, _, *operands = binding.value.args
-        region = region_of(grown.callee)
-        config = config_of(grown.callee)
+            return []
+        places, pairs, found = zip(*joined, strict=True)
+        growths = dict(zip("kv", found, strict=True))
+        if inside & {*places} or reject_growth(region, growths, isa) is not None:
+            return []
+        inside.update(places)
+        config = config_of(callee)
         assert isinstance(config, AttentionConfig)
-        key = (region.key, config, tuple(grown.growths.values()))
+        key = (region.key, config, found)
         if key not in self.kernels:
-            isa = self.machine.isa
-            function = build_growing(region, config, isa, grown.growths)
+            function = build_growing(region, config, isa, growths)
             name = template_for(region.op).kernel_name(region, config, isa)
             self.kernels[key] = _added(
                 self.builder, function, name, "attention_growing", _PAST_AND_PRESENT
             )
-        kernel = self.kernels[key]
-        variables = [*(graph.bindings[place].var for place in grown.places), binding.var]
-        arguments = [q, *(tensor for pair in grown.pairs for tensor in pair), *operands]
+        variables = [*(graph.bindings[place].var for place in places), binding.var]
+        arguments = [q, *(tensor for pair in pairs for tensor in pair), *operands]
         types = [variable.ty for variable in variables]
-        value = self.builder.normalize(relax.call_tir(kernel, arguments, out_ty=types))
+        call = relax.call_tir(self.kernels[key], arguments, out_ty=types)
+        value = self.builder.normalize(call)
         results = relax.DataflowVar("grown", value.ty)
-        yield relax.VarBinding(results, value)
+        bindings: list[relax.Binding] = [relax.VarBinding(results, value)]
         for index, variable in enumerate(variables):
             item = self.builder.normalize(relax.TupleGetItem(results, index))
-            yield relax.VarBinding(variable, item)
-        decision = decision_of(binding, grown.callee, kernel, self.machine)
+            bindings.append(relax.VarBinding(variable, item))
+        decision = decision_of(binding, callee, self.kernels[key], self.machine)
         reason = f"{decision.reason}; {WHY}"
         self.decisions.append(msgspec.structs.replace(decision, reason=reason))
+        return bindings
 
 
 def _added(

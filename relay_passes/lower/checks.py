@@ -184,7 +184,10 @@ def _ordered(statement: tirx.Stmt) -> tirx.Stmt:
         return statement
     inside = children(statement)
     for place, each in enumerate(inside):
-        if _is_check_first(each):
+        # What `emit_permission_check` emits.
+        is_import = isinstance(each, tirx.AttrStmt) and each.attr_key == IMPORT_LLVM
+        text = getattr(each, "value", None) if is_import else None
+        if str(getattr(text, "value", "")) == PERMISSION_LLVM_IR:
             rest = [*inside[:place], *inside[place + 1 :]]
             memory = (at for at, other in enumerate(rest) if isinstance(other, tirx.AllocBuffer))
             first = min(next(memory, place), place)
@@ -193,12 +196,3 @@ def _ordered(statement: tirx.Stmt) -> tirx.Stmt:
         if not ordered.same_as(each):
             return with_children(statement, [*inside[:place], ordered, *inside[place + 1 :]])
     return statement
-
-
-def _is_check_first(statement: tirx.Stmt) -> bool:
-    """Whether a statement is what `emit_permission_check` emits."""
-    return (
-        isinstance(statement, tirx.AttrStmt)
-        and statement.attr_key == IMPORT_LLVM
-        and str(getattr(statement.value, "value", "")) == PERMISSION_LLVM_IR
-    )

@@ -20,20 +20,14 @@ from microkernels.base.errors import CompileError
 from microkernels.base.tvm_compat import relax as tvm_compat
 from microkernels.base.tvm_compat.relax import SYMBOL_PREFIX
 from microkernels.machines.machine import Machine
-from relay_passes.ir.decisions import Decision, DecisionLog
-from relay_passes.ir.functions import (
-    COMPOSITE,
-    REGION,
-    called_region,
-    is_region_function,
-    region_of,
-)
-from relay_passes.ir.graph import bindings_of, op_name
-from relay_passes.ir.move_functions import copy_module
-from relay_passes.ir.rewrite import is_ordinary, named_pass
-from relay_passes.ir.traits import RESHAPES
 from tir_schedules.core.emission import EXACT_BUFFERS
 
+from ..ir.decisions import Decision, DecisionLog
+from ..ir.functions import COMPOSITE, REGION, called_region, is_region_function, region_of
+from ..ir.graph import bindings_of, op_name
+from ..ir.move_functions import copy_module
+from ..ir.rewrite import is_ordinary, named_pass
+from ..ir.traits import RESHAPES
 from .launch_few import made_for, pipeline_for
 from .lower_regions import build_kernel, config_of, decision_of
 

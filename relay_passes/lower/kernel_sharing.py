@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -193,7 +193,7 @@ UNSHARED_ATTRS = (REGION, "global_symbol")  # they differ, and say nothing about
 
 
 @dataclass(frozen=True)
-class _Shared:
+class Shared:
     """What takes a kernel's place.
 
     Attributes
@@ -205,7 +205,30 @@ class _Shared:
     """
 
     gvar: ir.GlobalVar
-    numbers: ir.GenericConst | None
+    numbers: ir.GenericConst | None = None
+
+    def arguments(self, own: Iterable[relax.Expr]) -> list[relax.Expr]:
+        """What it is called with, where the other kernel is called with these."""
+        return [*own, *([] if self.numbers is None else [self.numbers])]
+
+
+def shared(
+    builder: relax.BlockBuilder,
+    kernel: tirx.PrimFunc,
+    name: str,
+    numbers: Sequence[Numbers],
+    place: int,
+) -> list[Shared] | None:
+    """Adds a kernel that reads its numbers as an argument at a place; one for each row of them.
+
+    None if all rows are the same.
+    """
+    moved, values = kernel_numbers.different_columns(list(numbers))
+    if not moved:
+        return None
+    reading = kernel_numbers.numbers_as_parameter(plain(kernel), moved, place)
+    gvar = builder.add_func(reading, f"{name}_shared")
+    return [Shared(gvar, relax.const(own)) for own in values]
 
 
 @named_pass
@@ -235,26 +258,29 @@ def share_kernels(mod: IRModule, decisions: DecisionLog) -> IRModule:
         if is_kernel(kernel) and len(kernel.params) >= arguments[gvar]:
             groups.setdefault(forms.first(kernel, gvar), []).append(gvar)
     builder = relax.BlockBuilder(mod)
-    shared: dict[relax.Expr, _Shared] = {}
+    taken: dict[relax.Expr, Shared] = {}
     for first, group in groups.items():
         if len(group) > 1:
-            shared |= _share(mod, builder, group, arguments[first])
-    if not shared:
+            numbers, name = [numbers_of(mod[gvar]) for gvar in group], str(first.name_hint)
+            found = shared(builder, mod[first], name, numbers, arguments[first])
+            if found is None:  # the others are the first one
+                group, found = group[1:], [Shared(first)] * (len(group) - 1)
+            taken |= zip(group, found, strict=True)
+    if not taken:
         return mod
 
     def changed(binding: relax.VarBinding) -> relax.Expr | None:
         call = binding.value
-        if not is_call(call, *CALLS) or call.args[0] not in shared:
+        if not is_call(call, *CALLS) or call.args[0] not in taken:
             return None
-        new = shared[call.args[0]]
-        given = [*call.args[1].fields, *([] if new.numbers is None else [new.numbers])]
-        rest = call.args[2:]
-        return builder.normalize(with_args(call, [new.gvar, relax.Tuple(given), *rest]))
+        new, rest = taken[call.args[0]], call.args[2:]
+        given = relax.Tuple(new.arguments(call.args[1].fields))
+        return builder.normalize(with_args(call, [new.gvar, given, *rest]))
 
     for gvar, function in list(mod.functions_items()):
         if is_relax(function):
             builder.update_func(gvar, with_values(function, changed))
-    names = {str(old.name_hint): str(new.gvar.name_hint) for old, new in shared.items()}
+    names = {str(old.name_hint): str(new.gvar.name_hint) for old, new in taken.items()}
     _rename(decisions, names)
     return relax.transform.DeadCodeElimination()(builder.get())
 
@@ -289,18 +315,6 @@ def plain(function: tirx.PrimFunc) -> tirx.PrimFunc:
     for name in UNSHARED_ATTRS:
         function = function.without_attr(name)
     return function
-
-
-def _share(
-    mod: IRModule, builder: relax.BlockBuilder, group: list[ir.GlobalVar], place: int
-) -> dict[relax.Expr, _Shared]:
-    """One kernel for a group, and what each of them becomes."""
-    moved, values = kernel_numbers.different_columns([numbers_of(mod[gvar]) for gvar in group])
-    if not moved:
-        return {gvar: _Shared(group[0], None) for gvar in group[1:]}
-    kernel = kernel_numbers.numbers_as_parameter(plain(mod[group[0]]), moved, place)
-    gvar = builder.add_func(kernel, f"{group[0].name_hint}_shared")
-    return {old: _Shared(gvar, relax.const(own)) for old, own in zip(group, values, strict=True)}
 
 
 GLOBAL_SYMBOL = "global_symbol"

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import msgspec
 from tvm import IRModule, relax, tirx
@@ -31,13 +30,13 @@ from relay_passes.ir.graph import DataflowGraph, bindings_of, is_call
 from relay_passes.ir.rewrite import is_ordinary, map_functions, named_pass, rewrite_region_calls
 from relay_passes.ir.traits import RESHAPES
 from tir_schedules.core.config import Config
-from tir_schedules.core.kernel_numbers import FormMemo, different_columns, numbers_as_parameter
+from tir_schedules.core.kernel_numbers import FormMemo
 from tir_schedules.core.region import Region
 from tir_schedules.core.template import template_for
 from tir_schedules.cost.amx_cost import why_fewer_threads, why_vectors
 from tir_schedules.recurrent.recurrent import RECURRENT_ATTRS
 
-from .kernel_sharing import Families, Family, plain
+from .kernel_sharing import Families, Shared, shared
 
 
 @named_pass
@@ -114,14 +113,6 @@ def decision_of(
     )
 
 
-@dataclass(frozen=True)
-class _Kernel:
-    """What a region's calls call, with the numbers that it reads in their place, if any."""
-
-    gvar: relax.GlobalVar
-    numbers: relax.Expr | None = None
-
-
 class _Lowerer:
     """Builds the kernels of a module's regions, each once."""
 
@@ -142,31 +133,20 @@ class _Lowerer:
             lambda region, config: emit_kernel(region, config, machine),
             {self.regions[gvar][0].key for gvar in joined_regions(mod) if gvar in self.regions},
         )
-        self.kernels: dict[tuple[str, Config], _Kernel] = {}
+        self.kernels: dict[tuple[str, Config], Shared] = {}
         for family in families(list(self.regions.values())):
-            self.add(family)
-
-    def add(self, family: Family) -> None:
-        """Puts the kernel of a family into the module."""
-        name = f"tvm_hybrid_{family.op}"
-        moved, values = different_columns(list(family.members.values()))
-        if not moved:
-            kernel = _Kernel(self.builder.add_func(family.kernel, name))
-            self.kernels |= dict.fromkeys(family.members, kernel)
-            return
-        shared = numbers_as_parameter(plain(family.kernel), moved, family.arguments)
-        gvar = self.builder.add_func(shared, f"{name}_shared")
-        for key, numbers in zip(family.members, values, strict=True):
-            self.kernels[key] = _Kernel(gvar, relax.const(numbers))
+            name, numbers = f"tvm_hybrid_{family.op}", list(family.members.values())
+            made = shared(builder, family.kernel, name, numbers, family.arguments)
+            if made is None:
+                made = [Shared(builder.add_func(family.kernel, name))] * len(numbers)
+            self.kernels |= zip(family.members, made, strict=True)
 
     def call(self, binding: relax.VarBinding, callee: relax.Function) -> relax.Expr:
         """The call_tir that replaces a region's call."""
         region, config = self.regions[binding.value.op]
         kernel = self.kernels[region.key, config]
         self.decisions.append(decision_of(binding, callee, kernel.gvar, self.machine))
-        arguments = list(binding.value.args)
-        if kernel.numbers is not None:
-            arguments.append(kernel.numbers)
+        arguments = kernel.arguments(binding.value.args)
         return relax.call_tir(kernel.gvar, arguments, out_ty=binding.var.ty)
 
 

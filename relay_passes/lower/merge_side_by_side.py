@@ -271,7 +271,7 @@ class _Merger:
                 workload=" | ".join(decision.workload for decision in found),
             )
         )
-        bindings = [relax.VarBinding(together, call)]
+        bindings: list[relax.Binding] = [relax.VarBinding(together, call)]
         for number, result in enumerate(results):
             item = self.builder.normalize(relax.TupleGetItem(together, number))
             bindings.append(relax.VarBinding(result, item))

@@ -43,7 +43,7 @@ from relay_passes.ir.stages import wait_for, workers
 
 from . import codegen
 from .checks import pipeline_of_trusting, trusting
-from .codegen import GLOBAL_SYMBOL, KernelCode, KernelStore, kernel_context
+from .codegen import GLOBAL_SYMBOL, KernelCode, KernelStore, built, kernel_context, kernel_key
 from .launch_few import for_threads, pipeline_for
 from .weights import OUTSIDE_BYTES, with_outside_weights
 
@@ -228,11 +228,11 @@ def _stored_libraries(
     codes: dict[str, KernelCode] = {}
     alone: Kernels = {}
     for gvar, kernel in group.items():
-        key = codegen.kernel_key(kernel, target, pipeline, context)
+        key = kernel_key(kernel, target, pipeline, context)
         code = None if key is None else store.find(key)
         if code is None and key is not None:
             with context:
-                text = codegen.built(kernel, target, pipeline).inspect_source("asm")
+                text = built(kernel, target, pipeline).inspect_source("asm")
             code = codegen.code_of(text)
             if code is not None:
                 store.keep(key, code)

@@ -16,25 +16,18 @@ from tvm.runtime import Tensor
 from microkernels.base.memory import return_freed_memory
 from microkernels.base.tvm_compat.relax import object_address
 from microkernels.isa import Isa
-from relay_passes.ir import functions
-from relay_passes.ir.constants import array_of, bytes_of, constant_of, constants_in
-from relay_passes.ir.functions import called_region, is_region_function, region_of
-from relay_passes.ir.graph import bindings_of, op_name, static_tensor
-from relay_passes.ir.move_functions import move_functions, take_callers, take_values
-from relay_passes.ir.rewrite import (
-    Bindings,
-    is_ordinary,
-    is_relax,
-    map_functions,
-    named_pass,
-    with_blocks,
-)
 from tir_schedules.core.config import Config
 from tir_schedules.core.region import Region
 from tir_schedules.core.template import template_for
 from tir_schedules.generic.expressions import guard_floats
 from tir_schedules.generic.vector_math import lower_math
 
+from ..ir import functions
+from ..ir.constants import array_of, bytes_of, constant_of, constants_in
+from ..ir.functions import called_region, is_region_function, region_of
+from ..ir.graph import bindings_of, op_name, static_tensor
+from ..ir.move_functions import move_functions, take_callers, take_values
+from ..ir.rewrite import Bindings, is_ordinary, is_relax, map_functions, named_pass, with_blocks
 from .codegen import kernel_context
 from .lower_regions import config_of
 

@@ -8,6 +8,7 @@ quantisation is read from its range.
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -16,7 +17,7 @@ from tvm import relax
 
 from microkernels.base.arrays import RANGES
 from microkernels.vector.ieee import LOWEST
-from relay_passes.ir.graph import DataflowGraph, op_name, region_tensor, scalar_constant
+from relay_passes.ir.graph import DataflowGraph, is_call, op_name, region_tensor, scalar_constant
 from tir_schedules.core.region import Step, Tensor
 from tir_schedules.epilogue.fusible_ops import FUSIBLE_BY_RELAX
 
@@ -65,24 +66,11 @@ def value_of(graph: DataflowGraph, epilogue: EpilogueSteps, expr: relax.Expr) ->
     number = scalar_constant(expr)
     if number is not None and tensor.dtype in REAL_DTYPES:
         return epilogue.number(number)
-    call = graph.definition(expr)
-    if op_name(call) == "relax.dequantize" and broadcasts(tensor.shape, epilogue.shape):
-        # Another region that ends with this value keeps the 8-bit one to itself.
-        inside = graph.position[expr] in graph.taken
-        anew = None if inside else _read_quantized(graph, epilogue, expr)
-        if anew is not None:
-            return anew
-    if op_name(call) == "relax.astype" and broadcasts(tensor.shape, epilogue.shape):
-        anew = _read_bfloat16(graph, epilogue, expr)
-        if anew is not None:
-            return anew
-    item = _item(graph, epilogue, expr)
-    if item is not None:
-        return item
-    if op_name(call) == "relax.multiply" and tensor.size == max((1, *tensor.shape[-1:])):
-        scales = _scale_product(graph, epilogue, expr, tensor)
-        if scales is not None:
-            return scales
+    anew = _computed_anew(graph, epilogue, expr, tensor)
+    if anew is None:
+        anew = _item(graph, epilogue, expr)
+    if anew is not None:
+        return anew
     if not broadcasts(tensor.shape, epilogue.shape):
         return None
     if tensor.dtype not in VALUE_DTYPES and tensor.dtype not in RANGES:
@@ -114,55 +102,38 @@ def _item(graph: DataflowGraph, epilogue: EpilogueSteps, expr: relax.Expr) -> Va
     return epilogue.once(("item", (operand,), float(index), "float32"))
 
 
-def _read_quantized(
-    graph: DataflowGraph, epilogue: EpilogueSteps, expr: relax.Expr
-) -> Value | None:
-    """A dequantised tensor computed anew from the 8-bit one."""
-    trial = epilogue.copy()
-    call = graph.definition(expr)
-    assert isinstance(call, relax.Call)
-    value = _dequantize(graph, trial, call)
-    if value is None:
-        return None
-    epilogue.operands, epilogue.steps = trial.operands, trial.steps
-    epilogue.inlined = trial.inlined
-    epilogue.values[expr] = value
-    epilogue.inlined.append(graph.position[expr])
-    return value
-
-
-def _read_bfloat16(graph: DataflowGraph, epilogue: EpilogueSteps, expr: relax.Expr) -> Value | None:
-    """A f32 tensor that is widened from a bfloat16 one, computed anew."""
-    call = graph.definition(expr)
-    assert isinstance(call, relax.Call)
-    source = region_tensor(call.args[0])
-    if source is None or (source.dtype, str(call.ty.dtype)) != ("bfloat16", "float32"):
-        return None
-    if graph.position[expr] in graph.taken:
-        return None
-    operand = epilogue.operand(call.args[0], source)
-    value = epilogue.step("cast", (operand,))
-    epilogue.values[expr] = value
-    epilogue.inlined.append(graph.position[expr])
-    return value
-
-
-def _scale_product(
+def _computed_anew(
     graph: DataflowGraph, epilogue: EpilogueSteps, expr: relax.Expr, tensor: Tensor
 ) -> Value | None:
-    """A product of which one factor is the scale of a dynamic quantisation."""
+    """What is computed outside and costs nothing here.
+
+    A dequantised tensor is read as the 8-bit one, a f32 tensor that is widened as the bfloat16 one.
+    Of a product, one factor must be the scale of a dynamic quantisation.
+    """
     call = graph.definition(expr)
-    assert isinstance(call, relax.Call)
-    if not any(graph.item_of_range(arg) for arg in call.args):
+    if call is None or not broadcasts(tensor.shape, epilogue.shape):
         return None
-    if not broadcasts(tensor.shape, epilogue.shape):
-        return None
-    factors = [value_of(graph, epilogue, arg) for arg in call.args]
-    if any(factor is None for factor in factors):
-        return None
-    value = epilogue.step("multiply", tuple(factor for factor in factors if factor is not None))
-    epilogue.values[expr] = value
-    epilogue.inlined.append(graph.position[expr])
+    # Another region that ends with this value keeps the narrow one to itself.
+    inside = graph.position[expr] in graph.taken
+    value: Value | None = None
+    if is_call(call, "relax.dequantize") and not inside:
+        trial = epilogue.copy()
+        value = _dequantize(graph, trial, call)
+        if value is not None:
+            epilogue.operands, epilogue.steps = trial.operands, trial.steps
+            epilogue.inlined = trial.inlined
+    elif is_call(call, "relax.astype") and not inside:
+        source = region_tensor(call.args[0])
+        if source is not None and (source.dtype, tensor.dtype) == ("bfloat16", "float32"):
+            value = epilogue.step("cast", (epilogue.operand(call.args[0], source),))
+    elif is_call(call, "relax.multiply") and any(map(graph.item_of_range, call.args)):
+        is_vector = tensor.size == max((1, *tensor.shape[-1:]))
+        factors = [value_of(graph, epilogue, arg) for arg in call.args] if is_vector else [None]
+        known = tuple(factor for factor in factors if factor is not None)
+        value = epilogue.step("multiply", known) if len(known) == len(factors) else None
+    if value is not None:
+        epilogue.values[expr] = value
+        epilogue.inlined.append(graph.position[expr])
     return value
 
 
@@ -319,14 +290,10 @@ class EpilogueSteps:
 
     def copy(self) -> EpilogueSteps:
         """An independent copy, to come back to."""
-        return EpilogueSteps(
-            self.shape,
-            dict(self.values),
-            list(self.operands),
-            list(self.steps),
-            list(self.inlined),
-            self.own_range,
-        )
+        other = copy.copy(self)
+        other.values, other.operands = dict(self.values), list(self.operands)
+        other.steps, other.inlined = list(self.steps), list(self.inlined)
+        return other
 
     def numbered(self) -> tuple[Step, ...]:
         """The steps that are read, with their arguments numbered as a Region wants them."""
@@ -347,15 +314,9 @@ class EpilogueSteps:
             if index in read
         )
 
-    def step(
-        self,
-        op: str,
-        args: tuple[Value, ...],
-        dtype: str = "float32",
-        number: float | None = None,
-    ) -> Value:
+    def step(self, op: str, args: tuple[Value, ...], dtype: str = "float32") -> Value:
         """Adds a step."""
-        self.steps.append((op, args, number, dtype))
+        self.steps.append((op, args, None, dtype))
         return ("step", len(self.steps) - 1)
 
     def number(self, number: float) -> Value:
@@ -367,7 +328,8 @@ class EpilogueSteps:
         # As text: 0.0 == -0.0, and a NaN is not equal to itself.
         known = [repr(step) for step in self.steps]
         if repr(entry) not in known:
-            return self.step(entry[0], entry[1], entry[3], entry[2])
+            self.steps.append(entry)
+            known.append(repr(entry))
         return ("step", known.index(repr(entry)))
 
     def operand(self, expr: relax.Expr, tensor: Tensor) -> Value:

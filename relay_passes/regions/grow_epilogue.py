@@ -19,7 +19,7 @@ from relay_passes.ir.traits import RESHAPES
 from tir_schedules.core.region import Region, Tensor
 
 from .anchor import Anchor
-from .fusible_calls import ACC, CAST_DTYPES, VALUE_DTYPES, EpilogueSteps, steps_for
+from .fusible_calls import ACC, CAST_DTYPES, VALUE_DTYPES, EpilogueSteps, Value, steps_for
 
 MAX_OPERANDS = 12
 MAY_BE_INLINED = {  # what `fusible_calls` computes anew in the regions that read it
@@ -51,30 +51,24 @@ class Growth:
 
     def copy(self) -> Growth:
         """An independent copy, to come back to."""
-        members = list(self.members)
-        return Growth(self.anchor, self.output, members, self.result, self.epilogue.copy())
-
-    @property
-    def operands(self) -> list[tuple[relax.Expr, Tensor]]:
-        """What the epilogue reads."""
-        return self.epilogue.operands
+        return replace(self, members=list(self.members), epilogue=self.epilogue.copy())
 
     def region(self) -> Region:
         """The region as it stands, its values numbered."""
         base = self.anchor.region()
         assert base is not None
         return base.replace(
-            operands=tuple(tensor for _, tensor in self.operands),
+            operands=tuple(tensor for _, tensor in self.epilogue.operands),
             output=self.output,
             epilogue=self.epilogue.numbered(),
         )
 
 
-def grow(
-    graph: DataflowGraph,
-    anchor: Anchor,
-    accepts: Callable[[Region], bool],
-) -> Growth | None:
+Accepts = Callable[[Region], bool]
+"""Whether the template can build a region."""
+
+
+def grow(graph: DataflowGraph, anchor: Anchor, accepts: Accepts) -> Growth | None:
     """The largest region around an anchor; None if not even the anchor can be built.
 
     Parameters
@@ -136,13 +130,15 @@ def _absorb(graph: DataflowGraph, growth: Growth, position: int) -> bool:
     if output is None or "out_axes" in growth.anchor.attrs or not isinstance(call, relax.Call):
         return False
     if name in RESHAPES:
-        if not _pass_reshape(growth, binding.var, call.args[0], output):
+        value = _through_reshape(growth, call.args[0], output)
+        if value is None:
             return False
+        growth.epilogue.values[binding.var] = value
     else:
         if output.shape != growth.output.shape or output.dtype not in (*VALUE_DTYPES, *CAST_DTYPES):
             return False
         value = steps_for(graph, growth.epilogue, call)
-        if value is None or len(growth.operands) > MAX_OPERANDS:
+        if value is None or len(growth.epilogue.operands) > MAX_OPERANDS:
             return False
         growth.epilogue.values[binding.var] = value
         if output.dtype != "bool":
@@ -151,14 +147,13 @@ def _absorb(graph: DataflowGraph, growth: Growth, position: int) -> bool:
     return True
 
 
-def _pass_reshape(growth: Growth, var: relax.Var, source: relax.Expr, output: Tensor) -> bool:
-    """Passes a reshape that keeps the last dimension."""
-    epilogue = growth.epilogue
+def _through_reshape(growth: Growth, source: relax.Expr, output: Tensor) -> Value | None:
+    """The value behind a reshape that keeps the last dimension; None of another one."""
+    epilogue, before = growth.epilogue, growth.output.shape
     if source not in epilogue.values or growth.anchor.op not in FLAT_ROWS:
-        return False
-    before = growth.output.shape
+        return None
     if not output.shape or output.shape[-1] != before[-1]:
-        return False
+        return None
     operands = []
     for expr, tensor in epilogue.operands:
         if all(extent == 1 for extent in tensor.shape[:-1]):
@@ -166,20 +161,15 @@ def _pass_reshape(growth: Growth, var: relax.Var, source: relax.Expr, output: Te
         elif tensor.shape[:-1] == before[:-1]:
             shape = (*output.shape[:-1], tensor.shape[-1])
         else:
-            return False
+            return None
         operands.append((expr, Tensor(shape, tensor.dtype)))
     epilogue.operands = operands
     epilogue.shape = output.shape
     growth.output = Tensor(output.shape, growth.output.dtype)
-    epilogue.values[var] = epilogue.values[source]
-    return True
+    return epilogue.values[source]
 
 
-def _with_output_permutation(
-    graph: DataflowGraph,
-    growth: Growth,
-    accepts: Callable[[Region], bool],
-) -> Growth:
+def _with_output_permutation(graph: DataflowGraph, growth: Growth, accepts: Accepts) -> Growth:
     """Takes a permutation that is the result's only use into the store of a batch_matmul."""
     users = graph.users.get(growth.result, [])
     if growth.anchor.op != "batch_matmul" or len(users) != 1 or users[0] in graph.taken:

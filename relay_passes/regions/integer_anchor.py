@@ -19,19 +19,12 @@ import tvm
 from tvm import ir, relax
 
 from microkernels.base.arrays import RANGES
-from relay_passes.ir.constants import array_of
-from relay_passes.ir.dynamic_quantize import match_dynamic_quantize
-from relay_passes.ir.graph import (
-    DataflowGraph,
-    is_call,
-    op_name,
-    region_tensor,
-    scalar_constant,
-    static_tensor,
-)
 from tir_schedules.core.attributes import Attribute
 from tir_schedules.product.narrow_weight import per_block_shape
 
+from ..ir.constants import array_of
+from ..ir.dynamic_quantize import match_dynamic_quantize
+from ..ir.graph import DataflowGraph, is_call, region_tensor, scalar_constant, static_tensor
 from .anchor import Anchor
 from .fusible_calls import is_fusible
 
@@ -94,7 +87,8 @@ def quantized_on_the_way(graph: DataflowGraph, found: Operand) -> None:
     if str(x.ty.dtype) != "float32" or region_tensor(x) is None:
         return
     attrs: dict[str, Attribute] = {"a_quantize": str(found.source.ty.dtype)}
-    item, number = graph.item_of_range(scale), scalar_constant(scale)
+    number, source = scalar_constant(scale), found.inputs.get("range")
+    items = [graph.item_of_range(expr) for expr in (scale, zero_point)]
     if found.attrs.get("a_zero_point") == "dynamic":
         chain = match_dynamic_quantize(graph, graph.position[found.source])
         if chain is None:
@@ -102,7 +96,11 @@ def quantized_on_the_way(graph: DataflowGraph, found: Operand) -> None:
         attrs["a_scale"] = "dynamic"
         attrs |= chain.attributes
         found.absorbed += graph.range_chain(scale)
-    elif item is not None and _is_range_of(graph, found, scale, zero_point):
+    elif source is not None and all(
+        # Both are numbers of the range that the product's zero point comes from.
+        item is not None and item[1] == index and item[0].same_as(source)
+        for index, item in enumerate(items)
+    ):
         attrs["a_scale"] = "range"
         found.absorbed += graph.range_chain(scale)
     elif number is not None and scalar_constant(zero_point) == found.attrs.get("a_zero_point", 0):
@@ -129,30 +127,15 @@ def _computed_from_bytes(graph: DataflowGraph, x: relax.Expr, user: int) -> bool
         return False
     if graph.users[x] != [user]:
         return False
-    if op_name(call) == "relax.dequantize":
+    if is_call(call, "relax.dequantize"):
         return True
-    if not is_fusible(call):
+    if not is_fusible(call) or not isinstance(call, relax.Call):
         return False
-    assert isinstance(call, relax.Call)
     shape, position = region_tensor(x), graph.position[x]
     return any(
         _computed_from_bytes(graph, arg, position)
         for arg in call.args
         if isinstance(arg, relax.Var) and region_tensor(arg) == shape
-    )
-
-
-def _is_range_of(
-    graph: DataflowGraph, found: Operand, scale: relax.Expr, zero_point: relax.Expr
-) -> bool:
-    """Whether both are numbers of the range that the product's zero point comes from."""
-    source = found.inputs.get("range")
-    if source is None:
-        return False
-    items = [graph.item_of_range(expr) for expr in (scale, zero_point)]
-    return all(
-        item is not None and item[1] == index and item[0].same_as(source)
-        for index, item in enumerate(items)
     )
 
 
@@ -173,7 +156,7 @@ def feeds_one_product(graph: DataflowGraph, expr: relax.Expr) -> bool:
     while True:
         position = graph.users[expr][0]
         call = graph.value(position)
-        if op_name(call) == "relax.matmul":
+        if is_call(call, "relax.matmul"):
             break
         if not is_call(call, "relax.astype", "relax.subtract"):
             return False
@@ -198,7 +181,7 @@ def feeds_this_alone(graph: DataflowGraph, expr: relax.Expr) -> bool:
         if len(users) != 1 or not isinstance(expr, relax.DataflowVar):
             return False
         call = graph.value(users[0])
-        if op_name(call) not in ("relax.astype", "relax.subtract", "relax.permute_dims"):
+        if not is_call(call, "relax.astype", "relax.subtract", "relax.permute_dims"):
             return True
         expr = graph.bindings[users[0]].var
 
@@ -206,9 +189,8 @@ def feeds_this_alone(graph: DataflowGraph, expr: relax.Expr) -> bool:
 def _defined_by(graph: DataflowGraph, found: Operand, name: str) -> relax.Call | None:
     """The call that defines an operand's source, if it is one of that operator; notes it."""
     call = graph.definition(found.source)
-    if op_name(call) != name:
+    if not is_call(call, name):
         return None
-    assert isinstance(call, relax.Call)
     found.absorbed.append(graph.position[found.source])
     return call
 
@@ -280,9 +262,8 @@ class _Chain:
         """The call of that operator that computes the value, if it is one; its first argument is
         the value from then on."""
         call = self.graph.definition(self.expr)
-        if op_name(call) != name:
+        if not is_call(call, name):
             return None
-        assert isinstance(call, relax.Call)
         self.passed.append(self.graph.position[self.expr])
         self.expr = call.args[0]
         return call
@@ -291,9 +272,8 @@ class _Chain:
         """The constant that an operator of two arguments adds to the value; None if the value is
         computed in another way."""
         call = self.graph.definition(self.expr)
-        if op_name(call) != name:
+        if not is_call(call, name):
             return None
-        assert isinstance(call, relax.Call)
         value, other = call.args
         if name == "relax.multiply" and isinstance(value, ir.GenericConst):
             value, other = other, value
@@ -373,15 +353,10 @@ def _cuts_rows(chain: _Chain) -> bool:
 def _per_block(constant: relax.Expr, shape: tuple[int, ...], reshaped: bool) -> bool:
     """Whether a constant holds a number for each block, or column, or both, of [B, b, N]."""
     tensor = static_tensor(constant)
-    if tensor is None or tensor.dtype != "float32":
-        return False
     rank = 3 if reshaped else 2
-    aligned = (1,) * (rank - len(tensor.shape)) + tensor.shape
-    if len(aligned) != rank:
+    if tensor is None or tensor.dtype != "float32" or len(tensor.shape) > rank:
         return False
-    if not reshaped:
-        aligned = (1, *aligned)
-    blocks, steps, columns = aligned
+    blocks, steps, columns = (1,) * (3 - len(tensor.shape)) + tensor.shape
     # What is stored is read as [B, N]: of few dimensions, only columns may differ.
     as_read = per_block_shape(tensor.shape)
     return (

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import replace
 
 from tvm import ir, relax
 
@@ -18,23 +17,19 @@ from relay_passes.ir.graph import DataflowGraph, is_call, op_name, region_tensor
 from relay_passes.ir.rewrite import Bindings
 from relay_passes.ir.rules import rule
 from relay_passes.ir.traits import CONVERSIONS
-from tir_schedules.core.attributes import Attribute, Numbers
+from tir_schedules.core.attributes import Attribute
 from tir_schedules.core.region import Tensor
 from tir_schedules.product.narrow_weight import SCALE
 from tir_schedules.recurrent.problem import RECURRENT
 from tir_schedules.recurrent.recurrent import RECURRENT_ATTRS
 
+from . import integer_anchor
 from .anchor import Anchor, Matcher
-from .integer_anchor import (
-    Operand,
-    feeds_this_alone,
-    integer_operand,
-    match_weight_only,
-    quantized_on_the_way,
-    rounded_on_the_way,
-)
+from .integer_anchor import Operand, feeds_this_alone
 
 _PACKED_AT_RUN_TIME = ("float32", "bfloat16", "int8")
+_UNKNOWN = "a shape is not known at compile time"
+_NO_INTEGERS = "a zero point or integer type that no kernel has"
 
 
 def match_conv(graph: DataflowGraph, position: int, call: relax.Call) -> Anchor | str | None:
@@ -51,16 +46,16 @@ def match_conv(graph: DataflowGraph, position: int, call: relax.Call) -> Anchor 
     layouts = layouts_of(call)
     if layouts != CHANNELS_LAST[op_name(call)]:
         return f"the layouts {', '.join(layouts)}"
-    output = region_tensor(graph.bindings[position].var)
-    x, w = Operand(call.args[0]), Operand(call.args[1])
-    if output is not None and output.dtype == "int32":
-        found = [integer_operand(graph, n, a) for n, a in zip("ab", call.args, strict=True)]
-        if found[0] is None or found[1] is None:
-            return "a zero point or integer type that no kernel has"
-        x, w = found[0], found[1]
+    output = _output(graph, position)
+    if output is None:
+        return _UNKNOWN
+    operands = _operands(graph, call)
+    if operands is None:
+        return _NO_INTEGERS
+    x, w = operands
     weight = region_tensor(w.source)
-    if output is None or weight is None or region_tensor(x.source) is None:
-        return "a shape is not known at compile time"
+    if weight is None or region_tensor(x.source) is None:
+        return _UNKNOWN
     is_open = not isinstance(w.source, ir.GenericConst)
     if is_open and (weight.dtype not in _PACKED_AT_RUN_TIME or 0 in weight.shape):
         return "a weight that is no constant"
@@ -71,14 +66,14 @@ def match_conv(graph: DataflowGraph, position: int, call: relax.Call) -> Anchor 
         "dilation": tuple(map(int, attrs.dilation)),
         "groups": groups,
     }
-    op, otherwise = op_name(call).rpartition(".")[2], ""
+    op, otherwise = _plain_name(call), ""
     *_, per_group, channels = weight.shape
     if 1 == per_group < groups == channels and op != "conv3d":
         op, otherwise = "depthwise_conv2d", op
     if output.dtype == "int32":
-        quantized_on_the_way(graph, x)
+        integer_anchor.quantized_on_the_way(graph, x)
     elif weight.dtype in ("bfloat16", "float16"):
-        rounded_on_the_way(graph, x)
+        integer_anchor.rounded_on_the_way(graph, x)
     inputs = (x.source, w.source, *(x.inputs[n] for n in ("range", "a") if n in x.inputs))
     absorbed = tuple(sorted({*x.absorbed, *w.absorbed}))
     attributes = {**x.attrs, **w.attrs, **described}
@@ -105,70 +100,70 @@ def _output(graph: DataflowGraph, position: int) -> Tensor | None:
     return region_tensor(graph.bindings[position].var)
 
 
+def _plain_name(call: relax.Call) -> str:
+    """An operator's name, without those of the modules that have it."""
+    return op_name(call).rpartition(".")[2]
+
+
 def _matmul(graph: DataflowGraph, position: int, call: relax.Call) -> Anchor | str | None:
     a, b = region_tensor(call.args[0]), region_tensor(call.args[1])
     output = _output(graph, position)
     if a is None or b is None or output is None:
-        return "a shape is not known at compile time"
+        return _UNKNOWN
     if len(a.shape) < 2 or len(b.shape) < 2:
         return "an operand is a vector"
     if (a.dtype, b.dtype, output.dtype) == ("float32", "float32", "float32"):
-        weight_only = match_weight_only(graph, position, call)
+        weight_only = integer_anchor.match_weight_only(graph, position, call)
         if weight_only is not None:
             return weight_only
     operands = _operands(graph, call)
     if operands is None:
-        return "a zero point or integer type that no kernel has"
+        return _NO_INTEGERS
     left, right = operands
     if (a.dtype, b.dtype) == ("float32", "float32"):
         note_scaled_weight(graph, right)
     is_open = right.source in graph.weights and a.dtype == b.dtype
-    if (is_open or isinstance(right.source, ir.GenericConst)) and len(b.shape) == 2:
-        if a.dtype == "int32":
-            quantized_on_the_way(graph, left)
-        elif a.dtype in ("bfloat16", "float16"):
-            rounded_on_the_way(graph, left)
-        else:
-            left.source, left.absorbed = _before_cast(graph, left.source)
-        attrs = {**left.attrs, **right.attrs}
-        product = _product(position, "matmul", left, right, output, attrs)
-        return replace(product, open_weight=1) if is_open else product
-    attrs = {**left.attrs, **right.attrs}
     rounds = a.dtype in ("bfloat16", "float16")
-    if rounds:
-        attrs["rounded"] = a.dtype
-    for name, operand in (("a_axes", left), ("b_axes", right)):
-        if rounds:  # rounded after the permutation, or before it
-            rounded_on_the_way(graph, operand)
-        operand.source, attrs[name], passed = _permuted(graph, operand.source)
-        operand.absorbed += passed
-        if rounds and passed:
-            rounded_on_the_way(graph, operand)
-    return _product(position, "batch_matmul", left, right, output, attrs)
+    op, open_weight, axes = "batch_matmul", None, dict[str, Attribute]()
+    if (is_open or isinstance(right.source, ir.GenericConst)) and len(b.shape) == 2:
+        op, open_weight = "matmul", 1 if is_open else None
+        if a.dtype == "int32":
+            integer_anchor.quantized_on_the_way(graph, left)
+        elif rounds:
+            integer_anchor.rounded_on_the_way(graph, left)
+        else:
+            _read_before_cast(graph, left)
+    else:
+        if rounds:
+            axes["rounded"] = a.dtype
+        for name, operand in (("a_axes", left), ("b_axes", right)):
+            if rounds:  # rounded after the permutation, or before it
+                integer_anchor.rounded_on_the_way(graph, operand)
+            moved = graph.definition(operand.source)
+            axes[name] = tuple(range(len(operand.source.ty.shape.values)))
+            if is_call(moved, "relax.permute_dims"):
+                place = graph.position[operand.source]
+                if place in graph.taken:
+                    continue
+                operand.absorbed.append(place)
+                operand.source, axes[name] = moved.args[0], permutation(moved)
+                if rounds:
+                    integer_anchor.rounded_on_the_way(graph, operand)
+    further = {**left.inputs, **right.inputs}
+    names = (name for name in ("range", "a", "b", "scale") if name in further)
+    inputs = (left.source, right.source, *(further[name] for name in names))
+    absorbed = tuple(sorted({*left.absorbed, *right.absorbed}))
+    attrs = {**left.attrs, **right.attrs, **axes}
+    return Anchor(position, op, inputs, output, attrs, absorbed, open_weight=open_weight)
 
 
 def _operands(graph: DataflowGraph, call: relax.Call) -> tuple[Operand, Operand] | None:
     """Both factors of a product; None if they are integers that no kernel multiplies."""
     if str(call.ty.dtype) != "int32":
         return Operand(call.args[0]), Operand(call.args[1])
-    left = integer_operand(graph, "a", call.args[0])
-    right = integer_operand(graph, "b", call.args[1])
+    left = integer_anchor.integer_operand(graph, "a", call.args[0])
+    right = integer_anchor.integer_operand(graph, "b", call.args[1])
     return None if left is None or right is None else (left, right)
-
-
-def _product(
-    position: int,
-    op: str,
-    left: Operand,
-    right: Operand,
-    output: Tensor,
-    attrs: dict[str, Attribute],
-) -> Anchor:
-    further = {**left.inputs, **right.inputs}
-    names = (name for name in ("range", "a", "b", "scale") if name in further)
-    inputs = (left.source, right.source, *(further[name] for name in names))
-    absorbed = tuple(sorted({*left.absorbed, *right.absorbed}))
-    return Anchor(position, op, inputs, output, attrs, absorbed)
 
 
 def _conv1d(graph: DataflowGraph, position: int, call: relax.Call) -> Anchor | str | None:
@@ -186,22 +181,14 @@ def _conv1d(graph: DataflowGraph, position: int, call: relax.Call) -> Anchor | s
     return Anchor(position, "matmul", tuple(call.args), output, window)
 
 
-def _before_cast(graph: DataflowGraph, expr: relax.Expr) -> tuple[relax.Expr, list[int]]:
-    """What an activation is cast to f32 from, and the binding of the cast; itself if it is not."""
-    call = graph.definition(expr)
-    if not graph.fuse or not is_call(call, "relax.astype") or str(expr.ty.dtype) != "float32":
-        return expr, []
-    if graph.position[expr] in graph.taken:  # part of the region before
-        return expr, []
-    return call.args[0], [graph.position[expr]]
-
-
-def _permuted(graph: DataflowGraph, expr: relax.Expr) -> tuple[relax.Expr, Numbers, list[int]]:
-    """What an operand is a permutation of: (stored tensor, axes, bindings passed)."""
-    call = graph.definition(expr)
-    if is_call(call, "relax.permute_dims") and graph.position[expr] not in graph.taken:
-        return call.args[0], permutation(call), [graph.position[expr]]
-    return expr, tuple(range(len(expr.ty.shape.values))), []
+def _read_before_cast(graph: DataflowGraph, found: Operand) -> None:
+    """Lets the kernel read what an activation is cast to f32 from."""
+    call = graph.definition(found.source)
+    if not graph.fuse or not is_call(call, "relax.astype") or str(call.ty.dtype) != "float32":
+        return
+    if graph.position[found.source] not in graph.taken:  # not part of the region before
+        found.absorbed = [graph.position[found.source]]
+        found.source = call.args[0]
 
 
 def match_conversion(graph: DataflowGraph, position: int) -> Anchor | None:
@@ -220,32 +207,26 @@ def match_conversion(graph: DataflowGraph, position: int) -> Anchor | None:
     return Anchor(position, "elementwise", (call.args[0],), source)
 
 
-def _softmax(name: str) -> Matcher:
-    def match(graph: DataflowGraph, position: int, call: relax.Call) -> Anchor | str | None:
-        output = _output(graph, position)
-        if output is None:
-            return "a shape is not known at compile time"
-        axis = int(call.attrs.axis) % max(1, len(output.shape))
-        return Anchor(position, name, (call.args[0],), output, {"axis": axis})
-
-    return match
+def _softmax(graph: DataflowGraph, position: int, call: relax.Call) -> Anchor | str | None:
+    output = _output(graph, position)
+    if output is None:
+        return _UNKNOWN
+    axis = int(call.attrs.axis) % max(1, len(output.shape))
+    return Anchor(position, _plain_name(call), (call.args[0],), output, {"axis": axis})
 
 
-def _norm(name: str) -> Matcher:
-    def match(graph: DataflowGraph, position: int, call: relax.Call) -> Anchor | str | None:
-        output = _output(graph, position)
-        if output is None:
-            return "a shape is not known at compile time"
-        rank = len(output.shape)
-        axes = sorted(int(axis) % rank for axis in call.attrs.axes)
-        if axes != list(range(axes[0], rank)):
-            return f"normalised axes {axes} are not the last ones"
-        if name == "layer_norm" and not (call.attrs.center and call.attrs.scale):
-            return "layer_norm without scale or shift"
-        attrs: dict[str, Attribute] = {"axis": axes[0], "epsilon": float(call.attrs.epsilon)}
-        return Anchor(position, name, tuple(call.args), output, attrs)
-
-    return match
+def _norm(graph: DataflowGraph, position: int, call: relax.Call) -> Anchor | str | None:
+    output = _output(graph, position)
+    if output is None:
+        return _UNKNOWN
+    rank, name = len(output.shape), _plain_name(call)
+    axes = sorted(int(axis) % rank for axis in call.attrs.axes)
+    if axes != list(range(axes[0], rank)):
+        return f"normalised axes {axes} are not the last ones"
+    if name == "layer_norm" and not (call.attrs.center and call.attrs.scale):
+        return "layer_norm without scale or shift"
+    attrs: dict[str, Attribute] = {"axis": axes[0], "epsilon": float(call.attrs.epsilon)}
+    return Anchor(position, name, tuple(call.args), output, attrs)
 
 
 def _recurrent(graph: DataflowGraph, position: int, call: relax.Call) -> Anchor | str | None:
@@ -255,7 +236,7 @@ def _recurrent(graph: DataflowGraph, position: int, call: relax.Call) -> Anchor 
         return None
     output = _output(graph, position)
     if output is None:
-        return "a shape is not known at compile time"
+        return _UNKNOWN
     inputs = tuple(call.args[1].fields)
     weight = region_tensor(inputs[1])
     # A weight that is computed is packed in every run; the template packs no bytes by operators.
@@ -270,10 +251,8 @@ _MATCHERS: dict[str, Matcher] = {
     "relax.nn.conv1d": _conv1d,
     "relax.nn.conv2d": match_conv,
     "relax.nn.conv3d": match_conv,
-    "relax.nn.softmax": _softmax("softmax"),
-    "relax.nn.log_softmax": _softmax("log_softmax"),
-    "relax.nn.layer_norm": _norm("layer_norm"),
-    "relax.nn.rms_norm": _norm("rms_norm"),
+    **dict.fromkeys(["relax.nn.softmax", "relax.nn.log_softmax"], _softmax),
+    **dict.fromkeys(["relax.nn.layer_norm", "relax.nn.rms_norm"], _norm),
 }
 
 
@@ -311,40 +290,29 @@ def scale_weight(threads: int) -> ir.transform.Pass:
 
     @rule("relax.matmul")
     def scale_weight(graph: DataflowGraph, block: Bindings, call: relax.Expr) -> relax.Expr | None:
-        found = _scaled_product(graph, call, threads)
-        if found is None:
+        if not is_call(call, "relax.matmul") or str(call.ty.dtype) != "float32":
             return None
-        x, scale, weight = found
-        column = block.emit(relax.op.reshape(scale, (-1, 1)))
-        return relax.op.matmul(x, block.emit(relax.op.multiply(column, weight)))
+        a, w = static_tensor(call.args[0]), static_tensor(call.args[1])
+        product = graph.definition(call.args[0])
+        if a is None or w is None or not w.constant or len(a.shape) < 2 or len(w.shape) != 2:
+            return None
+        if (a.dtype, w.dtype) != ("float32", "float32") or not is_call(product, "relax.multiply"):
+            return None
+        k, n = w.shape
+        if not k or math.ceil(math.prod(a.shape[:-1]) / threads) <= n:
+            return None
+        if not feeds_this_alone(graph, call.args[0]):
+            return None
+        for x, scale in ((*product.args,), (*product.args[::-1],)):
+            tensor, factors = static_tensor(x), static_tensor(scale)
+            if tensor is None or factors is None or tensor.shape != a.shape:
+                continue
+            if not factors.constant and (factors.size, factors.shape[-1:]) == (k, (k,)):
+                column = block.emit(relax.op.reshape(scale, (-1, 1)))
+                return relax.op.matmul(x, block.emit(relax.op.multiply(column, call.args[1])))
+        return None
 
     return scale_weight()
-
-
-def _scaled_product(
-    graph: DataflowGraph, call: relax.Expr, threads: int
-) -> tuple[relax.Expr, relax.Expr, relax.Expr] | None:
-    """(x, s, W) of a product (x * s) W that is to be x (s * W); None for anything else."""
-    if op_name(call) != "relax.matmul" or str(call.ty.dtype) != "float32":
-        return None
-    a, w = static_tensor(call.args[0]), static_tensor(call.args[1])
-    product = graph.definition(call.args[0])
-    if a is None or w is None or not w.constant or len(a.shape) < 2 or len(w.shape) != 2:
-        return None
-    if (a.dtype, w.dtype) != ("float32", "float32") or not is_call(product, "relax.multiply"):
-        return None
-    k, n = w.shape
-    if not k or math.ceil(math.prod(a.shape[:-1]) / threads) <= n:
-        return None
-    if not feeds_this_alone(graph, call.args[0]):
-        return None
-    for x, scale in ((*product.args,), (*product.args[::-1],)):
-        tensor, factors = static_tensor(x), static_tensor(scale)
-        if tensor is None or factors is None or tensor.shape != a.shape:
-            continue
-        if not factors.constant and (factors.size, factors.shape[-1:]) == (k, (k,)):
-            return x, scale, call.args[1]
-    return None
 
 
 def note_scaled_weight(graph: DataflowGraph, found: Operand) -> None:

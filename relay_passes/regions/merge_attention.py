@@ -22,12 +22,13 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 
 from tvm import ir, relax
 
 from microkernels.isa import Isa
-from relay_passes.ir.graph import op_name, region_tensor, variables
+from relay_passes.ir.graph import is_call, op_name, region_tensor, variables
 from relay_passes.ir.strided_view import StridedView, common_digits, sources, through
 from relay_passes.ir.traits import RESHAPES
 from tir_schedules.core.attributes import Attribute, Numbers
@@ -79,21 +80,16 @@ class _Place:
 def merge_attention(isa: Isa) -> ir.transform.Pass:
     """The pass, for one instruction set."""
 
-    def match(graph: RegionGraph) -> Findings:
-        return find_attention(graph, lambda region: template_for(OP).rejection(region, isa))
+    def reject(region: Region) -> str | None:
+        return template_for(OP).rejection(region, isa)
 
-    return merging_pass("tvm_hybrid.merge_attention", match)
+    return merging_pass("tvm_hybrid.merge_attention", partial(find_attention, reject=reject))
 
 
 def find_attention(graph: RegionGraph, reject: Callable[[Region], str | None]) -> Findings:
     """Every attention of a block, and every softmax of scores that is left, with the reason.
 
-    Parameters
-    ----------
-    graph : RegionGraph
-        The block.
-    reject : callable
-        Region -> why the template cannot build it, or None.
+    `reject` says why the template cannot build a region, or None.
     """
     found = Findings()
     for position in graph.calls("softmax"):
@@ -116,7 +112,7 @@ def _chain(graph: RegionGraph, softmax: int) -> _Chain | None:
     """Scores and product around a softmax; None if there are none."""
     glue: list[int] = []
     before = graph.value(softmax).args[0]
-    while (reshape := graph.definition(before)) is not None and op_name(reshape) in RESHAPES:
+    while is_call(reshape := graph.definition(before), *RESHAPES):
         glue.append(graph.position[before])
         before = reshape.args[0]
     scores = graph.region_of(before)
@@ -128,11 +124,10 @@ def _chain(graph: RegionGraph, softmax: int) -> _Chain | None:
         users = graph.users.get(after, [])
     products = set(graph.calls("batch_matmul"))
     product = next((user for user in users if user in products), None)
-    if scores not in products or product is None:
+    if scores is None or scores not in products or product is None:
         return None
     if not graph.value(product).args[0].same_as(after):
         return None
-    assert scores is not None
     return _Chain(scores, softmax, product, tuple(sorted(glue)))
 
 
@@ -153,7 +148,8 @@ def _merge(graph: RegionGraph, chain: _Chain) -> Merge:
     _check(scores, softmax, product)
     *batch, m, n = softmax.output.shape
     batches = math.prod(batch)
-    d, e = _logical(scores, 0)[-1], product.output.shape[-1]
+    q_shape, e = scores.inputs[0].shape, product.output.shape[-1]
+    d = q_shape[_axes(scores, "a_axes", len(q_shape))[-1]]
 
     masked = _operands(graph, chain.scores)
     visible = without_causal_mask(graph, scores, masked)
@@ -164,7 +160,11 @@ def _merge(graph: RegionGraph, chain: _Chain) -> Merge:
     )
     choices = (
         list(_read(graph, chain.scores, 0, (batches, m, d))),
-        [_transposed(place) for place in _read(graph, chain.scores, 1, (batches, d, n))],
+        # With a row for each key.
+        [
+            replace(place, view=place.view.permuted((0, 2, 1)))
+            for place in _read(graph, chain.scores, 1, (batches, d, n))
+        ],
         list(_read(graph, chain.product, 1, (batches, n, e))),
         list(_written(graph, chain.product, (batches, m, e))),
     )
@@ -225,12 +225,6 @@ def _axes(region: Region, name: str, rank: int) -> Numbers:
     return region.numbers(name, range(rank))
 
 
-def _logical(region: Region, index: int) -> tuple[int, ...]:
-    """The shape in which a batch_matmul multiplies an input."""
-    shape = region.inputs[index].shape
-    return tuple(shape[axis] for axis in _axes(region, _AXES[index], len(shape)))
-
-
 def _operands(graph: RegionGraph, position: int) -> tuple[relax.Expr, ...]:
     """What the epilogue of a call reads."""
     return tuple(graph.value(position).args)[len(graph.regions[position].inputs) :]
@@ -275,11 +269,6 @@ def _read(
         view = source.view.permuted(axes).broadcast(logical).reshaped(shape)
         if view is not None and _has_rows(view):
             yield _Place(source.expr, source.members, view)
-
-
-def _transposed(place: _Place) -> _Place:
-    """With a row for each key."""
-    return _Place(place.expr, place.members, place.view.permuted((0, 2, 1)))
 
 
 def _written(graph: RegionGraph, position: int, shape: tuple[int, int, int]) -> Iterator[_Place]:

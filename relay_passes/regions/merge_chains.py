@@ -29,13 +29,7 @@ from tvm import ir, relax
 from microkernels.machines.machine import Machine
 from relay_passes.ir.graph import op_name, region_tensor, static_tensor
 from relay_passes.ir.traits import RESHAPES
-from tir_schedules.chains.cost import (
-    ChainEstimate,
-    constant_bytes,
-    estimate_chain,
-    estimate_open_chain,
-    least_of,
-)
+from tir_schedules.chains import cost
 from tir_schedules.chains.depthwise_pointwise_cost import PairEstimate, estimate_pair
 from tir_schedules.core.kernel_numbers import FormMemo
 from tir_schedules.core.region import Region, nameless_form
@@ -76,10 +70,7 @@ class _Chain:
         """Takes a binding if it is a part or glue; whether it did."""
         var = self.graph.bindings[position].var
         if position in self.graph.regions:
-            if not self._add_part(position):
-                return False
-            self.inputs.made[var] = len(self.calls) - 1
-            return True
+            return self._add_part(position)
         source = _regrouped(self.graph.value(position), var)
         if source not in self.inputs.made:
             return False
@@ -98,16 +89,13 @@ class _Chain:
         for index, (argument, tensor) in enumerate(zip(arguments, tensors, strict=True)):
             if argument in self.inputs.made:
                 rows = index == 0 or index >= len(region.inputs)
-                made = self.part(self.inputs.made[argument]).output
+                made = self.graph.regions[self.calls[self.inputs.made[argument]]].output
                 if not rows or rows_and_columns(tensor) != rows_and_columns(made):
                     return False
         self.inputs.add(region, arguments)
+        self.inputs.made[self.graph.bindings[position].var] = len(self.calls)
         self.calls.append(position)
         return True
-
-    def part(self, number: int) -> Region:
-        """One of the regions."""
-        return self.graph.regions[self.calls[number]]
 
     @property
     def members(self) -> list[int]:
@@ -134,14 +122,15 @@ class _Matcher:
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
         # Equal chains are estimated once.
-        self.estimate = FormMemo(lambda region: _estimate(region, machine))
+        self.estimate = FormMemo(self.estimated)
 
     def __call__(self, graph: RegionGraph) -> Findings:
         findings = Findings()
         if not has_template(KIND):
             return findings
         taken: set[int] = set()
-        self.least = least_of(sum(map(constant_bytes, graph.regions.values())), self.machine)
+        constants = sum(map(cost.constant_bytes, graph.regions.values()))
+        self.least = cost.least_of(constants, self.machine)
         chains: list[list[Merge]] = []
         for position in graph.calls(*ROW_LOCAL):
             if position not in taken:
@@ -155,6 +144,11 @@ class _Matcher:
             if length < len(ways):
                 findings.refusals[ways[length].members[-1]] = COPIES
         return findings
+
+    def estimated(self, region: Region) -> cost.ChainEstimate:
+        """The estimate of a chain."""
+        estimate = cost.estimate_open_chain if region.is_open else cost.estimate_chain
+        return estimate(region, self.machine)
 
     def beginnings(
         self, graph: RegionGraph, start: int, taken: set[int], refusals: dict[int, str]
@@ -192,12 +186,6 @@ class _Matcher:
             refusals[position] = f"a chain with the regions before it: {reason}"
             break
         return ways
-
-
-def _estimate(region: Region, machine: Machine) -> ChainEstimate:
-    """The estimate of a chain."""
-    estimate = estimate_open_chain if region.is_open else estimate_chain
-    return estimate(region, machine)
 
 
 def is_row_local(region: Region) -> bool:
@@ -286,12 +274,23 @@ def lengths_worth(graph: RegionGraph, chains: Sequence[Sequence[Merge]]) -> list
     """
     lengths = [len(ways) for ways in chains]
     dynamic = [number for number, ways in enumerate(chains) if ways[-1].region.is_open]
-    if dynamic:
-        program = _Program(graph, chains, dynamic)
-        program.shorten()
-        for group in program.groups:
-            for number in group.chains:
-                lengths[number] = group.length
+    if not dynamic:
+        return lengths
+    program = _Program(graph, chains, dynamic)
+    # Until they add little code, the chains become shorter that copy the most for each call.
+    most = program.code_with([(group, 0) for group in program.groups]) * (1 + MOST_GROWTH)
+    while (now := program.code()) > most:  # without chains it is not
+        costs = []
+        for changes in program.shorter():
+            calls = sum(group.saved[group.length] - group.saved[n] for group, n in changes)
+            costs.append(((now - program.code_with(changes)) / calls, changes))
+        lines, changes = max(costs, key=lambda each: each[0])
+        if lines <= MOST_LINES_A_CALL:
+            break
+        _take(changes)
+    for group in program.groups:
+        for number in group.chains:
+            lengths[number] = group.length
     return lengths
 
 
@@ -343,16 +342,6 @@ class _Program:
         forms |= {group.forms[group.length - 1] for group in chosen}
         return self.other_lines + sum(map(self.lines.__getitem__, forms))
 
-    def shorten(self) -> None:
-        """Makes chains shorter until they add little code."""
-        most = self.code_with([(group, 0) for group in self.groups]) * (1 + MOST_GROWTH)
-        while (now := self.code()) > most:  # without chains it is not
-            costs = [(self.lines_a_call(changes, now), changes) for changes in self.shorter()]
-            lines, changes = max(costs, key=lambda each: each[0])
-            if lines <= MOST_LINES_A_CALL:
-                return
-            _take(changes)
-
     def code_with(self, changes: _Changes) -> int:
         """Lines of all kernels if some groups have other lengths; they keep those they have."""
         before = [(group, group.length) for group, _ in changes]
@@ -360,11 +349,6 @@ class _Program:
         found = self.code()
         _take(before)
         return found
-
-    def lines_a_call(self, changes: _Changes, now: int) -> float:
-        """Lines that each call more removes, where there are so many now."""
-        calls = sum(group.saved[group.length] - group.saved[length] for group, length in changes)
-        return (now - self.code_with(changes)) / calls
 
     def shorter(self) -> Iterator[_Changes]:
         """One group without its last parts, or all groups without a form of a part."""
@@ -374,16 +358,16 @@ class _Program:
         for form in sorted(set().union(*(self.parts(group, group.length) for group in chosen))):
             with_form = [group for group in chosen if form in self.parts(group, group.length)]
             if len(with_form) > 1:
-                yield [(group, self.length_without(form, group)) for group in with_form]
+                # The most beginnings of each group that have no such part.
+                yield [
+                    (group, max(n for n in range(group.length) if form not in self.parts(group, n)))
+                    for group in with_form
+                ]
 
     def parts(self, group: _Group, length: int) -> set[str]:
         """Forms of the parts of a group's chains."""
-        return {self.forms[at] for at in group.inside[length - 1] if at in self.forms}
-
-    def length_without(self, form: str, group: _Group) -> int:
-        """The most beginnings of a group that have no part of a form."""
-        lengths = range(group.length, 0, -1)
-        return next((length for length in lengths if form not in self.parts(group, length)), 0)
+        inside = group.inside[length - 1] if length else ()
+        return {self.forms[at] for at in inside if at in self.forms}
 
 
 def _take(changes: _Changes) -> None:
@@ -418,45 +402,29 @@ def merge_depthwise(machine: Machine) -> ir.transform.Pass:
 
     The pass, for one machine: its threads and caches decide what pays.
     """
-    return merging_pass("tvm_hybrid.merge_depthwise", _PairMatcher(machine))
+    estimates: dict[str, PairEstimate] = {}  # equal pairs are estimated once
 
-
-class _PairMatcher:
-    """Finds the pairs of a block."""
-
-    def __init__(self, machine: Machine) -> None:
-        self.machine = machine
-        self.estimates: dict[str, PairEstimate] = {}
-
-    def __call__(self, graph: RegionGraph) -> Findings:
+    def match(graph: RegionGraph) -> Findings:
         findings = Findings()
         for first in graph.calls("depthwise_conv2d"):
             second = graph.only_user(graph.bindings[first].var)
             if second is None or second not in graph.calls("matmul"):
                 continue
-            region, arguments = _pair(graph, first, second)
-            reason = template_for(DEPTHWISE_KIND).rejection(region, self.machine.isa)
+            inputs = MergedInputs(made={graph.bindings[first].var: 0})
+            parts = graph.regions[first], graph.regions[second]
+            for position, part in zip((first, second), parts, strict=True):
+                inputs.add(part, graph.value(position).args)
+            region = inputs.region(DEPTHWISE_KIND, parts)
+            reason = template_for(DEPTHWISE_KIND).rejection(region, machine.isa)
             if reason is None:
-                estimate = self.estimate(region)
+                known = estimates.get(region.key)
+                estimate = estimates[region.key] = known or estimate_pair(region, machine)
                 if estimate.pays:
-                    why = f"template {DEPTHWISE_KIND}: {estimate}"
-                    findings.merges.append(Merge((first, second), region, arguments, why))
+                    why, arguments = f"template {DEPTHWISE_KIND}: {estimate}", inputs.arguments
+                    findings.merges.append(Merge((first, second), region, tuple(arguments), why))
                     continue
                 reason = f"does not pay: {estimate}"
             findings.refusals[second] = f"with the depthwise convolution before it: {reason}"
         return findings
 
-    def estimate(self, region: Region) -> PairEstimate:
-        """The estimate of a pair; equal ones are estimated once."""
-        if region.key not in self.estimates:
-            self.estimates[region.key] = estimate_pair(region, self.machine)
-        return self.estimates[region.key]
-
-
-def _pair(graph: RegionGraph, first: int, second: int) -> tuple[Region, tuple[relax.Expr, ...]]:
-    """Both regions as one, and its arguments."""
-    inputs = MergedInputs(made={graph.bindings[first].var: 0})
-    parts = graph.regions[first], graph.regions[second]
-    for position, part in zip((first, second), parts, strict=True):
-        inputs.add(part, graph.value(position).args)
-    return inputs.region(DEPTHWISE_KIND, parts), tuple(inputs.arguments)
+    return merging_pass("tvm_hybrid.merge_depthwise", match)

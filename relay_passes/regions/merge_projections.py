@@ -31,7 +31,6 @@ import numpy as np
 import tvm
 import tvm_ffi
 from tvm import IRModule, ir, relax
-from tvm.ir.transform import PassContext, module_pass
 
 from microkernels.machines.machine import Machine
 from relay_passes.ir.constants import array_of
@@ -40,7 +39,7 @@ from relay_passes.ir.functions import with_args
 from relay_passes.ir.graph import DataflowGraph, is_call, known_tensor, op_name, region_tensor
 from relay_passes.ir.move_functions import move_functions, take_blocks, take_callers
 from relay_passes.ir.moving_operators import keeps_order
-from relay_passes.ir.rewrite import Bindings
+from relay_passes.ir.rewrite import Bindings, named_pass
 from relay_passes.ir.tidy import tidied
 from relay_passes.ir.traits import QUANTIZING, VIEWS
 
@@ -59,7 +58,10 @@ SLICE_CYCLES = 1.07
 CONVERSION_CYCLES = 0.333
 
 
-def merge_projections(machine: Machine, decisions: DecisionLog | None = None) -> ir.transform.Pass:
+@named_pass
+def merge_projections(
+    mod: IRModule, machine: Machine, decisions: DecisionLog | None = None
+) -> IRModule:
     """The pass; it needs A-normal form, and common subexpressions eliminated.
 
     It takes all functions out of its module, so that each weight can go when it has been merged.
@@ -72,25 +74,18 @@ def merge_projections(machine: Machine, decisions: DecisionLog | None = None) ->
         Receives what is merged, and why other products of one tensor are not.
     """
     log = [] if decisions is None else decisions
+    written, changes = move_functions(mod), 0
 
-    @module_pass(opt_level=0, name="tvm_hybrid.merge_projections")
-    def run(mod: IRModule, _context: PassContext) -> IRModule:
-        written, changes = move_functions(mod), 0
+    def merged(graph: DataflowGraph) -> list[relax.Binding] | None:
+        nonlocal changes
+        new = _Merger(graph, machine, log).run()
+        changes += new is not None
+        return new
 
-        def merged(graph: DataflowGraph) -> list[relax.Binding] | None:
-            nonlocal changes
-            new = _Merger(graph, machine, log).run()
-            changes += new is not None
-            return new
-
-        callers = take_callers(written)
-        for gvar in list(callers):
-            written.update_func(gvar, take_blocks(callers, gvar, merged))
-        if not changes:
-            return written
-        return tidied(written)
-
-    return run
+    callers = take_callers(written)
+    for gvar in list(callers):
+        written.update_func(gvar, take_blocks(callers, gvar, merged))
+    return tidied(written) if changes else written
 
 
 class _Merger:
@@ -166,10 +161,20 @@ class _Merger:
         first = calls[0]
         out.name = self.names(group)
         value = out.emit(with_args(first, [first.args[0], weight]))
-        ends, value = self.follow(group, value, joiner)
-        if self.is_quantized(ends):
+        ends: Sequence[int] = group
+        while True:  # joins the operators that follow every product
+            users = [self.only_user(end) for end in ends]
+            joined = self.joined(ends, users, value, joiner)
+            if joined is None:
+                break
+            ends, value = [user for user in users if user is not None], joined
+        following = [self.graph.value(user) for user in users if user is not None]
+        if any(is_call(call, "relax.quantize") for call in following):
             return "stay apart: each is quantised with constants of its own"
-        saved, lost = self.saved_us(group), self.lost_us(ends)
+        # Slices that are not read in place by a product are lost.
+        tensors = [region_tensor(self.graph.value(end)) for end in ends if self.is_copied(end)]
+        cycles = SLICE_CYCLES * sum(tensor.size for tensor in tensors if tensor is not None)
+        saved, lost = self.saved_us(group), cycles / self.machine.cycles_per_us
         if saved < lost:
             return f"stay apart: {lost:.1f} us lost by reading slices, {saved:.1f} us saved"
         self.inserted[start] = out.bindings
@@ -178,8 +183,11 @@ class _Merger:
             end = column + width
             self.replaced[position] = relax.op.strided_slice(value, [axis], [column], [end])
             column = end
-        for position in group:
-            self.let_go(position)
+        for position in group:  # nothing needs the weights any more
+            binding, call = self.graph.bindings[position], self.graph.value(position)
+            nothing = with_args(call, [call.args[0], relax.Var("merged", call.args[1].ty)])
+            self.graph.bindings[position] = relax.VarBinding(binding.var, nothing)
+            self.merged.add(position)
         columns = " + ".join(map(str, widths))
         return f"become one with {columns} columns: {saved:.1f} us saved, {lost:.1f} us lost"
 
@@ -187,25 +195,9 @@ class _Merger:
         """A name for what stands for several values, which tells all of their nodes."""
         return "".join(str(self.graph.bindings[position].var.name) for position in positions)
 
-    def let_go(self, position: int) -> None:
-        """Takes the weight out of a product that nothing needs any more."""
-        binding, call = self.graph.bindings[position], self.graph.value(position)
-        nothing = relax.Var("merged", call.args[1].ty)
-        self.graph.bindings[position] = relax.VarBinding(
-            binding.var, with_args(call, [call.args[0], nothing])
-        )
-        self.merged.add(position)
-
-    def follow(
-        self, ends: Sequence[int], value: relax.Var, joiner: ColumnJoiner
-    ) -> tuple[list[int], relax.Var]:
-        """Joins the operators that follow every product: (last bindings, the joined value)."""
-        while True:
-            users = [self.graph.only_user(self.graph.bindings[end].var) for end in ends]
-            joined = self.joined(ends, users, value, joiner)
-            if joined is None:
-                return list(ends), value
-            ends, value = [user for user in users if user is not None], joined
+    def only_user(self, position: int) -> int | None:
+        """Position of the binding that alone needs what another one binds."""
+        return self.graph.only_user(self.graph.bindings[position].var)
 
     def joined(
         self,
@@ -259,12 +251,6 @@ class _Merger:
         cycles = CONVERSION_CYCLES * (0 if tensor is None else tensor.size)
         return kernels * self.machine.call_us + cycles / self.machine.cycles_per_us
 
-    def lost_us(self, ends: Sequence[int]) -> float:
-        """Estimated microseconds for slices that are not read in place by a product."""
-        tensors = [region_tensor(self.graph.value(end)) for end in ends if self.is_copied(end)]
-        cycles = SLICE_CYCLES * sum(tensor.size for tensor in tensors if tensor is not None)
-        return cycles / self.machine.cycles_per_us
-
     def is_copied(self, position: int) -> bool:
         """Whether anything but operators that move elements stands before the products."""
         users = self.graph.users.get(self.graph.bindings[position].var, [])
@@ -273,14 +259,6 @@ class _Merger:
             if name != "relax.matmul" and (name not in MOVING or self.is_copied(user)):
                 return True
         return False
-
-    def is_quantized(self, ends: Sequence[int]) -> bool:
-        """Whether a product is quantised with constants right where the joined operators end."""
-        users = [self.graph.only_user(self.graph.bindings[end].var) for end in ends]
-        return any(
-            user is not None and op_name(self.graph.value(user)) == "relax.quantize"
-            for user in users
-        )
 
     def products(self, position: int) -> set[int] | None:
         """Products of two tensors that a binding reaches; None if it reaches anything else."""
@@ -311,7 +289,7 @@ class _Merger:
         while position is not None:
             if op_name(self.graph.value(position)) == "relax.nn.softmax":
                 return True
-            position = self.graph.only_user(self.graph.bindings[position].var)
+            position = self.only_user(position)
             if position is not None and op_name(self.graph.value(position)) == "relax.matmul":
                 return False
         return False

@@ -26,22 +26,15 @@ reason as an attribute.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from tvm import IRModule, ir, relax
 from tvm.ir.transform import PassContext, module_pass
 
 from microkernels.base.errors import CompileError
-from relay_passes.ir.functions import (
-    REASON,
-    emit_as_used,
-    emit_body,
-    is_region_function,
-    region_function,
-    region_of,
-    substitute,
-)
+from relay_passes.ir import functions
+from relay_passes.ir.functions import REASON, called_region, region_of, substitute
 from relay_passes.ir.graph import DataflowGraph, region_tensor, relax_shape
 from relay_passes.ir.rewrite import rewrite_blocks
 from tir_schedules.core.attributes import Source
@@ -64,12 +57,10 @@ class RegionGraph(DataflowGraph):
         self.callees: dict[int, relax.Function] = {}
         self.regions: dict[int, Region] = {}
         for position in range(len(self.bindings)):
-            call = self.value(position)
-            if isinstance(call, relax.Call) and isinstance(call.op, relax.GlobalVar):
-                callee = mod[call.op]
-                if is_region_function(callee):
-                    self.callees[position] = callee
-                    self.regions[position] = region_of(callee)
+            callee = called_region(mod, self.value(position))
+            if callee is not None:
+                self.callees[position] = callee
+                self.regions[position] = region_of(callee)
 
     def calls(self, *kinds: str) -> list[int]:
         """Positions of the calls of regions of some kinds (of all kinds, if none is named)."""
@@ -159,98 +150,91 @@ def merging_pass(name: str, match: Matcher) -> ir.transform.Pass:
         builder = relax.BlockBuilder(mod)
 
         def rewritten(block: relax.DataflowBlock) -> list[relax.Binding] | None:
+            """The block with one call for every merge; what is not needed any more stays in it."""
             graph = RegionGraph(block, mod)
             found = match(graph)
-            changes = found.merges or found.refusals
-            return _merged_block(builder, graph, found) if changes else None
+            if not found.merges and not found.refusals:
+                return None
+            merges: dict[int, Merge] = {}
+            merged: set[int] = set()
+            for merge in found.merges:
+                calls = {position for position in merge.members if position in graph.regions}
+                needed = graph.still_needed(merge.members, merge.members[-1])
+                if calls & (merged | needed):
+                    names = [str(graph.bindings[position].var.name) for position in sorted(calls)]
+                    raise CompileError(f"{merge.region.op} of {names}: a part is needed elsewhere")
+                merged |= calls
+                merges[merge.members[-1]] = merge
+            bindings: list[relax.Binding] = []
+            for position, binding in enumerate(graph.bindings):
+                if position in merges:
+                    bindings += _call(builder, graph, merges[position])
+                elif position in found.refusals and position not in merged:
+                    bindings.append(_refused(builder, graph, position, found.refusals[position]))
+                else:
+                    bindings.append(binding)
+            return bindings
 
         return rewrite_blocks(builder, rewritten)
 
     return run
 
 
-def _merged_block(
-    builder: relax.BlockBuilder, graph: RegionGraph, found: Findings
-) -> list[relax.Binding]:
-    """The block with one call for every merge; what is not needed any more is still in it."""
-    merges: dict[int, Merge] = {}
-    merged: set[int] = set()
-    for merge in found.merges:
-        calls = {position for position in merge.members if position in graph.regions}
-        needed = graph.still_needed(merge.members, merge.members[-1])
-        if calls & (merged | needed):
-            names = [str(graph.bindings[position].var.name) for position in sorted(calls)]
-            raise CompileError(f"{merge.region.op} of {names}: a part is needed elsewhere")
-        merged |= calls
-        merges[merge.members[-1]] = merge
-    bindings: list[relax.Binding] = []
-    for position, binding in enumerate(graph.bindings):
-        if position in merges:
-            bindings += _call(builder, graph, merges[position])
-        elif position in found.refusals and position not in merged:
-            bindings.append(_refused(builder, graph, position, found.refusals[position]))
-        else:
-            bindings.append(binding)
+def _call(builder: relax.BlockBuilder, graph: RegionGraph, merge: Merge) -> list[relax.Binding]:
+    """The bindings that replace a merge's last one: views of arguments, and the call."""
+    result = graph.bindings[merge.members[-1]].var
+    tensors = (*merge.region.inputs, *merge.region.operands)
+    wanted = zip(merge.arguments, (tensor.shape for tensor in tensors), strict=True)
+    bindings, arguments = as_seen(builder, wanted, result)
+    parameters = [relax.Var(f"p{i}", argument.ty) for i, argument in enumerate(arguments)]
+
+    def emit(inner: relax.BlockBuilder) -> relax.Expr:
+        """All members, in ordinary Relax: operators, and bodies of region functions."""
+        values: dict[relax.Expr, relax.Expr] = {}
+        for original, parameter in zip(merge.arguments, parameters, strict=True):
+            if original not in values:
+                values[original] = functions.emit_as_used(inner, original, parameter)
+        for position in merge.members:
+            var, value = graph.bindings[position].var, graph.value(position)
+            callee = graph.callees.get(position)
+            if var in values:  # what an argument is already
+                continue
+            if callee is None:
+                values[var] = inner.emit(substitute(value, values))
+                continue
+            given = (substitute(argument, values) for argument in value.args)
+            inside: dict[relax.Expr, relax.Expr] = dict(zip(callee.params, given, strict=True))
+            values[var] = functions.emit_body(inner, callee, inside)
+        return values[result]
+
+    attrs = {REASON: merge.reason}
+    function = functions.region_function(merge.region, parameters, emit, attrs)
+    gvar = builder.add_func(function, f"fused_{merge.region.op}")
+    bindings.append(relax.VarBinding(result, relax.Call(gvar, arguments, ret_ty=result.ty)))
     return bindings
 
 
-def _call(builder: relax.BlockBuilder, graph: RegionGraph, merge: Merge) -> list[relax.Binding]:
-    """The bindings that replace a merge's last one: views of arguments, and the call."""
+def as_seen(
+    builder: relax.BlockBuilder,
+    wanted: Iterable[tuple[relax.Expr, tuple[int, ...]]],
+    result: relax.Var,
+) -> tuple[list[relax.Binding], list[relax.Expr]]:
+    """Arguments of a region in the shapes in which it sees them: reshapes, and the arguments.
+
+    The sizes of `result`, which the region computes, may stand in the shapes.
+    """
     bindings: list[relax.Binding] = []
     arguments: list[relax.Expr] = []
-    tensors = (*merge.region.inputs, *merge.region.operands)
-    for argument, tensor in zip(merge.arguments, tensors, strict=True):
+    for argument, sizes in wanted:
         actual = region_tensor(argument)
-        if actual is not None and actual.shape != tensor.shape:
-            shape = relax_shape(tensor.shape, argument, graph.bindings[merge.members[-1]].var)
+        if actual is not None and actual.shape != sizes:
+            shape = relax_shape(sizes, argument, result)
             view = relax.DataflowVar("view", relax.TensorType(shape, actual.dtype))
             reshape = builder.normalize(relax.op.reshape(argument, shape))
             bindings.append(relax.VarBinding(view, reshape))
             argument = view
         arguments.append(argument)
-    function = _merged_function(graph, merge, arguments)
-    gvar = builder.add_func(function, f"fused_{merge.region.op}")
-    result = graph.bindings[merge.members[-1]].var
-    bindings.append(relax.VarBinding(result, relax.Call(gvar, arguments, ret_ty=result.ty)))
-    return bindings
-
-
-def _merged_function(
-    graph: RegionGraph, merge: Merge, arguments: Sequence[relax.Expr]
-) -> relax.Function:
-    """All members as one function of the arguments, in ordinary Relax."""
-    parameters = [relax.Var(f"p{i}", argument.ty) for i, argument in enumerate(arguments)]
-
-    def emit(inner: relax.BlockBuilder) -> relax.Expr:
-        values: dict[relax.Expr, relax.Expr] = {}
-        for original, parameter in zip(merge.arguments, parameters, strict=True):
-            if original not in values:
-                values[original] = emit_as_used(inner, original, parameter)
-        for position in merge.members:
-            var = graph.bindings[position].var
-            if var not in values:  # not what an argument is already
-                values[var] = _inlined(inner, graph, position, values)
-        return values[graph.bindings[merge.members[-1]].var]
-
-    return region_function(merge.region, parameters, emit, {REASON: merge.reason})
-
-
-def _inlined(
-    builder: relax.BlockBuilder,
-    graph: RegionGraph,
-    position: int,
-    values: Mapping[relax.Expr, relax.Expr],
-) -> relax.Expr:
-    """A member's value: an operator, or the body of the region function that it calls."""
-    value = graph.value(position)
-    callee = graph.callees.get(position)
-    if callee is None:
-        return builder.emit(substitute(value, values))
-    inside: dict[relax.Expr, relax.Expr] = {
-        parameter: substitute(argument, values)
-        for parameter, argument in zip(callee.params, value.args, strict=True)
-    }
-    return emit_body(builder, callee, inside)
+    return bindings, arguments
 
 
 def _refused(

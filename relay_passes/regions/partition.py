@@ -20,42 +20,38 @@ The attribute is the Region as JSON; the body stays ordinary Relax and keeps the
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
 from dataclasses import replace
 
-from tvm import IRModule, ir, relax
-from tvm.ir.transform import PassContext, module_pass
+from tvm import IRModule, relax
 
 from microkernels.base.errors import Argument, CompileError
 from microkernels.isa import Isa, isa_named
+from relay_passes.ir import functions
 from relay_passes.ir.decisions import NOTES, Decision, DecisionLog
 from relay_passes.ir.dynamic_quantize import ranges_in_place
-from relay_passes.ir.functions import (
-    emit_as_used,
-    is_region_function,
-    region_function,
-    region_of,
-    substitute,
-)
-from relay_passes.ir.graph import DataflowGraph, op_name, region_tensor, relax_shape
+from relay_passes.ir.graph import DataflowGraph, op_name
 from relay_passes.ir.moving_operators import moved_weights, weights_of
-from relay_passes.ir.rewrite import rewrite_blocks
+from relay_passes.ir.rewrite import named_pass, rewrite_blocks
 from tir_schedules.core.region import Region
 from tir_schedules.core.template import has_template, template_for
 
 from .anchor import Anchor
 from .grow_epilogue import Growth, grow
 from .match_anchors import match_anchor, match_conversion
+from .merge_regions import as_seen
 
 
+@named_pass
 def partition(
+    mod: IRModule,
     isa: Isa,
     decisions: DecisionLog,
     strict: bool = False,
     fuse: bool = True,
     open_weights: bool = False,
     rounds: bool = False,
-) -> ir.transform.Pass:
+) -> IRModule:
     """The pass, for one instruction set; notes what it leaves and why.
 
     If `strict`, it raises CompileError when it leaves a call that a template is there for. Without
@@ -64,63 +60,52 @@ def partition(
     first `num_input` of a function are weights. If it `rounds`, products by weights of few bits may
     round both operands to bfloat16, which AMX tiles multiply.
     """
+    builder = relax.BlockBuilder(mod)
+    weights = weights_of(mod) if open_weights else set()
+    partitioner = _Partitioner(builder, isa, decisions)
 
-    @module_pass(opt_level=0, name="tvm_hybrid.partition")
-    def run(mod: IRModule, _context: PassContext) -> IRModule:
-        builder = relax.BlockBuilder(mod)
-        weights = weights_of(mod) if open_weights else set()
-        partitioner = _Partitioner(builder, isa, decisions, fuse, weights)
-        partitioner.programs = dict(mod.functions_items())
-        partitioner.rounds = rounds and isa.includes(isa_named("amx"))
-        written = rewrite_blocks(builder, partitioner.block)
-        left = [
-            f"{d.op} ({d.node}): {d.reason}" for d in decisions if not d.taken and d.op not in NOTES
-        ]
-        if strict and left:
-            raise CompileError(
-                Argument("strict"),
-                f": no template takes {'; '.join(left)}. Compile without ",
-                Argument("strict"),
-                " to run these by generic schedules",
-            )
-        return written
+    def rewritten(block: relax.DataflowBlock) -> list[relax.Binding]:
+        graph = DataflowGraph(block, fuse)
+        graph.weights = moved_weights(graph.bindings, weights)
+        graph.rounds = rounds and isa.includes(isa_named("amx"))
+        graph.programs = dict(mod.functions_items())
+        if fuse:
+            graph.range_items.update(ranges_in_place(graph))
+        return partitioner.block(graph)
 
-    return run
+    written = rewrite_blocks(builder, rewritten)
+    left = [
+        f"{d.op} ({d.node}): {d.reason}" for d in decisions if not d.taken and d.op not in NOTES
+    ]
+    if strict and left:
+        raise CompileError(
+            Argument("strict"),
+            f": no template takes {'; '.join(left)}. Compile without ",
+            Argument("strict"),
+            " to run these by generic schedules",
+        )
+    return written
 
 
 class _Partitioner:
     """Rewrites the blocks of one module."""
 
-    def __init__(
-        self,
-        builder: relax.BlockBuilder,
-        isa: Isa,
-        decisions: DecisionLog,
-        fuse: bool,
-        weights: set[relax.Expr],
-    ) -> None:
-        self.builder, self.isa, self.decisions, self.fuse = builder, isa, decisions, fuse
-        self.weights, self.rounds = weights, False
-        self.programs: Mapping[ir.GlobalVar, ir.BaseFunc] = {}
+    def __init__(self, builder: relax.BlockBuilder, isa: Isa, decisions: DecisionLog) -> None:
+        self.builder, self.isa, self.decisions = builder, isa, decisions
 
-    def block(self, block: relax.DataflowBlock) -> list[relax.Binding]:
+    def block(self, graph: DataflowGraph) -> list[relax.Binding]:
         """The block with every region replaced by one call."""
-        graph = DataflowGraph(block, self.fuse)
-        graph.weights = moved_weights(graph.bindings, self.weights)
-        graph.rounds = self.rounds
-        graph.programs = self.programs
-        if self.fuse:
-            graph.range_items.update(ranges_in_place(graph))
         regions: dict[int, Growth] = {}
         # Conversions come last: most become part of the regions around them.
-        for region_at in (self.region_at, self.conversion_at):
+        for anchor_at in (self.anchor_at, match_conversion):
             for position in range(len(graph.bindings)):
-                if position in graph.taken:
+                anchor = None if position in graph.taken else anchor_at(graph, position)
+                if anchor is None:
                     continue
-                growth = region_at(graph, position)
+                growth = grow(graph, anchor, lambda region: self.reject(region) is None)
                 if growth is not None:
                     graph.taken.update(growth.members)
-                    graph.read.update(growth.anchor.inputs, (e for e, _ in growth.operands))
+                    graph.read.update(anchor.inputs, (x for x, _ in growth.epilogue.operands))
                     regions[growth.members[-1]] = growth
         bindings: list[relax.Binding] = []
         for position, binding in enumerate(graph.bindings):
@@ -130,8 +115,8 @@ class _Partitioner:
                 bindings.append(binding)
         return bindings
 
-    def region_at(self, graph: DataflowGraph, position: int) -> Growth | None:
-        """The region whose anchor stands at a position, or None."""
+    def anchor_at(self, graph: DataflowGraph, position: int) -> Anchor | None:
+        """The anchor at a position that a template can build, or None."""
         anchor = match_anchor(graph, position)
         if anchor is None:
             return None
@@ -139,17 +124,12 @@ class _Partitioner:
         if reason is not None and isinstance(anchor, Anchor) and anchor.otherwise:
             anchor = replace(anchor, op=anchor.otherwise, otherwise="")
             reason = self.reject(anchor.region())
-        if reason is not None or isinstance(anchor, str):
-            self.leave(graph, position, reason or "")
-            return None
-        return grow(graph, anchor, lambda region: self.reject(region) is None)
-
-    def conversion_at(self, graph: DataflowGraph, position: int) -> Growth | None:
-        """The elementwise region that begins with a conversion at a position, or None."""
-        anchor = match_conversion(graph, position)
-        if anchor is None:
-            return None
-        return grow(graph, anchor, lambda region: self.reject(region) is None)
+        if reason is None and isinstance(anchor, Anchor):
+            return anchor
+        binding = graph.bindings[position]
+        node, name = str(binding.var.name), op_name(binding.value).removeprefix("relax.")
+        self.decisions.append(Decision(node=node, op=name, taken=False, reason=reason or ""))
+        return None
 
     def reject(self, region: Region | None) -> str | None:
         """Why no template builds a region, or None."""
@@ -159,27 +139,12 @@ class _Partitioner:
             return f"no template builds {region.op}"
         return template_for(region.op).rejection(region, self.isa)
 
-    def leave(self, graph: DataflowGraph, position: int, reason: str) -> None:
-        binding = graph.bindings[position]
-        name = op_name(binding.value).removeprefix("relax.")
-        self.decisions.append(
-            Decision(node=str(binding.var.name), op=name, taken=False, reason=reason)
-        )
-
     def call(self, graph: DataflowGraph, growth: Growth) -> list[relax.Binding]:
         """The bindings that replace a region: reshaped operands, and the call."""
         region = growth.region()
-        bindings: list[relax.Binding] = []
-        arguments: list[relax.Expr] = list(growth.anchor.inputs)
-        for expr, tensor in growth.operands:
-            actual = region_tensor(expr)
-            if actual is not None and actual.shape != tensor.shape:
-                shape = relax_shape(tensor.shape, expr, growth.result)
-                reshaped = relax.op.reshape(expr, shape)
-                view = relax.DataflowVar("view", relax.TensorType(shape, tensor.dtype))
-                bindings.append(relax.VarBinding(view, reshaped))
-                expr = view
-            arguments.append(expr)
+        wanted = [(expr, tensor.shape) for expr, tensor in growth.epilogue.operands]
+        bindings, operands = as_seen(self.builder, wanted, growth.result)
+        arguments = [*growth.anchor.inputs, *operands]
         function = _region_function(graph, growth, region, arguments)
         gvar = self.builder.add_func(function, f"fused_{region.op}")
         call = relax.Call(gvar, arguments, ret_ty=growth.result.ty)
@@ -198,31 +163,31 @@ def _region_function(
         values: dict[relax.Expr, relax.Expr] = {}
         for expr, parameter in zip(growth.anchor.inputs, parameters, strict=False):
             values.setdefault(expr, parameter)
-        for (expr, _), parameter in zip(growth.operands, parameters[inputs:], strict=True):
-            values.setdefault(expr, emit_as_used(inner, expr, parameter))
+        for (expr, _), parameter in zip(growth.epilogue.operands, parameters[inputs:], strict=True):
+            values.setdefault(expr, functions.emit_as_used(inner, expr, parameter))
         inlined = sorted({*growth.epilogue.inlined} - {*growth.anchor.absorbed})
         for position in (*growth.anchor.absorbed, *inlined, *growth.members):
-            value = substitute(graph.value(position), values)
+            value = functions.substitute(graph.value(position), values)
             values[graph.bindings[position].var] = inner.emit(value)
         return values[growth.result]
 
-    return region_function(region, parameters, emit)
+    return functions.region_function(region, parameters, emit)
 
 
 def region_counts(mod: IRModule) -> list[tuple[Region, int]]:
     """The different regions of a partitioned module and how often it calls each, in order of their
     functions' names."""
-    calls: dict[str, int] = {}
+    calls, regions = Counter[str](), dict[str, Region]()
 
     def visit(expr: relax.Expr) -> None:
-        if isinstance(expr, relax.Call) and isinstance(expr.op, ir.GlobalVar):
-            calls[expr.op.name_hint] = calls.get(expr.op.name_hint, 0) + 1
+        callee = functions.called_region(mod, expr)
+        if callee is not None:
+            calls[functions.region_of(callee).key] += 1
 
-    found: dict[str, tuple[Region, list[str]]] = {}
-    for gvar, function in sorted(mod.functions_items(), key=lambda item: item[0].name_hint):
-        if is_region_function(function):
-            region = region_of(function)
-            found.setdefault(region.key, (region, []))[1].append(gvar.name_hint)
+    for _, function in sorted(mod.functions_items(), key=lambda item: item[0].name_hint):
+        if functions.is_region_function(function):
+            region = functions.region_of(function)
+            regions.setdefault(region.key, region)
         elif isinstance(function, relax.Function):
             relax.analysis.post_order_visit(function, visit)
-    return [(region, sum(calls.get(name, 0) for name in names)) for region, names in found.values()]
+    return [(region, calls[key]) for key, region in regions.items()]

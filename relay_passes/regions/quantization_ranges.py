@@ -19,13 +19,12 @@ for a single product with a constant weight, its chain stays: the product's regi
 
 from __future__ import annotations
 
-from tvm import IRModule, ir, relax
-from tvm.ir.transform import PassContext, module_pass
+from tvm import IRModule, relax
 
 from relay_passes.ir.dynamic_quantize import DynamicQuantize, match_dynamic_quantize
 from relay_passes.ir.functions import region_function, substitute
 from relay_passes.ir.graph import DataflowGraph, known_tensor, region_tensor
-from relay_passes.ir.rewrite import Bindings, rewrite_blocks
+from relay_passes.ir.rewrite import Bindings, named_pass, rewrite_blocks
 from tir_schedules.core.region import Region, Tensor
 
 from .integer_anchor import feeds_one_product
@@ -33,18 +32,14 @@ from .integer_anchor import feeds_one_product
 OP = "quantization_range"
 
 
-def quantization_ranges(fuse: bool = True) -> ir.transform.Pass:
+@named_pass
+def quantization_ranges(mod: IRModule, fuse: bool = True) -> IRModule:
     """The pass; it comes right before `partition`.
 
     Without `fuse` no product takes a chain in, and every range has a kernel.
     """
-
-    @module_pass(opt_level=0, name="tvm_hybrid.quantization_ranges")
-    def run(mod: IRModule, _context: PassContext) -> IRModule:
-        builder = relax.BlockBuilder(mod)
-        return rewrite_blocks(builder, lambda block: _rewrite(builder, DataflowGraph(block, fuse)))
-
-    return run
+    builder = relax.BlockBuilder(mod)
+    return rewrite_blocks(builder, lambda block: _rewrite(builder, DataflowGraph(block, fuse)))
 
 
 def _rewrite(builder: relax.BlockBuilder, graph: DataflowGraph) -> list[relax.Binding] | None:
@@ -62,27 +57,18 @@ def _rewrite(builder: relax.BlockBuilder, graph: DataflowGraph) -> list[relax.Bi
     for binding in graph.bindings:
         chain = chains.get(binding.var)
         if chain is not None:
-            _emit(builder, out, graph, chain)
+            gvar = builder.add_func(_region_function(graph, chain), f"fused_{OP}")
+            out.name = str(chain.scale.name)
+            both = relax.DataflowVar(f"{out.name}range", relax.TensorType((2,), "float32"))
+            out.bindings.append(relax.VarBinding(both, relax.Call(gvar, [chain.x], ret_ty=both.ty)))
+            scale = out.emit(relax.op.strided_slice(both, [0], [0], [1]))
+            out.bind(chain.scale, relax.op.reshape(scale, ()))
+            zero_point = out.emit(relax.op.strided_slice(both, [0], [1], [2]))
+            zero_point = out.emit(relax.op.reshape(zero_point, ()))
+            out.bind(chain.zero_point, relax.op.astype(zero_point, "uint8"))
         elif binding.var not in zero_points:
             out.bindings.append(binding)
     return out.bindings
-
-
-def _emit(
-    builder: relax.BlockBuilder, out: Bindings, graph: DataflowGraph, chain: DynamicQuantize
-) -> None:
-    """The call, and the two numbers taken out of its result."""
-    gvar = builder.add_func(_region_function(graph, chain), f"fused_{OP}")
-    out.name = str(chain.scale.name)
-    both = relax.DataflowVar(f"{out.name}range", relax.TensorType((2,), "float32"))
-    out.bindings.append(relax.VarBinding(both, relax.Call(gvar, [chain.x], ret_ty=both.ty)))
-
-    def item(index: int) -> relax.Expr:
-        part = out.emit(relax.op.strided_slice(both, [0], [index], [index + 1]))
-        return relax.op.reshape(part, ())
-
-    out.bind(chain.scale, item(0))
-    out.bind(chain.zero_point, relax.op.astype(out.emit(item(1)), "uint8"))
 
 
 def _region_function(graph: DataflowGraph, chain: DynamicQuantize) -> relax.Function:
@@ -101,10 +87,8 @@ def _region_function(graph: DataflowGraph, chain: DynamicQuantize) -> relax.Func
         for position in chain.positions[:-1]:
             var = graph.bindings[position].var
             values[var] = inner.emit(substitute(graph.value(position), values))
-        numbers = (
-            values[chain.scale],
-            inner.emit(relax.op.astype(values[chain.zero_point], "float32")),
-        )
-        return relax.op.concat([inner.emit(relax.op.reshape(number, (1,))) for number in numbers])
+        zero_point = inner.emit(relax.op.astype(values[chain.zero_point], "float32"))
+        both = (values[chain.scale], zero_point)
+        return relax.op.concat([inner.emit(relax.op.reshape(number, (1,))) for number in both])
 
     return region_function(region, [parameter], emit)

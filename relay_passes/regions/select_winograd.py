@@ -30,20 +30,13 @@ from __future__ import annotations
 
 import msgspec
 from tvm import IRModule, ir, relax
-from tvm.ir.transform import PassContext, module_pass
 
 from microkernels.machines.machine import Machine
+from relay_passes.ir import functions
 from relay_passes.ir.constants import bytes_of, constants_of
-from relay_passes.ir.functions import (
-    COMPOSITE,
-    PREFIX,
-    REASON,
-    REGION,
-    is_region_function,
-    region_of,
-)
+from relay_passes.ir.functions import is_region_function, region_of
 from relay_passes.ir.moving_operators import moved_weights, weight_bytes, weights_of
-from relay_passes.ir.rewrite import map_functions
+from relay_passes.ir.rewrite import is_ordinary, map_functions, named_pass
 from tir_schedules.convolution.winograd.algorithm import Algorithm, expected_error
 from tir_schedules.convolution.winograd.config import default_config, direct_cycles, winograd_cost
 from tir_schedules.core.kernel_numbers import FormMemo
@@ -67,9 +60,10 @@ class Choice(msgspec.Struct, frozen=True):
     reason: str
 
 
+@named_pass
 def select_winograd(
-    machine: Machine, fast_math: str = "default", open_weights: bool = False
-) -> ir.transform.Pass:
+    mod: IRModule, machine: Machine, fast_math: str = "default", open_weights: bool = False
+) -> IRModule:
     """The pass; it comes after `partition`.
 
     Parameters
@@ -81,34 +75,29 @@ def select_winograd(
     open_weights : bool
         Whether weights that are parameters are packed before any run.
     """
+    weights = weights_of(mod) if open_weights else set()
+    cold = constant_bytes(mod) + weight_bytes(weights) > machine.l3_bytes
+    unknown = _with_unknown_weights(mod, weights)
+    # A model has many equal layers.
+    choice_of = FormMemo(lambda region: choose(region, machine, fast_math, cold))
 
-    @module_pass(opt_level=0, name="tvm_hybrid.select_winograd")
-    def run(mod: IRModule, _context: PassContext) -> IRModule:
-        weights = weights_of(mod) if open_weights else set()
-        cold = constant_bytes(mod) + weight_bytes(weights) > machine.l3_bytes
-        unknown = _with_unknown_weights(mod, weights)
-        # A model has many equal layers.
-        choice_of = FormMemo(lambda region: choose(region, machine, fast_math, cold))
+    def chosen(function: relax.Function) -> relax.Function:
+        region = region_of(function)
+        moved = region.replace(op=WINOGRAD)
+        if region.op not in DIRECT:
+            return function
+        if template_for(WINOGRAD).rejection(moved, machine.isa) is not None:
+            return function
+        if function in unknown:
+            return function.with_attr(functions.REASON, f"template {region.op}; {_UNKNOWN}")
+        choice = choice_of(region)
+        function = function.with_attr(functions.REASON, choice.reason)
+        if not choice.winograd:
+            return function
+        function = function.with_attr(functions.REGION, moved.to_json())
+        return function.with_attr(functions.COMPOSITE, functions.PREFIX + WINOGRAD)
 
-        def chosen(function: relax.Function) -> relax.Function:
-            region = region_of(function)
-            moved = region.replace(op=WINOGRAD)
-            if region.op not in DIRECT:
-                return function
-            if template_for(WINOGRAD).rejection(moved, machine.isa) is not None:
-                return function
-            if function in unknown:
-                return function.with_attr(REASON, f"template {region.op}; {_UNKNOWN}")
-            choice = choice_of(region)
-            function = function.with_attr(REASON, choice.reason)
-            if not choice.winograd:
-                return function
-            function = function.with_attr(REGION, moved.to_json())
-            return function.with_attr(COMPOSITE, PREFIX + WINOGRAD)
-
-        return map_functions(mod, is_region_function, chosen)
-
-    return run
+    return map_functions(mod, is_region_function, chosen)
 
 
 def choose(region: Region, machine: Machine, fast_math: str, cold: bool) -> Choice:
@@ -144,8 +133,7 @@ def _faster(region: Region, machine: Machine, cold: bool, errors: str) -> Choice
         stays = f"template {region.op}; Winograd is estimated at"
         return Choice(False, f"{stays} {ours:.3g} ms, direct at {theirs:.3g} ms")
     return Choice(
-        True,
-        f"template {WINOGRAD}: {ours:.3g} ms estimated, direct {theirs:.3g} ms; {errors}",
+        True, f"template {WINOGRAD}: {ours:.3g} ms estimated, direct {theirs:.3g} ms; {errors}"
     )
 
 
@@ -155,22 +143,16 @@ def _with_unknown_weights(mod: IRModule, weights: set[relax.Expr]) -> set[relax.
     Constants are known, and `weights` with what moves their elements.
     """
     found = set()
-    for function in mod.functions.values():
-        if not isinstance(function, relax.Function) or is_region_function(function):
-            continue
+    for function in filter(is_ordinary, mod.functions.values()):
         for block in function.body.blocks:
             bindings = block.bindings[:]
             known = moved_weights(bindings, weights)
-            calls = [each.value for each in bindings if isinstance(each.value, relax.Call)]
-            for call in calls:
-                weight = call.args[1] if len(call.args) > 1 else None
-                if isinstance(call.op, ir.GlobalVar) and not _is_known(weight, known):
+            for call in (each.value for each in bindings if isinstance(each.value, relax.Call)):
+                if not isinstance(call.op, ir.GlobalVar) or len(call.args) < 2:
+                    continue
+                if not isinstance(call.args[1], ir.GenericConst) and call.args[1] not in known:
                     found.add(mod[call.op])
     return found
-
-
-def _is_known(weight: relax.Expr | None, known: set[relax.Expr]) -> bool:
-    return weight is None or isinstance(weight, ir.GenericConst) or weight in known
 
 
 def constant_bytes(mod: IRModule) -> int:

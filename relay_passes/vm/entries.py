@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeGuard
 
 from tvm import DataType, IRModule, ir, relax, tirx
 from tvm.relax import analysis
@@ -254,17 +253,13 @@ def guard_entries(mod: IRModule, guard: str) -> IRModule:
     The pass, for a guard of this name; entries that call it already stay as they are.
     """
 
-    return map_functions(mod, _is_entry, lambda function: _guarded(function, guard))
-
-
-def _is_entry(function: object) -> TypeGuard[relax.Function]:
-    """Whether a function can be called from outside, and is not left to a code generator."""
-    if not is_relax(function) or not function.attrs:
-        return False
-    return "global_symbol" in function.attrs and "Codegen" not in function.attrs
+    return map_functions(mod, is_relax, lambda function: _guarded(function, guard))
 
 
 def _guarded(function: relax.Function, guard: str) -> relax.Function:
+    attrs = function.attrs
+    if not attrs or "global_symbol" not in attrs or "Codegen" in attrs:
+        return function  # nobody calls it from outside, or a code generator compiles it
     if any(packed_name(binding.value) == guard for binding in bindings_of(function)):
         return function
     nothing = relax.TupleType([])

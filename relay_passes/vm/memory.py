@@ -5,23 +5,18 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
+from typing import Any
 
 import tvm_ffi
 from tvm import IRModule, ir, relax, te, tirx
 from tvm.relax.expr_functor import PyExprMutator, mutator
 from tvm.sym import Analyzer
 
-from relay_passes.ir import rewrite
-from relay_passes.ir.functions import rebound, renamed
-from relay_passes.ir.graph import (
-    AnyBinding,
-    bindings_of,
-    op_name,
-    packed_name,
-    static_tensor,
-    variables,
-)
 from tir_schedules.generic.expressions import substitute, variables_of
+
+from ..ir import rewrite
+from ..ir.functions import rebound, renamed
+from ..ir.graph import AnyBinding, bindings_of, op_name, packed_name, static_tensor, variables
 
 _ALLOCATE = "relax.memory.alloc_storage"
 _SAMPLE = 64  # what every symbol is taken for to compare sizes
@@ -113,7 +108,7 @@ def _shared(function: relax.Function) -> relax.Function:
     return rewrite.with_blocks(function, [relax.BindingBlock(kept)])
 
 
-def _allocating(call: relax.Call, size: tirx.Expr) -> relax.Call:
+def _allocating(call: Any, size: tirx.Expr) -> relax.Call:
     """The same storage, of so many bytes."""
     arguments = [relax.ShapeExpr([size]), *list(call.args)[1:]]
     return relax.Call(call.op, arguments, call.attrs, call.ty_args, ret_ty=call.ty)
