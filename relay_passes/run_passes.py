@@ -18,9 +18,10 @@ from microkernels.base.tvm_compat import relax as tvm_compat
 
 from .ir.decisions import DecisionLog
 from .ir.entries import MAIN
+from .ir.functions import with_body
 from .ir.graph import bindings_of, forget_block
 from .ir.move_functions import copy_module, move_functions
-from .ir.rewrite import is_relax, with_body
+from .ir.rewrite import is_relax
 from .ir.stages import announce
 from .pipeline import Phase, phases
 from .pipeline_options import PipelineOptions

@@ -16,7 +16,7 @@ from relay_passes.ir.convolution import (
     output_channels,
 )
 from relay_passes.ir.entries import BITS_ENTRY, MAIN
-from relay_passes.ir.functions import module_rewrite, with_args
+from relay_passes.ir.functions import named_pass, with_args
 from relay_passes.ir.graph import (
     AnyBinding,
     DataflowGraph,
@@ -136,7 +136,7 @@ def _is_decoded(graph: DataflowGraph, expr: relax.Expr) -> bool:
     return True
 
 
-@module_rewrite
+@named_pass
 def bits_entry(mod: IRModule) -> IRModule:
     """Adds a second entry to a model with bfloat16 inputs or outputs, for callers that lack the
     type.

@@ -15,16 +15,23 @@ from tvm_ffi import structural_equal
 
 from microkernels.base.tvm_compat.relax import set_type
 from relay_passes.ir.constants import array_of, bytes_of, constants_in, memory_of
-from relay_passes.ir.functions import COMPOSITE, module_rewrite, rebound, renamed, substitute
+from relay_passes.ir.functions import (
+    COMPOSITE,
+    named_pass,
+    rebound,
+    renamed,
+    substitute,
+    with_blocks,
+)
 from relay_passes.ir.graph import AnyBinding, is_call, nodes_in, region_tensor, variables
-from relay_passes.ir.rewrite import is_relax, map_functions, with_blocks
+from relay_passes.ir.rewrite import is_relax, map_functions
 from relay_passes.ir.tidy import is_tidy
 from relay_passes.ir.traits import CONVOLUTIONS
 
 _PRODUCTS = ("relax.matmul", *CONVOLUTIONS)
 
 
-@module_rewrite
+@named_pass
 def outline_branches(mod: IRModule) -> IRModule:
     """Makes functions of branches with products in them: passes look into functions, not into
     branches.
@@ -102,7 +109,7 @@ def _has_product(expr: relax.Expr) -> bool:
     return any(is_call(each, *_PRODUCTS) for each in nodes_in(expr))
 
 
-@module_rewrite
+@named_pass
 def isolate_casts(mod: IRModule) -> IRModule:
     """Moves match casts out of dataflow blocks, where no other pass touches them.
 
@@ -181,7 +188,7 @@ def _renamed(binding: AnyBinding, names: Mapping[relax.Expr, relax.Var]) -> rela
 _KEPT = (COMPOSITE, "Codegen", "Primitive")
 
 
-@module_rewrite
+@named_pass
 def inline_functions(mod: IRModule) -> IRModule:
     """Inlines private functions that are given weights: these are constants then, where they are
     used.
@@ -250,7 +257,7 @@ LARGE_BYTES = 1 << 18
 _HEAD = 1 << 10
 
 
-@module_rewrite
+@named_pass
 def common_values(mod: IRModule) -> IRModule:
     """Common values: what is computed twice is computed once, by TVM's EliminateCommonSubexpr.
 
@@ -316,7 +323,7 @@ def _variables(constants: list[GenericConst]) -> dict[relax.Expr, relax.Var]:
     return found
 
 
-@module_rewrite
+@named_pass
 def checks_first(mod: IRModule) -> IRModule:
     """Checks first: moves checks of sizes to the beginning of their block.
 

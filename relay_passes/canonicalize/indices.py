@@ -12,7 +12,7 @@ from tvm import IRModule, ir, relax, tirx
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from relay_passes.ir.constants import array_of
-from relay_passes.ir.functions import module_rewrite, with_args
+from relay_passes.ir.functions import named_pass, with_args
 from relay_passes.ir.graph import (
     DataflowGraph,
     is_call,
@@ -33,7 +33,7 @@ _ON_PLACES = ("relax.gather_elements", *_ND, "relax.index_tensor", "relax.index_
 _WIDE = ("int32", "int64")
 
 
-@module_rewrite
+@named_pass
 def clip_indices(mod: IRModule) -> IRModule:
     """Clip: a negative index counts from the end, and an index out of range is clipped.
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, TypeGuard
+from typing import Any, Concatenate, ParamSpec, TypeGuard
 
 from tvm import IRModule, ir, relax, tirx
-from tvm.ir.transform import Pass, module_pass
 
 from microkernels.base.tvm_compat.relax import attrs_with, set_type
 from tir_schedules.core.region import Region
@@ -37,6 +36,7 @@ VIEW = "tvm_hybrid.view"
 TAKES_BITS = "tvm_hybrid.takes_bits"
 PREFIX = "tvm_hybrid."
 NO_ATTRS: Mapping[str, Any] = {}
+Options = ParamSpec("Options")
 
 
 def is_region_function(function: object) -> TypeGuard[relax.Function]:
@@ -195,7 +195,17 @@ def with_args(call: relax.Call, args: Sequence[relax.Expr], **changed: Any) -> r
     return relax.Call(call.op, list(args), attrs, call.ty_args)
 
 
-def module_rewrite(change: Callable[[IRModule], IRModule]) -> Callable[[], Pass]:
-    """Makes a function of modules what makes the pass of its name."""
-    made = module_pass(opt_level=0, name=f"tvm_hybrid.{change.__name__}")
-    return functools.wraps(change)(lambda: made(lambda mod, _: change(mod)))
+def named_pass(
+    rewrite: Callable[Concatenate[IRModule, Options], IRModule],
+) -> Callable[Options, ir.transform.Pass]:
+    """Makes a pass of a function: called with the options, it gives the pass of its name."""
+
+    @functools.wraps(rewrite)
+    def made(*args: Options.args, **kwargs: Options.kwargs) -> ir.transform.Pass:
+        @ir.transform.module_pass(opt_level=0, name=f"tvm_hybrid.{rewrite.__name__}")
+        def run(mod: IRModule, _context: ir.transform.PassContext) -> IRModule:
+            return rewrite(mod, *args, **kwargs)
+
+        return run
+
+    return made

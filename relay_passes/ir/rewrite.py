@@ -2,7 +2,6 @@
 
 A pass says what becomes of one function, one block or one binding; the kit does the rest.
 
-    named_pass              a pass of a function: module and options -> module
     block_pass              a pass: graph of a block -> its new bindings
     rewrite_values          the bindings of one block, some of other values
     rewrite_blocks          the same for a pass that also adds functions to the module
@@ -17,14 +16,19 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
-from typing import Any, Concatenate, ParamSpec, TypeGuard
+from typing import Any, TypeGuard
 
 from tvm import IRModule, ir, relax, tirx
 from tvm.ir.transform import PassContext, module_pass
 
-from .functions import called_region, is_region_function, rebound, renamed, substitute
-from .functions import with_blocks as with_blocks
-from .functions import with_body as with_body
+from .functions import (
+    called_region,
+    is_region_function,
+    rebound,
+    renamed,
+    substitute,
+    with_blocks,
+)
 from .graph import AnyBinding, DataflowGraph, variables
 from .tidy import tidied, used_bindings
 
@@ -33,7 +37,6 @@ RewriteBlock = Callable[[relax.DataflowBlock], "list[relax.Binding] | None"]
 RewriteGraph = Callable[[DataflowGraph], "list[relax.Binding] | None"]
 RewriteBinding = Callable[[AnyBinding], "relax.Expr | None"]
 RewriteCall = Callable[[relax.VarBinding, relax.Function], relax.Expr]
-Options = ParamSpec("Options")
 
 
 class Bindings:
@@ -150,22 +153,6 @@ def _written(builder: relax.BlockBuilder, rewrite: RewriteBlock) -> IRModule | N
             ]
             builder.update_func(gvar, with_blocks(function, blocks))
     return builder.get() if found else None
-
-
-def named_pass(
-    rewrite: Callable[Concatenate[IRModule, Options], IRModule],
-) -> Callable[Options, ir.transform.Pass]:
-    """Makes a pass of a function: called with the options, it gives the pass of its name."""
-
-    @functools.wraps(rewrite)
-    def made(*args: Options.args, **kwargs: Options.kwargs) -> ir.transform.Pass:
-        @module_pass(opt_level=0, name=f"tvm_hybrid.{rewrite.__name__}")
-        def run(mod: IRModule, _context: PassContext) -> IRModule:
-            return rewrite(mod, *args, **kwargs)
-
-        return run
-
-    return made
 
 
 def block_pass(name: str, rewrite: RewriteGraph) -> ir.transform.Pass:

@@ -24,17 +24,17 @@ from collections.abc import Mapping
 
 from tvm import IRModule, ir, relax
 
-from .functions import module_rewrite, substitute, with_blocks
+from .functions import named_pass, substitute, with_blocks
 from .graph import DataflowGraph, variables
 
 
-@module_rewrite
+@named_pass
 def tidy(mod: IRModule) -> IRModule:
     """The pass."""
     return mod if is_tidy(mod) else _tidied(mod)
 
 
-@module_rewrite
+@named_pass
 def to_dataflow(mod: IRModule) -> IRModule:
     """A pass that puts pure bindings into dataflow blocks, as TVM's ConvertToDataflow does.
 

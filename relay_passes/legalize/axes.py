@@ -19,7 +19,8 @@ from tvm.script.ir_builder import IRBuilder
 from microkernels.base.tvm_compat.relax import Legalize, legalize_by_tvm
 from microkernels.vector import ieee
 from microkernels.vector.expressions import Expr, cast, element_of
-from relay_passes.ir.rewrite import is_kernel, map_functions, named_pass
+from relay_passes.ir.functions import named_pass
+from relay_passes.ir.rewrite import is_kernel, map_functions
 from tir_schedules.core.emission import opaque_block
 from tir_schedules.generic.expressions import call_name, loads_of
 

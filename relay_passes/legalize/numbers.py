@@ -10,8 +10,9 @@ from tvm import IRModule, ir, relax, te, tirx
 
 from microkernels.base.arrays import RANGES
 from microkernels.base.tvm_compat.relax import Legalize, legalize_by_tvm
+from relay_passes.ir.functions import named_pass
 from relay_passes.ir.graph import op_name, static_tensor
-from relay_passes.ir.rewrite import is_kernel, map_functions, named_pass
+from relay_passes.ir.rewrite import is_kernel, map_functions
 
 from .axes import FLOATS_LEGALIZATIONS as FLOATS
 

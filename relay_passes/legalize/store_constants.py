@@ -28,8 +28,8 @@ from tvm.script.ir_builder import IRBuilder
 from microkernels.vector.expressions import Expr
 from relay_passes.ir.constants import array_of, constant_of
 from relay_passes.ir.entries import MAIN
+from relay_passes.ir.functions import named_pass, with_body
 from relay_passes.ir.graph import bindings_of
-from relay_passes.ir.rewrite import named_pass, with_body
 from tir_schedules.core.emission import opaque_block
 
 LEAST_BYTES = 1 << 14

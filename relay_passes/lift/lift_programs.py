@@ -33,8 +33,9 @@ from tvm import IRModule, relax, tirx
 
 from microkernels.base.tvm_compat.relax import FUSED
 from relay_passes.ir.decisions import TENSORIZE, Decision, DecisionLog
+from relay_passes.ir.functions import named_pass
 from relay_passes.ir.graph import bindings_of, is_call, region_tensor, size_of
-from relay_passes.ir.rewrite import is_kernel, is_relax, named_pass, rewrite_blocks
+from relay_passes.ir.rewrite import is_kernel, is_relax, rewrite_blocks
 from relay_passes.ir.tidy import tidy
 from tir_schedules.core.size import is_open
 from tir_schedules.generic.nest import NotHandledError, read_program

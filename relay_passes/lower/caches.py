@@ -8,9 +8,16 @@ from tvm import IRModule, relax, tirx
 from microkernels.base.tvm_compat.relax import OP_PATTERN, OPAQUE
 from microkernels.machines.machine import Machine
 from relay_passes.ir.decisions import Decision, DecisionLog
-from relay_passes.ir.functions import IN_PLACE, KERNEL, UNALIGNED, called_region, region_of
+from relay_passes.ir.functions import (
+    IN_PLACE,
+    KERNEL,
+    UNALIGNED,
+    called_region,
+    named_pass,
+    region_of,
+)
 from relay_passes.ir.graph import DataflowGraph, is_call, region_tensor
-from relay_passes.ir.rewrite import is_relax, named_pass, rewrite_blocks, with_values
+from relay_passes.ir.rewrite import is_relax, rewrite_blocks, with_values
 from tir_schedules.attention.caches import Growth, reject_growth
 from tir_schedules.attention.config import AttentionConfig
 from tir_schedules.attention.dynamic import build_growing

@@ -12,9 +12,10 @@ from tvm.tirx.compilation_pipeline import PIPELINE_MAP, get_tir_pipeline, regist
 from microkernels.amx.permission import PERMISSION_LLVM_IR
 from microkernels.base.tvm_compat.relax import OWN_RESULTS, OWN_VIEWS
 from microkernels.base.tvm_compat.tir import IMPORT_LLVM
+from relay_passes.ir.functions import named_pass
 from relay_passes.ir.graph import bindings_of, op_name, packed_name
 from relay_passes.ir.move_functions import copy_module
-from relay_passes.ir.rewrite import is_kernel, map_functions, named_pass
+from relay_passes.ir.rewrite import is_kernel, map_functions
 from tir_schedules.core.emission import children, with_children
 
 from .one_kernel import accept_bits

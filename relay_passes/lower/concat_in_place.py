@@ -31,9 +31,9 @@ from tvm import IRModule, relax, tirx
 
 from microkernels.machines.machine import Machine
 from relay_passes.ir.decisions import Decision, DecisionLog
-from relay_passes.ir.functions import KERNEL, REGION, region_of
+from relay_passes.ir.functions import KERNEL, REGION, named_pass, region_of
 from relay_passes.ir.graph import DataflowGraph, known_tensor, op_name, region_tensor, relax_shape
-from relay_passes.ir.rewrite import named_pass, rewrite_blocks
+from relay_passes.ir.rewrite import rewrite_blocks
 from relay_passes.ir.traits import RESHAPES
 from tir_schedules.assembled.side_by_side import place_output
 from tir_schedules.core.placement import Placement

@@ -17,9 +17,9 @@ from microkernels.base.tvm_compat.relax import set_type
 from microkernels.machines.machine import Machine
 from microkernels.vector.placeholders import Values
 from relay_passes.ir.decisions import DecisionLog
-from relay_passes.ir.functions import REGION, with_args
+from relay_passes.ir.functions import REGION, named_pass, with_args
 from relay_passes.ir.graph import is_call, op_name
-from relay_passes.ir.rewrite import is_kernel, is_relax, map_functions, named_pass, with_values
+from relay_passes.ir.rewrite import is_kernel, is_relax, map_functions, with_values
 from tir_schedules.assembled.side_by_side import tasks_of
 from tir_schedules.core import kernel_numbers
 from tir_schedules.core.config import Config

@@ -36,7 +36,8 @@ from tvm.tirx.compilation_pipeline import PIPELINE_MAP, get_tir_pipeline, regist
 
 from microkernels.base.tvm_compat.relax import NUMBER_AT, POOL_SIZE, SYMBOL_PREFIX, parallel_launch
 from microkernels.base.tvm_compat.tir import IMPORT_LLVM
-from relay_passes.ir.rewrite import is_kernel, map_functions, named_pass
+from relay_passes.ir.functions import named_pass
+from relay_passes.ir.rewrite import is_kernel, map_functions
 from tir_schedules.core.emission import ALONE, children, with_children
 
 from .checks import Pipeline, checking_pipeline

@@ -25,9 +25,9 @@ from microkernels.base.tvm_compat.relax import OP_PATTERN, OPAQUE
 from microkernels.machines.machine import Machine
 from relay_passes.ir import functions
 from relay_passes.ir.decisions import Decision, DecisionLog
-from relay_passes.ir.functions import called_region, is_region_function, region_of
+from relay_passes.ir.functions import called_region, is_region_function, named_pass, region_of
 from relay_passes.ir.graph import DataflowGraph, bindings_of, is_call
-from relay_passes.ir.rewrite import is_ordinary, map_functions, named_pass, rewrite_region_calls
+from relay_passes.ir.rewrite import is_ordinary, map_functions, rewrite_region_calls
 from relay_passes.ir.traits import RESHAPES
 from tir_schedules.core.config import Config
 from tir_schedules.core.kernel_numbers import FormMemo

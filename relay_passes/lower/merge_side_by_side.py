@@ -31,9 +31,9 @@ from tvm import IRModule, relax, tirx
 
 from microkernels.machines.machine import Machine
 from relay_passes.ir.decisions import Decision, DecisionLog
-from relay_passes.ir.functions import KERNEL, REGION, region_of
+from relay_passes.ir.functions import KERNEL, REGION, named_pass, region_of
 from relay_passes.ir.graph import DataflowGraph, op_name, static_tensor, variables
-from relay_passes.ir.rewrite import named_pass, rewrite_blocks
+from relay_passes.ir.rewrite import rewrite_blocks
 from tir_schedules.assembled import side_by_side
 from tir_schedules.assembled.side_by_side import MOST_PARTS, Estimate, Piece
 from tir_schedules.assembled.task_parts import parallel_tasks, threads_for

@@ -24,10 +24,10 @@ from tir_schedules.generic.vector_math import lower_math
 
 from ..ir import functions
 from ..ir.constants import array_of, bytes_of, constant_of, constants_in
-from ..ir.functions import called_region, is_region_function, region_of
+from ..ir.functions import called_region, is_region_function, named_pass, region_of, with_blocks
 from ..ir.graph import bindings_of, op_name, static_tensor
 from ..ir.move_functions import move_functions, take_callers, take_values
-from ..ir.rewrite import Bindings, is_ordinary, is_relax, map_functions, named_pass, with_blocks
+from ..ir.rewrite import Bindings, is_ordinary, is_relax, map_functions
 from .codegen import kernel_context
 from .lower_regions import config_of
 

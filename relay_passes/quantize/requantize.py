@@ -23,7 +23,7 @@ from tvm import IRModule, ir, relax
 
 from microkernels.base.arrays import RANGES
 from relay_passes.ir.constants import array_of
-from relay_passes.ir.functions import emit_body, module_rewrite, region_function, region_of
+from relay_passes.ir.functions import emit_body, named_pass, region_function, region_of
 from relay_passes.ir.rewrite import rewrite_region_calls
 from tir_schedules.core.product_plan import quantized_dtype, zero_point_inputs
 from tir_schedules.core.region import Region, Step, Tensor
@@ -32,7 +32,7 @@ from tir_schedules.epilogue.packed_bytes import CONVOLUTIONS
 from tir_schedules.epilogue.quantize_steps import WORD, quantize_reference
 
 
-@module_rewrite
+@named_pass
 def requantize(mod: IRModule) -> IRModule:
     """The pass, for a partitioned module whose weights are not packed yet."""
     builder = relax.BlockBuilder(mod)

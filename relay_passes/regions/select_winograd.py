@@ -34,9 +34,9 @@ from tvm import IRModule, ir, relax
 from microkernels.machines.machine import Machine
 from relay_passes.ir import functions
 from relay_passes.ir.constants import bytes_of, constants_of
-from relay_passes.ir.functions import is_region_function, region_of
+from relay_passes.ir.functions import is_region_function, named_pass, region_of
 from relay_passes.ir.moving_operators import moved_weights, weight_bytes, weights_of
-from relay_passes.ir.rewrite import is_ordinary, map_functions, named_pass
+from relay_passes.ir.rewrite import is_ordinary, map_functions
 from tir_schedules.convolution.winograd.algorithm import Algorithm, expected_error
 from tir_schedules.convolution.winograd.config import default_config, direct_cycles, winograd_cost
 from tir_schedules.core.kernel_numbers import FormMemo

@@ -11,10 +11,10 @@ from tvm.script.ir_builder import IRBuilder
 
 from microkernels.base.errors import BY_ZERO
 from microkernels.base.tvm_compat.relax import ENTRY_CHECKS
-from relay_passes.ir.functions import TAKES_BITS
+from relay_passes.ir.functions import TAKES_BITS, named_pass, with_blocks
 from relay_passes.ir.graph import AnyBinding, bindings_of, packed_name, variables
 from relay_passes.ir.moving_operators import NUM_INPUT, has_weights
-from relay_passes.ir.rewrite import is_kernel, is_relax, map_functions, named_pass, with_blocks
+from relay_passes.ir.rewrite import is_kernel, is_relax, map_functions
 from tir_schedules.generic.expressions import call_name
 
 
