@@ -15,14 +15,14 @@ from tvm.sym import Analyzer
 from tir_schedules.generic.expressions import substitute, variables_of
 
 from ..ir import rewrite
-from ..ir.functions import rebound, renamed
+from ..ir.functions import named_pass, rebound, renamed, with_blocks, with_body
 from ..ir.graph import AnyBinding, bindings_of, op_name, packed_name, static_tensor, variables
 
 _ALLOCATE = "relax.memory.alloc_storage"
 _SAMPLE = 64  # what every symbol is taken for to compare sizes
 
 
-@rewrite.named_pass
+@named_pass
 def share_storage(mod: IRModule) -> IRModule:
     """Share storage: tensors of different open sizes that do not live together get the same memory.
 
@@ -105,7 +105,7 @@ def _shared(function: relax.Function) -> relax.Function:
             kept.append(rebound(binding, renamed(binding.value, names)))
         elif slot.var.same_as(binding.var):
             kept.append(relax.VarBinding(binding.var, _allocating(binding.value, slot.size)))
-    return rewrite.with_blocks(function, [relax.BindingBlock(kept)])
+    return with_blocks(function, [relax.BindingBlock(kept)])
 
 
 def _allocating(call: Any, size: tirx.Expr) -> relax.Call:
@@ -159,7 +159,7 @@ _KILL, _TENSOR = "relax.vm.kill_object", "relax.vm.alloc_tensor"
 _MAKE = ("vm.builtin.make_shape", "vm.builtin.make_prim_value")  # of numbers of the heap
 
 
-@rewrite.named_pass
+@named_pass
 def share_objects(mod: IRModule) -> IRModule:
     """Share objects: makes a shape or a size once, and a tensor once for each place in memory.
 
@@ -218,7 +218,7 @@ def _with_shared_objects(function: relax.Function) -> relax.Function:
         return op_name(value) != _KILL or last_kills.get(value.args[0]) == number
 
     kept = [each for number, each in enumerate(bindings) if is_needed(number, each.value)]
-    return rewrite.with_blocks(
+    return with_blocks(
         function, [relax.BindingBlock(kept)], renamed(function.body.body, names)
     )
 
@@ -243,7 +243,7 @@ def _numbers(values: Sequence[object]) -> tuple[int, ...] | None:
     return tuple(found) if len(found) == len(values) else None
 
 
-@rewrite.named_pass
+@named_pass
 def allocate_empty(mod: IRModule) -> IRModule:
     """Allocate: makes a tensor without elements at run time instead of keeping it as a constant.
 
@@ -269,7 +269,7 @@ def allocate_empty(mod: IRModule) -> IRModule:
         blocks = [relax.BindingBlock(found.bindings), *body.blocks]
         whole = relax.BlockBuilder().normalize(relax.SeqExpr(blocks, body.body))
         assert isinstance(whole, relax.SeqExpr)
-        return rewrite.with_body(function, whole)
+        return with_body(function, whole)
 
     return rewrite.map_functions(mod, rewrite.is_relax, allocated)
 
@@ -297,7 +297,7 @@ SMALLEST = 4096  # bytes; the pool rounds up to pages
 _INDEX = "int64"
 
 
-@rewrite.named_pass
+@named_pass
 def size_classes(mod: IRModule) -> IRModule:
     """Size classes: memory whose size only a run knows comes in powers of two.
 
