@@ -4,24 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TypeGuard, TypeVar
+from typing import Any, TypeGuard
 
 import ml_dtypes
 from tvm import IRModule, ir, relax, tirx
 
 from relay_passes.ir.constants import array_of
-from relay_passes.ir.convolution import (
-    is_convolution,
-    is_transposed,
-    output_channels,
-)
+from relay_passes.ir.convolution import is_convolution, is_transposed, output_channels
 from relay_passes.ir.entries import BITS_ENTRY, MAIN
 from relay_passes.ir.functions import named_pass, with_args
 from relay_passes.ir.graph import (
-    AnyBinding,
     DataflowGraph,
     is_call,
-    op_name,
     region_tensor,
     static_tensor,
     variables,
@@ -77,7 +71,7 @@ def _rewrite(graph: DataflowGraph, convolutions: bool) -> list[relax.Binding] | 
     block = Bindings()
     narrow: dict[relax.Expr, relax.Expr] = {}
 
-    def of_narrow(binding: AnyBinding) -> relax.Expr | None:
+    def of_narrow(binding: Any) -> relax.Expr | None:
         call = binding.value
         if not _takes_bf16(graph, call):
             return None
@@ -165,11 +159,13 @@ def bits_entry(mod: IRModule) -> IRModule:
     results = [main.ret_ty] if single else list(main.ret_ty.fields)
     if not any(map(_is_bfloat16, [*(param.ty for param in main.params), *results])):
         return mod
-    builder = relax.BlockBuilder(mod)
-    params = [relax.Var(param.name, _as(param.ty, "uint16")) for param in main.params]
+    builder, view = relax.BlockBuilder(mod), relax.op.memory.view
+    kinds = (param.ty for param in main.params)
+    types = [relax.TensorType(ty.shape, "uint16") if _is_bfloat16(ty) else ty for ty in kinds]
+    params = [relax.Var(old.name, ty) for old, ty in zip(main.params, types, strict=True)]
     with builder.function(BITS_ENTRY, params):
         values = [
-            builder.emit(_view(given, param.ty)) if _is_bfloat16(param.ty) else given
+            builder.emit(view(given, dtype="bfloat16")) if _is_bfloat16(param.ty) else given
             for given, param in zip(params, main.params, strict=True)
         ]
         made = builder.emit(relax.Call(mod.get_global_var(MAIN), values, ret_ty=main.ret_ty))
@@ -182,25 +178,13 @@ def bits_entry(mod: IRModule) -> IRModule:
                     sizes = [tirx.Var(f"size{i}", "int64") for i in range(ty.ndim)]
                     known = relax.TensorType(sizes, str(ty.dtype))
                     bits[number] = builder.match_cast(bits[number], known)
-                bits[number] = builder.emit(_view(bits[number], _as(ty, "uint16")))
+                bits[number] = builder.emit(view(bits[number], dtype="uint16"))
         builder.emit_func_output(bits[0] if single else relax.Tuple(bits))
     return builder.get()
 
 
-_Type = TypeVar("_Type", bound=ir.Type)
-
-
 def _is_bfloat16(ty: ir.Type) -> TypeGuard[relax.TensorType]:
     return isinstance(ty, relax.TensorType) and str(ty.dtype) == "bfloat16"
-
-
-def _as(ty: _Type, dtype: str) -> _Type | relax.TensorType:
-    """The type with other elements, if they are bfloat16."""
-    return relax.TensorType(ty.shape, dtype) if _is_bfloat16(ty) else ty
-
-
-def _view(expr: relax.Expr, ty: relax.TensorType) -> relax.Expr:
-    return relax.op.memory.view(expr, dtype=str(ty.dtype))
 
 
 # Raise: casts to bfloat16 move up to what computes the value, so that it is stored as bfloat16.
@@ -309,14 +293,17 @@ class _Uses:
             if not isinstance(var, relax.DataflowVar):
                 self.wide.add(var)
                 self.images.discard(var)
-            if self.kind == NARROW and _reads_image(value):
+            image = is_convolution(value)  # or pixels that are multiplied by a weight
+            if is_call(value, "relax.matmul") and int(value.args[0].ty.ndim) >= 4:
+                image = isinstance(value.args[1], ir.GenericConst)
+            if self.kind == NARROW and image:
                 self.images.add(value.args[0])
             if _is_cast(value, self.kind):
                 self.narrow.add(value.args[0])
                 self._same_image(var, value)
             elif self._is_part(value):
                 continue  # its split decides
-            elif op_name(value) == "relax.split" and self._parts_are_narrow(var):
+            elif is_call(value, "relax.split") and self._parts_are_narrow(var):
                 self.split.add(var)
                 self.narrow.add(value.args[0])
             elif self.passed(var, value):
@@ -331,7 +318,7 @@ class _Uses:
         """Whether an operator moves narrow elements; if its result is in `wide`, f32 ones too."""
         if self._is_part(value):
             return value.tuple_value in self.split
-        if op_name(value) == "relax.split":
+        if is_call(value, "relax.split"):
             return var in self.split
         if var not in self.narrow:
             return False
@@ -340,10 +327,10 @@ class _Uses:
         if is_call(value, "relax.concat"):
             parts = parts_of_concat(value)
             return bool(parts) and all(isinstance(part, relax.Var) for part in parts)
-        image = op_name(value) == "relax.permute_dims" and var in self.images
-        if op_name(value) == "relax.strided_slice" or image:
+        image = is_call(value, "relax.permute_dims") and var in self.images
+        if is_call(value, "relax.strided_slice") or image:
             return value.args[0] in self.graph.position  # what is computed has a store to cast in
-        moving = moves_all(value) or op_name(value) in _ALSO_MOVE or picks_largest(value)
+        moving = moves_all(value) or is_call(value, *_ALSO_MOVE) or picks_largest(value)
         return moving and isinstance(value.args[0], relax.Var)
 
     def _same_image(self, var: relax.Var, value: relax.Expr) -> None:
@@ -352,9 +339,9 @@ class _Uses:
             self.images.update(_sources(value))
 
     def _is_part(self, value: relax.Expr) -> bool:
-        return isinstance(value, relax.TupleGetItem) and (
-            op_name(self.graph.definition(value.tuple_value)) == "relax.split"
-        )
+        if not isinstance(value, relax.TupleGetItem):
+            return False
+        return is_call(self.graph.definition(value.tuple_value), "relax.split")
 
     def _parts_are_narrow(self, var: relax.Var) -> bool:
         if not isinstance(var, relax.DataflowVar):
@@ -368,7 +355,7 @@ class _Uses:
 
 def _is_cast(value: relax.Expr, kind: str) -> bool:
     """Whether an expression rounds a f32 variable to a narrow type."""
-    if op_name(value) != "relax.astype" or not isinstance(value.args[0], relax.Var):
+    if not is_call(value, "relax.astype") or not isinstance(value.args[0], relax.Var):
         return False
     source = region_tensor(value.args[0])
     return str(value.attrs.dtype) == kind and source is not None and source.dtype == "float32"
@@ -389,10 +376,3 @@ def _moved(value: relax.Expr, rounded: Callable[[relax.Expr], relax.Expr]) -> re
         return relax.op.concat(list(map(rounded, parts_of_concat(value))), joined_axis(value))
     assert isinstance(value, relax.Call)
     return on(value, rounded(value.args[0]))
-
-
-def _reads_image(value: relax.Expr) -> bool:
-    """Whether an expression is a convolution or a product of the pixels of an image."""
-    if not is_call(value, "relax.matmul"):
-        return is_convolution(value)
-    return int(value.args[0].ty.ndim) >= 4 and isinstance(value.args[1], ir.GenericConst)

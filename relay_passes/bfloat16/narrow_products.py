@@ -12,14 +12,9 @@ import numpy as np
 from tvm import ir, relax
 
 from microkernels.machines.machine import Machine
+from relay_passes.ir import convolution
 from relay_passes.ir.algebra import LARGEST, LEAST, number_factor
 from relay_passes.ir.constants import array_of
-from relay_passes.ir.convolution import (
-    CHANNELS_LAST,
-    has_one_tap,
-    is_convolution,
-    layouts_of,
-)
 from relay_passes.ir.decisions import Decision, DecisionLog
 from relay_passes.ir.functions import with_args
 from relay_passes.ir.graph import AnyBinding, DataflowGraph, is_call, op_name, static_tensor
@@ -28,11 +23,7 @@ from relay_passes.ir.rewrite import Bindings, block_pass, rewrite_values
 from tir_schedules.attention.problem import MOST_QUERIES
 from tir_schedules.convolution.direct.conv2d import half_conv_pays
 from tir_schedules.core.region import Region, Tensor
-from tir_schedules.product.matmul import (
-    batched_half_pays,
-    multiplies_half,
-    weighted_half_pays,
-)
+from tir_schedules.product import matmul
 
 from .widening import HALF, NARROW, WIDE, KeepsHalf, is_product
 
@@ -83,7 +74,7 @@ def _rewrite(graph: DataflowGraph, kind: str) -> list[relax.Binding] | None:
         call = binding.value
         if not is_product(call) or str(call.ty.dtype) != WIDE:
             return None
-        if is_convolution(call):
+        if convolution.is_convolution(call):
             x, w = (_exactly(graph, arg, kind) for arg in call.args)
             return None if x is None or w is None else with_args(call, [x, w], out_dtype=WIDE)
         left, right = (_widened(graph, arg, kind) for arg in call.args)
@@ -152,17 +143,15 @@ def _is_of_softmax(graph: DataflowGraph, expr: relax.Expr) -> bool:
 
 def _will_be_narrow(graph: DataflowGraph, var: relax.Var, kind: str) -> bool:
     """Whether whatever reads a value rounds it to the narrow type, perhaps after moving it."""
-    users = graph.users.get(var, [])
+    users = [graph.bindings[user] for user in graph.users.get(var, [])]
     if not users or not isinstance(var, relax.DataflowVar):
         return False
-    return all(_rounds(graph, graph.bindings[user], kind) for user in users)
-
-
-def _rounds(graph: DataflowGraph, binding: AnyBinding, kind: str) -> bool:
-    call = binding.value
-    if is_call(call, "relax.astype"):
-        return str(call.attrs.dtype) == kind
-    return moves(call) and _will_be_narrow(graph, binding.var, kind)
+    return all(
+        str(user.value.attrs.dtype) == kind
+        if is_call(user.value, "relax.astype")
+        else moves(user.value) and _will_be_narrow(graph, user.var, kind)
+        for user in users
+    )
 
 
 # Which products of a float16 model keep their operands: those that AMX tiles multiply faster.
@@ -182,10 +171,10 @@ SLOWER = "they are not estimated to be enough faster for these sizes"
 
 def half_products(machine: Machine, decisions: DecisionLog) -> KeepsHalf:
     """Tells, for a machine, whether a product's operands stay float16; notes why others do not."""
-    if not multiplies_half(machine):
+    if not matmul.multiplies_half(machine):
         return lambda graph, call: False
-    weighted = functools.cache(functools.partial(weighted_half_pays, machine))
-    batched = functools.cache(functools.partial(batched_half_pays, machine))
+    weighted = functools.cache(functools.partial(matmul.weighted_half_pays, machine))
+    batched = functools.cache(functools.partial(matmul.batched_half_pays, machine))
 
     def reason_for(graph: DataflowGraph, call: relax.Call) -> str | None:
         """Why a product is not for tiles; None if it is."""
@@ -205,7 +194,7 @@ def half_products(machine: Machine, decisions: DecisionLog) -> KeepsHalf:
         region = _region_of(call, shapes)
         if region is None:
             return "a convolution in groups"
-        if has_one_tap(call):  # a product of pixels
+        if convolution.has_one_tap(call):  # a product of pixels
             *_, inputs, outputs = region.inputs[1].shape
             pays = weighted(math.prod(output) // outputs, outputs, inputs)
         else:
@@ -239,9 +228,9 @@ def _region_of(call: relax.Call, shapes: Sequence[tuple[int, ...]]) -> Region | 
     `shapes` are those of its operands and its result.
     """
     attrs, name = call.attrs, op_name(call)
-    if name not in CHANNELS_LAST or int(attrs.groups) != 1:
+    if name not in convolution.CHANNELS_LAST or int(attrs.groups) != 1:
         return None
-    layouts = zip(layouts_of(call), CHANNELS_LAST[name], strict=True)
+    layouts = zip(convolution.layouts_of(call), convolution.CHANNELS_LAST[name], strict=True)
     image, kernel, result = (
         tuple(shape[layout.index(letter)] for letter in wanted)
         for shape, (layout, wanted) in zip(shapes, layouts, strict=True)

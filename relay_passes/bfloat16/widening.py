@@ -105,26 +105,23 @@ class Widening:
             else:
                 self._bind_narrow(var, self._narrow(value))
         elif isinstance(value, relax.TupleGetItem):
-            self._take_item(var, value)
+            whole = value.tuple_value
+            if whole not in self.wide:
+                self._bind_narrow(var, relax.TupleGetItem(self._narrow(whole), value.index))
+            else:
+                # What is not narrow is of another type, such as the indices of largest elements.
+                bind = self._bind_wide if self.holds(var) else self.block.bind
+                bind(var, relax.TupleGetItem(self.wide[whole], value.index))
         elif name == "relax.astype":
             self._cast(var, value)
         elif is_product(value):
             self._product(var, value)
-        elif (moves(value) or name in _JOINS) and self._all_narrow(arguments):
-            self._keep(var, value)
+        elif (moves(value) or name in _JOINS) and self.wide.keys().isdisjoint(variables(value)):
+            self._keep(var, value)  # nothing would have to be rounded first
         elif name and not name.startswith(_NOT_WIDENED) and any(map(self.holds, arguments)):
             self._compute(var, value)
         else:
             self._keep(var, value)
-
-    def _take_item(self, var: relax.Var, item: relax.TupleGetItem) -> None:
-        whole = item.tuple_value
-        if whole not in self.wide:
-            self._bind_narrow(var, relax.TupleGetItem(self._narrow(whole), item.index))
-            return
-        # What is not narrow is of another type, such as the indices of the largest elements.
-        bind = self._bind_wide if self.holds(var) else self.block.bind
-        bind(var, relax.TupleGetItem(self.wide[whole], item.index))
 
     def _cast(self, var: relax.Var, call: relax.Call) -> None:
         source = call.args[0]
@@ -241,15 +238,6 @@ class Widening:
         self.wide[var] = self.block.emit(value, str(var.name))
         if not isinstance(var, relax.DataflowVar):  # needed outside, in its own type
             self._bind_narrow(var, self._rounded(self.wide[var], var.ty))
-
-    def _all_narrow(self, arguments: list[relax.Expr]) -> bool:
-        """Whether no argument would have to be rounded first."""
-        fields = [
-            each
-            for arg in arguments
-            for each in (arg.fields if isinstance(arg, relax.Tuple) else [arg])
-        ]
-        return not any(each in self.wide for each in fields if isinstance(each, relax.Var))
 
     def _narrow(self, expr: relax.Expr) -> relax.Expr:
         """A value as it was."""

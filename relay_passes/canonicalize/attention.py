@@ -11,13 +11,7 @@ from tvm import relax
 from relay_passes.ir.algebra import LARGEST, LEAST, number_factor
 from relay_passes.ir.axes import permutation
 from relay_passes.ir.functions import with_args
-from relay_passes.ir.graph import (
-    DataflowGraph,
-    is_call,
-    known_tensor,
-    region_tensor,
-    static_tensor,
-)
+from relay_passes.ir.graph import DataflowGraph, is_call, known_tensor, region_tensor, static_tensor
 from relay_passes.ir.moving_operators import Scaled, moves
 from relay_passes.ir.rewrite import Bindings
 from relay_passes.ir.rules import RuleGraph, rule
@@ -183,25 +177,17 @@ def sink_scale(graph: RuleGraph, block: Bindings, call: relax.Call) -> relax.Exp
     two and nothing underflows. With bfloat16 operands, rounding q is as precise as rounding q *
     scale: 2^-9.
     """
-    operands = _operands(graph, call)
+    tensors = [region_tensor(arg) for arg in call.args]
+    variable = all(tensor is not None and not tensor.constant for tensor in tensors)
+    types = {str(arg.ty.dtype) for arg in call.args}
+    if not variable or not types <= {"float32", "bfloat16"} or str(call.ty.dtype) != "float32":
+        return None
+    operands = [_scaled(graph, arg) for arg in call.args]
     factor = math.prod(operand.factor for operand in operands)
     if factor == 1.0 or not LEAST <= abs(factor) <= LARGEST:
         return None
     product = block.emit(with_args(call, [operand.unscaled(block) for operand in operands]))
     return relax.op.multiply(product, relax.const(np.float32(factor)))
-
-
-def _operands(graph: DataflowGraph, call: relax.Call) -> list[Scaled]:
-    """Both operands of a product of two variables that is summed in f32; else nothing."""
-    if str(call.ty.dtype) != "float32":
-        return []
-    tensors = [region_tensor(arg) for arg in call.args]
-    if any(
-        tensor is None or tensor.constant or tensor.dtype not in ("float32", "bfloat16")
-        for tensor in tensors
-    ):
-        return []
-    return [_scaled(graph, arg) for arg in call.args]
 
 
 def _scaled(graph: DataflowGraph, expr: relax.Expr) -> Scaled:

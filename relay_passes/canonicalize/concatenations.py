@@ -9,12 +9,7 @@ import numpy as np
 from tvm import ir, relax
 
 from relay_passes.ir.axes import permutation
-from relay_passes.ir.graph import (
-    DataflowGraph,
-    is_call,
-    region_tensor,
-    static_tensor,
-)
+from relay_passes.ir.graph import DataflowGraph, is_call, region_tensor, static_tensor
 from relay_passes.ir.rewrite import Bindings
 from relay_passes.ir.rules import RuleGraph, rule
 from relay_passes.ir.traits import CONVERSIONS, MOVABLE, read_elementwise

@@ -26,6 +26,7 @@ from relay_passes.ir.graph import (
     op_name,
     region_tensor,
     relax_shape,
+    reshaped,
     static_tensor,
 )
 from relay_passes.ir.quantization import with_axes
@@ -78,10 +79,11 @@ class _Writer:
 
     def written(self, binding: AnyBinding) -> relax.Expr | None:
         """What to bind instead of a value; None to leave it."""
-        var, call, planes = binding.var, binding.value, None
+        var, planes = binding.var, None
+        call: Any = binding.value
         if is_call(call, *CHANNELS_LAST) and layouts_of(call) == CHANNELS_LAST[op_name(call)]:
-            known = region_tensor(call.args[0]) and static_tensor(call.args[1])
-            if known is not None and has_one_tap(call):
+            known = region_tensor(call.args[0]) is not None and static_tensor(call.args[1])
+            if known and has_one_tap(call):
                 rank = int(call.args[1].ty.ndim)
                 weight = with_axes(self.graph, call.args[1], (rank - 2, rank - 1), self.block)
                 return relax.op.matmul(call.args[0], weight, call.attrs.out_dtype or None)
@@ -105,11 +107,9 @@ class _Writer:
         pixels, rank = math.prod(extents), len(tensor.shape)
         last_first = (0, rank - 1, *range(1, rank - 1))
         if is_call(call, "relax.permute_dims") and view_axes(call) == last_first:
-            shape = relax_shape((batch, pixels, channels), expr)
-            lines = self.block.emit(relax.op.reshape(call.args[0], shape))
+            lines = self.block.emit(reshaped(call.args[0], (batch, pixels, channels)))
             return self.block.emit(relax.op.permute_dims(lines, [0, 2, 1]))
-        planes = relax_shape((batch, channels, pixels), expr)
-        return self.block.emit(relax.op.reshape(expr, planes))
+        return self.block.emit(reshaped(expr, (batch, channels, pixels)))
 
     def _elementwise(self, var: relax.Var, call: relax.Call) -> relax.Expr | None:
         """An operator on the result of a product, or on what was made of it, as it is flat."""
@@ -135,7 +135,7 @@ class _Writer:
             flat = shape[1:] if shape[0] == 1 else shape
             array = expr.value.numpy()
             return relax.const(array.reshape(flat) if array.ndim else array, expr.ty.dtype)
-        return self.block.emit(relax.op.reshape(expr, relax_shape(shape, expr)))
+        return self.block.emit(reshaped(expr, shape))
 
 
 @rule("relax.nn.conv1d", "relax.nn.conv2d")

@@ -32,7 +32,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from tvm import ir, relax
@@ -42,6 +41,7 @@ from relay_passes.ir.graph import (
     DataflowGraph,
     known_tensor,
     relax_shape,
+    reshaped,
     static_tensor,
     variables,
 )
@@ -50,14 +50,7 @@ from relay_passes.ir.rewrite import Bindings, block_rewrite
 from relay_passes.ir.traits import read_elementwise
 from tir_schedules.core.size import is_open
 
-from .transposed_conv import (
-    LANES,
-    OPERATORS,
-    TransposedConv,
-    Window,
-    read_conv_transpose,
-    repeated,
-)
+from .transposed_conv import LANES, OPERATORS, TransposedConv, Window, read_conv_transpose, repeated
 
 
 @dataclass(frozen=True)
@@ -117,16 +110,6 @@ class Interleaved:
         """Of each group, among the channels of a part."""
         return self._shape[-1] // self.channels
 
-    @property
-    def rows(self) -> relax.Expr:
-        """The one tensor with a row of C channels for each phase, [N, *counts, phases, C]."""
-        return _reshaped(self.parts[0], (*self._shape[:-1], self.phases, self.channels))
-
-    def matches(self, other: Interleaved) -> bool:
-        """Whether the elements of another tensor lie at the same places."""
-        alike = replace(other, parts=()) == replace(self, parts=())
-        return alike and len(other.parts) == len(self.parts)
-
     def whole(self, block: Bindings) -> relax.Expr:
         """[N, *outputs, C]; the last operator is not bound yet."""
         together = self._from_phases(block) if len(self.parts) > 1 else self._from_channels(block)
@@ -150,7 +133,7 @@ class Interleaved:
         whole = (self._shape[0], *self._extents, self.channels)
         outer = [level[axis] for level in self.factors for axis in range(rank - 1)]
         if self.groups == 1 and set(outer) <= {1}:
-            return _reshaped(self.parts[0], whole)
+            return reshaped(self.parts[0], whole)
         grouped = () if self.groups == 1 else (self.groups,)
         own = self.channels // self.groups
         split = (*self._shape[: 1 + rank], *grouped, *itertools.chain(*self.factors), own)
@@ -159,8 +142,8 @@ class Interleaved:
         for axis in range(rank):
             order += [1 + axis, *(start + level * rank + axis for level in range(levels))]
         order += [*range(1 + rank, start), len(split) - 1]
-        apart = block.emit(_reshaped(self.parts[0], split))
-        return _reshaped(block.emit(relax.op.permute_dims(apart, order)), whole)
+        apart = block.emit(reshaped(self.parts[0], split))
+        return reshaped(block.emit(relax.op.permute_dims(apart, order)), whole)
 
     def _from_phases(self, block: Bindings) -> relax.Expr:
         """Axis by axis from the last one: phases side by side, then as more of their axis."""
@@ -180,13 +163,8 @@ class Interleaved:
             ]
             row *= counts[axis] * size
             shape = (batch, *counts[:axis], *own, row)
-            parts = [block.emit(_reshaped(part, shape)) for part in joined]
-        return _reshaped(parts[0], (batch, *self._extents, self.channels))
-
-
-def _reshaped(expr: relax.Expr, shape: Sequence[int]) -> relax.Expr:
-    """Another shape, whose symbols are those of a tensor; not bound yet."""
-    return relax.op.reshape(expr, relax_shape(shape, expr))
+            parts = [block.emit(reshaped(part, shape)) for part in joined]
+        return reshaped(parts[0], (batch, *self._extents, self.channels))
 
 
 @block_rewrite
@@ -250,8 +228,10 @@ class _Block(Bindings):
             return None
         first, last = self.waiting[found.tensors[0]]
         others = [self.waiting[expr] for expr in found.tensors[1:]]
-        if any(not first.matches(other) or last != where for other, where in others):
-            return None
+        for other, where in others:  # their elements have to lie at the same places
+            alike = replace(other, parts=()) == replace(first, parts=())
+            if not alike or len(other.parts) != len(first.parts) or last != where:
+                return None
         constants: list[relax.Expr] = []
         for expr in found.constants:
             constant = self.per_channel(expr, first, last)
@@ -303,7 +283,10 @@ class _Block(Bindings):
             # All phases of what comes in by one row of few channels.
             few = pieces.phases * math.prod(conv.strides) * conv.channels <= LANES
             repeats = pieces.phases if conv.is_constant and few else 1
-            rows = pieces.parts[0] if repeats > 1 else self.emit(pieces.rows)
+            rows = pieces.parts[0]
+            if repeats == 1:  # a row of C channels for each phase, [N, *counts, phases, C]
+                shape = (*known_tensor(rows).shape[:-1], pieces.phases, pieces.channels)
+                rows = self.emit(reshaped(rows, shape))
             matrix = conv.weight(self, conv.together, matrix=True, repeats=repeats)
             return replace(
                 pieces,

@@ -296,11 +296,10 @@ def common_values(mod: IRModule) -> IRModule:
     return map_functions(eliminate(map_functions(mod, is_relax, without)), is_relax, whole)
 
 
-def _with(
-    function: relax.Function,
-    params: list[relax.Var],
-    values: Mapping[relax.Expr, relax.Expr],
-) -> relax.Function:
+_Values = Mapping[relax.Expr, relax.Expr]
+
+
+def _with(function: relax.Function, params: list[relax.Var], values: _Values) -> relax.Function:
     body = renamed(function.body, values)
     set_type(body, function.body.ty)
     return relax.Function(params, body, function.ret_ty, function.is_pure, function.attrs)

@@ -380,5 +380,6 @@ def slice_flips(graph: RuleGraph, _block: Bindings, call: relax.Call) -> relax.E
 
 def _numbers(arg: relax.Expr) -> list[int] | None:
     """Constant numbers of a tuple."""
-    values = [getattr(each, "value", None) for each in getattr(arg, "fields", ())]
-    return None if None in values else list(map(int, values))
+    fields = list(getattr(arg, "fields", ()))
+    known = all(hasattr(each, "value") for each in fields)
+    return [int(each.value) for each in fields] if known else None

@@ -9,11 +9,7 @@ from tvm import ir, relax
 
 from relay_passes.ir.algebra import ChannelFactors, factors_of, uniform_constant
 from relay_passes.ir.constants import array_of, constant_of
-from relay_passes.ir.convolution import (
-    is_convolution,
-    kernel_outputs,
-    output_channels,
-)
+from relay_passes.ir.convolution import is_convolution, kernel_outputs, output_channels
 from relay_passes.ir.functions import with_args
 from relay_passes.ir.graph import DataflowGraph, is_call, known_tensor, region_tensor, same_shape
 from relay_passes.ir.rewrite import Bindings
@@ -54,42 +50,39 @@ def fold_factors(graph: RuleGraph, block: Bindings, call: relax.Call) -> relax.E
         if step is None:
             break
         found, steps, var = found.then(step), steps + 1, graph.bindings[user].var
-    folds = steps > 1 or not (found.factor == 1).all()
-    weight = _weight(call, found) if folds and graph.readers(call.args[1]) == 1 else None
-    if weight is None:
+    weight, factors = call.args[1], bool((found.factor != 1).any())
+    if not (steps > 1 or factors) or graph.readers(weight) > 1:
         return None
+    if factors:
+        array = array_of(weight.value)
+        with np.errstate(over="ignore"):
+            scaled = _times(array, found.factor, call, "O").astype(array.dtype)
+        if array.dtype.itemsize <= 2 and not np.isfinite(scaled).all():
+            return None  # the type has no room for it
+        weight = constant_of(scaled)
     block.at(var)
-    scaled = with_args(call, [call.args[0], weight])
+    product = with_args(call, [call.args[0], weight])
     if not found.term.any():
-        return scaled
+        return product
     term = found.term.astype(str(call.ty.dtype)).reshape(-1, *(1,) * (-axis - 1))
-    return relax.op.add(block.emit(scaled), constant_of(term))
+    return relax.op.add(block.emit(product), constant_of(term))
 
 
-def _channels(call: relax.Call) -> int | None:
-    """Where the channels of a product's result are, from the end; None if it takes nothing in."""
-    axis = output_channels(call) if is_convolution(call) else -1
+def _channels(call: relax.Call, incoming: bool = False) -> int | None:
+    """Where the channels of a product's result are, or of its first operand, from the end.
+
+    None if the product takes nothing in.
+    """
     weight = call.args[1]
-    tensor, result = region_tensor(weight), region_tensor(call)
-    if not isinstance(weight, ir.GenericConst) or tensor is None or result is None:
+    tensor, other = region_tensor(weight), region_tensor(call.args[0] if incoming else call)
+    if not isinstance(weight, ir.GenericConst) or tensor is None or other is None:
         return None
-    if tensor.dtype not in _FLOATS or result.dtype != tensor.dtype:
+    if tensor.dtype not in _FLOATS[incoming:] or str(call.ty.dtype) != tensor.dtype:
         return None
-    if not is_convolution(call) and (len(tensor.shape) != 2 or len(result.shape) < 2):
-        return None
-    return axis if isinstance(result.shape[axis], int) else None
-
-
-def _weight(product: relax.Call, found: ChannelFactors) -> relax.Expr | None:
-    """The scaled weight of a product; None if its type has no room for it."""
-    weight = product.args[1]
-    if bool((found.factor == 1).all()):
-        return weight
-    array = array_of(weight.value)
-    with np.errstate(over="ignore"):
-        scaled = _times(array, found.factor, product, "O").astype(array.dtype)
-    fits = array.dtype.itemsize > 2 or bool(np.isfinite(scaled).all())
-    return constant_of(scaled) if fits else None
+    if not is_convolution(call):
+        return -1 if len(tensor.shape) == 2 and len(other.shape) >= 2 else None
+    layout = str(call.attrs.data_layout)
+    return layout.index("C") - len(layout) if incoming else output_channels(call)
 
 
 def _times(weight: np.ndarray, numbers: np.ndarray, product: relax.Call, of: str) -> np.ndarray:
@@ -128,7 +121,7 @@ def fold_input_factors(graph: RuleGraph, block: Bindings, call: relax.Call) -> r
     that adds it for nothing. A weight with another reader stays what it is. What is between two
     products is for the first one (`fold_factors`).
     """
-    axis = _channels_in(call)
+    axis = _channels(call, incoming=True)
     if axis is None:
         return None
     if is_convolution(call):  # a term may move behind it, and costs nothing there
@@ -148,21 +141,19 @@ def fold_input_factors(graph: RuleGraph, block: Bindings, call: relax.Call) -> r
         found, x = step if found is None else step.then(found), step.x
     if found is None or graph.readers(call.args[1]) > 1:
         return None
-    return _product(block, call, found)
-
-
-def _channels_in(call: relax.Call) -> int | None:
-    """Where the channels of a product's first operand are; None if it takes nothing in."""
-    weight = call.args[1]
-    tensor, x = region_tensor(weight), region_tensor(call.args[0])
-    if not isinstance(weight, ir.GenericConst) or tensor is None or x is None:
-        return None
-    if tensor.dtype not in _FLOATS[1:] or {x.dtype, str(call.ty.dtype)} != {tensor.dtype}:
-        return None
-    if not is_convolution(call):
-        return -1 if len(tensor.shape) == 2 and len(x.shape) >= 2 else None
-    layout = str(call.attrs.data_layout)
-    return layout.index("C") - len(layout)
+    scaled = call.args[1]
+    weight = array_of(scaled.value)
+    if bool((found.factor != 1).any()):
+        scaled = constant_of(_times(weight, found.factor, call, "I").astype(weight.dtype))
+    product = with_args(call, [found.x, scaled])
+    if not found.term.any():
+        return product
+    sums = _times(weight.astype(np.float64), found.term, call, "I")
+    outputs = kernel_outputs(call) if is_convolution(call) else 1
+    total = sums.sum(tuple(axis for axis in range(weight.ndim) if axis != outputs))
+    spatial = -output_channels(call) - 1 if is_convolution(call) else 0
+    term = constant_of(total.astype(weight.dtype).reshape(-1, *(1,) * spatial))
+    return relax.op.add(block.emit(product), term)
 
 
 def _is_taken(graph: RuleGraph, x: relax.Expr, axis: int) -> bool:
@@ -185,23 +176,6 @@ def _is_part(graph: DataflowGraph, step: ChannelFactors) -> bool:
         computed = not any(isinstance(arg, ir.GenericConst) for arg in call.args)
         return computed and bool((step.factor != 1).any())
     return call is not None and (is_convolution(call) or is_call(call, "relax.matmul"))
-
-
-def _product(block: Bindings, call: relax.Call, found: ChannelFactors) -> relax.Expr:
-    """A product of the scaled weight, plus a term if there is one."""
-    scaled = call.args[1]
-    weight = array_of(scaled.value)
-    if bool((found.factor != 1).any()):
-        scaled = constant_of(_times(weight, found.factor, call, "I").astype(weight.dtype))
-    product = with_args(call, [found.x, scaled])
-    if not found.term.any():
-        return product
-    sums = _times(weight.astype(np.float64), found.term, call, "I")
-    outputs = kernel_outputs(call) if is_convolution(call) else 1
-    total = sums.sum(tuple(axis for axis in range(weight.ndim) if axis != outputs))
-    behind = -output_channels(call) - 1 if is_convolution(call) else 0
-    term = constant_of(total.astype(weight.dtype).reshape(-1, *(1,) * behind))
-    return relax.op.add(block.emit(product), term)
 
 
 @rule("relax.add")

@@ -51,8 +51,13 @@ def safe_softmax(graph: RuleGraph, block: Bindings, call: relax.Call) -> relax.E
     softmax = None if guard is None else graph.definition(guard.args[2])
     if guard is None or not is_call(softmax, "relax.nn.softmax"):
         return None
-    weights, by_scores = guard.args[2], zeroes_blind_rows(graph, guard, softmax)
-    if str(call.ty.dtype) != "float32" or not (by_scores or _tests_weights(graph, guard)):
+    condition, zero, weights = guard.args
+    by_scores = zeroes_blind_rows(graph, guard, softmax)
+    if not by_scores:  # weights that are NaN, and only they, have to become 0
+        test = _only_use(graph, condition, "relax.isnan")
+        if test is None or scalar_constant(zero) != 0.0 or not test.args[0].same_as(weights):
+            return None
+    if str(call.ty.dtype) != "float32" or not (by_scores or len(graph.users_of(weights)) == 2):
         return None
     tensor, masks = region_tensor(weights), _masks(graph, softmax.args[0])
     if tensor is None or int(softmax.attrs.axis) not in (-1, len(tensor.shape) - 1):
@@ -69,15 +74,6 @@ def safe_softmax(graph: RuleGraph, block: Bindings, call: relax.Call) -> relax.E
     if some is None:
         return product
     return relax.op.where(some, block.emit(product), relax.const(np.float32(0.0)))
-
-
-def _tests_weights(graph: DataflowGraph, guard: relax.Call) -> bool:
-    """Whether weights that are NaN, and only they, become 0."""
-    condition, zero, weights = guard.args
-    test = _only_use(graph, condition, "relax.isnan")
-    if test is None or scalar_constant(zero) != 0.0 or not test.args[0].same_as(weights):
-        return False
-    return len(graph.users_of(weights)) == 2
 
 
 def _only_use(graph: DataflowGraph, expr: relax.Expr, name: str) -> relax.Call | None:
@@ -196,7 +192,9 @@ def zeroes_blind_rows(graph: DataflowGraph, guard: relax.Call, softmax: relax.Ca
     tested = _tested(graph, condition)
     if tested is None or not tested.same_as(softmax.args[0]):
         return False
-    if scalar_constant(zero) != 0.0 and not _is_zero(graph, zero):
+    filled = graph.definition(zero)
+    number = filled.args[1] if is_call(filled, "relax.full_like", "relax.full") else zero
+    if scalar_constant(number) != 0.0 and not is_call(filled, "relax.zeros_like", "relax.zeros"):
         return False
     # Zeros that are like the softmax read its shape alone.
     others = {graph.bindings[user].var for user in graph.users_of(weights)} - {zero}
@@ -215,11 +213,3 @@ def _tested(graph: DataflowGraph, condition: relax.Expr) -> relax.Expr | None:
             return call.args[0] if scalar_constant(call.args[1]) == -math.inf else None
         condition = call.args[0]
     return None
-
-
-def _is_zero(graph: DataflowGraph, expr: relax.Expr) -> bool:
-    """Whether a tensor is filled with zeros."""
-    call = graph.definition(expr)
-    if is_call(call, "relax.full_like", "relax.full"):
-        return scalar_constant(call.args[1]) == 0.0
-    return is_call(call, "relax.zeros_like", "relax.zeros")

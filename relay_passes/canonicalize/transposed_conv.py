@@ -19,13 +19,7 @@ import numpy as np
 from tvm import ir, relax
 
 from relay_passes.ir.axes import known_integers, widened_bytes
-from relay_passes.ir.graph import (
-    DataflowGraph,
-    known_tensor,
-    op_name,
-    region_tensor,
-    static_tensor,
-)
+from relay_passes.ir.graph import DataflowGraph, known_tensor, op_name, region_tensor, static_tensor
 from relay_passes.ir.quantization import Quantized, read_dequantize
 from relay_passes.ir.rewrite import Bindings
 from tir_schedules.core.size import is_open
@@ -38,7 +32,6 @@ LANES = 16  # that channels are rounded up to, for the choice between both forms
 INTERLEAVE = 16  # vector instructions of a pass over the result that it costs for each vector
 MOST_APART = 16  # convolutions
 READ = 0.125  # of a multiplication, that reading x once more costs
-_NOTHING = np.zeros(1, np.int32)
 
 
 @dataclass(frozen=True)
@@ -181,17 +174,6 @@ def _places(windows: Sequence[Window], kernel: Sequence[int]) -> np.ndarray:
     return places.reshape(math.prod(sizes), math.prod(phases))
 
 
-def _diagonal(matrix: np.ndarray, repeats: int, fill: np.ndarray) -> np.ndarray:
-    """A matrix several times along a diagonal, and elsewhere what its columns have for zero."""
-    rows, columns = matrix.shape
-    whole = np.empty((rows * repeats, columns * repeats), matrix.dtype)
-    whole[...] = np.resize(fill, columns * repeats)
-    for number in range(repeats):
-        row, column = number * rows, number * columns
-        whole[row : row + rows, column : column + columns] = matrix
-    return whole
-
-
 def repeated(block: Bindings, numbers: relax.Expr, groups: int, times: int) -> relax.Expr:
     """One number, or numbers for groups of channels, those of each group several times in turn."""
     size, op = known_tensor(numbers).size, relax.op
@@ -326,59 +308,50 @@ class TransposedConv:
     ) -> relax.Expr:
         """The weight of an ordinary convolution, dequantised if its own is.
 
-        As a matrix, a constant one may stand several times along a diagonal.
-        """
-        quantized = self.quantized
-        if quantized is None:
-            return self._taps(block, windows, matrix, repeats)
-        quantization = quantized.quantization
-        fill = quantization.zero_point.value.numpy().reshape(-1)
-        taps = self._taps(block, windows, matrix, repeats, fill)
-        count = self.groups * math.prod(len(window.taps) for window in windows) * repeats
-        scale, zero_point = (
-            repeated(block, each, 1, count)
-            for each in (quantization.scale, quantization.zero_point)
-        )
-        axis = len(known_tensor(taps).shape) - 1
-        return block.emit(relax.op.dequantize(taps, scale, zero_point, axis, quantized.dtype))
-
-    def _taps(
-        self,
-        block: Bindings,
-        windows: tuple[Window, ...],
-        matrix: bool,
-        repeats: int,
-        fill: np.ndarray = _NOTHING,
-    ) -> relax.Expr:
-        """The weight as its elements are stored; as a matrix if wanted, of single positions then.
-
-        `fill` is what stands for zero: one number, or one for each of OC / G.
+        As a matrix, of windows of a single position, a constant one may stand several times along
+        a diagonal.
         """
         op, shape, groups = relax.op, known_tensor(self.taps).shape, self.groups
-        depth, own, taps = shape[0] // groups, shape[1], math.prod(shape[2:])
+        depth, own, count = shape[0] // groups, shape[1], math.prod(shape[2:])
         places = _places(windows, shape[2:])
-        columns = groups * places.shape[1] * own
-        result = (*([] if matrix else [w.size for w in windows]), depth, columns)
+        phases = places.shape[1]
+        result = (*([] if matrix else [w.size for w in windows]), depth, groups * phases * own)
+        fill = np.zeros(1, np.int32)  # for zero: one number, or one for each of OC / G
+        if self.quantized is not None:
+            fill = self.quantized.quantization.zero_point.value.numpy().reshape(-1)
+        taps: relax.Expr
         if self.is_constant:
-            flat = self.taps.value.numpy().reshape(groups, depth, own, taps)
+            flat = self.taps.value.numpy().reshape(groups, depth, own, count)
             zeros = np.broadcast_to(fill.reshape(-1, 1), (groups, depth, own, 1))
             chosen = np.concatenate([flat, zeros.astype(flat.dtype)], axis=3)[..., places]
             array = chosen.transpose(_ORDER).reshape(result)
-            if matrix:
-                array = _diagonal(array, repeats, fill)
+            if matrix:  # along a diagonal, and elsewhere what its columns have for zero
+                own_place = np.kron(np.eye(repeats, dtype=bool), np.ones(array.shape, bool))
+                elsewhere = np.resize(fill, own_place.shape[1]).astype(array.dtype)
+                array = np.where(own_place, np.tile(array, (repeats, repeats)), elsewhere)
             if array.dtype == np.int32 and array.min() >= -128 and array.max() <= 127:
-                return block.emit(op.astype(relax.const(array.astype(np.int8)), "int32"))
-            return relax.const(np.ascontiguousarray(array), str(self.taps.ty.dtype))
-        assert repeats == 1
-        expr = block.emit(op.reshape(self.taps, (groups, depth, own, taps)))
-        if np.any(places == taps):
-            zero = fill.flat[0].item()
-            expr = block.emit(op.nn.pad(expr, [0, 0, 0, 0, 0, 0, 0, 1], pad_value=zero))
-        if not np.array_equal(places.reshape(-1), np.arange(taps)):
-            indices = relax.const(places.reshape(-1).astype(np.int32))
-            expr = block.emit(op.take(expr, indices, axis=3, mode="clip"))
-        parts = block.emit(op.reshape(expr, (groups, depth, own, *places.shape)))
-        return block.emit(op.reshape(block.emit(op.permute_dims(parts, _ORDER)), result))
+                taps = block.emit(op.astype(relax.const(array.astype(np.int8)), "int32"))
+            else:
+                taps = relax.const(np.ascontiguousarray(array), str(self.taps.ty.dtype))
+        else:
+            assert repeats == 1
+            taps = block.emit(op.reshape(self.taps, (groups, depth, own, count)))
+            if np.any(places == count):
+                zero = fill.flat[0].item()
+                taps = block.emit(op.nn.pad(taps, [0, 0, 0, 0, 0, 0, 0, 1], pad_value=zero))
+            if not np.array_equal(places.reshape(-1), np.arange(count)):
+                indices = relax.const(places.reshape(-1).astype(np.int32))
+                taps = block.emit(op.take(taps, indices, axis=3, mode="clip"))
+            parts = block.emit(op.reshape(taps, (groups, depth, own, *places.shape)))
+            taps = block.emit(op.reshape(block.emit(op.permute_dims(parts, _ORDER)), result))
+        if self.quantized is None:
+            return taps
+        quantization, dtype = self.quantized.quantization, self.quantized.dtype
+        scale, zero_point = (
+            repeated(block, each, 1, groups * phases * repeats)
+            for each in (quantization.scale, quantization.zero_point)
+        )
+        return block.emit(op.dequantize(taps, scale, zero_point, len(result) - 1, dtype))
 
 
 def read_conv_transpose(graph: DataflowGraph, call: relax.Expr) -> TransposedConv | None:

@@ -284,8 +284,10 @@ def drop_views(graph: RuleGraph, _block: Bindings, call: relax.Call) -> relax.Ex
 def _softmax(graph: DataflowGraph, value: relax.Expr, shape: tuple[int, ...]) -> relax.Expr | None:
     """A softmax over the last axis of a reshaped value, as one of the value itself."""
     softmax = graph.definition(value)
-    view = graph.definition(softmax.args[0]) if is_call(softmax, *SOFTMAXES) else None
-    if softmax is None or not is_call(view, *RESHAPES):
+    if not is_call(softmax, *SOFTMAXES):
+        return None
+    view = graph.definition(softmax.args[0])
+    if not is_call(view, *RESHAPES):
         return None
     source, flat = region_tensor(view.args[0]), region_tensor(view)
     if source is None or flat is None or source.shape != shape:

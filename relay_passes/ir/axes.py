@@ -13,15 +13,7 @@ from microkernels.base.arrays import RANGES
 from tir_schedules.core.size import quotient
 
 from .constants import array_of
-from .graph import (
-    DataflowGraph,
-    is_call,
-    op_name,
-    region_tensor,
-    relax_shape,
-    scalar_constant,
-    static_tensor,
-)
+from .graph import DataflowGraph, is_call, region_tensor, reshaped, scalar_constant, static_tensor
 from .rewrite import Bindings
 from .traits import RESHAPES
 
@@ -109,7 +101,7 @@ class AxisView:
             return relax.const(array_of(expr.value).reshape(self.shape), str(expr.ty.dtype))
         if isinstance(expr, relax.Call):
             expr = block.emit(expr)
-        return relax.op.reshape(expr, relax_shape(self.shape, self.source))
+        return reshaped(expr, self.shape)
 
 
 def identity(expr: relax.Expr) -> AxisView | None:
@@ -152,7 +144,7 @@ def moves(shape: Sequence[int], order: Sequence[int]) -> bool:
 
 def reorder_axes(call: relax.Expr) -> tuple[int, ...] | None:
     """The axes of a permutation that moves elements; None if an expression is none."""
-    if op_name(call) != "relax.permute_dims":
+    if not is_call(call, "relax.permute_dims"):
         return None
     tensor, axes = static_tensor(call.args[0]), view_axes(call)
     if tensor is None or axes is None:
@@ -210,13 +202,13 @@ class Regroup:
 def match_regroup(graph: DataflowGraph, position: int) -> Regroup | None:
     """The regrouping whose last operator is at a position; None if there is none."""
     join = graph.value(position)
-    if op_name(join) != "relax.reshape":
+    if not is_call(join, "relax.reshape"):
         return None
     turn = graph.definition(join.args[0])
-    if turn is None or op_name(turn) != "relax.permute_dims":
+    if turn is None or not is_call(turn, "relax.permute_dims"):
         return None
     split = graph.definition(turn.args[0])
-    if split is None or op_name(split) != "relax.reshape":
+    if split is None or not is_call(split, "relax.reshape"):
         return None
     source, parts, result = map(region_tensor, (split.args[0], split, join))
     axes = view_axes(turn)
@@ -282,9 +274,9 @@ def reshaped_axis(before: Sequence[int], after: Sequence[int], axis: int) -> int
 
 def view_of(array: np.ndarray, call: relax.Call) -> np.ndarray | None:
     """What a permutation or a reshape makes of an array; None for other calls."""
-    if op_name(call) == "relax.permute_dims":
+    if is_call(call, "relax.permute_dims"):
         return array.transpose(permutation(call))
-    tensor = static_tensor(call) if op_name(call) in RESHAPES else None
+    tensor = static_tensor(call) if is_call(call, *RESHAPES) else None
     return None if tensor is None else array.reshape(tensor.shape)
 
 
@@ -304,9 +296,9 @@ def known_integers(graph: DataflowGraph, expr: relax.Expr) -> np.ndarray | None:
     known = [each for each in parts if each is not None]
     if len(known) < len(parts):
         return None
-    if op_name(call) == "relax.subtract":
+    if is_call(call, "relax.subtract"):
         return np.asarray(known[0] - known[1])
-    if op_name(call) == "relax.astype":
+    if is_call(call, "relax.astype"):
         return known[0] if str(call.ty.dtype) == "int32" else None
     return view_of(known[0], call)
 

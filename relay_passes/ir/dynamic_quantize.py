@@ -130,7 +130,7 @@ def match_dynamic_quantize(graph: DataflowGraph, position: int) -> DynamicQuanti
     rounded = chain.call(zero_point, "quantize")
     if rounded is None or str(rounded.attrs.out_dtype) != "uint8":
         return None
-    if not rounded.args[1].same_as(scale) or not is_number(rounded.args[2], 0.0):
+    if not rounded.args[1].same_as(scale) or scalar_constant(rounded.args[2]) != 0.0:
         return None
     negated = chain.call(rounded.args[0], "negative")
     found = chain.step(scale)
@@ -178,16 +178,16 @@ class ChainReader:
                 return None
         else:
             choice = self.call(scale, "where")
-            if choice is None or not is_number(choice.args[1], 1.0):
+            if choice is None or scalar_constant(choice.args[1]) != 1.0:
                 return None
             chosen = choice.args[2]
             empty = self.call(choice.args[0], "equal")
             if empty is None or not empty.args[0].same_as(chosen):
                 return None
-            if not is_number(empty.args[1], 0.0):
+            if scalar_constant(empty.args[1]) != 0.0:
                 return None
         step = self.call(chosen, "divide")
-        if step is None or not is_number(step.args[1], LEVELS):
+        if step is None or scalar_constant(step.args[1]) != LEVELS:
             return None
         return step, least
 
@@ -207,16 +207,11 @@ class ChainReader:
         bound = self.call(expr, outer)
         if bound is None:
             return None
-        rest = [operand for operand in bound.args if not is_number(operand, 0.0)]
+        rest = [operand for operand in bound.args if scalar_constant(operand) != 0.0]
         reduction = self.call(rest[0], inner) if len(rest) == 1 else None
         if reduction is None or reduction.attrs.axis is not None or reduction.attrs.keepdims:
             return None
         return reduction.args[0]
-
-
-def is_number(expr: relax.Expr, value: float) -> bool:
-    """Whether an expression is a constant of that value."""
-    return scalar_constant(expr) == value
 
 
 def ranges_in_place(

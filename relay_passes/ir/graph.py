@@ -261,6 +261,11 @@ def relax_shape(shape: Sequence[int], *exprs: relax.Expr) -> list[Any]:
     return [written(size) for size in shape]
 
 
+def reshaped(expr: relax.Expr, shape: Sequence[int]) -> relax.Expr:
+    """A tensor in another shape, whose symbols are those of its own."""
+    return relax.op.reshape(expr, relax_shape(shape, expr))
+
+
 def _size(extent: Any, found: dict[str, Any]) -> int:
     """An extent as a size; `found` receives what its symbols stand for."""
     if isinstance(extent, int) or hasattr(extent, "value"):

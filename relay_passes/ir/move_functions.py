@@ -15,9 +15,11 @@ from microkernels.base.tvm_compat.relax import set_type
 
 from .functions import is_region_function
 from .graph import DataflowGraph, forget_block
+from .rewrite import ChangeValue, RewriteGraph
 from .tidy import used_bindings
 
 Functions = dict[ir.GlobalVar, relax.Function]
+_Change = Callable[[list[relax.BindingBlock]], relax.BindingBlock]
 
 
 def copy_module(mod: IRModule) -> IRModule:
@@ -46,11 +48,7 @@ def take_callers(mod: IRModule) -> Functions:
     return taken
 
 
-def take_values(
-    functions: Functions,
-    gvar: ir.GlobalVar,
-    change: Callable[[relax.VarBinding], relax.Expr | None],
-) -> relax.Function:
+def take_values(functions: Functions, gvar: ir.GlobalVar, change: ChangeValue) -> relax.Function:
     """A function with other values bound to some variables; each binding goes when it is changed.
 
     Parameters
@@ -75,11 +73,7 @@ def take_values(
     return _with_blocks(functions, gvar, changed)
 
 
-def take_blocks(
-    functions: Functions,
-    gvar: ir.GlobalVar,
-    rewrite: Callable[[DataflowGraph], list[relax.Binding] | None],
-) -> relax.Function:
+def take_blocks(functions: Functions, gvar: ir.GlobalVar, rewrite: RewriteGraph) -> relax.Function:
     """A function with its dataflow blocks written anew.
 
     Parameters
@@ -103,11 +97,7 @@ def take_blocks(
     return _with_blocks(functions, gvar, changed)
 
 
-def _with_blocks(
-    functions: Functions,
-    gvar: ir.GlobalVar,
-    change: Callable[[list[relax.BindingBlock]], relax.BindingBlock],
-) -> relax.Function:
+def _with_blocks(functions: Functions, gvar: ir.GlobalVar, change: _Change) -> relax.Function:
     """A function with changed blocks; `change` takes each out of a list, so that nobody has it."""
     function = functions.pop(gvar)
     params, result, attrs = function.params, function.body.body, function.attrs

@@ -19,6 +19,7 @@ from .rewrite import Bindings, is_relax
 from .traits import MAX_POOLS, RESHAPES, RESIZES
 
 # (call, axis of its argument or result) -> the axis on the other side; None if it is none there.
+Shape = tuple[int, ...]
 MapAxis = Callable[[relax.Call, int], "int | None"]
 
 
@@ -122,21 +123,26 @@ def _rank(expr: relax.Expr) -> int:
     return int(expr.ty.ndim)
 
 
-def _same_axis(before: relax.Expr, after: relax.Expr, axis: int) -> int | None:
-    first, second = region_tensor(before), region_tensor(after)
-    if first is None or second is None:
-        return None
-    return reshaped_axis(first.shape, second.shape, axis)
+def _by_shapes(map_axis: Callable[[Shape, Shape, int], int | None]) -> MapAxis:
+    """(shapes of the argument and the result, axis) -> the axis, for those that are known."""
+
+    def mapped(call: relax.Call, axis: int) -> int | None:
+        before, after = region_tensor(call.args[0]), region_tensor(call)
+        if before is None or after is None:
+            return None
+        return map_axis(before.shape, after.shape, axis)
+
+    return mapped
 
 
-def _unbroadcast(call: relax.Call, axis: int) -> int | None:
-    before, after = region_tensor(call.args[0]), region_tensor(call)
-    if before is None or after is None:
-        return None
-    source = axis - (len(after.shape) - len(before.shape))
-    if source < 0 or before.shape[source] != after.shape[axis]:
-        return None
-    return source
+def _unbroadcast(before: Shape, after: Shape, axis: int) -> int | None:
+    source = axis - (len(after) - len(before))
+    return source if source >= 0 and before[source] == after[axis] else None
+
+
+def _tiled(before: Shape, after: Shape, axis: int) -> int | None:
+    other = axis + len(after) - len(before)
+    return other if after[other] == before[axis] else None
 
 
 def _sliced(call: relax.Call, axis: int) -> int | None:
@@ -173,28 +179,20 @@ def _copies_nearest(call: relax.Call) -> bool:
     return str(attrs.method) == "nearest_neighbor" and inside and same_type and untyped
 
 
-def _tiled(call: relax.Call, axis: int) -> int | None:
-    before, after = region_tensor(call.args[0]), region_tensor(call)
-    if before is None or after is None:
-        return None
-    other = axis + len(after.shape) - len(before.shape)
-    return other if after.shape[other] == before.shape[axis] else None
-
-
 _TO_RESULT: dict[str, MapAxis] = {
-    **dict.fromkeys(RESHAPES, lambda call, axis: _same_axis(call.args[0], call, axis)),
+    **dict.fromkeys(RESHAPES, _by_shapes(reshaped_axis)),
     "relax.permute_dims": lambda call, axis: permutation(call).index(axis),
     "relax.broadcast_to": lambda call, axis: axis + _rank(call) - _rank(call.args[0]),
     "relax.strided_slice": _sliced,
     "relax.take": _taken,
     **dict.fromkeys(("relax.flip", "relax.repeat"), _beside),
-    "relax.tile": _tiled,
+    "relax.tile": _by_shapes(_tiled),
     **dict.fromkeys((*MAX_POOLS, *RESIZES), _pooled),
 }
 _TO_ARGUMENT: dict[str, MapAxis] = {
-    **dict.fromkeys(RESHAPES, lambda call, axis: _same_axis(call, call.args[0], axis)),
+    **dict.fromkeys(RESHAPES, _by_shapes(lambda a, b, axis: reshaped_axis(b, a, axis))),
     "relax.permute_dims": lambda call, axis: permutation(call)[axis],
-    "relax.broadcast_to": _unbroadcast,
+    "relax.broadcast_to": _by_shapes(_unbroadcast),
     **dict.fromkeys((*MAX_POOLS, *RESIZES), _pooled),
 }
 
@@ -231,19 +229,15 @@ def moved_weights(bindings: Iterable[AnyBinding], weights: set[relax.Expr]) -> s
     found = set(weights)
     for binding in bindings if found else ():
         value = binding.value
-        item = isinstance(value, relax.TupleGetItem) and value.tuple_value in found
-        if (item or _moves(value, found)) and _is_weight(value):
+        made = isinstance(value, relax.TupleGetItem) and value.tuple_value in found
+        if is_call(value, "relax.take"):  # at places that are known
+            known = isinstance(value.args[1], ir.GenericConst) and moves(value)
+            made = known and value.args[0] in found
+        elif is_call(value, "relax.nn.pad") or moves_all(value):
+            made = value.args[0] in found
+        if made and _is_weight(value):
             found.add(binding.var)
     return found
-
-
-def _moves(value: relax.Expr, weights: set[relax.Expr]) -> bool:
-    """Whether a value is made of a weight's elements, at places that are known."""
-    if is_call(value, "relax.take"):
-        known = isinstance(value.args[1], ir.GenericConst)
-        return known and moves(value) and value.args[0] in weights
-    padded = is_call(value, "relax.nn.pad")
-    return (padded or moves_all(value)) and value.args[0] in weights
 
 
 def weight_bytes(weights: Iterable[relax.Expr]) -> int:

@@ -36,6 +36,7 @@ Emit = Callable[[relax.Expr], relax.Expr]  # gives an expression a type, and per
 RewriteBlock = Callable[[relax.DataflowBlock], "list[relax.Binding] | None"]
 RewriteGraph = Callable[[DataflowGraph], "list[relax.Binding] | None"]
 RewriteBinding = Callable[[AnyBinding], "relax.Expr | None"]
+ChangeValue = Callable[[relax.VarBinding], "relax.Expr | None"]
 RewriteCall = Callable[[relax.VarBinding, relax.Function], relax.Expr]
 
 
@@ -74,9 +75,7 @@ class Bindings:
         self.bindings.append(relax.VarBinding(var, self.builder.normalize(expr)))
 
 
-def with_values(
-    function: relax.Function, change: Callable[[relax.VarBinding], relax.Expr | None]
-) -> relax.Function:
+def with_values(function: relax.Function, change: ChangeValue) -> relax.Function:
     """A function with other values bound to some variables.
 
     Parameters

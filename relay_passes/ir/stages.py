@@ -44,12 +44,12 @@ class Stage:
 Listener = Callable[[Stage], object]
 
 
+@dataclass
 class _Listening:
     """A listener, and the stage that it heard of last."""
 
-    def __init__(self, listener: Listener) -> None:
-        self.listener = listener
-        self.stage: Stage | None = None
+    listener: Listener
+    stage: Stage | None = None
 
     def tell(self, stage: Stage) -> None:
         self.stage = stage

@@ -240,21 +240,17 @@ def through(graph: DataflowGraph, view: StridedView, made: relax.Expr) -> Stride
     if output is None:
         return None
     if isinstance(value, relax.TupleGetItem):
-        return _item(graph, view, value)
+        split = graph.definition(value.tuple_value)
+        assert split is not None
+        axis = int(split.attrs.axis) % len(view.dims)
+        sizes = [ty.shape.values[axis] for ty in split.ty.fields]
+        if not all(hasattr(size, "value") for size in sizes):
+            return None
+        return view.sliced(axis, sum(map(int, sizes[: value.index])), int(sizes[value.index]))
     rule = _THROUGH.get(op_name(value))
     if rule is None or not isinstance(value, relax.Call):
         return None
     return rule(view, value, output.shape)
-
-
-def _item(graph: DataflowGraph, view: StridedView, item: relax.TupleGetItem) -> StridedView | None:
-    split = graph.definition(item.tuple_value)
-    assert split is not None
-    axis = int(split.attrs.axis) % len(view.dims)
-    if not all(hasattr(ty.shape.values[axis], "value") for ty in split.ty.fields):
-        return None
-    tensors = [int(ty.shape.values[axis]) for ty in split.ty.fields]
-    return view.sliced(axis, sum(tensors[: item.index]), tensors[item.index])
 
 
 def _slice(view: StridedView, call: relax.Call, shape: Sequence[int]) -> StridedView | None:

@@ -45,17 +45,15 @@ def to_dataflow(mod: IRModule) -> IRModule:
 
 def tidied(mod: IRModule) -> IRModule:
     """A module of blocks that were written anew, of what is used, with nothing untidy."""
-    function = _only_function(mod)
-    blocks = [] if function is None else list(function.body.blocks)
-    return mod if len(blocks) == 1 and _binds(blocks[0], relax.Call) else _tidied(mod)
+    return mod if _only_block(mod, relax.Call) is not None else _tidied(mod)
 
 
 def is_tidy(mod: IRModule) -> bool:
     """Whether a module is surely one function of one dataflow block of calls, all needed."""
-    function = _only_function(mod)
-    block = None if function is None else _only_block(function)
-    if function is None or block is None or not _binds(block, relax.Call):
+    found = _only_block(mod, relax.Call)
+    if found is None:
         return False
+    function, block = found
     result = function.body.body
     returned = {*(result.fields if isinstance(result, relax.Tuple) else [result])}
     graph = DataflowGraph(block)
@@ -84,9 +82,9 @@ def used_bindings(bindings: list[relax.Binding]) -> list[relax.Binding]:
 
 
 def _tidied(mod: IRModule) -> IRModule:
-    function = _only_function(mod)
-    block = None if function is None else _only_block(function)
-    if function is not None and block is not None and _binds(block, (relax.Call, relax.Var)):
+    found = _only_block(mod, (relax.Call, relax.Var))
+    if found is not None:
+        function, block = found
         (gvar,) = mod.functions
         updated = _updated(mod, {gvar: with_blocks(function, [_without_names(block)])})
         if is_tidy(updated):
@@ -133,23 +131,22 @@ def _without_names(block: relax.DataflowBlock) -> relax.DataflowBlock:
     return relax.DataflowBlock(used_bindings(bindings))
 
 
-def _binds(block: relax.BindingBlock, kinds: type | tuple[type, ...]) -> bool:
-    """Whether a block binds variables to nothing but expressions of some kinds, by no casts."""
-    return all(
-        isinstance(binding, relax.VarBinding) and isinstance(binding.value, kinds)
-        for binding in block.bindings[:]
-    )
+def _only_block(
+    mod: IRModule, kinds: type | tuple[type, ...]
+) -> tuple[relax.Function, relax.DataflowBlock] | None:
+    """The function, and its dataflow block, that a module is all of.
 
-
-def _only_function(mod: IRModule) -> relax.Function | None:
-    """The function that a module is all of; None if there are more, or it is a kernel."""
+    None if there is more, or less, or if the block binds expressions of other kinds, or casts.
+    """
     functions = list(mod.functions.values())
-    found = functions[0] if len(functions) == 1 else None
-    return found if isinstance(found, relax.Function) else None
-
-
-def _only_block(function: relax.Function) -> relax.DataflowBlock | None:
-    """The dataflow block that a function is all of; None if there is more, or less."""
+    function = functions[0] if len(functions) == 1 else None
+    if not isinstance(function, relax.Function):
+        return None
     blocks = list(function.body.blocks)
-    found = blocks[0] if len(blocks) == 1 else None
-    return found if isinstance(found, relax.DataflowBlock) else None
+    if len(blocks) != 1 or not isinstance(blocks[0], relax.DataflowBlock):
+        return None
+    plain = all(
+        isinstance(binding, relax.VarBinding) and isinstance(binding.value, kinds)
+        for binding in blocks[0].bindings[:]
+    )
+    return (function, blocks[0]) if plain else None

@@ -163,7 +163,8 @@ class LayoutPlan:
             whole = position in absorbed or (role is not None and role.absorbs)
             plain = set() if whole else set(variables(value))
             for operand in role.operands if role is not None else ():
-                if operand.how is How.SAME and self.forms.labelled(operand.expr) is not None:
+                same = operand.how is How.SAME and self.forms.labelled(operand.expr) is not None
+                if same and isinstance(operand.expr, relax.Var):
                     self._readers.setdefault(operand.expr, []).append(position)
                 computed = operand.how is How.TRANSPOSED and is_transposable(graph, operand.expr)
                 if computed or operand.how is How.SAME:

@@ -17,19 +17,10 @@ from enum import Enum
 
 from tvm import DataType, relax
 
+from relay_passes.ir import traits
 from relay_passes.ir.axes import moves, reduced_axes, view_axes
 from relay_passes.ir.graph import DataflowGraph, is_call, op_name, region_tensor, variables
 from relay_passes.ir.strided_view import coalesced
-from relay_passes.ir.traits import (
-    CONVOLUTIONS,
-    ELEMENTWISE,
-    POOLS,
-    REDUCTIONS,
-    RESHAPES,
-    RESIZES,
-    SAME_AXES,
-    TRANSPOSED_CONVOLUTIONS,
-)
 
 from .minimum_cut import FIRST, LAST
 
@@ -82,11 +73,6 @@ class Form:
         if label == LAST:
             return (0, *axes[2:], 1)
         return (0, self.rank - 1, *axes[1:-1])
-
-    @property
-    def orders(self) -> tuple[Order, Order]:
-        """Both layouts."""
-        return self.order(FIRST), self.order(LAST)
 
     def stored(self, label: int) -> tuple[int, ...]:
         """The shape in a layout."""
@@ -257,9 +243,9 @@ def channel_axes(graph: DataflowGraph) -> dict[relax.Var, int]:
             links.setdefault(one, []).append((other, axes))
             links.setdefault(other, []).append((one, {there: axis for axis, there in axes.items()}))
         layout = ""
-        if is_call(value, *CONVOLUTIONS, *TRANSPOSED_CONVOLUTIONS):
+        if is_call(value, *traits.CONVOLUTIONS, *traits.TRANSPOSED_CONVOLUTIONS):
             layout = str(value.attrs.data_layout)
-        elif is_call(value, *POOLS, *RESIZES):
+        elif is_call(value, *traits.POOLS, *traits.RESIZES):
             layout = str(value.attrs.layout)
         if "C" in layout:
             for expr in (value.args[0], binding.var):
@@ -285,21 +271,21 @@ def _links(var: relax.Var, value: relax.Expr) -> Iterator[_Link]:
     if not isinstance(value, relax.Call):
         return
     name = op_name(value)
-    if name in ELEMENTWISE or name in ("relax.concat", "relax.broadcast_to"):
-        yield from _aligned(var, value, ELEMENTWISE.get(name, 1))
+    if name in traits.ELEMENTWISE or name in ("relax.concat", "relax.broadcast_to"):
+        yield from _aligned(var, value, traits.ELEMENTWISE.get(name, 1))
     if not name or not value.args or not isinstance(value.args[0], relax.Var):
         return
     tensor = region_tensor(value.args[0])
     if tensor is None:
         return
     rank = len(tensor.shape)
-    if name in SAME_AXES:
+    if name in traits.SAME_AXES:
         yield value.args[0], var, _same(rank)
-    elif name in REDUCTIONS:
+    elif name in traits.REDUCTIONS:
         reduced = [] if bool(value.attrs.keepdims) else reduced_axes(value)
         left = [axis for axis in range(rank) if axis not in reduced]
         yield value.args[0], var, {axis: there for there, axis in enumerate(left)}
-    elif name == "relax.permute_dims" or name in RESHAPES:
+    elif name == "relax.permute_dims" or name in traits.RESHAPES:
         result = region_tensor(var)
         if result is not None:
             yield value.args[0], var, _viewed(value, tensor.shape, result.shape)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 
 from tvm import IRModule, ir, relax
 from tvm.ir.transform import PassContext, module_pass
@@ -12,97 +10,13 @@ from tvm.ir.transform import PassContext, module_pass
 from relay_passes.ir.axes import moves, permutation, reorder_axes
 from relay_passes.ir.decisions import REORDER, Decision, DecisionLog
 from relay_passes.ir.functions import is_region_function
-from relay_passes.ir.graph import (
-    DataflowGraph,
-    is_call,
-    known_tensor,
-    op_name,
-    region_tensor,
-    relax_shape,
-)
+from relay_passes.ir.graph import DataflowGraph, is_call, known_tensor, region_tensor, relax_shape
 from relay_passes.ir.rewrite import Bindings
 from relay_passes.ir.rules import RuleGraph, rule
+from relay_passes.ir.strided_view import StridedView, coalesced
 from relay_passes.ir.traits import RESHAPES
-from tir_schedules.core.size import quotient
 
 from .channel_layouts import Form
-
-
-@dataclass(eq=False)
-class _Part:
-    """A part of an axis; if it was cut, `pieces` has its two pieces, the coarse one first."""
-
-    extent: int
-    pieces: tuple[_Part, _Part] | None = None
-
-    def leaves(self) -> Iterator[_Part]:
-        """What it consists of now, coarse to fine."""
-        if self.pieces is None:
-            yield self
-        else:
-            for piece in self.pieces:
-                yield from piece.leaves()
-
-
-@dataclass
-class _Reorder:
-    """A tensor as the parts of another one's axes.
-
-    Attributes
-    ----------
-    source : list of _Part
-        The axes of the other tensor.
-    axes : list of list of _Part
-        For each axis, its parts.
-    """
-
-    source: list[_Part]
-    axes: list[list[_Part]] = field(default_factory=list)
-
-    def permute(self, order: Sequence[int]) -> None:
-        """Orders the axes."""
-        self.axes = [self.axes[axis] for axis in order]
-
-    def reshape(self, shape: Sequence[int]) -> bool:
-        """Groups parts into other axes, from the last one on; whether that can be."""
-        left = self.parts()
-        found: list[list[_Part]] = []
-        for extent in reversed(shape):
-            axis: list[_Part] = []
-            while extent != 1:
-                if not left:
-                    return False
-                part = left.pop()
-                rest = quotient(extent, part.extent)
-                if rest is None:
-                    coarse = quotient(part.extent, extent)
-                    if coarse is None:
-                        return False
-                    part.pieces = _Part(coarse), _Part(extent)
-                    left.append(part.pieces[0])
-                    part, rest = part.pieces[1], 1
-                axis.append(part)
-                extent = rest
-            found.append(axis[::-1])
-        self.axes = found[::-1]
-        return all(part.extent == 1 for part in left)
-
-    def parts(self) -> list[_Part]:
-        """All parts that are more than one element, in order."""
-        parts = (leaf for axis in self.axes for part in axis for leaf in part.leaves())
-        return [part for part in parts if part.extent != 1]
-
-    def joined(self) -> tuple[list[int], list[int]]:
-        """Extents of the source's parts, those joined that stay side by side, and their order."""
-        before = [leaf for part in self.source for leaf in part.leaves() if leaf.extent != 1]
-        places = [before.index(part) for part in self.parts()]
-        firsts = [at for i, at in enumerate(places) if i == 0 or at != places[i - 1] + 1]
-        ends = [*sorted(firsts)[1:], len(before)]
-        extents = [
-            math.prod(part.extent for part in before[first:end])
-            for first, end in zip(sorted(firsts), ends, strict=True)
-        ]
-        return extents, [sorted(firsts).index(first) for first in firsts]
 
 
 @rule("relax.permute_dims")
@@ -134,30 +48,36 @@ def compose_reorders(graph: RuleGraph, block: Bindings, call: relax.Call) -> rel
     source = region_tensor(chain[0].args[0])
     if source is None or None in tensors or 0 in source.shape:
         return None
-    parts = [_Part(extent) for extent in source.shape]
-    reorder = _Reorder(parts, [[part] for part in parts])
-    before, moved = source.shape, 0
+    view, moved = StridedView.contiguous(source.shape), 0
     for each, tensor in zip(chain, tensors, strict=True):
         assert tensor is not None
         if is_call(each, "relax.permute_dims"):
             axes = permutation(each)
-            moved += moves(before, axes)
-            reorder.permute(axes)
-        elif not reorder.reshape(tensor.shape):
-            return None
-        before = tensor.shape
+            moved += moves(view.shape, axes)
+            view = view.permuted(axes)
+        else:
+            reshaped = view.reshaped(tensor.shape)
+            if reshaped is None:
+                return None
+            view = reshaped
     if moved < 2:
         return None
-    extents, order = reorder.joined()
+    digits = coalesced(digit for dim in view.dims for digit in dim)
+    # The digits as they lie in the source, from the last one on: each has the next one's stride.
+    inner, places = {stride: extent for extent, stride in digits}, [1]
+    while places[-1] in inner:
+        places.append(inner[places[-1]] * places[-1])
+    places = places[-2::-1]
+    extents, order = [inner[at] for at in places], [places.index(at) for _, at in digits]
     told = [chain[0].args[0], *chain]  # which tell all symbols of the shapes
     expr = chain[0].args[0]
-    view = graph.definition(expr)
-    if is_call(view, *RESHAPES) and graph.only_user(expr) is not None:
-        expr = view.args[0]
+    first = graph.definition(expr)
+    if is_call(first, *RESHAPES) and graph.only_user(expr) is not None:
+        expr = first.args[0]
     if order != sorted(order):
         split = block.emit(relax.op.reshape(expr, relax_shape(extents, *told)))
         expr = block.emit(relax.op.permute_dims(split, order))
-    return relax.op.reshape(expr, relax_shape(before, *told))
+    return relax.op.reshape(expr, relax_shape(view.shape, *told))
 
 
 def _chain(graph: DataflowGraph, call: relax.Call) -> list[relax.Call]:
@@ -189,26 +109,25 @@ def note_reorders(decisions: DecisionLog) -> ir.transform.Pass:
 
     @module_pass(opt_level=0, name="tvm_hybrid.note_reorders")
     def run(mod: IRModule, _context: PassContext) -> IRModule:
-        for _, function in mod.functions_items():
-            if isinstance(function, relax.Function) and not is_region_function(function):
-                _note(function, decisions)
-        return mod
-
-    return run
-
-
-def _note(function: relax.Function, decisions: DecisionLog) -> None:
-    """One decision for every permutation in a function."""
-    reshaped: dict[relax.Expr, relax.Expr] = {}
-    for block in function.body.blocks:
-        for binding in block.bindings:
+        reshaped: dict[relax.Expr, relax.Expr] = {}
+        bindings = (
+            binding
+            for function in mod.functions.values()
+            if isinstance(function, relax.Function) and not is_region_function(function)
+            for block in function.body.blocks
+            for binding in block.bindings
+        )
+        for binding in bindings:
             value = binding.value
-            if op_name(value) == "relax.reshape":
+            if is_call(value, "relax.reshape"):
                 reshaped[binding.var] = reshaped.get(value.args[0], value.args[0])
             reason = describe_reorder(value, reshaped)
             if reason:
                 node = str(binding.var.name)
                 decisions.append(Decision(node=node, op=REORDER, taken=False, reason=reason))
+        return mod
+
+    return run
 
 
 def describe_reorder(call: relax.Expr, reshaped: Mapping[relax.Expr, relax.Expr] = _NONE) -> str:

@@ -31,20 +31,12 @@ from dataclasses import dataclass, field
 import numpy as np
 from tvm import ir, relax
 
+from relay_passes.ir import traits
 from relay_passes.ir.axes import match_regroup, reduced_axes
 from relay_passes.ir.functions import with_args
 from relay_passes.ir.graph import DataflowGraph, op_name, region_tensor, relax_shape, static_tensor
 from relay_passes.ir.quantization import read_dequantize
 from relay_passes.ir.rewrite import Bindings, block_rewrite
-from relay_passes.ir.traits import (
-    CONVOLUTIONS,
-    ELEMENTWISE,
-    POOLS,
-    QUANTIZING,
-    REDUCTIONS,
-    RESHAPES,
-    RESIZES,
-)
 from tir_schedules.core.size import is_open
 
 _Taken = Callable[[Bindings], relax.Expr]
@@ -56,22 +48,14 @@ def fold_channel_shuffle(graph: DataflowGraph) -> list[relax.Binding] | None:
     changed, position = False, 0
     while position < len(graph.bindings):
         shuffle = match_shuffle(graph, position)
-        folded = None if shuffle is None else _folded(graph, position, shuffle)
-        if folded is not None:
-            graph, changed = DataflowGraph(relax.DataflowBlock(folded)), True
-            position = 0
+        if shuffle is not None and isinstance(graph.bindings[position].var, relax.DataflowVar):
+            tried = (_Upward(graph, position, shuffle), _Downward(graph, position, shuffle))
+            rewrite = next((each for each in tried if each.succeeds()), None)
+            if rewrite is not None:
+                graph, changed = DataflowGraph(relax.DataflowBlock(rewrite.bindings())), True
+                position = 0
         position += 1
     return list(graph.bindings) if changed else None
-
-
-def _folded(graph: DataflowGraph, position: int, shuffle: Shuffle) -> list[relax.Binding] | None:
-    """The block with a shuffle folded; None if it has to stay."""
-    if not isinstance(graph.bindings[position].var, relax.DataflowVar):
-        return None
-    for rewrite in (_Upward(graph, position, shuffle), _Downward(graph, position, shuffle)):
-        if rewrite.succeeds():
-            return rewrite.bindings()
-    return None
 
 
 @dataclass
@@ -132,8 +116,11 @@ class _Rewrite:
         if not isinstance(self.graph.bindings[position].var, relax.DataflowVar):
             return False
         rest: list[relax.Expr] = []
-        if name in ELEMENTWISE:
-            operands, rest = call.args[: ELEMENTWISE[name]], list(call.args[ELEMENTWISE[name] :])
+        if name in traits.ELEMENTWISE:
+            operands, rest = (
+                call.args[: traits.ELEMENTWISE[name]],
+                list(call.args[traits.ELEMENTWISE[name] :]),
+            )
         elif channels_last_conv(call) and int(call.attrs.groups) == self.channels:
             weight = static_tensor(call.args[1])
             if weight is None or weight.shape[-2:] != (1, self.channels):
@@ -181,19 +168,19 @@ class _Rewrite:
     def _by_channel(self, call: relax.Expr) -> bool:
         """Pools and the like, and sums over pixels."""
         name = op_name(call)
-        if name in (*POOLS, *RESIZES):
+        if name in (*traits.POOLS, *traits.RESIZES):
             return str(call.attrs.layout).endswith("C")
         tensor = region_tensor(call.args[0]) if name else None
         if tensor is None or not isinstance(call, relax.Call):
             return False
         rank = len(tensor.shape)
-        if name in REDUCTIONS:
+        if name in traits.REDUCTIONS:
             return rank - 1 not in reduced_axes(call)
-        if name in RESHAPES:
+        if name in traits.RESHAPES:
             return tensor.shape[-1:] == (self.channels,)
         if name == "relax.nn.pad":
             return not any(int(width) for width in call.attrs.pad_width[-2:])
-        return name in QUANTIZING and not any(int(arg.ty.ndim) for arg in call.args[1:])
+        return name in traits.QUANTIZING and not any(int(arg.ty.ndim) for arg in call.args[1:])
 
 
 class _Upward(_Rewrite):
@@ -253,7 +240,7 @@ class _Downward(_Rewrite):
     def _ends(self, position: int, index: np.ndarray, moved: set[relax.Expr]) -> bool:
         """Plans an operator that takes the shuffle in; whether it does."""
         call = self.graph.value(position)
-        if op_name(call) not in (*CONVOLUTIONS, "relax.matmul") or call.args[0] not in moved:
+        if op_name(call) not in (*traits.CONVOLUTIONS, "relax.matmul") or call.args[0] not in moved:
             return False
         if sums_all_channels(call):
             return self.reweighted(position, -2, index)
@@ -292,7 +279,7 @@ class _Downward(_Rewrite):
 
 def channels_last_conv(call: relax.Expr) -> bool:
     """Whether an expression is a convolution with channels last in all its tensors."""
-    if op_name(call) not in CONVOLUTIONS:
+    if op_name(call) not in traits.CONVOLUTIONS:
         return False
     attrs = call.attrs
     data, kernel = str(attrs.data_layout), str(attrs.kernel_layout)

@@ -17,24 +17,13 @@ from typing import Any
 
 from tvm import relax
 
+from relay_passes.ir import traits
 from relay_passes.ir.axes import match_regroup, moves, reduced_axes, view_axes
 from relay_passes.ir.convolution import runs_on_planes
 from relay_passes.ir.functions import with_args
 from relay_passes.ir.graph import is_call, op_name, relax_shape
 from relay_passes.ir.moving_operators import parts_of_concat
 from relay_passes.ir.quantization import is_transposable
-from relay_passes.ir.traits import (
-    CHANNEL_WISE,
-    CONVOLUTIONS,
-    ELEMENTWISE,
-    GROUP_NORMS,
-    POOLS,
-    QUANTIZING,
-    REDUCTIONS,
-    RESHAPES,
-    RESIZES,
-    SOFTMAXES,
-)
 
 from .channel_layouts import LABELS, Form, Forms, How, Operand, Order, Role, permuted, same_memory
 from .minimum_cut import FIRST, LAST
@@ -88,13 +77,13 @@ def _operand(forms: Forms, expr: relax.Expr, result: Form, trims: bool = False) 
     """An operand in the layout of the result, or permuted to it."""
     if _alike(forms, expr, result):
         return Operand(expr)
-    return Operand(expr, How.TRANSPOSED, result.orders, trims)
+    return Operand(expr, How.TRANSPOSED, (result.order(FIRST), result.order(LAST)), trims)
 
 
 def _elementwise(forms: Forms, call: relax.Call, result: Form) -> Role | None:
     if result.axis is None:
         return None
-    arity = ELEMENTWISE[op_name(call)]
+    arity = traits.ELEMENTWISE[op_name(call)]
     exprs = list(call.args[:arity])
     if any(forms.of(expr) is None for expr in exprs):
         return None
@@ -133,7 +122,7 @@ def _along(forms: Forms, call: relax.Call, result: Form) -> Role | None:
     if x is None or x.axis != result.axis or call.attrs.axis is None:
         return None
     axis = int(call.attrs.axis) % x.rank
-    if op_name(call) in QUANTIZING and not any(int(each.ty.ndim) for each in call.args[1:]):
+    if op_name(call) in traits.QUANTIZING and not any(int(each.ty.ndim) for each in call.args[1:]):
         return _on_first(call, x, lambda _: {})
     return _on_first(call, x, lambda order: {"axis": order.index(axis)})
 
@@ -155,7 +144,7 @@ def _normalization(forms: Forms, call: relax.Call, result: Form) -> Role | None:
 def _windows(forms: Forms, call: relax.Call, result: Form) -> Role | None:
     """Pools and resizes."""
     x, layout = forms.labelled(call.args[0]), str(call.attrs.layout)
-    resize = op_name(call) in RESIZES
+    resize = op_name(call) in traits.RESIZES
     if x is None or len(layout) != x.rank or layout.index("C") != x.axis or layout[0] != "N":
         return None
     if x.axis != result.axis or not (resize or str(call.attrs.out_layout) == layout):
@@ -324,14 +313,14 @@ def _regrouped(forms: Forms, position: int) -> Role | None:
 
 
 _MATCHES: dict[str, _Match] = {
-    **dict.fromkeys(ELEMENTWISE, _elementwise),
-    **dict.fromkeys((*POOLS, *RESIZES), _windows),
-    **dict.fromkeys(CONVOLUTIONS, _convolution),
-    **dict.fromkeys(REDUCTIONS, _reduction),
-    **dict.fromkeys(("relax.permute_dims", *RESHAPES), _view),
-    **dict.fromkeys((*SOFTMAXES, *CHANNEL_WISE, *QUANTIZING), _along),
+    **dict.fromkeys(traits.ELEMENTWISE, _elementwise),
+    **dict.fromkeys((*traits.POOLS, *traits.RESIZES), _windows),
+    **dict.fromkeys(traits.CONVOLUTIONS, _convolution),
+    **dict.fromkeys(traits.REDUCTIONS, _reduction),
+    **dict.fromkeys(("relax.permute_dims", *traits.RESHAPES), _view),
+    **dict.fromkeys((*traits.SOFTMAXES, *traits.CHANNEL_WISE, *traits.QUANTIZING), _along),
     **dict.fromkeys(("relax.split", "relax.cumsum", "relax.flip"), _along),
-    **dict.fromkeys(GROUP_NORMS, _normalization),
+    **dict.fromkeys(traits.GROUP_NORMS, _normalization),
     "relax.concat": _concat,
     "relax.nn.pad": _pad,
     "relax.strided_slice": _slice,

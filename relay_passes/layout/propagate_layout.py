@@ -28,21 +28,13 @@ Bytes only approximate time. Labels that were measured to be faster may be given
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
 
 from tvm import ir, relax
 
 from relay_passes.ir.axes import moves, view_axes
 from relay_passes.ir.decisions import LAYOUTS, Decision, DecisionLog
 from relay_passes.ir.functions import with_args
-from relay_passes.ir.graph import (
-    DataflowGraph,
-    is_call,
-    op_name,
-    region_tensor,
-    relax_shape,
-    same_shape,
-)
+from relay_passes.ir.graph import DataflowGraph, is_call, region_tensor, reshaped, same_shape
 from relay_passes.ir.quantization import is_transposable, transposed
 from relay_passes.ir.rewrite import Bindings, block_pass
 
@@ -140,7 +132,13 @@ class _Writer:
     def _operand(self, operand: Operand, label: int) -> relax.Expr:
         expr = operand.expr
         if operand.how is How.SAME:
-            return self._in_layout(expr, label)
+            form = self.plan.forms.labelled(expr)
+            if form is None or label == form.imported:
+                return expr
+            if (expr, label) not in self._stored:  # reordered once
+                value = self._reordered(expr, form, form.imported, label)
+                self._stored[expr, label] = self._emit(value, f"{expr.name}_{_NAMES[label]}")
+            return self._stored[expr, label]
         if operand.how is How.PLAIN:
             return expr
         graph, order = self.plan.graph, operand.orders[label]
@@ -152,26 +150,16 @@ class _Writer:
             return expr
         shape = (1,) * (len(order) - form.rank) + form.shape
         if moves(shape, order):
-            padded = expr if shape == form.shape else self._emit(_reshaped(expr, shape))
+            padded = expr if shape == form.shape else self._emit(reshaped(expr, shape))
             return self._emit(relax.op.permute_dims(padded, order))
         wanted = permuted(shape, order)
-        return expr if wanted == form.shape else self._emit(_reshaped(expr, wanted))
-
-    def _in_layout(self, expr: relax.Expr, label: int) -> relax.Expr:
-        """A variable in a layout; reordered once."""
-        form = self.plan.forms.labelled(expr)
-        if form is None or label == form.imported:
-            return expr
-        if (expr, label) not in self._stored:
-            value = self._reordered(expr, form, form.imported, label)
-            self._stored[expr, label] = self._emit(value, f"{expr.name}_{_NAMES[label]}")
-        return self._stored[expr, label]
+        return expr if wanted == form.shape else self._emit(reshaped(expr, wanted))
 
     def _reordered(self, expr: relax.Expr, form: Form, source: int, target: int) -> relax.Expr:
         order, shape = form.between(source, target), form.stored(target)
         if moves(form.stored(source), order):
             return relax.op.permute_dims(expr, order)
-        return expr if form.stored(source) == shape else _reshaped(expr, shape)
+        return expr if form.stored(source) == shape else reshaped(expr, shape)
 
     def _bind(self, var: relax.Var, value: relax.Expr) -> None:
         """Binds an expression to a variable of the original block."""
@@ -194,7 +182,7 @@ class _Writer:
             return value
         args = [self._emit(arg) if isinstance(arg, relax.Call) else arg for arg in value.args]
         simple: relax.Expr = with_args(value, args)
-        if op_name(simple) == "relax.permute_dims":
+        if is_call(simple, "relax.permute_dims"):
             simple = _as_reshape(self.block.builder.normalize(simple))
         if not is_call(simple, "relax.reshape") or simple.args[0] not in self._reshaped:
             return simple
@@ -203,7 +191,7 @@ class _Writer:
         return source if same_shape(source, normal) else relax.op.reshape(source, simple.args[1])
 
     def _note_reshape(self, var: relax.Var, value: relax.Expr) -> None:
-        if op_name(value) == "relax.reshape":
+        if is_call(value, "relax.reshape"):
             self._reshaped[var] = value.args[0]
 
 
@@ -214,11 +202,7 @@ def _as_reshape(call: relax.Expr) -> relax.Expr:
     if source is None or result is None or axes is None:
         return call
     order = tuple(axis for axis in axes if axis is not None)
-    return call if moves(source.shape, order) else _reshaped(call.args[0], result.shape)
-
-
-def _reshaped(expr: relax.Expr, shape: Sequence[int]) -> relax.Expr:
-    return relax.op.reshape(expr, relax_shape(shape, expr))
+    return call if moves(source.shape, order) else reshaped(call.args[0], result.shape)
 
 
 _NAMES = {FIRST: "channels_first", LAST: "channels_last"}

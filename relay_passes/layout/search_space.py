@@ -112,7 +112,9 @@ class LayoutProblem:
         None if that cannot be.
         """
         labels = self._labels(wanted)
-        return labels and {name: labels[position] for name, position in self._positions.items()}
+        if labels is None:
+            return None
+        return {name: labels[position] for name, position in self._positions.items()}
 
     def refusal(self, labels: Labels) -> str | None:
         """Why the block cannot have these labels; None if it can."""

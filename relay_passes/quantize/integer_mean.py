@@ -24,9 +24,7 @@ from pixel to pixel; the factors are then a constant tensor.
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Sequence
 from functools import partial
 
 import numpy as np
@@ -141,28 +139,16 @@ def _windows(block: Bindings, call: relax.Call, q: Quantized) -> relax.Expr | No
     outputs = [result.shape[layout.index(letter)] for letter in spatial]
     if is_open((*extents, *outputs)):
         return None
-    counts = _counts(call, window, extents, outputs)
+    counts: np.ndarray = np.ones((), np.int64)  # elements of each window inside of the tensor
+    for axis, (size, extent, count) in enumerate(zip(window, extents, outputs, strict=True)):
+        stride, step = int(attrs.strides[axis]), int(attrs.dilation[axis])
+        first = np.arange(count)[:, None] * stride - int(attrs.padding[axis])
+        at = first + np.arange(size) * step
+        counts = np.multiply.outer(counts, ((at >= 0) & (at < extent)).sum(axis=1))
     if not counts.all():  # the mean of nothing
         return None
     shape = [1 if letter in "NC" else result.shape[axis] for axis, letter in enumerate(layout)]
     return _scaled(block, total, q, counts.reshape(shape).astype(np.float32))
-
-
-def _counts(
-    call: relax.Call, window: Sequence[int], extents: Sequence[int], outputs: Sequence[int]
-) -> np.ndarray:
-    """How many elements of every window lie inside of the tensor."""
-    attrs = call.attrs
-    total: np.ndarray = np.ones((), np.int64)
-    for axis, (size, extent, count) in enumerate(zip(window, extents, outputs, strict=True)):
-        stride, step, before = (
-            int(each[axis]) for each in (attrs.strides, attrs.dilation, attrs.padding)
-        )
-        along = np.zeros(count, np.int64)
-        for output, tap in itertools.product(range(count), range(size)):
-            along[output] += 0 <= output * stride - before + tap * step < extent
-        total = np.multiply.outer(total, along)
-    return total
 
 
 def _scaled(

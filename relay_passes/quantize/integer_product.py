@@ -36,13 +36,8 @@ import numpy as np
 from tvm import ir, relax
 
 from microkernels.base.arrays import RANGES
+from relay_passes.ir import convolution
 from relay_passes.ir.axes import known_integers
-from relay_passes.ir.convolution import (
-    is_convolution,
-    is_transposed,
-    kernel_outputs,
-    output_channels,
-)
 from relay_passes.ir.decisions import Decision, DecisionLog
 from relay_passes.ir.functions import with_args
 from relay_passes.ir.graph import (
@@ -117,38 +112,34 @@ def products_pass(
     decisions : list of Decision, optional
         Receives these reasons.
     """
-    return block_pass(name, lambda graph: _rewrite(graph, is_kind, find, decisions))
 
+    def rewrite(graph: DataflowGraph) -> list[relax.Binding] | None:
+        block = Bindings()
+        biased: dict[relax.Var, tuple[IntegerProduct, relax.Expr]] = {}
 
-def _rewrite(
-    graph: DataflowGraph,
-    is_kind: Callable[[Any], bool],
-    find: Find,
-    decisions: DecisionLog | None,
-) -> list[relax.Binding] | None:
-    """A block with integer products; None if there are none."""
-    block = Bindings()
-    biased: dict[relax.Var, tuple[IntegerProduct, relax.Expr]] = {}
-
-    def written(binding: AnyBinding) -> relax.Expr | None:
-        var, value = binding.var, binding.value
-        if var in biased:
-            return _scaled_sum(block, *biased[var])
-        factors = _read_factors(graph, value) if is_kind(value) else None
-        product = None if factors is None else find(value, *factors)
-        if isinstance(product, str) and decisions is not None:
-            node, op = str(var.name), op_name(value).rpartition(".")[2]
-            decisions.append(Decision(node=node, op=op, taken=False, reason=product))
-        if not isinstance(product, IntegerProduct):
+        def written(binding: AnyBinding) -> relax.Expr | None:
+            var, value = binding.var, binding.value
+            if var in biased:
+                return _scaled_sum(block, *biased[var])
+            if not isinstance(value, relax.Call) or not is_kind(value):
+                return None
+            factors = _read_factors(graph, value)
+            product = None if factors is None else find(value, *factors)
+            if isinstance(product, str) and decisions is not None:
+                node, op = str(var.name), op_name(value).rpartition(".")[2]
+                decisions.append(Decision(node=node, op=op, taken=False, reason=product))
+            if not isinstance(product, IntegerProduct):
+                return None
+            bias = _integer_bias(graph, var, product)
+            if bias is None:
+                return _scaled_sum(block, product)
+            # The sum comes where the bias was added: nothing else needs the product.
+            biased[bias[0]] = product, bias[1]
             return None
-        bias = _integer_bias(graph, var, product)
-        if bias is None:
-            return _scaled_sum(block, product)
-        # The sum comes where the bias was added: nothing else needs the product.
-        biased[bias[0]] = product, bias[1]
-        return None
 
-    return rewrite_values(graph, block, written)
+        return rewrite_values(graph, block, written)
+
+    return block_pass(name, rewrite)
 
 
 def _read_factors(graph: DataflowGraph, call: relax.Call) -> tuple[Quantized, Quantized] | None:
@@ -285,19 +276,21 @@ def integer_conv(decisions: DecisionLog | None = None) -> ir.transform.Pass:
     decisions : list of Decision, optional
         Receives why a convolution of two dequantised tensors is left in f32.
     """
-    return products_pass("tvm_hybrid.integer_conv", is_convolution, _convolution, decisions)
+    return products_pass(
+        "tvm_hybrid.integer_conv", convolution.is_convolution, _convolution, decisions
+    )
 
 
 def _convolution(call: relax.Call, x: Quantized, w: Quantized) -> IntegerProduct | str:
     """A convolution of integers; or why it stays in f32."""
-    outputs = kernel_outputs(call)
+    outputs = convolution.kernel_outputs(call)
     if any(region_tensor(each) is None for each in (call, x.data, w.data)):
         return "a shape is not known at compile time"
     if x.quantization.axis is not None:
         return "the scale or zero point of the first operand differs along an axis"
     if w.quantization.axis not in (None, outputs):
         return "the scale or zero point of the weight differs along another axis than its outputs"
-    if is_transposed(call) and int(call.attrs.groups) != 1:
+    if convolution.is_transposed(call) and int(call.attrs.groups) != 1:
         return "a transposed convolution in groups"
     if not all(is_f32(factor.quantization.scale) for factor in (x, w)):
         return "a scale is not float32"
@@ -328,7 +321,7 @@ def _convolution(call: relax.Call, x: Quantized, w: Quantized) -> IntegerProduct
         return emit(with_args(call, [integers, wide], out_dtype="int32"))
 
     scales = (x.quantization.scale, w.quantization.scale)
-    return IntegerProduct(scales, multiply, bounds, output_channels(call))
+    return IntegerProduct(scales, multiply, bounds, convolution.output_channels(call))
 
 
 def integer_matmul(decisions: DecisionLog | None = None) -> ir.transform.Pass:

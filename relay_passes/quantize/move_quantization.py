@@ -10,14 +10,7 @@ from typing import Any
 from tvm import ir, relax
 
 from relay_passes.ir.functions import with_args
-from relay_passes.ir.graph import (
-    DataflowGraph,
-    is_call,
-    is_f32,
-    op_name,
-    same_shape,
-    scalar_constant,
-)
+from relay_passes.ir.graph import DataflowGraph, is_call, is_f32, same_shape, scalar_constant
 from relay_passes.ir.moving_operators import (
     argument_axis,
     joined_axis,
@@ -67,6 +60,9 @@ def sink_dequantize(graph: DataflowGraph) -> list[relax.Binding] | None:
     return rewrite_values(graph, sinker.block, lambda b: sinker.sunk(b.var, b.value))
 
 
+_ALSO = ("relax.split", "relax.nn.pad")  # sinks past them
+
+
 class _Sinker:
     """A block written anew.
 
@@ -86,21 +82,21 @@ class _Sinker:
         if read is not None:
             self.quantized[var] = read
             return None
-        name, result = op_name(value), None
+        result: Quantized | None = None
         if isinstance(value, relax.TupleGetItem):
             parts = self.quantized.get(value.tuple_value)
             if parts is not None:
                 data = self.block.emit(relax.TupleGetItem(parts.data, value.index))
                 result = replace(parts, data=data)
-        elif name == "relax.concat":
+        elif is_call(value, "relax.concat"):
             result = self._through_concat(value)
-        elif name in ("relax.split", "relax.nn.pad") or moves(value) or picks_largest(value):
+        elif is_call(value, *_ALSO) or moves(value) or picks_largest(value):
             source = self.quantized.get(value.args[0])
             result = None if source is None else self._through(value, source)
         if result is None:
             return None
         self.quantized[var] = result
-        return None if name == "relax.split" else result.dequantize()
+        return None if is_call(value, "relax.split") else result.dequantize()
 
     def _through(self, call: relax.Call, source: Quantized) -> Quantized | None:
         """The integers behind an operator that moves elements."""
@@ -309,7 +305,7 @@ class _Lifter:
             quantization = read_quantize(value)
             if quantization is None:
                 lifts = moves_all(value) or picks_largest(value)
-                lifts = lifts or op_name(value) == "relax.concat"
+                lifts = lifts or is_call(value, "relax.concat")
                 if not (lifts and self._only_quantized(binding.var)):
                     return False
             elif quantization.known is None:
@@ -320,13 +316,14 @@ class _Lifter:
 def _clip(call: relax.Expr | None) -> tuple[relax.Expr, float, float] | None:
     """(x, low, high) of a call that lets f32 values of x between these through, and gives these for
     others; None if it is none."""
-    name = op_name(call)
     if is_call(call, "relax.maximum", "relax.minimum"):
         for x, bound in (call.args, call.args[::-1]):
             number = scalar_constant(bound)
             if is_f32(x) and number is not None and same_shape(x, call):
-                return (x, number, inf) if name == "relax.maximum" else (x, -inf, number)
-    if is_call(call, "relax.nn.relu", "relax.clip") and is_f32(call):
-        low, high = (0.0, inf) if name == "relax.nn.relu" else (b.value for b in call.args[1:])
-        return call.args[0], float(low), float(high)
+                lower = is_call(call, "relax.maximum")
+                return (x, number, inf) if lower else (x, -inf, number)
+    if is_call(call, "relax.nn.relu") and is_f32(call):
+        return call.args[0], 0.0, inf
+    if is_call(call, "relax.clip") and is_f32(call):
+        return call.args[0], float(call.args[1].value), float(call.args[2].value)
     return None

@@ -40,39 +40,35 @@ def requantize(mod: IRModule) -> IRModule:
 
     def with_factors(binding: relax.VarBinding, function: relax.Function) -> relax.Expr:
         call = binding.value
-        region, arguments = region_of(function), list(call.args)
-        found = _requantizing(region, arguments)
+        arguments = list(call.args)
+        found = _requantizing(region_of(function), arguments)
         if found is None:
             return call
         nonlocal changed
         changed = True
+        region, biases, factors = found
         inputs = len(region.inputs)
-        kept = [*range(inputs), *(inputs + number for number in found.kept)]
+        kept = [*range(inputs), *(inputs + number for number in biases)]
         # Operands that the changed region lacks are constants inside.
         values: dict[relax.Expr, relax.Expr] = dict(zip(function.params, arguments, strict=True))
         given = [function.params[number] for number in kept]
         parameters = [relax.Var(old.name, old.ty) for old in given]
         values.update(zip(given, parameters, strict=True))
-        types = [relax.TensorType(factor.shape, "float32") for factor in found.factors]
+        types = [relax.TensorType(factor.shape, "float32") for factor in factors]
         parameters += [relax.Var(f"factor{number}", ty) for number, ty in enumerate(types)]
         new = region_function(
-            found.region, parameters, lambda b: emit_body(b, function, values), dict(function.attrs)
+            region, parameters, lambda b: emit_body(b, function, values), dict(function.attrs)
         )
         gvar = builder.add_func(new, call.op.name_hint)
-        factors = [relax.const(factor) for factor in found.factors]
-        return relax.Call(gvar, [*(arguments[i] for i in kept), *factors], ret_ty=call.ty)
+        operands = [*(arguments[number] for number in kept), *map(relax.const, factors)]
+        return relax.Call(gvar, operands, ret_ty=call.ty)
 
     written = rewrite_region_calls(mod, builder, with_factors)
     return relax.transform.DeadCodeElimination()(written) if changed else mod
 
 
-@dataclass(frozen=True)
-class _Requantizing:
-    """A changed region: it, the operands that it keeps, and the factors that are operands."""
-
-    region: Region
-    kept: list[int]
-    factors: list[np.ndarray]
+_Requantizing = tuple[Region, list[int], list[np.ndarray]]
+"""A changed region, the operands that it keeps, and the factors that are operands."""
 
 
 def _requantizing(region: Region, arguments: list[relax.Expr]) -> _Requantizing | None:
@@ -117,7 +113,7 @@ def _with_factors(
             arguments.append(add(Step("constant", value=float(factor[0]))))
     add(Step("requantize", tuple(arguments), dtype=chain.dtype))
     changed = region.replace(operands=tuple(operands), epilogue=tuple(steps))
-    return _Requantizing(changed, kept, of_columns)
+    return changed, kept, of_columns
 
 
 # Finds factors with which one or two products equal a chain of operators, for every sum.

@@ -32,7 +32,7 @@ from tvm import ir, relax
 
 from microkernels.base.arrays import RANGES
 from relay_passes.ir.decisions import Decision, DecisionLog
-from relay_passes.ir.dynamic_quantize import LEVELS, ChainReader, is_number, scale_of, zero_point_of
+from relay_passes.ir.dynamic_quantize import LEVELS, ChainReader, scale_of, zero_point_of
 from relay_passes.ir.graph import (
     AnyBinding,
     DataflowGraph,
@@ -41,6 +41,7 @@ from relay_passes.ir.graph import (
     known_tensor,
     region_tensor,
     relax_shape,
+    scalar_constant,
     static_tensor,
 )
 from relay_passes.ir.quantization import LIMIT, Quantized, centred, known_centred, read_dequantize
@@ -60,7 +61,7 @@ class _Rows:
         """The same rows with as many dimensions as an expression has."""
         *lead, depth = known_tensor(expr).shape
 
-        def reshaped(part: relax.Expr, last: int) -> relax.Expr:
+        def in_shape(part: relax.Expr, last: int) -> relax.Expr:
             shape = (*lead, last)
             if known_tensor(part).shape == shape:
                 return part
@@ -68,9 +69,9 @@ class _Rows:
 
         zeros = self.zero_point
         return _Rows(
-            reshaped(self.data, depth),
-            reshaped(self.scale, 1),
-            None if zeros is None else reshaped(zeros, 1),
+            in_shape(self.data, depth),
+            in_shape(self.scale, 1),
+            None if zeros is None else in_shape(zeros, 1),
         )
 
 
@@ -82,29 +83,29 @@ def row_scales(decisions: DecisionLog | None = None) -> ir.transform.Pass:
     decisions : list of Decision, optional
         Receives why a product of such a tensor and a dequantised one is left in f32.
     """
-    log = [] if decisions is None else decisions
-    return block_pass("tvm_hybrid.row_scales", lambda graph: _rewrite(graph, log))
 
+    def rewrite(graph: DataflowGraph) -> list[relax.Binding] | None:
+        block = Bindings()
 
-def _rewrite(graph: DataflowGraph, decisions: DecisionLog) -> list[relax.Binding] | None:
-    block = Bindings()
-
-    def written(binding: AnyBinding) -> relax.Expr | None:
-        call = binding.value
-        if not is_call(call, "relax.matmul") or not is_f32(call):
+        def written(binding: AnyBinding) -> relax.Expr | None:
+            call = binding.value
+            if not is_call(call, "relax.matmul") or not is_f32(call):
+                return None
+            rows = _read_rows(graph, call.args[0])
+            weight = read_dequantize(graph.definition(call.args[1]))
+            if rows is None or weight is None or weight.dtype != "float32":
+                return None
+            values = _known_weight(weight)
+            if not isinstance(values, str):
+                return _product(block, rows.of_shape(block, call.args[0]), weight, values)
+            if decisions is not None:
+                node = str(binding.var.name)
+                decisions.append(Decision(node=node, op="matmul", taken=False, reason=values))
             return None
-        rows = _read_rows(graph, call.args[0])
-        weight = read_dequantize(graph.definition(call.args[1]))
-        if rows is None or weight is None or weight.dtype != "float32":
-            return None
-        values = _known_weight(weight)
-        if isinstance(values, str):
-            node = str(binding.var.name)
-            decisions.append(Decision(node=node, op="matmul", taken=False, reason=values))
-            return None
-        return _product(block, rows.of_shape(block, call.args[0]), weight, values)
 
-    return rewrite_values(graph, block, written)
+        return rewrite_values(graph, block, written)
+
+    return block_pass("tvm_hybrid.row_scales", rewrite)
 
 
 def _product(block: Bindings, rows: _Rows, weight: Quantized, values: np.ndarray) -> relax.Expr:
@@ -221,11 +222,11 @@ def _match(graph: DataflowGraph, var: relax.Var) -> tuple[relax.Var, relax.Expr,
     if [float(limit.value) for limit in clipped.args[1:]] != [0.0, LEVELS]:
         return None
     negated = chain.call(clipped.args[0], "subtract")
-    if negated is None or not is_number(negated.args[0], 0.0):
+    if negated is None or scalar_constant(negated.args[0]) != 0.0:
         return None
     quotient = chain.call(negated.args[1], "divide")
     step = None if quotient is None else chain.call(quotient.args[1], "divide")
-    if quotient is None or step is None or not is_number(step.args[1], LEVELS):
+    if quotient is None or step is None or scalar_constant(step.args[1]) != LEVELS:
         return None
     extremes = chain.extremes(step.args[0])
     if extremes is None or not extremes[1].same_as(quotient.args[0]):
