@@ -118,7 +118,21 @@ def _plain(block: Bindings, call: relax.Call, q: Tensor, v: Tensor) -> relax.Var
     scale = 1.0 / math.sqrt(q.shape[3]) if given is None else float(given.value)
     kind = str(scores.ty.dtype)
     scores = block.emit(relax.op.multiply(scores, relax.const(scale, kind)))
-    for mask in _masks(block, call, (queries, keys), kind):
+    masks: list[relax.Expr] = []
+    if len(call.args) > 3:
+        fits = str(call.args[3].ty.dtype) == kind
+        bias = call.args[3] if fits else block.emit(relax.op.astype(call.args[3], kind))
+        masks.append(bias)
+    if call.attrs.causal_mask is not None:
+        bottom_right = str(call.attrs.causal_mask) == "BottomRight"
+        last, hidden = abs(queries - keys) if bottom_right else 0, relax.const(-np.inf, kind)
+        if last < keys - 1:
+            full = block.emit(relax.op.broadcast_to(hidden, (queries, keys)))
+            masks.append(block.emit(relax.op.triu(full, last + 1)))
+        if call.attrs.window_size is not None:
+            full = block.emit(relax.op.broadcast_to(hidden, (queries, keys)))
+            masks.append(block.emit(relax.op.tril(full, -int(call.attrs.window_size))))
+    for mask in masks:
         scores = block.emit(relax.op.add(scores, mask))
     weights = block.emit(relax.op.nn.softmax(scores, -1))
     if narrow:
@@ -126,29 +140,6 @@ def _plain(block: Bindings, call: relax.Call, q: Tensor, v: Tensor) -> relax.Var
     values = repeated(turned(2, _HEADS_FIRST))
     mixed = block.emit(relax.op.matmul(weights, values, out_dtype=wide))
     return block.emit(relax.op.astype(mixed, q.dtype)) if narrow else mixed
-
-
-def _masks(
-    block: Bindings, call: relax.Call, shape: tuple[int, int], kind: str
-) -> list[relax.Expr]:
-    """What is added to scores of some shape and type."""
-    masks: list[relax.Expr] = []
-    if len(call.args) > 3:
-        bias = call.args[3]
-        fits = str(bias.ty.dtype) == kind
-        masks.append(bias if fits else block.emit(relax.op.astype(bias, kind)))
-    if call.attrs.causal_mask is None:
-        return masks
-    queries, keys = shape
-    last = abs(queries - keys) if str(call.attrs.causal_mask) == "BottomRight" else 0
-    hidden = relax.const(-np.inf, kind)
-    if last < keys - 1:
-        full = block.emit(relax.op.broadcast_to(hidden, shape))
-        masks.append(block.emit(relax.op.triu(full, last + 1)))
-    if call.attrs.window_size is not None:
-        full = block.emit(relax.op.broadcast_to(hidden, shape))
-        masks.append(block.emit(relax.op.tril(full, -int(call.attrs.window_size))))
-    return masks
 
 
 @rule("relax.matmul")

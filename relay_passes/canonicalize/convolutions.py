@@ -235,10 +235,16 @@ def fold_padding(graph: RuleGraph, _block: Bindings, call: relax.Call) -> relax.
         return None
     pools = not is_convolution(call)
     layout = str(call.attrs.layout if pools else call.attrs.data_layout)
-    added, value = _added(pad, layout), float(pad.attrs.pad_value)
-    largest = is_call(call, *MAX_POOLS)
+    amounts = [int(amount) for amount in pad.attrs.pad_width]
+    if str(pad.attrs.pad_mode) != "constant" or len(amounts) != 2 * len(layout):
+        return None
+    image = [axis for axis, letter in enumerate(layout) if letter in "DHW"]
+    added = [*(amounts[2 * axis] for axis in image), *(amounts[2 * axis + 1] for axis in image)]
+    if min(amounts) < 0 or sum(added) != sum(amounts):
+        return None
+    largest, value = is_call(call, *MAX_POOLS), float(pad.attrs.pad_value)
     zeros = value == 0.0 and not (largest and _is_negative(graph, pad.args[0]))
-    if added is None or not (zeros or (largest and value == -math.inf)):
+    if not (zeros or (largest and value == -math.inf)):
         return None
     own = [int(amount) for amount in call.attrs.padding]
     padding = [a + b for a, b in zip(own, added, strict=True)]
@@ -254,18 +260,6 @@ def fold_padding(graph: RuleGraph, _block: Bindings, call: relax.Call) -> relax.
             return None
         changed["count_include_pad"] = True
     return with_args(call, [pad.args[0], *call.args[1:]], **changed)
-
-
-def _added(pad: relax.Call, layout: str) -> list[int] | None:
-    """What a pad adds before every axis of an image, then after; None if it does anything else."""
-    attrs = pad.attrs
-    amounts = [int(amount) for amount in attrs.pad_width]
-    if str(attrs.pad_mode) != "constant" or len(amounts) != 2 * len(layout) or min(amounts) < 0:
-        return None
-    before, after = amounts[::2], amounts[1::2]
-    image = [axis for axis, letter in enumerate(layout) if letter in "DHW"]
-    added = [*(before[axis] for axis in image), *(after[axis] for axis in image)]
-    return added if sum(added) == sum(amounts) else None
 
 
 def _is_negative(graph: DataflowGraph, expr: relax.Expr) -> bool:

@@ -7,7 +7,6 @@ import itertools
 from collections.abc import Mapping
 
 from tvm import IRModule, ir, relax, tirx
-from tvm.ir import GenericConst
 from tvm.relax.analysis import tir_vars_in_type
 from tvm.relax.expr_functor import PyExprMutator, mutator
 from tvm.relax.utils import copy_with_new_vars
@@ -305,10 +304,10 @@ def _with(function: relax.Function, params: list[relax.Var], values: _Values) ->
     return relax.Function(params, body, function.ret_ty, function.is_pure, function.attrs)
 
 
-def _variables(constants: list[GenericConst]) -> dict[relax.Expr, relax.Var]:
+def _variables(constants: list[ir.GenericConst]) -> dict[relax.Expr, relax.Var]:
     """A variable for each constant, the same for equal ones."""
     found: dict[relax.Expr, relax.Var] = {}
-    alike: dict[tuple[str, bytes], list[GenericConst]] = {}
+    alike: dict[tuple[str, bytes], list[ir.GenericConst]] = {}
     for constant in constants:
         array = array_of(constant.value).reshape(-1)
         others = alike.setdefault((str(constant.ty), array[:_HEAD].tobytes()), [])

@@ -293,7 +293,15 @@ def plain_indices(graph: RuleGraph, block: Bindings, call: relax.Call) -> relax.
     if call.attrs.axis is None or int(call.attrs.axis) != 0:
         return None
     table, indices = call.args
-    found = _source(graph, indices)
+    found = indices
+    # Casts that lose nothing of an index, and reshapes.
+    while is_call(inner := graph.definition(found), "relax.astype", *RESHAPES):
+        source = region_tensor(inner.args[0])
+        if source is None or not source.shape:
+            break
+        if not {source.dtype, str(inner.ty.dtype)} <= {*_WIDE}:
+            break
+        found = inner.args[0]
     if found.same_as(indices):
         return None
     taken = relax.op.take(table, found, axis=0, mode=str(call.attrs.mode))
@@ -301,20 +309,6 @@ def plain_indices(graph: RuleGraph, block: Bindings, call: relax.Call) -> relax.
     if before is not None and after is not None and before.shape == after.shape:
         return taken
     return relax.op.reshape(block.emit(taken), call.ty.shape)
-
-
-def _source(graph: DataflowGraph, indices: relax.Expr) -> relax.Expr:
-    """Where indices come from, before casts that lose nothing of an index and reshapes."""
-    while True:
-        call = graph.definition(indices)
-        if not is_call(call, "relax.astype", *RESHAPES):
-            return indices
-        source = region_tensor(call.args[0])
-        if source is None or source.dtype not in _WIDE or not source.shape:
-            return indices
-        if str(call.ty.dtype) not in _WIDE:
-            return indices
-        indices = call.args[0]
 
 
 @rule("relax.take")

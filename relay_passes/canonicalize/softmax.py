@@ -166,6 +166,7 @@ def _kept_axis(call: relax.Call) -> int | None:
     return axes[0] if call.attrs.keepdims and len(axes) == 1 else None
 
 
+# That all scores of a row are minus infinity.
 _CONDITION = ("logical_not", "astype", "max", "astype", "logical_not", "equal")
 
 
@@ -189,8 +190,16 @@ def zeroes_blind_rows(graph: DataflowGraph, guard: relax.Call, softmax: relax.Ca
         Along the last axis.
     """
     condition, zero, weights = guard.args
-    tested = _tested(graph, condition)
-    if tested is None or not tested.same_as(softmax.args[0]):
+    for name in _CONDITION:
+        call = graph.definition(condition)
+        if not is_call(call, f"relax.{name}") or graph.only_user(condition) is None:
+            return False
+        if name == "max" and _kept_axis(call) != int(call.args[0].ty.ndim) - 1:
+            return False
+        if name == "equal" and scalar_constant(call.args[1]) != -math.inf:
+            return False
+        condition = call.args[0]
+    if not condition.same_as(softmax.args[0]):
         return False
     filled = graph.definition(zero)
     number = filled.args[1] if is_call(filled, "relax.full_like", "relax.full") else zero
@@ -199,17 +208,3 @@ def zeroes_blind_rows(graph: DataflowGraph, guard: relax.Call, softmax: relax.Ca
     # Zeros that are like the softmax read its shape alone.
     others = {graph.bindings[user].var for user in graph.users_of(weights)} - {zero}
     return isinstance(weights, relax.DataflowVar) and len(others) == 1
-
-
-def _tested(graph: DataflowGraph, condition: relax.Expr) -> relax.Expr | None:
-    """The scores of which a condition says that all of a row are minus infinity, else None."""
-    for name in _CONDITION:
-        call = graph.definition(condition)
-        if not is_call(call, f"relax.{name}") or graph.only_user(condition) is None:
-            return None
-        if name == "max" and _kept_axis(call) != int(call.args[0].ty.ndim) - 1:
-            return None
-        if name == "equal":
-            return call.args[0] if scalar_constant(call.args[1]) == -math.inf else None
-        condition = call.args[0]
-    return None

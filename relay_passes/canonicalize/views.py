@@ -294,20 +294,13 @@ def _softmax(graph: DataflowGraph, value: relax.Expr, shape: tuple[int, ...]) ->
         return None
     if int(softmax.attrs.axis) % len(flat.shape) != len(flat.shape) - 1:
         return None
-    axis = _joined_axis(source.shape, flat.shape[-1])
+    # One axis has all elements of the trailing ones that the last one stands for.
+    extent, axes = flat.shape[-1], range(len(shape))
+    first = next((i for i in reversed(axes) if math.prod(shape[i:]) == extent), len(shape))
+    axis = next((i for i in axes[first:] if shape[i] == extent), None)
     if axis is None:
         return None
-    last = axis == len(shape) - 1
-    return with_args(softmax, [view.args[0]], axis=-1 if last else axis)
-
-
-def _joined_axis(shape: tuple[int, ...], extent: int) -> int | None:
-    """The axis of `extent` elements that stands for all trailing axes of as many together."""
-    for first in reversed(range(len(shape))):
-        if math.prod(shape[first:]) == extent:
-            found = [axis for axis in range(first, len(shape)) if shape[axis] == extent]
-            return found[0] if found else None
-    return None
+    return with_args(softmax, [view.args[0]], axis=-1 if axis == axes[-1] else axis)
 
 
 @rule(*RESHAPES, "relax.permute_dims")

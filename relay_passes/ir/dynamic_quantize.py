@@ -169,10 +169,8 @@ class ChainReader:
 
     def step(self, scale: relax.Expr) -> tuple[relax.Call, float | None] | None:
         """The division that makes a scale's step, and the least scale; None if it is no scale."""
-        least, chosen = None, scale
-        if is_call(self.graph.definition(scale), "relax.maximum"):
-            raised = self.call(scale, "maximum")
-            assert raised is not None
+        least, raised = None, self.call(scale, "maximum")
+        if raised is not None:
             chosen, least = raised.args[0], scalar_constant(raised.args[1])
             if least is None:
                 return None

@@ -63,12 +63,13 @@ def compose_reorders(graph: RuleGraph, block: Bindings, call: relax.Call) -> rel
     if moved < 2:
         return None
     digits = coalesced(digit for dim in view.dims for digit in dim)
-    # The digits as they lie in the source, from the last one on: each has the next one's stride.
-    inner, places = {stride: extent for extent, stride in digits}, [1]
-    while places[-1] in inner:
-        places.append(inner[places[-1]] * places[-1])
-    places = places[-2::-1]
-    extents, order = [inner[at] for at in places], [places.index(at) for _, at in digits]
+    # Strides of the digits as they lie in the source, the last one's first: the next one's is that
+    # of what a digit counts.
+    counted, strides = {stride: extent for extent, stride in digits}, [1]
+    while strides[0] in counted:
+        strides.insert(0, counted[strides[0]] * strides[0])
+    extents = [counted[stride] for stride in strides[1:]]
+    order = [strides.index(stride) - 1 for _, stride in digits]
     told = [chain[0].args[0], *chain]  # which tell all symbols of the shapes
     expr = chain[0].args[0]
     first = graph.definition(expr)

@@ -80,24 +80,9 @@ def _mean(
         axes = [axis for axis, letter in enumerate(str(call.attrs.layout)) if letter in "DHW"]
     else:
         axes = reduced_axes(call)
-    return _whole(block, call, q, axes)
-
-
-_ROOTS = ("relax.mean", *_GLOBAL, *_POOLS)
-mean_of_integers = Rule("integer_mean", _ROOTS, partial(_mean, True))
-_channels_last = Rule("integer_mean", _ROOTS, partial(_mean, False))
-
-
-def _whole(block: Bindings, call: relax.Call, q: Quantized, axes: list[int]) -> relax.Expr | None:
-    """The mean over whole axes."""
-    tensor = known_tensor(q.data)
-    extents = [tensor.shape[axis] for axis in axes]
-    if is_open(extents):
-        return None
-    count, known = math.prod(extents), q.quantization.known
-    assert known is not None
-    zero_point = int(known[1].reshape(()))
-    if count * (largest(q) + abs(zero_point)) >= LIMIT or count == 0:
+    extents = [known_tensor(q.data).shape[axis] for axis in axes]
+    count, zero_point = math.prod(extents), int(q.quantization.known[1].reshape(()))
+    if is_open(extents) or count == 0 or count * (largest(q) + abs(zero_point)) >= LIMIT:
         return None
     keepdims = op_name(call) in _GLOBAL or bool(call.attrs.keepdims)
     total = block.emit(relax.op.sum(block.emit(relax.op.astype(q.data, "int32")), axes, keepdims))
@@ -105,6 +90,11 @@ def _whole(block: Bindings, call: relax.Call, q: Quantized, axes: list[int]) -> 
         offset = relax.const(np.int32(count * zero_point))
         total = block.emit(relax.op.subtract(total, offset))
     return _scaled(block, total, q, np.float32(count))
+
+
+_ROOTS = ("relax.mean", *_GLOBAL, *_POOLS)
+mean_of_integers = Rule("integer_mean", _ROOTS, partial(_mean, True))
+_channels_last = Rule("integer_mean", _ROOTS, partial(_mean, False))
 
 
 def _windows(block: Bindings, call: relax.Call, q: Quantized) -> relax.Expr | None:

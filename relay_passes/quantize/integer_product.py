@@ -91,6 +91,30 @@ class IntegerProduct:
         shape = (-1, *(1,) * (-1 - self.channels))
         return np.asarray(array).reshape(() if array.size == 1 else shape)
 
+    @property
+    def known_scale(self) -> np.ndarray | None:
+        """The product of two constant scales in f32, as an operator would compute it."""
+        first, second = self.scales
+        if not (isinstance(first, ir.GenericConst) and isinstance(second, ir.GenericConst)):
+            return None
+        return np.asarray(first.value.numpy() * second.value.numpy())
+
+    def scaled(self, block: Bindings, bias: relax.Expr | None = None) -> relax.Expr:
+        """The product as f32; the last operator is not bound yet."""
+        total = self.multiply(block)
+        if bias is not None:
+            total = block.emit(relax.op.add(total, bias))
+        real, known = block.emit(relax.op.astype(total, "float32")), self.known_scale
+        if known is not None:
+            return relax.op.multiply(real, relax.const(self.along_channels(known)))
+        factors = [_as_number(block, scale) for scale in self.scales]
+        scale = block.emit(relax.op.multiply(*factors))
+        size = known_tensor(scale).size
+        if size > 1 and self.channels < -1:
+            shape = (size, *(1,) * (-1 - self.channels))
+            scale = block.emit(relax.op.reshape(scale, shape))
+        return relax.op.multiply(real, scale)
+
 
 Find = Callable[[relax.Call, Quantized, Quantized], "IntegerProduct | str"]
 
@@ -120,7 +144,7 @@ def products_pass(
         def written(binding: AnyBinding) -> relax.Expr | None:
             var, value = binding.var, binding.value
             if var in biased:
-                return _scaled_sum(block, *biased[var])
+                return biased[var][0].scaled(block, biased[var][1])
             if not isinstance(value, relax.Call) or not is_kind(value):
                 return None
             factors = _read_factors(graph, value)
@@ -132,7 +156,7 @@ def products_pass(
                 return None
             bias = _integer_bias(graph, var, product)
             if bias is None:
-                return _scaled_sum(block, product)
+                return product.scaled(block)
             # The sum comes where the bias was added: nothing else needs the product.
             biased[bias[0]] = product, bias[1]
             return None
@@ -159,38 +183,6 @@ def integers_of(block: Bindings, quantized: Quantized) -> relax.Expr:
     return centred(block.emit, quantized.data, zero_point)
 
 
-def _scaled_sum(
-    block: Bindings, product: IntegerProduct, bias: relax.Expr | None = None
-) -> relax.Expr:
-    """A product of integers as f32; the last operator is not bound yet."""
-    total = product.multiply(block)
-    if bias is not None:
-        total = block.emit(relax.op.add(total, bias))
-    real = block.emit(relax.op.astype(total, "float32"))
-    return relax.op.multiply(real, _scale(block, product))
-
-
-def _scale(block: Bindings, product: IntegerProduct) -> relax.Expr:
-    """The product of two scales, in a shape that broadcasts to the result."""
-    known = _known_scale(product)
-    if known is not None:
-        return relax.const(product.along_channels(known))
-    factors = [_as_number(block, scale) for scale in product.scales]
-    scale = block.emit(relax.op.multiply(*factors))
-    size = known_tensor(scale).size
-    if size == 1 or product.channels == -1:
-        return scale
-    return block.emit(relax.op.reshape(scale, (size, *(1,) * (-1 - product.channels))))
-
-
-def _known_scale(product: IntegerProduct) -> np.ndarray | None:
-    """The product of two constant scales in f32, as an operator would compute it."""
-    first, second = product.scales
-    if not (isinstance(first, ir.GenericConst) and isinstance(second, ir.GenericConst)):
-        return None
-    return np.asarray(first.value.numpy() * second.value.numpy())
-
-
 def _integer_bias(
     graph: DataflowGraph, var: relax.Var, product: IntegerProduct
 ) -> tuple[relax.Var, relax.Expr] | None:
@@ -199,7 +191,7 @@ def _integer_bias(
     None if there is none, or the sum may overflow by it.
     """
     users = graph.users.get(var, [])
-    scale, tensor = _known_scale(product), region_tensor(var)
+    scale, tensor = product.known_scale, region_tensor(var)
     if not isinstance(var, relax.DataflowVar) or len(users) != 1 or scale is None:
         return None
     binding = graph.bindings[users[0]]

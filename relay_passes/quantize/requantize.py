@@ -85,13 +85,9 @@ def _requantizing(region: Region, arguments: list[relax.Expr]) -> _Requantizing 
     slope, zero_point = np.broadcast_to(chain.slope, low.shape), chain.zero_point
     stairs = staircase(chain.evaluate, slope, low, high, chain.dtype, zero_point)
     factors = None if stairs is None else find_factors(stairs, low, high, zero_point)
-    return None if factors is None else _with_factors(region, chain, factors)
-
-
-def _with_factors(
-    region: Region, chain: RequantizingChain, factors: tuple[np.ndarray, ...]
-) -> _Requantizing:
-    """The region whose steps are the biases and the requantisation."""
+    if factors is None:
+        return None
+    # Its steps are the biases and the requantisation.
     kept = list(dict.fromkeys(chain.biases))
     of_columns = [factor for factor in factors if factor.size != 1]
     operands = [region.operands[number] for number in kept]
@@ -105,13 +101,12 @@ def _with_factors(
     current = 0
     for bias in chain.biases:
         current = add(Step("add", (current, 1 + kept.index(bias)), dtype="int32"))
-    arguments = [current, add(Step("constant", value=float(chain.zero_point)))]
-    for number, factor in enumerate(factors, 1 + len(kept)):
-        if of_columns:
-            arguments.append(number)
-        else:
-            arguments.append(add(Step("constant", value=float(factor[0]))))
-    add(Step("requantize", tuple(arguments), dtype=chain.dtype))
+    args = [current, add(Step("constant", value=float(zero_point)))]
+    if of_columns:
+        args += range(1 + len(kept), 1 + len(kept) + len(factors))
+    else:
+        args += [add(Step("constant", value=float(factor[0]))) for factor in factors]
+    add(Step("requantize", tuple(args), dtype=chain.dtype))
     changed = region.replace(operands=tuple(operands), epilogue=tuple(steps))
     return changed, kept, of_columns
 

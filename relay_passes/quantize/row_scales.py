@@ -96,30 +96,26 @@ def row_scales(decisions: DecisionLog | None = None) -> ir.transform.Pass:
             if rows is None or weight is None or weight.dtype != "float32":
                 return None
             values = _known_weight(weight)
-            if not isinstance(values, str):
-                return _product(block, rows.of_shape(block, call.args[0]), weight, values)
-            if decisions is not None:
+            if isinstance(values, str):
                 node = str(binding.var.name)
-                decisions.append(Decision(node=node, op="matmul", taken=False, reason=values))
-            return None
+                if decisions is not None:
+                    decisions.append(Decision(node=node, op="matmul", taken=False, reason=values))
+                return None
+            rows = rows.of_shape(block, call.args[0])
+            emit, op, quantization = block.emit, relax.op, weight.quantization
+            wide = emit(op.astype(rows.data, "int32"))
+            w = centred(emit, weight.data, quantization.zero_point)
+            total = emit(op.matmul(wide, w, "int32"))
+            if rows.zero_point is not None:
+                zeros = emit(op.astype(rows.zero_point, "int32"))
+                sums = relax.const(values.sum(axis=0, dtype=np.int32))
+                total = emit(op.subtract(total, emit(op.multiply(zeros, sums))))
+            scaled = emit(op.multiply(emit(op.astype(total, "float32")), quantization.scale))
+            return op.multiply(scaled, rows.scale)
 
         return rewrite_values(graph, block, written)
 
     return block_pass("tvm_hybrid.row_scales", rewrite)
-
-
-def _product(block: Bindings, rows: _Rows, weight: Quantized, values: np.ndarray) -> relax.Expr:
-    """The product in integers, scaled; the last operator is not bound yet."""
-    emit, op, quantization = block.emit, relax.op, weight.quantization
-    wide = emit(op.astype(rows.data, "int32"))
-    w = centred(emit, weight.data, quantization.zero_point)
-    total = emit(op.matmul(wide, w, "int32"))
-    if rows.zero_point is not None:
-        zeros = emit(op.astype(rows.zero_point, "int32"))
-        sums = relax.const(values.sum(axis=0, dtype=np.int32))
-        total = emit(op.subtract(total, emit(op.multiply(zeros, sums))))
-    scaled = emit(op.multiply(emit(op.astype(total, "float32")), quantization.scale))
-    return op.multiply(scaled, rows.scale)
 
 
 def _known_weight(weight: Quantized) -> np.ndarray | str:
