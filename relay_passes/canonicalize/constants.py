@@ -183,18 +183,16 @@ def fold_weights(_graph: RuleGraph, _block: Bindings, call: relax.Call) -> relax
 
         lv1 = R.matmul(x, const_wT)
     """
-    argument = call.args[0]
-    if not isinstance(argument, ir.GenericConst) or static_tensor(call) is None:
+    argument, result = call.args[0], static_tensor(call)
+    if not isinstance(argument, ir.GenericConst) or result is None:
         return None
     array = array_of(argument.value)
-    folded = view_of(array, call)
     # A weight of an integer product stays 8 bits wide.
     narrow = str(argument.ty.dtype) in ("int8", "uint8") and array.ndim > 1
-    if is_call(call, "relax.astype") and not narrow:
-        folded = array.astype(str(call.attrs.dtype))
-    if folded is None:
+    if narrow and is_call(call, "relax.astype"):
         return None
-    return relax.const(np.ascontiguousarray(folded), str(call.ty.dtype))
+    folded = _computed(call, [array], result.shape)
+    return None if folded is None else relax.const(np.ascontiguousarray(folded), result.dtype)
 
 
 _PRODUCTS = [f"nn.conv{n}d{kind}" for n in (1, 2, 3) for kind in ("", "_transpose")]

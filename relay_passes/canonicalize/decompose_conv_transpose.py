@@ -113,10 +113,9 @@ class Interleaved:
     def whole(self, block: Bindings) -> relax.Expr:
         """[N, *outputs, C]; the last operator is not bound yet."""
         together = self._from_phases(block) if len(self.parts) > 1 else self._from_channels(block)
-        tensor = known_tensor(block.builder.normalize(together))
-        rank = len(self.outputs)
-        if tensor.shape[1 : 1 + rank] == self.outputs:
+        if self._extents == self.outputs:
             return together
+        rank = len(self.outputs)
         ends = [size + start for start, size in zip(self.first, self.outputs, strict=True)]
         whole = block.emit(together)
         return relax.op.strided_slice(

@@ -62,6 +62,11 @@ class StridedView:
         """The extents."""
         return tuple(math.prod(extent for extent, _ in dim) for dim in self.dims)
 
+    @property
+    def digits(self) -> tuple[Factor, ...]:
+        """Those of all dimensions one after the other, as few as possible."""
+        return coalesced(factor for dim in self.dims for factor in dim)
+
     def permuted(self, axes: Sequence[int]) -> StridedView:
         """With its dimensions in another order."""
         return StridedView(tuple(self.dims[axis] for axis in axes), self.offset)
@@ -70,7 +75,7 @@ class StridedView:
         """In another shape; None if an index is not digits with a stride each."""
         if math.prod(shape) != math.prod(self.shape):
             return None
-        digits = list(coalesced(factor for dim in self.dims for factor in dim))
+        digits = list(self.digits)
         dims = []
         for extent in shape:
             dim: list[Factor] = []

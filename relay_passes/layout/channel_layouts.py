@@ -20,7 +20,7 @@ from tvm import DataType, relax
 from relay_passes.ir import traits
 from relay_passes.ir.axes import moves, reduced_axes, view_axes
 from relay_passes.ir.graph import DataflowGraph, is_call, op_name, region_tensor, variables
-from relay_passes.ir.strided_view import coalesced
+from relay_passes.ir.strided_view import StridedView
 
 from .minimum_cut import FIRST, LAST
 
@@ -100,11 +100,8 @@ def same_memory(
     """Whether a reshape moves nothing, its argument and its result being stored in these orders."""
     if 0 in source:
         return math.prod(result) == 0
-    digits = []
-    for shape, order in ((source, source_order), (result, result_order)):
-        strides = [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
-        digits.append(coalesced((shape[axis], strides[axis]) for axis in order))
-    return digits[0] == digits[1]
+    given = StridedView.contiguous(source).permuted(source_order)
+    return given.digits == StridedView.contiguous(result).permuted(result_order).digits
 
 
 class How(Enum):

@@ -13,7 +13,7 @@ from relay_passes.ir.functions import is_region_function
 from relay_passes.ir.graph import DataflowGraph, is_call, known_tensor, region_tensor, relax_shape
 from relay_passes.ir.rewrite import Bindings
 from relay_passes.ir.rules import RuleGraph, rule
-from relay_passes.ir.strided_view import StridedView, coalesced
+from relay_passes.ir.strided_view import StridedView
 from relay_passes.ir.traits import RESHAPES
 
 from .channel_layouts import Form
@@ -62,14 +62,13 @@ def compose_reorders(graph: RuleGraph, block: Bindings, call: relax.Call) -> rel
             view = reshaped
     if moved < 2:
         return None
-    digits = coalesced(digit for dim in view.dims for digit in dim)
     # Strides of the digits as they lie in the source, the last one's first: the next one's is that
     # of what a digit counts.
-    counted, strides = {stride: extent for extent, stride in digits}, [1]
+    counted, strides = {stride: extent for extent, stride in view.digits}, [1]
     while strides[0] in counted:
         strides.insert(0, counted[strides[0]] * strides[0])
     extents = [counted[stride] for stride in strides[1:]]
-    order = [strides.index(stride) - 1 for _, stride in digits]
+    order = [strides.index(stride) - 1 for _, stride in view.digits]
     told = [chain[0].args[0], *chain]  # which tell all symbols of the shapes
     expr = chain[0].args[0]
     first = graph.definition(expr)
