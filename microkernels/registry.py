@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import functools
 import importlib
+from collections.abc import Iterable
 
 from .base.errors import IsaError
-from .isa import Isa
+from .isa import Isa, isa_named
 from .microkernel import Microkernel
+from .tile import MultiplyAdd
 
 # The files in `kernels`, loaded when the registry is first asked.
 FAMILIES = ("f32", "int8", "bf16", "amx_tiles")
@@ -21,6 +23,28 @@ def register_microkernel(kernel: Microkernel) -> Microkernel:
         raise ValueError(f"microkernel {kernel.name!r} is registered twice")
     _kernels[kernel.name] = kernel
     return kernel
+
+
+def register_microkernels(
+    isa_name: str,
+    types: tuple[str, str, str, str],
+    kr: int,
+    sizes: Iterable[tuple[int, int]],
+    multiply_add: MultiplyAdd,
+    llvm_ir: str = "",
+) -> None:
+    """Registers a microkernel for every (mr, nr).
+
+    Parameters
+    ----------
+    types : tuple of str
+        The kernel's word for its types, such as "u8s8s32", and those of A, B and accumulators.
+    """
+    isa, (word, *dtypes) = isa_named(isa_name), types
+    for mr, nr in sizes:
+        tile = mr, nr, kr, isa.f32_lanes
+        name = f"{isa.name}_{word}_{mr}x{nr}"
+        register_microkernel(Microkernel(name, isa.name, *dtypes, *tile, multiply_add, llvm_ir))
 
 
 def _registry() -> dict[str, Microkernel]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import cast as typed
@@ -28,7 +29,7 @@ from microkernels.tile import (
     Start,
     Tile,
 )
-from microkernels.vector.expressions import Expr, cast, lanes_of, ramp, reinterpret
+from microkernels.vector.expressions import Expr, cast, lanes_of, ramp, reinterpret, shuffle
 
 from .bf16 import DOT_LLVM_IR, dot_by_dpbf16
 from .int8 import dot_by_vnni
@@ -222,16 +223,9 @@ def register_amx_blocks(
 
 _DTYPES = {"u": "uint8", "s": "int8"}
 
-for a in _DTYPES:
-    for b in _DTYPES:
-        register_amx_blocks(
-            f"{a}8{b}8s32",
-            _DTYPES[a],
-            _DTYPES[b],
-            "int32",
-            f"tdpb{a}{b}d",
-            dot_by_vnni("llvm.x86.avx512.vpdpbusd.512"),
-        )
+for a, b in itertools.product(_DTYPES, repeat=2):
+    types, dot = (_DTYPES[a], _DTYPES[b], "int32"), dot_by_vnni("llvm.x86.avx512.vpdpbusd.512")
+    register_amx_blocks(f"{a}8{b}8s32", *types, f"tdpb{a}{b}d", dot)
 
 
 register_amx_blocks(
@@ -242,18 +236,12 @@ register_amx_blocks(
 def _dot_by_widening(accumulator: Expr, a: Expr, b: Expr) -> Expr:
     """Two f32 products a lane, of the even and of the odd numbers of the pairs."""
     for parity in range(2):
-        lanes = [tirx.const(2 * lane + parity, "int32") for lane in range(lanes_of(accumulator))]
-        x, y = (cast("float32", tirx.Shuffle([pairs], lanes)) for pairs in (a, b))
+        lanes = range(parity, 2 * lanes_of(accumulator), 2)
+        x, y = (cast("float32", shuffle([pairs], lanes)) for pairs in (a, b))
         accumulator = accumulator + x * y
     return accumulator
 
 
 register_amx_blocks(
-    "fp16",
-    "float16",
-    "float16",
-    "float32",
-    "tdpfp16ps",
-    _dot_by_widening,
-    isa_name="amx_fp16",
+    "fp16", "float16", "float16", "float32", "tdpfp16ps", _dot_by_widening, isa_name="amx_fp16"
 )

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import tvm.tirx.script.builder.ir as I
 
-from microkernels.isa import Isa, isa_named
-from microkernels.microkernel import Microkernel
-from microkernels.registry import register_microkernel
-from microkernels.tile import MultiplyAdd
+from microkernels.registry import register_microkernels
 from microkernels.vector.bfloat16 import NARROW, NARROW_TWO, widen
 from microkernels.vector.expressions import Expr, like, reinterpret, vector_type
 
@@ -73,34 +68,11 @@ def one_product(accumulator: Expr, a: Expr, b: Expr) -> Expr:
     return accumulator + widen(a) * widen(b)
 
 
-def register_bf16_tiles(
-    isa: Isa,
-    kr: int,
-    sizes: Iterable[tuple[int, int]],
-    multiply_add: MultiplyAdd,
-    llvm_ir: str = "",
-) -> None:
-    """Registers one bf16 microkernel for every (mr, nr)."""
-    for mr, nr in sizes:
-        register_microkernel(
-            Microkernel(
-                name=f"{isa.name}_bf16_{mr}x{nr}",
-                isa_name=isa.name,
-                a_dtype="bfloat16",
-                b_dtype="bfloat16",
-                acc_dtype="float32",
-                mr=mr,
-                nr=nr,
-                kr=kr,
-                lanes=isa.f32_lanes,
-                multiply_add=multiply_add,
-                llvm_ir=llvm_ir,
-            )
-        )
+TYPES = ("bf16", "bfloat16", "bfloat16", "float32")
 
-
-register_bf16_tiles(
-    isa_named("avx512_bf16"),
+register_microkernels(
+    "avx512_bf16",
+    TYPES,
     2,
     [(6, 64), (8, 48), (12, 32), (14, 32), (1, 256), (2, 128), (3, 128), (4, 96), (5, 80)],
     dot_by_dpbf16,
@@ -113,12 +85,8 @@ register_bf16_tiles(
 # The arithmetic is no faster than f32, but the weight takes half the bytes.
 
 
-register_bf16_tiles(
-    isa_named("avx512"), 2, [(6, 48), (8, 32), (1, 128), (2, 96), (4, 64)], dot_by_widening
+register_microkernels(
+    "avx512", TYPES, 2, [(6, 48), (8, 32), (1, 128), (2, 96), (4, 64)], dot_by_widening
 )
-
-
-register_bf16_tiles(isa_named("avx2"), 2, [(4, 16), (2, 24), (1, 48)], dot_by_widening)
-
-
-register_bf16_tiles(isa_named("scalar"), 1, [(4, 4)], one_product)
+register_microkernels("avx2", TYPES, 2, [(4, 16), (2, 24), (1, 48)], dot_by_widening)
+register_microkernels("scalar", TYPES, 1, [(4, 4)], one_product)

@@ -40,8 +40,12 @@ def has_pairs(kernel: Microkernel) -> bool:
 
 def byte_tile(kernel: Microkernel) -> Microkernel:
     """The tile by bytes of a kernel that has pairs."""
+
+    def multiply_add(accumulator: Expr, a: Expr, b: Expr) -> Expr:
+        return accumulator + _sums(kernel.isa_name, _pairs(kernel.isa_name, a, b), 1)
+
     name = kernel.name.replace("u8s8s32", "u8s8s32_bytes")
-    return replace(kernel, name=name, multiply_add=_by_bytes(kernel.isa_name))
+    return replace(kernel, name=name, multiply_add=multiply_add)
 
 
 def halves_tile(kernel: Microkernel) -> Microkernel:
@@ -107,13 +111,6 @@ def signed_pairs(isa_name: str, a: Expr, b: Expr, signs: Expr) -> Expr:
     dtype = vector_type("int32", lanes_of(a) // KR)
     words = _pairs(isa_name, a, b)
     return I.call_llvm_pure_intrin(dtype, _INSTRUCTIONS[isa_name][1], words, signs)
-
-
-def _by_bytes(isa_name: str) -> MultiplyAdd:
-    def multiply_add(accumulator: Expr, a: Expr, b: Expr) -> Expr:
-        return accumulator + _sums(isa_name, _pairs(isa_name, a, b), 1)
-
-    return multiply_add
 
 
 def _by_words(isa_name: str) -> MultiplyAdd:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from microkernels.isa import Isa, isa_named
-from microkernels.microkernel import Microkernel
-from microkernels.registry import register_microkernel
+from microkernels.registry import register_microkernels
 from microkernels.vector.expressions import Expr
 
 
@@ -15,23 +13,11 @@ def multiply_add(accumulator: Expr, a: Expr, b: Expr) -> Expr:
     return accumulator + a * b
 
 
-def register_f32_tiles(isa: Isa, sizes: Iterable[tuple[int, int]]) -> None:
+def register_f32_tiles(isa_name: str, sizes: Iterable[tuple[int, int]]) -> None:
     """Registers one f32 microkernel for every (mr, nr)."""
-    for mr, nr in sizes:
-        register_microkernel(
-            Microkernel(
-                name=f"{isa.name}_f32_{mr}x{nr}",
-                isa_name=isa.name,
-                a_dtype="float32",
-                b_dtype="float32",
-                acc_dtype="float32",
-                mr=mr,
-                nr=nr,
-                kr=1,
-                lanes=isa.f32_lanes,
-                multiply_add=multiply_add,
-            )
-        )
+    register_microkernels(
+        isa_name, ("f32", "float32", "float32", "float32"), 1, sizes, multiply_add
+    )
 
 
 # AVX-512 f32 tiles: 32 registers of 16 lanes.
@@ -42,12 +28,7 @@ def register_f32_tiles(isa: Isa, sizes: Iterable[tuple[int, int]]) -> None:
 
 
 register_f32_tiles(
-    isa_named("avx512"),
-    [(6, 64), (8, 48), (14, 32), (1, 256), (2, 128), (3, 128), (4, 96), (5, 80)],
+    "avx512", [(6, 64), (8, 48), (14, 32), (1, 256), (2, 128), (3, 128), (4, 96), (5, 80)]
 )
-
-
-register_f32_tiles(isa_named("avx2"), [(4, 24), (6, 16), (1, 120), (2, 48), (3, 32)])
-
-
-register_f32_tiles(isa_named("scalar"), [(4, 4)])
+register_f32_tiles("avx2", [(4, 24), (6, 16), (1, 120), (2, 48), (3, 32)])
+register_f32_tiles("scalar", [(4, 4)])

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import tvm.tirx.script.builder.ir as I
 
-from microkernels.isa import Isa, isa_named
-from microkernels.microkernel import Microkernel
-from microkernels.registry import register_microkernel
+from microkernels.registry import register_microkernels
 from microkernels.tile import MultiplyAdd
 from microkernels.vector.expressions import Expr, cast
 
@@ -31,56 +27,34 @@ def dot_by_vnni(intrinsic: str) -> MultiplyAdd:
     return multiply_add
 
 
-def register_int8_tiles(
-    isa: Isa, kr: int, sizes: Iterable[tuple[int, int]], multiply_add: MultiplyAdd
-) -> None:
-    """Registers one u8 x s8 microkernel for every (mr, nr)."""
-    for mr, nr in sizes:
-        register_microkernel(
-            Microkernel(
-                name=f"{isa.name}_u8s8s32_{mr}x{nr}",
-                isa_name=isa.name,
-                a_dtype="uint8",
-                b_dtype="int8",
-                acc_dtype="int32",
-                mr=mr,
-                nr=nr,
-                kr=kr,
-                lanes=isa.f32_lanes,
-                multiply_add=multiply_add,
-            )
-        )
+def _multiply_add(accumulator: Expr, a: Expr, b: Expr) -> Expr:
+    return accumulator + cast("int32", a) * cast("int32", b)
 
 
-register_int8_tiles(
-    isa_named("avx512_vnni"),
+TYPES = ("u8s8s32", "uint8", "int8", "int32")
+
+register_microkernels(
+    "avx512_vnni",
+    TYPES,
     4,
     [(6, 64), (8, 48), (12, 32), (14, 32), (1, 256), (2, 128), (3, 128), (4, 96), (5, 80)],
     dot_by_vnni("llvm.x86.avx512.vpdpbusd.512"),
 )
 
 
-register_int8_tiles(
-    isa_named("avx512"),
+register_microkernels(
+    "avx512",
+    TYPES,
     KR,
     [(6, 48), (8, 32), (1, 128), (2, 96), (3, 96), (4, 64), (5, 64)],
     by_digits("avx512"),
 )
-
-
-register_int8_tiles(
-    isa_named("avx2_vnni"),
+register_microkernels(
+    "avx2_vnni",
+    TYPES,
     4,
     [(4, 24), (6, 16), (1, 64), (2, 48), (3, 32)],
     dot_by_vnni("llvm.x86.avx512.vpdpbusd.256"),
 )
-
-
-register_int8_tiles(isa_named("avx2"), KR, [(4, 16), (2, 24), (1, 48)], by_digits("avx2"))
-
-
-def _multiply_add(accumulator: Expr, a: Expr, b: Expr) -> Expr:
-    return accumulator + cast("int32", a) * cast("int32", b)
-
-
-register_int8_tiles(isa_named("scalar"), 1, [(4, 4)], _multiply_add)
+register_microkernels("avx2", TYPES, KR, [(4, 16), (2, 24), (1, 48)], by_digits("avx2"))
+register_microkernels("scalar", TYPES, 1, [(4, 4)], _multiply_add)

@@ -104,6 +104,14 @@ def numbers(values: Sequence[int], element: str) -> Expr:
     return shuffle([tirx.const(int(value), element) for value in values], range(len(values)))
 
 
+def by_llvm(name: str, *values: Expr) -> Expr:
+    """A pure intrinsic of LLVM that is named for the type of its arguments, floats of one type."""
+    first = values[0]
+    lanes, suffix = lanes_of(first), f"f{first.ty.dtype.bits}"
+    full = f"{name}.{suffix}" if lanes == 1 else f"{name}.v{lanes}{suffix}"
+    return I.call_llvm_pure_intrin(vector_type(element_of(first), lanes), full, *values)
+
+
 def reinterpret(element: str, value: Expr) -> Expr:
     """The same bits as another element type of the same width."""
     return I.reinterpret(vector_type(element, lanes_of(value)), value)

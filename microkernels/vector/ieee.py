@@ -14,10 +14,9 @@ from __future__ import annotations
 import math
 
 import numpy as np
-import tvm.tirx.script.builder.ir as I
 from tvm import tirx
 
-from .expressions import Expr, bind, cast, element_of, lanes_of, like, reinterpret, vector_type
+from .expressions import Expr, bind, by_llvm, cast, element_of, like, reinterpret
 from .placeholders import Placeholder
 
 LOWEST = float(np.finfo(np.float32).min)
@@ -138,10 +137,7 @@ def _extreme(node: type[tirx.Max | tirx.Min], function: str, x: Expr, y: Expr) -
     number = number_of(x)
     if number is not None:
         return x if math.isnan(number) else node(x, y)
-    lanes, element = lanes_of(x), element_of(x)
-    suffix = f"f{x.ty.dtype.bits}"
-    name = f"{function}.{suffix if lanes == 1 else f'v{lanes}{suffix}'}"
-    return I.call_llvm_pure_intrin(vector_type(element, lanes), name, x, y)
+    return by_llvm(function, x, y)
 
 
 def _not_zero(value: Expr) -> Expr:

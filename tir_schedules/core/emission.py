@@ -239,15 +239,13 @@ def for_groups(groups: Sequence[Group], body: Callable[[Index, int], None]) -> N
                 body(group.start + piece * group.size, group.size)
 
 
-def for_share(groups: Sequence[Group], index: Expr, body: Callable[[Expr, int], None]) -> None:
-    """Runs `body(start, size)` for the piece number `index`; one branch for each size."""
-    _for_share(groups, index, 0, body)
-
-
-def _for_share(
-    groups: Sequence[Group], index: Expr, before: int, body: Callable[[Expr, int], None]
+def for_share(
+    groups: Sequence[Group], index: Expr, body: Callable[[Expr, int], None], before: int = 0
 ) -> None:
-    """`for_share` of the groups after so many pieces."""
+    """Runs `body(start, size)` for the piece number `index`; one branch for each size.
+
+    The groups are those after `before` pieces.
+    """
     group, *others = groups
 
     def run() -> None:
@@ -262,7 +260,7 @@ def _for_share(
         with I.Then():
             run()
         with I.Else():
-            _for_share(others, index, before + group.count, body)
+            for_share(others, index, body, before + group.count)
 
 
 def children(statement: tirx.Stmt) -> list[tirx.Stmt]:

@@ -54,16 +54,14 @@ def extent_scope() -> Iterator[None]:
 
 def buffer_shape(shape: Sequence[int]) -> tuple[Index, ...]:
     """The shape of a parameter; a variable for each symbolic size that is new."""
-    return tuple(map(_dimension, shape))
-
-
-def _dimension(size: int) -> Index:
-    if not isinstance(size, SymbolicSize):
-        return size
-    variables = _scopes.open[-1].variables
-    if size not in variables:
-        variables[size] = tirx.Var(f"n{len(variables)}", "int64")
-    return variables[size]
+    found: list[Index] = []
+    for size in shape:
+        if isinstance(size, SymbolicSize):
+            variables = _scopes.open[-1].variables
+            found.append(variables.setdefault(size, tirx.Var(f"n{len(variables)}", "int64")))
+        else:
+            found.append(size)
+    return tuple(found)
 
 
 def read_extents() -> None:

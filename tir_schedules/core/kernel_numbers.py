@@ -32,7 +32,7 @@ from microkernels.base.errors import TvmHybridError
 from microkernels.vector import placeholders
 from microkernels.vector.expressions import Expr, cast, reinterpret
 
-from .region import Region, all_traced, region_form, region_numbers
+from .region import Region, region_form, region_numbers, traced
 
 _INTEGERS = ("int16", "int32")
 _TERMS = (tirx.Add, tirx.Sub, tirx.Mul)
@@ -242,7 +242,7 @@ class FormMemo(Generic[T]):
         for trace, result in known:
             if trace.holds(numbers):
                 return result
-        with_placeholders, trace = all_traced(region)
+        with_placeholders, trace = traced(region)
         try:
             result = self.function(with_placeholders)
         except (TvmHybridError, TypeError):  # code that takes nothing but a number

@@ -292,15 +292,15 @@ def nameless_form(region: Region) -> str:
     return region_form(region._resized(renamed))
 
 
-def traced(region: Region, others: list[Region]) -> tuple[Region, Trace]:
+def traced(region: Region, others: list[Region] | None = None) -> tuple[Region, Trace]:
     """A region with placeholders for the numbers that regions of the same form have not all.
 
     Parameters
     ----------
     region : Region
         The one that a kernel is built for.
-    others : list of Region
-        Of the same form.
+    others : list of Region or None
+        Of the same form; None: all numbers become placeholders.
 
     Returns
     -------
@@ -310,24 +310,15 @@ def traced(region: Region, others: list[Region]) -> tuple[Region, Trace]:
         Of all numbers of the region.
     """
     numbers = region_numbers(region)
-    rows = [numbers, *map(region_numbers, others)]
-    # 0.0 and -0.0 are equal, but not the same.
-    differ = [len(set(map(repr, column))) > 1 for column in zip(*rows, strict=True)]
     trace = Trace(numbers)
-    placeholders = trace.placeholders()
-    given: list[Any] = [
-        placeholder if differs else number
-        for placeholder, number, differs in zip(placeholders, numbers, differ, strict=True)
-    ]
+    given: list[Any] = list(trace.placeholders())
+    if others is not None:
+        rows = [numbers, *map(region_numbers, others)]
+        for place, column in enumerate(zip(*rows, strict=True)):
+            if len(set(map(repr, column))) == 1:  # 0.0 and -0.0 are equal, but not the same
+                given[place] = numbers[place]
     remaining = iter(given)
     return _with_numbers(region, lambda _number: next(remaining)), trace
-
-
-def all_traced(region: Region) -> tuple[Region, Trace]:
-    """A region with placeholders for all its numbers, and their trace."""
-    trace = Trace(region_numbers(region))
-    placeholders = iter(trace.placeholders())
-    return _with_numbers(region, lambda _number: next(placeholders)), trace
 
 
 def _with_numbers(region: Region, change: Callable[[float | int], Any]) -> Region:

@@ -18,7 +18,7 @@ from typing import TypedDict
 from tvm import DataType
 
 from microkernels.amx.instructions import InstructionCounts, TileBlock, block_rows, product_counts
-from microkernels.amx.scoreboard import LEVELS, TILE_BYTES, Core, block_cycles
+from microkernels.amx.scoreboard import LEVELS, TILE_BYTES, block_cycles
 from microkernels.amx.tile_shapes import LAYOUTS, ROW_BYTES, ROWS
 from microkernels.isa import isa_named
 from microkernels.kernels.amx_tiles import AmxMicrokernel
@@ -108,12 +108,7 @@ def amx_blocks(
     in_l1 = machine.l1_bytes // 3 // (ROW_BYTES * vectors)
     heights = {part // (4 * steps) for part in (machine.l2_bytes // 2, machine.l2_bytes * 3 // 4)}
     found: list[Blocks] = [
-        {
-            "rows": rows,
-            "vectors": vectors,
-            "m_block": max(rows, min(m, height)),
-            "k_block": k_block,
-        }
+        {"rows": rows, "vectors": vectors, "m_block": max(rows, min(m, height)), "k_block": k_block}
         for k_block in (steps, math.ceil(steps / DEPTH / pieces) * DEPTH)
         for height in sorted(heights | ({in_l1} if k_block < steps else set()))
     ]
@@ -280,13 +275,6 @@ class _Visit:
     count: int
     fetched_from: str
 
-    def fetch_cycles(self, core: Core) -> float:
-        """Cycles that the tiles of B take to come into L2, if they were fetched ahead."""
-        if self.fetched_from == self.levels[1]:
-            return 0.0
-        rate = core.rates[LEVELS.index(self.fetched_from) - 1]
-        return TILE_BYTES * self.block.steps * self.block.column_tiles / rate
-
 
 def predict(part: TilePart, machine: Machine) -> Prediction:
     """What a part costs on a machine with AMX, whose caches are the given one's."""
@@ -300,12 +288,15 @@ def predict(part: TilePart, machine: Machine) -> Prediction:
         found.cycles += visit.count * (core.block + block_cycles(block, core, levels, epilogue))
         results = visit.rows * block.column_tiles * ROW_BYTES
         found.bytes_stored += visit.count * results
-        fetched += visit.count * visit.fetch_cycles(core)
         loaded = {
             "A": block.steps * visit.rows * ROW_BYTES,
             "B": block.steps * block.column_tiles * TILE_BYTES,
             "C": results if block.resume else 0,
         }
+        if visit.fetched_from != levels["B"]:  # fetched ahead, into L2
+            fetched += visit.count * (
+                loaded["B"] / core.rates[LEVELS.index(visit.fetched_from) - 1]
+            )
         for operand, size in loaded.items():
             level = visit.fetched_from if operand == "B" else levels[operand]
             found.bytes_loaded[level] += visit.count * size
@@ -327,11 +318,7 @@ def _visits(part: TilePart, machine: Machine) -> Iterator[_Visit]:
             a_again = level_of(a_band + b_panel, machine)
             for number, steps in enumerate(pieces):
                 block = TileBlock(
-                    part.layout,
-                    math.ceil(rows / ROWS),
-                    vectors,
-                    steps,
-                    part.started or number > 0,
+                    part.layout, math.ceil(rows / ROWS), vectors, steps, part.started or number > 0
                 )
                 a_piece, b_piece = rows * ROW_BYTES * steps, TILE_BYTES * steps * vectors
                 results = ROW_BYTES * vectors

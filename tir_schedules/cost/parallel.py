@@ -308,9 +308,8 @@ def estimated_us(work: PackedWork, shares: PackedShares, machine: Machine) -> fl
     products = _largest_share(work, shares) * work.row_us
     if not shares.packs_first:
         tasks = math.ceil(work.operands * parts / threads)
-        return (
-            fork + products + tasks * packing + _operands_read(tasks, parts) * work.stored * foreign
-        )
+        read = _operands_read(tasks, parts) * work.stored * foreign
+        return fork + products + tasks * packing + read
     tasks = math.ceil(work.operands * of_one / threads)
     packing = work.operands / threads * (packing + work.stored * foreign)
     read = _operands_read(tasks, of_one) * work.packed * foreign

@@ -37,7 +37,7 @@ from tir_schedules.core.template import template_for
 from . import quantize_steps
 from .fusible_ops import FUSIBLE_OPS
 from .lookup_table import LANES as LOOKUP_LANES
-from .lookup_table import emit_lookup, find_lookups, table_arguments
+from .lookup_table import emit_lookup, find_lookups
 
 # Steps that are no entries of FUSIBLE_OPS, with their cost in instructions.
 SPECIAL_STEPS = {
@@ -203,13 +203,10 @@ class Epilogue:
             if step.op == "constant":
                 values.append(ex.constant(step.number, step.dtype, columns.lanes))
                 continue
-            if step.op == "range":
-                assert self.own_range is not None
-                item = self.own_range[tirx.const(int(step.value or 0), "int32")]
-                values.append(ex.splat(item, columns.lanes))
-                continue
-            if step.op == "item":
-                item = self.buffers[step.args[0] - 1][tirx.const(int(step.value or 0), "int32")]
+            if step.op in ("range", "item"):
+                buffer = self.own_range if step.op == "range" else self.buffers[step.args[0] - 1]
+                assert buffer is not None
+                item = buffer[tirx.const(int(step.value or 0), "int32")]
                 values.append(ex.splat(item, columns.lanes))
                 continue
             sources = (lookups[number].source,) if number in lookups else step.args
@@ -250,9 +247,10 @@ class Epilogue:
     def _table(self, number: int) -> np.ndarray:
         """What a value is for each of the 256 values that it is looked up by."""
         if number not in self._tables:
-            lookup = self.lookups[number]
+            meaning = self.lookups[number].meaning
+            arguments = np.arange(256, dtype=np.uint8).view(meaning.inputs[0].dtype)
             with np.errstate(all="ignore"):
-                entries = epilogue_reference(lookup.meaning, table_arguments(lookup), ())
+                entries = epilogue_reference(meaning, arguments, ())
             self._tables[number] = np.asarray(entries)
         return self._tables[number]
 
@@ -294,7 +292,11 @@ class Epilogue:
             leading = [row]
         else:
             row = row if self.first_row is None else self.first_row + row
-            leading = broadcast_leading(row, self.region.output.shape, tensor.shape)
+            # The output's indices, of the dimensions that the operand has.
+            dimensions = tensor.shape[:-1]
+            indices = unflatten(row, self.region.output.shape[:-1])
+            pairs = zip(dimensions, indices[len(indices) - len(dimensions) :], strict=True)
+            leading = [tirx.const(0, "int32") if size == 1 else index for size, index in pairs]
         if tensor.shape[-1] == 1 and self.region.output.shape[-1] != 1:
             columns = Columns(0, columns.lanes, 1)
         return as_lanes(load_vector(buffer, tensor.dtype, leading, columns))
@@ -316,17 +318,6 @@ def as_lanes(value: Expr) -> Expr:
     if element == "bfloat16":
         return bfloat16.widen(bfloat16.bits_of(value))
     return value
-
-
-def broadcast_leading(row: Expr, output: Sequence[int], operand: Sequence[int]) -> list[Expr]:
-    """Leading indices of an operand for a flat row of the output it broadcasts to."""
-    indices = unflatten(row, output[:-1])
-    shape = operand[:-1]
-    aligned = indices[len(indices) - len(shape) :]
-    return [
-        tirx.const(0, "int32") if extent == 1 else index
-        for extent, index in zip(shape, aligned, strict=True)
-    ]
 
 
 def epilogue_reference(

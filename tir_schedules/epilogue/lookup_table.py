@@ -100,7 +100,10 @@ def _lookup(region: Region, sink: int) -> Lookup | None:
         op="elementwise",
         inputs=(Tensor((256,), _eight_bits(region, source)),),
         output=Tensor((256,), region.epilogue[sink - first].dtype),
-        epilogue=tuple(_renumbered(region.epilogue[value - first], renumbered) for value in order),
+        epilogue=tuple(
+            Step(step.op, tuple(map(renumbered.__getitem__, step.args)), step.value, step.dtype)
+            for step in (region.epilogue[value - first] for value in order)
+        ),
     )
     return Lookup(source, between_all, meaning)
 
@@ -146,15 +149,6 @@ def _eight_bits(region: Region, value: int) -> str:
 
 def _cost(step: Step) -> int:
     return FUSIBLE_OPS[step.op].cost if step.op in FUSIBLE_OPS else _SPECIAL_COST[step.op]
-
-
-def _renumbered(step: Step, numbers: dict[int, int]) -> Step:
-    return Step(step.op, tuple(numbers[value] for value in step.args), step.value, step.dtype)
-
-
-def table_arguments(lookup: Lookup) -> np.ndarray:
-    """The bytes 0 to 255 as values of the source's type."""
-    return np.arange(256, dtype=np.uint8).view(lookup.meaning.inputs[0].dtype)
 
 
 def emit_lookup(value: Expr, table: np.ndarray) -> Expr:

@@ -33,9 +33,7 @@ Number = float | placeholders.Placeholder | Expr
 
 def rounded(value: Expr) -> Expr:
     """A f32 value that LLVM must round here: it may not become part of an FMA."""
-    lanes = ex.lanes_of(value)
-    name = "llvm.arithmetic.fence." + ("f32" if lanes == 1 else f"v{lanes}f32")
-    return I.call_llvm_pure_intrin(ex.vector_type("float32", lanes), name, value)
+    return ex.by_llvm("llvm.arithmetic.fence", value)
 
 
 def emit_dequantize(value: Expr, scale: Number, zero_point: Number) -> Expr:
@@ -58,11 +56,9 @@ def emit_quantize(value: Expr, scale: Number, zero_point: Number, dtype: str) ->
 def emit_centred(value: Expr, scale: Number, zero_point: Number, dtype: str) -> Expr:
     """As `emit_quantize`, but less the zero point and in f32; what is 0 may be -0."""
     quotient = rounded(_within(value, scale, zero_point, dtype))
-    lanes = ex.lanes_of(value)
-    if lanes == 1:  # plain x86-64 rounds by calling a function
+    if ex.lanes_of(value) == 1:  # plain x86-64 rounds by calling a function
         return rounded(quotient + ex.like(ROUND, value)) - ex.like(ROUND, value)
-    name = f"llvm.roundeven.v{lanes}f32"
-    return I.call_llvm_pure_intrin(ex.vector_type("float32", lanes), name, quotient)
+    return ex.by_llvm("llvm.roundeven", quotient)
 
 
 def _within(value: Expr, scale: Number, zero_point: Number, dtype: str) -> Expr:
@@ -115,12 +111,8 @@ def _quotient(value: Expr, reciprocal: float, rest: float) -> Expr:
     quotient = value if reciprocal == 1 else value * ex.like(reciprocal, value)
     if not rest:
         return quotient
-    lanes = ex.lanes_of(value)
-    name = "llvm.fma." + ("f32" if lanes == 1 else f"v{lanes}f32")
     correction = rounded(value * ex.like(rest, value))
-    return I.call_llvm_pure_intrin(
-        ex.vector_type("float32", lanes), name, value, ex.like(reciprocal, value), correction
-    )
+    return ex.by_llvm("llvm.fma", value, ex.like(reciprocal, value), correction)
 
 
 def quantize_reference(
@@ -228,14 +220,7 @@ def emit_words(value: Expr, zero_point: int, factors: list[Expr]) -> Expr:
     real = ex.cast("float32", value)
     if len(factors) == 2:
         real = rounded(real * factors[0])
-    lanes = ex.lanes_of(value)
-    fused = I.call_llvm_pure_intrin(
-        ex.vector_type("float32", lanes),
-        "llvm.fma." + ("f32" if lanes == 1 else f"v{lanes}f32"),
-        real,
-        factors[-1],
-        ex.like(ROUND + zero_point, real),
-    )
+    fused = ex.by_llvm("llvm.fma", real, factors[-1], ex.like(ROUND + zero_point, real))
     return ex.reinterpret("int32", fused)
 
 
@@ -269,20 +254,8 @@ def requantize_reference(
 
 # Steps to which 0 and -0 are the same, as they are to integers.
 _BLIND_TO_SIGNS = {
-    "constant",
-    "item",
-    "cast",
-    "add",
-    "subtract",
-    "multiply",
-    "maximum",
-    "minimum",
-    "relu",
-    "leaky_relu",
-    "less",
-    "where",
-    "quantize",
-    "dequantize",
+    *("constant", "item", "cast", "quantize", "dequantize", "less", "where"),
+    *("add", "subtract", "multiply", "maximum", "minimum", "relu", "leaky_relu"),
 }
 
 
@@ -298,9 +271,7 @@ def centred_steps(region: Region, lookups: Mapping[int, Lookup]) -> frozenset[in
     Numbers, as in `Step.args`, of quantised values that may stay f32, less the zero point.
     """
     steps = region.epilogue
-    if not steps or steps[-1].op != "quantize":
-        return frozenset()
-    if any(step.op not in _BLIND_TO_SIGNS for step in steps):
+    if not steps or steps[-1].op != "quantize" or {s.op for s in steps} - _BLIND_TO_SIGNS:
         return frozenset()
     first = 1 + len(region.operands)
     looked_up = {lookup.source for lookup in lookups.values()}

@@ -18,7 +18,7 @@ from __future__ import annotations
 import itertools
 import math
 import string
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
@@ -229,31 +229,19 @@ def arrangements(
     lanes : int
         Products of a vector.
     """
-    found = [
-        arranged
-        for swapped in (False, True)
-        for arranged in _orders(
-            contraction.swapped() if swapped else contraction,
-            swapped,
-            constants[::-1] if swapped else constants,
-            lanes,
-        )
-    ]
+    found = []
+    for swapped in (False, True):
+        given = contraction.swapped() if swapped else contraction
+        groups = [
+            _candidates(given.batches, (given.out,)),
+            _candidates(given.rows, (given.left, given.out)),
+            _candidates(given.columns, (given.right, given.out)),
+            _candidates(given.steps, (given.left, given.right)),
+        ]
+        own = constants[::-1] if swapped else constants
+        for orders in itertools.product(*groups):
+            found.append(_arranged(given, swapped, own, lanes, orders))
     return sorted(found, key=lambda each: each.cycles)
-
-
-def _orders(
-    given: Contraction, swapped: bool, constants: tuple[bool, bool], lanes: int
-) -> Iterator[Arrangement]:
-    """The candidates of one order of the operands."""
-    groups = [
-        _candidates(given.batches, (given.out,)),
-        _candidates(given.rows, (given.left, given.out)),
-        _candidates(given.columns, (given.right, given.out)),
-        _candidates(given.steps, (given.left, given.right)),
-    ]
-    for batches, rows, columns, steps in itertools.product(*groups):
-        yield _arranged(given, swapped, constants, lanes, (batches, rows, columns, steps))
 
 
 def _candidates(group: Labels, tensors: Sequence[Labels]) -> list[Labels]:
@@ -274,7 +262,13 @@ def _arranged(
     """One candidate, with its estimate."""
     batches, rows, columns, steps = groups
     batch_units = tuple((label,) for label in batches)
-    row_units = (rows,) if batches or not rows else _row_units(given, rows, columns, steps)
+    row_units: Units = (rows,)
+    if rows and not batches:
+        # With one right operand for all, rows may have any number of axes: as they are where
+        # nothing moves, else as few as may be.
+        still = (given.left, given.out) == ((*rows, *steps), (*rows, *columns))
+        apart = tuple((label,) for label in rows)
+        row_units = apart if still else _joined(given, rows, (given.left, given.out))
     tensors = {
         "left": (given.left, (*batch_units, *row_units, steps)),
         "right": (given.right, (*batch_units, steps, columns)),
@@ -297,21 +291,10 @@ def _arranged(
     return Arrangement(given, swapped, batch_units, row_units, columns, steps, tuple(moved), cycles)
 
 
-def _row_units(given: Contraction, rows: Labels, columns: Labels, steps: Labels) -> Units:
-    """Rows with one right operand for all, which may have any number of axes: as they are where
-    nothing moves, else as few as may be."""
-    if (given.left, given.out) == ((*rows, *steps), (*rows, *columns)):
-        return tuple((label,) for label in rows)
-    return _joined(given, rows, (given.left, given.out))
-
-
 def _points(given: Contraction, labels: Labels) -> int:
     """How many points some axes have, by a sample of what is open."""
-    points = 1
-    for label in labels:
-        extent = given.extents[label]
-        points *= _SAMPLE if is_open([extent]) else int(extent)
-    return points
+    extents = (given.extents[label] for label in labels)
+    return math.prod(_SAMPLE if is_open([extent]) else int(extent) for extent in extents)
 
 
 def _joined(given: Contraction, group: Labels, tensors: Sequence[Labels]) -> Units:
@@ -424,10 +407,8 @@ class ArrangementProblem:
     def key(self) -> str:
         """Equal for contractions of the same structure, sizes, types and constants."""
         given, letters = self.contraction, self.letters
-        left, right, out = (
-            "".join(letters[label] for label in labels)
-            for labels in (given.left, given.right, given.out)
-        )
+        tensors = given.left, given.right, given.out
+        left, right, out = ("".join(map(letters.__getitem__, labels)) for labels in tensors)
         sizes = " ".join(f"{letter}{given.extents[label]}" for label, letter in letters.items())
         names = zip(("left", "right"), self.constants, strict=True)
         constant = "".join(f" constant {name}" for name, known in names if known)

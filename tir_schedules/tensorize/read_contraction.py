@@ -28,13 +28,7 @@ from tvm import tirx
 from tvm.ir.expr import TensorLoad
 
 from microkernels.vector.expressions import Expr
-from tir_schedules.generic.expressions import (
-    const_int,
-    int64,
-    loads_of,
-    same_indices,
-    variables_of,
-)
+from tir_schedules.generic.expressions import const_int, int64, loads_of, same_indices, variables_of
 from tir_schedules.generic.nest import Axis, Nest, Store
 
 from .arrangement import Contraction, Labels, RefusedError
@@ -182,11 +176,13 @@ def read_contraction(nest: Nest, narrow: Mapping[tirx.Var, str] | None = None) -
         tuple(label for label in out if label is not None),
         {**ones, **{names[axis.var]: axis.extent for axis in nest.axes()}},
     )
-    _check_gathers(first, second)
-    stated = {
-        **{label: int64(1) for label in ones},
-        **{names[axis.var]: axis.stated for axis in nest.axes()},
-    }
+    for factor in (first, second):
+        inside = {var for index in factor.load.indices for var in variables_of(index)}
+        strange = inside - {axis.var for axis in factor.axes}
+        if strange or any(loads_of(index) for index in factor.load.indices):
+            raise RefusedError("indices that are read from a tensor")
+    stated = dict.fromkeys(ones, int64(1))
+    stated |= {names[axis.var]: axis.stated for axis in nest.axes()}
     return ReadContraction(contraction, first, second, store.buffer, dtype, stated)
 
 
@@ -358,14 +354,6 @@ def _stored(factor: Factor, names: dict[tirx.Var, str]) -> Labels:
     if factor.plain:
         return tuple(label for label in factor.labels if label is not None)
     return tuple(names[axis.var] for axis in factor.axes)
-
-
-def _check_gathers(*factors: Factor) -> None:
-    for factor in factors:
-        inside = {var for index in factor.load.indices for var in variables_of(index)}
-        strange = inside - {axis.var for axis in factor.axes}
-        if strange or any(loads_of(index) for index in factor.load.indices):
-            raise RefusedError("indices that are read from a tensor")
 
 
 def _is_element(value: Expr, store: Store) -> bool:
