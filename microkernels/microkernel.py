@@ -19,6 +19,7 @@ import tvm.tirx.script.builder.ir as I
 from tvm import tirx
 
 from microkernels.base.tvm_compat.tir import llvm_functions
+from microkernels.vector.expressions import Index
 
 from .base.errors import IsaError
 from .isa import Isa, isa_named
@@ -66,7 +67,7 @@ attributes #0 = {{ alwaysinline nounwind }}
 
 
 @contextlib.contextmanager
-def whole_loop(extent: int | Expr, hidden: bool = False) -> Iterator[Expr]:
+def whole_loop(extent: Index, hidden: bool = False) -> Iterator[Expr]:
     """A loop that LLVM does not write out in part; if its extent is `hidden`, nor all of it."""
     texts = (_WHOLE_LOOP_LLVM_IR, HIDDEN_LLVM_IR if hidden else "")
     with llvm_functions(*texts):
@@ -164,7 +165,7 @@ class Microkernel:
             return self.multiply_add(total, group, constant(1, "int8", lanes_of(group)))
         return self.multiply_add(total, constant(1, "uint8", lanes_of(group)), group)
 
-    def a_operand(self, buffer: Expr, index: Sequence[Expr | int], pitch: int) -> Expr | Address:
+    def a_operand(self, buffer: Expr, index: Sequence[Index], pitch: int) -> Expr | Address:
         """A from `index` on, as `emit` takes it.
 
         Parameters
@@ -179,7 +180,7 @@ class Microkernel:
         *row, column = index
         return self.spread(bfloat16.operand_bits(buffer[(*row, ramp(column, self.kr))]))
 
-    def b_operand(self, buffer: Expr, start: Expr | int, pitch: int) -> Expr | Address:
+    def b_operand(self, buffer: Expr, start: Index, pitch: int) -> Expr | Address:
         """One vector of columns of packed B, as `emit` takes it.
 
         Parameters
@@ -220,7 +221,7 @@ class Microkernel:
         self,
         rows: int,
         vectors: int,
-        reduction: Sequence[int | Expr],
+        reduction: Sequence[Index],
         load_a: LoadA,
         load_b: LoadB,
         init: Start | None = None,
@@ -285,7 +286,7 @@ class Microkernel:
         self,
         tile: Tile,
         rows: Sequence[int],
-        reduction: Sequence[int | Expr],
+        reduction: Sequence[Index],
         load_a: LoadA,
         load_b: LoadB,
     ) -> None:

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from microkernels.vector.expressions import Index
+
 from .vector.expressions import Expr, ramp
 
 
@@ -32,21 +34,21 @@ class Place:
     """
 
     buffer: Expr
-    row: Expr | int = 0
-    column: Expr | int = 0
-    leading: Callable[..., Sequence[Expr | int]] = lambda row: [row]
+    row: Index = 0
+    column: Index = 0
+    leading: Callable[..., Sequence[Index]] = lambda row: [row]
     pitch: int = 0
 
-    def index(self, row: Expr | int, column: Expr | int) -> list[Expr | int]:
+    def index(self, row: Index, column: Index) -> list[Index]:
         """Indices of an element of the window."""
         return [*self.leading(self.row + row), self.column + column]
 
 
-LoadA = Callable[[int, Sequence[Expr | int]], Expr | Address]
-LoadB = Callable[[int, Sequence[Expr | int]], Expr | Address]
+LoadA = Callable[[int, Sequence[Index]], Expr | Address]
+LoadB = Callable[[int, Sequence[Index]], Expr | Address]
 MultiplyAdd = Callable[[Expr, Expr, Expr], Expr]
-Start = Callable[[Expr | int, int], Expr]
-Between = Callable[[Expr | int, int, int], None]
+Start = Callable[[Index, int], Expr]
+Between = Callable[[Index, int, int], None]
 Columns = Callable[[int], Expr | Address]
 
 
@@ -60,7 +62,7 @@ class Tile:
     buffers: tuple[Expr, ...] = ()
     place: Place | None = None
 
-    def value(self, row: int | Expr, vector: int | Expr) -> Expr:
+    def value(self, row: Index, vector: Index) -> Expr:
         """The accumulated vector: `lanes` columns from column `vector * lanes`.
 
         The row is a number, or, of accumulators in memory, any expression.

@@ -29,7 +29,7 @@ from microkernels.tile import (
     Start,
     Tile,
 )
-from microkernels.vector.expressions import Expr, cast, lanes_of, ramp, reinterpret, shuffle
+from microkernels.vector.expressions import Expr, Index, cast, lanes_of, ramp, reinterpret, shuffle
 
 from .bf16 import DOT_LLVM_IR, dot_by_dpbf16
 from .int8 import dot_by_vnni
@@ -67,11 +67,11 @@ class AmxMicrokernel(Microkernel):
     product: str
     depth: int = DEPTH
 
-    def a_operand(self, buffer: Expr, index: Sequence[Expr | int], pitch: int) -> Address:
+    def a_operand(self, buffer: Expr, index: Sequence[Index], pitch: int) -> Address:
         """64 bytes of K of up to 16 rows, `pitch` elements apart."""
         return _address(buffer, index, pitch)
 
-    def b_operand(self, buffer: Expr, start: Expr | int, pitch: int) -> Address:
+    def b_operand(self, buffer: Expr, start: Index, pitch: int) -> Address:
         """16 columns of 16 steps of K, `pitch` elements apart."""
         return _address(buffer, [start], pitch)
 
@@ -93,7 +93,7 @@ class AmxMicrokernel(Microkernel):
         self,
         rows: int,
         vectors: int,
-        reduction: Sequence[int | Expr],
+        reduction: Sequence[Index],
         load_a: LoadA,
         load_b: LoadB,
         init: Start | None = None,
@@ -135,7 +135,7 @@ class AmxMicrokernel(Microkernel):
             loops = [stack.enter_context(I.serial(extent)) for extent in outer]
             count = steps // DEPTH if isinstance(steps, int) else I.floordiv(steps, DEPTH)
 
-            def multiply(number: Expr | int) -> None:
+            def multiply(number: Index) -> None:
                 at = [*loops, number * DEPTH]
                 for product, (i, j, sums) in enumerate(tiles):
                     if between is not None:
@@ -168,13 +168,13 @@ class AmxMicrokernel(Microkernel):
         self._put(into, 0, j, value)
         return Address(I.address_of(into.buffer[tuple(into.index(0, self.lanes * j))]), 0)
 
-    def _put(self, into: Place, row: Expr | int, j: int, value: Expr) -> None:
+    def _put(self, into: Place, row: Index, j: int, value: Expr) -> None:
         *leading, column = into.index(row, j * self.lanes)
         bits = reinterpret(str(into.buffer.dtype), value)
         I.buffer_store(into.buffer, bits, [*leading, ramp(column, self.lanes)])
 
 
-def _address(buffer: Expr, index: Sequence[Expr | int], pitch: int) -> Address:
+def _address(buffer: Expr, index: Sequence[Index], pitch: int) -> Address:
     return Address(I.address_of(buffer[tuple(index)]), pitch * DataType(buffer.dtype).itemsize)
 
 

@@ -25,7 +25,7 @@ from microkernels.base.errors import IsaError
 from microkernels.kernels.amx_tiles import AmxMicrokernel
 from microkernels.microkernel import Microkernel
 from microkernels.vector.bfloat16 import operand_bits
-from microkernels.vector.expressions import Expr, cast, ramp
+from microkernels.vector.expressions import Expr, Index, cast, ramp
 
 
 def register_tensor_intrin(
@@ -111,11 +111,11 @@ def _implementation(
     lanes, kr = kernel.lanes, kernel.kr
     vectors = columns // lanes
 
-    def load_a(a: Expr, i: int, step: Expr | int) -> Expr:
+    def load_a(a: Expr, i: int, step: Index) -> Expr:
         indices = [i, step, ramp(0, kr)] if groups else [i, ramp(step * kr, kr)]
         return kernel.spread(operand_bits(a[tuple(indices)]))
 
-    def load_b(b: Expr, j: int, step: Expr | int) -> Expr:
+    def load_b(b: Expr, j: int, step: Index) -> Expr:
         if kr == 1:
             return operand_bits(b[step, ramp(j * lanes, lanes)])
         # The groups of kr lie side by side: one vector runs over `lanes` of them.
@@ -153,7 +153,7 @@ def _tile_buffers(
         if not strided:
             return I.match_buffer(handle, shape, dtype, offset_factor=1)
         outermost = tirx.Var(f"stride_{name.lower()}", "int32")
-        strides: list[Expr | int] = [outermost, *shape[2:], 1]
+        strides: list[Index] = [outermost, *shape[2:], 1]
         return I.match_buffer(handle, shape, dtype, strides=strides, offset_factor=1)
 
     kr = kernel.kr

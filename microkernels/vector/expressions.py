@@ -31,7 +31,7 @@ Index: TypeAlias = tirx.Expr | int
 
 
 def parameter(
-    name: str, shape: Sequence[int | Expr], dtype: str, strides: Sequence[int | Expr] | None = None
+    name: str, shape: Sequence[Index], dtype: str, strides: Sequence[Index] | None = None
 ) -> Expr:
     """A parameter of the PrimFunc under construction, aligned to its elements only.
 
@@ -87,7 +87,7 @@ def like(value: float | int | Placeholder, other: Expr) -> Expr:
     return constant(value, element_of(other), lanes_of(other))
 
 
-def ramp(start: Expr | int, lanes: int) -> Expr:
+def ramp(start: Index, lanes: int) -> Expr:
     """Consecutive indices from `start`; a plain index for one lane."""
     if isinstance(start, int):
         start = tirx.const(start, "int32")
@@ -168,7 +168,7 @@ class _Names(threading.local):
 _names = _Names()
 
 
-def bind(value: Expr | int) -> Expr:
+def bind(value: Index) -> Expr:
     """Names a value, so that using the result several times computes it once."""
     if isinstance(value, int):
         return I.bind(value)

@@ -29,23 +29,11 @@ from tir_schedules.core.placement import Placement
 from tir_schedules.core.region import Region
 from tir_schedules.core.size import SymbolicSize
 from tir_schedules.core.template import template_for
+from tir_schedules.cost import parallel
 from tir_schedules.cost.cost import Cost, flops_us, has_tiles, norm_us
-from tir_schedules.cost.parallel import (
-    MEASURED_THREADS,
-    SIDE_BY_SIDE,
-    SIDE_BY_SIDE_SHARED,
-    MergeEstimate,
-    on_threads,
-)
-from tir_schedules.generic.expressions import (
-    call_name,
-    const_int,
-    int64,
-    nodes_of,
-    resized_buffers,
-    substitute,
-    with_sizes,
-)
+from tir_schedules.cost.parallel import MergeEstimate
+from tir_schedules.generic import expressions
+from tir_schedules.generic.expressions import int64, nodes_of
 from tir_schedules.generic.nest import is_number
 from tir_schedules.product.matmul import MATMUL, estimated_cycles
 
@@ -113,7 +101,7 @@ def estimate(pieces: Sequence[Piece], machine: Machine) -> Estimate:
     )
     times, most = [piece.serial_us for piece in pieces], [piece.most for piece in pieces]
     shares = assign(times, threads)
-    if threads > MEASURED_THREADS:
+    if threads > parallel.MEASURED_THREADS:
         shares = shares_of(times, most, threads, machine.fork_us)
     used = threads_of(shares)
     own = sum(pieces[number].result_bytes for number in shares[0].kernels) / shares[0].threads
@@ -123,8 +111,8 @@ def estimate(pieces: Sequence[Piece], machine: Machine) -> Estimate:
         between=foreign / machine.l3_rate(used),
         barriers=call + machine.fork_us(used),
     )
-    how = on_threads(used)
-    least = SIDE_BY_SIDE if used == len(shares) else SIDE_BY_SIDE_SHARED
+    how = parallel.on_threads(used)
+    least = parallel.SIDE_BY_SIDE if used == len(shares) else parallel.SIDE_BY_SIDE_SHARED
     return Estimate(separate=separate, merged=merged, how=how, least=least, shares=shares)
 
 
@@ -334,7 +322,7 @@ def _body(step: Step, name: str) -> tirx.Stmt:
         if param in pairs:
             known = zip(param.shape, shape, strict=True)
             sizes |= {extent: size for extent, size in known if isinstance(extent, tirx.Var)}
-    same = resized_buffers(pairs, sizes)
+    same = expressions.resized_buffers(pairs, sizes)
     views: list[tirx.Stmt] = []
     for param, buffer in pairs.items():
         view = same.get(param, param)
@@ -342,7 +330,7 @@ def _body(step: Step, name: str) -> tirx.Stmt:
             same[param] = buffer
         else:
             views.append(tirx.DeclBuffer(view, data=buffer.data))
-    body = nested(with_sizes(function.body, sizes, same), name)
+    body = nested(expressions.with_sizes(function.body, sizes, same), name)
     if not views:
         return body
     block = body.block
@@ -352,7 +340,7 @@ def _body(step: Step, name: str) -> tirx.Stmt:
 
 def _wide(extent: Expr) -> Expr:
     """An extent as it can be compared: a number of 64 bits, or what it is."""
-    number = const_int(extent)
+    number = expressions.const_int(extent)
     return extent if number is None else int64(number)
 
 
@@ -429,7 +417,7 @@ def place_output(
         return declaration if view is None else tirx.DeclBuffer(view, data=joint.data)
 
     body = tvm_ffi.structural_map(function.body, (tirx.DeclBuffer, declared_anew))
-    body = substitute(body, views)
+    body = expressions.substitute(body, views)
     own = tirx.DeclBuffer(views[out], data=joint.data)
     if isinstance(body, s_tir.SBlockRealize):
         inside = tirx.SeqStmt([own, body.block.body])
@@ -461,7 +449,7 @@ def _passes_address(function: tirx.PrimFunc, buffers: Sequence[tirx.Var]) -> boo
     """Whether an address within buffers is used but to declare all of them after the first."""
     data = 0
     for call in nodes_of(function.body, Call):
-        inside = call.args[0].source if call_name(call) == "address_of" else None
+        inside = call.args[0].source if expressions.call_name(call) == "address_of" else None
         if inside is not None and any(inside.same_as(buffer) for buffer in buffers):
             return True
         data += sum(_is_data_of(call, buffer) for buffer in buffers)
@@ -470,4 +458,4 @@ def _passes_address(function: tirx.PrimFunc, buffers: Sequence[tirx.Var]) -> boo
 
 def _is_data_of(expr: Expr, buffer: tirx.Var) -> bool:
     """Whether an expression is the address where a buffer begins."""
-    return call_name(expr) == "buffer_data" and expr.args[0].same_as(buffer)
+    return expressions.call_name(expr) == "buffer_data" and expr.args[0].same_as(buffer)

@@ -22,7 +22,7 @@ import numpy as np
 from tvm import relax, tirx
 
 from microkernels.isa import Isa
-from microkernels.vector.expressions import Expr
+from microkernels.vector.expressions import Index
 from tir_schedules.core.product_plan import is_integer
 from tir_schedules.core.region import Region, Tensor
 from tir_schedules.core.size import is_open
@@ -325,7 +325,7 @@ class AxisClasses:
         """How many classes there are."""
         return min(self.outputs, self.low + 1 + self.high)
 
-    def number(self, output: Expr | int) -> Expr | int:
+    def number(self, output: Index) -> Index:
         """The class of a position."""
         if isinstance(output, int):
             return min(output, self.low) + max(0, output - (self.outputs - 1 - self.high))
@@ -363,11 +363,11 @@ class PositionClasses:
         """How many classes there are."""
         return math.prod(axis.count for axis in self.axes)
 
-    def number(self, position: Sequence[Expr | int]) -> Expr | int:
+    def number(self, position: Sequence[Index]) -> Index:
         """The class of a position; 0 where every window is whole."""
         if self.whole:
             return 0
-        found: Expr | int = 0
+        found: Index = 0
         for axis, output in zip(self.axes, position, strict=True):
             found = found * axis.count + axis.number(output)
         return found

@@ -19,15 +19,8 @@ from typing import Literal, NamedTuple
 
 import tvm.tirx.script.builder.ir as I
 
-from microkernels.vector.expressions import (
-    Expr,
-    bind,
-    constant,
-    lanes_of,
-    materialise,
-    ramp,
-    shuffle,
-)
+from microkernels.vector import expressions as ex
+from microkernels.vector.expressions import Expr
 
 Kind = Literal["parallel", "serial", "reduction", "unrolled", "vector"]
 Bytes = tuple[float, float, float]
@@ -192,18 +185,18 @@ class LaneTotals:
         self.lanes, self.slots = lanes, slots
         self.buffer = I.sblock_alloc_buffer((slots * lanes,), dtype)
         for slot in range(slots):
-            self.store(constant(start, dtype, lanes), slot)
+            self.store(ex.constant(start, dtype, lanes), slot)
 
     def __getitem__(self, slot: int) -> Expr:
-        return self.buffer[ramp(slot * self.lanes, self.lanes)]
+        return self.buffer[ex.ramp(slot * self.lanes, self.lanes)]
 
     def store(self, value: Expr, slot: int = 0) -> None:
         """Replaces a vector."""
-        I.buffer_store(self.buffer, value, [ramp(slot * self.lanes, self.lanes)])
+        I.buffer_store(self.buffer, value, [ex.ramp(slot * self.lanes, self.lanes)])
 
     def combined(self, combine: Combine) -> Expr:
         """All vectors combined to one."""
-        return combine_all([bind(self[slot]) for slot in range(self.slots)], combine)
+        return combine_all([ex.bind(self[slot]) for slot in range(self.slots)], combine)
 
     def total(self, combine: Combine) -> Expr:
         """All lanes of all vectors combined, as a scalar expression."""
@@ -228,18 +221,18 @@ def reduce_lanes(value: Expr, combine: Combine) -> Expr:
     combine : callable
         Associative and commutative, on expressions of any number of lanes.
     """
-    lanes = lanes_of(value)
-    value = materialise(value)
+    lanes = ex.lanes_of(value)
+    value = ex.materialise(value)
     while lanes > 1:
         lanes //= 2
-        value = bind(value)
-        value = combine(*(shuffle([value], range(at, at + lanes)) for at in (0, lanes)))
-    return materialise(value)
+        value = ex.bind(value)
+        value = combine(*(ex.shuffle([value], range(at, at + lanes)) for at in (0, lanes)))
+    return ex.materialise(value)
 
 
 def combine_all(values: list[Expr], combine: Combine) -> Expr:
     """The values combined pairwise, as a tree."""
     while len(values) > 1:
         pairs = [combine(a, b) for a, b in zip(values[::2], values[1::2], strict=False)]
-        values = [bind(pair) for pair in pairs] + values[len(pairs) * 2 :]
+        values = [ex.bind(pair) for pair in pairs] + values[len(pairs) * 2 :]
     return values[0]

@@ -30,18 +30,9 @@ from tvm.sym import Analyzer, detect_linear_equation
 
 from microkernels.vector.expressions import Expr
 
+from . import expressions
 from .accumulators import COMBINE
-from .expressions import (
-    call_name,
-    calls_of,
-    const_int,
-    int64,
-    loads_of,
-    nodes_of,
-    same,
-    variables_beside_loads,
-    variables_of,
-)
+from .expressions import call_name, calls_of, const_int, int64, loads_of, same, variables_of
 from .loops import access_strides
 from .nest import Axis, Nest, Store
 
@@ -211,7 +202,9 @@ def pieces(nest: Nest, axis: tirx.Var, end: Expr, inner: set[tirx.Var], most: in
     found, left = list[Piece](), [whole]
     while left:
         piece = left.pop(0)
-        questions = (nodes_of(value, (*_BELOW, *_CHOICES)) for value in piece.nest.values())
+        questions = (
+            expressions.nodes_of(value, (*_BELOW, *_CHOICES)) for value in piece.nest.values()
+        )
         borders = (border_of(each, axis, inner) for each in itertools.chain(*questions))
         border = next((each for each in borders if each is not None), None)
         if border is None:
@@ -358,7 +351,7 @@ def window_of(nest: Nest, bounds: Bounds) -> Window | None:
     along = nest.spatial[-1] if nest.spatial else None
     if along is None or steps[along.var] != 1 or any(s[along.var] != 1 for s in stores):
         return None
-    if any(along.var in variables_beside_loads(each.value) for each in nest.results):
+    if any(along.var in expressions.variables_beside_loads(each.value) for each in nest.results):
         return None
     if any(bound.place is not None and bound.place.same_as(along.var) for bound in bounds.values()):
         return None

@@ -28,35 +28,13 @@ from tvm.tirx import ForKind
 from microkernels.machines.machine import Machine
 from microkernels.vector.expressions import Expr
 
+from . import dynamic_elements, expressions
 from .accumulators import along_results, dynamic_row, not_combined
-from .dynamic_elements import (
-    SHORT,
-    dynamic_nests,
-    element_loops,
-    over_axes,
-    program_of_elements,
-    size_or_sample,
-    step_along,
-    views_of,
-    with_fewer_reduced,
-)
+from .dynamic_elements import SHORT, dynamic_nests, element_loops, over_axes, step_along, views_of
 from .elementwise import elementwise_loops, lanes_for
-from .expressions import (
-    const_int,
-    int64,
-    loads_of,
-    map_loads,
-    substitute,
-)
+from .expressions import int64
 from .fusion import merge_nests, program_loops
-from .loops import (
-    flattened,
-    loop_of_elements,
-    redirected,
-    sequence,
-    view_of,
-    with_statements,
-)
+from .loops import flattened, loop_of_elements, redirected, sequence, view_of, with_statements
 from .nest import Nest, NotHandledError, Store, is_number, read_program
 from .reads import with_selects
 from .reduction import reduction_loops
@@ -79,7 +57,7 @@ def dynamic_items(func: tirx.PrimFunc, machine: Machine) -> tuple[tirx.PrimFunc,
     if any(map(is_number, func.params)):
         raise NotHandledError("a size is a parameter")
     places: dict[Expr, tirx.Var] = {each: tirx.Var(f"at_{each.name}", "int64") for each in symbols}
-    program = read_program(func, size_or_sample)
+    program = read_program(func, dynamic_elements.size_or_sample)
     items = {each: _item_of(each) for each in (*func.params, *program.temporaries)}
     views = {items[each]: view_of(items[each]) for each in func.params}
     moved: dict[tirx.Var, tuple[tirx.Var, Expr]] = {}
@@ -123,18 +101,18 @@ def _symbols(func: tirx.PrimFunc) -> list[tirx.Var]:
                 found[size] = None
                 if inside:
                     raise NotHandledError(f"items of {param.name} lie apart")
-            elif const_int(size) is None:
+            elif expressions.const_int(size) is None:
                 raise NotHandledError(f"{param.name} has the size {size}")
             else:
-                inside = inside or const_int(size) != 1
+                inside = inside or expressions.const_int(size) != 1
     return list(found)
 
 
 def _item_of(buffer: tirx.Var) -> tirx.Var:
     """A buffer for one index of every dynamic size of another one."""
-    if all(const_int(size) is not None for size in buffer.shape):
+    if all(expressions.const_int(size) is not None for size in buffer.shape):
         return buffer
-    shape = [int64(1) if const_int(size) is None else size for size in buffer.shape]
+    shape = [int64(1) if expressions.const_int(size) is None else size for size in buffer.shape]
     return tirx.decl_buffer(shape, buffer.dtype, buffer.name)
 
 
@@ -159,23 +137,23 @@ def _nest_of_item(
     accesses += [(store.buffer, store.indices) for store in moved.results]
     for buffer, indices in accesses:
         for size, index in zip(buffer.shape, indices, strict=True):
-            if const_int(size) is None and not index.same_as(places.get(size)):
+            if expressions.const_int(size) is None and not index.same_as(places.get(size)):
                 raise NotHandledError(f"{buffer.name} is not indexed by one item of {size}")
 
     def indices_in(buffer: tirx.Var, given: Iterable[Expr]) -> list[Expr]:
         pairs = zip(buffer.shape, given, strict=True)
-        return [int64(0) if const_int(size) is None else index for size, index in pairs]
+        return [int64(0) if expressions.const_int(size) is None else index for size, index in pairs]
 
     def load(node: TensorLoad) -> Expr:
         return tirx.BufferLoad(items[node.source], indices_in(node.source, node.indices))
 
     def in_store(store: Store) -> Store:
-        at = [map_loads(index, load) for index in store.indices]
-        value = map_loads(store.value, load)
+        at = [expressions.map_loads(index, load) for index in store.indices]
+        value = expressions.map_loads(store.value, load)
         return Store(items[store.buffer], tuple(indices_in(store.buffer, at)), value, store.init)
 
     spatial = tuple(axis for axis in nest.spatial if axis.end is None)
-    inside = moved.mapped(in_store, lambda value: map_loads(value, load))
+    inside = moved.mapped(in_store, lambda value: expressions.map_loads(value, load))
     return replace(inside, spatial=spatial).simplified()
 
 
@@ -187,7 +165,7 @@ def static_rows(func: tirx.PrimFunc, machine: Machine) -> tuple[tirx.PrimFunc, s
     NotHandledError
         If all sizes are known, or it reduces.
     """
-    program = program_of_elements(func)
+    program = dynamic_elements.program_of_elements(func)
     views, statements = views_of(program)
     statements += [row_loops(flattened(nest, views), machine) for nest in program.nests]
     return with_statements(func, statements), "generic_injective"
@@ -209,7 +187,7 @@ def row_loops(nest: Nest, machine: Machine) -> tirx.Stmt:
     task = tirx.Var("task", "int64")
     at = {first.var: task // second.stated, second.var: task % second.stated}
     passes = first.stated * second.stated
-    return tirx.For(task, int64(0), passes, ForKind.PARALLEL, substitute(body, at))
+    return tirx.For(task, int64(0), passes, ForKind.PARALLEL, expressions.substitute(body, at))
 
 
 def dynamic_reductions(func: tirx.PrimFunc, machine: Machine) -> tuple[tirx.PrimFunc, str]:
@@ -250,11 +228,11 @@ def _loops(nest: Nest, machine: Machine) -> tirx.Stmt:
         return window_loops(windows, machine)
     if all(axis.end is None for axis in (*nest.spatial[-1:], *nest.reduce)):
         return row_loops(nest, machine)
-    nest = with_fewer_reduced(nest)
+    nest = dynamic_elements.with_fewer_reduced(nest)
     reason = "names values" if nest.lets else not_combined(nest)
     if reason:
         raise NotHandledError(f"{nest.name} {reason}")
-    loads = [load for store in nest.stores for load in loads_of(store.value.b)]
+    loads = [load for store in nest.stores for load in expressions.loads_of(store.value.b)]
     lanes = lanes_for(nest, machine)
     for axis in reversed(nest.reduce):
         steps = [step_along(nest, load.indices[0], axis) for load in loads]

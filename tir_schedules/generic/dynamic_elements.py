@@ -24,41 +24,11 @@ from tvm.tirx import ForKind
 from microkernels.machines.machine import Machine
 from microkernels.vector.expressions import Expr
 
+from . import elementwise, expressions, loops
 from .conditions import Piece, pieces
-from .elementwise import (
-    copied_row_lanes,
-    far_lanes,
-    far_rows,
-    is_long,
-    lanes_for,
-)
-from .expressions import (
-    calls_of,
-    const_int,
-    distinct,
-    divisions_of,
-    int64,
-    loads_of,
-    same,
-    strides_of,
-    variables_of,
-)
+from .expressions import calls_of, const_int, int64, loads_of, same, variables_of
 from .fusion import merge_nests
-from .loops import (
-    COPIED_VECTORS,
-    View,
-    flattened,
-    has_copies,
-    loop_of_elements,
-    numbers_used,
-    parameter_views,
-    sequence,
-    store_statement,
-    temporary_view,
-    vectors_and_rest,
-    with_copies,
-    with_statements,
-)
+from .loops import View, store_statement
 from .nest import Axis, Nest, NotHandledError, Program, Store, analyzer_for, read_program
 from .reads import STEPS, staged_stores, with_sample_tables, with_selects
 
@@ -88,9 +58,9 @@ def dynamic_elements(func: tirx.PrimFunc, machine: Machine) -> tuple[tirx.PrimFu
         raise NotHandledError("its rows are of known size")
     views, statements = views_of(program)
     statements += [
-        element_loops(flattened(with_selects(nest), views), machine) for nest in program.nests
+        element_loops(loops.flattened(with_selects(nest), views), machine) for nest in program.nests
     ]
-    return with_statements(func, statements), "generic_injective"
+    return loops.with_statements(func, statements), "generic_injective"
 
 
 def program_of_elements(func: tirx.PrimFunc) -> Program:
@@ -102,10 +72,10 @@ def program_of_elements(func: tirx.PrimFunc) -> Program:
 
 def views_of(program: Program) -> tuple[dict[tirx.Var, View], list[tirx.Stmt]]:
     """Flat views of all buffers of a program; declarations, and allocations of those it writes."""
-    views, statements = parameter_views(program.func)
+    views, statements = loops.parameter_views(program.func)
     written = {store.buffer for nest in program.nests for store in nest.results}
     for buffer in program.temporaries:
-        views[buffer] = temporary_view(buffer)
+        views[buffer] = loops.temporary_view(buffer)
         if buffer in written:
             statements.append(tirx.AllocBuffer(views[buffer].flat))
     return views, statements
@@ -127,14 +97,14 @@ def element_loops(nest: Nest, machine: Machine) -> tirx.Stmt:
         cut = pieces(nest, axis.var, axis.stated, _inside(nest, number), left)
         most[axis.var] = len(cut)
         left //= len(cut)
-    loops = _over(nest.tidied(), 0, most, machine)
+    found = _over(nest.tidied(), 0, most, machine)
     copies = isinstance(nest.stores[0].value, TensorLoad | Call)
     if machine.string_copy_cost <= 1 or not copies or len(nest.spatial) < 2:
-        return loops
+        return found
     near = _over(nest.tidied(), 0, most, machine.with_numbers(string_copy_cost=1))
-    if tvm_ffi.structural_equal(loops, near, map_free_vars=True):
-        return loops
-    return tirx.IfThenElse(far_rows(nest, machine), loops, near)
+    if tvm_ffi.structural_equal(found, near, map_free_vars=True):
+        return found
+    return tirx.IfThenElse(elementwise.far_rows(nest, machine), found, near)
 
 
 def _inside(nest: Nest, number: int) -> set[tirx.Var]:
@@ -147,7 +117,7 @@ def _over(nest: Nest, number: int, most: Most, machine: Machine) -> tirx.Stmt:
         return store_statement(nest, nest.stores, {})
     axis = nest.spatial[number]
     cut = pieces(nest, axis.var, axis.stated, _inside(nest, number), most.get(axis.var, 1))
-    return sequence([_piece(each, number, most, machine) for each in cut])
+    return loops.sequence([_piece(each, number, most, machine) for each in cut])
 
 
 def _piece(piece: Piece, number: int, most: Most, machine: Machine) -> tirx.Stmt:
@@ -181,20 +151,20 @@ def _run(piece: Piece, number: int, most: Most, machine: Machine) -> tirx.Stmt:
         )
     if not shared and number + 1 == len(nest.spatial):
         loads = _strided(nest, axis)
-        lanes = lanes_for(nest, machine)
+        lanes = elementwise.lanes_for(nest, machine)
         if loads and lanes > 1:
             return _strided_row(nest, axis, loads, lanes)
         accesses: list[TensorLoad | Store] = [*nest.reads(), *nest.stores]
         steps = [step_along(nest, each.indices[0], axis) for each in accesses]
-        if lanes > 1 and has_copies(nest, steps):
-            return _strided_row(nest, axis, [], COPIED_VECTORS * lanes)
-        wide = copied_row_lanes(nest, machine) if lanes > 1 and set(steps) == {1} else 0
+        if lanes > 1 and loops.has_copies(nest, steps):
+            return _strided_row(nest, axis, [], loops.COPIED_VECTORS * lanes)
+        wide = elementwise.copied_row_lanes(nest, machine) if lanes > 1 and set(steps) == {1} else 0
         if wide:
-            return _strided_row(nest, axis, [], wide, is_long(nest))
+            return _strided_row(nest, axis, [], wide, elementwise.is_long(nest))
     body = _over(nest, number + 1, most, machine)
     if shared:
         return tirx.For(axis.var, int64(0), axis.stated, ForKind.PARALLEL, body)
-    near = loop_of_elements(axis.var, axis.stated, body, machine.isa.f32_lanes)
+    near = loops.loop_of_elements(axis.var, axis.stated, body, machine.isa.f32_lanes)
     return near if len(nest.spatial) > 1 else _near_or_far(nest, near, machine)
 
 
@@ -206,10 +176,10 @@ def _near_or_far(nest: Nest, near: tirx.Stmt, machine: Machine) -> tirx.Stmt:
         for load in nest.reads()
     ]
     written = {step_along(nest, store.indices[0], axis) for store in nest.stores}
-    lanes, least = far_lanes(nest, steps, machine)
+    lanes, least = elementwise.far_lanes(nest, steps, machine)
     if not lanes or written != {1}:
         return near
-    far = vectors_and_rest(
+    far = loops.vectors_and_rest(
         int64(0),
         axis.stated,
         lanes,
@@ -238,7 +208,7 @@ def _strided(nest: Nest, axis: Axis) -> list[TensorLoad]:
             return []
         if step in STEPS:
             found.append(load)
-    return distinct(found)
+    return expressions.distinct(found)
 
 
 def _strided_row(
@@ -251,7 +221,7 @@ def _strided_row(
     start = tirx.Var("start", "int64")
     vector = axis_of("vector", tirx.floordiv(axis.stated + int64(lanes - 1), int64(lanes)))
     first = tirx.Min(vector.var * int64(lanes), axis.stated - int64(lanes))
-    body = sequence([tirx.Bind(start, first), staged_stores(nest, axis, start, lanes, loads)])
+    body = loops.sequence([tirx.Bind(start, first), staged_stores(nest, axis, start, lanes, loads)])
     wide = tirx.For(vector.var, int64(0), vector.stated, ForKind.SERIAL, body)
     single = tirx.For(
         axis.var, int64(0), axis.stated, ForKind.SERIAL, store_statement(nest, nest.stores, {})
@@ -287,7 +257,7 @@ def _period(nest: Nest, number: int) -> _Period | None:
     """The first division of an axis, if only axes outside take part in it."""
     axis, inner = nest.spatial[number].var, _inside(nest, number)
     for value in nest.expressions():
-        for division in divisions_of(value):
+        for division in expressions.divisions_of(value):
             used = variables_of(division)
             if axis not in used or not used.isdisjoint(inner) or loads_of(division):
                 continue
@@ -353,7 +323,7 @@ def _periods(piece: Piece, period: _Period, number: int, most: Most, machine: Ma
             nest,
         )
     else:
-        nest = nest if shared else with_copies(nest, [which])
+        nest = nest if shared else loops.with_copies(nest, [which])
         which, part = nest.spatial[number], Piece(int64(0), length, nest)
     kind = ForKind.PARALLEL if shared else ForKind.SERIAL
     body = _piece(part, number + 1, most, machine)
@@ -373,7 +343,7 @@ def _few(piece: Piece, period: _Period, length: int, number: int, machine: Machi
             own = {old.var: axis.var * int64(length) + int64(rest)}
             each = _replaced(each, (axis,), own)
             statements.append(store_statement(each, each.stores, {axis.var: at}))
-        return sequence(statements)
+        return loops.sequence(statements)
 
     shared = number == 0 and machine.threads > 1
     loop = (
@@ -384,7 +354,7 @@ def _few(piece: Piece, period: _Period, length: int, number: int, machine: Machi
     left = tirx.Var(old.var.name, "int64")
     start = whole * int64(length)
     body = store_statement(nest, nest.stores, {old.var: start + left})
-    return sequence([loop, tirx.For(left, int64(0), piece.end - start, ForKind.SERIAL, body)])
+    return loops.sequence([loop, tirx.For(left, int64(0), piece.end - start, ForKind.SERIAL, body)])
 
 
 SAMPLE = 1 << 10  # what costs are estimated with, and order of loops chosen
@@ -423,12 +393,12 @@ def size_or_sample(extent: Any) -> int:
 
 def step_along(nest: Nest, position: Expr, axis: Axis) -> int | None:
     """How far a position moves when an axis takes a step; None if that is no number."""
-    return strides_of(position, [axis.var], analyzer_for(nest.axes()))[axis.var]
+    return expressions.strides_of(position, [axis.var], analyzer_for(nest.axes()))[axis.var]
 
 
 def continues(nest: Nest, outer: Axis, inner: Axis) -> bool:
     """Whether all tensors of a flat nest have all of one axis between neighbours along another."""
-    if not {outer.var, inner.var}.isdisjoint(numbers_used(nest)):
+    if not {outer.var, inner.var}.isdisjoint(loops.numbers_used(nest)):
         return False
     analyzer = nest.analyzer()
     positions = [load.indices[0] for load in nest.distinct_reads()]
@@ -474,9 +444,9 @@ def flat_loop(size: Expr, body: Callable[[Expr], tirx.Stmt], machine: Machine) -
     number, part = tirx.Var("number", "int64"), tirx.Var("part", "int64")
     lanes = machine.isa.f32_lanes
     if machine.threads == 1:
-        return loop_of_elements(number, size, body(number), lanes)
+        return loops.loop_of_elements(number, size, body(number), lanes)
     share = tirx.floordiv(size + int64(machine.threads - 1), int64(machine.threads))
     first: Expr = part * share
     count = tirx.Min(share, tirx.Max(size - first, int64(0)))
-    loop = loop_of_elements(number, count, body(first + number), lanes)
+    loop = loops.loop_of_elements(number, count, body(first + number), lanes)
     return tirx.For(part, int64(0), int64(machine.threads), ForKind.PARALLEL, loop)

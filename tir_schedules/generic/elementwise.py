@@ -22,36 +22,11 @@ from tvm.sym import Analyzer
 from microkernels.machines.machine import Machine
 from microkernels.vector.expressions import Expr
 
+from . import expressions, loops
 from .accumulators import Plan
 from .conditions import border_of
-from .expressions import (
-    OTHER_CALL_COST,
-    call_name,
-    calls_of,
-    const_int,
-    cost_of,
-    divisions_of,
-    int64,
-    loads_of,
-    map_calls,
-    same,
-    substitute,
-    variables_of,
-)
-from .loops import (
-    COPIED_VECTORS,
-    access_strides,
-    collapsed,
-    has_copies,
-    hidden,
-    nested,
-    sequence,
-    serial,
-    store_statement,
-    threads_sharing,
-    with_copies,
-    without_memcpy,
-)
+from .expressions import calls_of, const_int, int64, loads_of
+from .loops import nested, sequence
 from .nest import Axis, Nest
 from .reads import staged_stores, strided_loads
 from .transpose import interleaving_loops, interleaving_of, transpose_axes, transpose_loops
@@ -84,16 +59,16 @@ def elementwise_loops(nest: Nest, machine: Machine, parallel: bool) -> tuple[tir
     for part in split_at_conditions(nest):
         split = split_at_periods(part)
         parts += [part] if split is part else split_at_conditions(split)
-    for part in map(collapsed, parts):
-        threads = threads_sharing([part], machine) if parallel else 1
-        loads, stores = access_strides(part)
+    for part in map(loops.collapsed, parts):
+        threads = loops.threads_sharing([part], machine) if parallel else 1
+        loads, stores = loops.access_strides(part)
         tile = transpose_axes(part, loads, stores, machine)
         mixed = interleaving_of(part, loads, stores, machine) if tile is None else None
         if tile is None and mixed is None:
-            copied = with_copies(part, part.spatial[:-1])
+            copied = loops.with_copies(part, part.spatial[:-1])
             if copied is not part:
                 part = copied.simplified()
-                loads, stores = access_strides(part)
+                loads, stores = loops.access_strides(part)
             rows.append(_rows(Plan(part, loads, stores, machine, threads)))
             names.append("generic_injective")
             continue
@@ -140,7 +115,8 @@ def far_lanes(nest: Nest, steps: Iterable[int | None], machine: Machine) -> tupl
     for store in nest.stores:
         # Calls that are one instruction count as one.
         single = sum(len(calls_of(store.value, name)) for name in _SINGLE)
-        if not 0 < cost_of(store.value) - single * (OTHER_CALL_COST - 1) <= _FEW_OPERATIONS:
+        cost = expressions.cost_of(store.value) - single * (expressions.OTHER_CALL_COST - 1)
+        if not 0 < cost <= _FEW_OPERATIONS:
             return 0, 0
     return lanes, machine.l2_bytes * 8 // bits
 
@@ -155,7 +131,7 @@ def copied_row_lanes(nest: Nest, machine: Machine) -> int:
     (store, *others), axes = nest.stores, {axis.var for axis in nest.spatial}
     if machine.string_copy_cost <= 1 or others or nest.lets or len(axes) < 2:
         return 0
-    if not isinstance(store.value, TensorLoad) or not axes <= variables_of(store.value):
+    if not isinstance(store.value, TensorLoad) or not axes <= expressions.variables_of(store.value):
         return 0
     if str(store.value.ty.dtype) == "bool":
         return 0
@@ -192,7 +168,7 @@ def _row_loops(parts: Sequence[_Rows], machine: Machine) -> list[tirx.Stmt]:
         fits = first is not None and first.whole and part.whole
         if first is not None and fits and len(part.axes) == len(first.axes):
             pairs = zip(part.axes, first.axes, strict=True)
-            if all(same(own.stated, other.stated) for own, other in pairs):
+            if all(expressions.same(own.stated, other.stated) for own, other in pairs):
                 groups[-1].append(part)
                 continue
         groups.append([part])
@@ -202,7 +178,9 @@ def _row_loops(parts: Sequence[_Rows], machine: Machine) -> list[tirx.Stmt]:
         bodies: list[tirx.Stmt] = []
         for part in group:
             pairs = zip(part.axes, axes, strict=True)
-            bodies.append(substitute(part.body, {own.var: other.var for own, other in pairs}))
+            bodies.append(
+                expressions.substitute(part.body, {own.var: other.var for own, other in pairs})
+            )
         threads = max(part.threads for part in group)
         statements.append(nested(axes, sequence(bodies), machine, threads))
     return statements
@@ -220,18 +198,18 @@ def _rows(plan: Plan) -> _Rows:
         or any(strides[row.var] is None for strides in plan.loads)
         or is_guarded_by(nest, row.var)
     ):
-        return _Rows(axes, store_statement(nest, nest.stores, {}), threads, whole=False)
+        return _Rows(axes, loops.store_statement(nest, nest.stores, {}), threads, whole=False)
     far, most = far_lanes(nest, (strides[row.var] for strides in plan.loads), machine)
     if far and len(axes) == 1 and row.extent >= most * threads:
         lanes = far
     passes = math.prod(axis.extent for axis in axes[:-1])
     steps = [strides[row.var] for strides in (*plan.loads, *plan.stores)]
-    loop = hidden if has_copies(nest, steps) else serial
-    lanes *= COPIED_VECTORS if loop is hidden else 1
+    loop = loops.hidden if loops.has_copies(nest, steps) else loops.serial
+    lanes *= loops.COPIED_VECTORS if loop is loops.hidden else 1
     in_loops = passes >= 8 * threads or threads == 1
     wide = copied_row_lanes(nest, machine) if in_loops and set(steps) == {1} else 0
     if wide and const_int(Analyzer().simplify(far_rows(nest, machine))) == 1:
-        loop, lanes = without_memcpy, wide
+        loop, lanes = loops.without_memcpy, wide
     main, tail = divmod(row.extent, lanes)
 
     strided = strided_loads(nest, row)
@@ -252,7 +230,7 @@ def _rows(plan: Plan) -> _Rows:
 def is_guarded_by(nest: Nest, var: tirx.Var) -> bool:
     """Whether an axis decides which value is computed, so that its points differ in kind."""
     return any(
-        var in variables_of(call.args[0])
+        var in expressions.variables_of(call.args[0])
         for expression in nest.expressions()
         for call in calls_of(expression, "if_then_else")
     )
@@ -271,12 +249,12 @@ def conditions_as_selects(nest: Nest) -> Nest:
         return is_inside and not loads_of(index)
 
     def change(call: Call) -> Expr:
-        if call_name(call) != "if_then_else":
+        if expressions.call_name(call) != "if_then_else":
             return call
         loads = [load for side in call.args[1:] for load in loads_of(side)]
         return tirx.Select(*call.args) if all(map(exists, loads)) else call
 
-    return nest.with_values(lambda value: map_calls(value, change))
+    return nest.with_values(lambda value: expressions.map_calls(value, change))
 
 
 def split_at_conditions(nest: Nest) -> list[Nest]:
@@ -340,7 +318,7 @@ def split_at_periods(nest: Nest) -> Nest:
 def _periods(index: Expr, var: tirx.Var) -> list[int]:
     """The constants by which an axis is divided, or taken modulo."""
     found = []
-    for part in divisions_of(index):
+    for part in expressions.divisions_of(index):
         divisor = const_int(part.b)
         if isinstance(part.a, tirx.Var) and part.a.same_as(var) and divisor is not None:
             found.append(divisor)
@@ -355,7 +333,7 @@ def _cuts_of(condition: Expr, extents: dict[tirx.Var, int]) -> list[tuple[tirx.V
         return _cuts_of(condition.a, extents)
     if not isinstance(condition, (*_COMPARISONS, tirx.EQ, tirx.NE)) or loads_of(condition):
         return []
-    used = variables_of(condition)
+    used = expressions.variables_of(condition)
     if len(used) != 1 or not used <= extents.keys():
         return []
     (var,) = used

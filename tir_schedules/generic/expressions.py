@@ -13,7 +13,7 @@ from tvm.sym import Analyzer, detect_linear_equation
 from tvm.tirx.expr import BinaryOpExpr, CmpExpr
 
 from microkernels.vector import ieee
-from microkernels.vector.expressions import Expr
+from microkernels.vector.expressions import Expr, Index
 
 Tree = TypeVar("Tree", Expr, TensorLoad, tirx.Stmt)  # an expression, or a statement
 
@@ -54,7 +54,7 @@ def ramp_at(start: Expr, lanes: int) -> Expr:
     return tirx.Ramp(start, int64(1), lanes)
 
 
-def const_int(value: Expr | int) -> int | None:
+def const_int(value: Index) -> int | None:
     """The value of an integer constant, or None."""
     if isinstance(value, int):
         return value
@@ -110,9 +110,7 @@ def resized_buffers(
 
 
 def with_sizes(
-    body: tirx.Stmt,
-    values: Mapping[tirx.Var, Any],
-    known: Mapping[tirx.Var, tirx.Var],
+    body: tirx.Stmt, values: Mapping[tirx.Var, Any], known: Mapping[tirx.Var, tirx.Var]
 ) -> tirx.Stmt:
     """A statement with other sizes.
 

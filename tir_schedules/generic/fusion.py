@@ -30,28 +30,11 @@ from tvm.ir.expr import TensorLoad
 from microkernels.machines.machine import Machine
 from microkernels.vector.expressions import Expr
 
+from . import expressions, loops
 from .conditions import without_padding
 from .elementwise import elementwise_loops
-from .expressions import (
-    calls_of,
-    cost_of,
-    distinct,
-    loads_of,
-    map_loads,
-    node_count,
-    same,
-    same_indices,
-    substitute,
-    variables_of,
-)
-from .loops import (
-    View,
-    flattened,
-    nested,
-    sequence,
-    temporary_view,
-    threads_sharing,
-)
+from .expressions import calls_of, cost_of, distinct, loads_of, same_indices, substitute
+from .loops import View
 from .nest import Nest, NotHandledError, Program
 from .reduction import reduction_loops
 from .windows import windows_of
@@ -179,11 +162,11 @@ def _inlined(producer: Nest, reader: Nest, cost: float) -> Nest | None:
         return var
 
     def in_value(value: Expr) -> Expr:
-        return map_loads(value, change)
+        return expressions.map_loads(value, change)
 
     merged = reader.mapped(lambda old: old.mapped(in_value), in_value)
     merged = replace(merged, lets=(*lets, *merged.lets))
-    if sum(node_count(value) for value in merged.expressions()) > MOST_NODES:
+    if sum(expressions.node_count(value) for value in merged.expressions()) > MOST_NODES:
         return None
     return merged
 
@@ -224,7 +207,7 @@ def _matching_axes(nest: Nest, consumer: Nest, load: TensorLoad) -> dict[tirx.Va
         if isinstance(index, tirx.Var):
             if not isinstance(read, tirx.Var) or read not in extents:
                 return None
-            if not same(extents[read], extents[index]):  # both may be open
+            if not expressions.same(extents[read], extents[index]):  # both may be open
                 return None
             axes[read] = index
     if len(axes) != len(consumer.spatial) or len(set(axes.values())) != len(nest.spatial):
@@ -260,7 +243,7 @@ def program_loops(
     updated = {store.buffer for nest in program.nests for store in nest.stores}
     for buffer in program.temporaries:
         if buffer not in inside and buffer in written | updated:
-            views[buffer] = temporary_view(buffer)
+            views[buffer] = loops.temporary_view(buffer)
             if buffer in written:
                 statements.append(tirx.AllocBuffer(views[buffer].flat))
     names = []
@@ -315,7 +298,9 @@ def _is_shared(group: Sequence[Nest], depth: int) -> bool:
         if nest.reduce and len(nest.spatial) == depth:
             ends = [load.indices[-1] for load in nest.reads() if load.indices]
             reduced = {axis.var for axis in nest.reduce}
-            if nest.reduce[-1].extent < 8 or not any(reduced & variables_of(end) for end in ends):
+            if nest.reduce[-1].extent < 8 or not any(
+                reduced & expressions.variables_of(end) for end in ends
+            ):
                 return False
         for buffer, where in dimensions.items():
             for load in reads_of(nest, buffer):
@@ -354,9 +339,9 @@ def _band_loops(
     machine: Machine,
 ) -> tuple[tirx.Stmt, str]:
     if depth == 0:
-        return _nest_loops(flattened(group[0], views), machine, True)
+        return _nest_loops(loops.flattened(group[0], views), machine, True)
     band = group[0].spatial[:depth]
-    threads = threads_sharing(group, machine)
+    threads = loops.threads_sharing(group, machine)
     local = dict(views)
     statements: list[tirx.Stmt] = []
     for nest in group:
@@ -366,20 +351,20 @@ def _band_loops(
                 dropped = [
                     d for d, i in enumerate(store.indices) if isinstance(i, tirx.Var) and i in axes
                 ]
-                local[store.buffer] = temporary_view(store.buffer, dropped)
+                local[store.buffer] = loops.temporary_view(store.buffer, dropped)
                 statements.append(tirx.AllocBuffer(local[store.buffer].flat))
         for store in nest.stores:
             if store.buffer not in local:
-                local[store.buffer] = temporary_view(store.buffer)
+                local[store.buffer] = loops.temporary_view(store.buffer)
     names = []
     for nest in group:
         pairs = zip(nest.spatial[:depth], band, strict=True)
         own: dict[tirx.Var, Expr] = {axis.var: common.var for axis, common in pairs}
         inner = replace(nest.substituted(own), spatial=nest.spatial[depth:])
-        statement, name = _nest_loops(flattened(inner, local), machine, False)
+        statement, name = _nest_loops(loops.flattened(inner, local), machine, False)
         statements.append(statement)
         names.append(name)
-    body = nested(band, sequence(statements), machine, threads)
+    body = loops.nested(band, loops.sequence(statements), machine, threads)
     return body, max(names, key=ORDER.index)
 
 

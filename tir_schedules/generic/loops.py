@@ -22,23 +22,11 @@ from microkernels.base.tvm_compat.tir import IMPORT_LLVM
 from microkernels.machines.machine import Machine
 from microkernels.microkernel import FENCE, FENCE_LLVM_IR, HIDDEN, HIDDEN_LLVM_IR
 from microkernels.vector import unlikely
-from microkernels.vector.expressions import Expr, element_of
+from microkernels.vector.expressions import Expr, Index, element_of
 from tir_schedules.cost.parallel import LEAST_MOVED, MEASURED_THREADS, threads_worth
 
-from .expressions import (
-    calls_of,
-    const_int,
-    cost_of,
-    int64,
-    loads_of,
-    map_loads,
-    nodes_of,
-    same,
-    strides_of,
-    substitute,
-    variables_beside_loads,
-    variables_of,
-)
+from . import expressions
+from .expressions import int64, substitute
 from .nest import Axis, Nest, Store, analyzer_for
 from .vector_math import lower_math
 
@@ -66,7 +54,7 @@ class View:
     """A buffer seen as one row; dimensions with stride 0 do not count towards the position."""
 
     flat: tirx.Var
-    strides: tuple[int | Expr, ...]
+    strides: tuple[Index, ...]
 
     def offset(self, indices: Sequence[Expr]) -> Expr:
         """Position of an element in the row."""
@@ -105,9 +93,9 @@ def temporary_view(buffer: tirx.Var, dropped: Sequence[int] = ()) -> View:
 
 def view_of(buffer: tirx.Var, dropped: Sequence[int] = (), dtype: str = "") -> View:
     """A flat view of a buffer, or, with dropped dimensions, of its part that one band needs."""
-    extents: list[int | Expr] = []
+    extents: list[Index] = []
     for dimension, extent in enumerate(buffer.shape):
-        known = 1 if dimension in dropped else const_int(extent)
+        known = 1 if dimension in dropped else expressions.const_int(extent)
         extents.append(extent if known is None else known)
     strides = [
         0 if isinstance(extent, int) and extent == 1 else math.prod(extents[d + 1 :])
@@ -134,20 +122,22 @@ def flattened(nest: Nest, views: dict[tirx.Var, View]) -> Nest:
 
     def in_store(store: Store) -> Store:
         view = views[store.buffer]
-        indices = [map_loads(index, change) for index in store.indices]
-        value = map_loads(store.value, change)
+        indices = [expressions.map_loads(index, change) for index in store.indices]
+        value = expressions.map_loads(store.value, change)
         if str(value.ty.dtype) == "bool" and view.flat.dtype != "bool":
             value = tirx.Cast(str(view.flat.dtype), value)
         return Store(view.flat, (analyzer.simplify(view.offset(indices)),), value, store.init)
 
-    return nest.mapped(in_store, lambda value: map_loads(value, change))
+    return nest.mapped(in_store, lambda value: expressions.map_loads(value, change))
 
 
 def access_strides(nest: Nest) -> tuple[list[Strides], list[Strides]]:
     """Strides of every load, and of every store, of a flat nest."""
     axes, analyzer = [axis.var for axis in nest.axes()], nest.analyzer()
     accesses = nest.distinct_reads(), (*nest.stores, *nest.epilogue)
-    loads, stores = ([strides_of(a.indices[0], axes, analyzer) for a in each] for each in accesses)
+    loads, stores = (
+        [expressions.strides_of(a.indices[0], axes, analyzer) for a in each] for each in accesses
+    )
     return loads, stores
 
 
@@ -155,10 +145,10 @@ def numbers_used(nest: Nest) -> set[tirx.Var]:
     """The axes whose variables are used as numbers, not only in positions."""
     used: set[tirx.Var] = set()
     for value in nest.values():
-        used |= variables_beside_loads(value)
-        for load in loads_of(value):
-            if loads_of(load.indices[0]):
-                used |= variables_beside_loads(load.indices[0])
+        used |= expressions.variables_beside_loads(value)
+        for load in expressions.loads_of(value):
+            if expressions.loads_of(load.indices[0]):
+                used |= expressions.variables_beside_loads(load.indices[0])
     return used
 
 
@@ -207,9 +197,9 @@ def with_copies(nest: Nest, axes: Iterable[Axis]) -> Nest:
     value = nest.stores[0].value
     if nest.lets or nest.reduce or not isinstance(value, TensorLoad):
         return nest
-    if not all(same(store.value, value) for store in nest.stores):
+    if not all(expressions.same(store.value, value) for store in nest.stores):
         return nest
-    used = variables_of(value)
+    used = expressions.variables_of(value)
     for axis in axes:
         most = 0 if axis.end is not None or axis.var in used else MOST_COPIES // len(nest.stores)
         count = max((n for n in range(1, most + 1) if axis.extent % n == 0), default=1)
@@ -233,7 +223,7 @@ def has_copies(nest: Nest, steps: Iterable[int | None]) -> bool:
         Of all loads and stores.
     """
     value = nest.stores[0].value
-    alike = all(same(store.value, value) for store in nest.stores)
+    alike = all(expressions.same(store.value, value) for store in nest.stores)
     return len(nest.stores) > 1 and isinstance(value, TensorLoad) and alike and set(steps) == {1}
 
 
@@ -307,13 +297,13 @@ def without_repeats(loop: tirx.For) -> tirx.For:
     analyzer = Analyzer()
     analyzer.bind(loop.loop_var, Range.from_min_extent(loop.min, loop.extent))
     axes: dict[tirx.Var, Expr] = {}
-    for each in nodes_of(loop.body, s_tir.SBlockRealize):
+    for each in expressions.nodes_of(loop.body, s_tir.SBlockRealize):
         variables = [axis.var for axis in each.block.iter_vars]
         axes.update(zip(variables, each.iter_values, strict=True))
-    values = [store.value for store in nodes_of(loop.body, tirx.BufferStore)]
+    values = [store.value for store in expressions.nodes_of(loop.body, tirx.BufferStore)]
     if all(
         element_of(value) != "bfloat16"
-        or loop.loop_var in variables_of(analyzer.simplify(substitute(value, axes)))
+        or loop.loop_var in expressions.variables_of(analyzer.simplify(substitute(value, axes)))
         for value in values
     ):
         return loop
@@ -352,8 +342,8 @@ def threads_sharing(nests: Iterable[Nest], machine: Machine) -> int:
     """How many threads share nests."""
     us = 0.0  # rough time of vectorised nests on one core
     for nest in nests:
-        work = sum(cost_of(store.value) for store in nest.stores)
-        work += sum(cost_of(value) for _, value in nest.lets)
+        work = sum(expressions.cost_of(store.value) for store in nest.stores)
+        work += sum(expressions.cost_of(value) for _, value in nest.lets)
         own = {store.buffer for store in nest.stores} if nest.reduce else set()
         touched = sum(load.source not in own for load in nest.reads())
         results = math.prod(axis.extent for axis in nest.spatial) * len(nest.results)
@@ -410,8 +400,8 @@ def nested(axes: Sequence[Axis], body: tirx.Stmt, machine: Machine, threads: int
 
 def loop_of_elements(place: tirx.Var, extent: Expr, body: tirx.Stmt, lanes: int) -> tirx.Stmt:
     """A serial loop, in vectors where that takes more than LLVM."""
-    branches = calls_of(body, unlikely.NAME.removeprefix("tirx."))
-    if not branches or nodes_of(body, tirx.For):
+    branches = expressions.calls_of(body, unlikely.NAME.removeprefix("tirx."))
+    if not branches or expressions.nodes_of(body, tirx.For):
         return tirx.For(place, int64(0), extent, ForKind.SERIAL, body)
     lane = Axis.new(lanes, "lane")
     allocated, filled = _widened(body, lanes, lane.var)
@@ -458,8 +448,7 @@ def _widened(body: tirx.Stmt, lanes: int, lane: tirx.Var) -> tuple[list[tirx.Stm
 
 
 def redirected(
-    body: tirx.Stmt,
-    place: Callable[[tirx.Var, Sequence[Expr]], tuple[tirx.Var | None, Expr]],
+    body: tirx.Stmt, place: Callable[[tirx.Var, Sequence[Expr]], tuple[tirx.Var | None, Expr]]
 ) -> tirx.Stmt:
     """A statement that reads and writes elements elsewhere.
 

@@ -31,36 +31,12 @@ from tvm.ir.expr import TensorLoad
 from tvm.sym import Analyzer
 from tvm.tirx.expr import BinaryOpExpr, CmpExpr
 
-from microkernels.vector.expressions import (
-    Expr,
-    bind,
-    element_of,
-    lanes_of,
-    reinterpret,
-    reinterpret_group,
-    shuffle,
-)
+from microkernels.vector import expressions as ex
+from microkernels.vector.expressions import Expr
 from microkernels.vector.memory import transpose_block
 
-from .expressions import (
-    call_name,
-    calls_of,
-    const_int,
-    cost_of,
-    distinct,
-    divisions_of,
-    int64,
-    loads_of,
-    map_calls,
-    map_loads,
-    node_count,
-    nodes_of,
-    ramp_at,
-    same,
-    strides_of,
-    substitute,
-    variables_of,
-)
+from . import expressions
+from .expressions import call_name, calls_of, const_int, int64, loads_of, same
 from .loops import sequence, store_statement, vectorized
 from .nest import Axis, Nest, Program, Store, analyzer_for, unchanged
 
@@ -86,7 +62,7 @@ class Staged:
                 if same(load, other):
                     element = tirx.BufferLoad(row, [lane])
                     dtype = str(load.ty.dtype)
-                    return element if str(row.dtype) == dtype else reinterpret(dtype, element)
+                    return element if str(row.dtype) == dtype else ex.reinterpret(dtype, element)
             return load
 
         return change
@@ -102,10 +78,10 @@ def strided_loads(nest: Nest, axis: Axis, still: Axis | None = None) -> list[Ten
     axes, analyzer = [axis.var] if still is None else [axis.var, still.var], nest.analyzer()
     found: list[TensorLoad] = []
     for load in nest.reads():
-        step, *others = strides_of(load.indices[0], axes, analyzer).values()
+        step, *others = expressions.strides_of(load.indices[0], axes, analyzer).values()
         if step in STEPS and others in ([], [0]) and str(load.ty.dtype) != "bool":
             found.append(load)
-    return distinct(found)
+    return expressions.distinct(found)
 
 
 def stage(loads: Sequence[TensorLoad], axis: Axis, at: dict[tirx.Var, Expr], width: int) -> Staged:
@@ -115,8 +91,8 @@ def stage(loads: Sequence[TensorLoad], axis: Axis, at: dict[tirx.Var, Expr], wid
     rows = []
     statements: list[tirx.Stmt] = []
     for load in loads:
-        first = substitute(load.indices[0], at)
-        second = substitute(load.indices[0], {**at, axis.var: at[axis.var] + int64(1)})
+        first = expressions.substitute(load.indices[0], at)
+        second = expressions.substitute(load.indices[0], {**at, axis.var: at[axis.var] + int64(1)})
         step = int(analyzer_for(()).simplify(second - first).value)
         vectors = _vectors(load.source, first, step, width)
         statements += [tirx.Bind(var, value) for var, value in vectors]
@@ -142,9 +118,12 @@ def staged_stores(
 
 def row_of(vector: Expr) -> tuple[tirx.Var, list[tirx.Stmt]]:
     """A buffer that holds a vector, and the statements that allocate and fill it."""
-    lanes = lanes_of(vector)
-    row = tirx.decl_buffer((int64(lanes),), element_of(vector), "row")
-    return row, [tirx.AllocBuffer(row), tirx.BufferStore(row, vector, [ramp_at(int64(0), lanes)])]
+    lanes = ex.lanes_of(vector)
+    row = tirx.decl_buffer((int64(lanes),), ex.element_of(vector), "row")
+    return row, [
+        tirx.AllocBuffer(row),
+        tirx.BufferStore(row, vector, [expressions.ramp_at(int64(0), lanes)]),
+    ]
 
 
 def _vectors(source: tirx.Var, first: Expr, step: int, width: int) -> list[tuple[tirx.Var, Expr]]:
@@ -157,14 +136,14 @@ def _vectors(source: tirx.Var, first: Expr, step: int, width: int) -> list[tuple
         return var
 
     def read(start: Expr) -> tirx.Var:
-        vector = tirx.BufferLoad(source, [ramp_at(start, width)])
+        vector = tirx.BufferLoad(source, [expressions.ramp_at(start, width)])
         # TVM's legalisation of bfloat16 changes values that are bound, and not their names.
-        bfloat16 = element_of(vector) == "bfloat16"
-        return named(reinterpret("uint16", vector) if bfloat16 else vector)
+        bfloat16 = ex.element_of(vector) == "bfloat16"
+        return named(ex.reinterpret("uint16", vector) if bfloat16 else vector)
 
     if step == -1:
         vector = read(first - int64(width - 1))
-        named(shuffle([vector], reversed(range(width))))
+        named(ex.shuffle([vector], reversed(range(width))))
         return found
     # The last vector ends at the last element, beyond which there may be none.
     last = step * (width - 1) + 1 - width
@@ -180,7 +159,7 @@ def _vectors(source: tirx.Var, first: Expr, step: int, width: int) -> list[tuple
                 picked.append(min(width + at - start, 2 * width - 1))
             else:
                 picked.append(at if number == 1 else lane)
-        value = named(shuffle([value, vector], picked))
+        value = named(ex.shuffle([value, vector], picked))
     return found
 
 
@@ -218,15 +197,17 @@ def with_selects(nest: Nest) -> Nest:
         return tirx.Select(*call.args)
 
     def _can_do(side: Expr) -> bool:
-        divisors = [const_int(division.b) for division in divisions_of(side)]
+        divisors = [const_int(division.b) for division in expressions.divisions_of(side)]
         return None not in divisors and all(_exists(load, analyzer) for load in loads_of(side))
 
     def select(choice: tirx.Select) -> Expr:
-        sides = (map_loads(side, name) for side in (choice.true_value, choice.false_value))
+        sides = (
+            expressions.map_loads(side, name) for side in (choice.true_value, choice.false_value)
+        )
         return tirx.Select(choice.condition, *sides)
 
     def in_value(value: Expr) -> Expr:
-        return tvm_ffi.structural_map(map_calls(value, chosen), (tirx.Select, select))
+        return tvm_ffi.structural_map(expressions.map_calls(value, chosen), (tirx.Select, select))
 
     found = nest.mapped(lambda store: replace(store, value=in_value(store.value)), lambda v: v)
     return replace(found, lets=(*((var, load) for load, var in named), *found.lets))
@@ -269,7 +250,7 @@ def _samples(nest: Nest) -> bool:
 
 
 def _by_floats(index: Expr) -> bool:
-    casts = nodes_of(index, tirx.Cast)
+    casts = expressions.nodes_of(index, tirx.Cast)
     return any(str(cast.value.ty.dtype).startswith("float") for cast in casts)
 
 
@@ -302,7 +283,7 @@ class _Tables:
         for store in self.nest.stores:
             self._note_reads(store.value)
         stores = tuple(replace(each, value=self._over(each.value)) for each in self.nest.stores)
-        self.entries.sort(key=lambda entry: node_count(entry.value))
+        self.entries.sort(key=lambda entry: expressions.node_count(entry.value))
         for number, entry in enumerate(self.entries):
             self.nests.append(self._table(entry, self.entries[:number]))
         return replace(self.nest, stores=stores)
@@ -325,16 +306,16 @@ class _Tables:
 
     def _axes_of(self, value: Expr) -> list[Axis] | None:
         """The axes of a table for a value; None if it should have none."""
-        if isinstance(value, TensorLoad | tirx.Var) or cost_of(value) <= LEAST_COST:
+        if isinstance(value, TensorLoad | tirx.Var) or expressions.cost_of(value) <= LEAST_COST:
             return None
-        used, (*_, last) = variables_of(value), self.nest.spatial
+        used, (*_, last) = expressions.variables_of(value), self.nest.spatial
         shared = [axis for axis in self.nest.spatial if axis.var not in used]
         if last.var not in used or math.prod(axis.extent for axis in shared) < LEAST_SHARED:
             return None
         if not all(any(same(load, other) for other in self.read) for load in loads_of(value)):
             return None
         # There may be entries without an element that needs them, where a size is 0.
-        if any(not const_int(division.b) for division in divisions_of(value)):
+        if any(not const_int(division.b) for division in expressions.divisions_of(value)):
             return None
         return [axis for axis in self.nest.spatial if axis.var in used]
 
@@ -395,8 +376,8 @@ def bits_element(dtype: str, bits: int) -> str:
 
 def as_bits(value: Expr, bits: int) -> Expr:
     """Lanes of any type as lanes to move."""
-    element = bits_element(element_of(value), bits)
-    return value if element_of(value) == element else reinterpret(element, value)
+    element = bits_element(ex.element_of(value), bits)
+    return value if ex.element_of(value) == element else ex.reinterpret(element, value)
 
 
 def transposed(rows: Sequence[Expr], bits: int) -> list[Expr]:
@@ -411,8 +392,8 @@ def transposed(rows: Sequence[Expr], bits: int) -> list[Expr]:
         8, 16 or 32.
     """
     size = len(rows)
-    pixels = lanes_of(rows[0])
-    element = element_of(rows[0])
+    pixels = ex.lanes_of(rows[0])
+    element = ex.element_of(rows[0])
     pack = 32 // bits
     words = [_packed(rows[at : at + pack]) for at in range(0, size, pack)]
     if len(words) == pixels:
@@ -421,16 +402,16 @@ def transposed(rows: Sequence[Expr], bits: int) -> list[Expr]:
         columns = _regrouped(interleaved(words), len(words), pixels)
     if pack == 1:
         return columns
-    return [reinterpret_group(element, column, size) for column in columns]
+    return [ex.reinterpret_group(element, column, size) for column in columns]
 
 
 def _packed(rows: Sequence[Expr]) -> Expr:
     """Rows of less than 32 bits as one vector of words: element 0 of all rows, element 1, ..."""
     if len(rows) == 1:
         return rows[0]
-    pixels = lanes_of(rows[0])
+    pixels = ex.lanes_of(rows[0])
     lanes = [row * pixels + at for at in range(pixels) for row in range(len(rows))]
-    return bind(reinterpret_group("int32", shuffle(list(rows), lanes), pixels))
+    return ex.bind(ex.reinterpret_group("int32", ex.shuffle(list(rows), lanes), pixels))
 
 
 def interleaved(rows: Sequence[Expr]) -> list[Expr]:
@@ -439,7 +420,7 @@ def interleaved(rows: Sequence[Expr]) -> list[Expr]:
     The rows are a power of two.
     """
     values = list(rows)
-    pixels = lanes_of(values[0])
+    pixels = ex.lanes_of(values[0])
     half = len(values) // 2
     rounds = len(values).bit_length() - 1
     for _ in range(rounds):
@@ -449,14 +430,14 @@ def interleaved(rows: Sequence[Expr]) -> list[Expr]:
                 lanes = [
                     each for at in range(start, start + pixels // 2) for each in (at, pixels + at)
                 ]
-                mixed.append(bind(shuffle([low, high], lanes)))
+                mixed.append(ex.bind(ex.shuffle([low, high], lanes)))
         values = mixed
     return values
 
 
 def interleaved_by_chain(rows: Sequence[Expr]) -> list[Expr]:
     """What `interleaved` makes, of any number of rows, by one shuffle for every row but one."""
-    number, pixels = len(rows), lanes_of(rows[0])
+    number, pixels = len(rows), ex.lanes_of(rows[0])
     results = []
     for part in range(number):
         wanted = [divmod(part * pixels + lane, number) for lane in range(pixels)]
@@ -466,7 +447,7 @@ def interleaved_by_chain(rows: Sequence[Expr]) -> list[Expr]:
                 pixels + at if source == row else (at if row == 1 else lane)
                 for lane, (at, source) in enumerate(wanted)
             ]
-            value = bind(shuffle([value, rows[row]], lanes))
+            value = ex.bind(ex.shuffle([value, rows[row]], lanes))
         results.append(value)
     return results
 
@@ -476,11 +457,11 @@ def _regrouped(vectors: list[Expr], size: int, pixels: int) -> list[Expr]:
     if size > pixels:
         share = size // pixels
         return [
-            bind(shuffle(vectors[at * share : (at + 1) * share], range(size)))
+            ex.bind(ex.shuffle(vectors[at * share : (at + 1) * share], range(size)))
             for at in range(pixels)
         ]
     groups = []
     for at in range(pixels):
         vector, first = divmod(at * size, pixels)
-        groups.append(bind(shuffle([vectors[vector]], range(first, first + size))))
+        groups.append(ex.bind(ex.shuffle([vectors[vector]], range(first, first + size))))
     return groups

@@ -34,29 +34,12 @@ from tvm.ir.expr import TensorLoad
 from microkernels.machines.machine import Machine
 from microkernels.vector.expressions import Expr
 
-from .accumulators import (
-    Accumulators,
-    Plan,
-    along_results,
-    not_combined,
-    over_reduced,
-    reduced_row_loops,
-    shared_axis,
-    tiles_of,
-)
+from . import accumulators, loops
+from .accumulators import Accumulators, Plan, over_reduced, shared_axis, tiles_of
 from .conditions import window_of, without_padding
 from .elementwise import conditions_as_selects, is_guarded_by, lanes_for
 from .expressions import int64, loads_of, same, variables_of
-from .loops import (
-    access_strides,
-    collapsed,
-    nested,
-    pieces,
-    sequence,
-    threads_sharing,
-    unrolled,
-    vectorized,
-)
+from .loops import access_strides, collapsed, nested, pieces, sequence
 from .nest import Axis, Nest, NotHandledError
 from .pool import window_loops
 from .reads import Staged, stage, strided_loads
@@ -78,7 +61,7 @@ def reduction_loops(nest: Nest, machine: Machine, parallel: bool) -> tuple[tirx.
         If the nest does more than update one element per store.
     """
     nest = _checked(nest)
-    threads = threads_sharing([nest], machine) if parallel else 1
+    threads = loops.threads_sharing([nest], machine) if parallel else 1
     lanes = lanes_for(nest, machine)
     stripped = without_padding(nest)
     slid = windows_of(nest) if stripped is None and lanes > 1 else None
@@ -94,7 +77,7 @@ def reduction_loops(nest: Nest, machine: Machine, parallel: bool) -> tuple[tirx.
     plan = Plan(nest, loads, stores, machine, threads)
     along, strided = _along_result(plan)
     inner = None  # the reduced axis along which neighbours lie, if partial results may be combined
-    for axis in () if not_combined(nest) else nest.reduce:
+    for axis in () if accumulators.not_combined(nest) else nest.reduce:
         steps = [strides[axis.var] for strides in loads]
         if all(step in (0, 1) for step in steps) and 1 in steps:
             inner = axis
@@ -103,7 +86,7 @@ def reduction_loops(nest: Nest, machine: Machine, parallel: bool) -> tuple[tirx.
             return _swept_loops(plan, along), "generic_reduction"
         return _result_loops(plan, along, lanes), "generic_reduction"
     if lanes > 1 and inner is not None and 2 * inner.extent >= lanes:
-        return reduced_row_loops(plan, inner, lanes), "generic_reduction"
+        return accumulators.reduced_row_loops(plan, inner, lanes), "generic_reduction"
     if lanes > 1 and strided is not None and strided.extent >= 4:
         return _result_loops(plan, strided, lanes), "generic_reduction"
     return _scalar_loops(plan), "generic_reduction"
@@ -192,7 +175,7 @@ def _swept_loops(plan: Plan, along: Axis) -> tirx.Stmt:
     for start, width, count in tiles_of(along.extent, block):
         outer, inner = Axis.new(count, "columns"), Axis.new(width, "column")
         column = outer.var * int64(block) + inner.var + int64(start)
-        body = along_results(plan.nest.substituted({along.var: column}), inner)
+        body = accumulators.along_results(plan.nest.substituted({along.var: column}), inner)
         statements.append(nested((*others, outer), body, plan.machine, plan.threads))
     return sequence(statements)
 
@@ -225,9 +208,9 @@ def _register_tile(
                     at[shared.var] = row + number
                 return write(piece, number, lane, at, staged)
 
-            return vectorized(width, at_lane)
+            return loops.vectorized(width, at_lane)
 
-        return sequence([*staged.statements, unrolled(rows, of_row)])
+        return sequence([*staged.statements, loops.unrolled(rows, of_row)])
 
     def finish(piece: int, row: Expr, lane: Expr, at: dict[tirx.Var, Expr], _: Staged) -> tirx.Stmt:
         return registers.finish(registers.elements(piece, row, lane), at)

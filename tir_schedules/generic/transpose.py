@@ -31,25 +31,11 @@ from tvm import tirx
 from tvm.ir.expr import TensorLoad
 
 from microkernels.machines.machine import Machine
-from microkernels.vector.expressions import (
-    Expr,
-    bind,
-    element_of,
-    let_scope,
-    shuffle,
-)
+from microkernels.vector import expressions as ex
+from microkernels.vector.expressions import Expr
 
-from .expressions import (
-    calls_of,
-    distinct,
-    int64,
-    loads_of,
-    map_loads,
-    ramp_at,
-    same,
-    strides_of,
-    substitute,
-)
+from . import expressions
+from .expressions import int64, strides_of
 from .loops import Strides, nested, numbers_used, sequence, store_statement, vectorized
 from .nest import Axis, Nest, Store, analyzer_for
 from .reads import Staged, as_bits, interleaved_by_chain, row_of, transposed
@@ -125,9 +111,9 @@ def transpose_axes(
     written = nest.spatial[-1]
     if stores[0][written.var] != 1:
         return None
-    if calls_of(nest.stores[0].value, "if_then_else"):
+    if expressions.calls_of(nest.stores[0].value, "if_then_else"):
         return None
-    if any(loads_of(load.indices[0]) for load in nest.reads()):
+    if any(expressions.loads_of(load.indices[0]) for load in nest.reads()):
         return None
     analyzer = analyzer_for(nest.axes())
     found: list[TensorLoad] = []
@@ -143,7 +129,7 @@ def transpose_axes(
             return None
         chosen = along[0]
         found.append(load)
-    found = distinct(found)
+    found = expressions.distinct(found)
     if chosen is None or len(found) > 2 or any(strides[chosen.var] is None for strides in loads):
         return None
     return tile_of(written, chosen, found, words)
@@ -163,7 +149,7 @@ def tile_of(written: Axis, read: Axis, loads: list[TensorLoad], words: int) -> T
 
 def _common_bits(loads: Sequence[TensorLoad]) -> int | None:
     """Of all elements: 8, 16 or 32, none of them booleans; else None."""
-    bits = {0 if element_of(load) == "bool" else int(load.ty.dtype.bits) for load in loads}
+    bits = {0 if ex.element_of(load) == "bool" else int(load.ty.dtype.bits) for load in loads}
     return bits.pop() if len(bits) == 1 and bits <= {8, 16, 32} else None
 
 
@@ -188,7 +174,7 @@ def transpose_loops(nest: Nest, tile: Tile, machine: Machine, threads: int) -> t
     run, other = (rows, columns) if along is read else (columns, rows)
     size = next((size for size in RUNS if run.extent % size == 0), 1)
     outer, inner = Axis.new(run.extent // size), Axis.new(size, "run")
-    body = substitute(body, {run.var: outer.var * int64(size) + inner.var})
+    body = expressions.substitute(body, {run.var: outer.var * int64(size) + inner.var})
     return nested((*others, outer, other, inner), body, machine, threads)
 
 
@@ -210,11 +196,11 @@ def turned(nest: Nest, tile: Tile, at: dict[tirx.Var, Expr]) -> tirx.Stmt:
         vectors = []
         for number in range(tile.width):
             point = {**at, tile.written.var: at[tile.written.var] + int64(number)}
-            start = substitute(load.indices[0], point)
-            vectors.append(tirx.BufferLoad(load.source, [ramp_at(start, tile.height)]))
-        with let_scope() as lets:
+            start = expressions.substitute(load.indices[0], point)
+            vectors.append(tirx.BufferLoad(load.source, [expressions.ramp_at(start, tile.height)]))
+        with ex.let_scope() as lets:
             columns = transposed(
-                [bind(as_bits(vector, tile.bits)) for vector in vectors], tile.bits
+                [ex.bind(as_bits(vector, tile.bits)) for vector in vectors], tile.bits
             )
         statements += [tirx.Bind(var, value) for var, value in lets]
         rows = []
@@ -228,7 +214,7 @@ def turned(nest: Nest, tile: Tile, at: dict[tirx.Var, Expr]) -> tirx.Stmt:
         """Stores one lane of the row at `number` along the axis that is read along."""
         store = nest.stores[0]
         rows = tuple(rows[number] for rows in rows_of)
-        staged = map_loads(store.value, Staged(tile.transposed, rows, ()).lane(lane))
+        staged = expressions.map_loads(store.value, Staged(tile.transposed, rows, ()).lane(lane))
         point = {
             tile.read.var: at[tile.read.var] + int64(number),
             tile.written.var: at[tile.written.var] + lane,
@@ -278,7 +264,7 @@ def interleaving_of(
     """How to interleave a flat nest, or None if it is of another kind."""
     if machine.isa.vector_bits < 256 or len(nest.spatial) < 2 or len(nest.stores) != 1:
         return None
-    if nest.lets or calls_of(nest.stores[0].value, "if_then_else"):
+    if nest.lets or expressions.calls_of(nest.stores[0].value, "if_then_else"):
         return None
     short = nest.spatial[-1]
     if not 2 <= short.extent <= MOST_REPEATS or stores[0][short.var] != 1:
@@ -290,7 +276,7 @@ def interleaving_of(
     repeats = True
     for load, strides in zip(nest.distinct_reads(), loads, strict=True):
         far, near = strides[long.var], strides[short.var]
-        if far is None or near is None or loads_of(load.indices[0]):
+        if far is None or near is None or expressions.loads_of(load.indices[0]):
             return None
         if far == 1 and near != 1:
             kinds["rows"].append(load)
@@ -326,23 +312,24 @@ def _step(nest: Nest, plan: Interleaving, first: Expr) -> tirx.Stmt:
 
     def position(access: TensorLoad | Store, at: int) -> Expr:
         point = {plan.long.var: first, plan.short.var: int64(at)}
-        return substitute(access.indices[0], point)
+        return expressions.substitute(access.indices[0], point)
 
     rows_of: list[list[tirx.Var]] = []
-    with let_scope() as lets:
+    with ex.let_scope() as lets:
         for load in plan.rows:
             vectors: list[Expr] = []
             for at in range(number):
                 start = position(load, at)
-                if at and same(start, position(load, at - 1)):
+                if at and expressions.same(start, position(load, at - 1)):
                     vectors.append(vectors[-1])
                     continue
-                read = tirx.BufferLoad(load.source, [ramp_at(start, lanes)])
-                vectors.append(bind(as_bits(read, int(load.ty.dtype.bits))))
+                read = tirx.BufferLoad(load.source, [expressions.ramp_at(start, lanes)])
+                vectors.append(ex.bind(as_bits(read, int(load.ty.dtype.bits))))
             if all(vector is vectors[0] for vector in vectors):
                 parts = [range(part * lanes, (part + 1) * lanes) for part in range(number)]
                 mixed = [
-                    bind(shuffle([vectors[0]], [lane // number for lane in part])) for part in parts
+                    ex.bind(ex.shuffle([vectors[0]], [lane // number for lane in part]))
+                    for part in parts
                 ]
             else:
                 mixed = interleaved_by_chain(vectors)
@@ -351,7 +338,7 @@ def _step(nest: Nest, plan: Interleaving, first: Expr) -> tirx.Stmt:
             rows_of.append([row for row, _ in kept])
         for load in plan.periodic:
             values = [
-                bind(tirx.BufferLoad(load.source, [position(load, at)])) for at in range(number)
+                ex.bind(tirx.BufferLoad(load.source, [position(load, at)])) for at in range(number)
             ]
             mixed = interleaved_by_chain([tirx.Broadcast(value, lanes) for value in values])
             kept = [row_of(vector) for vector in mixed]
@@ -370,11 +357,11 @@ def _step(nest: Nest, plan: Interleaving, first: Expr) -> tirx.Stmt:
             if found is not load:
                 return found
             start = position(load, 0)
-            if any(same(load, other) for other in plan.straight):
+            if any(expressions.same(load, other) for other in plan.straight):
                 start = start + ahead
             return tirx.BufferLoad(load.source, [start])
 
-        value = lower_math(map_loads(store.value, change))
+        value = lower_math(expressions.map_loads(store.value, change))
         return tirx.BufferStore(store.buffer, value, [position(store, 0) + ahead])
 
     statements += [vectorized(lanes, partial(at_lane, part)) for part in range(number)]

@@ -27,15 +27,8 @@ from tvm.tirx import ForKind
 from tvm.tirx.expr import BinaryOpExpr, CmpExpr
 
 from microkernels.vector import bfloat16, ieee, remainder, trigonometry, vector_math
-from microkernels.vector.expressions import (
-    Expr,
-    cast,
-    element_of,
-    lanes_of,
-    let_scope,
-    like,
-    with_lets,
-)
+from microkernels.vector import expressions as ex
+from microkernels.vector.expressions import Expr
 
 from .expressions import Tree, call_name, const_int, int64, nodes_of
 
@@ -48,10 +41,7 @@ _FUNCTIONS: dict[str, Callable[..., Expr]] = {
     name: getattr(module, name) for module, names in _VECTOR_FORMS.items() for name in names.split()
 }
 # Functions of the C library that TVM does not know, or has a formula for that cancels.
-_LIBRARY = {
-    "float32": ("exp10",),
-    "float64": ("atanh", "cosh", "exp10", "fmod", "sinh", "tanh"),
-}
+_LIBRARY = {"float32": ("exp10",), "float64": ("atanh", "cosh", "exp10", "fmod", "sinh", "tanh")}
 # Functions that TVM does not compile in float16, or not accurately.
 _NOT_IN_HALF = ("atan2", "copysign", "exp10", "hypot")
 _KNOWN = {*_FUNCTIONS, *_NOT_IN_HALF, *(name for names in _LIBRARY.values() for name in names)}
@@ -61,11 +51,7 @@ _OF_PAIRS = (tirx.EQ, tirx.NE, tirx.LT, tirx.LE, tirx.GT, tirx.GE, tirx.Max, tir
 
 def lower_math(tree: Tree) -> Tree:
     """The expression or statement with library calls replaced, on scalars and vectors."""
-    rules = [
-        (Call, _lowered),
-        (tirx.Cast, _converted),
-        *((kind, _paired) for kind in _OF_PAIRS),
-    ]
+    rules = [(Call, _lowered), (tirx.Cast, _converted), *((kind, _paired) for kind in _OF_PAIRS)]
     return tvm_ffi.structural_map(tree, rules)
 
 
@@ -75,11 +61,11 @@ def _paired(pair: BinaryOpExpr | CmpExpr) -> Expr:
     Any other stays.
     """
     if isinstance(pair, tirx.Mod):
-        element = element_of(pair)
+        element = ex.element_of(pair)
         return _computed("fmod", element, (pair.a, pair.b)) if element in _SINGLE else pair
-    if element_of(pair.a) != "bool":
+    if ex.element_of(pair.a) != "bool":
         return pair
-    return cast("bool", type(pair)(cast("uint8", pair.a), cast("uint8", pair.b)))
+    return ex.cast("bool", type(pair)(ex.cast("uint8", pair.a), ex.cast("uint8", pair.b)))
 
 
 def _converted(conversion: tirx.Cast) -> Expr:
@@ -87,13 +73,13 @@ def _converted(conversion: tirx.Cast) -> Expr:
 
     TVM computes bfloat16 in f32, so that what is computed has no bits to be read.
     """
-    source, target = element_of(conversion.value), element_of(conversion)
+    source, target = ex.element_of(conversion.value), ex.element_of(conversion)
     if (source, target) == ("bfloat16", "float32") and not _is_computed(conversion.value):
         return bfloat16.widen(bfloat16.bits_of(conversion.value))
     if target == "bfloat16" and source in ("float32", "float16"):
-        value = cast("float32", conversion.value)
-        with let_scope() as lets:
-            return with_lets(lets, bfloat16.from_bits(bfloat16.narrow(value)))
+        value = ex.cast("float32", conversion.value)
+        with ex.let_scope() as lets:
+            return ex.with_lets(lets, bfloat16.from_bits(bfloat16.narrow(value)))
     return conversion
 
 
@@ -114,11 +100,11 @@ def _lowered(call: Call) -> Expr:
         return ieee.is_nan(call.args[0]) if ieee.is_float(call.args[0]) else call
     if name not in _KNOWN:
         return call  # such as an address, which has no elements
-    element = element_of(call)
+    element = ex.element_of(call)
     if element == "float16" and name in _NOT_IN_HALF:
-        wide = getattr(tirx, name)(*(cast("float32", argument) for argument in call.args))
-        return cast(element, _lowered(wide))
-    if name in _LIBRARY.get(element, ()) and lanes_of(call) == 1:
+        wide = getattr(tirx, name)(*(ex.cast("float32", argument) for argument in call.args))
+        return ex.cast(element, _lowered(wide))
+    if name in _LIBRARY.get(element, ()) and ex.lanes_of(call) == 1:
         symbol = f"{name}f" if element == "float32" else name
         return tirx.call_pure_extern(element, symbol, *call.args)
     if name not in _FUNCTIONS or element not in _SINGLE:
@@ -128,9 +114,9 @@ def _lowered(call: Call) -> Expr:
 
 
 def _computed(name: str, element: str, arguments: Iterable[Expr]) -> Expr:
-    with let_scope() as lets:
-        result = _FUNCTIONS[name](*(cast("float32", each) for each in arguments))
-        return with_lets(lets, cast(element, result))
+    with ex.let_scope() as lets:
+        result = _FUNCTIONS[name](*(ex.cast("float32", each) for each in arguments))
+        return ex.with_lets(lets, ex.cast(element, result))
 
 
 def _power(call: Call) -> Expr:
@@ -148,7 +134,7 @@ def _power(call: Call) -> Expr:
         return call
     variable = tirx.Var("base", str(base.ty.dtype))
     squared = variable * variable
-    infinite = tirx.EQ(variable, like(-math.inf, variable))
+    infinite = tirx.EQ(variable, ex.like(-math.inf, variable))
 
     def root() -> Expr:
         return ieee.absolute(tirx.sqrt(variable))
@@ -157,9 +143,9 @@ def _power(call: Call) -> Expr:
         2.0: lambda: squared,
         3.0: lambda: squared * variable,
         4.0: lambda: squared * squared,
-        -1.0: lambda: like(1.0, base) / variable,
-        0.5: lambda: tirx.Select(infinite, like(math.inf, base), root()),
-        -0.5: lambda: tirx.Select(infinite, like(0.0, base), like(1.0, base) / root()),
+        -1.0: lambda: ex.like(1.0, base) / variable,
+        0.5: lambda: tirx.Select(infinite, ex.like(math.inf, base), root()),
+        -0.5: lambda: tirx.Select(infinite, ex.like(0.0, base), ex.like(1.0, base) / root()),
     }
     return tirx.Let(variable, base, results[value]())
 
@@ -188,9 +174,9 @@ def _upward(node: tirx.FloorDiv | tirx.FloorMod) -> Expr:
         return node
     constant, falling = terms
     quotient, rest = divmod(-1 - constant, size)
-    position = falling + like(rest, falling) if rest else falling
+    position = falling + ex.like(rest, falling) if rest else falling
     last = -1 - quotient if isinstance(node, tirx.FloorDiv) else size - 1
-    return like(last, node) - type(node)(position, node.b)
+    return ex.like(last, node) - type(node)(position, node.b)
 
 
 def _counting_down(value: Expr) -> tuple[int, Expr] | None:
@@ -212,7 +198,7 @@ def _counting_down(value: Expr) -> tuple[int, Expr] | None:
         elif factor > 0:
             return None
         elif factor < 0:
-            part = term if factor == -1 else term * like(-factor, term)
+            part = term if factor == -1 else term * ex.like(-factor, term)
             falling = part if falling is None else falling + part
     return None if falling is None else (constant, falling)
 

@@ -24,21 +24,11 @@ from tvm.tirx import ForKind
 from microkernels.machines.machine import Machine
 from microkernels.vector.expressions import Expr
 
+from . import expressions
 from .accumulators import COMBINE, over_reduced
 from .conditions import Piece, chosen_element, conjunction, pieces
 from .elementwise import lanes_for
-from .expressions import (
-    calls_of,
-    const_int,
-    int64,
-    loads_of,
-    map_loads,
-    same,
-    strides_of,
-    substitute,
-    variables_beside_loads,
-    variables_of,
-)
+from .expressions import calls_of, const_int, int64, loads_of, map_loads, substitute, variables_of
 from .loops import sequence, vectorized, vectors_and_rest
 from .nest import Axis, Nest, Store
 from .pool import accumulated, by_inverse, in_total, narrowed, widened
@@ -152,12 +142,12 @@ def _along(nest: Nest, taps: Axis, element: Expr, conditions: list[Expr]) -> Win
     row, analyzer = nest.spatial[-1], nest.analyzer()
 
     def steps_of(position: Expr) -> tuple[int | None, int | None]:
-        found = strides_of(position, [row.var, taps.var], analyzer)
+        found = expressions.strides_of(position, [row.var, taps.var], analyzer)
         return found[row.var], found[taps.var]
 
     positions = [index for load in loads_of(element) for index in load.indices]
     steps = set(map(steps_of, positions)) - {(0, 0)}
-    used = variables_beside_loads(element)
+    used = expressions.variables_beside_loads(element)
     if len(steps) != 1 or any(map(loads_of, positions)) or row.var in used or taps.var in used:
         return None
     step, apart = (0 if each is None else each for each in steps.pop())
@@ -295,7 +285,7 @@ class _Writer:
         nest = replace(windows.nest, spatial=spatial, reduce=(), stores=(own,), epilogue=())
         cut = pieces(nest.tidied(), column.var, windows.columns, set(), MOST_PIECES)
         found = [(piece, piece.nest.stores[0].value) for piece in cut]
-        return [each for each in found if not same(each[1], self.start)]
+        return [each for each in found if not expressions.same(each[1], self.start)]
 
     def _over_rows(self, elements: list[tuple[Piece, Expr]]) -> tirx.Stmt:
         """Adds one row after the other, those that are inside of the image."""

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import tvm.tirx.script.builder.ir as I
 from tvm import tirx
 
-from microkernels.vector.expressions import Expr, bind, constant, materialise, ramp, splat
+from microkernels.vector.expressions import Expr, Index, bind, constant, materialise, ramp, splat
 from tir_schedules.core.blocking import balanced
 from tir_schedules.core.emission import ceil_div, choose, opaque_block
 from tir_schedules.core.extents import as_expr, extent
@@ -118,9 +118,9 @@ class Line(NamedTuple):
     sample: Expr
     row: Expr
     rows: int
-    taps: Expr | int
+    taps: Index
     x: Expr
-    pitch: Expr | int
+    pitch: Index
     w: Expr
 
 

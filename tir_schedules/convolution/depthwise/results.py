@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import tvm.tirx.script.builder.ir as I
 from tvm import tirx
 
-from microkernels.vector.expressions import Expr, bind, materialise, ramp
+from microkernels.vector.expressions import Expr, Index, bind, materialise, ramp
 from tir_schedules.core.emission import ceil_div
 from tir_schedules.core.extents import extent, row_itself
 from tir_schedules.core.region import Region
@@ -121,7 +121,7 @@ class Results:
         self._through_memory(tile, corner, channel, valid, tile.columns)
 
     def _through_memory(
-        self, tile: Accumulators, corner: Corner, channel: Expr, valid: int, columns: Expr | int
+        self, tile: Accumulators, corner: Corner, channel: Expr, valid: int, columns: Index
     ) -> None:
         """Stores the first columns of a tile, one by one."""
         pixels = tile.rows * tile.columns
@@ -130,7 +130,7 @@ class Results:
         for i in range(tile.rows):
             for k in range(tile.columns):
                 for j in range(tile.vectors):
-                    place: list[Expr | int] = [i * tile.columns + k, ramp(j * lanes, lanes)]
+                    place: list[Index] = [i * tile.columns + k, ramp(j * lanes, lanes)]
                     I.buffer_store(passing, tile.get(i, k, j), place)
         for i in range(tile.rows):
             line = self._line(corner, i)
@@ -190,13 +190,13 @@ class DepthwiseTiles(ABC):
         return nullcontext()
 
     @property
-    def count(self) -> Expr | int:
+    def count(self) -> Index:
         """Bands of an image."""
         outputs, rows = extent(self.problem.rows.outputs), self.config.rows
         return -(-outputs // rows) if isinstance(outputs, int) else ceil_div(outputs, rows)
 
     @property
-    def items(self) -> Expr | int:
+    def items(self) -> Index:
         """Pieces of work, which threads share: a band of rows of some channels each."""
         return extent(self.problem.batch) * (self.chunks * self.count)
 

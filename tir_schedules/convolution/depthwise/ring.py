@@ -13,17 +13,8 @@ import tvm.tirx.script.builder.ir as I
 from tvm import DataType, tirx
 
 from microkernels.microkernel import Microkernel
-from microkernels.vector.expressions import (
-    Expr,
-    bind,
-    cast,
-    lanes_of,
-    materialise,
-    ramp,
-    scalar,
-    shuffle,
-    splat,
-)
+from microkernels.vector import expressions as ex
+from microkernels.vector.expressions import Expr, Index
 from tir_schedules.core.extents import allocated, extent
 from tir_schedules.core.product_plan import is_integer
 from tir_schedules.core.region import Region
@@ -68,9 +59,9 @@ class Ring:
         axis, columns = self.problem.rows, self.problem.columns
         self.block = self.kernel.lanes * self.kernel.kr
         self.lines = 1 << (axis.span(self.config.rows) - 1).bit_length()
-        self.width: Expr | int = columns.span(columns.outputs)
+        self.width: Index = columns.span(columns.outputs)
         if columns.is_open:
-            self.width = materialise(self._open_width(extent(columns.outputs)))
+            self.width = ex.materialise(self._open_width(extent(columns.outputs)))
         self.dtype = "uint8" if self.kernel.kr == 4 else "int16"
         if not is_integer(self.region):
             self.dtype = "uint16"
@@ -87,7 +78,7 @@ class Ring:
         """Where the rows of a block of channels begin."""
         return number * (self.width * (self.lines * self.block))
 
-    def _open_width(self, outputs: Expr | int) -> Expr:
+    def _open_width(self, outputs: Index) -> Expr:
         """Columns of padded x that tiles read; the first tile may be wider than the result."""
         least = tirx.const(self.config.columns, "int32")
         axis = self.problem.columns
@@ -102,8 +93,8 @@ class Ring:
         if self.start is None:
             return tirx.const(0, self.dtype)
         if self.start.zero_points.a_runtime:
-            return cast(self.dtype, self.start.a_zero_point())
-        return scalar(self.start.zero_points.a, self.dtype)
+            return ex.cast(self.dtype, self.start.a_zero_point())
+        return ex.scalar(self.start.zero_points.a, self.dtype)
 
     def fill_margins(self) -> None:
         """Fills the columns of the ring before and after x; the first column if there are none.
@@ -113,15 +104,15 @@ class Ring:
         """
         axis = self.problem.columns
         after = self.width - axis.before - extent(axis.extent)
-        value = bind(splat(self._padding(), self.block))
-        before: Expr | int = axis.before
+        value = ex.bind(ex.splat(self._padding(), self.block))
+        before: Index = axis.before
         if isinstance(self.width, int):
             before = min(before, self.width)
         else:
             before = tirx.Min(self.width, tirx.const(axis.before, "int32"))
-            after = materialise(tirx.Max(after, tirx.const(0, "int32")))
+            after = ex.materialise(tirx.Max(after, tirx.const(0, "int32")))
         if not axis.is_open and axis.before <= 0 and after <= 0:
-            I.buffer_store(self.stage, value, [ramp(0, self.block)])
+            I.buffer_store(self.stage, value, [ex.ramp(0, self.block)])
             return
         with I.serial(self.config.blocks * self.lines) as line:
             for start, count in ((0, before), (self.width - after, after)):
@@ -129,13 +120,13 @@ class Ring:
                     continue
                 with I.serial(count) as column:
                     place = (line * self.width + start + column) * self.block
-                    I.buffer_store(self.stage, value, [ramp(place, self.block)])
+                    I.buffer_store(self.stage, value, [ex.ramp(place, self.block)])
 
     def stage_row(self, sample: Expr, row: Expr, ring: Expr, block: Expr, valid: int) -> None:
         """Stages one row of padded x, but for the columns outside."""
         rows, columns = self.problem.rows, self.problem.columns
-        line = bind(ring + self.line(row) + columns.before * self.block)
-        count: Expr | int = self.width - columns.before  # columns of x that windows reach
+        line = ex.bind(ring + self.line(row) + columns.before * self.block)
+        count: Index = self.width - columns.before  # columns of x that windows reach
         if isinstance(count, int):
             count = min(columns.extent, count)
             if count <= 0:
@@ -147,7 +138,7 @@ class Ring:
 
         def fill(vector_of: Callable[[Expr], Expr]) -> None:
             with I.serial(count) as column:
-                place = ramp(line + column * self.block, self.block)
+                place = ex.ramp(line + column * self.block, self.block)
                 I.buffer_store(self.stage, vector_of(column), [place])
 
         def copy(column: Expr) -> Expr:
@@ -159,7 +150,7 @@ class Ring:
                 Columns(block * self.block, self.block, valid),
             )
             operand = as_operand(taken, self.region.inputs[0].dtype, self.kernel, quantize)
-            return staged_order(cast(self.dtype, operand), self.kernel.kr)
+            return staged_order(ex.cast(self.dtype, operand), self.kernel.kr)
 
         # The last band may be lower than the others, and stages as much.
         if not rows.is_open and rows.before == 0:
@@ -172,7 +163,7 @@ class Ring:
             with I.Then():
                 fill(copy)
             with I.Else():
-                padding = bind(splat(self._padding(), self.block))
+                padding = ex.bind(ex.splat(self._padding(), self.block))
                 fill(lambda _column: padding)
 
 
@@ -195,13 +186,13 @@ def staged_order(vector: Expr, kr: int) -> Expr:
     """
     if kr == 1:
         return vector
-    bits = int(vector.ty.dtype.bits) * lanes_of(vector)
+    bits = int(vector.ty.dtype.bits) * ex.lanes_of(vector)
     group, lanes = _LANE_BITS // kr, bits // _LANE_BITS
     if lanes == 1:
         return vector
     words = I.reinterpret(f"int{group}x{lanes * kr}", vector)
     order = [number * lanes + lane for lane in range(lanes) for number in range(kr)]
-    return I.reinterpret(str(vector.ty.dtype), shuffle([bind(words)], order))
+    return I.reinterpret(str(vector.ty.dtype), ex.shuffle([ex.bind(words)], order))
 
 
 def interleave(rows: Sequence[Expr], wanted: int) -> list[Expr]:
@@ -221,8 +212,8 @@ def interleave(rows: Sequence[Expr], wanted: int) -> list[Expr]:
         return [_unpack(rows[0], rows[1], 1, half) for half in halves]
     found = []
     for half in range(2)[: (wanted + 1) // 2]:
-        upper = bind(_unpack(rows[0], rows[1], 1, half))
-        lower = bind(_unpack(rows[2], rows[3], 1, half))
+        upper = ex.bind(_unpack(rows[0], rows[1], 1, half))
+        lower = ex.bind(_unpack(rows[2], rows[3], 1, half))
         for quarter in range(2)[: wanted - 2 * half]:
             found.append(_unpack(upper, lower, 2, quarter))
     return found
@@ -232,7 +223,7 @@ def _unpack(a: Expr, b: Expr, size: int, half: int) -> Expr:
     """Groups of `size` elements by turns from a half of every lane of two vectors."""
     dtype = str(a.ty.dtype)
     # Not a pure call: TVM would put it in the place of its name, however often that is used.
-    return I.call_extern(dtype, _name(half, size, int(a.ty.dtype.bits), lanes_of(a)), a, b)
+    return I.call_extern(dtype, _name(half, size, int(a.ty.dtype.bits), ex.lanes_of(a)), a, b)
 
 
 def _name(half: int, size: int, bits: int, count: int) -> str:

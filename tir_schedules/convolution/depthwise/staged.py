@@ -18,14 +18,8 @@ from tvm import tirx
 
 from microkernels.base.tvm_compat.tir import llvm_functions
 from microkernels.microkernel import Microkernel
-from microkernels.vector.expressions import (
-    Expr,
-    bind,
-    constant,
-    materialise,
-    ramp,
-    reinterpret_group,
-)
+from microkernels.vector import expressions as ex
+from microkernels.vector.expressions import Expr, Index
 from tir_schedules.core.blocking import balanced
 from tir_schedules.core.emission import ceil_div, choose, for_groups, opaque_block
 from tir_schedules.core.extents import as_expr, extent
@@ -98,13 +92,7 @@ class StagedTiles(DepthwiseTiles):
                 lambda _row: tirx.const(0, "int32"),
             )
         self.ring = Ring(
-            self.region,
-            self.problem,
-            self.config,
-            self.kernel,
-            self.x,
-            self.inputs,
-            self.start,
+            self.region, self.problem, self.config, self.kernel, self.x, self.inputs, self.start
         )
 
     @property
@@ -143,7 +131,7 @@ class StagedTiles(DepthwiseTiles):
         """One band of rows: what of x it needs more than the one before is staged first."""
         axis, rows = self.problem.rows, self.config.rows
         top, span, fresh = band * (rows * axis.stride), axis.span(rows), rows * axis.stride
-        ring = bind(self.ring.place(number))
+        ring = ex.bind(self.ring.place(number))
         if span > fresh:
             with I.If(begins), I.Then(), I.serial(span - fresh) as line:
                 self.ring.stage_row(sample, top + line, ring, block, valid)
@@ -153,7 +141,7 @@ class StagedTiles(DepthwiseTiles):
 
         def rows_from(first: Expr, count: int) -> None:
             lines = {
-                offset: materialise(ring + self.ring.line(first * axis.stride + offset))
+                offset: ex.materialise(ring + self.ring.line(first * axis.stride + offset))
                 for group in self.groups.offsets
                 for offset in group
                 if offset < axis.span(count)
@@ -161,16 +149,16 @@ class StagedTiles(DepthwiseTiles):
             self._columns(_Rows(sample, first, count, block, valid, lines))
 
         if axis.is_open:
-            row = materialise(row)
+            row = ex.materialise(row)
             if rows == 1:
                 rows_from(row, 1)
                 return
-            left = materialise(extent(axis.outputs) - row)
+            left = ex.materialise(extent(axis.outputs) - row)
             with I.If(left >= rows):
                 with I.Then():
                     rows_from(row, rows)
                 with I.Else(), I.serial(left) as line:
-                    rows_from(materialise(row + line), 1)
+                    rows_from(ex.materialise(row + line), 1)
             return
         rest = axis.outputs % rows
         if not rest:
@@ -192,19 +180,17 @@ class StagedTiles(DepthwiseTiles):
         if isinstance(outputs, int):
             for_groups(balanced(outputs, size), lambda start, size: self._tile(rows, start, size))
             return
-        last = materialise(tirx.Max(outputs - size, tirx.const(0, "int32")))
-        short = materialise(tirx.Cast("int32", outputs < size))
+        last = ex.materialise(tirx.Max(outputs - size, tirx.const(0, "int32")))
+        short = ex.materialise(tirx.Cast("int32", outputs < size))
         with I.serial(ceil_div(outputs, size)) as number, opaque_block("columns"):
-            first = materialise(tirx.Min(number * size, last))
+            first = ex.materialise(tirx.Min(number * size, last))
 
             def tile(is_short: int) -> None:
                 self._tile(rows, first, size, outputs if is_short else None)
 
             choose(short, range(2 if size > 1 else 1), tile)
 
-    def _tile(
-        self, rows: _Rows, column: Expr | int, columns: int, stored: Expr | None = None
-    ) -> None:
+    def _tile(self, rows: _Rows, column: Index, columns: int, stored: Expr | None = None) -> None:
         corner = Corner(rows.sample, rows.row, as_expr(column))
         block, valid, lines = rows.block, rows.valid, rows.lines
         kr, lanes = self.kernel.kr, self.kernel.lanes
@@ -222,14 +208,14 @@ class StagedTiles(DepthwiseTiles):
                 for offset, uses in users.items() if pairs else ():
                     place = (corner.column * axis.stride + offset) * self.block
                     taken = [
-                        bind(self.ring.stage[ramp(lines[y] + place, self.block)])
+                        ex.bind(self.ring.stage[ex.ramp(lines[y] + place, self.block)])
                         if y in lines
-                        else constant(0, self.ring.dtype, self.block)
+                        else ex.constant(0, self.ring.dtype, self.block)
                         for y in offsets
                     ]
-                    taken += [constant(0, self.ring.dtype, self.block)] * (kr - len(taken))
+                    taken += [ex.constant(0, self.ring.dtype, self.block)] * (kr - len(taken))
                     for j, x in enumerate(interleave(taken, wanted)):
-                        x = bind(x)
+                        x = ex.bind(x)
                         for pair in pairs:
                             for k, tap in uses:
                                 w = self._weight(block, numbers[pair], tap, j)
@@ -246,10 +232,10 @@ class StagedTiles(DepthwiseTiles):
 
     def _start(self, vector: Expr) -> Expr:
         if self.start is None or not self.start.needed:
-            return constant(0, self.kernel.acc_dtype, self.kernel.lanes)
-        return bind(self.start(tirx.const(0, "int32"), vector))
+            return ex.constant(0, self.kernel.acc_dtype, self.kernel.lanes)
+        return ex.bind(self.start(tirx.const(0, "int32"), vector))
 
-    def _column_term(self, vector: Expr | int) -> Expr:
+    def _column_term(self, vector: Index) -> Expr:
         lanes = self.kernel.lanes
         first = self.groups.elements(self.problem, self.block) + vector * (4 * lanes)
-        return reinterpret_group("int32", self.w[ramp(first, 4 * lanes)], lanes)
+        return ex.reinterpret_group("int32", self.w[ex.ramp(first, 4 * lanes)], lanes)

@@ -12,14 +12,10 @@ from microkernels.isa import Isa
 from microkernels.microkernel import Microkernel
 from microkernels.registry import microkernel_named
 from tir_schedules.convolution.geometry import ConvGeometry, one_image
+from tir_schedules.core import product_plan
 from tir_schedules.core.blocking import Group, balanced, panel_widths, shares
 from tir_schedules.core.config import Config, check_numbers
-from tir_schedules.core.product_plan import (
-    is_dynamic,
-    is_integer,
-    quantized_dtype,
-    reject_zero_points,
-)
+from tir_schedules.core.product_plan import is_integer
 from tir_schedules.core.region import Region
 from tir_schedules.product.tile_config import RESULT_DTYPES, check_kernel
 from tir_schedules.product.tile_products import WideProduct, wide_product
@@ -70,7 +66,7 @@ class ConvConfig(Config, frozen=True, kw_only=True):
 
 def product_types(region: Region) -> tuple[str, str]:
     """What a convolution multiplies, as of `tile_config.product_kernels`."""
-    a_dtype = quantized_dtype(region) if is_integer(region) else region.inputs[0].dtype
+    a_dtype = product_plan.quantized_dtype(region) if is_integer(region) else region.inputs[0].dtype
     return a_dtype, region.inputs[1].dtype
 
 
@@ -98,9 +94,9 @@ def reject_operands(region: Region, dtypes: Mapping[str, Collection[str]]) -> st
         return None
     if ("a_quantize" in region.attrs) != (x.dtype == "float32"):
         return f"x of type {x.dtype}, quantised by the kernel"
-    if is_dynamic(region) or region.attrs.get("b_zero_point", 0):
+    if product_plan.is_dynamic(region) or region.attrs.get("b_zero_point", 0):
         return "a range that the kernel finds, or a zero point of the weight"
-    return reject_zero_points(region)
+    return product_plan.reject_zero_points(region)
 
 
 def form_of(region: Region, kernel: Microkernel) -> Form:

@@ -29,7 +29,7 @@ from microkernels.kernels.byte_pairs import has_pairs
 from microkernels.machines.machine import Machine
 from microkernels.registry import microkernel_named, tile_kernels_for
 from microkernels.tile import Address
-from microkernels.vector.expressions import Expr, parameter, ramp, reinterpret_group
+from microkernels.vector.expressions import Expr, Index, parameter, ramp, reinterpret_group
 from microkernels.vector.memory import PREFETCH_LLVM_IR
 from tir_schedules.convolution.geometry import ConvGeometry, ConvTemplate, WeightPacking
 from tir_schedules.core import emission
@@ -57,29 +57,29 @@ X_DTYPES = {w: x for w, x in ACTIVATION_DTYPES.items() if w != "uint8"}
 
 def _zero_point(
     region: Region, layout: WeightLayout, inputs: dict[str, Expr], weight: Expr
-) -> tuple[StartOf | None, Expr | int]:
+) -> tuple[StartOf | None, Index]:
     """What accumulators start with (as of `ConvLoops`), and what lies outside of x."""
     kernel = layout.kernel
     if not is_integer(region):
         return None, 0
     points = ZeroPoints.of(region, kernel)
 
-    def term(first: Expr | int) -> Expr:
+    def term(first: Index) -> Expr:
         lanes = kernel.lanes
         return reinterpret_group("int32", weight[ramp(layout.size + 4 * first, 4 * lanes)], lanes)
 
-    def address(first: Expr | int) -> Address:
+    def address(first: Index) -> Address:
         return Address(I.address_of(weight[layout.size + 4 * first]), 0)
 
     start = Start(region, kernel, inputs, 0, term, lambda row: row, address)
-    outside: Expr | int = points.a
+    outside: Index = points.a
     if points.a_runtime:
         outside = start.a_zero_point()
     if not start.needed:
         return None, outside
     columns = layout.geometry.groups * layout.columns
 
-    def begin(number: Expr | int, group: Expr | int, vector: Expr | int) -> Expr | Address:
+    def begin(number: Index, group: Index, vector: Index) -> Expr | Address:
         place = number * columns + group * layout.columns + vector * kernel.lanes
         return start.columns(place) if kernel.by_tiles else start(tirx.const(0, "int32"), place)
 
@@ -100,16 +100,12 @@ def _store(
         of_row = row_store(region, lanes, y, epilogue, leading_of)
         vectors = channels // lanes
 
-        def store(
-            pixel: Expr, group: Expr | int, vector: Expr | int, value: Expr, last: bool
-        ) -> None:
+        def store(pixel: Expr, group: Index, vector: Index, value: Expr, last: bool) -> None:
             of_row(pixel, group * vectors + vector, value, last)
 
         return store
 
-    def store_cut(
-        pixel: Expr, group: Expr | int, vector: Expr | int, value: Expr, last: bool
-    ) -> None:
+    def store_cut(pixel: Expr, group: Index, vector: Index, value: Expr, last: bool) -> None:
         def put(of_group: Columns) -> None:
             columns = replace(of_group, start=group * channels + vector * lanes)
             if leading_of is not None:

@@ -20,7 +20,7 @@ from tvm import tirx
 from microkernels.kernels.byte_pairs import byte_tile
 from microkernels.microkernel import Microkernel
 from microkernels.tile import Address
-from microkernels.vector.expressions import Expr, materialise
+from microkernels.vector.expressions import Expr, Index, materialise
 from tir_schedules.core.blocking import balanced
 from tir_schedules.core.emission import ceil_div, for_blocks, for_groups, for_share
 from tir_schedules.core.extents import as_expr, extent
@@ -35,9 +35,9 @@ from .windows import ConvOutliers, Windows
 
 # (class of positions, group, vector of its columns) -> what accumulators start with; or, for tiles,
 # where that is
-Start = Callable[["Expr | int", "Expr | int", "Expr | int"], "Expr | Address"]
+Start = Callable[[Index, Index, Index], "Expr | Address"]
 # (flat pixel, group, vector of its columns, accumulators, whether it ends its panel)
-Store = Callable[[Expr, "Expr | int", "Expr | int", Expr, bool], None]
+Store = Callable[[Expr, Index, Index, Expr, bool], None]
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,7 @@ class ConvLoops:
         with I.serial(count) as band:
             index = first + band
             plane, line = I.floordiv(index, bands), I.floormod(index, bands) * config.band
-            lines: Expr | int = config.band
+            lines: Index = config.band
             if height % config.band:  # never where tiles go on from line to line
                 lines = tirx.Min(tirx.const(config.band, "int32"), height - line)
             self._band(Band(I.floordiv(task, grid.bands), plane, line, lines, scratch))
@@ -150,7 +150,7 @@ class ConvLoops:
         return self.layout.plan.grid
 
     @property
-    def _planes(self) -> Expr | int:
+    def _planes(self) -> Index:
         geometry = self.windows.geometry
         return extent(geometry.batch) * extent(geometry.outputs[0])
 
@@ -188,7 +188,7 @@ class ConvLoops:
         groups, channels = self.windows.geometry.groups, self.grid.channels
         piece, share = I.floordiv(band.share, channels), I.floormod(band.share, channels)
 
-        def panels(start: Expr | int, size: int, group: Expr | int = 0) -> None:
+        def panels(start: Index, size: int, group: Index = 0) -> None:
             for_groups(
                 balanced(size, self.config.vectors),
                 lambda vector, vectors: PanelLoops(

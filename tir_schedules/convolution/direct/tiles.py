@@ -20,7 +20,7 @@ import tvm.tirx.script.builder.ir as I
 from tvm import tirx
 
 from microkernels.tile import Address, Place, Tile
-from microkernels.vector.expressions import Expr, materialise, ramp
+from microkernels.vector.expressions import Expr, Index, materialise, ramp
 from tir_schedules.convolution.geometry import PositionClasses
 from tir_schedules.core.blocking import Group, balanced
 from tir_schedules.core.emission import choose, for_groups, opaque_block
@@ -54,7 +54,7 @@ class Band:
     share: Expr
     plane: Expr
     line: Expr
-    lines: Expr | int
+    lines: Index
     scratch: Expr | None
 
 
@@ -79,8 +79,8 @@ class PanelLoops:
     loops: ConvLoops
     band: Band
     piece: Expr
-    group: Expr | int
-    vector: Expr | int
+    group: Index
+    vector: Index
     vectors: int
 
     def emit(self) -> None:
@@ -89,11 +89,11 @@ class PanelLoops:
         load_b = self._load_b()
         across = loops.layout.plan.across
 
-        def going_on(position: Expr | int, positions: int) -> None:
+        def going_on(position: Index, positions: int) -> None:
             with opaque_block("tile"):
                 _Tile(self, band.line, position, load_b).emit(1, positions, True)
 
-        def in_lines(line: Expr | int, height: int) -> None:
+        def in_lines(line: Index, height: int) -> None:
             if loops.outliers is not None:
                 loops.outliers.add(line, height, self.vector, self.vectors, load_b)
             if loops.windows.geometry.opens_image:
@@ -110,7 +110,7 @@ class PanelLoops:
             with I.serial(band.lines) as i:
                 in_lines(band.line + i, 1)
 
-    def _lines(self, line: Expr | int, height: int, load_b: LoadPanel) -> None:
+    def _lines(self, line: Index, height: int, load_b: LoadPanel) -> None:
         """The tiles of some lines that this thread has."""
         loops, config, width = self.loops, self.loops.config, self.loops.windows.geometry.outputs[2]
         if loops.layout.kernel.by_tiles:
@@ -126,11 +126,11 @@ class PanelLoops:
             tiles_before = (line - self.band.line) * pieces + before
 
             def tile(
-                column: Expr | int,
+                column: Index,
                 columns: int,
                 group: Group = group,
                 whole: bool = whole,
-                tiles_before: Expr | int = tiles_before,
+                tiles_before: Index = tiles_before,
             ) -> None:
                 read_b = load_b
                 if config.fetches:
@@ -145,7 +145,7 @@ class PanelLoops:
                 _for_some(group, first - before, first + count - before, tile)
             before += group.count
 
-    def _dynamic_line(self, line: Expr | int, load_b: LoadPanel) -> None:
+    def _dynamic_line(self, line: Index, load_b: LoadPanel) -> None:
         """Whole tiles, then one for the rest: what it has too many is not stored."""
         columns, rows = extent(self.loops.windows.geometry.outputs[2]), self.loops.config.rows
         whole = materialise(I.floordiv(columns, rows))
@@ -169,7 +169,7 @@ class PanelLoops:
             return loops.wide_panels.stage(self.vector, self.vectors, steps, before)
         distance = layout.packed.start(0, self.vectors, 1, 0)
 
-        def load(panel: Expr | int, width: int, step: Expr | int, j: int) -> Expr | Address:
+        def load(panel: Index, width: int, step: Index, j: int) -> Expr | Address:
             start = before + layout.packed.start(panel, width, step, j)
             return layout.kernel.b_operand(loops.weight, start, distance)
 
@@ -195,9 +195,7 @@ class PanelLoops:
 class _Tile:
     """One tile of a panel: `line` and `column` are its first pixel in the plane of the band."""
 
-    def __init__(
-        self, panel: PanelLoops, line: Expr | int, column: Expr | int, load_b: LoadPanel
-    ) -> None:
+    def __init__(self, panel: PanelLoops, line: Index, column: Index, load_b: LoadPanel) -> None:
         self.loops, self.windows, self.plane = panel.loops, panel.loops.windows, panel.band.plane
         self.group, self.vector, self.vectors = panel.group, panel.vector, panel.vectors
         self.line, self.column, self.load_b = line, column, load_b
@@ -221,7 +219,7 @@ class _Tile:
         if begin is not None:
             classes = loops.layout.classes
 
-            def start(i: Expr | int, j: int) -> Expr:
+            def start(i: Index, j: int) -> Expr:
                 kind = self._class(classes, i, columns)
                 return typed(Expr, begin(kind, self.group, self.vector + j))
 
@@ -237,11 +235,11 @@ class _Tile:
         extents = [high - low for low, high in self.outer]
         if whole:
 
-            def load_a(i: int, ks: Sequence[Expr | int]) -> Expr | Address:
+            def load_a(i: int, ks: Sequence[Index]) -> Expr | Address:
                 tap = (*self._outer_tap(ks), ks[2])
                 return windows.load(self._start(i, columns, tap), ks[-1])
 
-            def load_b(j: int, ks: Sequence[Expr | int]) -> Expr | Address:
+            def load_b(j: int, ks: Sequence[Index]) -> Expr | Address:
                 return self._load_b(j, self._run(ks, taps), ks[-1])
 
             into = None if self.scratch is None else Place(self.scratch)
@@ -295,11 +293,11 @@ class _Tile:
         fused = loops.layout.form == "fused"
         steps = windows.geometry.group_channels // kernel.kr
 
-        def load_a(i: int, ks: Sequence[Expr | int]) -> Expr | Address:
+        def load_a(i: int, ks: Sequence[Index]) -> Expr | Address:
             found = (*self._outer_tap(ks), tap)
             return windows.load(self._start(i, columns, found), ks[-1])
 
-        def load_b(j: int, ks: Sequence[Expr | int]) -> Expr | Address:
+        def load_b(j: int, ks: Sequence[Index]) -> Expr | Address:
             if fused:
                 return self._load_b(j, self._run(ks, 1), tap * steps + ks[-1])
             taps = windows.geometry.kernel[2]
@@ -308,26 +306,26 @@ class _Tile:
         extents = [high - low for low, high in self.outer]
         kernel.accumulate(result, inside, (*extents, steps), load_a, load_b)
 
-    def _outer_tap(self, ks: Sequence[Expr | int]) -> tuple[Expr | int, Expr | int]:
+    def _outer_tap(self, ks: Sequence[Index]) -> tuple[Index, Index]:
         """Plane and line of a tap."""
         (plane, _), (line, _) = self.outer
         return plane + ks[0], line + ks[1]
 
-    def _run(self, ks: Sequence[Expr | int], inner: int) -> Expr | int:
+    def _run(self, ks: Sequence[Index], inner: int) -> Index:
         """Number of a run of a window."""
         plane, line = self._outer_tap(ks)
         found = plane * self.windows.geometry.kernel[1] + line
         return found * inner + ks[2] if inner > 1 else found
 
-    def _start(self, i: int, columns: int, tap: Sequence[Expr | int]) -> Expr:
+    def _start(self, i: int, columns: int, tap: Sequence[Index]) -> Expr:
         line, column = self.line + i // columns, self.column + i % columns
         return self.windows.element(line, column, self.group, tap)
 
-    def _load_b(self, j: int, run: Expr | int, step: Expr | int) -> Expr | Address:
+    def _load_b(self, j: int, run: Index, step: Index) -> Expr | Address:
         step = run * (self.loops.layout.steps * self.parts) + step
         return self.load_b(self.vector, self.vectors, step, j)
 
-    def _class(self, classes: PositionClasses | None, i: Expr | int, columns: int) -> Expr | int:
+    def _class(self, classes: PositionClasses | None, i: Index, columns: int) -> Index:
         """The class of a pixel of the tile."""
         assert classes is not None
         if classes.whole:
@@ -357,10 +355,10 @@ class _Tile:
                     vector = self.vector + j
                     self.loops.store(pixel, self.group, vector, result.value(i, j), last)
 
-    def _store(self, columns: int) -> Callable[[Expr | int, int, Expr, bool], None]:
+    def _store(self, columns: int) -> Callable[[Index, int, Expr, bool], None]:
         _, height, width = map(extent, self.windows.geometry.outputs)
 
-        def store(i: Expr | int, j: int, value: Expr, last: bool) -> None:
+        def store(i: Index, j: int, value: Expr, last: bool) -> None:
             y, x = divmod(i, columns) if isinstance(i, int) else (i // columns, i % columns)
             pixel = (self.plane * height + (self.line + y)) * width + (self.column + x)
             self.loops.store(pixel, self.group, self.vector + j, value, last)
@@ -368,7 +366,7 @@ class _Tile:
         return store
 
 
-def share_of(total: Expr | int, number: Expr, parts: int) -> tuple[Expr, Expr]:
+def share_of(total: Index, number: Expr, parts: int) -> tuple[Expr, Expr]:
     """First and count of the pieces that part `number` of `parts` gets."""
     if parts == 1:
         whole = tirx.const(total, "int32") if isinstance(total, int) else total
@@ -377,9 +375,7 @@ def share_of(total: Expr | int, number: Expr, parts: int) -> tuple[Expr, Expr]:
     return first, I.floordiv((number + 1) * total, parts) - first
 
 
-def _for_some(
-    group: Group, first: Expr, last: Expr, body: Callable[[Expr | int, int], None]
-) -> None:
+def _for_some(group: Group, first: Expr, last: Expr, body: Callable[[Index, int], None]) -> None:
     """Runs `body(start, size)` for those pieces of a group whose numbers are in [first, last)."""
     if group.count == 1:
         with I.If(tirx.all(first <= 0, last > 0)), I.Then():

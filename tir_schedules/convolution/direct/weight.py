@@ -23,7 +23,7 @@ from microkernels.kernels.byte_pairs import has_pairs, pairs_fit
 from microkernels.machines.machine import Machine
 from microkernels.microkernel import Microkernel
 from microkernels.tile import Address
-from microkernels.vector.expressions import Expr
+from microkernels.vector.expressions import Expr, Index
 from microkernels.vector.memory import prefetch
 from tir_schedules.convolution.geometry import ConvGeometry, PackedWeight, PositionClasses
 from tir_schedules.core import loop_nest
@@ -324,7 +324,7 @@ class PanelFetch:
     weight: Expr
     tiles: int
 
-    def places(self, width: int, number: Expr | int, step: Expr | int) -> list[Expr | int]:
+    def places(self, width: int, number: Index, step: Index) -> list[Index]:
         """The vectors of the next panel, as steps of one, of which a step of a tile asks for lines.
 
         Parameters
@@ -343,10 +343,10 @@ class PanelFetch:
         place = (number * self.packed.steps + step) * count
         return [I.floordiv((place + each) * width, self.tiles * count) for each in range(count)]
 
-    def beside(self, load_b: LoadPanel, number: Expr | int) -> LoadPanel:
+    def beside(self, load_b: LoadPanel, number: Index) -> LoadPanel:
         """How the tile of a number reads its panel and fetches its share of the next one."""
 
-        def load(panel: Expr | int, width: int, step: Expr | int, j: int) -> Expr | Address:
+        def load(panel: Index, width: int, step: Index, j: int) -> Expr | Address:
             if j == 0:
                 for place in self.places(width, number, step):
                     prefetch(self.weight[self.packed.start(panel + width, 1, place, 0)])

@@ -20,7 +20,7 @@ from tvm import DataType, tirx
 from microkernels.kernels.byte_pairs import KR
 from microkernels.microkernel import Microkernel
 from microkernels.tile import Address
-from microkernels.vector.expressions import Expr, cast, constant, materialise, ramp, splat
+from microkernels.vector.expressions import Expr, Index, cast, constant, materialise, ramp, splat
 from microkernels.vector.placeholders import Placeholder
 from tir_schedules.convolution.geometry import ConvGeometry
 from tir_schedules.core.emission import ceil_div, opaque_block
@@ -35,7 +35,7 @@ from tir_schedules.product.tile_products import LoadPanel
 from .config import ConvConfig, wide_of
 from .weight import WeightLayout
 
-Bounds = tuple[Expr | int, Expr | int]
+Bounds = tuple[Index, Index]
 
 
 class Windows:
@@ -66,7 +66,7 @@ class Windows:
         layout: WeightLayout,
         x: Expr,
         quantize: tuple[Number, Number] | None,
-        outside: Expr | int,
+        outside: Index,
         widens: bool = True,
     ) -> None:
         self.geometry = geometry = ConvGeometry.of(region).as_volume()
@@ -99,7 +99,7 @@ class Windows:
         # What a padded run reads behind the last window belongs to the line.
         beyond = layout.steps * self.kernel.kr - layout.run
 
-        def pitch(outputs: Expr | int) -> Expr | int:
+        def pitch(outputs: Index) -> Index:
             if across is not None:
                 return across.distance * geometry.strides[2] * self.pixel
             width = (outputs - 1) * geometry.strides[2] + span[2]
@@ -107,20 +107,20 @@ class Windows:
                 return math.ceil((width * self.pixel + beyond) / vector) * vector
             return ceil_div(width * self.pixel + beyond, vector) * vector
 
-        def columns(outputs: Expr | int) -> Expr | int:
+        def columns(outputs: Index) -> Index:
             """Those of whole tiles, where the last one may have too many."""
             whole = isinstance(outputs, int) and not geometry.opens_image
             return outputs if whole else ceil_div(outputs, config.rows) * config.rows
 
         outputs = geometry.outputs[2]
-        self.width: Expr | int = (extent(outputs) - 1) * geometry.strides[2] + span[2]
+        self.width: Index = (extent(outputs) - 1) * geometry.strides[2] + span[2]
         found = pitch(columns(extent(outputs)))
-        self.pitch: Expr | int = found if isinstance(found, int) else materialise(found)
+        self.pitch: Index = found if isinstance(found, int) else materialise(found)
         lines = geometry.kernel[0] * self.phases * self.phase
         size = pitch(columns(allocated(outputs))) * lines + (0 if across is None else beyond)
         self.copy = I.sblock_alloc_buffer((size,), self.element_dtype, align=64)
 
-    def bounds(self, axis: int, output: Expr | int) -> Bounds:
+    def bounds(self, axis: int, output: Index) -> Bounds:
         """The taps of an axis that are multiplied, for a position of the result: [first, last)."""
         geometry = self.geometry
         taps = geometry.kernel[axis]
@@ -136,7 +136,7 @@ class Windows:
         above = tirx.Min(I.floordiv(extent - start + step - 1, step), most)
         return below, tirx.Max(above, below)
 
-    def inside(self, first: Expr | int, columns: int, tap: int) -> list[int]:
+    def inside(self, first: Index, columns: int, tap: int) -> list[int]:
         """The pixels of a tile for which a tap lies within the line; `first` is a number."""
         assert isinstance(first, int)
         bounds = [self.geometry.inside(2, first + i) for i in range(columns)]
@@ -148,9 +148,7 @@ class Windows:
         ends = (first, first + columns - 1)
         return self.staged or all(self.geometry.inside(2, end) == every for end in ends)
 
-    def element(
-        self, line: Expr | int, column: Expr | int, group: Expr | int, tap: Sequence[Expr | int]
-    ) -> Expr:
+    def element(self, line: Index, column: Index, group: Index, tap: Sequence[Index]) -> Expr:
         """Where the run of one pixel starts.
 
         Parameters
@@ -181,14 +179,14 @@ class Windows:
         x = column * geometry.strides[2] + width * geometry.dilation[2]
         return y * self.pitch + x * self.pixel + group * self.group
 
-    def _place(self, plane: Expr | int, line: Expr) -> Expr:
+    def _place(self, plane: Index, line: Expr) -> Expr:
         """Where a line of the band is in the copy."""
         if self.phases > 1:
             turn = line // self.phases
             line = (line - turn * self.phases) * self.phase + turn
         return plane * (self.phases * self.phase) + line
 
-    def load(self, start: Expr, step: Expr | int) -> Expr | Address:
+    def load(self, start: Expr, step: Index) -> Expr | Address:
         """kr elements of a run, as the kernel's `emit` takes them."""
         if self.wide is not None:
             return self.wide.spread(self.copy, [start + step * self.wide.kernel.kr])
@@ -200,13 +198,13 @@ class Windows:
         value = self.x[ramp(index, kr)]
         return kernel.spread(as_operand(value, self.dtype, kernel))
 
-    def small(self, lines: Expr | int) -> Expr:
+    def small(self, lines: Index) -> Expr:
         """Whether no byte of a copy of so many lines of the result is beyond 127."""
         geometry, (depth, taps, _) = self.geometry, self.geometry.kernel
         count = (lines - 1) * geometry.strides[1] + (taps - 1) * geometry.dilation[1] + 1
         search = HighBits(4 * self.kernel.lanes)
 
-        def look(line: Expr, offset: Expr | int, valid: Expr | int) -> None:
+        def look(line: Expr, offset: Index, valid: Index) -> None:
             columns = Columns(line + offset, search.lanes, valid)
             search.add(load_vector(self.copy, "uint8", [], columns))
 
@@ -217,7 +215,7 @@ class Windows:
                 self._vectors(self.width * self.pixel, search.lanes, functools.partial(look, line))
         return search.none()
 
-    def enter(self, sample: Expr, plane: Expr, first: Expr, lines: Expr | int) -> None:
+    def enter(self, sample: Expr, plane: Expr, first: Expr, lines: Index) -> None:
         """What happens before a band is multiplied: `lines` lines of a plane from `first` on."""
         self.plane, self.first = (sample, plane), first
         if not self.staged:
@@ -239,9 +237,9 @@ class Windows:
     def _stage(self, to: Expr, start: Expr, z: Expr, y: Expr) -> None:
         """One line of x, or what lies outside, to a place in the copy."""
         geometry = self.geometry
-        before: Expr | int
-        used: Expr | int
-        end: Expr | int
+        before: Index
+        used: Index
+        end: Index
         if isinstance(self.width, int) and not geometry.opens_image:
             before = min(geometry.before[2], self.width)
             used = max(0, min(geometry.extents[2], self.width - before))
@@ -271,7 +269,7 @@ class Windows:
             with I.Else():
                 self._fill(to, end)
 
-    def _copy(self, to: Expr, start: Expr, pixels: Expr | int) -> None:
+    def _copy(self, to: Expr, start: Expr, pixels: Index) -> None:
         """Consecutive pixels of x, as the kernel multiplies them."""
         geometry = self.geometry
         if self.pixel == geometry.channels:
@@ -284,12 +282,12 @@ class Windows:
             zeros = self.group - geometry.group_channels
             self._fill(place + geometry.group_channels, zeros, 0)
 
-    def _run(self, to: Expr, start: Expr, count: Expr | int) -> None:
+    def _run(self, to: Expr, start: Expr, count: Index) -> None:
         lanes = self.kernel.lanes
         if not converts(self.dtype, self.kernel) and self.quantize is None:
             lanes *= 4 // DataType(self.element_dtype).itemsize
 
-        def move(offset: Expr | int, valid: Expr | int) -> None:
+        def move(offset: Index, valid: Index) -> None:
             value = load_vector(self.x, self.dtype, [], Columns(start + offset, lanes, valid))
             value = as_operand(value, self.dtype, self.kernel, self.quantize)
             if self.wide is not None:
@@ -298,7 +296,7 @@ class Windows:
 
         self._vectors(count, lanes, move)
 
-    def _fill(self, to: Expr, count: Expr | int, number: Expr | int | None = None) -> None:
+    def _fill(self, to: Expr, count: Index, number: Index | None = None) -> None:
         number = self.outside if number is None else number
         dtype = self.element_dtype
         lanes = self.kernel.lanes * 4 // DataType(dtype).itemsize
@@ -307,13 +305,13 @@ class Windows:
         else:
             value = splat(cast(dtype, number), lanes)
 
-        def put(offset: Expr | int, valid: Expr | int) -> None:
+        def put(offset: Index, valid: Index) -> None:
             store_vector(self.copy, value, [], Columns(to + offset, lanes, valid))
 
         self._vectors(count, lanes, put)
 
     @staticmethod
-    def _vectors(count: Expr | int, lanes: int, emit: Any) -> None:
+    def _vectors(count: Index, lanes: int, emit: Any) -> None:
         if not isinstance(count, int):
             count = materialise(count)
             vectors = materialise(I.floordiv(count, lanes))
@@ -381,10 +379,10 @@ class ConvOutliers:
         self.found = OutlierList(lines, windows.width * windows.pixel)
         widest = max(layout.packed.widths) * layout.kernel.lanes
         size = config.lines * self.places * widest
-        self.count: Expr | int = 0  # lines of x in each plane of the band
+        self.count: Index = 0  # lines of x in each plane of the band
         self.sums = I.sblock_alloc_buffer((size,), "int32", align=64)
 
-    def split(self, lines: Expr | int, whole: Expr) -> Expr:
+    def split(self, lines: Index, whole: Expr) -> Expr:
         """Cuts the copy that so many lines of the result read; whether bytes are right for it.
 
         `whole` says that no byte has to be cut, whatever it is.
@@ -410,9 +408,7 @@ class ConvOutliers:
             found.end(rows)
         return found.short(most)
 
-    def add(
-        self, line: Expr | int, height: int, vector: Expr | int, vectors: int, load_b: LoadPanel
-    ) -> None:
+    def add(self, line: Index, height: int, vector: Index, vectors: int, load_b: LoadPanel) -> None:
         """Computes what outliers add to some lines of the result, for a panel of the weight."""
         geometry, windows, lanes = self.geometry, self.windows, self.layout.kernel.lanes
         depth, taps, columns = geometry.kernel
@@ -439,7 +435,7 @@ class ConvOutliers:
 
                 self.found.for_each(z * self.count + of_x, add)
 
-    def sum(self, line: Expr | int, column: Expr | int, vectors: int, j: int) -> Expr:
+    def sum(self, line: Index, column: Index, vectors: int, j: int) -> Expr:
         """What is added to a pixel in one vector; lines are counted from those of `add`."""
         lanes = self.layout.kernel.lanes
         slot = line * self.places + column * self.geometry.strides[2] + self.beside

@@ -14,15 +14,8 @@ from microkernels.microkernel import Microkernel
 from microkernels.registry import microkernel_named
 from tir_schedules.convolution.direct import cost as conv_cost
 from tir_schedules.convolution.geometry import ConvGeometry
-from tir_schedules.core.blocking import (
-    Group,
-    balanced,
-    busy_grid,
-    estimate_cycles,
-    grids_of,
-    shares,
-    thread_grids,
-)
+from tir_schedules.core import blocking
+from tir_schedules.core.blocking import Group, balanced
 from tir_schedules.core.config import best_first
 from tir_schedules.core.product_plan import ProductPlan, TileConfig, is_integer
 from tir_schedules.core.region import Region
@@ -65,7 +58,7 @@ class WinogradConfig(TileConfig, frozen=True, kw_only=True):
         """The blocks of tiles, larger ones first, and how many a team takes at most."""
         teams = self.teams(problem)
         each = math.ceil(math.ceil(problem.tiles / teams) / self.m_block)
-        return shares(problem.tiles, min(problem.tiles, teams * each)), each
+        return blocking.shares(problem.tiles, min(problem.tiles, teams * each)), each
 
     def plan(self, problem: WinogradProblem) -> ProductPlan:
         """How each of the products of all tiles is cut."""
@@ -139,9 +132,9 @@ def _grids(problem: WinogradProblem, machine: Machine) -> list[tuple[int, int]]:
     geometry = problem.geometry
     if threads_worth(machine, flops_us(geometry.flops, machine)) == 1:
         return [(1, 1)]
-    grids = list(grids_of(halves(machine.threads)))
+    grids = list(blocking.grids_of(halves(machine.threads)))
     vectors = math.ceil(geometry.out_channels / machine.isa.f32_lanes)
-    busy = (busy_grid(problem.tiles, vectors, *grid) for grid in grids)
+    busy = (blocking.busy_grid(problem.tiles, vectors, *grid) for grid in grids)
     return list(dict.fromkeys([*grids, *busy]))
 
 
@@ -153,7 +146,7 @@ def other_tiles(region: Region, machine: Machine) -> Iterator[WinogradConfig]:
     opened = ConvGeometry.of(region).opens_image
     kernels = problem.algorithm.kernels(machine.isa)
     n_vectors = math.ceil(problem.geometry.out_channels / kernels[0].lanes)
-    for teams, members in thread_grids(machine.threads):
+    for teams, members in blocking.thread_grids(machine.threads):
         if teams > problem.tiles:
             continue
         for size in sorted(sizes):
@@ -234,7 +227,7 @@ def _cost(problem: WinogradProblem, config: WinogradConfig, machine: Machine, co
     panels = config.panels(problem, kernel)
     widths = [group.size for group in panels for _ in range(group.count)]
     share = sum(widths[: math.ceil(len(widths) / members)])  # vectors of the busiest thread
-    products = algorithm.products * estimate_cycles(
+    products = algorithm.products * blocking.estimate_cycles(
         tiles, share, channels, config.rows, config.vectors, config.k_block, machine
     )
     if algorithm.element == "int16":

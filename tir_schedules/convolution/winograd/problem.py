@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import tvm.tirx.script.builder.ir as I
 from tvm import tirx
 
-from microkernels.vector.expressions import Expr, bind, materialise
+from microkernels.vector.expressions import Expr, Index, bind, materialise
 from tir_schedules.convolution.geometry import ConvGeometry, one_image
 from tir_schedules.core.emission import ceil_div
 from tir_schedules.core.extents import extent
@@ -42,8 +42,8 @@ class WinogradProblem:
     """
 
     geometry: ConvGeometry
-    rows: int | Expr
-    columns: int | Expr
+    rows: Index
+    columns: Index
     algorithm: Algorithm
     sample: Expr | None = None
     line: bool = False
@@ -118,7 +118,7 @@ class WinogradProblem:
 
 
 def _problem(
-    sized: Region, region: Region, count: Callable[[int, int, int], int | Expr]
+    sized: Region, region: Region, count: Callable[[int, int, int], Index]
 ) -> WinogradProblem:
     """A region in tiles; `count(results, dilation, tile)` says how many an axis has."""
     geometry, algorithm = ConvGeometry.of(sized), Algorithm.of(region)
@@ -167,7 +167,7 @@ def in_memory(values: Sequence[Expr]) -> list[Expr]:
     return [materialise(value) for value in values]
 
 
-def part_of(count: Expr | int, members: int, member: Expr) -> tuple[Expr | int, Expr | int]:
+def part_of(count: Index, members: int, member: Expr) -> tuple[Index, Index]:
     """First and end of one member's share of `count` things."""
     if members == 1:
         return 0, count

@@ -28,7 +28,7 @@ from tvm import tirx
 from microkernels.microkernel import Microkernel
 from microkernels.tile import Address
 from microkernels.vector import memory
-from microkernels.vector.expressions import Expr, bind, materialise, ramp
+from microkernels.vector.expressions import Expr, Index, bind, materialise, ramp
 from tir_schedules.core.blocking import Group
 from tir_schedules.core.emission import ceil_div, choose, opaque_block, share_of, task_loop
 from tir_schedules.core.extents import extent
@@ -95,7 +95,7 @@ class WinogradProgram:
         self.steps = self.multiplied.steps(problem.geometry.channels)
         self.tiles: Expr | None = None
         self.blocks: tuple[Group, ...] = ()
-        self.each: Expr | int
+        self.each: Index
         if isinstance(problem.rows, int):
             self.blocks, self.each = config.blocks(problem)
             self.teams, self.most = config.teams(problem), self.blocks[0].size
@@ -184,7 +184,7 @@ class WinogradProgram:
         with I.serial(*share) as panel, opaque_block("panel"):
             start, width = _piece(self.panels, panel)
 
-            def of_size(tiles: int | Expr) -> None:
+            def of_size(tiles: Index) -> None:
                 def of_width(known: int) -> None:
                     self._multiply(PanelProduct(self, v, m, start, known), tiles)
 
@@ -196,7 +196,7 @@ class WinogradProgram:
                 of_size(block.tiles)
             self.outputs.emit(m, block.first, block.tiles, start, width)
 
-    def _multiply(self, product: PanelProduct, tiles: int | Expr) -> None:
+    def _multiply(self, product: PanelProduct, tiles: Index) -> None:
         """The products of a panel."""
         if not isinstance(tiles, int):
             self._multiply_dynamic(product, tiles)
@@ -239,7 +239,7 @@ class WinogradProgram:
         if lines * PRODUCTS_PER_FETCH > rows * width or tiles > PANELS_AHEAD * width:
             prefetch = None
 
-        def load_b(j: int, ks: Sequence[Expr | int]) -> Expr | Address:
+        def load_b(j: int, ks: Sequence[Index]) -> Expr | Address:
             if prefetch is not None and j == 0:
                 for line in range(lines):
                     prefetch.fetch(panel, (number * self.steps + ks[0]) * lines + line, 0)
@@ -288,13 +288,13 @@ class PanelProduct:
         self.w_start = bind(of_panel + number * (vector * self.width))
         self.m_start = bind(self.m + number * program.outputs.pitches[0])
 
-    def load_a(self, row: Expr, step: Expr | int) -> Expr | Address:
+    def load_a(self, row: Expr, step: Index) -> Expr | Address:
         """An element of V."""
         inputs = self.program.inputs
         at = self.v_start + row * inputs.pitches[1] + step * self.kernel.kr
         return self.kernel.a_operand(inputs.v, [at], inputs.pitches[1])
 
-    def load_b(self, _panel: Expr | int, _width: int, step: Expr | int, j: int) -> Expr | Address:
+    def load_b(self, _panel: Index, _width: int, step: Index, j: int) -> Expr | Address:
         """A vector of the weight."""
         group, width = self.kernel.lanes * self.kernel.kr, self.width
         at = self.w_start + (step * width + j) * group
@@ -312,7 +312,7 @@ class PanelProduct:
         if self.kernel.lanes != LINE:
             return None
 
-        def fetch(_panel: Expr, line: Expr | int, element: Expr | int) -> None:
+        def fetch(_panel: Expr, line: Index, element: Index) -> None:
             after = self.program.steps * self.width + line
             place = self.w_start + after * (LINE * self.kernel.kr) + element
             memory.prefetch(self.program.weight[place])

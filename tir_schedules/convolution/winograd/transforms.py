@@ -18,16 +18,8 @@ import tvm.tirx.script.builder.ir as I
 from tvm import tirx
 
 from microkernels.microkernel import Microkernel
-from microkernels.vector.expressions import (
-    Expr,
-    bind,
-    constant,
-    like,
-    materialise,
-    ramp,
-    splat,
-    vector_type,
-)
+from microkernels.vector import expressions as ex
+from microkernels.vector.expressions import Expr, Index, bind
 from tir_schedules.core.emission import opaque_block
 from tir_schedules.core.extents import extent, flat_rows, flat_view, item_operands
 from tir_schedules.core.region import Region, Tensor
@@ -114,13 +106,13 @@ class OutputTransform:
         lines, columns = algorithm.axes
 
         def place(at: Expr, i: int, j: int) -> Expr:
-            return ramp(at + (i * columns.reach + j) * matrix, self.lanes)
+            return ex.ramp(at + (i * columns.reach + j) * matrix, self.lanes)
 
         with I.serial(tiles) as tile, opaque_block("restore"):
             sample, row, column = self.problem.place(first + tile)
             y, x = (bind(self.problem.start(axis, at)) for axis, at in enumerate((row, column)))
             with I.serial(width) as vector, opaque_block("vector"):
-                at = materialise(start + tile * tile_pitch + vector * self.lanes)
+                at = ex.materialise(start + tile * tile_pitch + vector * self.lanes)
                 halves = [
                     in_memory(
                         lines.output_transform(
@@ -140,7 +132,7 @@ class OutputTransform:
                 ]
                 down, right = (self.problem.steps(axis) for axis in (0, 1))
 
-                def put(value: Expr, i: Expr | int, j: Expr | int) -> None:
+                def put(value: Expr, i: Index, j: Index) -> None:
                     self._store(value, sample, y + i * down, x + j * right, panel + vector)
 
                 self._put_all(results, start + algorithm.products * matrix, y, x, put)
@@ -151,7 +143,7 @@ class OutputTransform:
         rest: Expr,
         y: Expr,
         x: Expr,
-        put: Callable[[Expr, Expr | int, Expr | int], None],
+        put: Callable[[Expr, Index, Index], None],
     ) -> None:
         """The results that exist of a tile whose first pixel is (y, x)."""
         outputs, axes = self.problem.geometry.outputs, self.problem.algorithm.axes
@@ -164,7 +156,7 @@ class OutputTransform:
                 for j in range(wide):
                     put(results[i][j], i, j)
 
-        def left(pixel: Expr, end: Expr | int, step: int, tile: int) -> Expr:
+        def left(pixel: Expr, end: Index, step: int, tile: int) -> Expr:
             """Results of a tile that exist; a tile of a last phase may have none."""
             if step == 1:
                 return tirx.Min(end - pixel, tile)
@@ -173,13 +165,13 @@ class OutputTransform:
         def cut() -> None:
             for i in range(high):
                 for j in range(wide):
-                    place = ramp(rest + (i * wide + j) * self.lanes, self.lanes)
+                    place = ex.ramp(rest + (i * wide + j) * self.lanes, self.lanes)
                     I.buffer_store(self.m, results[i][j], [place])
             rows, columns = (
                 left(pixel, end, step, axis.tile) for pixel, _, end, step, axis in ends
             )
             with I.serial(rows) as y_in, I.serial(columns) as x_in, opaque_block("result"):
-                place = ramp(rest + (y_in * wide + x_in) * self.lanes, self.lanes)
+                place = ex.ramp(rest + (y_in * wide + x_in) * self.lanes, self.lanes)
                 put(bind(self.m[place]), y_in, x_in)
 
         if self.epilogue.cost > LONG_EPILOGUE:
@@ -290,11 +282,11 @@ class InputTransform:
             in_memory(high.input_transform([bind(load(vector, i, j)) for i in range(high.reach)]))
             for j in range(wide.reach)
         ]
-        at = materialise(start + vector * self.lanes)
+        at = ex.materialise(start + vector * self.lanes)
         for i in range(high.reach):
             for j, value in enumerate(wide.input_transform([column[i] for column in columns])):
                 place = at + (i * wide.reach + j) * self.pitches[0]
-                I.buffer_store(self.v, value, [ramp(place, self.lanes)])
+                I.buffer_store(self.v, value, [ex.ramp(place, self.lanes)])
 
     def _position(self, axis: int, start: Expr, offset: int, edge: bool) -> _Position:
         """A position of a tile; at an edge it may lie outside."""
@@ -330,14 +322,14 @@ class InputTransform:
     def _load(self, index: Sequence[Expr], vector: Expr, inside: Expr | None) -> Expr:
         """A vector of channels of a pixel; zeros unless it is inside."""
         lanes, channels = self.lanes, self.problem.geometry.channels
-        at = ramp(vector * lanes, lanes)
+        at = ex.ramp(vector * lanes, lanes)
         if channels % lanes:  # what lies in the other lanes no product reads
-            exists = tirx.LT(at, constant(channels, "int32", lanes))
-            dtype = vector_type(self.dtype, lanes)
+            exists = tirx.LT(at, ex.constant(channels, "int32", lanes))
+            dtype = ex.vector_type(self.dtype, lanes)
             value = I.masked_load(dtype, self.x, *index, at, exists)
         else:
             value = self.x[(*index, at)]
         value = self.problem.algorithm.taken(value)
         if inside is None:
             return value
-        return tirx.Select(splat(inside, lanes), value, like(0, value))
+        return tirx.Select(ex.splat(inside, lanes), value, ex.like(0, value))
