@@ -29,13 +29,6 @@ _ENTRY = 8  # bytes of /proc/self/pagemap for a page
 _IN_MEMORY, _SWAPPED, _OF_FILE = (np.uint64(1 << bit) for bit in (63, 62, 61))
 
 
-def return_compiler_pages() -> None:
-    """Gives back the pages of the compiler's code and constants, where Linux tells of them."""
-    library = compiler_library()
-    if library is not None:
-        return_pages(library)
-
-
 def return_pages(library: Path) -> None:
     """Gives back the pages of a mapped file that cannot be written, and never were.
 
@@ -110,4 +103,6 @@ def return_freed_memory() -> None:
 def return_what_compiling_took() -> None:
     """The same, and the compiler's own code; for the end, as the next one reads it anew."""
     return_freed_memory()
-    return_compiler_pages()
+    library = compiler_library()
+    if library is not None:
+        return_pages(library)

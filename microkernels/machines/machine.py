@@ -20,6 +20,25 @@ from .host import describe_file, describe_host
 _NAMED = Description("", "", {}, {})
 
 
+class _Stated:
+    """An attribute of machines: a number of their descriptions, of its own name or another.
+
+    Some are stated for vectors of 256 and of 512 bits (`by_width`).
+    """
+
+    def __init__(self, number: str = "", by_width: bool = False) -> None:
+        self.number, self.by_width = number, by_width
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.number = self.number or name
+
+    def __get__(self, machine: Machine | None, owner: type) -> float:
+        if machine is None:
+            raise AttributeError(self.number)
+        width = 512 if machine.isa.vector_bits == 512 else 256
+        return machine.description.at(f"{self.number}_{width}" if self.by_width else self.number)
+
+
 @dataclass(frozen=True)
 class Machine:
     """What decisions about kernels depend on.
@@ -88,90 +107,44 @@ class Machine:
         """Size of the last-level cache that a core shares with its neighbours."""
         return int(self.description.at("l3_bytes"))
 
-    @property
-    def cycles_per_us(self) -> float:
-        """Cycles a microsecond of code with the vectors of the instruction set, all cores busy."""
-        return self._by_width("clock")
-
-    @property
-    def fma_rate(self) -> float:
-        """Vector FMAs that start in a cycle."""
-        return self._by_width("fma_rate")
-
-    @property
-    def vector_rate(self) -> float:
-        """Operations on vectors, of any kind, that start in a cycle."""
-        return self._by_width("vector_rate")
-
-    @property
-    def divide_cycles(self) -> float:
-        """Cycles between two divisions of vectors, or square roots."""
-        return self._by_width("divide")
-
-    @property
-    def bf16_rate(self) -> float:
-        """Products of pairs of bfloat16, 512 bits of them, that start in a cycle."""
-        return self.description.at("bf16_rate_512")
-
-    @property
-    def fma_latency(self) -> float:
-        """Cycles until the result of an FMA is there."""
-        return self.description.at("fma_latency")
-
-    @property
-    def vector_latency(self) -> float:
-        """Cycles until the result of another operation on vectors is there."""
-        return self.description.at("vector_latency")
-
-    @property
-    def branch_miss(self) -> float:
-        """Cycles lost where a branch, such as that at a loop's end, is not foreseen."""
-        return self.description.at("branch_miss")
-
-    @property
-    def foreseen_rounds(self) -> float:
-        """Rounds of a loop of which the last one is foreseen."""
-        return self.description.at("foreseen_rounds")
-
-    @property
-    def reorder_entries(self) -> float:
-        """Instructions that may be under way."""
-        return self.description.at("reorder_entries")
+    cycles_per_us = _Stated("clock", by_width=True)
+    """Cycles a microsecond of code with the vectors of the instruction set, all cores busy."""
+    fma_rate = _Stated(by_width=True)
+    """Vector FMAs that start in a cycle."""
+    vector_rate = _Stated(by_width=True)
+    """Operations on vectors, of any kind, that start in a cycle."""
+    divide_cycles = _Stated("divide", by_width=True)
+    """Cycles between two divisions of vectors, or square roots."""
+    bf16_rate = _Stated("bf16_rate_512")
+    """Products of pairs of bfloat16, 512 bits of them, that start in a cycle."""
+    fma_latency = _Stated()
+    """Cycles until the result of an FMA is there."""
+    vector_latency = _Stated()
+    """Cycles until the result of another operation on vectors is there."""
+    branch_miss = _Stated()
+    """Cycles lost where a branch, such as that at a loop's end, is not foreseen."""
+    foreseen_rounds = _Stated()
+    """Rounds of a loop of which the last one is foreseen."""
+    reorder_entries = _Stated()
+    """Instructions that may be under way."""
 
     @property
     def far_access_bits(self) -> int:
         """Width of the loads and stores that are the fastest beyond L2; vectors may have less."""
         return int(self.description.at("far_access_bits"))
 
-    @property
-    def string_copy_cost(self) -> float:
-        """Time of string instructions over that of vectors, to copy rows to a result beyond L2."""
-        return self.description.at("string_copy_cost")
-
-    @property
-    def library_cycles(self) -> float:
-        """Cycles of a function of the mathematical library for one number."""
-        return self.description.at("library_cycles")
-
-    @property
-    def issue_rate(self) -> float:
-        """Instructions that start in a cycle."""
-        return self.description.at("entries_a_cycle")
-
-    @property
-    def load_rate(self) -> float:
-        """Vectors loaded from L1 in a cycle."""
-        return self._by_width("load_rate")
-
-    @property
-    def store_rate(self) -> float:
-        """Vectors stored to L1 in a cycle."""
-        return self._by_width("store_rate")
-
-    @property
-    def broadcast_rate(self) -> float:
-        """Elements loaded to all lanes of vectors in a cycle."""
-        return self.description.at("broadcast_rate")
+    string_copy_cost = _Stated()
+    """Time of string instructions over that of vectors, to copy rows to a result beyond L2."""
+    library_cycles = _Stated()
+    """Cycles of a function of the mathematical library for one number."""
+    issue_rate = _Stated("entries_a_cycle")
+    """Instructions that start in a cycle."""
+    load_rate = _Stated(by_width=True)
+    """Vectors loaded from L1 in a cycle."""
+    store_rate = _Stated(by_width=True)
+    """Vectors stored to L1 in a cycle."""
+    broadcast_rate = _Stated()
+    """Elements loaded to all lanes of vectors in a cycle."""
 
     @property
     def l2_rate(self) -> float:
@@ -186,25 +159,14 @@ class Machine:
         """Bytes a microsecond that each of so many threads reads from memory."""
         return self._share("memory_rate", threads)
 
-    @property
-    def overlap(self) -> float:
-        """How much of the shorter of computing and moving data hides behind the longer."""
-        return self.description.at("overlap")
-
-    @property
-    def reached(self) -> float:
-        """Part of what its ports could do that a core does in kernels."""
-        return self.description.at("reached")
-
-    @property
-    def first_pass(self) -> float:
-        """Part of the bandwidth that a loop gets which fetches what it then reads again."""
-        return self.description.at("first_pass")
-
-    @property
-    def shared_line_us(self) -> float:
-        """Microseconds that a line takes which two threads write in turn."""
-        return self.description.at("shared_line_us")
+    overlap = _Stated()
+    """How much of the shorter of computing and moving data hides behind the longer."""
+    reached = _Stated()
+    """Part of what its ports could do that a core does in kernels."""
+    first_pass = _Stated()
+    """Part of the bandwidth that a loop gets which fetches what it then reads again."""
+    shared_line_us = _Stated()
+    """Microseconds that a line takes which two threads write in turn."""
 
     def l3_exposed(self, threads: int = 1) -> float:
         """Share of the time to read a weight from L3 that shows although computing takes longer.
@@ -220,24 +182,17 @@ class Machine:
         """
         return self.description.at("result_exposed", threads)
 
-    @property
-    def foreign_rate(self) -> float:
-        """Bytes a microsecond that a thread reads of what another core has just written."""
-        return self.description.at("foreign_rate")
-
-    @property
-    def other_core_rate(self) -> float:
-        """Bytes a microsecond that a thread reads of long runs that another core has written."""
-        return self.description.at("other_core_rate")
+    foreign_rate = _Stated()
+    """Bytes a microsecond that a thread reads of what another core has just written."""
+    other_core_rate = _Stated()
+    """Bytes a microsecond that a thread reads of long runs that another core has written."""
 
     def fork_us(self, threads: int) -> float:
         """Microseconds to fork and to join so many threads; 0 for one."""
         return self.description.at("fork_us", threads) if threads > 1 else 0.0
 
-    @property
-    def call_us(self) -> float:
-        """Microseconds that one more kernel takes which the virtual machine calls."""
-        return self.description.at("call_us")
+    call_us = _Stated()
+    """Microseconds that one more kernel takes which the virtual machine calls."""
 
     @functools.cached_property
     def tile_core(self) -> Core:
@@ -260,10 +215,6 @@ class Machine:
             entries_a_cycle=int(at("entries_a_cycle")),
             vector_latency=at("vector_latency"),
         )
-
-    def _by_width(self, number: str) -> float:
-        width = 512 if self.isa.vector_bits == 512 else 256
-        return self.description.at(f"{number}_{width}")
 
     def _share(self, number: str, threads: int) -> float:
         """One thread's part of what so many get together; no more than one gets alone."""

@@ -170,21 +170,12 @@ def _entry(place: str, value: Any) -> Entry:
         raise TypeError(f"the workload {workload!r}")
     for instruction in instructions:
         kind, inputs, attributes, outputs = instruction
-        if not (isinstance(kind, str) and all(isinstance(x, list) for x in (inputs, outputs))):
-            raise TypeError(f"the instruction {str(instruction)[:80]}")
-        if not isinstance(attributes, list):
+        if not isinstance(kind, str) or {*map(type, (inputs, attributes, outputs))} != {list}:
             raise TypeError(f"the instruction {str(instruction)[:80]}")
     times = tuple(float(time) for time in seconds or ())
     worked = all(0 < time < FAILED for time in times)
-    return Entry(
-        place,
-        workload,
-        list(instructions),
-        list(decisions),
-        times if worked else (),
-        dict(target),
-        list(arguments),
-    )
+    trace = list(instructions), list(decisions)
+    return Entry(place, workload, *trace, times if worked else (), dict(target), list(arguments))
 
 
 def _check_encoded(place: str, text: Any) -> None:

@@ -48,18 +48,10 @@ SLOW_PASSES = (
 """Passes of TVM's lowering, by name: LLVM does their work as well."""
 
 GPU_PASSES = (
-    "s_tir.InferFragment",
-    "s_tir.InjectPermutedLayout",
-    "s_tir.InjectSoftwarePipeline",
-    "s_tir.InjectVirtualThread",
-    "s_tir.LiftThreadBinding",
-    "s_tir.LowerAutoCopy",
-    "s_tir.LowerThreadAllreduce",
-    "s_tir.LowerVtcmAlloc",
-    "s_tir.MergeSharedMemoryAllocations",
-    "s_tir.ThreadSync",
-    "s_tir.TransformMmaBufferLayout",
-    "s_tir.UnifyThreadBinding",
+    *("s_tir.InferFragment", "s_tir.InjectPermutedLayout", "s_tir.InjectSoftwarePipeline"),
+    *("s_tir.InjectVirtualThread", "s_tir.LiftThreadBinding", "s_tir.LowerAutoCopy"),
+    *("s_tir.LowerThreadAllreduce", "s_tir.LowerVtcmAlloc", "s_tir.MergeSharedMemoryAllocations"),
+    *("s_tir.ThreadSync", "s_tir.TransformMmaBufferLayout", "s_tir.UnifyThreadBinding"),
 )
 """Passes of TVM's lowering, by name, that look for what no kernel for a CPU has: threads of a GPU,
 its memories and its instructions."""
@@ -70,11 +62,7 @@ WITHOUT_CSE = {"tirx.disable_cse_tir": True}
 ENTRY_CHECKS = ("vm.builtin.check_tensor_info", "vm.builtin.match_shape")
 """Functions that VMShapeLower calls at a function's entry; each takes what it checks first."""
 
-OWN_RESULTS = (
-    "relax.vm.alloc_tensor",
-    "vm.builtin.alloc_shape_heap",
-    "vm.builtin.make_prim_value",
-)
+OWN_RESULTS = ("relax.vm.alloc_tensor", "vm.builtin.alloc_shape_heap", "vm.builtin.make_prim_value")
 """Operators and functions of a lowered program whose results are just what their types say."""
 
 OWN_VIEWS = ("vm.builtin.reshape",)
