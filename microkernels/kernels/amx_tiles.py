@@ -32,6 +32,7 @@ from microkernels.tile import (
 from microkernels.vector.expressions import Expr, Index, cast, lanes_of, ramp, reinterpret, shuffle
 
 from .bf16 import DOT_LLVM_IR, dot_by_dpbf16
+from .bf16 import TYPES as BF16
 from .int8 import dot_by_vnni
 
 # AMX microkernels: accumulators stay in tile registers and are stored after the last step of K.
@@ -190,33 +191,20 @@ def _pointer(operand: Expr | Address) -> tuple[Expr, Expr]:
 
 
 def register_amx_blocks(
-    types: str,
-    a_dtype: str,
-    b_dtype: str,
-    acc_dtype: str,
+    types: tuple[str, str, str, str],
     product: str,
     multiply_add: MultiplyAdd,
     llvm_ir: str = "",
     isa_name: str = "amx",
 ) -> None:
-    """Registers the blocks of one pair of types."""
-    isa = isa_named(isa_name)
+    """Registers the blocks of one pair of types, which are given as to `register_microkernels`."""
+    isa, (word, *dtypes) = isa_named(isa_name), types
+    kr = 4 // DataType(dtypes[0]).itemsize
     for layout, (mr, nr) in _BLOCKS.items():
+        named, tile = (f"amx_{word}_{mr}x{nr}", isa.name), (mr, nr, kr, isa.f32_lanes)
         register_microkernel(
             AmxMicrokernel(
-                name=f"amx_{types}_{mr}x{nr}",
-                isa_name=isa.name,
-                a_dtype=a_dtype,
-                b_dtype=b_dtype,
-                acc_dtype=acc_dtype,
-                mr=mr,
-                nr=nr,
-                kr=4 // DataType(a_dtype).itemsize,
-                lanes=isa.f32_lanes,
-                multiply_add=multiply_add,
-                llvm_ir=llvm_ir,
-                layout=layout,
-                product=product,
+                *named, *dtypes, *tile, multiply_add, llvm_ir, layout=layout, product=product
             )
         )
 
@@ -225,12 +213,9 @@ _DTYPES = {"u": "uint8", "s": "int8"}
 
 for a, b in itertools.product(_DTYPES, repeat=2):
     types, dot = (_DTYPES[a], _DTYPES[b], "int32"), dot_by_vnni("llvm.x86.avx512.vpdpbusd.512")
-    register_amx_blocks(f"{a}8{b}8s32", *types, f"tdpb{a}{b}d", dot)
+    register_amx_blocks((f"{a}8{b}8s32", *types), f"tdpb{a}{b}d", dot)
 
-
-register_amx_blocks(
-    "bf16", "bfloat16", "bfloat16", "float32", "tdpbf16ps", dot_by_dpbf16, DOT_LLVM_IR
-)
+register_amx_blocks(BF16, "tdpbf16ps", dot_by_dpbf16, DOT_LLVM_IR)
 
 
 def _dot_by_widening(accumulator: Expr, a: Expr, b: Expr) -> Expr:
@@ -242,6 +227,5 @@ def _dot_by_widening(accumulator: Expr, a: Expr, b: Expr) -> Expr:
     return accumulator
 
 
-register_amx_blocks(
-    "fp16", "float16", "float16", "float32", "tdpfp16ps", _dot_by_widening, isa_name="amx_fp16"
-)
+FP16 = ("fp16", "float16", "float16", "float32")
+register_amx_blocks(FP16, "tdpfp16ps", _dot_by_widening, isa_name="amx_fp16")

@@ -111,17 +111,9 @@ class ProductPlan:
     @staticmethod
     def of(config: TileConfig, m: int, n: int, k: int, **fields: int) -> ProductPlan:
         """The plan of a configuration; `fields` are further ones."""
-        return ProductPlan(
-            kernel=microkernel_named(config.kernel),
-            m=m,
-            n=n,
-            k=k,
-            rows=config.rows,
-            vectors=config.vectors,
-            m_block=config.m_block,
-            k_block=config.k_block,
-            **fields,
-        )
+        for name in ("rows", "vectors", "m_block", "k_block"):
+            fields[name] = getattr(config, name)
+        return ProductPlan(kernel=microkernel_named(config.kernel), m=m, n=n, k=k, **fields)
 
     @property
     def fetches_evenly(self) -> bool:

@@ -83,8 +83,7 @@ class Accumulators:
     """Local buffers in place of the accumulated elements: one per store and register."""
 
     def __init__(self, nest: Nest, widths: list[int], rows: int) -> None:
-        self.nest = nest
-        self.rows = rows
+        self.nest, self.rows, self.widths = nest, rows, widths
         self.buffers = [
             [
                 tirx.decl_buffer((int64(rows * width),), store.buffer.dtype, "accumulator")
@@ -92,7 +91,6 @@ class Accumulators:
             ]
             for store in nest.stores
         ]
-        self.widths = widths
 
     def allocations(self) -> list[tirx.Stmt]:
         return [tirx.AllocBuffer(buffer) for row in self.buffers for buffer in row]
@@ -268,13 +266,7 @@ def reduced_row_loops(plan: Plan, inner: Axis, lanes: int) -> tirx.Stmt:
 
 
 def _rows(
-    nest: Nest,
-    inner: Axis,
-    shared: Axis | None,
-    row: Expr,
-    rows: int,
-    chains: int,
-    lanes: int,
+    nest: Nest, inner: Axis, shared: Axis | None, row: Expr, rows: int, chains: int, lanes: int
 ) -> tirx.Stmt:
     """A few rows, each reduced to one element in `chains` registers and narrower ones."""
     steps, rest = divmod(inner.extent, chains * lanes)
@@ -330,8 +322,7 @@ def dynamic_row(nest: Nest, inner: Axis, lanes: int) -> tirx.Stmt:
 
     def vector(piece: int, first: Expr) -> tirx.Stmt:
         return vectorized(
-            lanes,
-            lambda lane: registers.update(piece, zero, lane, {inner.var: first + lane}),
+            lanes, lambda lane: registers.update(piece, zero, lane, {inner.var: first + lane})
         )
 
     def several(step: Expr) -> tirx.Stmt:

@@ -235,12 +235,8 @@ class Step:
         analyzer: Analyzer,
         watch: Watch | None = None,
     ) -> None:
-        self.window = window
-        self.watch = watch
-        self.covered = covered
-        self.place = place
-        self.windows = windows
-        self.analyzer = analyzer
+        self.window, self.covered, self.watch = window, covered, watch
+        self.place, self.windows, self.analyzer = place, windows, analyzer
         self.columns = columns_of(window, windows) if windows else {0: (0, 0)}
         self.store = window.nest.stores[0]
         self.dtype = accumulated(str(self.store.buffer.dtype))

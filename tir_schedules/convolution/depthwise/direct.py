@@ -325,26 +325,21 @@ class DirectTiles(DepthwiseTiles):
         """The rows of a tile, for all of its columns and channels."""
         problem, axis = self.problem, self.problem.rows
         top = row * axis.stride - axis.before
-        first, taps = self._tap_rows(top) if rows == 1 else (tirx.const(0, "int32"), axis.taps)
+        zero, most = tirx.const(0, "int32"), tirx.const(axis.taps, "int32")
+        first: Expr = zero  # of the taps that lie within x
+        taps: Index = axis.taps if rows > 1 else most
+        whole = not axis.is_open and all(map(axis.is_inside, range(axis.outputs)))
+        if rows == 1 and not whole:
+            step = axis.dilation
+            last = I.floordiv(extent(axis.extent) + step - 1 - top, step)
+            first = materialise(tirx.Max(zero, I.floordiv(step - 1 - top, step)))
+            taps = materialise(tirx.Max(zero, tirx.Min(most, last) - first))
         before = tirx.const(problem.columns.before, "int32")
         pixel = problem.pixel(sample, top + first * axis.dilation, -before)
         pitch = extent(problem.columns.extent * problem.channels)
         x = materialise(pixel * problem.channels)
         w = first * (problem.columns.taps * self.lanes)
         return Line(sample, row, rows, taps, x, pitch, w)
-
-    def _tap_rows(self, top: Expr) -> tuple[Expr, Expr]:
-        """The first of the taps that lie within x, and how many do, for a window from `top` on."""
-        axis = self.problem.rows
-        step, zero = axis.dilation, tirx.const(0, "int32")
-        known = not axis.is_open
-        if known and all(axis.is_inside(row) for row in range(axis.outputs)):
-            return zero, tirx.const(axis.taps, "int32")
-        first = tirx.Max(zero, I.floordiv(step - 1 - top, step))
-        last = I.floordiv(extent(axis.extent) + step - 1 - top, step)
-        last = tirx.Min(tirx.const(axis.taps, "int32"), last)
-        bound = materialise(first)
-        return bound, materialise(tirx.Max(tirx.const(0, "int32"), last - bound))
 
     def _row(
         self,

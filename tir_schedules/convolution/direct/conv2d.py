@@ -77,10 +77,10 @@ def _zero_point(
         outside = start.a_zero_point()
     if not start.needed:
         return None, outside
-    columns = layout.geometry.groups * layout.columns
+    columns = layout.geometry.groups * layout.packed.columns
 
     def begin(number: Index, group: Index, vector: Index) -> Expr | Address:
-        place = number * columns + group * layout.columns + vector * kernel.lanes
+        place = number * columns + group * layout.packed.columns + vector * kernel.lanes
         return start.columns(place) if kernel.by_tiles else start(tirx.const(0, "int32"), place)
 
     return begin, outside

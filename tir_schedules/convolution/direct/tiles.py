@@ -29,7 +29,6 @@ from tir_schedules.product.tile_products import LoadPanel, rest, store_tile
 
 from .config import Across
 from .weight import PanelFetch
-from .windows import ConvOutliers
 
 if TYPE_CHECKING:
     from .loops import ConvLoops
@@ -227,8 +226,15 @@ class _Tile:
                 alike = partial(start, 0)
             else:
                 init = start
-        if loops.outliers is not None:
-            init = self._with_outliers(loops.outliers, init, columns)
+        outliers, inner = loops.outliers, init
+        if outliers is not None:  # they are apart
+
+            def with_outliers(i: int, j: int) -> Expr:
+                line, column = i // columns, self.column + i % columns
+                value = outliers.sum(line, column, self.vectors, j)
+                return value if inner is None else value + inner(i, j)
+
+            init = with_outliers
 
         taps = windows.geometry.kernel[2] if loops.layout.form == "split" else 1
         steps = loops.layout.steps * self.parts
@@ -270,18 +276,6 @@ class _Tile:
         with I.serial(stored) as i:
             for j in range(self.vectors):
                 store(i, j, passing[i, ramp(j * lanes, lanes)], j == self.vectors - 1)
-
-    def _with_outliers(
-        self, outliers: ConvOutliers, start: Callable[[Any, int], Expr] | None, columns: int
-    ) -> Callable[[Any, int], Expr]:
-        """What accumulators start with, where outliers are apart."""
-
-        def started(i: int, j: int) -> Expr:
-            line, column = i // columns, self.column + i % columns
-            value = outliers.sum(line, column, self.vectors, j)
-            return value if start is None else value + start(i, j)
-
-        return started
 
     def _one_tap(self, result: Tile, columns: int, tap: int) -> None:
         """One column of all windows of a tile, for the pixels where it lies inside."""

@@ -93,25 +93,15 @@ class WeightLayout(PackedWeight):
         return self.kernel.steps(self.run)
 
     @property
-    def columns(self) -> int:
-        """Columns of a group, padded."""
-        return self.packed.columns
-
-    @property
-    def group_size(self) -> int:
-        """Elements of a group's panels."""
-        return self.packed.size
-
-    @property
     def size(self) -> int:
         """Elements of the packed weight, without terms."""
-        return self.geometry.groups * self.group_size
+        return self.geometry.groups * self.packed.size
 
     @property
     def terms(self) -> int:
         """How many int32 stand behind the weight."""
         count = 0 if self.classes is None else self.classes.count
-        return count * self.geometry.groups * self.columns
+        return count * self.geometry.groups * self.packed.columns
 
     @property
     def shape(self) -> tuple[int, ...]:  # type: ignore[override]
@@ -136,7 +126,7 @@ class WeightLayout(PackedWeight):
             points = zero_points.ZeroPoints.of(self.region, self.kernel)
             found = np.stack([points.column_term(taps) for taps in self.classes.taps(array)])
             grouped = found.reshape(len(found), self.geometry.groups, -1)
-            padding = self.columns - grouped.shape[-1]
+            padding = self.packed.columns - grouped.shape[-1]
             terms = np.pad(grouped, ((0, 0), (0, 0), (0, padding)))
             parts.append(terms.reshape(-1).view(array.dtype))
         if self.has_answer:
@@ -177,13 +167,13 @@ class WeightLayout(PackedWeight):
         grouped = relax.op.reshape(
             terms, (len(counted), geometry.groups, geometry.group_out_channels)
         )
-        padding = self.columns - geometry.group_out_channels
+        padding = self.packed.columns - geometry.group_out_channels
         if padding:
             grouped = relax.op.nn.pad(grouped, [0, 0, 0, 0, 0, padding])
         return zero_points.expressed_bytes(grouped, self.terms, tensor.dtype)
 
     def unpack(self, expr: relax.Expr) -> relax.Expr:
-        starts = range(0, self.size, self.group_size)
+        starts = range(0, self.size, self.packed.size)
         groups = [self.packed.unpack(expr, start) for start in starts]
         weight = groups[0] if len(groups) == 1 else relax.op.concat(groups, axis=1)
         return relax.op.reshape(weight, self.region.inputs[1].shape)

@@ -57,24 +57,6 @@ from .program import WinogradProgram
 from .transforms import flat_epilogue
 
 
-def _reject_types(region: Region, isa: Isa) -> str | None:
-    """Why the numbers of a region are none that the template multiplies, or None."""
-    x, w = region.inputs[:2]
-    if (x.dtype, w.dtype) == ("float32", "float32"):
-        return None
-    if w.dtype != "int8" or x.dtype not in ("uint8", "int8"):
-        return f"a convolution of {x.dtype} by {w.dtype}"
-    if len(region.inputs) > 2 or isinstance(region.attrs.get("a_zero_point"), str):
-        return "a zero point that is not known"
-    if not Algorithm.of(region).kernels(isa):
-        return "8-bit integers, which are multiplied by one instruction"
-    if region.integer("b_zero_point", 0) != 0:
-        return "a zero point of the weight"
-    if x.shape[-1] > MOST_CHANNELS:
-        return f"{x.shape[-1]} channels of 8-bit integers, whose sums may be too large"
-    return None
-
-
 class WinogradWeight(PackedWeight):
     """The transformed weight: panels [products][C][nr], one behind the other."""
 
@@ -235,9 +217,17 @@ class Winograd(ConvTemplate[WinogradConfig]):
     def reject(self, region: Region, isa: Isa) -> str | None:
         """Why the template cannot build a region, or None."""
         x, w = region.inputs[:2]
-        reason = _reject_types(region, isa)
-        if reason is not None:
-            return reason
+        if (x.dtype, w.dtype) != ("float32", "float32"):
+            if w.dtype != "int8" or x.dtype not in ("uint8", "int8"):
+                return f"a convolution of {x.dtype} by {w.dtype}"
+            if len(region.inputs) > 2 or isinstance(region.attrs.get("a_zero_point"), str):
+                return "a zero point that is not known"
+            if not Algorithm.of(region).kernels(isa):
+                return "8-bit integers, which are multiplied by one instruction"
+            if region.integer("b_zero_point", 0) != 0:
+                return "a zero point of the weight"
+            if x.shape[-1] > MOST_CHANNELS:
+                return f"{x.shape[-1]} channels of 8-bit integers, whose sums may be too large"
         if region.output.dtype not in RESULT_DTYPES:
             return f"output of type {region.output.dtype}"
         if not w.constant:
