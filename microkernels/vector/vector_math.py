@@ -320,16 +320,9 @@ def exp2(x: Expr, isa: Isa, degree: int = 5) -> Expr:
     mask, rounding = tirx.const(_ALL, "int16"), tirx.const(_CURRENT_ROUNDING, "int32")
     nearest = bind(I.call_llvm_pure_intrin("float32x16", "llvm.roundeven.v16f32", x))
     # At -inf this is NaN, of which the scaling makes 0.
-    fraction = bind(x - nearest)
-    return I.call_llvm_pure_intrin(
-        "float32x16",
-        "llvm.x86.avx512.mask.scalef.ps.512",
-        polynomial(POLYNOMIALS[degree], fraction),
-        nearest,
-        nearest,
-        mask,
-        rounding,
-    )
+    power, scalef = polynomial(POLYNOMIALS[degree], bind(x - nearest)), "mask.scalef.ps.512"
+    arguments = power, nearest, nearest, mask, rounding
+    return I.call_llvm_pure_intrin("float32x16", f"llvm.x86.avx512.{scalef}", *arguments)
 
 
 def exp_of_difference(x: Expr) -> Expr:

@@ -246,18 +246,7 @@ def nested(root: tirx.Stmt, name: str) -> s_tir.SBlockRealize:
     """
     assert isinstance(root, s_tir.SBlockRealize)
     block = root.block
-    renamed = s_tir.SBlock(
-        [],
-        block.reads,
-        block.writes,
-        name,
-        block.body,
-        block.init,
-        block.alloc_buffers,
-        block.match_buffers,
-        block.annotations,
-    )
-    return s_tir.SBlockRealize([], True, renamed)
+    return s_tir.SBlockRealize([], True, with_body(block, block.body, block.annotations, name))
 
 
 # One after another: one kernel that runs others in turn, with what lies between them in its own

@@ -310,14 +310,14 @@ def with_children(statement: tirx.Stmt, inside: Sequence[tirx.Stmt]) -> tirx.Stm
 
 
 def with_body(
-    block: s_tir.SBlock, body: tirx.Stmt, annotations: Mapping[str, object]
+    block: s_tir.SBlock, body: tirx.Stmt, annotations: Mapping[str, object], name: str = ""
 ) -> s_tir.SBlock:
-    """The block with another body and other annotations."""
+    """The block with another body and other annotations, perhaps under another name."""
     return s_tir.SBlock(
         block.iter_vars,
         block.reads,
         block.writes,
-        block.name_hint,
+        name or block.name_hint,
         body,
         block.init,
         block.alloc_buffers,

@@ -76,6 +76,18 @@ def _sigmoid(x: Array) -> Array:
     return np.exp(-np.logaddexp(0, -x))
 
 
+def _softplus(x: Array) -> Array:
+    return np.logaddexp(0, x)
+
+
+def _gelu(x: Array) -> Array:
+    return 0.5 * x * (1 + _erf(x / np.sqrt(2)))
+
+
+def _gelu_tanh(x: Array) -> Array:
+    return 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
+
+
 _erf = np.vectorize(scalar_erf, otypes=[np.float64])
 
 _ENTRIES = (
@@ -97,34 +109,13 @@ _ENTRIES = (
     FusibleOp("erf", 1, vector_math.erf, _erf, "relax.erf", cost=18),
     FusibleOp("tanh", 1, vector_math.tanh, np.tanh, "relax.tanh", cost=16),
     FusibleOp("sigmoid", 1, vector_math.sigmoid, _sigmoid, "relax.sigmoid", cost=17),
-    FusibleOp(
-        "gelu",
-        1,
-        vector_math.gelu_erf,
-        lambda x: 0.5 * x * (1 + _erf(x / np.sqrt(2))),
-        "relax.nn.gelu",
-        cost=27,
-    ),
-    FusibleOp(
-        "gelu_tanh",
-        1,
-        vector_math.gelu_tanh,
-        lambda x: 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3))),
-        "relax.nn.gelu_tanh",
-        cost=20,
-    ),
+    FusibleOp("gelu", 1, vector_math.gelu_erf, _gelu, "relax.nn.gelu", cost=27),
+    FusibleOp("gelu_tanh", 1, vector_math.gelu_tanh, _gelu_tanh, "relax.nn.gelu_tanh", cost=20),
     FusibleOp("silu", 1, vector_math.silu, lambda x: x * _sigmoid(x), "relax.nn.silu", cost=17),
     FusibleOp(
         "hardswish", 1, vector_math.hardswish, lambda x: x * np.clip(x / 6 + 0.5, 0, 1), cost=5
     ),
-    FusibleOp(
-        "softplus",
-        1,
-        vector_math.softplus,
-        lambda x: np.logaddexp(0, x),
-        "relax.nn.softplus",
-        cost=28,
-    ),
+    FusibleOp("softplus", 1, vector_math.softplus, _softplus, "relax.nn.softplus", cost=28),
     FusibleOp("where", 3, _select, np.where, "relax.where"),
     FusibleOp("less", 2, lambda x, y: x < y, np.less, "relax.less"),
     FusibleOp("less_equal", 2, lambda x, y: x <= y, np.less_equal, "relax.less_equal"),

@@ -96,14 +96,10 @@ def emit_quantize_wide(
     high = parts[1]
     if not bounded:
         value = ex.bind(tirx.Min(value, ex.like(high, value)))
-    return I.call_llvm_pure_intrin(
-        "int32x16",
-        "llvm.x86.avx512.mask.cvtps2dq.512",
-        _quotient(value, *parts[2:]),
-        ex.like(0, ex.reinterpret("int32", value)),
-        tirx.const(-1, "int16"),
-        tirx.const(4, "int32"),  # rounds as all arithmetic does: to even
-    )
+    quotient, zeros = _quotient(value, *parts[2:]), ex.like(0, ex.reinterpret("int32", value))
+    mask, rounding = tirx.const(-1, "int16"), tirx.const(4, "int32")  # as all arithmetic: to even
+    name = "llvm.x86.avx512.mask.cvtps2dq.512"
+    return I.call_llvm_pure_intrin("int32x16", name, quotient, zeros, mask, rounding)
 
 
 def _quotient(value: Expr, reciprocal: float, rest: float) -> Expr:

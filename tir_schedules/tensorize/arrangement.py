@@ -420,13 +420,8 @@ class ArrangementProblem:
         def text(units: Units) -> str:
             return "".join(self.letters[label] for label in chain.from_iterable(units))
 
-        return ArrangementChoice(
-            candidate.swapped,
-            text(candidate.batches),
-            text(candidate.rows),
-            text((candidate.columns,)),
-            text((candidate.steps,)),
-        )
+        units = candidate.batches, candidate.rows, (candidate.columns,), (candidate.steps,)
+        return ArrangementChoice(candidate.swapped, *map(text, units))
 
     def best_first(self, choice: ArrangementChoice) -> Sequence[Arrangement]:
         """The candidates, with the chosen one first; none if that is no candidate."""

@@ -161,13 +161,13 @@ class Conv(ConvTemplate[ConvConfig]):
             with emission.task_loop(math.prod(layout.plan.grid)) as task:
                 start, outside = _zero_point(region, layout, inputs, w)
                 quantizes = quantize_parameters(region, kernel, inputs)
-                source = region, config, layout, x, quantizes, outside
+                source = layout, x, quantizes, outside
                 store = _store(flat, layout, y, epilogue, leading_of)
                 loops = ConvLoops(config, layout, Windows(*source), w, start, store, epilogue.cost)
                 if loops.windows.wide is not None and layout.has_answer:
                     fitting = replace(loops, windows=Windows(*source, widens=False), by_bytes=True)
-                    if lists_outliers(layout, config):
-                        outliers = ConvOutliers(config, layout, fitting.windows)
+                    if lists_outliers(layout):
+                        outliers = ConvOutliers(layout, fitting.windows)
                         fitting = replace(fitting, outliers=outliers)
                     loops = replace(loops, fitting=fitting)
                 with llvm_functions(PREFETCH_LLVM_IR if config.fetches else ""):
@@ -193,7 +193,7 @@ class Conv(ConvTemplate[ConvConfig]):
         kernel = microkernel_named(config.kernel)
         if not (has_pairs(kernel) and wide_of(region, kernel)):
             return ""
-        return by_values(True, lists_outliers(WeightLayout.of(region, config, kernel), config))
+        return by_values(True, lists_outliers(WeightLayout.of(region, config, kernel)))
 
 
 for _axes in (1, 2, 3):

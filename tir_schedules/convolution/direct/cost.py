@@ -174,13 +174,8 @@ def _configs(estimate: _Estimate, kernel: Microkernel, every: bool = False) -> I
                 if every:
                     bands |= {max(1, band // 2) for band in bands} | {height}
                 for band in {whole} if lines > 1 else bands:
-                    yield msgspec.structs.replace(
-                        serial,
-                        band=band,
-                        threads_m=grid.bands,
-                        threads_n=grid.channels,
-                        threads_x=grid.tiles,
-                    )
+                    threads = dict(zip(("threads_m", "threads_n", "threads_x"), grid, strict=True))
+                    yield msgspec.structs.replace(serial, band=band, **threads)
 
 
 def _grids(estimate: _Estimate, kernel: Microkernel, serial: ConvConfig) -> list[Grid]:
@@ -354,18 +349,10 @@ def _line_cycles(
     if kernel.by_tiles:
         rows, tiles = ConvPlan(geometry, config, kernel).tiles
         taps = taps_z * taps_y * runs
-        plan = ProductPlan(
-            kernel=kernel,
-            m=rows,
-            n=vectors * kernel.lanes,
-            k=taps_x // runs * geometry.group_channels,
-            rows=rows,
-            vectors=vectors,
-            m_block=rows,
-            k_block=int(steps * taps_z * taps_y),
-            runs=taps,
-        )
-        return tiles * amx_cycles(plan, machine)
+        sizes = {"m": rows, "n": vectors * kernel.lanes, "rows": rows, "vectors": vectors}
+        sizes |= {"m_block": rows, "k_block": int(steps * taps_z * taps_y), "runs": taps}
+        k = taps_x // runs * geometry.group_channels
+        return tiles * amx_cycles(ProductPlan(kernel=kernel, k=k, **sizes), machine)
     pitch = geometry.strides[2] * geometry.channels * DataType(region.inputs[0].dtype).itemsize
     shares = not config.staged and pitch % SET_BYTES == 0
 

@@ -262,20 +262,12 @@ def products(region: Region, config: ConvConfig, machine: Machine) -> Iterator[P
     k = math.prod(geometry.kernel) * geometry.group_channels
     bands = geometry.batch * depth * math.ceil(height / config.band)
     lines = min(math.ceil(bands / config.threads_m) * config.band, geometry.batch * depth * height)
-    share = of_conv.shares[0].size * kernel.lanes
     lines_of_tiles = 1 if of_conv.across is None else config.lines
+    n = min(geometry.group_out_channels, of_conv.shares[0].size * kernel.lanes)
+    tile = {"rows": rows, "vectors": config.vectors, "m_block": rows, "k_block": kernel.steps(k)}
     yield Product(
         part=region,
-        plan=ProductPlan(
-            kernel=kernel,
-            m=rows,
-            n=min(geometry.group_out_channels, share),
-            k=k,
-            rows=rows,
-            vectors=config.vectors,
-            m_block=rows,
-            k_block=kernel.steps(k),
-        ),
+        plan=ProductPlan(kernel=kernel, m=rows, n=n, k=k, **tile),
         copies=lines // lines_of_tiles * math.ceil(tiles / config.threads_x) * geometry.groups,
         cycles=estimated_cycles(region, config, machine),
         others=lambda: [

@@ -22,17 +22,15 @@ from microkernels.microkernel import Microkernel
 from microkernels.tile import Address
 from microkernels.vector.expressions import Expr, Index, cast, constant, materialise, ramp, splat
 from microkernels.vector.placeholders import Placeholder
-from tir_schedules.convolution.geometry import ConvGeometry
 from tir_schedules.core.emission import ceil_div, opaque_block
 from tir_schedules.core.extents import allocated, as_expr, extent
-from tir_schedules.core.region import Region
 from tir_schedules.epilogue.epilogue import Columns, load_vector, store_vector
 from tir_schedules.epilogue.quantize_steps import Number
 from tir_schedules.product.activations import HighBits, as_operand, converts
 from tir_schedules.product.byte_outliers import LANES, OutlierList, Products
 from tir_schedules.product.tile_products import LoadPanel
 
-from .config import ConvConfig, wide_of
+from .config import wide_of
 from .weight import WeightLayout
 
 Bounds = tuple[Index, Index]
@@ -43,12 +41,8 @@ class Windows:
 
     Parameters
     ----------
-    region : Region
-        The convolution.
-    config : ConvConfig
-        Its numbers.
     layout : WeightLayout
-        Of its weight.
+        Of the convolution's weight.
     x : Buffer
         The parameter.
     quantize : tuple or None
@@ -61,15 +55,14 @@ class Windows:
 
     def __init__(
         self,
-        region: Region,
-        config: ConvConfig,
         layout: WeightLayout,
         x: Expr,
         quantize: tuple[Number, Number] | None,
         outside: Index,
         widens: bool = True,
     ) -> None:
-        self.geometry = geometry = ConvGeometry.of(region).as_volume()
+        region, config = layout.region, layout.plan.config
+        self.geometry = geometry = layout.geometry.as_volume()
         self.kernel: Microkernel = layout.kernel
         self.dtype, self.staged = region.inputs[0].dtype, config.staged
         self.quantize, self.outside = quantize, outside
@@ -342,12 +335,12 @@ class Windows:
 FEWEST_PRODUCTS = 128  # of an element of x: with fewer, a list takes longer than it saves
 
 
-def lists_outliers(layout: WeightLayout, config: ConvConfig) -> bool:
+def lists_outliers(layout: WeightLayout) -> bool:
     """Whether a band's outliers are listed, where its bytes are looked at."""
     geometry = layout.geometry.as_volume()
     taps = geometry.kernel[1] * geometry.kernel[2]
     return (
-        config.staged
+        layout.plan.config.staged
         and not geometry.opens_image
         and geometry.groups == 1
         and geometry.dilation[2] == 1
@@ -361,15 +354,13 @@ class ConvOutliers:
 
     Parameters
     ----------
-    config : ConvConfig
-        Numbers of the convolution.
     layout : WeightLayout
-        Of its weight.
+        Of the convolution's weight.
     windows : Windows
         The copy of a band, of bytes.
     """
 
-    def __init__(self, config: ConvConfig, layout: WeightLayout, windows: Windows) -> None:
+    def __init__(self, layout: WeightLayout, windows: Windows) -> None:
         assert isinstance(windows.width, int) and isinstance(windows.pitch, int)
         self.layout, self.windows, self.geometry = layout, windows, windows.geometry
         self.groups = windows.pixel // KR  # of a pixel
@@ -378,7 +369,7 @@ class ConvOutliers:
         lines = self.geometry.kernel[0] * windows.most_lines
         self.found = OutlierList(lines, windows.width * windows.pixel)
         widest = max(layout.packed.widths) * layout.kernel.lanes
-        size = config.lines * self.places * widest
+        size = layout.plan.config.lines * self.places * widest
         self.count: Index = 0  # lines of x in each plane of the band
         self.sums = I.sblock_alloc_buffer((size,), "int32", align=64)
 

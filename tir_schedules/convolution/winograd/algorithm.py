@@ -180,15 +180,9 @@ def line_axis(taps: int) -> TransformAxis:
     # Root mean square error of the worst result, for independent errors of the products.
     squares = a**2 @ np.diag((g**2).sum(1) * (b**2).sum(1))
     growth = float(np.sqrt(squares.sum(1).max() / taps))
-    return TransformAxis(
-        tile,
-        taps,
-        functools.partial(_input_transform, pairs),
-        functools.partial(_output_transform, pairs, tile),
-        g,
-        np.linalg.pinv(g),
-        growth,
-    )
+    forward = functools.partial(_input_transform, pairs)
+    back = functools.partial(_output_transform, pairs, tile)
+    return TransformAxis(tile, taps, forward, back, g, np.linalg.pinv(g), growth)
 
 
 def _word_input(d: Sequence[Expr]) -> list[Expr]:
@@ -205,14 +199,9 @@ ALONE = TransformAxis(1, 1, list, list, np.ones((1, 1)), np.ones((1, 1)))
 """The axis of a single tap: nothing is transformed."""
 SQUARE = replace(line_axis(3), input_transform=_square_input, output_transform=_square_output)
 """Each axis of a 3x3 kernel of f32."""
-WORDS = TransformAxis(
-    2,
-    3,
-    _word_input,
-    _word_output,
-    np.array([[2, 0, 0], [1, 1, 1], [1, -1, 1], [0, 0, 2]]),
-    np.array([[1, 0, 0, 0], [0, 1, -1, 0], [0, 0, 0, 1]]) / 2,
-)
+_WORDS_G = np.array([[2, 0, 0], [1, 1, 1], [1, -1, 1], [0, 0, 2]])
+_WORDS_INVERSE = np.array([[1, 0, 0, 0], [0, 1, -1, 0], [0, 0, 0, 1]]) / 2
+WORDS = TransformAxis(2, 3, _word_input, _word_output, _WORDS_G, _WORDS_INVERSE)
 """Each axis of a 3x3 kernel of 8-bit integers."""
 WORST_GROWTH = SQUARE.growth * SQUARE.growth
 """Root mean square, of the worst of the 16 results of a 3x3 tile, of the errors that independent

@@ -105,6 +105,7 @@ def candidates(region: Region, machine: Machine) -> Iterator[WinogradConfig]:
     for teams, members in _grids(problem, machine):
         if teams > tiles:
             continue
+        shared = {"k_block": geometry.channels, "threads_tiles": teams, "threads_panels": members}
         part = math.ceil(tiles / teams)
         least = min(_FEWEST_TILES, part)
         sizes = {balanced(part, most)[0].size for most in range(least, min(part, _MOST_TILES) + 1)}
@@ -116,15 +117,9 @@ def candidates(region: Region, machine: Machine) -> Iterator[WinogradConfig]:
             if min(problem.geometry.kernel) == 1:
                 ordered = ordered[:: -max(1, len(ordered) // _LINE_SIZES)]
             for size in ordered:
-                yield WinogradConfig(
-                    kernel=kernel.name,
-                    rows=min(kernel.mr, size),
-                    vectors=min(kernel.vectors, math.ceil(n_vectors / min(members, n_vectors))),
-                    m_block=size,
-                    k_block=geometry.channels,
-                    threads_tiles=teams,
-                    threads_panels=members,
-                )
+                rows, vectors = min(kernel.mr, size), math.ceil(n_vectors / min(members, n_vectors))
+                tile = {"rows": rows, "vectors": min(kernel.vectors, vectors), "m_block": size}
+                yield WinogradConfig(kernel=kernel.name, **tile, **shared)
 
 
 def _grids(problem: WinogradProblem, machine: Machine) -> list[tuple[int, int]]:
@@ -149,19 +144,14 @@ def other_tiles(region: Region, machine: Machine) -> Iterator[WinogradConfig]:
     for teams, members in blocking.thread_grids(machine.threads):
         if teams > problem.tiles:
             continue
+        channels = problem.geometry.channels
+        shared = {"k_block": channels, "threads_tiles": teams, "threads_panels": members}
         for size in sorted(sizes):
             for kernel, rows, vectors in register_tiles(kernels, size, n_vectors):
                 if opened and size % rows:
                     continue
-                yield WinogradConfig(
-                    kernel=kernel.name,
-                    rows=rows,
-                    vectors=vectors,
-                    m_block=size,
-                    k_block=problem.geometry.channels,
-                    threads_tiles=teams,
-                    threads_panels=members,
-                )
+                tile = {"rows": rows, "vectors": vectors, "m_block": size}
+                yield WinogradConfig(kernel=kernel.name, **tile, **shared)
 
 
 # What a 3x3 convolution costs by Winograd's tiles, and directly: estimates with named terms.

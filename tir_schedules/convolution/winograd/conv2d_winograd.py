@@ -194,13 +194,12 @@ class Winograd(ConvTemplate[WinogradConfig]):
             with emission.opaque_block("winograd"), llvm_functions(PREFETCH_LLVM_IR):
                 epilogue = flat_epilogue(region, operands, kernel)
                 problem = WinogradProblem.of(region)
-                dtype, element = region.inputs[0].dtype, problem.algorithm.element
+                element = problem.algorithm.element
                 if element != region.inputs[1].dtype:
                     w = I.decl_buffer((weight.panels.size,), element, data=w.data, align=1)
 
                 def emit(problem: WinogradProblem) -> None:
-                    given = problem, config, kernel, x, dtype, w, out, epilogue
-                    WinogradProgram(*given).emit()
+                    WinogradProgram(problem, config, kernel, x, w, out, epilogue).emit()
 
                 if ConvGeometry.of(region).opens_image:
                     emit(WinogradProblem.dynamic(region))

@@ -63,8 +63,6 @@ class WinogradProgram:
         That the configuration names.
     x, weight, out : Buffer
         Parameters; the weight is packed.
-    dtype : str
-        Of x.
     epilogue : Epilogue
         With rows counted over all pixels.
 
@@ -84,7 +82,6 @@ class WinogradProgram:
         config: WinogradConfig,
         kernel: Microkernel,
         x: Expr,
-        dtype: str,
         weight: Expr,
         out: Expr,
         epilogue: Epilogue,
@@ -111,7 +108,7 @@ class WinogradProgram:
         pitches = self._pitches(channels, algorithm.bytes)
         size = self.teams * algorithm.products * pitches[0]
         v = I.sblock_alloc_buffer((size,), algorithm.element, align=64)
-        self.inputs = InputTransform(problem, x, dtype, lanes, v, pitches)
+        self.inputs = InputTransform(problem, x, lanes, v, pitches)
         pitches = self._pitches(config.vectors * kernel.lanes)
         self.m_size = algorithm.products * pitches[0] + algorithm.results * kernel.lanes
         size = self.m_size * self.teams * self.members

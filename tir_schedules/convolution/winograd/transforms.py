@@ -214,8 +214,6 @@ class InputTransform:
         The region in tiles.
     x : Buffer
         [N, H, W, C].
-    dtype : str
-        Of x.
     lanes : int
         Of a vector.
     v : Buffer
@@ -226,7 +224,6 @@ class InputTransform:
 
     problem: WinogradProblem
     x: Expr
-    dtype: str
     lanes: int
     v: Expr
     pitches: tuple[int, int]
@@ -325,7 +322,7 @@ class InputTransform:
         at = ex.ramp(vector * lanes, lanes)
         if channels % lanes:  # what lies in the other lanes no product reads
             exists = tirx.LT(at, ex.constant(channels, "int32", lanes))
-            dtype = ex.vector_type(self.dtype, lanes)
+            dtype = ex.vector_type(str(self.x.dtype), lanes)
             value = I.masked_load(dtype, self.x, *index, at, exists)
         else:
             value = self.x[(*index, at)]

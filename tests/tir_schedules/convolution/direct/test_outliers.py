@@ -34,7 +34,7 @@ def default(region: Region, isa: str, **fields: int) -> ConvConfig:
 
 def lists(region: Region, isa: str) -> bool:
     config = default(region, isa)
-    return lists_outliers(WeightLayout.of(region, config, microkernel_named(config.kernel)), config)
+    return lists_outliers(WeightLayout.of(region, config, microkernel_named(config.kernel)))
 
 
 def inputs(region: Region, share: float) -> list[np.ndarray]:
