@@ -12,6 +12,7 @@ The emulator counts what a kernel executes; tests compare that with `product_cou
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from collections import Counter
 from collections.abc import Sequence
@@ -177,13 +178,11 @@ def product_counts(
         Executed `tilerelease`.
     """
     total = InstructionCounts(
-        ldtilecfg=len(set(row_blocks)) if configure is None else configure,
-        tilerelease=release,
+        ldtilecfg=len(set(row_blocks)) if configure is None else configure, tilerelease=release
     )
-    for (rows, of_rows), (columns, of_columns) in (
-        (row, column)
-        for row in Counter(math.ceil(rows / ROWS) for rows in row_blocks).items()
-        for column in Counter(panels).items()
+    heights = Counter(math.ceil(rows / ROWS) for rows in row_blocks).items()
+    for (rows, of_rows), (columns, of_columns) in itertools.product(
+        heights, Counter(panels).items()
     ):
         for number, steps in enumerate(pieces):
             block = TileBlock(layout, rows, columns, steps, started or number > 0)

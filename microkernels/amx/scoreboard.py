@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from .instructions import TileBlock, TileInstruction
@@ -103,7 +103,11 @@ class Scoreboard:
             if name == "tdp":
                 end = self._issue(1, sources, {"tmul": core.tdp}, core.tdp_latency)
             elif name == "tileloadd":
-                end = self._issue(ROWS, (), self._load_ports(operand), core.load_latency)
+                ports = {"load": core.load}  # every level on a tile's way is occupied
+                passed = LEVELS[1 : 1 + LEVELS.index(self.levels[operand])]
+                for level, rate in zip(passed, core.rates, strict=False):
+                    ports[level] = TILE_BYTES / rate
+                end = self._issue(ROWS, (), ports, core.load_latency)
             elif name == "tilestored":
                 end = self._issue(2 * ROWS, sources, {"store": core.store}, core.store_latency)
                 target = _STORED + sources[0]
@@ -122,14 +126,6 @@ class Scoreboard:
             for _ in range(ROWS):
                 for j in range(block.column_tiles):
                     self._issue(operations + 2, (_STORED + i * columns + j,), ports, latency)
-
-    def _load_ports(self, operand: str) -> dict[str, float]:
-        """What a tile load occupies, and how long: every level on its way."""
-        passed = LEVELS.index(self.levels[operand])
-        ports = {"load": self.core.load}
-        for level, rate in list(zip(LEVELS[1:], self.core.rates, strict=True))[:passed]:
-            ports[level] = TILE_BYTES / rate
-        return ports
 
     def _issue(
         self, entries: int, sources: Sequence[int], ports: Mapping[str, float], latency: float
@@ -153,10 +149,7 @@ class Scoreboard:
 
 
 def block_cycles(
-    block: TileBlock,
-    core: Core,
-    levels: Mapping[str, str] = ALL_L1,
-    epilogue: int | None = None,
+    block: TileBlock, core: Core, levels: Mapping[str, str] = ALL_L1, epilogue: int | None = None
 ) -> float:
     """Predicted cycles of one block among many like it, which overlap at their ends.
 
@@ -181,12 +174,7 @@ def _block_cycles(
 ) -> float:
     if block.steps > _SIMULATED:
         shorter = [
-            _block_cycles(
-                TileBlock(block.layout, block.row_tiles, block.column_tiles, steps, block.resume),
-                levels,
-                epilogue,
-                core,
-            )
+            _block_cycles(replace(block, steps=steps), levels, epilogue, core)
             for steps in (_SIMULATED // 2, _SIMULATED)
         ]
         pace = (shorter[1] - shorter[0]) / (_SIMULATED - _SIMULATED // 2)

@@ -89,8 +89,3 @@ def emit_tile(instruction: str, *arguments: tirx.Index) -> None:
     """Emits one tile instruction; numbers are tile registers."""
     values = [tirx.const(x, "uint8") if isinstance(x, int) else x for x in arguments]
     I.evaluate(I.call_llvm_intrin("void", f"llvm.x86.{instruction}", *values))
-
-
-def emit_release() -> None:
-    """Emits `tilerelease`: the thread has no tile state any more."""
-    emit_tile("tilerelease")

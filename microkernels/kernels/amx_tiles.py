@@ -87,8 +87,8 @@ class AmxMicrokernel(Microkernel):
         tile_shapes.emit_configure(self.layout, rows, columns)
 
     def release(self) -> None:
-        """Emits the end of a task that has configured tiles."""
-        tile_shapes.emit_release()
+        """Emits the end of a task that has configured tiles: the thread has no tile state then."""
+        emit_tile("tilerelease")
 
     def emit(
         self,

@@ -48,7 +48,10 @@ MOST_NODES = 600
 
 def merge_nests(program: Program) -> Program:
     """The program with as few nests as its values' costs allow."""
-    program = _drop_unread(program)
+    for position in reversed(range(len(program.nests))):
+        written = [store.buffer for store in program.nests[position].results]
+        if all(_is_temporary(program, b) and not program.consumers(b) for b in written):
+            program = _without(program, position, {})  # nobody reads its results
     for merge in (_into_consumers, _take_epilogue):
         position = 0
         while position < len(program.nests):
@@ -58,17 +61,6 @@ def merge_nests(program: Program) -> Program:
             else:
                 program = merged
     return program
-
-
-def _drop_unread(program: Program) -> Program:
-    """Drops nests whose results nobody reads."""
-    nests = list(program.nests)
-    for position in reversed(range(len(nests))):
-        kept = replace(program, nests=tuple(nests))
-        written = [store.buffer for store in nests[position].results]
-        if all(_is_temporary(kept, buffer) and not kept.consumers(buffer) for buffer in written):
-            del nests[position]
-    return replace(program, nests=tuple(nests))
 
 
 def _is_temporary(program: Program, buffer: tirx.Var) -> bool:

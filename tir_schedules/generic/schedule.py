@@ -103,7 +103,15 @@ def dynamic_transposes(func: tirx.PrimFunc, machine: Machine) -> tuple[tirx.Prim
     stored, read, apart = _axes(nest)
     others = tuple(axis for axis in nest.spatial if axis not in (stored, read))
     body = _blocks(nest, stored, read)
-    for number, tile in enumerate(_tiles_of(nest, stored, read, apart, machine)):
+    loads, words = distinct(apart), machine.isa.vector_bits // 32
+    # Elements that are no plain ones are not transposed in registers.
+    plain = not any(loads_of(load.indices[0]) for load in nest.reads())
+    plain = plain and not calls_of(nest.stores[0].value, "if_then_else")
+    # Tiles of whole cache lines, and for shorter axes those of half a line; smallest first.
+    sizes = dict.fromkeys((BLOCK, words)) if plain and len(loads) <= 2 and words >= BLOCK else ()
+    found = [tile_of(stored, read, loads, size) for size in sizes]
+    tiles = {(tile.width, tile.height): tile for tile in found if tile is not None}
+    for number, tile in enumerate(tiles.values()):
         asked = []
         for axis, size in ((tile.written, int64(tile.width)), (tile.read, int64(tile.height))):
             # Larger tiles are aligned, or so many that one more does not matter.
@@ -130,25 +138,6 @@ def _axes(nest: Nest) -> tuple[Axis, Axis, list[TensorLoad]]:
             if apart and all(step_along(nest, load.indices[0], read) == 1 for load in apart):
                 return stored, read, apart
     raise NotHandledError(f"{nest.name} reads along the axis that it stores along")
-
-
-def _tiles_of(
-    nest: Nest, stored: Axis, read: Axis, apart: list[TensorLoad], machine: Machine
-) -> list[Tile]:
-    """The tiles to transpose in registers, smallest first; none if elements are no plain ones."""
-    reads = nest.reads()
-    if machine.isa.vector_bits < 32 * BLOCK or any(loads_of(load.indices[0]) for load in reads):
-        return []
-    if calls_of(nest.stores[0].value, "if_then_else"):
-        return []
-    loads = distinct(apart)
-    if len(loads) > 2:
-        return []
-    # Tiles of whole cache lines, and for shorter axes those of half a line.
-    sizes = dict.fromkeys((BLOCK, machine.isa.vector_bits // 32))
-    found = [tile_of(stored, read, loads, size) for size in sizes]
-    tiles = {(tile.width, tile.height): tile for tile in found if tile is not None}
-    return list(tiles.values())
 
 
 def _over_tiles(nest: Nest, tile: Tile) -> tirx.Stmt:
@@ -298,10 +287,7 @@ RULES: tuple[Rule, ...] = (
 
 
 def schedule_generic(
-    func: tirx.PrimFunc,
-    machine: Machine,
-    called: str = "an item",
-    failed: list[str] | None = None,
+    func: tirx.PrimFunc, machine: Machine, called: str = "an item", failed: list[str] | None = None
 ) -> tuple[tirx.PrimFunc, str]:
     """Loops for a function, by the first rule that can write them.
 

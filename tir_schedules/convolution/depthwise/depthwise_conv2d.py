@@ -23,15 +23,7 @@ from microkernels.vector import bfloat16
 from microkernels.vector.expressions import Expr, parameter
 from tir_schedules.convolution.direct.config import reject_operands
 from tir_schedules.convolution.geometry import ConvGeometry, ConvTemplate, WeightPacking
-from tir_schedules.core import emission
-from tir_schedules.core.extents import (
-    as_matrix,
-    as_vector,
-    flat_rows,
-    flat_view,
-    read_extents,
-    row_itself,
-)
+from tir_schedules.core import emission, extents
 from tir_schedules.core.loop_nest import Bytes, Loop, LoopNest, balance_of, nested, pieces
 from tir_schedules.core.region import Region
 from tir_schedules.core.template import register_template
@@ -124,11 +116,11 @@ def lines_nest(region: Region, config: DepthwiseConfig, lines: int, samples: int
     )
 
 
-def _share(extents: Sequence[float], threads: float) -> Iterator[float]:
+def _share(rounds: Sequence[float], threads: float) -> Iterator[float]:
     """What one thread runs of nested loops: their iterations are divided in order."""
-    for extent in extents:
-        here = min(extent, threads)
-        yield extent / here
+    for count in rounds:
+        here = min(count, threads)
+        yield count / here
         threads /= here
 
 
@@ -143,25 +135,25 @@ def depthwise_tiles(
     isa: Isa,
     buffers: Sequence[Expr],
     out: Expr,
-    leading_of: Callable[[Expr], Sequence[Expr]] = row_itself,
+    leading_of: Callable[[Expr], Sequence[Expr]] = extents.row_itself,
 ) -> DepthwiseTiles:
     """The tiles of a region around its buffers: inputs, operands, and the result as a matrix.
 
     `leading_of` is as of `Results`.
     """
-    problem, flat, image = DepthwiseProblem.of(region), flat_rows(region), region.inputs[0]
+    problem, flat, image = DepthwiseProblem.of(region), extents.flat_rows(region), region.inputs[0]
     x, w, *further = buffers[: len(region.inputs)]
     operands = zip(buffers[len(region.inputs) :], region.operands, flat.operands, strict=True)
-    views = [flat_view(*each) for each in operands]
+    views = [extents.flat_view(*each) for each in operands]
     kernel, lanes = dot_kernel(region, isa), isa.f32_lanes
     narrow: Callable[[Expr], Expr] = bfloat16.narrow
     if kernel is not None:
         lanes, narrow = kernel.lanes, kernel.narrow
     results = Results(flat, problem, lanes, out, Epilogue(flat, views, narrow), leading_of)
     if kernel is None:
-        x = flat_view(x, image, as_vector(image))
+        x = extents.flat_view(x, image, extents.as_vector(image))
         return DirectTiles(problem, config, lanes, x, w, results)
-    x, inputs = flat_view(x, image, as_matrix(image)), named_inputs(region, further)
+    x, inputs = extents.flat_view(x, image, extents.as_matrix(image)), named_inputs(region, further)
     return StagedTiles(region, problem, config, kernel, x, w, inputs, results)
 
 
@@ -186,8 +178,8 @@ class DepthwiseConv2d(ConvTemplate[DepthwiseConfig]):
             further = [*emission.input_parameters(region, 2), *emission.operand_parameters(region)]
             y = emission.tensor_parameter("Y", region.output)
             if region.is_open:
-                read_extents()
-            y = flat_view(y, region.output, as_matrix(region.output))
+                extents.read_extents()
+            y = extents.flat_view(y, region.output, extents.as_matrix(region.output))
             tiles = depthwise_tiles(region, config, isa, (x, w, *further), y)
             items = tiles.items
             tasks = min(config.threads, items) if isinstance(items, int) else config.threads

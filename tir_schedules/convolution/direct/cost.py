@@ -27,18 +27,8 @@ from tir_schedules.cost.cost import elements_a_product, flops_us, product_rate
 from tir_schedules.cost.parallel import even_enough, fewest_unless_uneven, halves, threads_worth
 from tir_schedules.product.tile_config import PIECES, fewest_cycles, product_kernels, register_tiles
 
-from .config import (
-    ConvConfig,
-    ConvPlan,
-    Grid,
-    edge_tiles,
-    form_of,
-    has_small_edges,
-    positions_across,
-    product_types,
-    reads_in_place,
-    wide_of,
-)
+from . import config as conv
+from .config import ConvConfig, ConvPlan, Grid, has_small_edges
 
 STAGE_CYCLES = 2.0  # for a vector that is copied: a load, a store, some of the loop
 RUN_CYCLES = 4.0  # for a run: the loop around it
@@ -87,7 +77,7 @@ def candidates(region: Region, machine: Machine) -> list[ConvConfig]:
 
 def _best(estimate: _Estimate) -> list[ConvConfig]:
     """The same."""
-    kernels = product_kernels(estimate.machine.isa, *product_types(estimate.region))
+    kernels = product_kernels(estimate.machine.isa, *conv.product_types(estimate.region))
     if estimate.opens_image:  # known columns alone are cut so that tiles of AMX fit
         kernels = tuple(kernel for kernel in kernels if not kernel.by_tiles)
     configs = (list(_configs(estimate, kernel)) for kernel in kernels)
@@ -97,7 +87,7 @@ def _best(estimate: _Estimate) -> list[ConvConfig]:
 def space(region: Region, machine: Machine) -> Iterator[ConvConfig]:
     """Every register tile with bands of several sizes, staged or not, on every grid of threads."""
     default = default_config(region, machine)
-    kernels = product_kernels(machine.isa, *product_types(region))
+    kernels = product_kernels(machine.isa, *conv.product_types(region))
     if ConvGeometry.of(region).opens_image:
         yield default
         yield from (each for each in candidates(region, machine) if each != default)
@@ -124,10 +114,10 @@ def _tiled(
     for kernel, rows, vectors in register_tiles(kernels, width, n_vectors):
         for threads_m, threads_n in grids:
             bands = {math.ceil(height / pieces) for pieces in PIECES}
-            wide = wide_of(region, kernel) is not None
+            wide = conv.wide_of(region, kernel) is not None
             bands.add(_band(region, geometry, machine, threads_m, wide))
             for band in bands:
-                in_place = reads_in_place(region, kernel) and has_small_edges(geometry, rows)
+                in_place = conv.reads_in_place(region, kernel) and has_small_edges(geometry, rows)
                 for staged in {True, not in_place}:
                     yield ConvConfig(
                         kernel=kernel.name,
@@ -145,8 +135,8 @@ def _configs(estimate: _Estimate, kernel: Microkernel, every: bool = False) -> I
     region, machine, geometry = estimate.region, estimate.machine, estimate.geometry
     _, height, width = geometry.outputs
     vectors = math.ceil(geometry.group_out_channels / kernel.lanes)
-    opened, wide = estimate.opens_image, wide_of(region, kernel) is not None
-    stagings = [True] if opened or not reads_in_place(region, kernel) else [False, True]
+    opened, wide = estimate.opens_image, conv.wide_of(region, kernel) is not None
+    stagings = [True] if opened or not conv.reads_in_place(region, kernel) else [False, True]
     if not geometry.padded and not every and len(stagings) > 1 and width >= kernel.mr:
         stagings = [False]
     for staged in stagings:
@@ -204,7 +194,7 @@ def _tiles(geometry: ConvGeometry, kernel: Microkernel, staged: bool) -> Iterato
     if kernel.by_tiles:
         yield min(kernel.mr, width), 1
         for lines in (each for each in range(2, height + 1) if height % each == 0):
-            yield min(kernel.mr, positions_across(geometry, lines).total), lines
+            yield min(kernel.mr, conv.positions_across(geometry, lines).total), lines
         return
     fewest = math.ceil(width / kernel.mr)
     cuts = {math.ceil(width / size) for size in range(1, kernel.mr + 1)}
@@ -336,7 +326,7 @@ def _line_cycles(
     """Cycles of one line of tiles for one panel."""
     region, geometry, machine = estimate.region, estimate.geometry, estimate.machine
     width = geometry.outputs[2]
-    form = form_of(region, kernel)
+    form = conv.form_of(region, kernel)
     channels: float = kernel.steps(geometry.group_channels)
     taps_z, taps_y, taps_x = geometry.kernel
     if form == "fused":
@@ -367,7 +357,7 @@ def _line_cycles(
         cycles += group.count * whole
     if config.staged:
         return cycles
-    for first, rows in edge_tiles(geometry, config.rows):
+    for first, rows in conv.edge_tiles(geometry, config.rows):
         inside = (geometry.reached(2, tap, first, first + rows) for tap in range(taps_x))
         edge = sum(
             channels * _step_cycles(count, vectors, kernel, machine) for count in inside if count
