@@ -50,8 +50,25 @@ def byte_tile(kernel: Microkernel) -> Microkernel:
 
 def halves_tile(kernel: Microkernel) -> Microkernel:
     """The tile by halves of a kernel that has pairs: for any bytes, where words fill the cache."""
+    by_words = _by_words(kernel.isa_name)
+
+    def multiply_add(accumulator: Expr, a: Expr, b: Expr) -> Expr:
+        words = lanes_of(a) // 2
+        unsigned = I.reinterpret(vector_type("uint16", words), a)
+        signed = I.reinterpret(vector_type("int16", words), b)
+        eight = constant(8, "int16", words)
+        # The upper byte of each word, and the lower one.
+        halves = (
+            (unsigned >> constant(8, "uint16", words), signed >> eight),
+            (unsigned & constant(255, "uint16", words), (signed << eight) >> eight),
+        )
+        for one, other in halves:
+            as_words = I.reinterpret(vector_type("int16", words), one)
+            accumulator = by_words(accumulator, as_words, other)
+        return accumulator
+
     name = kernel.name.replace("u8s8s32", "u8s8s32_halves")
-    return replace(kernel, name=name, multiply_add=_by_halves(kernel.isa_name))
+    return replace(kernel, name=name, multiply_add=multiply_add)
 
 
 def word_tile(kernel: Microkernel) -> Microkernel:
@@ -117,27 +134,6 @@ def _by_words(isa_name: str) -> MultiplyAdd:
     def multiply_add(accumulator: Expr, a: Expr, b: Expr) -> Expr:
         dtype = vector_type("int32", lanes_of(accumulator))
         return accumulator + I.call_llvm_pure_intrin(dtype, _INSTRUCTIONS[isa_name][1], a, b)
-
-    return multiply_add
-
-
-def _by_halves(isa_name: str) -> MultiplyAdd:
-    by_words = _by_words(isa_name)
-
-    def multiply_add(accumulator: Expr, a: Expr, b: Expr) -> Expr:
-        words = lanes_of(a) // 2
-        unsigned = I.reinterpret(vector_type("uint16", words), a)
-        signed = I.reinterpret(vector_type("int16", words), b)
-        eight = constant(8, "int16", words)
-        # The upper byte of each word, and the lower one.
-        halves = (
-            (unsigned >> constant(8, "uint16", words), signed >> eight),
-            (unsigned & constant(255, "uint16", words), (signed << eight) >> eight),
-        )
-        for one, other in halves:
-            as_words = I.reinterpret(vector_type("int16", words), one)
-            accumulator = by_words(accumulator, as_words, other)
-        return accumulator
 
     return multiply_add
 

@@ -25,7 +25,17 @@ from microkernels.machines.machine import Machine
 from microkernels.vector.expressions import Expr, element_of, like, shuffle
 
 from .expressions import calls_of, int64, loads_of, map_loads, ramp_at
-from .loops import Strides, nested, pieces, sequence, serial, store_statement, unrolled, vectorized
+from .loops import (
+    Body,
+    Strides,
+    nested,
+    pieces,
+    sequence,
+    serial,
+    store_statement,
+    unrolled,
+    vectorized,
+)
 from .nest import Axis, Nest, NotHandledError, Store
 from .reads import NOTHING_STAGED, Staged
 
@@ -329,7 +339,7 @@ def dynamic_row(nest: Nest, inner: Axis, lanes: int) -> tirx.Stmt:
         first = step * wide
         return sequence([vector(n, first + int64(n * lanes)) for n in range(chains)])
 
-    def loop(start: Expr, end: Expr, body: Callable[[Expr], tirx.Stmt]) -> tirx.Stmt:
+    def loop(start: Expr, end: Expr, body: Body) -> tirx.Stmt:
         var = tirx.Var("step", "int64")
         return tirx.For(var, zero, end - start, tirx.ForKind.SERIAL, body(start + var))
 

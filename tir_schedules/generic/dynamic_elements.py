@@ -10,7 +10,7 @@ remainder become two, and neighbouring axes that all tensors have next to each o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -439,7 +439,7 @@ def axis_of(name: str, size: Expr) -> Axis:
     return Axis(var, SAMPLE, size) if known is None else Axis(var, known)
 
 
-def flat_loop(size: Expr, body: Callable[[Expr], tirx.Stmt], machine: Machine) -> tirx.Stmt:
+def flat_loop(size: Expr, body: loops.Body, machine: Machine) -> tirx.Stmt:
     """One loop; threads have a share each."""
     number, part = tirx.Var("number", "int64"), tirx.Var("part", "int64")
     lanes = machine.isa.f32_lanes

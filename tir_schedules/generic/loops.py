@@ -47,6 +47,8 @@ Places that are a multiple of 4 KB apart share a set of L1: on Zen 4, eight of t
 """
 
 Strides = dict[tirx.Var, "int | None"]
+Body = Callable[[Expr], tirx.Stmt]
+"""What is done at a position."""
 
 
 @dataclass(frozen=True)
@@ -249,9 +251,7 @@ def pieces(extent: int, lanes: int) -> list[tuple[int, int]]:
     return found
 
 
-def serial(
-    extent: int, body: Callable[[Expr], tirx.Stmt], kind: ForKind = ForKind.SERIAL
-) -> tirx.Stmt:
+def serial(extent: int, body: Body, kind: ForKind = ForKind.SERIAL) -> tirx.Stmt:
     """A loop; none for a single pass."""
     if extent == 1:
         return body(int64(0))
@@ -259,7 +259,7 @@ def serial(
     return tirx.For(axis.var, int64(0), int64(extent), kind, body(axis.var))
 
 
-def hidden(extent: int, body: Callable[[Expr], tirx.Stmt]) -> tirx.Stmt:
+def hidden(extent: int, body: Body) -> tirx.Stmt:
     """A loop of an extent that LLVM does not know.
 
     Of a known one it can tell that the places of copies are apart, and makes a memcpy of each.
@@ -274,14 +274,14 @@ def hidden(extent: int, body: Callable[[Expr], tirx.Stmt]) -> tirx.Stmt:
     )
 
 
-def without_memcpy(extent: int, body: Callable[[Expr], tirx.Stmt]) -> tirx.Stmt:
+def without_memcpy(extent: int, body: Body) -> tirx.Stmt:
     """A loop that copies, and of which LLVM makes no memcpy, as memory might change in it."""
     fence = tirx.Evaluate(tirx.call_extern("int32", FENCE))
     loop = serial(extent, lambda step: sequence([fence, body(step)]))
     return tirx.AttrStmt(int64(0), IMPORT_LLVM, FENCE_LLVM_IR, loop)
 
 
-def vectorized(lanes: int, body: Callable[[Expr], tirx.Stmt]) -> tirx.Stmt:
+def vectorized(lanes: int, body: Body) -> tirx.Stmt:
     """A loop whose passes are the lanes of one vector."""
     loop = serial(lanes, body, ForKind.VECTORIZED)
     return without_repeats(loop) if isinstance(loop, tirx.For) else loop
@@ -310,7 +310,7 @@ def without_repeats(loop: tirx.For) -> tirx.For:
     return tirx.For(loop.loop_var, loop.min, loop.extent, ForKind.SERIAL, loop.body)
 
 
-def unrolled(extent: int, body: Callable[[Expr], tirx.Stmt]) -> tirx.Stmt:
+def unrolled(extent: int, body: Body) -> tirx.Stmt:
     """A loop that is written out."""
     return serial(extent, body, ForKind.UNROLLED)
 
@@ -414,13 +414,7 @@ def loop_of_elements(place: tirx.Var, extent: Expr, body: tirx.Stmt, lanes: int)
     return vectors_and_rest(int64(0), extent, lanes, wide, lambda at: substitute(body, {place: at}))
 
 
-def vectors_and_rest(
-    start: Expr,
-    extent: Expr,
-    lanes: int,
-    wide: Callable[[Expr], tirx.Stmt],
-    single: Callable[[Expr], tirx.Stmt],
-) -> tirx.Stmt:
+def vectors_and_rest(start: Expr, extent: Expr, lanes: int, wide: Body, single: Body) -> tirx.Stmt:
     """A loop over whole vectors, by their first elements, and a loop over the elements behind."""
     vector, rest = tirx.Var("vector", "int64"), tirx.Var("rest", "int64")
     whole = tirx.floordiv(extent, int64(lanes))

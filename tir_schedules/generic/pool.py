@@ -33,7 +33,7 @@ from microkernels.machines.machine import Machine
 from microkernels.vector import bfloat16
 from microkernels.vector.expressions import Expr, cast, element_of, like, reinterpret, shuffle
 
-from .accumulators import COMBINE, tiles_of
+from .accumulators import COMBINE, over_reduced, tiles_of
 from .conditions import Window, columns_of
 from .expressions import int64, loads_of, map_loads, ramp_at, substitute
 from .loops import nested, pieces, sequence, store_statement, vectorized
@@ -134,15 +134,8 @@ def _run(
         place = analyzer.simplify(step * int64(size) + int64(run.first + start))
         count = size if run.whole else 0
         body = Step(window, covered, place, count, analyzer, watch).statement()
-        statements.append(_over(axis, body))
+        statements.append(body if steps == 1 else over_reduced([axis], body))
     return sequence(statements)
-
-
-def _over(axis: Axis, body: tirx.Stmt) -> tirx.Stmt:
-    """A loop over an axis; none for a single pass."""
-    if axis.extent == 1:
-        return body
-    return tirx.For(axis.var, int64(0), int64(axis.extent), tirx.ForKind.SERIAL, body)
 
 
 # One step of pooling: accumulates columns over the rows of some windows, then combines them.

@@ -246,11 +246,8 @@ def _samples(nest: Nest) -> bool:
     """Whether a nest reads at places that are computed by floats."""
     if nest.reduce or nest.lets or len(nest.spatial) < 2:
         return False
-    return any(_by_floats(index) for load in nest.reads() for index in load.indices)
-
-
-def _by_floats(index: Expr) -> bool:
-    casts = expressions.nodes_of(index, tirx.Cast)
+    indices = (index for load in nest.reads() for index in load.indices)
+    casts = (cast for index in indices for cast in expressions.nodes_of(index, tirx.Cast))
     return any(str(cast.value.ty.dtype).startswith("float") for cast in casts)
 
 
@@ -369,14 +366,9 @@ def with_parts(value: Expr, change: Callable[[Expr], Expr]) -> Expr:
 # 16-bit elements, are first combined to one, so that every round moves 32 bits at once.
 
 
-def bits_element(dtype: str, bits: int) -> str:
-    """The element type to move elements of `dtype` as."""
-    return dtype if bits == 32 else f"uint{bits}"
-
-
 def as_bits(value: Expr, bits: int) -> Expr:
     """Lanes of any type as lanes to move."""
-    element = bits_element(ex.element_of(value), bits)
+    element = ex.element_of(value) if bits == 32 else f"uint{bits}"
     return value if ex.element_of(value) == element else ex.reinterpret(element, value)
 
 

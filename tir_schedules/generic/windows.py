@@ -29,7 +29,7 @@ from .accumulators import COMBINE, over_reduced
 from .conditions import Piece, chosen_element, conjunction, pieces
 from .elementwise import lanes_for
 from .expressions import calls_of, const_int, int64, loads_of, map_loads, substitute, variables_of
-from .loops import sequence, vectorized, vectors_and_rest
+from .loops import Body, sequence, vectorized, vectors_and_rest
 from .nest import Axis, Nest, Store
 from .pool import accumulated, by_inverse, in_total, narrowed, widened
 from .reads import NOTHING_STAGED, stage, staged_stores
@@ -290,7 +290,7 @@ class _Writer:
     def _over_rows(self, elements: list[tuple[Piece, Expr]]) -> tirx.Stmt:
         """Adds one row after the other, those that are inside of the image."""
 
-        def added(element: Expr) -> Callable[[Expr], tirx.Stmt]:
+        def added(element: Expr) -> Body:
             def add(at: Expr) -> tirx.Stmt:
                 value = lower_math(substitute(element, {self.windows.column: at}))
                 # The row comes second: for a choice of what it holds, LLVM makes a masked store.
@@ -390,7 +390,7 @@ class _Writer:
         ]
         return [self._in_vectors(piece, partial(finish, nest=piece.nest)) for piece in cut]
 
-    def _along(self, piece: Piece, at: Callable[[Expr], tirx.Stmt]) -> tirx.Stmt:
+    def _along(self, piece: Piece, at: Body) -> tirx.Stmt:
         """Does something once at each place of a piece."""
 
         def wide(first: Expr) -> tirx.Stmt:

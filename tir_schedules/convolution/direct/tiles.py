@@ -121,23 +121,16 @@ class PanelLoops:
         first, count = share_of(pieces, self.piece, threads)
         fetch = PanelFetch(loops.layout.packed, loops.weight, config.band * pieces)
         before = 0
+
+        def emit(group: Group, whole: bool, ahead: Index, column: Index, columns: int) -> None:
+            read_b = load_b
+            if config.fetches:
+                read_b = fetch.beside(load_b, ahead + (column - group.start) // group.size)
+            with opaque_block("tile"):
+                _Tile(self, line, column, read_b).emit(height, columns, whole)
+
         for group, whole in found:
-            tiles_before = (line - self.band.line) * pieces + before
-
-            def tile(
-                column: Index,
-                columns: int,
-                group: Group = group,
-                whole: bool = whole,
-                tiles_before: Index = tiles_before,
-            ) -> None:
-                read_b = load_b
-                if config.fetches:
-                    number = tiles_before + (column - group.start) // group.size
-                    read_b = fetch.beside(load_b, number)
-                with opaque_block("tile"):
-                    _Tile(self, line, column, read_b).emit(height, columns, whole)
-
+            tile = partial(emit, group, whole, (line - self.band.line) * pieces + before)
             if threads == 1:
                 for_groups([group], tile)
             else:
