@@ -40,11 +40,10 @@ def register_microkernels(
     types : tuple of str
         The kernel's word for its types, such as "u8s8s32", and those of A, B and accumulators.
     """
-    isa, (word, *dtypes) = isa_named(isa_name), types
+    isa = isa_named(isa_name)
     for mr, nr in sizes:
-        tile = mr, nr, kr, isa.f32_lanes
-        name = f"{isa.name}_{word}_{mr}x{nr}"
-        register_microkernel(Microkernel(name, isa.name, *dtypes, *tile, multiply_add, llvm_ir))
+        names, tile = (f"{isa.name}_{types[0]}_{mr}x{nr}", isa.name), (mr, nr, kr, isa.f32_lanes)
+        register_microkernel(Microkernel(*names, *types[1:], *tile, multiply_add, llvm_ir))
 
 
 def _registry() -> dict[str, Microkernel]:

@@ -85,7 +85,7 @@ attributes #0 = {{ alwaysinline nounwind "target-features"="+amx-tile" }}
         I.evaluate(I.call_extern("int32", name))
 
 
-def emit_tile(instruction: str, *arguments: tirx.Index) -> None:
+def emit_tile(instruction: str, *arguments: tirx.Expr | int) -> None:
     """Emits one tile instruction; numbers are tile registers."""
     values = [tirx.const(x, "uint8") if isinstance(x, int) else x for x in arguments]
     I.evaluate(I.call_llvm_intrin("void", f"llvm.x86.{instruction}", *values))

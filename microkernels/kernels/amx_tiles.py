@@ -198,15 +198,11 @@ def register_amx_blocks(
     isa_name: str = "amx",
 ) -> None:
     """Registers the blocks of one pair of types, which are given as to `register_microkernels`."""
-    isa, (word, *dtypes) = isa_named(isa_name), types
-    kr = 4 // DataType(dtypes[0]).itemsize
+    isa, kr = isa_named(isa_name), 4 // DataType(types[1]).itemsize
     for layout, (mr, nr) in _BLOCKS.items():
-        named, tile = (f"amx_{word}_{mr}x{nr}", isa.name), (mr, nr, kr, isa.f32_lanes)
-        register_microkernel(
-            AmxMicrokernel(
-                *named, *dtypes, *tile, multiply_add, llvm_ir, layout=layout, product=product
-            )
-        )
+        names, tile = (f"amx_{types[0]}_{mr}x{nr}", isa.name), (mr, nr, kr, isa.f32_lanes)
+        made = *names, *types[1:], *tile, multiply_add, llvm_ir
+        register_microkernel(AmxMicrokernel(*made, layout=layout, product=product))
 
 
 _DTYPES = {"u": "uint8", "s": "int8"}

@@ -101,7 +101,7 @@ def shuffle(vectors: Sequence[Expr], lanes: Iterable[int]) -> Expr:
 
 def numbers(values: Sequence[int], element: str) -> Expr:
     """Different numbers in the lanes of a vector."""
-    return shuffle([tirx.const(int(value), element) for value in values], range(len(values)))
+    return shuffle([tirx.const(value, element) for value in values], range(len(values)))
 
 
 def by_llvm(name: str, *values: Expr) -> Expr:

@@ -173,11 +173,11 @@ def one_image(region: Region, images: int = 1, size: int = SAMPLE_EXTENT) -> Reg
     x, geometry = region.inputs[0], ConvGeometry.of(region)
     windows = zip(x.shape[1:-1], geometry.kernel, geometry.dilation, geometry.strides, strict=True)
     extents = []
-    for known, taps, dilation, stride in windows:
+    for own, taps, dilation, stride in windows:
         span = (taps - 1) * dilation + 1
         # Of windows that are larger themselves, for so many results.
         usual = size if span <= size else (size - 1) * stride + span
-        extents.append(usual if is_open((known,)) else known)
+        extents.append(usual if is_open((own,)) else own)
     first = images if is_open(x.shape[:1]) else x.shape[0]
     image = Tensor((first, *extents, x.shape[-1]), x.dtype)
     single = region.replace(inputs=(image, *region.inputs[1:]))

@@ -161,7 +161,7 @@ def emit_lookup(value: Expr, table: np.ndarray) -> Expr:
     table : numpy.ndarray
         256 uint8 or int8 numbers, by the lowest byte of `value`.
     """
-    words = np.ascontiguousarray(table).view("<u4").astype(np.uint32).view(np.int32)
+    words = np.ascontiguousarray(table).view("<u4").astype(np.uint32).view(np.int32).tolist()
     value = bind(value)
     word = bind(value >> like(2, value))  # vpermi2d looks at the lowest five bits
     low, high = (

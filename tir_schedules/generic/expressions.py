@@ -15,7 +15,8 @@ from tvm.tirx.expr import BinaryOpExpr, CmpExpr
 from microkernels.vector import ieee
 from microkernels.vector.expressions import Expr, Index
 
-Tree = TypeVar("Tree", Expr, TensorLoad, tirx.Stmt)  # an expression, or a statement
+Tree = TypeVar("Tree", Expr, tirx.Stmt)  # an expression, or a statement
+Kind = TypeVar("Kind", bound=Expr)  # of expressions
 
 COSTS: dict[str, float] = {
     "exp": 20,
@@ -178,9 +179,9 @@ def same(left: Expr, right: Expr) -> bool:
     return bool(tvm_ffi.structural_equal(left, right))
 
 
-def distinct(expressions: Iterable[Tree]) -> list[Tree]:
+def distinct(expressions: Iterable[Kind]) -> list[Kind]:
     """The expressions without repetitions, in order."""
-    found: list[Tree] = []
+    found: list[Kind] = []
     for each in expressions:
         if not any(same(each, other) for other in found):
             found.append(each)
@@ -278,8 +279,8 @@ def guard_floats(tree: Tree) -> Tree:
 
     The same, in a form that TVM's simplifier and x86 keep right for every float.
     """
-    rules = [(kind, _arithmetic) for kind in (*_ARITHMETIC, *_COMPARISONS)]
-    return tvm_ffi.structural_map(tree, [*rules, (tirx.Not, _negation)])
+    kinds = (*_ARITHMETIC, *_COMPARISONS)
+    return tvm_ffi.structural_map(tree, ((kinds, _arithmetic), (tirx.Not, _negation)))
 
 
 def _arithmetic(node: BinaryOpExpr | CmpExpr) -> Expr:

@@ -394,8 +394,8 @@ def nested(axes: Sequence[Axis], body: tirx.Stmt, machine: Machine, threads: int
         tirx.FloorDiv((share + int64(i)) * int64(passes), int64(threads)) for i in range(2)
     )
     body = substitute(body, {joined.var: first + step})
-    inner = tirx.For(step, int64(0), last - first, ForKind.SERIAL, body)
-    return tirx.For(share, int64(0), int64(threads), ForKind.PARALLEL, inner)
+    body = tirx.For(step, int64(0), last - first, ForKind.SERIAL, body)
+    return tirx.For(share, int64(0), int64(threads), ForKind.PARALLEL, body)
 
 
 def loop_of_elements(place: tirx.Var, extent: Expr, body: tirx.Stmt, lanes: int) -> tirx.Stmt:
