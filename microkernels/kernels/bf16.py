@@ -6,7 +6,7 @@ import tvm.tirx.script.builder.ir as I
 
 from microkernels.registry import register_microkernels
 from microkernels.vector.bfloat16 import NARROW, NARROW_TWO, widen
-from microkernels.vector.expressions import Expr, like, reinterpret, vector_type
+from microkernels.vector.expressions import Expr, like, reinterpret, reinterpret_group
 
 _DOT = "tvm_hybrid_dpbf16"
 
@@ -38,21 +38,17 @@ attributes #0 = {{ alwaysinline nounwind }}
 """
 
 
-def _words(pairs: Expr, lanes: int) -> Expr:
-    """Two bf16 a lane as one 32-bit word a lane."""
-    return I.reinterpret(vector_type("int32", lanes), pairs)
-
-
 def dot_by_dpbf16(accumulator: Expr, a: Expr, b: Expr) -> Expr:
     """vdpbf16ps: two products and their sum with the accumulator, in one instruction."""
     dtype = str(accumulator.ty.dtype)
-    return I.call_pure_extern(dtype, _DOT, accumulator, _words(a, 16), _words(b, 16))
+    words = (reinterpret_group("int32", pairs, 16) for pairs in (a, b))
+    return I.call_pure_extern(dtype, _DOT, accumulator, *words)
 
 
 def dot_by_widening(accumulator: Expr, a: Expr, b: Expr) -> Expr:
     """Two f32 FMAs on the halves of every 32-bit word: a bf16 is the upper half of a f32."""
     lanes = int(accumulator.ty.dtype.lanes)
-    first, second = _words(a, lanes), _words(b, lanes)
+    first, second = (reinterpret_group("int32", pairs, lanes) for pairs in (a, b))
 
     def low(word: Expr) -> Expr:
         return reinterpret("float32", word << like(16, word))

@@ -23,7 +23,6 @@ from dataclasses import replace
 
 from tvm import tirx
 from tvm.ir.expr import TensorLoad
-from tvm.tirx import ForKind
 
 from microkernels.machines.machine import Machine
 from microkernels.vector.expressions import Expr
@@ -87,7 +86,7 @@ def dynamic_items(func: tirx.PrimFunc, machine: Machine) -> tuple[tirx.PrimFunc,
     *outer, last = symbols
     body = loop_of_elements(places[last], last, body, machine.isa.f32_lanes)
     for symbol in reversed(outer):
-        body = tirx.For(places[symbol], int64(0), symbol, ForKind.SERIAL, body)
+        body = tirx.For(places[symbol], int64(0), symbol, tirx.ForKind.SERIAL, body)
     return with_statements(func, [*declared, body]), name
 
 
@@ -187,7 +186,7 @@ def row_loops(nest: Nest, machine: Machine) -> tirx.Stmt:
     task = tirx.Var("task", "int64")
     at = {first.var: task // second.stated, second.var: task % second.stated}
     passes = first.stated * second.stated
-    return tirx.For(task, int64(0), passes, ForKind.PARALLEL, expressions.substitute(body, at))
+    return tirx.For(task, int64(0), passes, tirx.ForKind.PARALLEL, expressions.substitute(body, at))
 
 
 def dynamic_reductions(func: tirx.PrimFunc, machine: Machine) -> tuple[tirx.PrimFunc, str]:

@@ -16,7 +16,6 @@ from tvm import s_tir, tirx
 from tvm.ir import Range
 from tvm.ir.expr import TensorLoad
 from tvm.sym import Analyzer
-from tvm.tirx import ForKind
 
 from microkernels.base.tvm_compat.tir import IMPORT_LLVM
 from microkernels.machines.machine import Machine
@@ -251,7 +250,7 @@ def pieces(extent: int, lanes: int) -> list[tuple[int, int]]:
     return found
 
 
-def serial(extent: int, body: Body, kind: ForKind = ForKind.SERIAL) -> tirx.Stmt:
+def serial(extent: int, body: Body, kind: tirx.ForKind = tirx.ForKind.SERIAL) -> tirx.Stmt:
     """A loop; none for a single pass."""
     if extent == 1:
         return body(int64(0))
@@ -268,7 +267,7 @@ def hidden(extent: int, body: Body) -> tirx.Stmt:
         return body(int64(0))
     var, count = tirx.Var("i", "int64"), tirx.Var("count", "int32")
     number = tirx.call_extern("int32", HIDDEN, tirx.const(extent, "int32"))
-    loop = tirx.For(var, int64(0), tirx.Cast("int64", count), ForKind.SERIAL, body(var))
+    loop = tirx.For(var, int64(0), tirx.Cast("int64", count), tirx.ForKind.SERIAL, body(var))
     return tirx.AttrStmt(
         int64(0), IMPORT_LLVM, HIDDEN_LLVM_IR, tirx.SeqStmt([tirx.Bind(count, number), loop])
     )
@@ -283,7 +282,7 @@ def without_memcpy(extent: int, body: Body) -> tirx.Stmt:
 
 def vectorized(lanes: int, body: Body) -> tirx.Stmt:
     """A loop whose passes are the lanes of one vector."""
-    loop = serial(lanes, body, ForKind.VECTORIZED)
+    loop = serial(lanes, body, tirx.ForKind.VECTORIZED)
     return without_repeats(loop) if isinstance(loop, tirx.For) else loop
 
 
@@ -292,7 +291,7 @@ def without_repeats(loop: tirx.For) -> tirx.For:
 
     TVM fails on such a vector: LLVM makes it of the plain loop.
     """
-    if loop.kind != ForKind.VECTORIZED:
+    if loop.kind != tirx.ForKind.VECTORIZED:
         return loop
     analyzer = Analyzer()
     analyzer.bind(loop.loop_var, Range.from_min_extent(loop.min, loop.extent))
@@ -307,12 +306,12 @@ def without_repeats(loop: tirx.For) -> tirx.For:
         for value in values
     ):
         return loop
-    return tirx.For(loop.loop_var, loop.min, loop.extent, ForKind.SERIAL, loop.body)
+    return tirx.For(loop.loop_var, loop.min, loop.extent, tirx.ForKind.SERIAL, loop.body)
 
 
 def unrolled(extent: int, body: Body) -> tirx.Stmt:
     """A loop that is written out."""
-    return serial(extent, body, ForKind.UNROLLED)
+    return serial(extent, body, tirx.ForKind.UNROLLED)
 
 
 def sequence(statements: Sequence[tirx.Stmt]) -> tirx.Stmt:
@@ -370,7 +369,7 @@ def nested(axes: Sequence[Axis], body: tirx.Stmt, machine: Machine, threads: int
             passes *= axes[count].extent
             count += 1
     for axis in reversed(axes[count:]):
-        body = tirx.For(axis.var, int64(0), int64(axis.extent), ForKind.SERIAL, body)
+        body = tirx.For(axis.var, int64(0), int64(axis.extent), tirx.ForKind.SERIAL, body)
     if passes == 1:
         return body
     joined = Axis.new(passes, "task")
@@ -387,28 +386,28 @@ def nested(axes: Sequence[Axis], body: tirx.Stmt, machine: Machine, threads: int
     body = substitute(body, values)
     uneven = machine.threads > MEASURED_THREADS and passes % threads > 0
     if threads >= passes or not (uneven or threads < machine.threads):
-        return tirx.For(joined.var, int64(0), int64(passes), ForKind.PARALLEL, body)
+        return tirx.For(joined.var, int64(0), int64(passes), tirx.ForKind.PARALLEL, body)
     # Shares of neighbouring passes differ by one at most.
     share, step = tirx.Var("share", "int64"), tirx.Var("step", "int64")
     first, last = (
         tirx.FloorDiv((share + int64(i)) * int64(passes), int64(threads)) for i in range(2)
     )
     body = substitute(body, {joined.var: first + step})
-    body = tirx.For(step, int64(0), last - first, ForKind.SERIAL, body)
-    return tirx.For(share, int64(0), int64(threads), ForKind.PARALLEL, body)
+    body = tirx.For(step, int64(0), last - first, tirx.ForKind.SERIAL, body)
+    return tirx.For(share, int64(0), int64(threads), tirx.ForKind.PARALLEL, body)
 
 
 def loop_of_elements(place: tirx.Var, extent: Expr, body: tirx.Stmt, lanes: int) -> tirx.Stmt:
     """A serial loop, in vectors where that takes more than LLVM."""
     branches = expressions.calls_of(body, unlikely.NAME.removeprefix("tirx."))
     if not branches or expressions.nodes_of(body, tirx.For):
-        return tirx.For(place, int64(0), extent, ForKind.SERIAL, body)
+        return tirx.For(place, int64(0), extent, tirx.ForKind.SERIAL, body)
     lane = Axis.new(lanes, "lane")
     allocated, filled = _widened(body, lanes, lane.var)
 
     def wide(first: Expr) -> tirx.Stmt:
         inner = substitute(filled, {place: first + lane.var})
-        loop = tirx.For(lane.var, int64(0), int64(lanes), ForKind.VECTORIZED, inner)
+        loop = tirx.For(lane.var, int64(0), int64(lanes), tirx.ForKind.VECTORIZED, inner)
         return sequence([*allocated, without_repeats(loop)])
 
     return vectors_and_rest(int64(0), extent, lanes, wide, lambda at: substitute(body, {place: at}))
@@ -420,8 +419,8 @@ def vectors_and_rest(start: Expr, extent: Expr, lanes: int, wide: Body, single: 
     whole = tirx.floordiv(extent, int64(lanes))
     last = whole * int64(lanes)
     loops = [
-        tirx.For(vector, int64(0), whole, ForKind.SERIAL, wide(start + vector * int64(lanes))),
-        tirx.For(rest, int64(0), extent - last, ForKind.SERIAL, single(start + last + rest)),
+        tirx.For(vector, int64(0), whole, tirx.ForKind.SERIAL, wide(start + vector * int64(lanes))),
+        tirx.For(rest, int64(0), extent - last, tirx.ForKind.SERIAL, single(start + last + rest)),
     ]
     return sequence(loops)
 

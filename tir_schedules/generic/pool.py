@@ -27,7 +27,6 @@ import tvm_ffi
 from tvm import tirx
 from tvm.ir.expr import TensorLoad
 from tvm.sym import Analyzer
-from tvm.tirx.expr import BinaryOpExpr
 
 from microkernels.machines.machine import Machine
 from microkernels.vector import bfloat16
@@ -233,7 +232,7 @@ class Step:
         self.columns = columns_of(window, windows) if windows else {0: (0, 0)}
         self.store = window.nest.stores[0]
         self.dtype = accumulated(str(self.store.buffer.dtype))
-        assert isinstance(self.store.value, BinaryOpExpr)
+        assert isinstance(self.store.value, tirx.expr.BinaryOpExpr)
         node = type(self.store.value)
         self.combine: Callable[[Expr, Expr], Expr] = COMBINE[node] if watch is None else node
         self.buffers = [

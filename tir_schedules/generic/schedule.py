@@ -23,7 +23,6 @@ import tvm_ffi
 from tvm import DataType, s_tir, tirx
 from tvm.ir.expr import TensorLoad
 from tvm.relax.analysis import has_reshape_pattern
-from tvm.tirx import ForKind
 
 from microkernels.machines.machine import Machine
 from microkernels.vector.expressions import Expr
@@ -162,7 +161,7 @@ def _over_tiles(nest: Nest, tile: Tile) -> tirx.Stmt:
 
 
 def _over(body: tirx.Stmt, var: tirx.Var, count: Expr) -> tirx.Stmt:
-    return tirx.For(var, int64(0), count, ForKind.SERIAL, body)
+    return tirx.For(var, int64(0), count, tirx.ForKind.SERIAL, body)
 
 
 def _blocks(nest: Nest, stored: Axis, read: Axis) -> tirx.Stmt:
@@ -178,10 +177,10 @@ def _blocks(nest: Nest, stored: Axis, read: Axis) -> tirx.Stmt:
     body = store_statement(nest, nest.stores, at)
     for axis in (stored, read):
         count = tirx.Min(int64(BLOCK), axis.stated - firsts[axis.var])
-        body = tirx.For(place_of[axis.var], int64(0), count, ForKind.SERIAL, body)
+        body = tirx.For(place_of[axis.var], int64(0), count, tirx.ForKind.SERIAL, body)
     for axis in (read, stored):
         blocks = tirx.floordiv(axis.stated + int64(BLOCK - 1), int64(BLOCK))
-        body = tirx.For(block_of[axis.var], int64(0), blocks, ForKind.SERIAL, body)
+        body = tirx.For(block_of[axis.var], int64(0), blocks, tirx.ForKind.SERIAL, body)
     return body
 
 
@@ -253,10 +252,10 @@ def with_starts(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
 
 def _serial(loop: tirx.For) -> tirx.For:
-    if loop.kind != ForKind.PARALLEL:
+    if loop.kind != tirx.ForKind.PARALLEL:
         return loop
     bounds = loop.loop_var, loop.min, loop.extent
-    return tirx.For(*bounds, ForKind.SERIAL, loop.body, annotations=loop.annotations)
+    return tirx.For(*bounds, tirx.ForKind.SERIAL, loop.body, annotations=loop.annotations)
 
 
 logger = logging.getLogger("tvm_hybrid")

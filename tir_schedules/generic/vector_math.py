@@ -23,7 +23,6 @@ from collections.abc import Callable, Iterable
 import tvm_ffi
 from tvm import tirx
 from tvm.ir import Call, StringImm
-from tvm.tirx import ForKind
 from tvm.tirx.expr import BinaryOpExpr, CmpExpr
 
 from microkernels.vector import bfloat16, ieee, remainder, trigonometry, vector_math
@@ -231,7 +230,7 @@ def names_in_memory(body: tirx.Stmt) -> tirx.Stmt:
 def _vectorized(loop: tirx.For) -> tirx.Stmt:
     """A vectorised loop, behind the buffers of its names; any other loop stays."""
     lanes = const_int(loop.extent)
-    if loop.kind != ForKind.VECTORIZED or lanes is None:
+    if loop.kind != tirx.ForKind.VECTORIZED or lanes is None:
         return loop
     buffers: list[tirx.Var] = []
 

@@ -19,7 +19,6 @@ from functools import partial
 import tvm_ffi
 from tvm import tirx
 from tvm.ir.expr import TensorLoad
-from tvm.tirx import ForKind
 
 from microkernels.machines.machine import Machine
 from microkernels.vector.expressions import Expr
@@ -227,7 +226,7 @@ class _Writer:
         """Loops over groups of rows; each thread has its own buffers and a share of the groups."""
         at, axes = tirx.Var("column", "int64"), self.windows.nest.spatial[:-1]
         start = tirx.BufferStore(self.kept, self.start, [at])
-        filled = tirx.For(at, int64(0), self.kept.shape[0], ForKind.SERIAL, start)
+        filled = tirx.For(at, int64(0), self.kept.shape[0], tirx.ForKind.SERIAL, start)
         own = [tirx.AllocBuffer(self.kept), tirx.AllocBuffer(self.totals), filled]
         steps = [self._rows(), self._combined(), *self._finished()]
         last = axes[-1] if axes else Axis.new(1, "row")
@@ -239,7 +238,7 @@ class _Writer:
         for step in steps:
             row = tirx.Var("row", "int64")
             body = substitute(step, {self.row: row, last.var: first + row})
-            loops.append(tirx.For(row, int64(0), count, ForKind.SERIAL, body))
+            loops.append(tirx.For(row, int64(0), count, tirx.ForKind.SERIAL, body))
         points = (*axes[:-1], group)
         if self.threads == 1:
             return sequence([*own, over_reduced(points, sequence(loops))])
@@ -425,7 +424,7 @@ def _size_of(piece: Piece) -> Expr:
 
 
 def _over(var: tirx.Var, count: Expr, body: tirx.Stmt) -> tirx.Stmt:
-    return tirx.For(var, int64(0), count, ForKind.SERIAL, body)
+    return tirx.For(var, int64(0), count, tirx.ForKind.SERIAL, body)
 
 
 def shared_points(
@@ -441,5 +440,5 @@ def shared_points(
         names.append(tirx.Bind(axis.var, tirx.floormod(place, axis.stated)))
         place = tirx.floordiv(place, axis.stated)
     count = tirx.Min(share, tirx.Max(size - part * share, int64(0)))
-    loop = tirx.For(number, int64(0), count, ForKind.SERIAL, sequence([*names, body]))
-    return tirx.For(part, int64(0), int64(threads), ForKind.PARALLEL, sequence([*own, loop]))
+    loop = tirx.For(number, int64(0), count, tirx.ForKind.SERIAL, sequence([*names, body]))
+    return tirx.For(part, int64(0), int64(threads), tirx.ForKind.PARALLEL, sequence([*own, loop]))

@@ -103,13 +103,9 @@ class Contraction:
 
     def without_alone(self) -> Contraction:
         """The same after each operand was summed over its own axes."""
-        left, right = self.alone
-        return Contraction(
-            tuple(x for x in self.left if x not in left),
-            tuple(x for x in self.right if x not in right),
-            self.out,
-            self.extents,
-        )
+        pairs = zip((self.left, self.right), self.alone, strict=True)
+        left, right = (tuple(x for x in labels if x not in own) for labels, own in pairs)
+        return Contraction(left, right, self.out, self.extents)
 
     def swapped(self) -> Contraction:
         """The same product with its operands in the other order."""

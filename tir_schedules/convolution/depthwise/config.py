@@ -6,8 +6,6 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tvm import tirx
-
 from microkernels.base.errors import ConfigError
 from microkernels.isa import Isa
 from microkernels.kernels.byte_pairs import has_pairs, widening_tile
@@ -17,7 +15,7 @@ from microkernels.registry import kernels_for
 from microkernels.vector.expressions import Expr
 from tir_schedules.convolution.geometry import ConvGeometry, one_image
 from tir_schedules.core.config import Config, check_numbers
-from tir_schedules.core.extents import extent
+from tir_schedules.core.extents import as_expr, extent
 from tir_schedules.core.region import Region
 from tir_schedules.core.size import is_open
 from tir_schedules.cost.cost import flops_us
@@ -147,19 +145,14 @@ class DepthwiseProblem:
 
         With the axes swapped, the columns have a single position.
         """
-        row = sample * _const(self.rows.extent) + row
-        return row * _const(self.columns.extent) + column
+        row = sample * as_expr(extent(self.rows.extent)) + row
+        return row * as_expr(extent(self.columns.extent)) + column
 
     def output_row(self, sample: Expr, row: Expr, column: Expr) -> Expr:
         """Flat index of a pixel of the result, as the epilogue counts rows."""
         # With one of the axes swapped the other has a single position.
-        row = sample * _const(self.rows.outputs) + row
-        return row * _const(self.columns.outputs) + column
-
-
-def _const(size: int) -> Expr:
-    found = extent(size)
-    return tirx.const(found, "int32") if isinstance(found, int) else found
+        row = sample * as_expr(extent(self.rows.outputs)) + row
+        return row * as_expr(extent(self.columns.outputs)) + column
 
 
 class DepthwiseConfig(Config, frozen=True, kw_only=True):

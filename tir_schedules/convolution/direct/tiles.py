@@ -24,7 +24,7 @@ from microkernels.vector.expressions import Expr, Index, materialise, ramp
 from tir_schedules.convolution.geometry import PositionClasses
 from tir_schedules.core.blocking import Group, balanced
 from tir_schedules.core.emission import choose, for_groups, opaque_block
-from tir_schedules.core.extents import extent
+from tir_schedules.core.extents import as_expr, extent
 from tir_schedules.product.tile_products import LoadPanel, rest, store_tile
 
 from .config import Across
@@ -356,8 +356,7 @@ class _Tile:
 def share_of(total: Index, number: Expr, parts: int) -> tuple[Expr, Expr]:
     """First and count of the pieces that part `number` of `parts` gets."""
     if parts == 1:
-        whole = tirx.const(total, "int32") if isinstance(total, int) else total
-        return tirx.const(0, "int32"), whole
+        return tirx.const(0, "int32"), as_expr(total)
     first = I.floordiv(number * total, parts)
     return first, I.floordiv((number + 1) * total, parts) - first
 
