@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
 from functools import partial
 
 import numpy as np
@@ -27,32 +26,20 @@ from microkernels.isa import Isa
 from microkernels.machines.machine import Machine
 from microkernels.vector.expressions import Expr, bind
 from microkernels.vector.memory import PREFETCH_LLVM_IR
-from tir_schedules.core import emission, loop_nest
-from tir_schedules.core.blocking import Group
+from tir_schedules.core import blocking, emission, loop_nest, size, template
 from tir_schedules.core.product_plan import Product, is_integer, zero_point_inputs
 from tir_schedules.core.region import Region
-from tir_schedules.core.size import is_open
-from tir_schedules.core.template import Template, register_template
 from tir_schedules.cost.amx_cost import LEAST_GAIN, reasons
 from tir_schedules.cost.parallel import kind_of
 from tir_schedules.epilogue.epilogue import Epilogue, region_result
 from tir_schedules.product.batch_matmul import BATCH_MATMUL, multiplied
 from tir_schedules.product.tile_config import RESULT_DTYPES
 
-from .config import (
-    AttentionConfig,
-    busiest_cycles,
-    candidates,
-    check,
-    default_config,
-    estimated_cycles,
-    kernels_of,
-    plans_of,
-    space,
-)
+from . import config as configs
+from .config import AttentionConfig
 from .decode.program import build_decode
 from .dynamic import at_run_time, build_open
-from .problem import AttentionProblem, flat_view, row_shares, row_unit, tile_kernel
+from .problem import AttentionProblem, row_shares, row_unit, tile_kernel
 from .tiled.program import AttentionProgram
 
 # The two products of an attention before they are built: their loops, their sizes, their kernels.
@@ -65,7 +52,7 @@ SKINNY = "few queries: K and V are read once, where they are stored, and not pac
 
 def nests(region: Region, config: AttentionConfig) -> Iterator[loop_nest.LoopNest]:
     """The loops of the two products; the softmax is alike in all configurations."""
-    problem, kernels = AttentionProblem(region), kernels_of(config)
+    problem, kernels = AttentionProblem(region), configs.kernels_of(config)
     key_vectors = math.ceil(problem.n / kernels[0].lanes)
     key_blocks, tasks_of_one = 1, config.key_shares
     rows = float(problem.m)
@@ -110,11 +97,6 @@ def nests(region: Region, config: AttentionConfig) -> Iterator[loop_nest.LoopNes
         yield loop_nest.LoopNest(loop_nest.nested(loops), operations, useful)
 
 
-def estimate(region: Region, config: AttentionConfig, machine: Machine) -> float:
-    """Cycles of one attention's products."""
-    return estimated_cycles(AttentionProblem(region), config, machine)
-
-
 def products(region: Region, config: AttentionConfig, machine: Machine) -> Iterator[Product]:
     """Both products, unless K and V are read where they are stored.
 
@@ -125,24 +107,27 @@ def products(region: Region, config: AttentionConfig, machine: Machine) -> Itera
     if config.skinny:
         return
     problem = AttentionProblem(region)
-    shares = row_shares(problem.m, config.row_shares, row_unit(kernels_of(config)))
+    shares = row_shares(problem.m, config.row_shares, row_unit(configs.kernels_of(config)))
     copies = problem.batches * sum(group.count for group in shares)
     known = not config.key_block and problem.causal is None
 
     def cycles(config: AttentionConfig) -> float:
-        return estimated_cycles(problem, config, machine, LEAST_GAIN)
+        return configs.estimated_cycles(problem, config, machine, LEAST_GAIN)
 
     # Others may cut the rows otherwise: their whole times are compared.
-    scale = cycles(config) / busiest_cycles(problem, config, machine, LEAST_GAIN) / LEAST_GAIN
+    scale = (
+        cycles(config) / configs.busiest_cycles(problem, config, machine, LEAST_GAIN) / LEAST_GAIN
+    )
 
     def others(field: str) -> list[tuple[str, float]]:
-        return [
-            (getattr(other, field), scale * busiest_cycles(problem, other, machine, LEAST_GAIN))
-            for other in candidates(problem, machine)
-        ]
+        found = []
+        for other in configs.candidates(problem, machine):
+            busiest = configs.busiest_cycles(problem, other, machine, LEAST_GAIN)
+            found.append((getattr(other, field), scale * busiest))
+        return found
 
     parts = {"scores": problem.scores, "product": problem.product}
-    for (name, part), plan in zip(parts.items(), plans_of(problem, config), strict=True):
+    for (name, part), plan in zip(parts.items(), configs.plans_of(problem, config), strict=True):
         yield Product(
             part=part,
             plan=plan,
@@ -153,50 +138,35 @@ def products(region: Region, config: AttentionConfig, machine: Machine) -> Itera
         )
 
 
-def why_vectors(region: Region, config: AttentionConfig, machine: Machine) -> str:
-    """Why products stay on vectors."""
-    return SKINNY if config.skinny else reasons(products(region, config, machine), machine)
-
-
 _BYTES = 4  # that integer kernels multiply at once
 
 
-def _kinds(part: Region) -> set[bool]:
-    """Whether the factors of a product are integers."""
-    return {tensor.dtype in RANGES for tensor in part.inputs[:2]}
-
-
-def _emit(
-    problem: AttentionProblem,
-    config: AttentionConfig,
-    program: AttentionProgram,
-    of_rows: tuple[Group, ...],
-) -> None:
+def _emit(program: AttentionProgram, of_rows: tuple[blocking.Group, ...]) -> None:
     """Both phases, or tasks that pack for themselves."""
+    problem, config = program.problem, program.config
+    tasks = partial(emission.task_loop, parallel=config.parallel, threads=config.threads)
     sets, group = problem.batches // problem.group, problem.group
     share_count = sum(share.count for share in of_rows)
 
     def attend(task: Expr, batch: Expr, following: Expr) -> None:
-        emission.for_share(
-            of_rows,
-            I.floormod(task, share_count),
-            lambda row, rows: program.emit(batch, row, rows, following),
-        )
+        def part(row: Expr, rows: int) -> None:
+            program.emit(batch, row, rows, following)
+
+        emission.for_share(of_rows, I.floormod(task, share_count), part)
 
     if config.packs_first:
         with emission.opaque_block("attention"):
             program.make_shelves(sets)
-            with _tasks(sets * program.pieces, config, "pack") as task:
-                program.pack_piece(
-                    bind(I.floordiv(task, program.pieces)), bind(I.floormod(task, program.pieces))
-                )
-            with _tasks(problem.batches * share_count, config) as task:
+            pieces = program.k.pieces + program.v.pieces
+            with tasks(sets * pieces, name="pack") as task:
+                program.pack_piece(bind(I.floordiv(task, pieces)), bind(I.floormod(task, pieces)))
+            with tasks(problem.batches * share_count) as task:
                 batch = bind(I.floordiv(task, share_count))
                 program.take(bind(I.floordiv(batch, group)))
                 program.allocate(of_rows[0].size)
                 attend(task, batch, tirx.Min(batch + 1, problem.batches - 1))
         return
-    with _tasks(sets * share_count, config) as task:
+    with tasks(sets * share_count) as task:
         shared = I.floordiv(task, share_count)
         following = tirx.Min(shared + 1, sets - 1)
         program.pack(shared)
@@ -208,43 +178,41 @@ def _emit(
             attend(task, shared * group + member, following * group + member)
 
 
-def _tasks(count: int, config: AttentionConfig, name: str = "task") -> AbstractContextManager[Expr]:
-    """A loop over tasks on the threads of the configuration."""
-    return emission.task_loop(count, config.parallel, name, config.threads)
-
-
-class Attention(Template[AttentionConfig]):
+class Attention(template.Template[AttentionConfig]):
     """softmax(q k^T * scale + mask) v in one kernel."""
 
     name = "attention"
     config_type = AttentionConfig
-    default_config = staticmethod(default_config)
-    space = staticmethod(space)
-    check = staticmethod(check)
+    default_config = staticmethod(configs.default_config)
+    space = staticmethod(configs.space)
+    check = staticmethod(configs.check)
     at_run_time = staticmethod(at_run_time)
     nests = staticmethod(nests)
-    estimate = staticmethod(estimate)
     products = staticmethod(products)
-    why_vectors = staticmethod(why_vectors)
+
+    def estimate(self, region: Region, config: AttentionConfig, machine: Machine) -> float:
+        """Cycles of one attention's products."""
+        return configs.estimated_cycles(AttentionProblem(region), config, machine)
+
+    def why_vectors(self, region: Region, config: AttentionConfig, machine: Machine) -> str:
+        """Why products stay on vectors."""
+        return SKINNY if config.skinny else reasons(products(region, config, machine), machine)
 
     def build(self, region: Region, config: AttentionConfig, isa: Isa) -> tirx.PrimFunc:
         """The kernel."""
-        check(region, config, isa)
+        configs.check(region, config, isa)
         if region.is_open:
             return build_open(region, config, isa)
         if config.skinny:
             return build_decode(region, config, isa)
         problem = AttentionProblem(region)
-        kernels = kernels_of(config)
+        kernels = configs.kernels_of(config)
         of_rows = row_shares(problem.m, config.row_shares, row_unit(kernels))
         with emission.kernel_function("attention") as builder:
             parameters = emission.input_parameters(region)
             c = emission.tensor_parameter("C", region.output)
             first = 3 + len(problem.scores.operands)
-            buffers = {
-                name: flat_view(buffer, problem.tensors[name])
-                for name, buffer in zip(("q", "k", "v", "out"), (*parameters[:3], c), strict=True)
-            }
+            buffers = problem.views((*parameters[:3], c))
             epilogues = (
                 Epilogue(problem.scores, parameters[3:first], kernels[0].narrow),
                 Epilogue(problem.product, parameters[first:], kernels[1].narrow),
@@ -254,7 +222,7 @@ class Attention(Template[AttentionConfig]):
             if on_tiles is not None:
                 on_tiles.admit()
             with llvm_functions(PREFETCH_LLVM_IR):
-                _emit(problem, config, program, of_rows)
+                _emit(program, of_rows)
         return builder.get()
 
     def kernel_name(self, region: Region, config: AttentionConfig, isa: Isa) -> str:
@@ -293,11 +261,8 @@ class Attention(Template[AttentionConfig]):
         softmax = problem.softmax
         if softmax.op != "softmax" or softmax.integer("axis") != len(softmax.output.shape) - 1:
             return "the softmax runs along another axis than the keys"
-        if softmax.operands or [s.op for s in softmax.epilogue if s.op != "constant"] not in (
-            [],
-            ["cast"],
-            ["quantize"],
-        ):
+        steps = [step.op for step in softmax.epilogue if step.op != "constant"]
+        if softmax.operands or steps not in ([], ["cast"], ["quantize"]):
             return "something else than a rounding between softmax and product"
         if region.output.dtype not in RESULT_DTYPES or problem.scores.output.dtype != "float32":
             return f"scores of type {problem.scores.output.dtype}, result {region.output.dtype}"
@@ -312,14 +277,16 @@ class Attention(Template[AttentionConfig]):
     def opens(self, region: Region, isa: Isa) -> str | None:
         """Why the template cannot build a region with open sizes, or None."""
         problem = AttentionProblem(region)
-        if is_open((problem.d, problem.e)):
+        if size.is_open((problem.d, problem.e)):
             return "heads whose size is not known"
         parts = (problem.scores, problem.product)
         multiplicands = (*problem.scores.inputs, problem.product.inputs[1])
         stored = [tensor.dtype for tensor in region.inputs[:3]]
         known = {*stored, problem.softmax.output.dtype} <= {"float32", "bfloat16", *RANGES}
         alike = stored == [tensor.dtype for tensor in multiplicands]
-        if not (known and alike) or any(len(_kinds(part)) > 1 for part in parts):
+        # Factors of one product, integers and floats.
+        kinds = ({tensor.dtype in RANGES for tensor in part.inputs[:2]} for part in parts)
+        if not (known and alike) or any(len(each) > 1 for each in kinds):
             return "attention of other types than floats or 8-bit integers over open sizes"
         if any("float16" in multiplied(part) for part in parts):
             return "products of float16, which only AMX tiles multiply"
@@ -335,4 +302,4 @@ class Attention(Template[AttentionConfig]):
         return None
 
 
-ATTENTION = register_template(Attention())
+ATTENTION = template.register_template(Attention())

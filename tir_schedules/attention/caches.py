@@ -19,11 +19,10 @@ import tvm.tirx.script.builder.ir as I
 from tvm import tirx
 
 from microkernels.isa import Isa
-from microkernels.vector.expressions import Expr, materialise, ramp
+from microkernels.vector.expressions import Expr, Index, materialise, ramp
 from microkernels.vector.memory import address_of, stream
-from tir_schedules.core.emission import opaque_block, tensor_parameter
+from tir_schedules.core import emission, placement
 from tir_schedules.core.extents import as_expr, extent
-from tir_schedules.core.placement import cache_parameter
 from tir_schedules.core.region import Region, Tensor
 from tir_schedules.core.size import is_open, quotient
 
@@ -59,14 +58,6 @@ def reject_growth(region: Region, growths: Mapping[str, Growth], isa: Isa) -> st
     return None
 
 
-def reads_past_once(problem: AttentionProblem) -> bool:
-    """Whether a query can multiply the past while it copies it; else it copies all before.
-
-    Products of bfloat16 multiply pairs of keys.
-    """
-    return not any("rounded" in part.attrs for part in (problem.scores, problem.product))
-
-
 @dataclass
 class GrowingCache:
     """One tensor of keys or values, all its heads, and what it is made of.
@@ -97,32 +88,29 @@ class GrowingCache:
         begin, past = (materialise(address_of(each[0])) for each in (self.present, self.past))
         *batch, self.past_rows, self.columns = self.growth.past.shape
         self.heads = math.prod(batch)
-        past_apart, apart = self._apart
+        self.past_step, self.step = (as_expr(extent(each)) for each in self.apart)
         # A single head lies where it lies.
-        distances = tirx.EQ(apart, past_apart) if self.heads != 1 else tirx.const(True, "bool")
+        distances = (
+            tirx.EQ(self.step, self.past_step) if self.heads != 1 else tirx.const(True, "bool")
+        )
         vector = tirx.const(4 * self.lanes, "int64")
         # Whether past and result are the same tensor, and the result begins where a vector can.
         self.in_place = _flag(tirx.And(tirx.EQ(begin, past), distances))
         self.aligned = _flag(tirx.EQ(I.floormod(begin, vector), tirx.const(0, "int64")))
 
-    @property
-    def _apart(self) -> tuple[Expr, Expr]:
-        past, present = (as_expr(extent(each)) for each in self.apart)
-        return past, present
-
     def head(self, base: Expr) -> Expr:
         """Which head begins at an element of the result."""
-        return materialise(I.floordiv(base, tirx.Max(self._apart[1], tirx.const(1, "int32"))))
+        return materialise(I.floordiv(base, tirx.Max(self.step, tirx.const(1, "int32"))))
 
-    def past_at(self, head: Expr, row: Expr | int) -> Expr:
+    def past_at(self, head: Expr, row: Index) -> Expr:
         """Where a row of the past begins."""
-        return head * self._apart[0] + row * self.columns
+        return head * self.past_step + row * self.columns
 
-    def _at(self, head: Expr, row: Expr | int) -> Expr:
+    def _at(self, head: Expr, row: Index) -> Expr:
         """Where a row of the result begins."""
-        return head * self._apart[1] + row * self.columns
+        return head * self.step + row * self.columns
 
-    def copy(self, head: Expr, first: Expr | int = 0) -> None:
+    def copy(self, head: Expr, first: Index = 0) -> None:
         """Copies a head's rows from the row `first` of the past on, and the new ones."""
         past, new = (as_expr(extent(n)) for n in (self.past_rows, self.growth.new.shape[-2]))
         with self._unless_in_place():
@@ -141,7 +129,7 @@ class GrowingCache:
         whole = materialise(I.floordiv(tirx.Min(past, seen), rows))
         self.copy(head, whole * rows)
         self.reading = head
-        with I.serial(whole) as number, opaque_block("past"):
+        with I.serial(whole) as number, emission.opaque_block("past"):
             with self._unless_in_place():
                 self._copy_past(head, number * rows, rows)
             body(number)
@@ -150,7 +138,7 @@ class GrowingCache:
 
     @contextmanager
     def _unless_in_place(self) -> Iterator[None]:
-        with I.If(tirx.Not(self.in_place)), I.Then(), opaque_block("apart"):
+        with I.If(tirx.Not(self.in_place)), I.Then(), emission.opaque_block("apart"):
             yield
 
     def _copy_past(self, head: Expr, first: Expr, rows: int) -> None:
@@ -170,9 +158,9 @@ class GrowingCache:
             both(self._store)
             return
         with I.If(tirx.And(much, self.aligned)):
-            with I.Then(), opaque_block("streamed"):
+            with I.Then(), emission.opaque_block("streamed"):
                 both(lambda place, value: stream(self.present[place], value))
-            with I.Else(), opaque_block("stored"):
+            with I.Else(), emission.opaque_block("stored"):
                 both(self._store)
 
     def _store(self, place: Expr, value: Expr) -> None:
@@ -181,7 +169,7 @@ class GrowingCache:
     def _copy(self, buffer: Expr, source: Expr, goal: Expr, rows: Expr) -> None:
         """Copies rows that lie behind each other."""
         source, goal = materialise(source), materialise(goal)
-        with I.serial(rows * (self.columns // self.lanes)) as at, opaque_block("copied"):
+        with I.serial(rows * (self.columns // self.lanes)) as at, emission.opaque_block("copied"):
             index = at * self.lanes
             self._store(goal + index, buffer[ramp(source + index, self.lanes)])
 
@@ -225,9 +213,9 @@ def keys_and_values(problem: AttentionProblem) -> tuple[list[Expr], dict[str, in
     for number, name in enumerate("kv", 1):
         tensor = problem.tensors[name]
         if is_open((problem.n,)) and reject_room(problem, name) is None:
-            parameter, apart[name] = cache_parameter(f"input{number}", tensor)
+            parameter, apart[name] = placement.cache_parameter(f"input{number}", tensor)
         else:
-            parameter = tensor_parameter(f"input{number}", tensor)
+            parameter = emission.tensor_parameter(f"input{number}", tensor)
         parameters.append(parameter)
     return parameters, apart
 
@@ -290,7 +278,7 @@ def count_seen(scores: Region, operands: Sequence[Expr]) -> Expr | None:
     end = I.sblock_alloc_buffer((1,), "int32")
     I.buffer_store(seen, zero, [zero])
     rows = materialise(I.floordiv(size, tirx.Max(n, one)))
-    with I.serial(rows) as row, opaque_block("seen"):
+    with I.serial(rows) as row, emission.opaque_block("seen"):
         start = materialise(row * n)
         I.buffer_store(end, n, [zero])
         for elements in (_WORD, 1):

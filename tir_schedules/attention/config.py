@@ -25,15 +25,9 @@ from tir_schedules.core.config import Config, best_first, check_numbers, check_n
 from tir_schedules.core.product_plan import ProductPlan, is_integer
 from tir_schedules.core.region import Region
 from tir_schedules.core.size import SymbolicSize
+from tir_schedules.cost import parallel
 from tir_schedules.cost.amx_cost import LEAST_GAIN
 from tir_schedules.cost.cost import flops_us
-from tir_schedules.cost.parallel import (
-    PackedWork,
-    alone_below,
-    halves,
-    share_packed_work,
-    threads_worth,
-)
 from tir_schedules.product.batch_matmul import multiplied
 from tir_schedules.product.tile_config import cuts, tile_cycles
 
@@ -156,7 +150,7 @@ def default_shares(region: Region, machine: Machine) -> dict[str, int]:
     k, v = (problem.tensors[name].dtype for name in "kv")
     key_bytes = (problem.d * bits_of_element(k) + problem.e * bits_of_element(v)) // 8
     read = sets * problem.n * key_bytes
-    if threads_worth(machine, read / machine.memory_rate()) == 1:
+    if parallel.threads_worth(machine, read / machine.memory_rate()) == 1:
         return {"parallel": False, "key_shares": 1}
     vectors = math.ceil(problem.n / machine.isa.f32_lanes)
     rows, partial = sets * problem.group * problem.m, 4 * problem.e
@@ -182,14 +176,9 @@ def default_shares(region: Region, machine: Machine) -> dict[str, int]:
     sides = [side]
     if sets // side * most(side) < machine.threads:
         sides = [count for count in range(1, side + 1) if side % count == 0]
-    best = [
-        min(
-            (us(n, together, shares), shares, -together, n)
-            for together in sides
-            for shares in range(1, most(together) + 1)
-        )
-        for n in halves(machine.threads)
-    ]
+    ways = [(each, count) for each in sides for count in range(1, most(each) + 1)]
+    counts = parallel.halves(machine.threads)
+    best = [min((us(n, *way), way[1], -way[0], n) for way in ways) for n in counts]
     enough = ALIKE * min(best)[0]
     shares, together, threads = next(found[1:] for found in best if found[0] <= enough)
     if shares == sets == 1:
@@ -214,6 +203,10 @@ def _open_config(region: Region, machine: Machine) -> AttentionConfig:
     best = min(vectors, key=lambda config: busiest_cycles(problem, config, alone))
     given = AttentionProblem(region)
     heads = math.prod(size for size in given.factors if not isinstance(size, SymbolicSize))
+    # How many k and v there are, of those whose number is known.
+    strides = zip(*(given.layouts[name].batch for name in "kv"), strict=True)
+    moving = [n for n, move in zip(given.factors, strides, strict=True) if any(move)]
+    sets = math.prod(size for size in moving if not isinstance(size, SymbolicSize))
     return msgspec.structs.replace(
         best,
         key_block=0,
@@ -222,16 +215,11 @@ def _open_config(region: Region, machine: Machine) -> AttentionConfig:
         parallel=machine.threads > 1,
         threads=machine.threads,
         row_shares=math.ceil(machine.threads / heads),
-        key_shares=math.ceil(machine.threads / _known_sets(given)),
-        alone_scores=alone_below(machine, SMALL * flops_us(2 * (problem.d + problem.e), machine)),
+        key_shares=math.ceil(machine.threads / sets),
+        alone_scores=parallel.alone_below(
+            machine, SMALL * flops_us(2 * (problem.d + problem.e), machine)
+        ),
     )
-
-
-def _known_sets(problem: AttentionProblem) -> int:
-    """How many k and v there are, of those whose number is known."""
-    strides = zip(*(problem.layouts[name].batch for name in "kv"), strict=True)
-    moving = [n for n, move in zip(problem.factors, strides, strict=True) if any(move)]
-    return math.prod(size for size in moving if not isinstance(size, SymbolicSize))
 
 
 def space(region: Region, machine: Machine) -> Iterator[AttentionConfig]:
@@ -328,22 +316,20 @@ def candidates(problem: AttentionProblem, machine: Machine) -> Iterator[Attentio
             key_block=key_block,
             prefetch=problem.batches > 1 and 4 * stored > machine.l2_bytes,
         )
-        yield _shared(problem, alone, machine)
+        yield _share(problem, alone, machine)
 
 
-def _shared(
-    problem: AttentionProblem, config: AttentionConfig, machine: Machine
-) -> AttentionConfig:
+def _share(problem: AttentionProblem, config: AttentionConfig, machine: Machine) -> AttentionConfig:
     """The configuration on as many threads as are worth it."""
     alone_us = flops_us(problem.flops, machine)
-    if threads_worth(machine, alone_us) == 1:
+    if parallel.threads_worth(machine, alone_us) == 1:
         return config
     kernels, lanes = kernels_of(config), machine.isa.f32_lanes
     row = estimated_cycles(problem, config, machine) / problem.m
     row += SOFTMAX_CYCLES * math.ceil(problem.n / lanes)
     sizes = problem.n * problem.d, problem.n * problem.e
     types = (problem.tensors[name].dtype for name in "kv")
-    work = PackedWork(
+    work = parallel.PackedWork(
         operands=problem.batches // problem.group,
         members=problem.group,
         rows=problem.m,
@@ -352,7 +338,7 @@ def _shared(
         stored=sum(s * int(DataType(t).itemsize) for s, t in zip(sizes, types, strict=True)),
         packed=sum(4 * s // k.kr for s, k in zip(sizes, kernels, strict=True)),
     )
-    shares = share_packed_work(work, machine, alone_us)
+    shares = parallel.share_packed_work(work, machine, alone_us)
     # Prefetched are operands of the next task, which are not packed then.
     prefetch = config.prefetch and not shares.packs_first
     return msgspec.structs.replace(config, prefetch=prefetch, **shares.fields(machine))

@@ -21,32 +21,21 @@ from collections.abc import Callable, Mapping, Sequence
 import tvm.tirx.script.builder.ir as I
 from tvm import tirx
 
+from microkernels import microkernel, registry
 from microkernels.base.tvm_compat.tir import llvm_functions
 from microkernels.isa import Isa
-from microkernels.microkernel import Microkernel
-from microkernels.registry import kernels_for
-from microkernels.vector.expressions import Expr, bind, materialise
+from microkernels.vector.expressions import Expr, Index, bind, materialise
 from microkernels.vector.memory import ADDRESS_LLVM_IR, PREFETCH_LLVM_IR, streaming_llvm_ir
-from tir_schedules.core import emission
-from tir_schedules.core.blocking import balanced, tail_heights
+from tir_schedules.core import blocking, emission, placement
 from tir_schedules.core.extents import allocated, as_expr, extent, flat_rows, read_extents
 from tir_schedules.core.extents import flat_view as seen_as
-from tir_schedules.core.placement import cache_parameter
 from tir_schedules.core.region import Region
 from tir_schedules.core.size import SymbolicSize
 from tir_schedules.epilogue.epilogue import Epilogue
 from tir_schedules.product.open_operand import OpenOperand
 from tir_schedules.product.packed_operand import StoredOperand
 
-from .caches import (
-    GrowingCache,
-    Growth,
-    count_seen,
-    give_room,
-    hiding_mask,
-    keys_and_values,
-    reads_past_once,
-)
+from .caches import GrowingCache, Growth, count_seen, give_room, hiding_mask, keys_and_values
 from .config import LEAST_KEYS, SHARE_BYTES, AttentionConfig, kernels_of
 from .decode.plan import DecodePlan
 from .decode.program import Decode
@@ -84,15 +73,12 @@ def build_growing(
     problem = AttentionProblem(region)
     with emission.kernel_function("attention") as builder:
         q = emission.tensor_parameter("input0", region.inputs[0])
-        parts = {
-            name: (
-                cache_parameter(f"past_{name}", growth.past),
-                emission.tensor_parameter(f"new_{name}", growth.new),
-            )
-            for name, growth in growths.items()
-        }
+        parts = {}
+        for name, growth in growths.items():
+            cache = placement.cache_parameter(f"past_{name}", growth.past)
+            parts[name] = cache, emission.tensor_parameter(f"new_{name}", growth.new)
         operands = emission.input_parameters(region, 3)
-        grown = {name: cache_parameter(name, problem.tensors[name]) for name in "kv"}
+        grown = {name: placement.cache_parameter(name, problem.tensors[name]) for name in "kv"}
         stored = (q, grown["k"][0], grown["v"][0], emission.tensor_parameter("C", region.output))
         read_extents()
         give_room(problem, {name: apart for name, (_, apart) in grown.items()})
@@ -100,14 +86,9 @@ def build_growing(
         with llvm_functions(ADDRESS_LLVM_IR):
             for name, growth in growths.items():
                 (past, past_apart), new = parts[name]
-                attention.caches[name] = GrowingCache(
-                    growth,
-                    flat_view(past, growth.past),
-                    flat_view(new, growth.new),
-                    attention.buffers[name],
-                    (past_apart, grown[name][1]),
-                    isa.f32_lanes,
-                )
+                seen = flat_view(past, growth.past), flat_view(new, growth.new)
+                apart, present = (past_apart, grown[name][1]), attention.buffers[name]
+                attention.caches[name] = GrowingCache(growth, *seen, present, apart, isa.f32_lanes)
             attention.emit()
     return builder.get()
 
@@ -120,11 +101,7 @@ def _attention(
     operands: list[Expr],
 ) -> DynamicAttention:
     """The program around the parameters: q, k, v and output, then operands."""
-    buffers = {
-        name: flat_view(buffer, problem.tensors[name])
-        for name, buffer in zip(problem.tensors, stored, strict=True)
-    }
-    first = len(problem.scores.operands)
+    buffers, first = problem.views(stored), len(problem.scores.operands)
     scores, product = kernels_of(config)
     epilogues = (
         _epilogue(problem.scores, operands[:first], scores),
@@ -151,7 +128,7 @@ def at_run_time(region: Region, config: AttentionConfig) -> str:
     return "; ".join(texts)
 
 
-def _epilogue(part: Region, operands: list[Expr], kernel: Microkernel) -> Epilogue:
+def _epilogue(part: Region, operands: list[Expr], kernel: microkernel.Microkernel) -> Epilogue:
     """The epilogue of a part, leading dimensions that its operands share alike as one."""
     seen = flat_rows(part)
     pairs = zip(operands, part.operands, seen.operands, strict=True)
@@ -179,11 +156,9 @@ class DynamicAttention(BandProgram):
         elif not isinstance(m, SymbolicSize):
             self._few(few)
         else:
-            with I.If(extent(m) == few.m):
-                with I.Then():
-                    self._few(few)
-                with I.Else():
-                    self._many(least=few.m + 1)
+            known, more = few, few.m + 1
+            single = extent(m) == few.m
+            emission.branch(single, lambda: self._few(known), lambda: self._many(more))
 
     def _tasks(self, shares: int = 1) -> Expr:
         """So many tasks of each attention, or of each that share a k and a v."""
@@ -192,19 +167,15 @@ class DynamicAttention(BandProgram):
             count = count // group if isinstance(count, int) else I.floordiv(count, group)
         return materialise(as_expr(count) * shares)
 
-    def _for_tasks(
-        self, tasks: int | Expr, body: Callable[[Expr], None], shared: bool = False
-    ) -> None:
+    def _for_tasks(self, tasks: Index, body: Callable[[Expr], None], shared: bool = False) -> None:
         """Runs `body(task)` for so many tasks; on one thread if they are small and not `shared`."""
         config, problem = self.config, self.problem
         sizes = [as_expr(extent(size)) for size in (problem.batches, problem.m, problem.n)]
         alone = tirx.const(False, "bool")
         if not shared:
             alone = sizes[0] * sizes[1] * sizes[2] <= config.alone_scores
-        with emission.open_tasks(config.threads if config.parallel else 1, alone) as (
-            thread,
-            parts,
-        ):
+        threads = config.threads if config.parallel else 1
+        with emission.open_tasks(threads, alone) as (thread, parts):
             # Memory is taken once for all tasks of a thread.
             first, number = emission.share_of(as_expr(tasks), thread, parts)
             with I.serial(number) as place, emission.opaque_block("task"):
@@ -215,7 +186,7 @@ class DynamicAttention(BandProgram):
     def _few(self, problem: AttentionProblem) -> None:
         """The tasks where there are few queries."""
         # The kernel for bfloat16 brings the instruction that narrows f32.
-        half = kernels_for(self.isa, "bfloat16", "bfloat16")[0]
+        half = registry.kernels_for(self.isa, "bfloat16", "bfloat16")[0]
         rounding = Epilogue(problem.softmax, (), half.narrow)
         epilogues = (self.scores_epilogue, rounding, self.product_epilogue)
         shares = self.config.key_shares
@@ -226,7 +197,9 @@ class DynamicAttention(BandProgram):
 
         def whole() -> None:
             with emission.opaque_block("few"):
-                if reads_past_once(problem) and self.caches:
+                # Products of bfloat16 multiply pairs of keys: the past is copied before.
+                rounded = any("rounded" in part.attrs for part in (problem.scores, problem.product))
+                if self.caches and not rounded:
                     self._for_tasks(self._tasks(), decode(self.caches).emit)
                     return
                 few = decode({})
@@ -280,7 +253,7 @@ class DynamicAttention(BandProgram):
         self.height = min(kernel.mr for kernel in self.kernels)
         # A share may be a single query.
         least = least if shares == 1 else 1
-        self.heights = tail_heights(self.height, self.config.score_vectors, least)
+        self.heights = blocking.tail_heights(self.height, self.config.score_vectors, least)
         self.m, self.n = as_expr(extent(problem.m)), materialise(problem.keys)
         self.keys = materialise(emission.ceil_div(self.n, lanes))
         self.pitch = materialise((self.keys + 1) * lanes)
@@ -314,26 +287,19 @@ class DynamicAttention(BandProgram):
         problem, config, room = self.problem, self.config, allocated(self.problem.n)
         types = {name: tensor.dtype for name, tensor in problem.tensors.items()}
         k_base, v_base = (materialise(problem.base(name, first)) for name in "kv")
-        keys = StoredOperand(
-            self.buffers["k"],
-            types["k"],
-            problem.d,
-            self.n,
-            lambda d, key: [problem.element("k", k_base, key, d)],
-            "steps",
-        )
+
+        def key(d: Index, number: Index) -> list[Expr]:
+            return [problem.element("k", k_base, number, d)]
+
+        def value(number: Index, e: Index) -> list[Expr]:
+            return [problem.element("v", v_base, number, e)]
+
+        keys = StoredOperand(self.buffers["k"], types["k"], problem.d, self.n, key, "steps")
         k_room = (problem.d, room)
         k = OpenOperand(keys, self.scores_kernel, config.score_vectors, self.keys, k_room)
         k.pack()
-        panels = balanced(self.out_vectors, config.product_vectors)
-        values = StoredOperand(
-            self.buffers["v"],
-            types["v"],
-            self.n,
-            problem.e,
-            lambda key, e: [problem.element("v", v_base, key, e)],
-            "columns",
-        )
+        panels = blocking.balanced(self.out_vectors, config.product_vectors)
+        values = StoredOperand(self.buffers["v"], types["v"], self.n, problem.e, value, "columns")
         v = PackedValues(values, self.product_kernel, panels, room)
         v.pack()
         if self.scores_points.needs_column_sums:
@@ -353,33 +319,13 @@ class DynamicAttention(BandProgram):
             dtype = kernel.operand_dtype
             probabilities = Matrix.allocate(height, self.pitch, dtype, at_most)
         sums = self.sums_of_probabilities(height)
-        band = Band(scores, self.keys * lanes, maximum, probabilities, inverse, sums)
+        self.band = Band(scores, self.keys * lanes, maximum, probabilities, inverse, sums)
         shape = (height, self.out_vectors * lanes)
         result = I.sblock_alloc_buffer(shape, kernel.acc_dtype, align=64)
-        fused, nowhere = self.fused_scores(self.n, room), tirx.const(0, "int32")
-        self.softmax = self.softmax_rows(band, fused, tails=True)
-        self.scores = ScoreTiles(
-            self.problem,
-            self.scores_kernel,
-            self.scores_epilogue,
-            fused,
-            queries,
-            k,
-            band,
-            nowhere,
-        )
-        self.product = ProductTiles(
-            self.problem,
-            kernel,
-            self.product_epilogue,
-            v,
-            band,
-            self.buffers["out"],
-            result,
-            nowhere,
-            nowhere,
-            self.n,
-        )
+        self.fused, nowhere = self.fused_scores(self.n, room), tirx.const(0, "int32")
+        self.softmax = self.softmax_rows(tails=True)
+        self.scores = ScoreTiles(self, queries, k, nowhere)
+        self.product = ProductTiles(self, v, result, nowhere, nowhere)
 
     def _attend(self, batch: Expr, row: Expr, rows: Expr) -> None:
         """The queries of one attention, band by band."""

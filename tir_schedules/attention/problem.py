@@ -24,11 +24,10 @@ from tvm import DataType, tirx
 from tvm.sym import Analyzer
 
 from microkernels.microkernel import Microkernel
-from microkernels.vector.expressions import Expr, materialise
+from microkernels.vector.expressions import Expr, Index, materialise
 from microkernels.vector.memory import prefetch
-from tir_schedules.core.attributes import CAUSAL, Numbers
+from tir_schedules.core import attributes, emission
 from tir_schedules.core.blocking import Group, balanced, shares
-from tir_schedules.core.emission import ceil_div, for_groups, opaque_block
 from tir_schedules.core.extents import as_expr, extent
 from tir_schedules.core.region import Region, Tensor
 from tir_schedules.core.size import SymbolicSize
@@ -80,13 +79,14 @@ class AttentionProblem:
         self.e = self.product.output.shape[-1]
         self.factors = region.numbers("batch")
         self.batches = math.prod(self.factors)
-        causal = region.attrs.get(CAUSAL)
+        causal = region.attrs.get(attributes.CAUSAL)
         self.causal = causal if isinstance(causal, int) else None
         self.seen: Expr | None = None
-        self.layouts = {
-            name: _layout(region.numbers(f"{name}_strides"), region.integer(f"{name}_offset", 0))
-            for name in OPERANDS
-        }
+        self.layouts = {}
+        for name in OPERANDS:
+            *batch, row, column = region.numbers(f"{name}_strides")
+            offset = region.integer(f"{name}_offset", 0)
+            self.layouts[name] = Layout(tuple(batch), row, column, offset)
         self.group = 1
         for number, size in reversed(list(enumerate(self.factors))):
             moving = any(self.layouts[name].batch[number] for name in "kv")
@@ -118,7 +118,7 @@ class AttentionProblem:
             offset = offset + index * extent(stride)
         return Analyzer().simplify(offset)
 
-    def element(self, name: str, base: Expr, row: Expr | int, column: Expr | int) -> Expr:
+    def element(self, name: str, base: Expr, row: Index, column: Index) -> Expr:
         """Where an element lies; of a vector along the columns, where it begins."""
         layout = self.layouts[name]
         return base + row * extent(layout.row) + column * extent(layout.column)
@@ -138,14 +138,17 @@ class AttentionProblem:
             strides = (*layout.batch, layout.row, layout.column)
             if min((*strides, layout.offset)) < 0:
                 return f"a negative stride of {name}"
-            last = sum(
-                (extent - 1) * stride for extent, stride in zip(extents, strides, strict=True)
-            )
+            last = sum((size - 1) * step for size, step in zip(extents, strides, strict=True))
             if layout.offset + last >= self.tensors[name].size:
                 return f"{name} reaches beyond its tensor"
         if self.layouts["out"].column != 1 and self.e > 1:
             return "the result's columns are not next to each other"
         return None
+
+    def views(self, stored: Sequence[Expr]) -> dict[str, Expr]:
+        """The parameters of q, k, v and the result as vectors of their elements."""
+        pairs = zip(self.tensors.items(), stored, strict=True)
+        return {name: flat_view(buffer, tensor) for (name, tensor), buffer in pairs}
 
     def logical(self, name: str, stored: np.ndarray) -> np.ndarray:
         """An operand as [*factors, rows, columns], by numpy; a view."""
@@ -203,10 +206,6 @@ def flat_view(buffer: Expr, tensor: Tensor) -> Expr:
     return I.decl_buffer((extent(tensor.size),), tensor.dtype, data=buffer.data, align=align)
 
 
-def _layout(strides: Numbers, offset: int) -> Layout:
-    return Layout(strides[:-2], strides[-2], strides[-1], offset)
-
-
 def columns_are_contiguous(layout: Layout, columns: int) -> bool:
     """Whether the columns of a row lie next to each other."""
     return layout.column == 1 or columns == 1
@@ -253,14 +252,14 @@ class NextRows:
         self.bases = {name: materialise(self.problem.base(name, following)) for name in self.names}
         self.keys = materialise(self.problem.keys)
         queries = tirx.Max(as_expr(extent(self.problem.m)), tirx.const(1, "int32"))
-        self.share = materialise(ceil_div(self.keys, queries))
+        self.share = materialise(emission.ceil_div(self.keys, queries))
 
     def fetch_open(self, row: Expr) -> None:
         """As `fetch`, behind `begin`; only keys that are looked at."""
         for name in self.names:
             if name in ("q", "out"):
                 self._line(name, self.bases[name], row)
-        with I.serial(self.share) as number, opaque_block("next"):
+        with I.serial(self.share) as number, emission.opaque_block("next"):
             at = materialise(tirx.Min(row * self.share + number, self.keys - 1))
             for name in self.names:
                 if name in ("k", "v"):
@@ -338,12 +337,12 @@ class TileRows:
         self.unit = row_unit(kernels)
         self._task = TileTask()
 
-    def each(self, rows: int, most: int, body: Callable[[Expr | int, int], None]) -> None:
+    def each(self, rows: int, most: int, body: Callable[[Index, int], None]) -> None:
         """Runs `body(start, size)` for every piece, each on tiles of its own height."""
         for group in cut(rows, most, self.unit):
             if self.kernel is not None:
                 self._task.configure(self.kernel, min(group.size, self.unit))
-            for_groups([group], body)
+            emission.for_groups([group], body)
 
     def release(self) -> None:
         """Emits the end of the task's tiles."""

@@ -222,11 +222,17 @@ def choose(value: Expr, numbers: Sequence[int], body: Callable[[int], None]) -> 
             body(numbers[0])
         return
     middle = len(numbers) // 2
-    with I.If(value < numbers[middle]):
+    low, high = numbers[:middle], numbers[middle:]
+    branch(value < high[0], lambda: choose(value, low, body), lambda: choose(value, high, body))
+
+
+def branch(condition: Expr | bool, then: Callable[[], None], otherwise: Callable[[], None]) -> None:
+    """Emits `then()` for where a condition holds, and `otherwise()` for where it does not."""
+    with I.If(condition):
         with I.Then():
-            choose(value, numbers[:middle], body)
+            then()
         with I.Else():
-            choose(value, numbers[middle:], body)
+            otherwise()
 
 
 def for_groups(groups: Sequence[Group], body: Callable[[Index, int], None]) -> None:
@@ -256,11 +262,8 @@ def for_share(
     if not others:
         run()
         return
-    with I.If(index < before + group.count):
-        with I.Then():
-            run()
-        with I.Else():
-            for_share(others, index, body, before + group.count)
+    end = before + group.count
+    branch(index < end, run, lambda: for_share(others, index, body, end))
 
 
 def children(statement: tirx.Stmt) -> list[tirx.Stmt]:

@@ -24,9 +24,8 @@ from microkernels.tile import Address
 from microkernels.vector import bfloat16
 from microkernels.vector import expressions as ex
 from microkernels.vector.expressions import Expr, Index
-from tir_schedules.core.emission import ceil_div, opaque_block
-from tir_schedules.core.extents import uncrowded
-from tir_schedules.core.loop_nest import add, reduce_lanes
+from tir_schedules.core import emission, extents
+from tir_schedules.core.loop_nest import LaneTotals, add
 from tir_schedules.epilogue.epilogue import Columns, load_vector, store_vector
 from tir_schedules.epilogue.quantize_steps import Number, emit_quantize
 
@@ -111,28 +110,20 @@ class Activations:
         as_is = kernel.kr == 1 and quantize is None and kernel.a_dtype == "float32"
         self.padded = kernel.by_tiles and rows is not None and rows.padded
         whole = k % vector == 0 if vectors else kernel.steps(k) * kernel.kr == k or self.padded
-        matching = contiguous and quantize is None and not self._converts
+        matching = contiguous and quantize is None and not converts(self.dtype, self.kernel)
         if kernel.by_tiles:
             matching = matching and dtype == kernel.a_dtype and rows is not None and not crowded
         self.tail = kernel.by_tiles and matching and not whole and k > vector
         self.staged = wide is not None or not (as_is or (matching and (whole or self.tail)))
         self.pitch = vector if self.tail else math.ceil(k / vector) * vector
         if kernel.by_tiles:
-            self.pitch = uncrowded(self.pitch, int(DataType(kernel.a_dtype).itemsize))
+            self.pitch = extents.uncrowded(self.pitch, int(DataType(kernel.a_dtype).itemsize))
         self.block: Expr = tirx.const(0, "int32")
         if self.staged or self.tail:
             self.buffer = I.sblock_alloc_buffer((most_rows, self.pitch), self.element, align=64)
         self.sums = I.sblock_alloc_buffer((most_rows,), "int32") if sums else None
-
-    @property
-    def begins(self) -> bool:
-        """Whether anything happens before a block of rows is multiplied."""
-        return self.staged or self.tail or self.sums is not None
-
-    @property
-    def _converts(self) -> bool:
-        """Whether an element changes its width on the way to the kernel."""
-        return converts(self.dtype, self.kernel)
+        # Whether anything happens before a block of rows is multiplied.
+        self.begins = self.staged or self.tail or sums
 
     def load(self, row: Expr, step: Index) -> Expr | Address:
         """kr elements of a row, as the kernel's `emit` takes them."""
@@ -163,7 +154,7 @@ class Activations:
         self.block = block
         if not self.begins:
             return
-        with opaque_block("stage"), I.serial(rows) as row:
+        with emission.opaque_block("stage"), I.serial(rows) as row:
             if self.staged:
                 self._stage(block + row, row, 0)
             if self.tail:
@@ -186,7 +177,7 @@ class Activations:
 
     def _stage(self, row: Expr, to: Expr, first: int) -> None:
         """One row, from column `first` on, into the staged block, padded with zeros."""
-        lanes = self.kernel.lanes * (1 if self._converts else self.kernel.kr)
+        lanes = self.kernel.lanes * (1 if converts(self.dtype, self.kernel) else self.kernel.kr)
         if not self.contiguous:
             lanes = 1
 
@@ -215,29 +206,25 @@ class Activations:
         assert self.sums is not None
         kernel = self.kernel if self.wide is None else self.wide.kernel
         lanes = kernel.lanes * kernel.kr
-        total = I.sblock_alloc_buffer((kernel.lanes,), "int32")
-        index = [ex.ramp(0, kernel.lanes)]
-        I.buffer_store(total, ex.constant(0, "int32", kernel.lanes), index)
+        total = LaneTotals(kernel.lanes, 0, dtype="int32")
 
-        def add(start: Expr) -> None:
+        def take(start: Expr) -> None:
             if self.staged:
                 value = self.buffer[to, ex.ramp(start, lanes)]
             else:
                 value = self._as_operand(self.read(row, Columns(start, lanes, lanes)))
-            before = total[tuple(index)]
             if self.wide is None:
-                added = kernel.add_up(before, value)
+                total.store(kernel.add_up(total[0], value))
             else:
-                added = kernel.multiply_add(before, value, ex.like(1, value))
-            I.buffer_store(total, added, index)
+                total.store(kernel.multiply_add(total[0], value, ex.like(1, value)))
 
         filled = self.staged or self.padded
         rest = 0 if filled else self.k % lanes
         whole = (self.pitch if filled else self.k) // lanes
         if whole:
             with I.serial(whole) as vector:
-                add(vector * lanes)
-        parts = [total[tirx.const(lane, "int32")] for lane in range(kernel.lanes)]
+                take(vector * lanes)
+        parts = [total.buffer[tirx.const(lane, "int32")] for lane in range(kernel.lanes)]
         while len(parts) > 1:
             parts = [a + b for a, b in zip(parts[::2], parts[1::2], strict=True)]
         I.buffer_store(self.sums, parts[0], [to])
@@ -314,12 +301,12 @@ class OpenActivations(Activations):
         self.contiguous, self.vector = contiguous, kernel.lanes * kernel.kr
         self.block: Expr = tirx.const(0, "int32")
         elements = _BLOCK_BYTES // int(DataType(kernel.operand_dtype).itemsize)
-        self.stride = ex.materialise(ceil_div(k, self.vector) * self.vector)
+        self.stride = ex.materialise(emission.ceil_div(k, self.vector) * self.vector)
         tiles = I.floordiv(elements, tirx.Max(self.stride, self.vector) * tile_rows)
         self.rows_of_block = ex.materialise(
             tirx.Min(tirx.Max(tiles, 1) * tile_rows, tirx.const(most_rows, "int32"))
         )
-        tile = ceil_div(room, self.vector) * (self.vector * tile_rows)
+        tile = emission.ceil_div(room, self.vector) * (self.vector * tile_rows)
         self.buffer = I.sblock_alloc_buffer(
             (tirx.Max(tile, tirx.const(elements, "int32")),), kernel.operand_dtype, align=64
         )
@@ -333,7 +320,7 @@ class OpenActivations(Activations):
     def begin(self, block: Expr, rows: Index) -> None:
         """Stages a block of rows, and adds each up."""
         self.block = block
-        with opaque_block("stage"), I.serial(rows) as row:
+        with emission.opaque_block("stage"), I.serial(rows) as row:
             start = ex.materialise(row * self.stride)
             self._stage_row(ex.bind(block + row), start)
             if self.sums is not None:
@@ -354,10 +341,10 @@ class OpenActivations(Activations):
                 value = tirx.Select(columns.mask, ex.bind(value), ex.like(0, value))
             I.buffer_store(self.buffer, value, [ex.ramp(start + first, unit)])
 
-        with I.serial(whole) as number, opaque_block("vector"):
+        with I.serial(whole) as number, emission.opaque_block("vector"):
             put(ex.bind(number * unit), unit)
         left = ex.materialise(I.floordiv(self.stride, unit) - whole)
-        with I.serial(left) as number, opaque_block("cut"):
+        with I.serial(left) as number, emission.opaque_block("cut"):
             first = ex.materialise((whole + number) * unit)
             if unit > 1:
                 put(first, ex.materialise(self.length - first))
@@ -368,14 +355,11 @@ class OpenActivations(Activations):
     def _sum_row(self, row: Expr, start: Expr) -> None:
         """The sum of one row, by the kernel's own products with ones."""
         assert self.sums is not None
-        kernel = self.kernel
-        total = I.sblock_alloc_buffer((kernel.lanes,), "int32")
-        every = ex.ramp(0, kernel.lanes)
-        I.buffer_store(total, ex.constant(0, "int32", kernel.lanes), [every])
-        with I.serial(I.floordiv(self.stride, self.vector)) as vector, opaque_block("sum"):
+        total = LaneTotals(self.kernel.lanes, 0, dtype="int32")
+        with I.serial(I.floordiv(self.stride, self.vector)) as vector, emission.opaque_block("sum"):
             value = self.buffer[ex.ramp(start + vector * self.vector, self.vector)]
-            I.buffer_store(total, kernel.add_up(total[every], value), [every])
-        I.buffer_store(self.sums, reduce_lanes(ex.bind(total[every]), add), [row])
+            total.store(self.kernel.add_up(total[0], value))
+        I.buffer_store(self.sums, total.total(add), [row])
 
 
 _HIGH = 0x80808080 - (1 << 32)  # the highest bit of four bytes, as int32
@@ -405,10 +389,8 @@ class HighBits:
 
     def none(self) -> Expr:
         """Whether there was none."""
-        fours = [
-            ex.reinterpret_group("int32", self.seen[ex.ramp(start, 4)], 1)
-            for start in range(0, self.lanes, 4)
-        ]
+        starts = range(0, self.lanes, 4)
+        fours = [ex.reinterpret_group("int32", self.seen[ex.ramp(at, 4)], 1) for at in starts]
         while len(fours) > 1:
             fours = [a | b for a, b in zip(fours[::2], fours[1::2], strict=True)]
         return tirx.EQ(fours[0] & tirx.const(_HIGH, "int32"), tirx.const(0, "int32"))
@@ -418,7 +400,7 @@ def find_high_bits(rows: Activations, first: Expr, count: Index) -> Expr:
     """Whether no byte of a block of rows that have begun, in whole vectors, is beyond 127."""
     search = HighBits(rows.kernel.lanes * rows.kernel.kr)
     vectors = -(-rows.k // search.lanes)
-    with opaque_block("find_high_bits"):
+    with emission.opaque_block("find_high_bits"):
         search.clear()
         with I.serial(count) as row, I.serial(vectors) as vector:
             columns = Columns(vector * search.lanes, search.lanes, search.lanes)

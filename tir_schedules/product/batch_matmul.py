@@ -30,24 +30,17 @@ from microkernels.isa import Isa
 from microkernels.machines.machine import Machine
 from microkernels.microkernel import Microkernel
 from microkernels.registry import microkernel_named, tile_kernels_for
+from tir_schedules.core import product_plan, template
 from tir_schedules.core.config import best_first, check_numbers_or_all
 from tir_schedules.core.loop_nest import Loop, LoopNest
-from tir_schedules.core.product_plan import (
-    Product,
-    is_integer,
-    reject_zero_points,
-    zero_point_inputs,
-)
+from tir_schedules.core.product_plan import Product, is_integer
 from tir_schedules.core.region import Region
 from tir_schedules.core.size import is_open
-from tir_schedules.core.template import Template, register_template
-from tir_schedules.cost import parallel
-from tir_schedules.cost.cost import elements_a_product, flops_us
+from tir_schedules.cost import cost, parallel
 
-from . import tile_config
+from . import tile_config, zero_points
 from .batch_problem import BatchMatmulConfig, BatchProblem, plan_of
 from .batch_program import build
-from .zero_points import integer_reference
 
 # Types of the operands in memory, by what the kernel multiplies.
 OPERAND_DTYPES = {
@@ -66,16 +59,24 @@ def multiplied(region: Region) -> tuple[str, str]:
 
 def candidates(region: Region, machine: Machine) -> list[BatchMatmulConfig]:
     """The best configuration of every kernel that is worth trying."""
-    if region.is_open:
-        found = _vector_kernels(region, machine.isa)
-        return [_open_config(region, machine, kernel) for kernel in found]
-    kernels = tile_config.worth_trying(_kernels(region, machine.isa), BatchProblem(region).m)
-    return [_config(region, machine, kernel) for kernel in kernels]
+    if not region.is_open:
+        kernels = tile_config.worth_trying(_kernels(region, machine.isa), BatchProblem(region).m)
+        return [_config(region, machine, kernel) for kernel in kernels]
+    problem, found = BatchProblem(region.sampled()), []
+    for kernel in _vector_kernels(region, machine.isa):
+        tile = tile_config.default_tile(kernel, problem.m, problem.n, problem.k, machine)
+        us = cost.flops_us(2 / cost.elements_a_product(kernel), machine)
+        config = BatchMatmulConfig(
+            **{**tile, "rows": kernel.mr},
+            parallel=machine.threads > 1,
+            threads=machine.threads,
+            alone_flops=2 * parallel.alone_below(machine, us),
+        )
+        found.append(config)
+    return found
 
 
-def _panel_by_panel(
-    region: Region, config: BatchMatmulConfig, machine: Machine
-) -> BatchMatmulConfig:
+def _by_panels(region: Region, config: BatchMatmulConfig, machine: Machine) -> BatchMatmulConfig:
     """The configuration that packs B panel by panel, if that is faster; else the one given.
 
     It is where packed B would not stay near, and half of L2 holds A. Then B is not written to L3
@@ -94,7 +95,7 @@ def _panel_by_panel(
         return config
     shares: dict[str, Any] = {"column_shares": 1}  # of open sizes: as many as threads turn out
     if not region.is_open:
-        threads = parallel.threads_worth(machine, flops_us(flops(region), machine))
+        threads = parallel.threads_worth(machine, cost.flops_us(flops(region), machine))
         shares = {
             "row_shares": 1,
             "packs_first": False,
@@ -131,19 +132,6 @@ def _vector_kernels(region: Region, isa: Isa) -> list[Microkernel]:
     return [kernel for kernel in _kernels(region, isa) if not kernel.by_tiles]
 
 
-def _open_config(region: Region, machine: Machine, kernel: Microkernel) -> BatchMatmulConfig:
-    """The configuration of a kernel for open sizes, by their samples."""
-    problem = BatchProblem(region.sampled())
-    tile = tile_config.default_tile(kernel, problem.m, problem.n, problem.k, machine)
-    us = flops_us(2 / elements_a_product(kernel), machine)
-    return BatchMatmulConfig(
-        **{**tile, "rows": kernel.mr},
-        parallel=machine.threads > 1,
-        threads=machine.threads,
-        alone_flops=2 * parallel.alone_below(machine, us),
-    )
-
-
 def product_types(region: Region) -> tuple[str, str]:
     """What a region multiplies, as of `product_kernels`."""
     a, b = region.inputs[:2]
@@ -155,7 +143,7 @@ def _config(region: Region, machine: Machine, kernel: Microkernel) -> BatchMatmu
     problem = BatchProblem(region)
     tile = tile_config.default_tile(kernel, problem.m, problem.n, problem.k, machine)
     alone = BatchMatmulConfig(**tile)
-    alone_us = flops_us(flops(region) / elements_a_product(kernel), machine)
+    alone_us = cost.flops_us(flops(region) / cost.elements_a_product(kernel), machine)
     if parallel.threads_worth(machine, alone_us) == 1:
         return alone
     elements = problem.k * problem.n
@@ -191,7 +179,7 @@ def flops(region: Region) -> int:
     return 2 * problem.batches * problem.m * problem.n * problem.k
 
 
-class BatchMatmul(Template[BatchMatmulConfig]):
+class BatchMatmul(template.Template[BatchMatmulConfig]):
     """Products of two activations."""
 
     name = "batch_matmul"
@@ -204,7 +192,7 @@ class BatchMatmul(Template[BatchMatmulConfig]):
         best = tile_config.fewest_cycles(
             candidates(region, machine), lambda config: busiest_cycles(region, config, machine)
         )
-        return _panel_by_panel(region, best, machine)
+        return _by_panels(region, best, machine)
 
     def space(self, region: Region, machine: Machine) -> Iterator[BatchMatmulConfig]:
         """Every register tile with blocks of several sizes, rows cut or not."""
@@ -250,7 +238,7 @@ class BatchMatmul(Template[BatchMatmulConfig]):
         problem = BatchProblem(region)
         a, b = inputs[0].transpose(problem.a_axes), inputs[1].transpose(problem.b_axes)
         if is_integer(region):
-            return integer_reference(region, [a, b, *inputs[2:]])
+            return zero_points.integer_reference(region, [a, b, *inputs[2:]])
         rounded = multiplied(region)[1]
         if rounded in ("bfloat16", "float16"):
             kind = np.dtype(getattr(ml_dtypes, rounded, rounded))
@@ -269,8 +257,8 @@ class BatchMatmul(Template[BatchMatmulConfig]):
         if "float16" in multiplied(region) and not tile_kernels_for(isa, *multiplied(region)):
             return "products of float16, which only AMX tiles multiply"
         if is_integer(region):
-            reason = reject_zero_points(region)
-            if reason or "b" in zero_point_inputs(region):
+            reason = product_plan.reject_zero_points(region)
+            if reason or "b" in product_plan.zero_point_inputs(region):
                 return reason or "a zero point for each column of an activation"
         problem = BatchProblem(region)
         if 0 in (problem.m, problem.n, problem.k, problem.batches):
@@ -283,9 +271,7 @@ class BatchMatmul(Template[BatchMatmulConfig]):
 
     def opens(self, region: Region, isa: Isa) -> str | None:
         """Why the template cannot build a region with open sizes, or None."""
-        if not _vector_kernels(region, isa):
-            return "no product of vectors"
-        return None
+        return None if _vector_kernels(region, isa) else "no product of vectors"
 
     def at_run_time(self, region: Region, config: BatchMatmulConfig) -> str:
         """What is decided at run time, for `explain`."""
@@ -324,4 +310,4 @@ class BatchMatmul(Template[BatchMatmulConfig]):
         )
 
 
-BATCH_MATMUL = register_template(BatchMatmul())
+BATCH_MATMUL = template.register_template(BatchMatmul())

@@ -9,7 +9,7 @@ from typing import Any
 
 from tvm import tirx
 
-from microkernels.vector.expressions import Expr, materialise
+from microkernels.vector.expressions import Expr, Index, materialise
 from tir_schedules.core.extents import extent
 from tir_schedules.core.product_plan import ProductPlan, TileConfig
 from tir_schedules.core.region import Region, Tensor
@@ -51,14 +51,8 @@ class BatchMatmulConfig(TileConfig, frozen=True, kw_only=True):
 
 def plan_of(problem: BatchProblem, config: BatchMatmulConfig) -> ProductPlan:
     """How a configuration cuts the product of one batch."""
-    return ProductPlan.of(
-        config,
-        problem.m,
-        problem.n,
-        problem.k,
-        threads_m=config.row_shares,
-        threads_n=max(1, config.column_shares),
-    )
+    sizes, threads_n = (problem.m, problem.n, problem.k), max(1, config.column_shares)
+    return ProductPlan.of(config, *sizes, threads_m=config.row_shares, threads_n=threads_n)
 
 
 class BatchProblem:
@@ -80,9 +74,7 @@ class BatchProblem:
         rows = region.output.shape[:-1]
         self.m = math.prod(rows) if self.shared else rows[-1]
 
-    def stored(
-        self, axes: Sequence[int], shape: Sequence[int], logical: Sequence[Any]
-    ) -> list[Expr]:
+    def stored(self, axes: Sequence[int], shape: Sequence[int], logical: list[Any]) -> list[Expr]:
         """Index into a stored operand from a logical index of the output's rank."""
         aligned = logical[len(logical) - len(shape) :]
         index: list[Expr] = [tirx.const(0, "int32")] * len(shape)
@@ -95,21 +87,18 @@ class BatchProblem:
         zeros: list[Expr] = [tirx.const(0, "int32")] * len(self.batch_shape)
         leading = zeros if self.shared else unflatten(batch, self.batch_shape)
         contiguous = self.b_axes.index(len(self.b_axes) - 1) - len(self.b_axes)
-        return StoredOperand(
-            buffer,
-            self.region.inputs[1].dtype,
-            self.k,
-            self.n,
-            lambda k, column: self.stored(self.b_axes, self.b_shape, [*leading, k, column]),
-            {-1: "columns", -2: "steps"}.get(contiguous, ""),
-        )
+        order = {-1: "columns", -2: "steps"}.get(contiguous, "")
 
-    def rows_in_place(
-        self, buffer: Expr, logical_row: Callable[[Expr], list[Expr]]
-    ) -> InPlace | None:
+        def index(k: Index, column: Index) -> list[Expr]:
+            return self.stored(self.b_axes, self.b_shape, [*leading, k, column])
+
+        dtype = self.region.inputs[1].dtype
+        return StoredOperand(buffer, dtype, self.k, self.n, index, order)
+
+    def rows_in_place(self, buffer: Expr, logical: Callable[[Expr], list[Expr]]) -> InPlace | None:
         """A's rows where they are, if the same distance lies between all; else None.
 
-        `logical_row` maps a row of a batch to the leading logical indices of the output.
+        `logical` maps a row of a batch to the leading logical indices of the output.
         """
         a = self.region.inputs[0]
         if self.shared:
@@ -120,11 +109,11 @@ class BatchProblem:
             pitch = math.prod(a.shape[self.a_axes[-2] + 1 :])
         if not pitch:
             return None
-        return InPlace(
-            buffer,
-            lambda row, column: self.stored(self.a_axes, self.a_shape, [*logical_row(row), column]),
-            pitch,
-        )
+
+        def index(row: Expr, column: Index) -> list[Expr]:
+            return self.stored(self.a_axes, self.a_shape, [*logical(row), column])
+
+        return InPlace(buffer, index, pitch)
 
     @property
     def out_pitch(self) -> int:
@@ -197,10 +186,8 @@ class OpenBatchProblem:
         # A logical dimension of the result is where `out_axes` puts it.
         places = [problem.out_axes.index(axis) for axis in range(len(problem.out_axes))]
         orders = (problem.a_axes, problem.b_axes, places)
-        self.a, self.b, self.c = (
-            Strides.of(tensor, axes, self.batch)
-            for tensor, axes in zip(self.stored, orders, strict=True)
-        )
+        pairs = zip(self.stored, orders, strict=True)
+        self.a, self.b, self.c = (Strides.of(*each, self.batch) for each in pairs)
         plain = all(list(axes) == sorted(axes) for axes in (problem.a_axes, places))
         alike = problem.a_shape[:-1] == list(region.output.shape[:-1])
         if problem.shared and plain and alike:

@@ -29,7 +29,6 @@ import math
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import cached_property
 
 import tvm.tirx.script.builder.ir as I
 from tvm import tirx
@@ -58,7 +57,7 @@ from .open_operand import OpenOperand, OpenPanel
 from .packed_operand import PackedOperand, StoredOperand, packed_room, widths_of
 from .tile_loops import TileLoops
 from .tile_products import direct_store, rest, store_columns
-from .zero_points import Start, ZeroPoints, named_inputs
+from .zero_points import Start, ZeroPoints, named_inputs, start_of
 
 
 def build(region: Region, config: BatchMatmulConfig, kernel: Microkernel) -> tirx.PrimFunc:
@@ -108,27 +107,21 @@ class _Program:
         self, k: Index, packed: PackedOperand | OpenOperand, activations: Activations
     ) -> Start | None:
         """What accumulators start with; emits the sums of the columns of B, if they take part."""
-        if not is_integer(self.region):
-            return None
         inputs = named_inputs(self.region, self.inputs[2:])
         sums = packed.column_sum, activations.row_sum
-        start = Start(self.region, self.kernel, inputs, k, *sums)
-        if start.zero_points.needs_column_sums:
+        start = start_of(self.region, self.kernel, inputs, k, *sums)
+        if start is not None and start.zero_points.needs_column_sums:
             packed.add_up()
-        return start if start.needed else None
+        return start
 
 
 class StaticProgram(_Program):
     """Emits the program for sizes that are known."""
 
-    @cached_property
-    def problem(self) -> BatchProblem:
-        """The region's sizes."""
-        return BatchProblem(self.region)
-
     def emit(self) -> None:
         """All tasks."""
-        problem, config, kernel = self.problem, self.config, self.kernel
+        self.problem = problem = BatchProblem(self.region)
+        config, kernel = self.config, self.kernel
         plan, self.by_panel = plan_of(problem, config), config.column_shares > 0
         cut = plan.column_shares if self.by_panel else plan.row_shares
         count = sum(group.count for group in cut)
@@ -200,16 +193,11 @@ class StaticProgram(_Program):
         packed = self._packed(batch)
         if self.shelf is None and not self.by_panel:
             packed.pack()
-        activations = Activations(
-            kernel,
-            dtype,
-            problem.k,
-            min(max(config.m_block, config.rows), plan.row_shares[0].size),
-            read_a,
-            contiguous=problem.a_axes[-1] == len(problem.a_axes) - 1,
-            sums=self.sums_rows,
-            rows=problem.rows_in_place(a, logical_row),
-        )
+        contiguous = problem.a_axes[-1] == len(problem.a_axes) - 1
+        most_rows = min(max(config.m_block, config.rows), plan.row_shares[0].size)
+        given = kernel, dtype, problem.k, most_rows, read_a, contiguous
+        in_place = problem.rows_in_place(a, logical_row)
+        activations = Activations(*given, sums=self.sums_rows, rows=in_place)
         start = self.start(problem.k, packed, activations)
         return TileLoops(
             plan,
@@ -337,7 +325,7 @@ class DynamicProgram(_Program):
         """B of one batch."""
         strides = self.problem.b
         row, column = extent(strides.row), extent(strides.column)
-        contiguous = ""
+        contiguous = "columns" if strides.column == 1 else "steps" if strides.row == 1 else ""
 
         def index(step: Index, at: Index) -> list[Expr]:
             if contiguous == "columns":
@@ -346,10 +334,6 @@ class DynamicProgram(_Program):
                 return [base + at * column + step]
             return [base + at * column + step * row]
 
-        if strides.column == 1:
-            contiguous = "columns"
-        elif strides.row == 1:
-            contiguous = "steps"
         dtype = self.problem.stored[1].dtype
         return StoredOperand(self.b, dtype, k, self.n, index, contiguous)
 
@@ -366,17 +350,8 @@ class DynamicProgram(_Program):
         kernel, contiguous = self.kernel, strides.column == 1
         if kernel.a_dtype != "float32" and is_open((self.problem.k,)):
             room, height = as_expr(allocated(self.problem.k)), min(self.config.rows, kernel.mr)
-            return OpenActivations(
-                kernel,
-                dtype,
-                self.k,
-                room,
-                rows,
-                height,
-                read,
-                contiguous=contiguous,
-                sums=self.sums_rows,
-            )
+            sizes = self.k, room, rows, height
+            return OpenActivations(kernel, dtype, *sizes, read, contiguous, self.sums_rows)
         k = self.problem.k
         return Activations(kernel, dtype, k, rows, read, contiguous=contiguous, sums=self.sums_rows)
 
@@ -397,8 +372,5 @@ class DynamicProgram(_Program):
             if not cut:
                 put(lanes)
                 return
-            with I.If(vector < self.whole):
-                with I.Then():
-                    put(lanes)
-                with I.Else():
-                    put(self.n - self.whole * lanes)
+            rest = self.n - self.whole * lanes
+            emission.branch(vector < self.whole, lambda: put(lanes), lambda: put(rest))

@@ -7,7 +7,6 @@ import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
 
 import tvm.tirx.script.builder.ir as I
 from tvm import tirx
@@ -24,7 +23,7 @@ from tir_schedules.core.product_plan import ProductPlan
 from tir_schedules.cost.cost import flops_us, product_rate
 from tir_schedules.cost.parallel import MOST_UNEVEN, alone_below, halves, threads_worth
 
-from .tile_config import sums_us
+from .tile_config import Fields, on_grid, sums_us
 from .tile_loops import TileLoops
 
 # Share of a product's time that it takes to fetch, in the next one, rows of which another core
@@ -41,14 +40,8 @@ MOST_WHOLE_ROWS = 64  # of such a number, for which threads may share columns in
 
 
 def best_grid(
-    tile: dict[str, Any],
-    m: int,
-    n: int,
-    k: int,
-    machine: Machine,
-    flops: float,
-    k_unit: int | None = None,
-) -> dict[str, Any]:
+    tile: Fields, m: int, n: int, k: int, machine: Machine, flops: float, k_unit: int | None = None
+) -> Fields:
     """The grid of threads for a tile, as fields of a configuration; one if there is little work.
 
     The best grid along rows and columns, counted in whole tiles, unless a grid along K too, or one
@@ -82,12 +75,10 @@ def best_grid(
     gain = GAIN if largest < MOST_UNEVEN * math.prod(whole) else 1.0
     if cost.of_pieces(even) * gain < cost.of_pieces(found):
         found = even
-    return dict(zip(("threads_m", "threads_n", "threads_k"), found, strict=True))
+    return on_grid(found)
 
 
-def open_grid(
-    tile: dict[str, Any], n: int, k: int, machine: Machine, row_flops: float
-) -> dict[str, Any]:
+def open_grid(tile: Fields, n: int, k: int, machine: Machine, row_flops: float) -> Fields:
     """The grid of threads that is good for any number of rows, as fields of a configuration.
 
     The one with the least time, in the geometric mean of those of `OPEN_ROWS` that are worth more
@@ -163,7 +154,7 @@ class _GridCost:
         The products on one thread.
     """
 
-    tile: dict[str, Any]
+    tile: Fields
     whole: Box
     k: int
     machine: Machine
@@ -257,11 +248,7 @@ class ThreadGrid:
         self.threads_k = sum(group.count for group in self.steps)
         self.blocks = self.threads_m * sum(group.count for group in self.columns)
         self.tasks = self.blocks * self.threads_k
-
-    @property
-    def most_rows(self) -> int:
-        """Rows of the largest share."""
-        return self.rows[0].size
+        self.most_rows = self.rows[0].size  # of the largest share
 
     @contextmanager
     def task(self) -> Iterator[Expr]:
@@ -321,21 +308,16 @@ class ThreadGrid:
             first = tirx.EQ(splat(number, lanes), constant(0, "int32", lanes))
             return tirx.Select(first, start(row, vector), constant(0, dtype, lanes))
 
-        def all_start_first(vector: Expr) -> Expr:
-            return start_first(tirx.const(0, "int32"), vector)
-
         def store(row: Expr, vector: Expr, value: Expr, _last: bool) -> None:
             I.buffer_store(self.sums, value, [self._place(number, row, vector)])
 
-        return replace(
-            loops,
-            store=store,
-            epilogue_cost=0,
-            start=None if start is None else start_first,
-            start_columns=None if loops.start_columns is None else all_start_first,
-            direct=None,
-            prefetch=None,
-        )
+        found = replace(loops, store=store, epilogue_cost=0, direct=None, prefetch=None)
+        if start is not None:
+            found = replace(found, start=start_first)
+        if loops.start_columns is not None:
+            zero = tirx.const(0, "int32")
+            found = replace(found, start_columns=lambda vector: start_first(zero, vector))
+        return found
 
     def _add(self, loops: TileLoops, row: Expr, rows: int, vector: Expr, vectors: int) -> None:
         """Adds the shares of a block of results and stores them."""

@@ -27,9 +27,8 @@ from tvm.sym import Analyzer
 from microkernels.tile import MultiplyAdd, Tile
 from microkernels.vector import expressions as ex
 from microkernels.vector.expressions import Expr, Index
-from tir_schedules.core.emission import opaque_block
+from tir_schedules.core import emission, product_plan
 from tir_schedules.core.loop_nest import add, combine_all, reduce_lanes
-from tir_schedules.core.product_plan import Piece
 
 from .narrow_weight import NarrowWeight
 
@@ -87,22 +86,18 @@ class ByteDigits:
         self.units = I.sblock_alloc_buffer((size,), "float32", align=64)
         self.sums = I.sblock_alloc_buffer((size,), "float32", align=64)  # of X, times -zero
         self.state = I.sblock_alloc_buffer((1,), "int32")  # 0: all spans are fine
+        self.fine = self.state[_ZERO] == 0  # whether the rows at hand can be multiplied so
         self.first: Expr = tirx.const(0, "int32")  # row of the block
 
-    def takes(self, rows: int, piece: Piece) -> bool:
+    def takes(self, rows: int, piece: product_plan.Piece) -> bool:
         """Whether a tile of so many rows and steps of K is multiplied by digits."""
         return rows <= MOST_DIGIT_ROWS and all(each % self.span == 0 for each in piece)
-
-    @property
-    def fine(self) -> Expr:
-        """Whether the rows at hand can be multiplied so."""
-        return self.state[_ZERO] == 0
 
     def begin(self, row: Expr, rows: Index) -> None:
         """Makes the digits of `rows` rows from `row`."""
         self.first = row
         I.buffer_store(self.state, _ZERO, [_ZERO])
-        with I.serial(rows) as i, I.serial(self.spans) as number, opaque_block("digits"):
+        with I.serial(rows) as i, I.serial(self.spans) as number, emission.opaque_block("digits"):
             self._span(row + i, i, number)
 
     def _span(self, row: Expr, i: Expr, number: Expr) -> None:

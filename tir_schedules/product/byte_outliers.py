@@ -16,7 +16,7 @@ added to what zero points start accumulators with.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import tvm.tirx.script.builder.ir as I
@@ -26,18 +26,15 @@ from microkernels.kernels.byte_pairs import KR, byte_tile, has_pairs, signed_pai
 from microkernels.microkernel import Microkernel
 from microkernels.tile import Address
 from microkernels.vector import expressions as ex
+from microkernels.vector import memory, placeholders
 from microkernels.vector.expressions import Expr, Index
-from microkernels.vector.memory import first_group, groups_found, saturating_difference
-from microkernels.vector.placeholders import applied
-from tir_schedules.core.emission import opaque_block
+from tir_schedules.core import emission, size
 from tir_schedules.core.product_plan import ProductPlan
-from tir_schedules.core.size import is_open
 from tir_schedules.epilogue.epilogue import Columns
 
+from . import prefetch, tile_products
 from .activations import Activations, find_high_bits
-from .prefetch import FEW_ROWS
 from .tile_loops import Shortcut, TileLoops
-from .tile_products import FEWEST_INTEGER_ROWS
 from .zero_points import Start, ZeroPoints
 
 if TYPE_CHECKING:
@@ -123,11 +120,11 @@ class OutlierList:
             value = ex.materialise(read(first))
             above = value
             if self.least is not None:
-                above = ex.materialise(saturating_difference(value, self.least))
+                above = ex.materialise(memory.saturating_difference(value, self.least))
             write(first, tirx.Min(above, self.limit))
-            self._list(saturating_difference(above, self.limit), vector, _POSITIVE)
+            self._list(memory.saturating_difference(above, self.limit), vector, _POSITIVE)
             if self.least is not None:
-                self._list(saturating_difference(self.least, value), vector, _NEGATIVE)
+                self._list(memory.saturating_difference(self.least, value), vector, _NEGATIVE)
 
     def end(self, rows: Index) -> None:
         """Ends the list behind so many rows."""
@@ -138,13 +135,13 @@ class OutlierList:
         held = I.sblock_alloc_buffer((LANES,), "uint8", align=32)
         left = I.sblock_alloc_buffer((1,), "int32")
         I.buffer_store(held, rest, [ex.ramp(0, LANES)])
-        found, count = groups_found(held[ex.ramp(0, LANES)]), LANES // KR
+        found, count = memory.groups_found(held[ex.ramp(0, LANES)]), LANES // KR
         if self.groups % count:  # what lies behind the row is none of it
             inside = tirx.Min(self.groups - vector * count, tirx.const(count, "int32"))
             found = found & (tirx.shift_left(tirx.const(1, "int32"), inside) - 1)
         I.buffer_store(left, found, [_ZERO])
         with I.While(left[_ZERO] != 0):
-            group, at = I.bind(first_group(left[_ZERO])), I.bind(self.count[_ZERO])
+            group, at = I.bind(memory.first_group(left[_ZERO])), I.bind(self.count[_ZERO])
             word = ex.reinterpret_group("int32", held[ex.ramp(group * KR, KR)], 1)
             I.buffer_store(self.words, word, [at])
             I.buffer_store(self.numbers, vector * count + group, [at])
@@ -183,10 +180,11 @@ class Products:
         return signed_pairs(kernel.isa_name, magnitudes, b, factors)
 
 
+@dataclass
 class ByteOutliers:
     """Rows for tiles that multiply pairs of bytes, in the PrimFunc under construction.
 
-    Parameters
+    Attributes
     ----------
     loops : TileLoops
         The loops by bytes.
@@ -194,24 +192,22 @@ class ByteOutliers:
         The rows, whole vectors of bytes.
     most_rows : int
         Of the largest block.
-    start : Start or None
+    zero_points : Start or None
         What zero points start accumulators with.
     weight : PackedWeight
         Its column sums are used where there is a c.
     """
 
-    def __init__(
-        self,
-        loops: TileLoops,
-        rows: Activations,
-        most_rows: int,
-        start: Start | None,
-        weight: PackedWeight,
-    ) -> None:
-        self.loops, self.rows, self.kernel = loops, rows, rows.kernel
-        self.zero_points, self.weight = start, weight
-        panels = loops.plan.panels.widths
-        self.found = OutlierList(most_rows, rows.k, _offset(start))
+    loops: TileLoops
+    rows: Activations
+    most_rows: int
+    zero_points: Start | None
+    weight: PackedWeight
+
+    def __post_init__(self) -> None:
+        rows, most_rows, self.kernel = self.rows, self.most_rows, self.rows.kernel
+        panels = self.loops.plan.panels.widths
+        self.found = OutlierList(most_rows, rows.k, _offset(self.zero_points))
         self.cut = I.sblock_alloc_buffer((most_rows, self.found.vectors * LANES), "uint8", align=64)
         side = max(1, _MOST_VECTORS // panels[0]) if len(set(panels)) == 1 else 1
         self.side, self.n_vectors = min(side, len(panels)), sum(panels)
@@ -221,21 +217,13 @@ class ByteOutliers:
         self.first = I.sblock_alloc_buffer((1,), "int32")
         self.count: Index = 0
 
-    def split(self, first: Expr, count: Index, some: Expr | None = None) -> Expr:
-        """Cuts a block of rows that have begun; whether tiles by bytes are right for it.
-
-        Parameters
-        ----------
-        first, count : Expr
-            The rows.
-        some : Expr or None
-            Whether there may be outliers.
-        """
+    def split(self, first: Expr, count: Index) -> Expr:
+        """Cuts a block of rows that have begun; whether tiles by bytes are right for it."""
         self.count, found = count, self.found
         most = found.most(count)
-        if some is not None:
-            most = ex.materialise(tirx.Select(some, most, _ZERO))
-        with opaque_block("outliers"):
+        if size.is_open((self.loops.plan.m,)):  # of a few rows, none has outliers
+            most = ex.materialise(tirx.Select(tirx.GT(count, prefetch.FEW_ROWS), most, _ZERO))
+        with emission.opaque_block("outliers"):
             found.begin()
             with I.serial(count) as row:
 
@@ -272,7 +260,7 @@ class ByteOutliers:
         """What panels side by side start with."""
         lanes, vectors = self.kernel.lanes, range(width * self.side)
         places = [ex.ramp(j * lanes, lanes) for j in vectors]
-        with opaque_block("add_outliers"):
+        with emission.opaque_block("add_outliers"):
             alike = self._alike(vector, places)
             with I.serial(self.count) as row:
                 totals = I.sblock_alloc_buffer((len(vectors) * lanes,), "int32")
@@ -321,18 +309,13 @@ class ByteOutliers:
 
     def shortcut(self) -> Shortcut:
         """The loops by bytes of rows that have begun, whose outliers are apart."""
-        few = FEW_ROWS if is_open((self.loops.plan.m,)) else 0
-
-        def cuts(first: Expr, count: Index) -> Expr:
-            return self.split(first, count, tirx.GT(count, few) if few else None)
-
         found = replace(
             self.loops, load_a=self.load, start=self.start, begin_panel=self.begin_panel
         )
-        if few:  # several panels side by side, without outliers
+        if size.is_open((self.loops.plan.m,)):  # several panels side by side, without outliers
             narrow = replace(found, start=self.start_without, begin_panel=None)
             found = replace(found, narrow=narrow)
-        return Shortcut(cuts, found)
+        return Shortcut(self.split, found)
 
 
 # Which blocks of rows of a product are multiplied by pairs of bytes, chosen when it runs.
@@ -353,7 +336,7 @@ LEAST_K = 33  # with less K, to start rows from memory takes longer than it save
 
 def lists_outliers(plan: ProductPlan) -> bool:
     """Whether outliers of A are taken apart; of fewer rows that takes longer than it saves."""
-    few = not is_open((plan.m,)) and plan.m < FEWEST_INTEGER_ROWS
+    few = not size.is_open((plan.m,)) and plan.m < tile_products.FEWEST_INTEGER_ROWS
     return byte_tile_of(plan) is not None and searches(plan) and not few and plan.k >= LEAST_K
 
 
@@ -382,14 +365,9 @@ def byte_shortcut(
     weight : PackedWeight
         It says whether its pairs fit.
     """
-    by_bytes = replace(
-        loops,
-        plan=replace(loops.plan, kernel=rows.kernel),
-        load_a=rows.load,
-        begin=None,
-        start=start,
-        start_columns=None,
-    )
+    plan = replace(loops.plan, kernel=rows.kernel)
+    by_bytes = replace(loops, plan=plan, load_a=rows.load, begin=None)
+    by_bytes = replace(by_bytes, start=start, start_columns=None)
 
     def small() -> Expr:
         return weight_fits(weight.buffer, weight.answer_at)
@@ -415,7 +393,7 @@ def cuts_above(plan: ProductPlan, points: ZeroPoints) -> bool:
 
 def known_offset(points: ZeroPoints) -> int:
     """c of the outliers by a known zero point: that is in the middle of seven bits above it."""
-    return applied(_middle, points.a)
+    return placeholders.applied(_middle, points.a)
 
 
 def _middle(zero_point: int) -> int:

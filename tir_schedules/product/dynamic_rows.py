@@ -24,11 +24,9 @@ from microkernels.microkernel import Microkernel
 from microkernels.tile import Tile
 from microkernels.vector.expressions import Expr, Index, constant, materialise, ramp
 from microkernels.vector.memory import PREFETCH_LLVM_IR
-from tir_schedules.core import emission
+from tir_schedules.core import emission, placement, product_plan
 from tir_schedules.core.blocking import Group, balanced, tail_heights
 from tir_schedules.core.extents import as_expr, extent
-from tir_schedules.core.placement import Claims, claimed_shares
-from tir_schedules.core.product_plan import ProductPlan
 
 from .prefetch import FEW_ROWS, DynamicPrefetch, streams
 from .tile_config import MatmulConfig
@@ -43,24 +41,21 @@ PIECES = 8
 MOST_STORES = 40  # of vectors, in the code for all heights of a tile: more take long to compile
 
 
-def tile_choices(plan: ProductPlan, whole: int = 0, alone: int = 0) -> str:
+def tile_choices(plan: product_plan.ProductPlan, whole: int = 0, alone: int = 0) -> str:
     """What is decided at run time about tiles and threads, for `explain`."""
-    text = _heights(plan)
+    wide = wide_product_of(plan)
+    if wide is None:
+        text = _few_and_more(plan.rows, plan.vectors, f"; more: {{}}, in blocks of {plan.m_block}")
+    else:
+        between = f"; {FEW_ROWS + 1} to {wide.fewest_rows - 1}: {{}}"
+        some = _few_and_more(plan.kernel.mr, plan.vectors, between)
+        tiles = _written_out(plan.rows, plan.vectors, wide.fewest_rows)
+        text = f"{some}; more: widened operands, {tiles}, in blocks of {plan.m_block}"
     if alone:
         text += f"; up to {alone} rows: one thread"
     if whole and plan.threads_m > 1:
         text += f"; up to {whole} rows: threads share their columns"
     return text
-
-
-def _heights(plan: ProductPlan) -> str:
-    wide = wide_product_of(plan)
-    if wide is None:
-        return _few_and_more(plan.rows, plan.vectors, f"; more: {{}}, in blocks of {plan.m_block}")
-    between = f"; {FEW_ROWS + 1} to {wide.fewest_rows - 1}: {{}}"
-    some = _few_and_more(plan.kernel.mr, plan.vectors, between)
-    tiles = _written_out(plan.rows, plan.vectors, wide.fewest_rows)
-    return f"{some}; more: widened operands, {tiles}, in blocks of {plan.m_block}"
 
 
 def _few_and_more(rows: int, vectors: int, more: str) -> str:
@@ -124,54 +119,47 @@ class FewRows:
 
     def emit(self, block: Block) -> None:
         """All panels, or a share, for a number of rows that is one of those from 1 to `most`."""
-        lanes = self.loops.plan.kernel.lanes
         for group in self.groups:
-            sides = [self.side(known, group) for known in range(1, self.most + 1)]
-            side = _of(block.rows, [count for count, _ in sides])
-            pieces = _of(block.rows, [math.ceil(group.count / count) for count, _ in sides])
-            before, own = (
-                (0, pieces) if block.share is None else emission.share_of(pieces, *block.share)
-            )
-            with I.serial(own) as at, emission.opaque_block("few"):
-                piece = before + at
-                first = materialise(block.vector + group.start + piece * (side * group.size))
-                panels = materialise(tirx.Min(side, group.count - piece * side))
-                self._tiles(block, first, panels, group, sides)
-                with I.serial(block.rows) as i, I.serial(panels) as panel:
-                    for j in range(group.size):
-                        column = panel * group.size + j
-                        value = block.scratch[i, ramp(column * lanes, lanes)]
-                        last = j == group.size - 1
-                        self.loops.store(block.row + i, first + column, value, last)
+            self._group(block, group)
 
-    def _tiles(
-        self,
-        block: Block,
-        vector: Expr,
-        panels: Expr,
-        group: Group,
-        sides: Sequence[tuple[int, Microkernel]],
-    ) -> None:
-        """Accumulators of panels from `vector` on, for the numbers that two expressions are."""
-        whole = (0, self.loops.plan.steps)
+    def _group(self, block: Block, group: Group) -> None:
+        """Panels of one width: accumulators of some side by side, then their epilogue."""
+        lanes, whole = self.loops.plan.kernel.lanes, (0, self.loops.plan.steps)
+        sides = [self.side(known, group) for known in range(1, self.most + 1)]
+        side = _of(block.rows, [count for count, _ in sides])
+        pieces = _of(block.rows, [math.ceil(group.count / count) for count, _ in sides])
+        before, own = (
+            (0, pieces) if block.share is None else emission.share_of(pieces, *block.share)
+        )
+        with I.serial(own) as at, emission.opaque_block("few"):
+            piece = before + at
+            first = materialise(block.vector + group.start + piece * (side * group.size))
+            panels = materialise(tirx.Min(side, group.count - piece * side))
 
-        def chosen(rows: int) -> None:
-            side, kernel = sides[rows - 1]
-            left = group.count % side
-            counts = [side] if not left else [left, side] if group.count > side else [left]
+            def chosen(rows: int) -> None:
+                side, kernel = sides[rows - 1]
+                left = group.count % side
+                counts = [side] if not left else [left, side] if group.count > side else [left]
 
-            def tile(count: int) -> None:
-                context = self.loops.side_by_side(block.row, rows, vector, group.size, count, whole)
-                rest(self.multiply(context, group.size, kernel), block.scratch, 0)
+                def tile(count: int) -> None:
+                    context = self.loops.side_by_side(
+                        block.row, rows, first, group.size, count, whole
+                    )
+                    rest(self.multiply(context, group.size, kernel), block.scratch, 0)
 
-            emission.choose(panels, counts, tile)
+                emission.choose(panels, counts, tile)
 
-        emission.choose(block.rows, range(1, len(sides) + 1), chosen)
+            emission.choose(block.rows, range(1, len(sides) + 1), chosen)
+            with I.serial(block.rows) as i, I.serial(panels) as panel:
+                for j in range(group.size):
+                    column = panel * group.size + j
+                    value = block.scratch[i, ramp(column * lanes, lanes)]
+                    last = j == group.size - 1
+                    self.loops.store(block.row + i, first + column, value, last)
 
     def multiply(self, tile: TileContext, width: int, kernel: Microkernel) -> Tile:
         """Accumulators of panels that have `width` vectors each, side by side."""
-        steps = (tile.piece[1],)
-        return kernel.emit(tile.rows, tile.vectors, steps, tile.read_a, tile.read_b, tile.init)
+        return tile.multiply(kernel)
 
 
 def _of(rows: Expr, numbers: Sequence[int]) -> Expr:
@@ -209,11 +197,11 @@ class OpenRows:
         tasks = threads_m * sum(group.count for group in columns)
         alone = rows <= config.alone_rows if config.alone_rows else None
         with ExitStack() as scope:
-            claims: Claims | None = None
+            claims: placement.Claims | None = None
             if tasks == 1 or self.loops.begin is not None or self.loops.shortcut is not None:
                 task = scope.enter_context(emission.task_loop(tasks, alone=alone))
             else:
-                _, claims = scope.enter_context(claimed_shares(tasks, alone))
+                _, claims = scope.enter_context(placement.claimed_shares(tasks, alone))
                 task = claims.share
             scope.enter_context(llvm_functions(PREFETCH_LLVM_IR))
             number = I.floormod(task, threads_m)
@@ -227,11 +215,11 @@ class OpenRows:
                     materialise(tirx.Select(few, number, as_expr(0))),
                     materialise(tirx.Select(few, as_expr(threads_m), as_expr(1))),
                 )
-            emission.for_share(
-                columns,
-                I.floordiv(task, threads_m),
-                lambda vector, vectors: self.emit(row, many, vector, vectors, panels, claims),
-            )
+
+            def part(vector: Expr, vectors: int) -> None:
+                self.emit(row, many, vector, vectors, panels, claims)
+
+            emission.for_share(columns, I.floordiv(task, threads_m), part)
 
     def emit(
         self,
@@ -240,7 +228,7 @@ class OpenRows:
         vector: Expr,
         vectors: int,
         share: PanelShare | None = None,
-        claims: Claims | None = None,
+        claims: placement.Claims | None = None,
     ) -> None:
         """The loops over `rows` rows from `row` and `vectors` vectors of columns from `vector`.
 
@@ -263,11 +251,10 @@ class OpenRows:
                 if fewest == 1 or chosen.narrow is None:
                     many.emit(own_few)
                     return
-                with I.If(size < fewest):
-                    with I.Then():
-                        replace(many, loops=narrow).emit(own_few)
-                    with I.Else():
-                        many.panels(fewest)
+                fewer = replace(many, loops=narrow)
+                emission.branch(
+                    size < fewest, lambda: fewer.emit(own_few), lambda: many.panels(fewest)
+                )
 
             loops.choose(row + start, size, run)
 
@@ -322,15 +309,13 @@ class Block:
 
     def emit(self, few: FewRows) -> None:
         """Panels of some widths, for few rows or for more."""
-        if not few.most:
-            self.panels(1)
-            return
         self._begin()
-        with I.If(self.rows <= few.most):
-            with I.Then():
-                few.emit(self)
-            with I.Else():
-                self._panels(few.most + 1)
+        if not few.most:
+            self._panels(1)
+            return
+        emission.branch(
+            self.rows <= few.most, lambda: few.emit(self), lambda: self._panels(few.most + 1)
+        )
 
     def panels(self, least: int) -> None:
         """Panels of some widths, for `least` rows or more."""
@@ -377,18 +362,9 @@ class Block:
                 ahead = None if fetch is None else fetch.ahead(vector, at, height, start)
                 # Each access adds to the row; a sum in each of them is slow to compile.
                 row = materialise(self.row + at)
+                block, place = (vector, vectors, (start, steps)), at if cut else 0
                 context = TileContext(
-                    loops,
-                    row,
-                    height,
-                    vector,
-                    vectors,
-                    (start, steps),
-                    load_b,
-                    self.scratch,
-                    at if cut else 0,
-                    resumes=cut,
-                    ahead=ahead,
+                    loops, row, height, *block, load_b, self.scratch, place, cut, ahead
                 )
                 result = loops.tiles.emit(context)
                 if not at_once:
@@ -405,11 +381,10 @@ class Block:
                 if fetch is None or not most or height < heights.heights[-1]:
                     tile(fetch, at, height)
                     return
-                with I.If(fetch.tiles <= most):
-                    with I.Then():
-                        tile(fetch, at, height)
-                    with I.Else():
-                        tile(None, at, height)
+                few = fetch.tiles <= most
+                emission.branch(
+                    few, lambda: tile(fetch, at, height), lambda: tile(None, at, height)
+                )
 
             emission.for_tiles(self.rows, heights, body, None if cut or at_once else store)
 

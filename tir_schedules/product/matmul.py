@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
 
 import numpy as np
 from tvm import tirx
@@ -28,77 +27,51 @@ from tvm import tirx
 from microkernels.isa import Isa
 from microkernels.machines.machine import Machine
 from microkernels.microkernel import Microkernel
-from microkernels.registry import microkernel_named, tile_kernels_for
+from microkernels.registry import kernels_for, microkernel_named, tile_kernels_for
 from microkernels.vector.expressions import Expr, parameter
-from tir_schedules.core.attributes import Attribute
-from tir_schedules.core.blocking import thread_grids
+from tir_schedules.core import attributes, blocking, emission, extents, loop_nest, size, template
 from tir_schedules.core.config import best_first
-from tir_schedules.core.emission import kernel_function, operand_parameters, tensor_parameter
-from tir_schedules.core.extents import matrix_view
-from tir_schedules.core.loop_nest import LoopNest
 from tir_schedules.core.product_plan import Product, is_dynamic, is_integer, reject_zero_points
 from tir_schedules.core.region import Region, Tensor
-from tir_schedules.core.size import is_open
-from tir_schedules.core.template import Template, register_template
-from tir_schedules.cost.amx_cost import LEAST_GAIN
-from tir_schedules.cost.parallel import product_nest
+from tir_schedules.cost import amx_cost, parallel
 from tir_schedules.epilogue.epilogue import Epilogue, unflatten
 from tir_schedules.rows.quantization_range import emit_own_range, least_scale_of
 
+from . import dynamic_rows, tile_config
 from .batch_matmul import BATCH_MATMUL, busiest_cycles
 from .best_grid import best_grid, open_grid
 from .byte_outliers import by_values, byte_tile_of, known_offset, lists_outliers, searches
-from .dynamic_rows import tile_choices
 from .matmul_product import PACKING, MatmulProduct
 from .narrow_weight import has_scale, reject_scale, scaled
-from .tile_config import (
-    ACTIVATION_DTYPES,
-    RESULT_DTYPES,
-    MatmulConfig,
-    check,
-    default_tile,
-    dimensions,
-    fewest_cycles,
-    neighbouring_tiles,
-    plan_of,
-    product_kernels,
-    product_types,
-    rows_near,
-    shares_k,
-    sum_cycles,
-    tile_cycles,
-    tiles_and_blocks,
-    window_of,
-    worth_trying,
-)
-from .tile_products import float_tiles, wide_product
+from .tile_config import Fields, MatmulConfig, dimensions
+from .tile_products import WideProduct, wide_product
 from .zero_points import ZeroPoints, integer_reference
 
 
 def default_config(region: Region, machine: Machine) -> MatmulConfig:
     """The configuration with the fewest estimated cycles; no tuning is needed."""
-    return fewest_cycles(
+    return tile_config.fewest_cycles(
         candidates(region, machine), lambda config: estimated_cycles(region, config, machine)
     )
 
 
 def candidates(region: Region, machine: Machine) -> list[MatmulConfig]:
-    """The best configuration of every kernel that is worth trying."""
-    if region.is_open:
-        return _open_candidates(region, machine)
-    kernels = worth_trying(_kernels(region, machine.isa), dimensions(region)[0])
-    return [_config(region, machine, kernel) for kernel in kernels]
+    """The best configuration of every kernel that is worth trying.
 
-
-def _open_candidates(region: Region, machine: Machine) -> list[MatmulConfig]:
-    """Of vector kernels, on a grid for any number of rows."""
-    _, n, k = dimensions(region)
-    found = []
-    for kernel in _kernels(region, machine.isa):
-        if not kernel.by_tiles:
-            tile = _tile(region, machine, kernel)
-            row_flops = 2 * n * k / kernel.kr
-            found.append(MatmulConfig(**tile, **open_grid(tile, n, k, machine, row_flops)))
+    Of an open region: of every vector kernel, on a grid for any number of rows.
+    """
+    m, n, k = dimensions(region)
+    found, kernels = [], list(_kernels(region, machine.isa))
+    for kernel in kernels if region.is_open else tile_config.worth_trying(kernels, m):
+        if region.is_open and kernel.by_tiles:
+            continue
+        tile = _tile(region, machine, kernel)
+        if region.is_open:
+            grid = open_grid(tile, n, k, machine, 2 * n * k / kernel.kr)
+        else:
+            k_unit = kernel.depth if tile_config.shares_k(kernel, k) else None
+            grid = best_grid(tile, m, n, k, machine, flops(region) / kernel.kr, k_unit)
+        found.append(MatmulConfig(**tile, **grid))
     return found
 
 
@@ -108,41 +81,40 @@ def neighbourhood(region: Region, machine: Machine) -> Iterator[MatmulConfig]:
     near = (
         tile
         for kernel in _kernels(region, machine.isa)
-        for tile in neighbouring_tiles(_tile(region, machine, kernel), m, k)
+        for tile in tile_config.neighbouring_tiles(_tile(region, machine, kernel), m, k)
     )
     yield from _sorted(region, machine, near)
 
 
-def _sorted(
-    region: Region, machine: Machine, tiles: Iterable[dict[str, Any]]
-) -> Iterator[MatmulConfig]:
+def _sorted(region: Region, machine: Machine, tiles: Iterable[Fields]) -> Iterator[MatmulConfig]:
     """The default, then tiles on every grid of threads, the fastest estimated first.
 
     Threads share K in the grids that are the best for some kernel.
     """
     default, k = default_config(region, machine), dimensions(region)[2]
-    grids = {(1, 1, 1), *((*grid, 1) for grid in thread_grids(machine.threads))}
+    grids = {(1, 1, 1), *((*grid, 1) for grid in blocking.thread_grids(machine.threads))}
     grids |= {each.grid for each in candidates(region, machine) if each.threads_k > 1}
     found = {
-        MatmulConfig(**tile, threads_m=threads_m, threads_n=threads_n, threads_k=threads_k)
+        MatmulConfig(**tile, **tile_config.on_grid(grid))
         for tile in tiles
-        for threads_m, threads_n, threads_k in grids
-        if threads_k == 1 or shares_k(microkernel_named(tile["kernel"]), k)
+        for grid in grids
+        if grid[2] == 1 or tile_config.shares_k(microkernel_named(tile["kernel"]), k)
     }
     yield from best_first(default, found, lambda config: estimated_cycles(region, config, machine))
 
 
 def estimated_cycles(region: Region, config: MatmulConfig, machine: Machine) -> float:
     """Cycles of the busiest thread."""
-    plan, as_packed = plan_of(region, config), not has_scale(region)
-    return tile_cycles(plan.busiest, machine, fetches=as_packed) + sum_cycles(plan, machine)
+    plan = tile_config.plan_of(region, config)
+    cycles = tile_config.tile_cycles(plan.busiest, machine, fetches=not has_scale(region))
+    return cycles + tile_config.sum_cycles(plan, machine)
 
 
 def product_of(region: Region, config: MatmulConfig, machine: Machine) -> Product:
     """The busiest thread's part of a matmul."""
     return Product(
         part=region,
-        plan=plan_of(region, config).busiest,
+        plan=tile_config.plan_of(region, config).busiest,
         cycles=estimated_cycles(region, config, machine),
         others=lambda: [
             (other.kernel, estimated_cycles(region, other, machine))
@@ -152,31 +124,24 @@ def product_of(region: Region, config: MatmulConfig, machine: Machine) -> Produc
 
 
 def _kernels(region: Region, isa: Isa) -> tuple[Microkernel, ...]:
-    return product_kernels(isa, *product_types(region))
+    return tile_config.product_kernels(isa, *tile_config.product_types(region))
 
 
-def _tile(region: Region, machine: Machine, kernel: Microkernel) -> dict[str, Any]:
+def _tile(region: Region, machine: Machine, kernel: Microkernel) -> Fields:
     """The best tile of one kernel; that of an open region is for a sample of its sizes."""
     m, n, k = dimensions(region.sampled())
-    tile = default_wide_tile(kernel, dimensions(region)[0], m, n, k, machine)
-    if tile is None:
-        tile = default_tile(kernel, m, n, k, machine, fetches=True)
-    window = window_of(region)
+    wide = wide_product(kernel, dimensions(region)[0], 1, 1)
+    if wide is None:
+        tile = tile_config.default_tile(kernel, m, n, k, machine, fetches=True)
+    else:
+        tile = _wide_tile(region, machine, kernel, wide)
+    window = tile_config.window_of(region)
     if window is not None:  # overlapping rows take less of L2
         block = machine.l2_bytes // 2 // (4 * window.pitch)
         tile["m_block"] = max(tile["m_block"], min(m, block))
     elif not region.is_open:
-        tile["m_block"] = min(tile["m_block"], rows_near(kernel, m, n, k, machine))
+        tile["m_block"] = min(tile["m_block"], tile_config.rows_near(kernel, m, n, k, machine))
     return tile
-
-
-def _config(region: Region, machine: Machine, kernel: Microkernel) -> MatmulConfig:
-    """The best configuration of one kernel."""
-    m, n, k = dimensions(region)
-    tile = _tile(region, machine, kernel)
-    k_unit = kernel.depth if shares_k(kernel, k) else None
-    grid = best_grid(tile, m, n, k, machine, flops(region) / kernel.kr, k_unit)
-    return MatmulConfig(**tile, **grid)
 
 
 def flops(region: Region) -> int:
@@ -184,13 +149,13 @@ def flops(region: Region) -> int:
     return 2 * math.prod(dimensions(region))
 
 
-class Matmul(Template[MatmulConfig]):
+class Matmul(template.Template[MatmulConfig]):
     """Activations times a weight."""
 
     name = "matmul"
     config_type = MatmulConfig
     default_config = staticmethod(default_config)
-    check = staticmethod(check)
+    check = staticmethod(tile_config.check)
     flops = staticmethod(flops)
     estimate = staticmethod(estimated_cycles)
     packing = PACKING
@@ -206,31 +171,28 @@ class Matmul(Template[MatmulConfig]):
         kernels = _kernels(region, machine.isa)
         bases = [_tile(region, machine, kernel) for kernel in kernels]
         n_vectors = math.ceil(n / kernels[0].lanes)
-        yield from _sorted(region, machine, tiles_and_blocks(kernels, m, n_vectors, k, bases))
+        yield from _sorted(
+            region, machine, tile_config.tiles_and_blocks(kernels, m, n_vectors, k, bases)
+        )
 
     def build(self, region: Region, config: MatmulConfig, isa: Isa) -> tirx.PrimFunc:
         """The kernel; its weight parameter is flat, as `pack` makes it."""
-        kernel = check(region, config, isa)
-        with kernel_function("matmul") as builder:
-            a = tensor_parameter("A", region.inputs[0])
+        kernel = tile_config.check(region, config, isa)
+        with emission.kernel_function("matmul") as builder:
+            a = emission.tensor_parameter("A", region.inputs[0])
             constants = [parameter("W", PACKING.shape(region, config, isa, 1), kernel.b_dtype)]
             for i, tensor in enumerate(region.inputs[2:], 2):
-                shape = tensor.shape
-                if tensor.constant:
-                    shape = PACKING.shape(region, config, isa, i)
+                shape = PACKING.shape(region, config, isa, i) if tensor.constant else tensor.shape
                 constants.append(parameter(f"input{i}", shape, tensor.dtype))
-            operands = operand_parameters(region)
-            c = tensor_parameter("C", region.output)
+            operands = emission.operand_parameters(region)
+            c = emission.tensor_parameter("C", region.output)
 
             if region.is_open:
-                region, a, operands, c = matrix_view(region, a, operands, c)
+                region, a, operands, c = extents.matrix_view(region, a, operands, c)
             epilogue = Epilogue(region, operands, kernel.narrow)
 
-            def leading_a(row: Expr) -> list[Expr]:
-                return unflatten(row, region.inputs[0].shape[:-1])
-
-            def leading_c(row: Expr) -> list[Expr]:
-                return [row] if region.is_open else unflatten(row, region.output.shape[:-1])
+            def stored_row(row: Expr) -> list[Expr]:
+                return unflatten(row, region.output.shape[:-1])
 
             def find_range() -> Expr:
                 least = least_scale_of(region)
@@ -238,16 +200,13 @@ class Matmul(Template[MatmulConfig]):
                 return epilogue.own_range
 
             kernel.admit()
-            MatmulProduct(
-                region,
-                config,
-                kernel,
-                constants,
-                epilogue,
-                (a, leading_a),
-                (c, leading_c),
-                find_range if is_dynamic(region) else None,
-            ).share()
+            source = a, lambda row: unflatten(row, region.inputs[0].shape[:-1])
+            target = c, extents.row_itself if region.is_open else stored_row
+            own = find_range if is_dynamic(region) else None
+            product = MatmulProduct(
+                region, config, kernel, constants, epilogue, source, target, own
+            )
+            product.share()
         return builder.get()
 
     def reference(self, region: Region, inputs: list[np.ndarray]) -> np.ndarray:
@@ -258,21 +217,21 @@ class Matmul(Template[MatmulConfig]):
         if region.inputs[1].dtype in ("bfloat16", "float16"):
             a = a.astype(w.dtype)
         a, w = a.astype(np.float64), scaled(w.astype(np.float64), inputs)
-        window = window_of(region)
+        window = tile_config.window_of(region)
         return np.matmul(a, w) if window is None else window.product(a, w)
 
     def reject(self, region: Region, isa: Isa) -> str | None:
         """Why the template cannot build a region, or None."""
         a, w = region.inputs[:2]
-        if a.dtype not in ACTIVATION_DTYPES.get(w.dtype, ()):
+        if a.dtype not in tile_config.ACTIVATION_DTYPES.get(w.dtype, ()):
             return f"activations of type {a.dtype} and weight of type {w.dtype}"
-        if region.output.dtype not in RESULT_DTYPES:
+        if region.output.dtype not in tile_config.RESULT_DTYPES:
             return f"output of type {region.output.dtype}"
         if w.dtype == "float16" and (region.is_open or not tile_kernels_for(isa, w.dtype, w.dtype)):
             return "a weight of type float16, which only AMX tiles multiply, and of known rows"
         if min(dimensions(region)) <= 0:
             return "a dimension is 0"
-        if w.dtype != "float32" and window_of(region) is not None:
+        if w.dtype != "float32" and tile_config.window_of(region) is not None:
             return f"windows of type {w.dtype}"
         if is_integer(region) and not has_scale(region):
             if ("a_quantize" in region.attrs) != (a.dtype == "float32"):
@@ -284,9 +243,9 @@ class Matmul(Template[MatmulConfig]):
         """Why the template cannot build a region whose number of rows is open, or None."""
         if any(tensor.is_open for tensor in region.inputs[1:]):
             return "a weight whose size is not known"
-        if is_open((region.inputs[0].shape[-1], region.output.shape[-1])):
+        if size.is_open((region.inputs[0].shape[-1], region.output.shape[-1])):
             return "columns whose number is not known"
-        if window_of(region) is not None:
+        if tile_config.window_of(region) is not None:
             return "windows over a length that is not known"
         if has_scale(region):
             return "factors of a weight's rows, over sizes that are not known"
@@ -294,26 +253,28 @@ class Matmul(Template[MatmulConfig]):
 
     def at_run_time(self, region: Region, config: MatmulConfig) -> str:
         """What is decided at run time, for `explain`."""
-        return tile_choices(plan_of(region, config), config.whole_rows, config.alone_rows)
+        return dynamic_rows.tile_choices(
+            tile_config.plan_of(region, config), config.whole_rows, config.alone_rows
+        )
 
     def by_values(self, region: Region, config: MatmulConfig) -> str:
         """What values decide, for `explain`."""
-        plan = plan_of(region, config)
+        plan = tile_config.plan_of(region, config)
         if not is_integer(region) or byte_tile_of(plan) is None:
             return ""
         points = ZeroPoints.of(region, microkernel_named(config.kernel))
         return by_values(searches(plan), lists_outliers(plan), known_offset(points))
 
-    def nests(self, region: Region, config: MatmulConfig) -> Iterator[LoopNest]:
+    def nests(self, region: Region, config: MatmulConfig) -> Iterator[loop_nest.LoopNest]:
         """The loops of the product."""
-        yield product_nest(plan_of(region, config))
+        yield parallel.product_nest(tile_config.plan_of(region, config))
 
     def products(self, region: Region, config: MatmulConfig, machine: Machine) -> Iterator[Product]:
         """The product itself."""
         yield product_of(region, config, machine)
 
 
-MATMUL = register_template(Matmul())
+MATMUL = template.register_template(Matmul())
 
 
 # A panel is widened for each block of rows. Blocks of 200 rows that pass from L3 took 3% to 20%
@@ -325,38 +286,23 @@ FEW_TILES = 8
 MOST_SUMS = 24
 
 
-def default_wide_tile(
-    kernel: Microkernel, m: int, sample: int, n: int, k: int, machine: Machine
-) -> dict[str, Any] | None:
-    """As `default_tile`; None if operands are not widened.
-
-    Parameters
-    ----------
-    kernel : Microkernel
-        That the weight is packed for.
-    m, sample : int
-        Rows, and a sample of them if their number is open.
-    n, k : int
-        Columns, and elements of K.
-    """
-    wide = wide_product(kernel, m, 1, 1)
-    if wide is None:
-        return None
-    highest = kernel if wide.dtype == "int16" else _highest(float_tiles(kernel))
-    tile = default_tile(highest, sample, n, k, machine, fetches=True)
+def _wide_tile(region: Region, machine: Machine, kernel: Microkernel, wide: WideProduct) -> Fields:
+    """As `default_tile`, of operands that are widened; the weight is packed for `kernel`."""
+    (m, n, k), known = dimensions(region.sampled()), dimensions(region)[0]
+    highest = kernel
+    if wide.dtype != "int16":
+        tiles = kernels_for(kernel.isa, "float32", "float32")
+        fitting = (each for each in tiles if each.mr * each.vectors <= MOST_SUMS)
+        highest = max(fitting, key=lambda each: each.mr)
+    tile = tile_config.default_tile(highest, m, n, k, machine, fetches=True)
     block = min(WIDE_ROWS, WIDE_BYTES // (4 * highest.steps(k)))
-    rows = max(tile["m_block"], block if is_open((m,)) else min(m, block))
+    rows = max(tile["m_block"], block if size.is_open((known,)) else min(known, block))
     steps, k_blocks = kernel.steps(k), 1
-    if sample > FEW_TILES * tile["rows"]:
+    if m > FEW_TILES * tile["rows"]:
         step_bytes = 4 * wide.parts * tile["vectors"] * kernel.lanes
         k_blocks = math.ceil(steps * step_bytes / (machine.l2_bytes // 2))
     k_block = math.ceil(steps / k_blocks)
     return {**tile, "kernel": kernel.name, "m_block": rows, "k_block": k_block}
-
-
-def _highest(tiles: Sequence[Microkernel]) -> Microkernel:
-    fitting = [tile for tile in tiles if tile.mr * tile.vectors <= MOST_SUMS]
-    return max(fitting, key=lambda tile: tile.mr)
 
 
 # Products of float16: on AMX tiles that multiply it, or in f32 as on every other CPU.
@@ -387,10 +333,9 @@ def weighted_half_pays(machine: Machine, m: int, n: int, k: int) -> bool:
     def cycles(dtype: str) -> float:
         inputs = Tensor((m, k), dtype), Tensor((k, n), dtype, True)
         region = Region(op="matmul", inputs=inputs, output=Tensor((m, n), WIDE))
-        config = MATMUL.default_config(region, machine)
-        return estimated_cycles(region, config, machine)
+        return estimated_cycles(region, default_config(region, machine), machine)
 
-    return cycles(HALF) * LEAST_GAIN <= cycles(WIDE)
+    return cycles(HALF) * amx_cost.LEAST_GAIN <= cycles(WIDE)
 
 
 def batched_half_pays(
@@ -405,17 +350,11 @@ def batched_half_pays(
     a, b, output : sequence of int
         Shapes [..., M, K], [..., K, N] and [..., M, N].
     """
-    inputs = Tensor(tuple(a), WIDE), Tensor(tuple(b), WIDE)
+    inputs, c = (Tensor(tuple(a), WIDE), Tensor(tuple(b), WIDE)), Tensor(tuple(output), WIDE)
     axes = {"a_axes": tuple(range(len(a))), "b_axes": tuple(range(len(b)))}
 
-    def cycles(rounded: dict[str, Attribute]) -> float:
-        region = Region(
-            op="batch_matmul",
-            inputs=inputs,
-            output=Tensor(tuple(output), WIDE),
-            attrs={**axes, **rounded},
-        )
-        config = BATCH_MATMUL.default_config(region, machine)
-        return busiest_cycles(region, config, machine)
+    def cycles(rounded: dict[str, attributes.Attribute]) -> float:
+        region = Region(op="batch_matmul", inputs=inputs, output=c, attrs={**axes, **rounded})
+        return busiest_cycles(region, BATCH_MATMUL.default_config(region, machine), machine)
 
-    return cycles({"rounded": HALF}) * LEAST_GAIN <= cycles({})
+    return cycles({"rounded": HALF}) * amx_cost.LEAST_GAIN <= cycles({})

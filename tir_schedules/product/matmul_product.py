@@ -16,6 +16,7 @@ import numpy as np
 import tvm.tirx.script.builder.ir as I
 from tvm import DataType, relax, tirx
 
+from microkernels.base.arrays import SHIFT
 from microkernels.base.tvm_compat.tir import llvm_functions
 from microkernels.isa import Isa
 from microkernels.kernels.byte_pairs import has_pairs, pairs_fit
@@ -23,22 +24,15 @@ from microkernels.microkernel import Microkernel
 from microkernels.tile import Address
 from microkernels.vector.expressions import Expr, Index, ramp, reinterpret_group
 from microkernels.vector.memory import PREFETCH_LLVM_IR, prefetch
-from tir_schedules.core.extents import worth_copying
-from tir_schedules.core.product_plan import ProductPlan, is_integer
+from tir_schedules.core import extents, product_plan, template
 from tir_schedules.core.region import Region
 from tir_schedules.core.size import is_open
-from tir_schedules.core.template import Packing
 from tir_schedules.epilogue.epilogue import Columns, Epilogue, load_vector
 
-from . import zero_points
+from . import best_grid, byte_outliers, dynamic_rows, narrow_weight, tile_loops, zero_points
 from .activations import Activations, InPlace
-from .best_grid import ThreadGrid
-from .byte_outliers import byte_shortcut, byte_tile_of, cut_for_bytes, cuts_above, searches
-from .dynamic_rows import OpenRows
-from .narrow_weight import ScaledPanels, further_inputs
 from .prefetch import Prefetch
 from .tile_config import MatmulConfig, check, plan_of, window_of
-from .tile_loops import TileLoops, TileTask
 from .tile_products import WidePanels, WideProduct, direct_store, row_store, wide_product_of
 
 _LINE = 64  # bytes of a cache line
@@ -78,21 +72,24 @@ class MatmulProduct:
     target: Rows
     find_range: Callable[[], Expr] | None = None
 
-    def loops(self, most_rows: int) -> TileLoops:
+    def loops(self, most_rows: int) -> tile_loops.TileLoops:
         """The loops, for at most so many rows at a time; their buffers are the current block's."""
         region, config, kernel = self.region, self.config, self.kernel
         weight = PackedWeight(region, config, kernel, self.constants[0])
-        integer, plan = is_integer(region), weight.plan
+        integer, plan, (buffer, leading) = product_plan.is_integer(region), weight.plan, self.target
         if integer:
-            plan = cut_for_bytes(plan)
-        inputs = dict(further_inputs(region, self.constants[1:]))
+            plan = byte_outliers.cut_for_bytes(plan)
+        if narrow_weight.has_scale(region):
+            inputs = {"scale": self.constants[1]}
+        else:
+            inputs = zero_points.named_inputs(region, self.constants[1:])
         if self.find_range is not None:
             inputs["range"] = self.find_range()
         wide = wide_product_of(plan)
         block = min(max(plan.m_block, config.rows), most_rows)
-        tile = byte_tile_of(plan) if integer else None
+        tile = byte_outliers.byte_tile_of(plan) if integer else None
         rows = None if tile is None else self._activations(block, inputs, tile=tile)
-        searched = rows is not None and searches(plan)
+        searched = rows is not None and byte_outliers.searches(plan)
         if rows is None or not searched:
             exact = self._activations(block, inputs, wide)
         elif wide is None:
@@ -101,15 +98,13 @@ class MatmulProduct:
             exact = Activations(kernel, "uint8", plan.k, block, rows.operand, wide=wide)
 
         def start_of(found: Activations | None) -> zero_points.Start | None:
-            if found is None or not integer:
+            if found is None:
                 return None
-            term, address = weight.column_term, weight.column_address
-            start = zero_points.Start(region, kernel, inputs, plan.k, term, found.row_sum, address)
-            return start if start.needed else None
+            further = inputs, plan.k, weight.column_term, found.row_sum, weight.column_address
+            return zero_points.start_of(region, kernel, *further)
 
         start = start_of(rows if searched else exact)
-        buffer, leading = self.target
-        loops = TileLoops(
+        loops = tile_loops.TileLoops(
             plan,
             exact.load,
             weight.load,
@@ -123,7 +118,7 @@ class MatmulProduct:
             prefetch=weight.prefetch,
         )
         if rows is not None:
-            shortcut = byte_shortcut(loops, rows, block, start_of(rows), weight)
+            shortcut = byte_outliers.byte_shortcut(loops, rows, block, start_of(rows), weight)
             loops = replace(loops, shortcut=shortcut)
         vectors = min(config.vectors, plan.n_vectors)
         if wide is not None:
@@ -131,20 +126,16 @@ class MatmulProduct:
             if is_open((plan.m,)):
                 few = rows if searched else self._activations(wide.fewest_rows - 1, inputs)
                 assert few is not None
-                narrow = replace(
-                    loops,
-                    plan=replace(plan, rows=min(plan.rows, kernel.mr)),
-                    load_a=few.load,
-                    begin=None if searched else few.begin,
-                    start=start_of(few),
-                )
+                fewer = replace(plan, rows=min(plan.rows, kernel.mr))
+                begin = None if searched else few.begin
+                narrow = replace(loops, plan=fewer, load_a=few.load, begin=begin)
+                narrow = replace(narrow, start=start_of(few))
             stage = WidePanels(plan.panels, weight.buffer, wide, plan.longest_piece, vectors).stage
             return replace(loops, stage_b=stage, tiles=wide, narrow=narrow)
         if "scale" not in inputs:
             return loops
-        scaled = ScaledPanels(
-            kernel, weight.buffer, inputs["scale"], plan.k, plan.longest_piece, vectors
-        )
+        sizes = plan.k, plan.longest_piece, vectors
+        scaled = narrow_weight.ScaledPanels(kernel, weight.buffer, inputs["scale"], *sizes)
         return replace(loops, stage_b=scaled.stage)
 
     def _activations(
@@ -166,7 +157,7 @@ class MatmulProduct:
             padded = pitch > region.inputs[0].shape[-1]
             rows = InPlace(buffer, lambda row, column: [*leading(row), column], pitch, padded)
             item = int(DataType(self.kernel.a_dtype).itemsize)
-            crowded = not is_open((plan.m,)) and worth_copying(pitch, item, plan.m, plan.n)
+            crowded = not is_open((plan.m,)) and extents.worth_copying(pitch, item, plan.m, plan.n)
 
         def read(row: Expr, columns: Columns) -> Expr:
             if window is not None:
@@ -180,7 +171,7 @@ class MatmulProduct:
             most_rows,
             read,
             quantize=zero_points.quantize_parameters(region, self.kernel, inputs),
-            sums=is_integer(region)
+            sums=product_plan.is_integer(region)
             and zero_points.ZeroPoints.of(region, self.kernel).needs_row_sums,
             rows=rows,
             wide=None if tile else wide,
@@ -188,7 +179,7 @@ class MatmulProduct:
             vectors=tile is not None,
         )
 
-    def run(self, rows: Index, tiles: TileTask | None = None, most: int = 0) -> None:
+    def run(self, rows: Index, tiles: tile_loops.TileTask | None = None, most: int = 0) -> None:
         """The product of the first `rows` rows, in the calling thread.
 
         Parameters
@@ -203,15 +194,15 @@ class MatmulProduct:
             if isinstance(rows, int):
                 self.loops(rows).emit(zero, rows, zero, n_vectors, tiles)
             else:
-                OpenRows(self.loops(most)).emit(zero, rows, zero, n_vectors)
+                dynamic_rows.OpenRows(self.loops(most)).emit(zero, rows, zero, n_vectors)
 
     def share(self) -> None:
         """The whole product, in one parallel region over the configuration's grid of threads."""
         plan = plan_of(self.region, self.config)
         if self.region.is_open:
-            OpenRows(self.loops(plan.m_block)).share(self.config)
+            dynamic_rows.OpenRows(self.loops(plan.m_block)).share(self.config)
             return
-        grid = ThreadGrid(plan)
+        grid = best_grid.ThreadGrid(plan)
         with grid.task() as task, llvm_functions(PREFETCH_LLVM_IR):
             grid.emit(task, self.loops(grid.most_rows))
 
@@ -245,16 +236,15 @@ class PackedWeight:
     buffer: Any = None
 
     @cached_property
-    def plan(self) -> ProductPlan:
+    def plan(self) -> product_plan.ProductPlan:
         """How the product is cut."""
         return plan_of(self.region, self.config)
 
     @cached_property
     def points(self) -> zero_points.ZeroPoints | None:
         """Zero points, of integers."""
-        return (
-            zero_points.ZeroPoints.of(self.region, self.kernel) if is_integer(self.region) else None
-        )
+        of = zero_points.ZeroPoints.of
+        return of(self.region, self.kernel) if product_plan.is_integer(self.region) else None
 
     @property
     def has_column_term(self) -> bool:
@@ -264,7 +254,7 @@ class PackedWeight:
     @property
     def has_column_sums(self) -> bool:
         """Whether the sums of the columns follow a term that is not these sums."""
-        return self.points is not None and cuts_above(self.plan, self.points)
+        return self.points is not None and byte_outliers.cuts_above(self.plan, self.points)
 
     @property
     def has_answer(self) -> bool:
@@ -311,9 +301,8 @@ class PackedWeight:
 
     def column_sums(self, vector: Index) -> Expr:
         """The sums of a vector of columns; int32 lanes."""
-        return self._numbers(
-            self.sums_at if self.has_column_sums else self.plan.panels.size, vector
-        )
+        place = self.sums_at if self.has_column_sums else self.plan.panels.size
+        return self._numbers(place, vector)
 
     def _numbers(self, place: int, vector: Index) -> Expr:
         lanes = self.kernel.lanes
@@ -331,7 +320,7 @@ def packed_weight(region: Region, config: MatmulConfig, isa: Isa) -> PackedWeigh
     return PackedWeight(region, config, check(region, config, isa))
 
 
-class MatmulPacking(Packing[MatmulConfig]):
+class MatmulPacking(template.Packing[MatmulConfig]):
     """The weight in panels with what follows it; zero points of columns as int32."""
 
     def pack(
@@ -341,9 +330,12 @@ class MatmulPacking(Packing[MatmulConfig]):
         weight = packed_weight(region, config, isa)
         kernel, panels = weight.kernel, weight.plan.panels
         if index > 1:
-            padding = panels.columns - array.size
-            return np.pad(zero_points.shifted_columns(region, kernel, array), (0, padding))
-        matrix = zero_points.shifted_weight(array.reshape(-1, array.shape[-1]), kernel)
+            shift = np.int32(zero_points.b_shift_of(region, kernel))
+            columns = array.reshape(-1).astype(np.int32) + shift
+            return np.pad(columns, (0, panels.columns - array.size))
+        matrix = array.reshape(-1, array.shape[-1])
+        if zero_points.b_shift_of(region, kernel):  # unsigned values less 128, as int8
+            matrix = (matrix ^ np.uint8(SHIFT)).view(kernel.b_dtype)
         packed = panels.pack(matrix)
         answer = [pairs_fit(packed)] if weight.has_answer else []
         terms = []

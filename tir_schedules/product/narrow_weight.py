@@ -13,10 +13,9 @@ padded with zeros to whole words and whole vectors. Scales and zero points lie i
 
 from __future__ import annotations
 
-import dataclasses
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import tvm.tirx.script.builder.ir as I
@@ -26,20 +25,17 @@ from microkernels.base.arrays import SHIFT
 from microkernels.microkernel import Microkernel
 from microkernels.vector import expressions as ex
 from microkernels.vector.expressions import Expr, Index
+from tir_schedules.core import emission, product_plan
 from tir_schedules.core.blocking import Panels
-from tir_schedules.core.emission import opaque_block
-from tir_schedules.core.product_plan import Piece
 from tir_schedules.core.region import Region
 
-from .tile_config import window_of
-from .tile_products import LoadPanel
-from .zero_points import named_inputs
+from . import tile_config, tile_products
 
 WORD_BITS = 32
 BITS = (2, 4, 8)
 
 
-@dataclass(frozen=True)
+@dataclass
 class NarrowWeight:
     """Format of one weight, for vectors of `lanes` columns.
 
@@ -67,47 +63,27 @@ class NarrowWeight:
     zero: float
     lanes: int
 
-    @property
-    def unit(self) -> int:
-        """Steps of K that are decoded together; a block begins at a multiple of it."""
+    def __post_init__(self) -> None:
+        # Blocks of K that have a scale each, and vectors of columns.
+        self.blocks = math.ceil(self.rows / self.block)
+        self.n_vectors = math.ceil(self.columns / self.lanes)
+        # Elements of packed scales or zero points.
+        self.per_block_size = self.blocks * self.n_vectors * self.lanes
+        # Steps of K that are decoded together; a block begins at a multiple of them.
+        self.unit = 8 if self.blocks == 1 else math.gcd(self.block, 8)
+        # Bytes of one column that lie together, a word, and words of one column.
+        self.word_bytes = 1
         if self.bits < 8:
-            return WORD_BITS // self.bits
-        return 8 if self.blocks == 1 else math.gcd(self.block, 8)
-
-    @property
-    def blocks(self) -> int:
-        """Blocks of K that have a scale each."""
-        return math.ceil(self.rows / self.block)
-
-    @property
-    def word_bytes(self) -> int:
-        """Bytes of one column that lie together."""
-        return 1 if self.bits == 8 else WORD_BITS // 8
+            self.unit, self.word_bytes = WORD_BITS // self.bits, WORD_BITS // 8
+        self.words = math.ceil(self.rows * self.bits / (8 * self.word_bytes))
+        # Bytes of one vector of columns over all steps, and of the packed weight.
+        self.vector_bytes = self.words * self.word_bytes * self.lanes
+        self.packed_bytes = self.n_vectors * self.vector_bytes
 
     @property
     def flipped(self) -> bool:
         """Whether the highest bit is stored inverted: q - 128 as a signed byte is q."""
         return self.bits == 8 and not self.signed and self.zero == SHIFT
-
-    @property
-    def words(self) -> int:
-        """Words of one column."""
-        return math.ceil(self.rows * self.bits / (8 * self.word_bytes))
-
-    @property
-    def vector_bytes(self) -> int:
-        """Bytes of one vector of columns over all steps."""
-        return self.words * self.word_bytes * self.lanes
-
-    @property
-    def packed_bytes(self) -> int:
-        """Bytes of the packed weight."""
-        return self.n_vectors * self.vector_bytes
-
-    @property
-    def n_vectors(self) -> int:
-        """Vectors of columns."""
-        return math.ceil(self.columns / self.lanes)
 
     def pack(self, array: np.ndarray, panels: Panels) -> np.ndarray:
         """Wq in panels.
@@ -137,8 +113,8 @@ class NarrowWeight:
 
     def _of_words(self, panels: Panels) -> Panels:
         """The panels of what lies in memory, whose steps are words."""
-        kernel = dataclasses.replace(panels.kernel, kr=self.word_bytes)
-        return dataclasses.replace(panels, kernel=kernel, k=self.words * self.word_bytes)
+        kernel = replace(panels.kernel, kr=self.word_bytes)
+        return replace(panels, kernel=kernel, k=self.words * self.word_bytes)
 
     def unpack(self, packed: relax.Expr, panels: Panels) -> relax.Expr:
         """Wq [rows, columns] as a Relax expression of what `pack` made."""
@@ -164,24 +140,6 @@ class NarrowWeight:
         [blocks, columns]."""
         shape = per_block_shape(array.shape)
         return np.broadcast_to(array.reshape(shape), (self.blocks, self.columns))
-
-    def pack_per_block(self, array: np.ndarray, panels: Panels) -> np.ndarray:
-        """Scales or zero points in panels; flat, `per_block_size` elements."""
-        return dataclasses.replace(panels, k=self.blocks).pack(self.per_block(array))
-
-    @property
-    def per_block_size(self) -> int:
-        """Elements of packed scales or zero points."""
-        return self.blocks * self.n_vectors * self.lanes
-
-    def unpack_per_block(
-        self, packed: relax.Expr, panels: Panels, shape: Sequence[int]
-    ) -> relax.Expr:
-        """The scales or zero points of the given shape as an expression of what is packed."""
-        rows, columns = per_block_shape(shape)
-        whole = dataclasses.replace(panels, k=self.blocks).unpack(packed)
-        matrix = relax.op.strided_slice(whole, [0, 1], [0, 0], [rows, columns])
-        return relax.op.reshape(matrix, tuple(shape))
 
     def values(self, array: np.ndarray) -> np.ndarray:
         """The elements of Wq as float64 [rows, columns], less the common zero point."""
@@ -300,17 +258,12 @@ def reject_scale(region: Region) -> str | None:
         return f"{len(region.inputs)} inputs" if further else None
     if region.attrs[SCALE] != "input" or len(further) != 1:
         return f"{len(region.inputs)} inputs, {SCALE}={region.attrs[SCALE]}"
-    if w.dtype != "float32" or not w.constant or window_of(region) is not None:
+    if w.dtype != "float32" or not w.constant or tile_config.window_of(region) is not None:
         return f"factors of the rows of {w}, or of windows"
     scale, k = further[0], a.shape[-1]
     if scale.constant or scale.dtype != "float32" or (scale.size, scale.shape[-1:]) != (k, (k,)):
         return f"factors {scale} of {k} rows"
     return None
-
-
-def further_inputs(region: Region, buffers: Sequence[Expr]) -> Mapping[str, Expr]:
-    """The kernel's parameters for the inputs after A and W: "scale", or as `named_inputs`."""
-    return {"scale": buffers[0]} if has_scale(region) else named_inputs(region, buffers)
 
 
 def scaled(weight: np.ndarray, inputs: Sequence[np.ndarray]) -> np.ndarray:
@@ -343,11 +296,11 @@ class ScaledPanels:
         size = steps * vectors * kernel.lanes
         self.buffer = I.sblock_alloc_buffer((size,), "float32", align=64)
 
-    def stage(self, panel: Expr, width: int, piece: Piece) -> LoadPanel:
+    def stage(self, panel: Expr, width: int, piece: product_plan.Piece) -> tile_products.LoadPanel:
         """Scales a block of a panel; `stage_b` of `TileLoops`."""
         first, count = piece
         zeros = [tirx.const(0, "int32")] * (len(self.scale.shape) - 1)
-        with opaque_block("scale"), I.serial(count) as step:
+        with emission.opaque_block("scale"), I.serial(count) as step:
             factor = ex.bind(ex.splat(self.scale[(*zeros, first + step)], self.lanes))
             for j in range(width):
                 start = (panel * self.k + (first + step) * width + j) * self.lanes
@@ -355,7 +308,4 @@ class ScaledPanels:
                 position = ex.ramp((step * width + j) * self.lanes, self.lanes)
                 I.buffer_store(self.buffer, value, [position])
 
-        def load_b(_panel: Index, _width: int, step: Index, j: int) -> Expr:
-            return self.buffer[ex.ramp(((step - first) * width + j) * self.lanes, self.lanes)]
-
-        return load_b
+        return tile_products.staged_panel(self.buffer, first, width, self.lanes)

@@ -12,12 +12,11 @@ import tvm.tirx.script.builder.ir as I
 from tvm import tirx
 
 from microkernels.microkernel import Microkernel
-from microkernels.vector import bfloat16
+from microkernels.vector import bfloat16, memory
 from microkernels.vector import expressions as ex
 from microkernels.vector.expressions import Expr, Index
-from microkernels.vector.memory import transpose_block
-from tir_schedules.core.emission import ceil_div, choose, opaque_block
-from tir_schedules.core.extents import as_expr
+from tir_schedules.core import extents, loop_nest
+from tir_schedules.core.emission import branch, ceil_div, choose, opaque_block
 from tir_schedules.epilogue.epilogue import Columns, load_vector
 
 from .packed_operand import PackedWords, StoredOperand, merged, widened
@@ -29,13 +28,11 @@ class OpenWords(PackedWords):
     def _add_up(self, vector: Index, steps: Index, start: Callable[[Expr], Expr]) -> None:
         """Sums of a vector of columns, by the kernel's own products with ones."""
         assert self.sums is not None
-        total = I.sblock_alloc_buffer((self.lanes,), "int32")
-        every = ex.ramp(0, self.lanes)
-        I.buffer_store(total, ex.constant(0, "int32", self.lanes), [every])
+        total = loop_nest.LaneTotals(self.lanes, 0, dtype="int32")
         with I.serial(steps) as step:
             group = self.buffer[ex.ramp(start(step), self.group)]
-            I.buffer_store(total, self.kernel.add_up(total[every], group), [every])
-        I.buffer_store(self.sums, total[every], [ex.ramp(vector * self.lanes, self.lanes)])
+            total.store(self.kernel.add_up(total[0], group))
+        I.buffer_store(self.sums, total[0], [ex.ramp(vector * self.lanes, self.lanes)])
 
     def _copied(self, step: Expr, valid: int, columns: Columns, at: Expr) -> None:
         """Packs a vector of columns of some rows of a step; 0 where there are no columns."""
@@ -110,22 +107,18 @@ class OpenOperand(OpenWords):
         def vector(columns: list[Expr], start: Callable[[Index], Expr]) -> None:
             def block(first: Index, count: int) -> None:
                 rows = [ex.bind(self._row(key, first, count)) for key in columns]
-                for i, value in enumerate(transpose_block(rows)[:count]):
+                for i, value in enumerate(memory.transpose_block(rows)[:count]):
                     self._put(start(first + i), value)
 
-            if not isinstance(squares, int) or squares:
-                with I.serial(squares) as square, opaque_block("square"):
-                    block(square * lanes, lanes)
-            behind = ex.materialise(as_expr(squares * lanes))
+            _each(squares, "square", lambda square: block(square * lanes, lanes))
+            behind = ex.materialise(extents.as_expr(squares * lanes))
             steps: Index = self.steps - behind
             if isinstance(left, int):
                 steps = int(rest > 0) if isinstance(rest, int) else steps
                 if left:
                     block(behind, left)
                 behind = behind + left
-            if not isinstance(steps, int) or steps:
-                with I.serial(steps) as step, opaque_block("step"):
-                    self._gather_step(columns, behind + step, start)
+            _each(steps, "step", lambda step: self._gather_step(columns, behind + step, start))
 
         self._for_vectors(vector)
 
@@ -191,15 +184,14 @@ class OpenOperand(OpenWords):
                 columns = Columns((panel + j) * lanes, lanes, lanes_there)
                 self._copied(step, valid, columns, self._start(panel, wide, step, j))
 
-            if not isinstance(panels, int) or panels:
-                with I.serial(panels) as number, opaque_block("panel"):
-                    for j in range(width):
-                        put(ex.bind(number * width), width, j, lanes)
-            first = ex.materialise(as_expr(panels * width))
-            narrow = ex.materialise(as_expr(self.vectors - panels * width))
-            if not isinstance(side, int) or side:
-                with I.serial(side) as number, opaque_block("side"):
-                    put(first, narrow, number, lanes)
+            def panel(number: Expr) -> None:
+                for j in range(width):
+                    put(ex.bind(number * width), width, j, lanes)
+
+            _each(panels, "panel", panel)
+            first = ex.materialise(extents.as_expr(panels * width))
+            narrow = ex.materialise(extents.as_expr(self.vectors - panels * width))
+            _each(side, "side", lambda number: put(first, narrow, number, lanes))
             if isinstance(left, int):
                 if left:
                     put(first, narrow, side, left)
@@ -209,10 +201,8 @@ class OpenOperand(OpenWords):
 
         with opaque_block("pack"):
             steps, rest = _divided(self.k, kr)
-            if not isinstance(steps, int) or steps:
-                with I.serial(steps) as step, opaque_block("step"):
-                    rows(step, kr)
-            last = ex.materialise(as_expr(steps))
+            _each(steps, "step", lambda step: rows(step, kr))
+            last = ex.materialise(extents.as_expr(steps))
             if isinstance(rest, int):
                 if rest:
                     rows(last, rest)
@@ -258,7 +248,7 @@ class OpenPanel(OpenOperand):
     """B [k, n], columns next to each other, of which one panel at a time is packed."""
 
     def _start(self, panel: Index, width: Index, step: Index, j: Index) -> Expr:
-        return as_expr(step * width + j) * self.group
+        return extents.as_expr(step * width + j) * self.group
 
     def pack_panel(self, panel: Expr, width: int) -> None:
         """Packs the panel that begins with a vector; behind the last column there are zeros."""
@@ -271,18 +261,20 @@ class OpenPanel(OpenOperand):
                 self._copied(step, valid, columns, self._start(panel, width, step, j))
 
         def all_rows(cut: Index) -> None:
-            if not isinstance(steps, int) or steps:
-                with I.serial(steps) as step, opaque_block("step"):
-                    rows(step, kr, cut)
+            _each(steps, "step", lambda step: rows(step, kr, cut))
             if isinstance(rest, int) and rest:
-                rows(ex.materialise(as_expr(steps)), rest, cut)
+                rows(ex.materialise(extents.as_expr(steps)), rest, cut)
 
         left = ex.materialise(tirx.Min(self.n - (panel + (width - 1)) * lanes, lanes))
-        with opaque_block("pack"), I.If(left < lanes):
-            with I.Then():
-                all_rows(left)
-            with I.Else():
-                all_rows(lanes)
+        with opaque_block("pack"):
+            branch(left < lanes, lambda: all_rows(left), lambda: all_rows(lanes))
+
+
+def _each(count: Index, name: str, body: Callable[[Expr], None]) -> None:
+    """A loop, unless it is known to have no turn; a block of that name is around its body."""
+    if not isinstance(count, int) or count:
+        with I.serial(count) as number, opaque_block(name):
+            body(number)
 
 
 def _divided(size: Index, by: int) -> tuple[Index, Index]:

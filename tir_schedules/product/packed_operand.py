@@ -12,12 +12,11 @@ from tvm import tirx
 
 from microkernels.microkernel import Microkernel
 from microkernels.tile import Address
-from microkernels.vector import bfloat16
+from microkernels.vector import bfloat16, memory
 from microkernels.vector import expressions as ex
 from microkernels.vector.expressions import Expr, Index
-from microkernels.vector.memory import transpose_block
+from tir_schedules.core import emission, loop_nest
 from tir_schedules.core.blocking import Group, Panels
-from tir_schedules.core.emission import for_groups, opaque_block
 from tir_schedules.epilogue.epilogue import Columns, load_vector
 
 from .tile_products import store_columns
@@ -95,7 +94,18 @@ class PackedWords:
         return self.sums[ex.ramp(vector * self.lanes, self.lanes)]
 
     def _bits(self, value: Expr) -> Expr:
-        return bits_for(value, self.dtype, self.kernel)
+        """Elements in memory as the bits that a kernel multiplies; f32 as it is."""
+        kernel, dtype = self.kernel, self.dtype
+        if kernel.b_dtype == "bfloat16":
+            return kernel.narrow(value) if dtype == "float32" else bfloat16.bits_of(value)
+        if kernel.b_dtype == "float16":
+            return ex.reinterpret("uint16", kernel.rounded(value))
+        if kernel.b_dtype in ("int8", "uint8"):
+            value = ex.reinterpret("uint8", value)
+            return value ^ ex.like(_SIGN, value) if dtype != kernel.b_dtype else value
+        if ex.element_of(value) == "bfloat16":
+            return bfloat16.widen(bfloat16.bits_of(value))
+        return value
 
     def _put(self, at: Index, words: Expr) -> None:
         """Stores one vector of words, each the kr elements of a column."""
@@ -142,6 +152,12 @@ class PackedOperand(PackedWords):
         self.k, self.n = source.k, source.n
         self.layout = Panels(kernel, self.k, self.n, widths_of(panels))
         self.steps = self.layout.steps
+        # Turning pairs or quadruples of rows pays for whole words of K only.
+        self.way = self._turn_vector if source.contiguous == "steps" else self._gather_vector
+        # Steps of K without one that is cut, and those of a piece: as many rows as a piece of
+        # columns has, if these are vectors.
+        self.whole_steps = self.k // self.kr
+        self.piece_steps = max(1, max(self.lanes, _LEAST_PIECE) // self.kr)
         self.base: Index = 0 if shelf is None else number * self.layout.size
         held = replace(self.layout, widths=(max(self.layout.widths),)) if by_panel else self.layout
         self.buffer = packed_room(1, held) if shelf is None else shelf
@@ -163,85 +179,66 @@ class PackedOperand(PackedWords):
         self.sums = sums
 
         def panel(start: Index, width: int) -> None:
-            total = I.sblock_alloc_buffer((width * lanes,), "int32")
-            for j in range(width):
-                I.buffer_store(total, ex.constant(0, "int32", lanes), [ex.ramp(j * lanes, lanes)])
+            total = loop_nest.LaneTotals(lanes, 0, width, "int32")
             with I.serial(self.steps) as step:
                 for j in range(width):
-                    index = ex.ramp(j * lanes, lanes)
                     group = self.buffer[ex.ramp(self._start(start, width, step, j), self.group)]
-                    I.buffer_store(total, kernel.add_up(total[index], group), [index])
+                    total.store(kernel.add_up(total[j], group), j)
             for j in range(width):
-                value = total[ex.ramp(j * lanes, lanes)]
-                I.buffer_store(sums, value, [ex.ramp((start + j) * lanes, lanes)])
+                I.buffer_store(sums, total[j], [ex.ramp((start + j) * lanes, lanes)])
 
-        with opaque_block("sums"):
-            for_groups(self.panels, panel)
+        with emission.opaque_block("sums"):
+            emission.for_groups(self.panels, panel)
 
     def pack(self) -> None:
         """Emits the loops that pack it."""
-        with opaque_block("pack"):
-            for_groups(self.panels, self._pack_panel)
+        with emission.opaque_block("pack"):
+            emission.for_groups(self.panels, self._pack_panel)
 
     def pack_panel(self, panel: Index, width: int) -> None:
         """Emits the loops that pack one panel, if there is room for one alone."""
-        with opaque_block("pack"):
+        with emission.opaque_block("pack"):
             self._pack_panel(panel, width)
 
     def _pack_panel(self, panel: Index, width: int) -> None:
-        # Turning pairs or quadruples of rows pays for whole words of K only.
-        ways = {"columns": self._copy, "steps": self._turn}
-        ways.get(self.source.contiguous, self._gather)(panel, width)
-        self._pad(panel, width)
+        if self.source.contiguous == "columns":
+            if self.whole_steps:
+                self._copy_steps(panel, width, 0, self.whole_steps)
+            self._copy_rest(panel, width)
+        else:
+            self._each_vector(panel, width, functools.partial(self.way, panel, width))
+        self._pad_vectors(panel, width, range(width))
 
     @property
     def pieces(self) -> int:
         """Into how many pieces of like size `pack_piece` cuts it: some columns, or some of K."""
         if self.source.contiguous == "columns":
-            return max(1, math.ceil(self._whole_steps / self._piece_steps))
+            return max(1, math.ceil(self.whole_steps / self.piece_steps))
         return math.ceil(self.n / self.lanes)
-
-    @property
-    def _piece_steps(self) -> int:
-        """Steps of K of a piece: as many rows as a piece of columns has, if these are vectors."""
-        return max(1, max(self.lanes, _LEAST_PIECE) // self.kr)
-
-    @property
-    def _whole_steps(self) -> int:
-        """Steps of K without one that is cut."""
-        return self.k // self.kr
 
     def pack_piece(self, piece: Expr) -> None:
         """Emits the loops that pack one piece of it, for several threads."""
-        with opaque_block("pack"):
+        with emission.opaque_block("pack"):
             if self.source.contiguous != "columns":
-                self._pack_vector(piece)
+                panel, width = self._panel_of(piece)
+                j = piece - panel
+                put = functools.partial(self.way, panel, width, j)
+                store_columns(self.n, self.lanes, piece, True, put)
+                self._pad_vectors(panel, width, [j])
                 return
-            if self._whole_steps:
-                first = piece * self._piece_steps
-                count = tirx.Min(self._piece_steps, self._whole_steps - first)
-                for_groups(
+            if self.whole_steps:
+                first = piece * self.piece_steps
+                count = tirx.Min(self.piece_steps, self.whole_steps - first)
+                emission.for_groups(
                     self.panels, lambda panel, width: self._copy_steps(panel, width, first, count)
                 )
             with I.If(piece == self.pieces - 1), I.Then():
 
                 def last(panel: Index, width: int) -> None:
                     self._copy_rest(panel, width)
-                    self._pad(panel, width)
+                    self._pad_vectors(panel, width, range(width))
 
-                for_groups(self.panels, last)
-
-    def _pack_vector(self, vector: Expr) -> None:
-        """One vector of columns, in the panel to which it belongs."""
-        way = self._turn_vector if self.source.contiguous == "steps" else self._gather_vector
-        panel, width = self._panel_of(vector)
-        j = vector - panel
-
-        def put(columns: Columns) -> None:
-            way(panel, width, j, columns)
-
-        store_columns(self.n, self.lanes, vector, True, put)
-        self._pad_vectors(panel, width, [j])
+                emission.for_groups(self.panels, last)
 
     def _panel_of(self, vector: Expr) -> tuple[Index, Index]:
         """The first vector of the panel of a vector, and the panel's width."""
@@ -255,11 +252,8 @@ class PackedOperand(PackedWords):
             return panel, last.size
         return ex.materialise(panel), ex.materialise(width)
 
-    def _pad(self, panel: Index, width: int) -> None:
-        """Zeros for the steps that only tiles have."""
-        self._pad_vectors(panel, width, range(width))
-
     def _pad_vectors(self, panel: Index, width: Index, vectors: Iterable[Index]) -> None:
+        """Zeros for the steps that only tiles have."""
         first = math.ceil(self.k / self.kr)
         if first < self.steps:
             zero = ex.constant(0, self.element, self.group)
@@ -271,19 +265,7 @@ class PackedOperand(PackedWords):
     def _each_vector(self, panel: Index, width: int, emit: Callable[[int, Columns], None]) -> None:
         """Runs `emit(j, columns)` for every vector of a panel."""
         for j in range(width):
-            store_columns(
-                self.n,
-                self.lanes,
-                panel + j,
-                j == width - 1,
-                functools.partial(emit, j),
-            )
-
-    def _copy(self, panel: Index, width: int) -> None:
-        """Columns stored next to each other: kr rows are merged into words."""
-        if self._whole_steps:
-            self._copy_steps(panel, width, 0, self._whole_steps)
-        self._copy_rest(panel, width)
+            store_columns(self.n, self.lanes, panel + j, j == width - 1, functools.partial(emit, j))
 
     def _copy_steps(self, panel: Index, width: int, first: Index, count: Index) -> None:
         """Whole steps; a row is read once for the panel: rows of a head may lie pages apart."""
@@ -294,7 +276,7 @@ class PackedOperand(PackedWords):
     def _copy_rest(self, panel: Index, width: int) -> None:
         """The step that is cut, if there is one."""
         if self.k % self.kr:
-            last = tirx.const(self._whole_steps, "int32")
+            last = tirx.const(self.whole_steps, "int32")
             self._copy_step(panel, width, last, self.k % self.kr)
 
     def _copy_step(self, panel: Index, width: int, step: Expr, valid: int) -> None:
@@ -309,11 +291,8 @@ class PackedOperand(PackedWords):
 
         self._each_vector(panel, width, put)
 
-    def _turn(self, panel: Index, width: int) -> None:
-        """Steps of K stored next to each other: square blocks of words transposed in registers."""
-        self._each_vector(panel, width, functools.partial(self._turn_vector, panel, width))
-
     def _turn_vector(self, panel: Index, width: Index, j: Index, columns: Columns) -> None:
+        """Steps of K stored next to each other: square blocks of words transposed in registers."""
         lanes, kr, k = self.lanes, self.kr, self.k
         word = self.word
 
@@ -325,14 +304,15 @@ class PackedOperand(PackedWords):
                     continue
                 index = self.source.index(step * kr, columns.start + i)
                 elements = self.source.buffer[(*index[:-1], ex.ramp(index[-1], words * kr))]
-                if words < lanes and self._rounds:
+                rounds = self.dtype == "float32" and self.kernel.b_dtype in ("bfloat16", "float16")
+                if words < lanes and rounds:
                     # Rounding part of a vector takes LLVM seconds.
                     elements = widened(elements, lanes * math.ceil(words * kr / lanes))
                 row = self._bits(elements)
                 if word != "float32":
                     row = ex.reinterpret_group(word, row, ex.lanes_of(row) // kr)
                 rows.append(ex.bind(widened(row, lanes)))
-            for i, value in enumerate(transpose_block(rows)[:words]):
+            for i, value in enumerate(memory.transpose_block(rows)[:words]):
                 self._put(self._start(panel, width, step + i, j), value)
 
         whole = k // kr
@@ -344,16 +324,8 @@ class PackedOperand(PackedWords):
         if k % kr:
             self._gather_step(panel, width, j, columns, tirx.const(whole, "int32"), k % kr)
 
-    @property
-    def _rounds(self) -> bool:
-        """Whether f32 becomes bfloat16 or float16."""
-        return self.dtype == "float32" and self.kernel.b_dtype in ("bfloat16", "float16")
-
-    def _gather(self, panel: Index, width: int) -> None:
-        """Neither is contiguous: element by element."""
-        self._each_vector(panel, width, functools.partial(self._gather_vector, panel, width))
-
     def _gather_vector(self, panel: Index, width: Index, j: Index, columns: Columns) -> None:
+        """Neither is contiguous: element by element."""
         whole = self.k // self.kr
         if whole:
             with I.serial(whole) as step:
@@ -375,18 +347,6 @@ class PackedOperand(PackedWords):
                     bits = self._bits(self.source.buffer[tuple(index)])
                     value = bits if self.element != "int8" else ex.reinterpret("int8", bits)
                 I.buffer_store(self.buffer, value, [offset + lane * self.kr + i])
-
-
-def bits_for(value: Expr, dtype: str, kernel: Microkernel) -> Expr:
-    """Elements in memory, of type `dtype`, as the bits that a kernel multiplies; f32 as it is."""
-    if kernel.b_dtype == "bfloat16":
-        return kernel.narrow(value) if dtype == "float32" else bfloat16.bits_of(value)
-    if kernel.b_dtype == "float16":
-        return ex.reinterpret("uint16", kernel.rounded(value))
-    if kernel.b_dtype in ("int8", "uint8"):
-        value = ex.reinterpret("uint8", value)
-        return value ^ ex.like(_SIGN, value) if dtype != kernel.b_dtype else value
-    return bfloat16.widen(bfloat16.bits_of(value)) if ex.element_of(value) == "bfloat16" else value
 
 
 def merged(parts: Sequence[Expr], kr: int) -> Expr:

@@ -22,15 +22,10 @@ from microkernels.microkernel import Microkernel
 from microkernels.registry import kernels_for
 from microkernels.tile import Between
 from microkernels.vector.expressions import Expr, Index, bind, materialise
+from tir_schedules.core import product_plan
 from tir_schedules.core.blocking import Group
 from tir_schedules.core.emission import ceil_div
-from tir_schedules.core.product_plan import (
-    PANELS_AHEAD,
-    PRODUCTS_PER_FETCH,
-    PRODUCTS_PER_SHARE,
-    Piece,
-    ProductPlan,
-)
+from tir_schedules.core.product_plan import Piece, ProductPlan
 
 Ahead = Callable[[Sequence[Index]], None]
 """Loop variables of a step of K -> None; prefetches before that step."""
@@ -68,7 +63,7 @@ class Prefetch:
     def most_lines(self, rows: int, vectors: int) -> int:
         """The most lines of the next panel that a step of a tile prefetches, if all share it."""
         lines = math.ceil(vectors / self.line_vectors)
-        return min(lines, rows * vectors // PRODUCTS_PER_SHARE)
+        return min(lines, rows * vectors // product_plan.PRODUCTS_PER_SHARE)
 
 
 @dataclass(frozen=True)
@@ -102,8 +97,8 @@ class PanelPrefetch:
         """Whether a panel has too few products to prefetch the next one, or too many."""
         lines_of_panel = self.vectors // self.of.line_vectors
         lines = math.ceil(lines_of_panel / self._tiles)
-        few = lines * PRODUCTS_PER_FETCH > group.size * self.vectors
-        return few or self._tiles > PANELS_AHEAD * lines_of_panel
+        few = lines * product_plan.PRODUCTS_PER_FETCH > group.size * self.vectors
+        return few or self._tiles > product_plan.PANELS_AHEAD * lines_of_panel
 
     def between(self, after: Index) -> TilePrefetch | None:
         """What AMX tiles prefetch between products, if the next panel has `after` vectors."""
@@ -126,7 +121,7 @@ class PanelPrefetch:
         if self.plan.kernel.by_tiles:
             return None
         if self.plan.fetches_evenly:
-            way = self._evenly(piece, group)
+            way = self._even(piece, group)
         elif self.vectors % self.of.line_vectors or self._few(group):
             way = None
         else:
@@ -146,9 +141,7 @@ class PanelPrefetch:
         for line in range(lines):
             self.of.fetch(self.vector + self.vectors, first + line, 0)
 
-    def _evenly(
-        self, piece: Piece, group: Group
-    ) -> Callable[[Index, Sequence[Index]], None] | None:
+    def _even(self, piece: Piece, group: Group) -> Callable[[Index, Sequence[Index]], None] | None:
         """(number of a tile, loop variables) -> None; all tiles prefetch the next panel once.
 
         In rounds, places are elements, not lines, so that they are sums alone: to count lines takes
@@ -291,14 +284,16 @@ class DynamicPrefetch:
         of: Prefetch | None, plan: ProductPlan, rows: Expr, vectors: int
     ) -> DynamicPrefetch | None:
         """Emits how many lines tiles prefetch, for a block of some rows; None if none ever does."""
-        if of is None or plan.rows * vectors < PRODUCTS_PER_FETCH:
+        if of is None or plan.rows * vectors < product_plan.PRODUCTS_PER_FETCH:
             return None
         if vectors % of.line_vectors and not plan.fetches_evenly:
             return None
         width, one = vectors // of.line_vectors, tirx.const(1, "int32")
         tiles = materialise(tirx.Max(ceil_div(rows, plan.rows), one))
         share = tirx.floordiv(tiles + (width - 1), tiles)
-        lines = tirx.Select(tiles <= PANELS_AHEAD * width, share, tirx.const(0, "int32"))
+        lines = tirx.Select(
+            tiles <= product_plan.PANELS_AHEAD * width, share, tirx.const(0, "int32")
+        )
         # Of a K beyond half a million only a part of the panel is fetched.
         panel = min(vectors * plan.steps * _WHOLE // of.line_vectors, _INT32)
         row_lines = tirx.floordiv(tirx.const(panel, "int32"), tirx.Max(rows, one))
@@ -322,8 +317,8 @@ class DynamicPrefetch:
         """
         plan, fetch = self.plan, functools.partial(self.of.fetch, vector)
         if plan.fetches_evenly:
-            return self._evenly(fetch, at, height, first)
-        most = min(self.width, height * self.vectors // PRODUCTS_PER_FETCH)
+            return self._even(fetch, at, height, first)
+        most = min(self.width, height * self.vectors // product_plan.PRODUCTS_PER_FETCH)
         lower = height <= plan.rows // 2 and most < self.width  # only ever a single tile
         if not most or lower:
             return None
@@ -345,7 +340,7 @@ class DynamicPrefetch:
 
         return emit
 
-    def _evenly(
+    def _even(
         self, fetch: Callable[[Index, Index], None], at: Expr, height: int, first: Index
     ) -> Ahead | None:
         """As `ahead`; all tiles together prefetch the next panel once, each a share that is as
@@ -395,14 +390,10 @@ def streams(kernel: Microkernel, rows: int, width: int, panels: int) -> tuple[in
     panels : int
         How many there are.
     """
-    widest = max(
-        (
-            each
-            for each in kernels_for(kernel.isa, kernel.a_dtype, kernel.b_dtype)
-            if each.mr >= rows and (each.lanes, each.kr) == (kernel.lanes, kernel.kr)
-        ),
-        key=lambda each: each.vectors,
-    )
+    tiles = kernels_for(kernel.isa, kernel.a_dtype, kernel.b_dtype)
+    shape = kernel.lanes, kernel.kr
+    fitting = (each for each in tiles if each.mr >= rows and (each.lanes, each.kr) == shape)
+    widest = max(fitting, key=lambda each: each.vectors)
     same = replace(widest, multiply_add=kernel.multiply_add)  # of a byte tile: not registered
     return max(1, min(panels, widest.vectors // width)), same
 

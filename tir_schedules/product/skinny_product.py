@@ -21,13 +21,11 @@ from tvm import tirx
 
 from microkernels.base.arrays import RANGES
 from microkernels.isa import Isa
-from microkernels.microkernel import Microkernel
 from microkernels.registry import kernels_for
 from microkernels.vector import bfloat16
 from microkernels.vector import expressions as ex
 from microkernels.vector.expressions import Expr, Index
-from tir_schedules.core.blocking import balanced
-from tir_schedules.core.emission import for_groups
+from tir_schedules.core import blocking, emission
 from tir_schedules.core.loop_nest import LaneTotals, add
 
 from .tile_config import KERNEL_TYPES
@@ -37,8 +35,12 @@ _KEPT_VECTORS = 16  # of a row; beyond, it is read again for every group
 _CHUNK_BYTES = 16 << 10  # of the matrix, which several passes find in the first-level cache
 _CHAINS = 8  # independent sums that hide the latency of an addition
 T = TypeVar("T")
+_Sums = tuple[Expr, Expr]  # a buffer, and which slot of it
+_Steps = tuple[Index, Index, int]  # first step of k, steps, further terms
+_Read = tuple[Callable[[Index, Index], Expr], Callable[[Index, int, int], Expr]]
 
 
+@dataclass
 class Operands:
     """How elements in memory become what a kernel multiplies.
 
@@ -63,22 +65,19 @@ class Operands:
         Types of the lanes that are multiplied.
     """
 
-    def __init__(
-        self,
-        isa: Isa,
-        matrix_dtype: str,
-        rounded: bool,
-        rows_unsigned: bool,
-        narrow: Callable[[Expr], Expr],
-    ) -> None:
-        self.kernel: Microkernel = kernels_for(isa, *KERNEL_TYPES[matrix_dtype])[0]
-        self.matrix_dtype, self.rounded, self.narrow = matrix_dtype, rounded, narrow
-        self.rows_unsigned = rows_unsigned
+    isa: Isa
+    matrix_dtype: str
+    rounded: bool
+    rows_unsigned: bool
+    narrow: Callable[[Expr], Expr]
+
+    def __post_init__(self) -> None:
+        self.kernel = kernels_for(self.isa, *KERNEL_TYPES[self.matrix_dtype])[0]
         self.lanes, self.kr = self.kernel.lanes, self.kernel.kr
         self.group = self.lanes * self.kr
         self.row_element = self.matrix_element = self.kernel.operand_dtype
-        if matrix_dtype in RANGES:
-            names = ("uint8", "int8") if rows_unsigned else ("int8", "uint8")
+        if self.matrix_dtype in RANGES:
+            names = ("uint8", "int8") if self.rows_unsigned else ("int8", "uint8")
             self.row_element, self.matrix_element = names
 
     def convert(self, value: Expr, dtype: str, element: str) -> Expr:
@@ -182,16 +181,11 @@ def dots(
         (column, number of a group of k, elements that exist) -> as many elements of B, widened.
     """
     lanes, acc_dtype = operands.lanes, operands.kernel.acc_dtype
-    index = ex.ramp(0, lanes)
-    sums = [I.sblock_alloc_buffer((lanes,), acc_dtype) for _ in range(count)]
-    zero = ex.constant(0, acc_dtype, lanes)
-    for total in sums:
-        I.buffer_store(total, zero, [index])
+    sums = [LaneTotals(lanes, 0, dtype=acc_dtype) for _ in range(count)]
 
     def add(column: int, elements: Expr, number: Index, valid: int) -> None:
         total = sums[column]
-        value = operands.multiply_add(total[index], elements, matrix(column, number, valid))
-        I.buffer_store(total, value, [index])
+        total.store(operands.multiply_add(total[0], elements, matrix(column, number, valid)))
 
     whole, rest = divmod(k, operands.group)
     pieces = [(number, operands.group) for number in range(whole)] + [(whole, rest)] * (rest > 0)
@@ -210,8 +204,8 @@ def dots(
             elements = ex.bind(row(whole))
             for column in range(count):
                 add(column, elements, whole, rest)
-    values = [ex.bind(total[index]) for total in sums]
-    return sum_each(values + [zero] * (lanes - count))
+    values = [ex.bind(total[0]) for total in sums]
+    return sum_each(values + [ex.constant(0, acc_dtype, lanes)] * (lanes - count))
 
 
 # `ColumnSums`: columns lie next to each other.
@@ -271,7 +265,7 @@ class ColumnSums:
         self.where: dict[int, tuple[int, int]] = {}
         self.panels: list[Panel] = []
         first = 0
-        for piece in balanced(math.ceil(columns / group), per_panel):
+        for piece in blocking.balanced(math.ceil(columns / group), per_panel):
             for number in range(piece.count):
                 groups = []
                 start = piece.start + number * piece.size
@@ -289,7 +283,7 @@ class ColumnSums:
         self.width = first * lanes
         most = max(panel.vectors for panel in self.panels)
         self.row_block = max(1, min(rows, budget // most))
-        self.row_block = balanced(rows, self.row_block)[0].size
+        self.row_block = blocking.balanced(rows, self.row_block)[0].size
         self.chains = max(1, _CHAINS // (self.row_block * most))
 
     def clear(self, buffer: Expr, slot: Expr) -> None:
@@ -297,35 +291,25 @@ class ColumnSums:
         lanes = self.operands.lanes
         zero = ex.constant(0, self.operands.kernel.acc_dtype, lanes)
         with I.serial(self.rows * self.width // lanes) as i:
-            I.buffer_store(
-                buffer, zero, [ex.ramp((slot * self.rows * self.width) + i * lanes, lanes)]
-            )
+            place = (slot * self.rows * self.width) + i * lanes
+            I.buffer_store(buffer, zero, [ex.ramp(place, lanes)])
 
-    def add(
-        self,
-        buffer: Expr,
-        slot: Expr,
-        steps: Index,
-        rest: int,
-        row: Callable[[Index, Index], Expr],
-        matrix: Callable[[Index, int, int], Expr],
-    ) -> None:
+    def add(self, at: _Sums, steps: Index, rest: int, read: _Read) -> None:
         """Adds the products of some steps of k to the sums.
 
         Parameters
         ----------
-        buffer, slot : Expr
-            The sums, and which of them.
+        at : tuple of Expr
+            The buffer of the sums, and which of them.
         steps : Expr or int
             Whole steps of kr.
         rest : int
             Further terms, fewer than kr.
-        row : callable
-            (row, step) -> kr elements in every lane, by `Operands.spread`.
-        matrix : callable
-            (k, first column, columns that exist) -> a row of B: `group` elements.
+        read : tuple of callable
+            (row, step) -> kr elements in every lane, by `Operands.spread`; and (k, first column,
+            columns that exist) -> a row of B: `group` elements.
         """
-        blocks = balanced(self.rows, self.row_block)
+        blocks = blocking.balanced(self.rows, self.row_block)
         passes = len(self.panels) * sum(block.count for block in blocks)
         bits = int(tirx.const(0, self.operands.matrix_element).ty.dtype.bits)
         chunk = max(8, _CHUNK_BYTES * 8 // (self.columns * self.operands.kr * bits))
@@ -333,8 +317,8 @@ class ColumnSums:
         def over(start: Index, count: Index, terms: int) -> None:
             piece = (start, count, terms)
             for panel in self.panels:
-                tile = functools.partial(self._tile, buffer, slot, panel, piece, row, matrix)
-                for_groups(blocks, tile)
+                tile = functools.partial(self._tile, at, panel, piece, read)
+                emission.for_groups(blocks, tile)
 
         if passes == 1 or (isinstance(steps, int) and steps <= chunk):
             over(0, steps, rest)
@@ -359,30 +343,16 @@ class ColumnSums:
         return ex.materialise(shuffled(values, chosen))
 
     def _tile(
-        self,
-        buffer: Expr,
-        slot: Expr,
-        panel: Panel,
-        piece: tuple[Index, Index, int],
-        row: Callable[[Index, Index], Expr],
-        matrix: Callable[[Index, int, int], Expr],
-        first: Index,
-        rows: int,
+        self, at: _Sums, panel: Panel, piece: _Steps, read: _Read, first: Index, rows: int
     ) -> None:
-        """Some rows and one panel, in registers; `piece` is first step, steps, further terms."""
+        """Some rows and one panel, in registers; `read` as of `add`."""
         operands, (start, count, terms) = self.operands, piece
+        (buffer, slot), (row, matrix) = at, read
         lanes, kr = operands.lanes, operands.kr
-        zero = ex.constant(0, operands.kernel.acc_dtype, lanes)
-        width = panel.vectors
-        shape = (width * lanes,)
+        width, dtype = panel.vectors, operands.kernel.acc_dtype
         sums = [
-            [I.sblock_alloc_buffer(shape, operands.kernel.acc_dtype) for _ in range(rows)]
-            for _ in range(self.chains)
+            [LaneTotals(lanes, 0, width, dtype) for _ in range(rows)] for _ in range(self.chains)
         ]
-        for chain in sums:
-            for total in chain:
-                for j in range(width):
-                    I.buffer_store(total, zero, [ex.ramp(j * lanes, lanes)])
 
         def step(number: Index, chain: int, valid: int) -> None:
             factors = [ex.bind(row(first + i, number)) for i in range(rows)]
@@ -392,10 +362,8 @@ class ColumnSums:
                 loaded += [ex.like(0, loaded[0])] * (kr - valid)
                 vectors = interleave(loaded, operands.matrix_element)
                 for i in kept:
-                    index = ex.ramp(j * lanes, lanes)
                     for total, factor in zip(sums[chain], factors, strict=True):
-                        value = operands.multiply_add(total[index], factor, vectors[i])
-                        I.buffer_store(total, value, [index])
+                        total.store(operands.multiply_add(total[j], factor, vectors[i]), j)
                     j += 1
 
         chains = self.chains
@@ -412,9 +380,9 @@ class ColumnSums:
         for i in range(rows):
             base = (slot * self.rows + first + i) * self.width + panel.first * lanes
             for j in range(width):
-                value = sums[0][i][ex.ramp(j * lanes, lanes)]
+                value = sums[0][i][j]
                 for chain in sums[1:]:
-                    value = value + chain[i][ex.ramp(j * lanes, lanes)]
+                    value = value + chain[i][j]
                 index = ex.ramp(base + j * lanes, lanes)
                 I.buffer_store(buffer, buffer[index] + value, [index])
 
@@ -429,7 +397,8 @@ def _interleave(rows: list[T], choose: Callable[[T, T, list[int]], T], element: 
     if len(rows) == 1:
         return rows
     bits = int(tirx.const(0, element).ty.dtype.bits)
-    size = _lanes_of_row(rows[0])
+    row: Any = rows[0]  # a vector, or a list of labels
+    size = len(row) if isinstance(row, list) else ex.lanes_of(row)
     part = min(128 // bits, size)
     vectors, unit = [[row] for row in rows], 1
     while len(vectors) > 1:
@@ -449,8 +418,3 @@ def _interleave(rows: list[T], choose: Callable[[T, T, list[int]], T], element: 
             merged.append(both)
         vectors, unit = merged, unit * 2
     return vectors[0]
-
-
-def _lanes_of_row(row: Any) -> int:
-    """Elements of a row, which is a vector or a list of labels."""
-    return len(row) if isinstance(row, list) else ex.lanes_of(row)

@@ -22,23 +22,13 @@ from tir_schedules.core.blocking import Box, balanced, estimate_cycles
 from tir_schedules.core.config import check_numbers
 from tir_schedules.core.product_plan import ProductPlan, TileConfig, is_integer, quantized_dtype
 from tir_schedules.core.region import Region
-from tir_schedules.cost.amx_cost import LEAST_GAIN, amx_blocks, amx_cycles, vector_cycles
-from tir_schedules.cost.cost import product_rate
+from tir_schedules.cost import amx_cost, cost
 from tir_schedules.epilogue.epilogue import rows_and_columns
 
 from .prefetch import known_streams
 from .tile_products import WideProduct, wide_product
 
-RESULT_DTYPES = (
-    "float32",
-    "float64",
-    "float16",
-    "bfloat16",
-    "int8",
-    "uint8",
-    "int32",
-    "int64",
-)
+RESULT_DTYPES = ("float32", "float64", "float16", "bfloat16", "int8", "uint8", "int32", "int64")
 # What is multiplied by what, by the weight's type (or that of the second operand).
 KERNEL_TYPES = {
     "float32": ("float32", "float32"),
@@ -81,6 +71,8 @@ READING_TILES = 4
 NEAR_STEPS = 32  # fewer were not measured
 MOVES = 3  # of a line of results: read to be written, written back, and an operand like it
 C = TypeVar("C", bound=_OfKernel)
+Fields = dict[str, Any]
+"""Fields of a TileConfig, by name."""
 
 
 def worth_trying(kernels: Iterable[Microkernel], m: int) -> list[Microkernel]:
@@ -92,7 +84,7 @@ def worth_trying(kernels: Iterable[Microkernel], m: int) -> list[Microkernel]:
 
 def default_tile(
     kernel: Microkernel, m: int, n: int, k: int, machine: Machine, fetches: bool = False
-) -> dict[str, Any]:
+) -> Fields:
     """The tile and blocks for a product, as fields of a TileConfig.
 
     Half of L2 is for a block of rows of A, three eighths for the part of a panel in use. Where
@@ -103,12 +95,12 @@ def default_tile(
     whether the template has `TileLoops.fetch`.
     """
     if isinstance(kernel, AmxMicrokernel):
-        return {"kernel": kernel.name, **amx_blocks(kernel, m, n, k, machine, fetches)}
+        return {"kernel": kernel.name, **amx_cost.amx_blocks(kernel, m, n, k, machine, fetches)}
     steps = kernel.steps(k)
     vectors = min(kernel.vectors, math.ceil(n / kernel.lanes))
     rows = min(kernel.mr, m)
     step_bytes = 4 * vectors * kernel.lanes
-    step_us = rows * vectors / product_rate(kernel, machine) / machine.cycles_per_us
+    step_us = rows * vectors / cost.product_rate(kernel, machine) / machine.cycles_per_us
     in_half = machine.l2_bytes // 2 // (4 * steps)
     far = step_bytes * steps * n / (vectors * kernel.lanes) > machine.l2_bytes
     reading_us = step_bytes / machine.l3_rate()
@@ -117,13 +109,8 @@ def default_tile(
     passes = waits and m_block > in_half
     panel_bytes = machine.l2_bytes // 8 if passes else machine.l2_bytes * 3 // 8
     k_blocks = math.ceil(steps * step_bytes / panel_bytes) if m > rows else 1
-    return {
-        "kernel": kernel.name,
-        "rows": rows,
-        "vectors": vectors,
-        "m_block": m_block,
-        "k_block": math.ceil(steps / k_blocks),
-    }
+    tile = {"kernel": kernel.name, "rows": rows, "vectors": vectors}
+    return {**tile, "m_block": m_block, "k_block": math.ceil(steps / k_blocks)}
 
 
 def rows_near(kernel: Microkernel, m: int, n: int, k: int, machine: Machine) -> int:
@@ -138,13 +125,13 @@ def rows_near(kernel: Microkernel, m: int, n: int, k: int, machine: Machine) -> 
     if kernel.b_dtype != "float32" or not beyond:
         return m
     vector_us = MOVES * 4 * kernel.lanes / machine.l3_rate()
-    products_us = k / product_rate(kernel, machine) / machine.cycles_per_us
+    products_us = k / cost.product_rate(kernel, machine) / machine.cycles_per_us
     if 4 * vector_us <= products_us:
         return m
     return max(kernel.mr, machine.l2_bytes // 2 // (4 * (k + 2 * n)))
 
 
-def neighbouring_tiles(tile: dict[str, Any], m: int, k: int) -> Iterator[dict[str, Any]]:
+def neighbouring_tiles(tile: Fields, m: int, k: int) -> Iterator[Fields]:
     """The tile with other legal sizes: lower, narrower, blocks halved or whole."""
     kernel = microkernel_named(tile["kernel"])
     k = kernel.steps(k)
@@ -153,13 +140,7 @@ def neighbouring_tiles(tile: dict[str, Any], m: int, k: int) -> Iterator[dict[st
         for vectors in {tile["vectors"], max(1, tile["vectors"] - 1)}:
             for m_block in {tile["m_block"], max(rows, tile["m_block"] // 2), m}:
                 for k_block in {tile["k_block"], math.ceil(tile["k_block"] / 2), k}:
-                    yield {
-                        **tile,
-                        "rows": rows,
-                        "vectors": vectors,
-                        "m_block": m_block,
-                        "k_block": k_block,
-                    }
+                    yield dict(tile, rows=rows, vectors=vectors, m_block=m_block, k_block=k_block)
 
 
 def tile_cycles(plan: ProductPlan, machine: Machine, fetches: bool = False) -> float:
@@ -168,14 +149,14 @@ def tile_cycles(plan: ProductPlan, machine: Machine, fetches: bool = False) -> f
     `fetches` is as of `default_tile`; only such panels are read in several streams.
     """
     if plan.kernel.by_tiles:
-        return amx_cycles(plan, machine, fetches)
+        return amx_cost.amx_cycles(plan, machine, fetches)
     if machine.isa.includes(isa_named("amx")):
-        return vector_cycles(plan, machine)
+        return amx_cost.vector_cycles(plan, machine)
     vectors = plan.vectors
     if fetches:
         vectors *= known_streams(plan, plan.m, vectors, plan.n_vectors // vectors)[0]
     part = (plan.m, plan.n_vectors, plan.steps, plan.rows, vectors, plan.k_block)
-    return estimate_cycles(*part, machine, product_rate(plan.kernel, machine))
+    return estimate_cycles(*part, machine, cost.product_rate(plan.kernel, machine))
 
 
 def sum_cycles(plan: ProductPlan, machine: Machine) -> float:
@@ -198,7 +179,7 @@ def fewest_cycles(candidates: Iterable[C], cycles: Callable[[C], float]) -> C:
 
     def handicapped(config: C) -> float:
         by_tiles = microkernel_named(config.kernel).by_tiles
-        return cycles(config) * (LEAST_GAIN if by_tiles else 1)
+        return cycles(config) * (amx_cost.LEAST_GAIN if by_tiles else 1)
 
     return min(candidates, key=handicapped)
 
@@ -280,8 +261,8 @@ def cuts(total: int, most: int) -> list[int]:
 
 
 def tiles_and_blocks(
-    kernels: Sequence[Microkernel], m: int, n_vectors: int, k: int, bases: Sequence[dict[str, Any]]
-) -> Iterator[dict[str, Any]]:
+    kernels: Sequence[Microkernel], m: int, n_vectors: int, k: int, bases: Sequence[Fields]
+) -> Iterator[Fields]:
     """Fields of TileConfigs: every register tile with blocks of rows and of K of several sizes.
 
     Parameters
@@ -306,16 +287,11 @@ def tiles_and_blocks(
         steps = kernel.steps(k)
         k_blocks = {math.ceil(steps / pieces) for pieces in K_PIECES}
         k_blocks |= {base["k_block"] for base in bases if not by_name[base["kernel"]].by_tiles}
+        tile = {"kernel": kernel.name, "rows": rows, "vectors": vectors}
         for m_block in m_blocks:
             for k_block in k_blocks:
                 if m_block >= rows:
-                    yield {
-                        "kernel": kernel.name,
-                        "rows": rows,
-                        "vectors": vectors,
-                        "m_block": m_block,
-                        "k_block": k_block,
-                    }
+                    yield {**tile, "m_block": m_block, "k_block": k_block}
 
 
 # What a matmul region is, and the numbers that make its template concrete.
@@ -323,17 +299,7 @@ def tiles_and_blocks(
 
 # Types of A that a weight of some type can be multiplied by; they are converted on the way in.
 ACTIVATION_DTYPES = {
-    "float32": (
-        "float32",
-        "float64",
-        "float16",
-        "bfloat16",
-        "int8",
-        "uint8",
-        "int32",
-        "int64",
-        "bool",
-    ),
+    "float32": (*RESULT_DTYPES, "bool"),
     "bfloat16": ("bfloat16", "float32"),
     "float16": ("float16", "float32"),
     "int8": ("uint8", "int8", "float32"),
@@ -375,9 +341,12 @@ class MatmulConfig(TileConfig, frozen=True, kw_only=True):
 
     def plan(self, m: int, n: int, k: int, k_align: int = 1) -> ProductPlan:
         """How a product of that size is cut."""
-        threads_m, threads_n, threads_k = self.grid
-        threads = {"threads_m": threads_m, "threads_n": threads_n, "threads_k": threads_k}
-        return ProductPlan.of(self, m, n, k, k_align=k_align, **threads)
+        return ProductPlan.of(self, m, n, k, k_align=k_align, **on_grid(self.grid))
+
+
+def on_grid(grid: Box) -> Fields:
+    """The fields of a MatmulConfig for threads along rows, columns and K."""
+    return dict(zip(("threads_m", "threads_n", "threads_k"), grid, strict=True))
 
 
 def dimensions(region: Region) -> tuple[int, int, int]:
@@ -424,7 +393,7 @@ def shares_k(kernel: Microkernel, k: int) -> bool:
 # copied.
 
 
-@dataclass(frozen=True)
+@dataclass
 class Window:
     """The geometry of a region with windows.
 
@@ -442,15 +411,10 @@ class Window:
     taps: int
     stride: int
 
-    @property
-    def count(self) -> int:
-        """Windows of one sample."""
-        return (self.length - self.taps) // self.stride + 1
-
-    @property
-    def pitch(self) -> int:
-        """Elements from the start of one row to the start of the next."""
-        return self.stride * self.channels
+    def __post_init__(self) -> None:
+        # Windows of one sample; elements from the start of one row to the start of the next.
+        self.count = (self.length - self.taps) // self.stride + 1
+        self.pitch = self.stride * self.channels
 
     def element(self, row: Expr, step: Index) -> list[Expr]:
         """Indices of X for a flat row of the product and a step of K; they flatten to a sum."""

@@ -24,7 +24,7 @@ from microkernels.microkernel import Microkernel
 from microkernels.tile import Address, Between, Place, Tile
 from microkernels.vector.expressions import Expr, Index
 from tir_schedules.core.blocking import Group, balanced
-from tir_schedules.core.emission import for_groups, opaque_block
+from tir_schedules.core.emission import branch, for_groups, opaque_block
 from tir_schedules.core.product_plan import Piece, ProductPlan
 
 from .prefetch import (
@@ -178,11 +178,8 @@ class TileLoops:
             if shortcut is None:
                 run(self)
                 return
-            with I.If(shortcut.fits(row, rows)):
-                with I.Then():
-                    run(shortcut.loops)
-                with I.Else():
-                    chosen(shortcut.otherwise)
+            loops, otherwise = shortcut.loops, shortcut.otherwise
+            branch(shortcut.fits(row, rows), lambda: run(loops), lambda: chosen(otherwise))
 
         chosen(self.shortcut)
 
@@ -233,7 +230,7 @@ class Shortcut:
     otherwise: Shortcut | None = None
 
 
-@dataclass(frozen=True)
+@dataclass
 class LateStores:
     """Stores the results of a block of tiles while the next block is multiplied.
 
@@ -250,25 +247,26 @@ class LateStores:
 
     Attributes
     ----------
-    rows, vectors, lanes : int
-        Of a block.
-    scratch : Buffer
-        Where accumulators are stored.
-    slot : callable
-        Number of a block -> its first row in `scratch`; not that of the block before.
-    where : callable
-        Number of a block -> its first row and vector of columns.
-    store : callable
-        As `TileLoops.store`.
+    panels : _Panels
+        The panels that the blocks are tiles of.
+    vector, vectors : Expr, int
+        The first vector of the first panel, and how many each has.
+    slots : int
+        Blocks that there is room for; a block's is not that of the block before.
     """
 
-    rows: int
+    panels: _Panels
+    vector: Expr
     vectors: int
-    lanes: int
-    scratch: Expr
-    slot: Callable[[Index], Index]
-    where: Callable[[Index], tuple[Expr, Expr]]
-    store: Callable[[Expr, Expr, Expr, bool], None]
+    slots: int
+
+    def __post_init__(self) -> None:
+        (group,) = balanced(self.panels.rows, self.panels.loops.plan.rows)
+        self.rows, self.tiles = group.size, group.count
+
+    def slot(self, block: Index) -> Index:
+        """The first row of a block in `scratch`."""
+        return block % self.slots * self.rows
 
     def between(self, block: Index, steps: int) -> Between | None:
         """Emits, in each of so many steps, a part of what the block before left."""
@@ -295,12 +293,14 @@ class LateStores:
             self._row(block, row)
 
     def _row(self, block: Index, row: Expr) -> None:
-        first, vector = self.where(block)
-        tile = Tile(
-            self.rows, self.vectors, self.lanes, place=Place(self.scratch, self.slot(block))
-        )
+        loops, scratch = self.panels.loops, self.panels.scratch
+        assert scratch is not None
+        first = self.panels.row + block % self.tiles * self.rows + row
+        vector = self.vector + block // self.tiles * self.vectors
+        place = Place(scratch, self.slot(block))
+        tile = Tile(self.rows, self.vectors, loops.plan.kernel.lanes, place=place)
         for j in range(self.vectors):
-            self.store(first + row, vector + j, tile.value(row, j), j == self.vectors - 1)
+            loops.finish(first, vector + j, tile.value(row, j), j == self.vectors - 1)
 
 
 @dataclass(frozen=True)
@@ -364,38 +364,19 @@ class _Panels:
             begin = vector + group.start + first * width
             with opaque_block("streams"):
                 tile = loops.side_by_side(self.row, self.rows, begin, width, panels, self.pieces[0])
-                steps = (tile.piece[1],)
-                store_tile(
-                    kernel.emit(
-                        tile.rows, tile.vectors, steps, tile.read_a, tile.read_b, tile.init
-                    ),
-                    kernel,
-                    loops.epilogue_cost,
-                    lambda i, j, value, _: loops.store(
-                        self.row + i, begin + j, value, (j + 1) % width == 0
-                    ),
-                )
+
+                def store(i: Index, j: int, value: Expr, _last: bool) -> None:
+                    loops.store(self.row + i, begin + j, value, (j + 1) % width == 0)
+
+                store_tile(tile.multiply(kernel), kernel, loops.epilogue_cost, store)
 
         for_groups(balanced(group.count, most), emit)
         return True
 
     def _late(self, vector: Expr, vectors: int, slots: int) -> LateStores | None:
         """What stores tiles, panel by panel; None if every tile stores its own."""
-        loops, row = self.loops, self.row
-        if not loops.plan.kernel.by_tiles or loops.direct is not None:
-            return None
-        assert self.scratch is not None
-        (group,) = balanced(self.rows, loops.plan.rows)
-        height, tiles = group.size, group.count
-        return LateStores(
-            height,
-            vectors,
-            loops.plan.kernel.lanes,
-            self.scratch,
-            slot=lambda tile: tile % slots * height,
-            where=lambda tile: (row + tile % tiles * height, vector + tile // tiles * vectors),
-            store=loops.finish,
-        )
+        by_tiles = self.loops.plan.kernel.by_tiles and self.loops.direct is None
+        return LateStores(self, vector, vectors, slots) if by_tiles else None
 
     def _panel(
         self, vector: Expr, vectors: int, after: Index, late: LateStores | None, before: Index
@@ -411,21 +392,16 @@ class _Panels:
         # The tiles that are stored late before these.
         first = 0 if cut else before * self._tiles
         for number, piece in enumerate(self.pieces):
-            if cut and number == len(self.pieces) - 1:
+            last = number == len(self.pieces) - 1
+            if cut and last:
                 late = self._late(vector, vectors, self._tiles)
             load_b, tiles = loops.panel(vector, vectors, piece), 0
-            whole = TileContext(
-                loops,
-                self.row,
-                self.rows,
-                vector,
-                vectors,
-                piece,
-                load_b,
-                self.scratch,
+            block = self.row, self.rows, vector, vectors
+            whole = replace(
+                TileContext(loops, *block, piece, load_b, self.scratch),
                 resumes=number > 0,
                 rounds=steps_of_round(plan, piece[1]) > 1,
-                peel=loops.peel and number == len(self.pieces) - 1,
+                peel=loops.peel and last,
                 passing=plan.passing(self.rows, piece[1]),
             )
             for group in groups:
@@ -470,9 +446,8 @@ class _Panels:
                 rest(result, self.scratch, place)
             if not last or direct is not None or late is not None:
                 return
-            store_tile(
-                result,
-                kernel,
-                loops.epilogue_cost,
-                lambda i, j, value, ends: loops.finish(row + i, whole.vector + j, value, ends),
-            )
+
+            def store(i: Index, j: int, value: Expr, ends: bool) -> None:
+                loops.finish(row + i, whole.vector + j, value, ends)
+
+            store_tile(result, kernel, loops.epilogue_cost, store)

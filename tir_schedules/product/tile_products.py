@@ -16,12 +16,9 @@ from microkernels.tile import Address, Between, Place, Start, Tile
 from microkernels.vector import bfloat16
 from microkernels.vector import expressions as ex
 from microkernels.vector.expressions import Expr, Index
-from tir_schedules.core.blocking import Panels
-from tir_schedules.core.emission import opaque_block
-from tir_schedules.core.extents import as_expr
+from tir_schedules.core import blocking, emission, extents, size
 from tir_schedules.core.product_plan import Piece, ProductPlan
 from tir_schedules.core.region import Region
-from tir_schedules.core.size import is_open
 from tir_schedules.epilogue.epilogue import Columns, Epilogue, store_vector, unflatten
 from tir_schedules.epilogue.packed_bytes import wide_bytes
 
@@ -33,6 +30,8 @@ if TYPE_CHECKING:
 LoadPanel = Callable[[Index, int, Index, int], Expr | Address]
 """(first vector of the panel, its width in vectors, step of K, vector within the panel) -> one
 vector of packed B, as the kernel's `emit` takes it."""
+Leading = Callable[[Expr], Sequence[Expr]]
+"""Row -> the leading indices of that row in a buffer."""
 
 
 @dataclass(frozen=True)
@@ -104,6 +103,13 @@ class TileContext:
             return None
         return lambda j: found(self.vector + j)
 
+    def multiply(self, kernel: Microkernel) -> Tile:
+        """The accumulators of the tile, by a kernel."""
+        given = self.rows, self.vectors, (self.piece[1],), self.read_a, self.read_b
+        resumes = self.resumes and kernel.by_tiles
+        further = self.peel, self.between, self.columns
+        return kernel.emit(*given, self.init, self.into, resumes, *further)
+
     def read_a(self, i: int, ks: Sequence[Index]) -> Expr | Address:
         """A, as the kernel's `emit` takes it."""
         step = self.loops.tiles.place(self.piece[0], ks)
@@ -154,19 +160,7 @@ class RegisterTiles:
         """The accumulators of a tile."""
         kernel, steps = tile.loops.plan.kernel, tile.piece[1]
         if not tile.rounds:
-            return kernel.emit(
-                tile.rows,
-                tile.vectors,
-                (steps,),
-                tile.read_a,
-                tile.read_b,
-                tile.init,
-                tile.into,
-                tile.resumes and kernel.by_tiles,
-                tile.peel,
-                tile.between,
-                tile.columns,
-            )
+            return tile.multiply(kernel)
         result = kernel.begin(tile.rows, tile.vectors, tile.init)
         with I.serial(steps // ROUND) as number:
             for place in range(ROUND):
@@ -272,24 +266,28 @@ def wide_product(kernel: Microkernel, m: int, rows: int, vectors: int) -> WidePr
     integers = kernel.b_dtype == "int8"
     if kernel.isa_name not in ("avx2", "avx512") or kernel.b_dtype not in ("int8", "bfloat16"):
         return None
-    if not is_open((m,)) and m < (FEWEST_INTEGER_ROWS if integers else FEWEST_ROWS):
+    if not size.is_open((m,)) and m < (FEWEST_INTEGER_ROWS if integers else FEWEST_ROWS):
         return None
     if integers:
         return WideProduct(word_tile(kernel), "int16", 2)
-    tiles = float_tiles(kernel)
+    tiles = kernels_for(kernel.isa, "float32", "float32")
     fitting = (each for each in tiles if rows <= each.mr and vectors <= each.vectors)
     tile = min(fitting, key=lambda each: each.mr * each.vectors, default=None)
     return None if tile is None else WideProduct(tile, "float32", kernel.kr)
 
 
-def float_tiles(kernel: Microkernel) -> tuple[Microkernel, ...]:
-    """What multiplies f32 on a kernel's instruction set."""
-    return kernels_for(kernel.isa, "float32", "float32")
-
-
 def wide_product_of(plan: ProductPlan) -> WideProduct | None:
     """How a plan's tiles multiply widened operands; None if they do not."""
     return wide_product(plan.kernel, plan.m, plan.rows, plan.vectors)
+
+
+def staged_panel(buffer: Expr, first: Index, width: int, lanes: int) -> LoadPanel:
+    """How a block of a panel is read in a buffer of its own, from the step `first` on."""
+
+    def load_b(_panel: Index, _width: int, step: Index, j: int) -> Expr | Address:
+        return buffer[ex.ramp(((step - first) * width + j) * lanes, lanes)]
+
+    return load_b
 
 
 class WidePanels:
@@ -309,7 +307,7 @@ class WidePanels:
     """
 
     def __init__(
-        self, panels: Panels, weight: Expr, wide: WideProduct, steps: int, vectors: int
+        self, panels: blocking.Panels, weight: Expr, wide: WideProduct, steps: int, vectors: int
     ) -> None:
         self.panels, self.weight, self.wide = panels, weight, wide
         self.group = panels.kernel.lanes * panels.kernel.kr
@@ -323,7 +321,7 @@ class WidePanels:
         """
         first, count = piece
         parts = self.wide.parts
-        with opaque_block("widen"), I.serial(as_expr(count)) as step:
+        with emission.opaque_block("widen"), I.serial(extents.as_expr(count)) as step:
             for j in range(width):
                 start = before + self.panels.start(panel, width, first + step, j)
                 value = self.weight[ex.ramp(start, self.group)]
@@ -331,10 +329,7 @@ class WidePanels:
                     place = ((step * parts + part) * width + j) * self.part
                     I.buffer_store(self.buffer, wide, [ex.ramp(place, self.part)])
 
-        def load_b(_panel: Index, _width: int, step: Index, j: int) -> Expr | Address:
-            return self.buffer[ex.ramp(((step - first * parts) * width + j) * self.part, self.part)]
-
-        return load_b
+        return staged_panel(self.buffer, first * parts, width, self.part)
 
     def _widened(self, value: Expr) -> list[Expr]:
         """A vector of the weight as the tile multiplies it, part by part."""
@@ -381,9 +376,9 @@ def store_tile(
     if result.place is not None:
         with I.serial(rows) as variable:
             store_row(variable)
-        return
-    for row in range(rows):
-        store_row(row)
+    else:
+        for row in range(rows):
+            store_row(row)
 
 
 def rest(result: Tile, buffer: Expr, row: Index) -> None:
@@ -408,11 +403,7 @@ def store_columns(
     elif n < lanes:
         with_valid(cut)
     else:
-        with I.If(vector == n // lanes):
-            with I.Then():
-                with_valid(cut)
-            with I.Else():
-                with_valid(lanes)
+        emission.branch(vector == n // lanes, lambda: with_valid(cut), lambda: with_valid(lanes))
 
 
 def stores_in_place(region: Region, kernel: Microkernel) -> bool:
@@ -422,11 +413,7 @@ def stores_in_place(region: Region, kernel: Microkernel) -> bool:
 
 
 def direct_store(
-    region: Region,
-    kernel: Microkernel,
-    out: Expr,
-    leading: Callable[[Expr], Sequence[Expr]],
-    pitch: int,
+    region: Region, kernel: Microkernel, out: Expr, leading: Leading, pitch: int
 ) -> Callable[[Expr, Expr], Place] | None:
     """`TileLoops.direct` for results that are accumulators of whole tiles; None for others.
 
@@ -439,33 +426,24 @@ def direct_store(
 
 
 def row_store(
-    region: Region,
-    lanes: int,
-    out: Expr,
-    epilogue: Epilogue,
-    leading_of: Callable[[Expr], Sequence[Expr]] | None = None,
+    region: Region, lanes: int, out: Expr, epilogue: Epilogue, leading_of: Leading | None = None
 ) -> Callable[[Expr, Index, Expr, bool], None]:
     """`TileLoops.store` for a result whose rows lie one behind the other.
 
     `leading_of` maps a row to the leading indices of `out`; without it, those of the output.
     """
-    n = region.output.shape[-1]
+    *outer, n = region.output.shape
     bytes_wide = wide_bytes(region, lanes, epilogue)
     row_of_bytes: list[Expr] = []
 
     def store(row: Expr, vector: Index, value: Expr, last: bool) -> None:
-        if leading_of is not None:
-            leading = leading_of(row)
-        else:
-            leading = unflatten(row, region.output.shape[:-1])
+        leading = unflatten(row, outer) if leading_of is None else leading_of(row)
         if bytes_wide is None:
-            store_columns(
-                n,
-                lanes,
-                vector,
-                last,
-                lambda columns: store_vector(out, epilogue(value, row, columns), leading, columns),
-            )
+
+            def put(columns: Columns) -> None:
+                store_vector(out, epilogue(value, row, columns), leading, columns)
+
+            store_columns(n, lanes, vector, last, put)
             return
         # The vectors of a row come one after the other; with the last one they are stored.
         columns = Columns(vector * lanes, lanes, lanes)

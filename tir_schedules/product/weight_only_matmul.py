@@ -34,17 +34,13 @@ from microkernels.machines.machine import Machine
 from microkernels.microkernel import Microkernel
 from microkernels.registry import kernels_for, microkernel_named, tile_kernels_for
 from microkernels.vector.expressions import Expr, Index, cast, parameter, ramp, splat
-from tir_schedules.core import emission
+from tir_schedules.core import emission, extents, loop_nest, size
 from tir_schedules.core.blocking import Group, Panels, thread_grids
 from tir_schedules.core.config import best_first
-from tir_schedules.core.extents import matrix_view, row_itself
-from tir_schedules.core.loop_nest import LoopNest
 from tir_schedules.core.product_plan import ProductPlan, TileConfig
 from tir_schedules.core.region import Region
-from tir_schedules.core.size import is_open
 from tir_schedules.core.template import Packing, Template, register_template
-from tir_schedules.cost.amx_cost import CONFIGURED, why_not_amx
-from tir_schedules.cost.parallel import product_nest
+from tir_schedules.cost import amx_cost, parallel
 from tir_schedules.epilogue.epilogue import (
     Columns,
     Epilogue,
@@ -53,14 +49,12 @@ from tir_schedules.epilogue.epilogue import (
     unflatten,
 )
 
-from . import tile_config
+from . import dynamic_rows, tile_config, tile_products
 from .activations import Activations
 from .best_grid import ThreadGrid, best_grid, open_grid
 from .byte_digits import DIGIT_VECTORS, MOST_DIGIT_ROWS, ByteDigits, span_of
-from .dynamic_rows import OpenRows
 from .narrow_weight import BITS, NarrowWeight, per_block_shape
 from .tile_loops import TileLoops
-from .tile_products import row_store
 from .weight_only_tiles import MOST_ROWS, FewDecodedRows, RoundedPanels, WeightOnlyTiles
 
 Store = Callable[[Expr, Expr, Expr, bool], None]
@@ -103,15 +97,19 @@ def weight_format(region: Region, lanes: int) -> NarrowWeight:
 
 
 def _defaults(region: Region, machine: Machine) -> Iterator[WeightOnlyConfig]:
-    """Either way for every kernel; of open sizes one has both ways."""
+    """Either way for every kernel; of open sizes one has both ways, for any number of rows."""
+    kernels = kernels_for(machine.isa, "float32", "float32")
     if region.is_open:
-        yield from _open_configs(region, machine)
+        _, n, k = dimensions(region)
+        for kernel in kernels:
+            tile = _tile(region.sampled(), machine, kernel, staged=True)
+            yield WeightOnlyConfig(**tile, **open_grid(tile, n, k, machine, 2 * n * k), staged=True)
         return
-    for kernel in kernels_for(machine.isa, "float32", "float32"):
+    for kernel in kernels:
         for staged in (False, True):
-            yield _config(region, machine, kernel, staged)
+            yield _best(region, machine, kernel, staged)
     for kernel in _tile_kernels(region, machine.isa):
-        yield _config(region, machine, kernel, True)
+        yield _best(region, machine, kernel, True)
 
 
 def _tile_kernels(region: Region, isa: Isa) -> tuple[Microkernel, ...]:
@@ -121,14 +119,6 @@ def _tile_kernels(region: Region, isa: Isa) -> tuple[Microkernel, ...]:
     if region.inputs[0].dtype not in tile_config.ACTIVATION_DTYPES["bfloat16"]:
         return ()
     return tile_kernels_for(isa, "bfloat16", "bfloat16")
-
-
-def _open_configs(region: Region, machine: Machine) -> Iterator[WeightOnlyConfig]:
-    """Of every kernel, on a grid for any number of rows."""
-    _, n, k = dimensions(region)
-    for kernel in kernels_for(machine.isa, "float32", "float32"):
-        tile = _tile(region.sampled(), machine, kernel, staged=True)
-        yield WeightOnlyConfig(**tile, **open_grid(tile, n, k, machine, 2 * n * k), staged=True)
 
 
 def _tile(region: Region, machine: Machine, kernel: Microkernel, staged: bool) -> dict[str, Any]:
@@ -154,9 +144,7 @@ def _tile(region: Region, machine: Machine, kernel: Microkernel, staged: bool) -
     return {**tile, "vectors": min(tile["vectors"], vectors), "m_block": m, "k_block": k}
 
 
-def _config(
-    region: Region, machine: Machine, kernel: Microkernel, staged: bool
-) -> WeightOnlyConfig:
+def _best(region: Region, machine: Machine, kernel: Microkernel, staged: bool) -> WeightOnlyConfig:
     """A tile with its grid of threads."""
     tile = _tile(region, machine, kernel, staged)
     k_unit = None if kernel.by_tiles else _k_unit(weight_format(region, kernel.lanes), staged)
@@ -168,13 +156,12 @@ def _config(
 def estimated_cycles(region: Region, config: WeightOnlyConfig, machine: Machine) -> float:
     """Cycles of the busiest thread."""
     kernel = microkernel_named(config.kernel)
-    lanes = kernel.lanes
-    whole = _plan(region, config, weight_format(region, lanes))
+    whole = _plan(region, config, weight_format(region, kernel.lanes))
     plan = whole.busiest
     times = math.ceil(plan.m / (config.m_block if config.staged else config.rows))
     # What a vector of the weight costs besides its multiplications, measured on Zen 4: decoded next
     # to them, for every tile, or staged, for every block of rows.
-    beside, staged = (0.3, 2.4) if lanes == 16 else (1.3, 2.6)
+    beside, staged = (0.3, 2.4) if kernel.lanes == 16 else (1.3, 2.6)
     decoding = staged if config.staged else beside
     if kernel.by_tiles:
         decoding += ROUNDING_CYCLES
@@ -187,9 +174,8 @@ def estimated_cycles(region: Region, config: WeightOnlyConfig, machine: Machine)
 
 def check(region: Region, config: WeightOnlyConfig, isa: Isa) -> Microkernel:
     """The microkernel of a legal configuration; ConfigError for an illegal one."""
-    kernel = tile_config.check_tile(
-        region, config, isa, None, "threads_m", "threads_n", "threads_k"
-    )
+    threads = "threads_m", "threads_n", "threads_k"
+    kernel = tile_config.check_tile(region, config, isa, None, *threads)
     if kernel.by_tiles and kernel not in _tile_kernels(region, isa):
         raise ConfigError(f"{kernel.name} does not multiply {region.key}, which is not rounded")
     if kernel.by_tiles and not (config.staged and config.threads_k == 1):
@@ -280,7 +266,9 @@ class WeightOnlyPacking(Packing[WeightOnlyConfig]):
     ) -> np.ndarray:
         """The weight, scales or zero points as `build` reads them."""
         weight, panels = _packed(region, config, isa)
-        return weight.pack(array, panels) if index == 1 else weight.pack_per_block(array, panels)
+        if index == 1:
+            return weight.pack(array, panels)
+        return replace(panels, k=weight.blocks).pack(weight.per_block(array))
 
     def unpack(
         self, region: Region, config: WeightOnlyConfig, isa: Isa, index: int, expr: relax.Expr
@@ -288,7 +276,10 @@ class WeightOnlyPacking(Packing[WeightOnlyConfig]):
         """The original constant as a Relax expression of its packed form."""
         (weight, panels), shape = _packed(region, config, isa), region.inputs[index].shape
         if index > 1:
-            return weight.unpack_per_block(expr, panels, shape)
+            rows, columns = per_block_shape(shape)
+            whole = replace(panels, k=weight.blocks).unpack(expr)
+            matrix = relax.op.strided_slice(whole, [0, 1], [0, 0], [rows, columns])
+            return relax.op.reshape(matrix, shape)
         return relax.op.reshape(weight.unpack(expr, panels), shape)
 
     def shape(
@@ -338,24 +329,18 @@ class WeightOnlyMatmul(Template[WeightOnlyConfig]):
         Threads share K in the grid that is the best for the kernel.
         """
         if region.is_open:
-            yield from _open_configs(region, machine)
+            yield from _defaults(region, machine)
             return
         m, _, k = dimensions(region)
         default, fields = self.default_config(region, machine), TileConfig.__struct_fields__
         grids = {(1, 1, 1), *((*grid, 1) for grid in thread_grids(machine.threads))}
         found = {
-            WeightOnlyConfig(
-                **tile,
-                threads_m=threads_m,
-                threads_n=threads_n,
-                threads_k=threads_k,
-                staged=base.staged,
-            )
+            WeightOnlyConfig(**tile, **tile_config.on_grid(grid), staged=base.staged)
             for base in _defaults(region, machine)
             for tile in tile_config.neighbouring_tiles(
                 {name: getattr(base, name) for name in fields}, m, k
             )
-            for threads_m, threads_n, threads_k in {*grids, base.grid}
+            for grid in {*grids, base.grid}
         }
         yield from best_first(
             default, found, lambda config: estimated_cycles(region, config, machine)
@@ -370,23 +355,21 @@ class WeightOnlyMatmul(Template[WeightOnlyConfig]):
         with emission.kernel_function("weight_only_matmul") as builder:
             a = emission.tensor_parameter("A", region.inputs[0])
             packed = parameter("W", (weight.packed_bytes,), region.inputs[1].dtype)
-            per_block = [
-                parameter(name, (weight.per_block_size,), "float32")
-                for name, _ in zip("SZ", region.inputs[2:], strict=False)
-            ]
+            names, size = zip("SZ", region.inputs[2:], strict=False), (weight.per_block_size,)
+            per_block = [parameter(name, size, "float32") for name, _ in names]
             operands = emission.operand_parameters(region)
             c = emission.tensor_parameter("C", region.output)
             leading_of = None
             if region.is_open:
-                region, a, operands, c = matrix_view(region, a, operands, c)
-                leading_of = row_itself
+                region, a, operands, c = extents.matrix_view(region, a, operands, c)
+                leading_of = extents.row_itself
             epilogue = Epilogue(region, operands)
 
             def load_a(row: Expr, step: Index) -> Expr:
                 indices = (*unflatten(row, region.inputs[0].shape[:-1]), step)
                 return splat(cast("float32", a[indices]), lanes)
 
-            store = row_store(region, lanes, c, epilogue, leading_of)
+            store = tile_products.row_store(region, lanes, c, epilogue, leading_of)
             kernel.admit()
             zeros = per_block[1] if len(per_block) > 1 else None
             tiles = WeightOnlyTiles(kernel, weight, load_a, packed, per_block[0], zeros)
@@ -407,7 +390,7 @@ class WeightOnlyMatmul(Template[WeightOnlyConfig]):
                     return FewDecodedRows(loops, groups, tiles=replace(tiles, digits=digits()))
 
                 loops = _loops(plan, True, tiles, store, epilogue.cost)
-                OpenRows(loops, few).share(config)
+                dynamic_rows.OpenRows(loops, few).share(config)
             else:
                 grid = ThreadGrid(plan)
                 with grid.task() as task, llvm_functions(kernel.llvm_ir):
@@ -461,7 +444,7 @@ class WeightOnlyMatmul(Template[WeightOnlyConfig]):
 
     def opens(self, region: Region, isa: Isa) -> str | None:
         """Why the template cannot build a region whose number of rows is open, or None."""
-        if is_open((region.inputs[0].shape[-1], region.output.shape[-1])):
+        if size.is_open((region.inputs[0].shape[-1], region.output.shape[-1])):
             return "columns whose number is not known"
         return None
 
@@ -476,10 +459,10 @@ class WeightOnlyMatmul(Template[WeightOnlyConfig]):
             )
         return f"{few}; more: tiles of up to {config.rows} rows, the weight expanded in cache"
 
-    def nests(self, region: Region, config: WeightOnlyConfig) -> Iterator[LoopNest]:
+    def nests(self, region: Region, config: WeightOnlyConfig) -> Iterator[loop_nest.LoopNest]:
         """The loops of the product."""
         lanes = microkernel_named(config.kernel).lanes
-        yield product_nest(_plan(region, config, weight_format(region, lanes)))
+        yield parallel.product_nest(_plan(region, config, weight_format(region, lanes)))
 
     def why_vectors(self, region: Region, config: WeightOnlyConfig, machine: Machine) -> str:
         """Why the product stays on vectors."""
@@ -495,7 +478,7 @@ class WeightOnlyMatmul(Template[WeightOnlyConfig]):
         )
         m, _, k = dimensions(region)
         vectors = estimated_cycles(region, config, machine)
-        return why_not_amx(m, tiles, vectors, config.kernel, 2 * k) or CONFIGURED
+        return amx_cost.why_not_amx(m, tiles, vectors, config.kernel, 2 * k) or amx_cost.CONFIGURED
 
 
 WEIGHT_ONLY_MATMUL = register_template(WeightOnlyMatmul())

@@ -14,13 +14,11 @@ from microkernels.microkernel import Microkernel
 from microkernels.tile import Address, Tile
 from microkernels.vector.expressions import Expr, Index, bind, cast, constant, like, ramp
 from tir_schedules.core.blocking import Group
-from tir_schedules.core.emission import opaque_block
+from tir_schedules.core.emission import branch, opaque_block
 from tir_schedules.core.product_plan import Piece, ProductPlan
 
-from .byte_digits import MOST_DIGIT_ROWS, ByteDigits
-from .dynamic_rows import Block, FewRows
-from .narrow_weight import NarrowWeight
-from .tile_products import LoadPanel, RegisterTiles, TileContext
+from . import byte_digits, dynamic_rows, narrow_weight
+from .tile_products import LoadPanel, RegisterTiles, TileContext, staged_panel
 
 
 @dataclass(frozen=True)
@@ -36,7 +34,7 @@ class WeightOnlyTiles(RegisterTiles):
     load_a : callable
         (row, step of K) -> one vector with A in every lane.
     packed, scales : buffer
-        What `weight.pack` and `weight.pack_per_block` made.
+        What `WeightOnlyPacking.pack` made.
     zeros : buffer or None
         Zero points, packed as scales are; None if they are one number.
     side : int
@@ -48,13 +46,13 @@ class WeightOnlyTiles(RegisterTiles):
     """
 
     kernel: Microkernel
-    weight: NarrowWeight
+    weight: narrow_weight.NarrowWeight
     load_a: Callable[[Expr, Index], Expr]
     packed: Expr
     scales: Expr
     zeros: Expr | None
     side: int = 0
-    digits: ByteDigits | None = None
+    digits: byte_digits.ByteDigits | None = None
     only: tuple[Expr, int, Expr] | None = None
 
     def emit(self, tile: TileContext) -> Tile:
@@ -72,37 +70,33 @@ class WeightOnlyTiles(RegisterTiles):
         if self.digits is None or not self.digits.takes(tile.rows, piece):
             self._decoded(totals, row, panel, piece)
             return totals
-        with I.If(self.digits.fine):
-            with I.Then():
-                self._by_digits(self.digits, totals, row, panel, piece)
-            with I.Else():
-                self._decoded_one_by_one(totals, row, panel, piece)
-        return totals
+        digits, width = self.digits, totals.vectors
 
-    def _by_digits(
-        self, digits: ByteDigits, totals: Tile, row: Expr, panel: Expr, piece: Piece
-    ) -> None:
-        first, spans = (each // digits.span for each in piece)
-        with I.serial(spans) as number, self._vectors(panel, totals.vectors) as (one, vector):
-            span, block = first + number, digits.block_of(first + number)
-            scale = one._per_block(self.scales, panel, 1, block, 0)
-            zero = one._zero(panel, 1, block, 0)
-            digits.add(totals, vector, row, span, one._words, scale, zero, self.kernel.multiply_add)
+        def by_digits() -> None:
+            first, spans = (each // digits.span for each in piece)
+            with I.serial(spans) as number, self._vectors(panel, width) as (one, vector):
+                span, block = first + number, digits.block_of(first + number)
+                scale = one._per_block(self.scales, panel, 1, block, 0)
+                scaling = scale, one._zero(panel, 1, block, 0), self.kernel.multiply_add
+                digits.add(totals, vector, row, span, one._words, *scaling)
+
+        def one_by_one() -> None:
+            # As `_decoded`, in little code for what hardly ever runs.
+            lone = self._accumulators(totals.rows, 1)
+            with self._vectors(panel, width) as (one, vector):
+                for i in range(totals.rows):
+                    _set(lone, i, 0, totals.value(i, vector))
+                one._decoded(lone, row, panel, piece)
+                for i in range(totals.rows):
+                    _set(totals, i, vector, lone.value(i, 0))
+
+        branch(digits.fine, by_digits, one_by_one)
+        return totals
 
     def _words(self, unit: Index) -> Expr:
         """Words of the only vector."""
         assert self.only is not None
         return self.weight.emit_words(self.packed, *self.only, unit)
-
-    def _decoded_one_by_one(self, totals: Tile, row: Expr, panel: Expr, piece: Piece) -> None:
-        """As `_decoded`, in little code for what hardly ever runs."""
-        tile = self._accumulators(totals.rows, 1)
-        with self._vectors(panel, totals.vectors) as (one, vector):
-            for i in range(totals.rows):
-                _set(tile, i, 0, totals.value(i, vector))
-            one._decoded(tile, row, panel, piece)
-            for i in range(totals.rows):
-                _set(totals, i, vector, tile.value(i, 0))
 
     @contextlib.contextmanager
     def _vectors(self, panel: Expr, width: int) -> Iterator[tuple[WeightOnlyTiles, Expr]]:
@@ -119,13 +113,12 @@ class WeightOnlyTiles(RegisterTiles):
         def block(number: Index, first_unit: Index, steps: int) -> None:
             for i, j in _positions(parts):
                 _set(parts, i, j, constant(0, "float32", parts.lanes))
-            whole, rest = divmod(steps, weight.unit)
             zeros = [self._zero(panel, width, number, j) for j in range(width)]
-            if whole:
-                with _serial(whole) as unit:
-                    self._unit(parts, row, panel, first_unit + unit, weight.unit, zeros)
-            if rest:
-                self._unit(parts, row, panel, first_unit + whole, rest, zeros)
+
+            def unit(number: Index, steps: int) -> None:
+                self._unit(parts, row, panel, first_unit + number, steps, zeros)
+
+            _each_unit(unit, steps, weight.unit)
             for j in range(width):
                 scale = bind(self._per_block(self.scales, panel, width, number, j))
                 for i in range(totals.rows):
@@ -136,13 +129,12 @@ class WeightOnlyTiles(RegisterTiles):
         if weight.blocks == 1:
             block(0, k_start // weight.unit, k_size)
             return
-        first, (whole, rest) = k_start // weight.block, divmod(k_size, weight.block)
-        units = weight.block // weight.unit
-        if whole:
-            with _serial(whole) as number:
-                block(first + number, (first + number) * units, weight.block)
-        if rest:
-            block(first + whole, (first + whole) * units, rest)
+        first, units = k_start // weight.block, weight.block // weight.unit
+
+        def scaled(number: Index, steps: int) -> None:
+            block(first + number, (first + number) * units, steps)
+
+        _each_unit(scaled, k_size, weight.block)
 
     def _unit(
         self, parts: Tile, row: Expr, panel: Expr, unit: Index, steps: int, zeros: list[Expr | None]
@@ -182,10 +174,7 @@ class WeightOnlyTiles(RegisterTiles):
 
         _each_unit(unit, k_size, weight.unit)
 
-        def load_b(_panel: Index, _width: int, step: Index, j: int) -> Expr:
-            return expanded[ramp(((step - k_start) * width + j) * lanes, lanes)]
-
-        return load_b
+        return staged_panel(expanded, k_start, width, lanes)
 
     def expanded(self, panel: Expr, width: int, row: Index, j: int) -> list[Expr]:
         """The f32 vectors of a unit of the weight that begins with a row, scaled."""
@@ -312,7 +301,7 @@ MOST_ROWS = 4  # more have the weight expanded in cache first
 
 
 @dataclass(frozen=True)
-class FewDecodedRows(FewRows):
+class FewDecodedRows(dynamic_rows.FewRows):
     """A few rows of a dynamic number.
 
     Attributes
@@ -324,10 +313,10 @@ class FewDecodedRows(FewRows):
     fewest: int = MOST_ROWS
     tiles: WeightOnlyTiles = field(kw_only=True)
 
-    def emit(self, block: Block) -> None:
+    def emit(self, block: dynamic_rows.Block) -> None:
         """As of FewRows; the digits of the rows are made first."""
         if self.tiles.digits is not None:
-            with I.If(block.rows <= MOST_DIGIT_ROWS), I.Then():
+            with I.If(block.rows <= byte_digits.MOST_DIGIT_ROWS), I.Then():
                 self.tiles.digits.begin(block.row, block.rows)
         super().emit(block)
 
@@ -339,7 +328,7 @@ class FewDecodedRows(FewRows):
         """
         kernel = self.loops.plan.kernel
         vectors = max(1, (6 if kernel.lanes < 16 else 12) // rows)
-        if self.tiles.digits is not None and rows <= MOST_DIGIT_ROWS:
+        if self.tiles.digits is not None and rows <= byte_digits.MOST_DIGIT_ROWS:
             vectors = 1
         return max(1, min(group.count, vectors // group.size)), kernel
 

@@ -23,7 +23,7 @@ from microkernels.microkernel import Microkernel
 from microkernels.tile import Address
 from microkernels.vector.expressions import Expr, Index, cast, constant, ramp, scalar, splat
 from microkernels.vector.placeholders import Placeholder, as_real
-from tir_schedules.core.product_plan import is_dynamic, quantized_dtype, zero_point_inputs
+from tir_schedules.core import product_plan
 from tir_schedules.core.region import Region
 from tir_schedules.epilogue.quantize_steps import Number, quantize_reference
 from tir_schedules.rows.quantization_range import dynamic_range, least_scale_of
@@ -51,17 +51,13 @@ class ZeroPoints:
     @staticmethod
     def of(region: Region, kernel: Microkernel) -> ZeroPoints:
         """The zero points of an integer product, as a kernel multiplies it."""
-        a, b = (region.attrs.get(f"{name}_zero_point", 0) for name in "ab")
-        return ZeroPoints(
-            0
-            if isinstance(a, str)
-            else region.integer("a_zero_point", 0) + a_shift_of(region, kernel),
-            0
-            if isinstance(b, str)
-            else region.integer("b_zero_point", 0) + b_shift_of(region, kernel),
-            isinstance(a, str),
-            isinstance(b, str),
+        unknown = [isinstance(region.attrs.get(f"{name}_zero_point"), str) for name in "ab"]
+        shifts = a_shift_of(region, kernel), b_shift_of(region, kernel)
+        a, b = (
+            0 if at_run_time else region.integer(f"{name}_zero_point", 0) + shift
+            for name, at_run_time, shift in zip("ab", unknown, shifts, strict=True)
         )
+        return ZeroPoints(a, b, *unknown)
 
     @staticmethod
     def of_either_order(region: Region, a_dtype: str, b_dtype: str) -> tuple[bool, ZeroPoints]:
@@ -144,7 +140,7 @@ def shift_of(dtype: str, multiplied: str) -> int:
 
 def a_shift_of(region: Region, kernel: Microkernel) -> int:
     """What a kernel adds to the elements of A."""
-    return shift_of(quantized_dtype(region), kernel.a_dtype)
+    return shift_of(product_plan.quantized_dtype(region), kernel.a_dtype)
 
 
 def b_shift_of(region: Region, kernel: Microkernel) -> int:
@@ -152,22 +148,11 @@ def b_shift_of(region: Region, kernel: Microkernel) -> int:
     return shift_of(region.inputs[1].dtype, kernel.b_dtype)
 
 
-def shifted_columns(region: Region, kernel: Microkernel, zero_points: np.ndarray) -> np.ndarray:
-    """B's zero points for each column, as `shifted_weight` moves them; int32."""
-    return zero_points.reshape(-1).astype(np.int32) + np.int32(b_shift_of(region, kernel))
-
-
-def shifted_weight(matrix: np.ndarray, kernel: Microkernel) -> np.ndarray:
-    """An 8-bit weight as a kernel multiplies it: unsigned values less 128 where it takes int8."""
-    if shift_of(str(matrix.dtype), kernel.b_dtype):
-        return (matrix ^ np.uint8(SHIFT)).view(kernel.b_dtype)
-    return matrix
-
-
+@dataclass
 class Start:
     """What the accumulators of an integer product start with.
 
-    Parameters
+    Attributes
     ----------
     region : Region
         The product.
@@ -186,22 +171,16 @@ class Start:
         Where the term of a constant B is in memory.
     """
 
-    def __init__(
-        self,
-        region: Region,
-        kernel: Microkernel,
-        inputs: Mapping[str, Expr],
-        k: Index,
-        column_term: Callable[[Index], Expr],
-        row_sum: Callable[[Any], Expr],
-        column_address: Callable[[Index], Address] | None = None,
-    ) -> None:
-        self.zero_points = ZeroPoints.of(region, kernel)
-        self.shift = a_shift_of(region, kernel)
-        self.inputs = inputs
-        self.region, self.k, self.lanes = region, k, kernel.lanes
-        self.column_term, self.row_sum = column_term, row_sum
-        self.column_address = column_address
+    region: Region
+    kernel: Microkernel
+    inputs: Mapping[str, Expr]
+    k: Index
+    column_term: Callable[[Index], Expr]
+    row_sum: Callable[[Any], Expr]
+    column_address: Callable[[Index], Address] | None = None
+
+    def __post_init__(self) -> None:
+        self.zero_points = ZeroPoints.of(self.region, self.kernel)
 
     @property
     def needed(self) -> bool:
@@ -220,20 +199,29 @@ class Start:
             return self.column_address(vector)
         return self(tirx.const(0, "int32"), vector)
 
+    def of_tile(
+        self, row: Index, vector: Index
+    ) -> tuple[Callable[[Index, int], Expr] | None, Callable[[int], Expr | Address] | None]:
+        """`init` and `columns` of `Microkernel.emit` for the tile from a row and a vector on."""
+        if self.by_column and self.kernel.by_tiles:
+            return None, lambda j: self.columns(vector + j)
+        return lambda i, j: self(row + i, vector + j), None
+
     def a_zero_point(self) -> Expr:
         """A's shifted zero point; int32."""
         found = self.region.attrs.get("a_zero_point")
         if found in ("range", "dynamic"):
             value = cast("int32", self.inputs["range"][tirx.const(1, "int32")])
         else:
-            tensor = self.region.inputs[2 + zero_point_inputs(self.region).index("a")]
+            tensor = self.region.inputs[2 + product_plan.zero_point_inputs(self.region).index("a")]
             zeros = (tirx.const(0, "int32"),) * len(tensor.shape)
             value = cast("int32", self.inputs["a"][zeros])
-        return value + tirx.const(self.shift, "int32") if self.shift else value
+        shift = a_shift_of(self.region, self.kernel)
+        return value + tirx.const(shift, "int32") if shift else value
 
     def __call__(self, row: Index, vector: Index) -> Expr:
         """The accumulators of one row and one vector of columns before the first product."""
-        points, lanes = self.zero_points, self.lanes
+        points, lanes = self.zero_points, self.kernel.lanes
         columns = self.column_term(vector) if points.needs_column_sums else None
         row_sum = self.row_sum(row) if points.needs_row_sums else None
         b: Index = points.b
@@ -249,9 +237,15 @@ class Start:
         return term if columns is None else columns + term
 
 
+def start_of(region: Region, *arguments: Any) -> Start | None:
+    """`Start` of a product of integers; None for others, or if accumulators start with zeros."""
+    start = Start(region, *arguments) if product_plan.is_integer(region) else None
+    return start if start is not None and start.needed else None
+
+
 def named_inputs(region: Region, buffers: Sequence[Expr]) -> dict[str, Expr]:
     """The kernel's parameters for the inputs after A and B, by `zero_point_inputs`."""
-    return dict(zip(zero_point_inputs(region), buffers, strict=True))
+    return dict(zip(product_plan.zero_point_inputs(region), buffers, strict=True))
 
 
 def quantize_parameters(
@@ -269,7 +263,8 @@ def quantize_parameters(
 
 def own_range(region: Region, inputs: Sequence[np.ndarray]) -> np.ndarray | None:
     """The scale and zero point that the kernel finds itself, by numpy; None if it does not."""
-    return dynamic_range(inputs[0], least_scale_of(region)) if is_dynamic(region) else None
+    own = product_plan.is_dynamic(region)
+    return dynamic_range(inputs[0], least_scale_of(region)) if own else None
 
 
 def integer_reference(region: Region, inputs: Sequence[np.ndarray]) -> np.ndarray:
@@ -280,14 +275,13 @@ def integer_reference(region: Region, inputs: Sequence[np.ndarray]) -> np.ndarra
 
 def centred_inputs(region: Region, inputs: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
     """A, quantised if the kernel does that, and B, both less their zero points; float64."""
-    further = dict(zip(zero_point_inputs(region), inputs[2:], strict=True))
+    further = dict(zip(product_plan.zero_point_inputs(region), inputs[2:], strict=True))
     a, b = inputs[:2]
     found = own_range(region, inputs)
     if found is not None:
         further["range"] = found
-    a_zero_point: Any
-    b_zero_point: Any
-    a_zero_point, b_zero_point = (region.attrs.get(f"{name}_zero_point", 0) for name in "ab")
+    points: list[Any] = [region.attrs.get(f"{name}_zero_point", 0) for name in "ab"]
+    a_zero_point, b_zero_point = points
     if a_zero_point in ("range", "dynamic"):
         a_zero_point = int(further["range"][1])
     if a_zero_point == "input":

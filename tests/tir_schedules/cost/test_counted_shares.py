@@ -21,8 +21,7 @@ from tir_schedules.core.region import Region
 from tir_schedules.core.template import all_templates, template_for
 from tir_schedules.cost.cost import flops_us
 from tir_schedules.cost.parallel import ENOUGH, MOST_UNEVEN
-from tir_schedules.product.matmul import plan_of
-from tir_schedules.product.tile_config import MatmulConfig
+from tir_schedules.product.tile_config import MatmulConfig, plan_of
 
 REGIONS = list(of_models())
 SMALL = [rows("softmax", 200, 384), square(10, 32, 32, 1)]

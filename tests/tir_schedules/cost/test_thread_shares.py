@@ -13,7 +13,8 @@ from tests.examples import some
 from tir_schedules.core.blocking import Group
 from tir_schedules.core.region import Region, Tensor
 from tir_schedules.cost.cost import flops_us
-from tir_schedules.product.matmul import MATMUL, plan_of
+from tir_schedules.product.matmul import MATMUL
+from tir_schedules.product.tile_config import plan_of
 
 ROWS = (1, 8, 32, 128, 384, 1000, 4096)
 COLUMNS = (64, 768, 1000, 3072)

@@ -16,9 +16,8 @@ import tvm.tirx.script.builder.ir as I
 from tvm import tirx
 
 from microkernels.isa import Isa
-from microkernels.vector.expressions import Expr, bind, lanes_of, like, materialise
-from microkernels.vector.ieee import LOWEST
-from microkernels.vector.vector_math import LOG2_E, exp2
+from microkernels.vector import ieee, vector_math
+from microkernels.vector.expressions import Expr, Index, bind, lanes_of, like, materialise
 from tir_schedules.attention.caches import GrowingCache
 from tir_schedules.attention.config import LEAST_KEYS, AttentionConfig
 from tir_schedules.attention.problem import AttentionProblem, sets_side_by_side
@@ -61,15 +60,15 @@ class DecodePlan:
         that the last ones may have none.
     """
 
-    n: int | Expr
-    vectors: int | Expr
-    whole: int | Expr
-    left: int | Expr
-    per_share: int | Expr
-    pitch: int | Expr
-    room: int | Expr
-    sets: int | Expr
-    tasks: int | Expr
+    n: Index
+    vectors: Index
+    whole: Index
+    left: Index
+    per_share: Index
+    pitch: Index
+    room: Index
+    sets: Index
+    tasks: Index
 
     def __init__(
         self,
@@ -132,7 +131,7 @@ class DecodePlan:
             number = bind(task * self.side + i)
             body(number, i if self.shares == 1 else number)
 
-    def share(self, share: Expr) -> tuple[Expr, Expr | int]:
+    def share(self, share: Expr) -> tuple[Expr, Index]:
         """First vector of keys of a share, and how many of its vectors are whole."""
         if self.shares == 1:
             return share, self.whole
@@ -195,7 +194,7 @@ class DecodePlan:
 
     # --- what is kept ----------------------------------------------------------------------------
 
-    def row_pitch(self, group: int) -> tuple[int | Expr, int | Expr]:
+    def row_pitch(self, group: int) -> tuple[Index, Index]:
         """Elements from one row of probabilities to the next, in whole groups; and to allocate."""
         if isinstance(self.per_share, int):
             pitch = _odd(math.ceil(self.per_share * self.lanes / group)) * group
@@ -204,7 +203,7 @@ class DecodePlan:
         pitch = materialise(_odd(ceil_div(self.per_share * self.lanes, group)) * group)
         return pitch, _odd(ceil_div(most, group)) * group
 
-    def allocate(self, partial: int, acc_dtype: str) -> int | Expr:
+    def allocate(self, partial: int, acc_dtype: str) -> Index:
         """The buffers; `partial` elements for the products of a set and a share."""
         slots = self.side if self.shares == 1 else self.sets
         rows = slots * self.shares * self.rows
@@ -216,11 +215,11 @@ class DecodePlan:
         self.partial = I.sblock_alloc_buffer((size,), acc_dtype, align=64)
         return slots
 
-    def number(self, slot: Expr, share: Expr | int, row: Expr | int) -> Expr:
+    def number(self, slot: Expr, share: Index, row: Index) -> Expr:
         """Where a number for each row of a share lies."""
         return (slot * self.shares + share) * self.rows + row
 
-    def score(self, slot: Expr, row: Expr | int, vector: Expr) -> Expr:
+    def score(self, slot: Expr, row: Index, vector: Expr) -> Expr:
         """Where a vector of scores begins."""
         return (slot * self.rows + row) * self.pitch + vector * self.lanes
 
@@ -230,7 +229,7 @@ class DecodePlan:
             at = self.number(slot, 0, r)
             return self.largest[at], self.totals[at]
         found = I.sblock_alloc_buffer((2,), "float32")
-        I.buffer_store(found, tirx.const(LOWEST, "float32"), [0])
+        I.buffer_store(found, tirx.const(ieee.LOWEST, "float32"), [0])
         I.buffer_store(found, tirx.const(0, "float32"), [1])
         with I.serial(self.shares) as share:
             largest = tirx.Max(found[0], self.largest[self.number(slot, share, r)])
@@ -243,7 +242,7 @@ class DecodePlan:
 
     def power(self, x: Expr) -> Expr:
         """e^x for x <= 0."""
-        return exp2(x * like(LOG2_E, x), self.isa)
+        return vector_math.exp2(x * like(vector_math.LOG2_E, x), self.isa)
 
 
 def _odd(count: Any) -> Any:
@@ -255,7 +254,7 @@ def _odd(count: Any) -> Any:
 
 
 def corrected(
-    value: Expr, points: ZeroPoints, k: int | Expr, of_ones: Expr | None, row_sum: Expr | None
+    value: Expr, points: ZeroPoints, k: Index, of_ones: Expr | None, row_sum: Expr | None
 ) -> Expr:
     """The product of rows and matrix less their zero points.
 

@@ -9,12 +9,11 @@ from typing import NamedTuple
 import tvm.tirx.script.builder.ir as I
 from tvm import tirx
 
-from microkernels.vector.expressions import Expr, bind, constant, like, materialise, ramp, splat
+from microkernels.vector import expressions as ex
+from microkernels.vector.expressions import Expr, Index
 from microkernels.vector.ieee import LOWEST
 from tir_schedules.attention.problem import columns_are_contiguous
-from tir_schedules.core.emission import opaque_block
-from tir_schedules.core.extents import as_expr, extent
-from tir_schedules.core.loop_nest import LaneTotals, add, reduce_lanes
+from tir_schedules.core import emission, extents, loop_nest
 from tir_schedules.core.size import may_be_negative
 from tir_schedules.epilogue.epilogue import Columns, Epilogue
 from tir_schedules.product.skinny_product import ColumnSums, Operands, dots
@@ -22,7 +21,7 @@ from tir_schedules.product.zero_points import ZeroPoints
 
 from .plan import DecodePlan, corrected
 
-_Keys = Sequence["int | Expr"]
+_Keys = Sequence[Index]
 _BLOCK_KEYS = 64  # at least, of keys whose elements are not next to each other
 
 
@@ -72,8 +71,8 @@ class DecodeScores:
         self.sums = I.sblock_alloc_buffer((plan.side * rows,), "int32")
         self.largest = I.sblock_alloc_buffer((plan.side * rows * lanes,), "float32", align=64)
         with I.serial(plan.side * rows) as r:
-            lowest = constant(-math.inf, "float32", lanes)
-            I.buffer_store(self.largest, lowest, [ramp(r * lanes, lanes)])
+            lowest = ex.constant(-math.inf, "float32", lanes)
+            I.buffer_store(self.largest, lowest, [ex.ramp(r * lanes, lanes)])
         plan.for_sets(task, self._load_queries)
         if columns_are_contiguous(self.problem.layouts["k"], self.problem.d):
             self._read_keys(task, share)
@@ -88,27 +87,25 @@ class DecodeScores:
         """
         plan, first, zero = self.plan, None, tirx.const(0, "int32")
         if "k" in plan.caches:
-            first = plan.caches["k"].read_past(
-                self.problem.base("k", task * self.problem.group),
-                as_expr(plan.n),
-                plan.lanes,
-                lambda vector: self._multiply(
-                    Slot(task, zero), vector, plan.lanes, range(plan.lanes)
-                ),
-            )
-        plan.for_vectors(
-            share,
-            lambda vector, valid: plan.for_sets(
-                task, lambda number, slot: self._by_dots(Slot(number, slot), vector, valid)
-            ),
-            first,
-        )
+            base = self.problem.base("k", task * self.problem.group)
+            keys = range(plan.lanes)
 
-    def _local(self, number: Expr, row: Expr | int) -> Expr:
+            def past(vector: Expr) -> None:
+                self._multiply(Slot(task, zero), vector, plan.lanes, keys)
+
+            n = extents.as_expr(plan.n)
+            first = plan.caches["k"].read_past(base, n, plan.lanes, past)
+
+        def dots_of(vector: Expr, valid: Index) -> None:
+            plan.for_sets(task, lambda *at: self._by_dots(Slot(*at), vector, valid))
+
+        plan.for_vectors(share, dots_of, first)
+
+    def _local(self, number: Expr, row: Index) -> Expr:
         """Number of a row among those of the task; the row of ones has none."""
         return (number - self.task * self.plan.side) * self.plan.rows + row
 
-    def _row(self, number: Expr, row: Expr | int) -> Expr:
+    def _row(self, number: Expr, row: Index) -> Expr:
         """Where a row of q begins as it is multiplied."""
         return ((number - self.task * self.plan.side) * self.all_rows + row) * self.width
 
@@ -118,16 +115,16 @@ class DecodeScores:
         layout, element = problem.layouts["q"], self.operands.row_element
         with I.serial(self.plan.rows) as r:
             batch = number * problem.group + I.floordiv(r, problem.m)
-            base = bind(problem.base("q", batch) + I.floormod(r, problem.m) * layout.row)
-            goal = bind(self._row(number, r))
+            base = ex.bind(problem.base("q", batch) + I.floormod(r, problem.m) * layout.row)
+            goal = ex.bind(self._row(number, r))
             for start in range(0, self.width, group):
                 valid = min(group, problem.d - start)
-                place = ramp(goal + start, group)
+                place = ex.ramp(goal + start, group)
                 if columns_are_contiguous(layout, problem.d):
                     value = operands.load(self.q, base + start, valid, group, rows=True)
                     I.buffer_store(self.rows, value, [place])
                     continue
-                I.buffer_store(self.rows, constant(0, element, group), [place])
+                I.buffer_store(self.rows, ex.constant(0, element, group), [place])
                 with I.serial(valid) as i:
                     value = self.q[base + (start + i) * layout.column]
                     value = operands.convert(value, problem.tensors["q"].dtype, element)
@@ -136,12 +133,12 @@ class DecodeScores:
                 total = operands.row_sum(self.rows, goal, self.width // group)
                 I.buffer_store(self.sums, total, [self._local(number, r)])
         if self.points.needs_column_sums:
-            goal = bind(self._row(number, self.plan.rows))
+            goal = ex.bind(self._row(number, self.plan.rows))
             with I.serial(self.width) as i:
                 one = tirx.Select(i < problem.d, tirx.const(1, element), tirx.const(0, element))
                 I.buffer_store(self.rows, one, [goal + i])
 
-    def _by_dots(self, at: Slot, vector: Expr, valid: int | Expr) -> None:
+    def _by_dots(self, at: Slot, vector: Expr, valid: Index) -> None:
         """A vector of keys, each with its elements next to each other.
 
         Where it is not known how many, there is code for one and for any number: it multiplies all
@@ -150,34 +147,34 @@ class DecodeScores:
         if isinstance(valid, int):
             self._multiply(at, vector, valid, range(valid))
             return
-        lanes, last = self.plan.lanes, bind(valid - 1)
+        lanes, last = self.plan.lanes, ex.bind(valid - 1)
         with I.If(last < 1):
-            with I.Then(), opaque_block("key"):
+            with I.Then(), emission.opaque_block("key"):
                 self._multiply(at, vector, valid, range(1))
-            with I.Else(), opaque_block("keys"):
+            with I.Else(), emission.opaque_block("keys"):
                 keys = [tirx.Min(tirx.const(key, "int32"), last) for key in range(lanes)]
                 self._multiply(at, vector, valid, keys)
 
-    def _multiply(self, at: Slot, vector: Expr, valid: int | Expr, keys: _Keys) -> None:
+    def _multiply(self, at: Slot, vector: Expr, valid: Index, keys: _Keys) -> None:
         """Some keys of a vector, by their numbers in it."""
         problem, operands = self.problem, self.operands
         stride, group = problem.layouts["k"].row, operands.group
         k, first = self.plan.place("k", at.number, vector)
-        base = bind(first)
+        base = ex.bind(first)
 
-        def product(r: Expr | int) -> Expr:
-            row = bind(self._row(at.number, r))
-            return dots(
-                operands,
-                problem.d,
-                len(keys),
-                lambda g: self.rows[ramp(row + g * group, group)],
-                lambda key, g, exist: operands.load(
-                    k, base + (g * group + keys[key] * stride), exist, group
-                ),
-            )
+        def product(r: Index) -> Expr:
+            row = ex.bind(self._row(at.number, r))
 
-        of_ones = materialise(product(self.plan.rows)) if self.points.needs_column_sums else None
+            def query(g: Index) -> Expr:
+                return self.rows[ex.ramp(row + g * group, group)]
+
+            def key_of(key: int, g: Index, exist: int) -> Expr:
+                start = base + (g * group + keys[key] * stride)
+                return operands.load(k, start, exist, group)
+
+            return dots(operands, problem.d, len(keys), query, key_of)
+
+        of_ones = ex.materialise(product(self.plan.rows)) if self.points.needs_column_sums else None
         with I.serial(self.plan.rows) as r:
             self._finish(at, r, product(r), of_ones, vector, valid)
 
@@ -186,25 +183,23 @@ class DecodeScores:
         problem, operands, lanes = self.problem, self.operands, self.plan.lanes
         stride, kr, rows = problem.layouts["k"].column, operands.kr, self.all_rows
         widest = math.ceil(_BLOCK_KEYS / operands.group) * operands.kr
-        k_base = bind(problem.base("k", number * problem.group))
+        k_base = ex.bind(problem.base("k", number * problem.group))
 
         def block(vector: Expr, vectors: int, keys: int) -> None:
             sums = ColumnSums(operands, rows, keys)
             buffer = I.sblock_alloc_buffer((rows * sums.width,), operands.kernel.acc_dtype)
             zero = tirx.const(0, "int32")
             sums.clear(buffer, zero)
-            sums.add(
-                buffer,
-                zero,
-                problem.d // kr,
-                problem.d % kr,
-                lambda r, step: operands.spread(
-                    self.rows[ramp(self._row(number, r) + step * kr, kr)]
-                ),
-                lambda d, column, exist: operands.load(
-                    self.k, k_base + (vector * lanes + column) + d * stride, exist, operands.group
-                ),
-            )
+
+            def row(r: Index, step: Index) -> Expr:
+                group = self.rows[ex.ramp(self._row(number, r) + step * kr, kr)]
+                return operands.spread(group)
+
+            def keys_of(d: Index, column: int, exist: int) -> Expr:
+                start = k_base + (vector * lanes + column) + d * stride
+                return operands.load(self.k, start, exist, operands.group)
+
+            sums.add((buffer, zero), problem.d // kr, problem.d % kr, (row, keys_of))
             for j in range(vectors):
                 of_ones = None
                 if self.points.needs_column_sums:
@@ -227,7 +222,7 @@ class DecodeScores:
             block(start + blocks * widest, math.ceil(tail / lanes), tail)
 
     def _finish(
-        self, at: Slot, r: Expr, value: Expr, of_ones: Expr | None, vector: Expr, valid: int | Expr
+        self, at: Slot, r: Expr, value: Expr, of_ones: Expr | None, vector: Expr, valid: Index
     ) -> None:
         """One vector of scores from its products: epilogue, masks, largest."""
         problem, lanes = self.problem, self.plan.lanes
@@ -235,35 +230,37 @@ class DecodeScores:
         value = corrected(value, self.points, problem.d, of_ones, row_sum)
         columns = Columns(vector * lanes, lanes, valid)
         score = self.epilogue(value, at.number * self.plan.rows + r, columns)
-        hidden = like(-math.inf, score)
+        hidden = ex.like(-math.inf, score)
         if problem.causal is not None and (problem.m > 1 or may_be_negative(problem.causal)):
-            last = splat(I.floormod(r, problem.m) + extent(problem.causal), lanes)
-            visible = tirx.LE(ramp(vector * lanes, lanes), last)
+            last = ex.splat(I.floormod(r, problem.m) + extents.extent(problem.causal), lanes)
+            visible = tirx.LE(ex.ramp(vector * lanes, lanes), last)
             score = tirx.Select(visible, score, hidden)
         if columns.mask is not None:
             score = tirx.Select(columns.mask, score, hidden)
-        score = materialise(score)
-        I.buffer_store(self.plan.scores, score, [ramp(self.plan.score(at.slot, r, vector), lanes)])
-        place = ramp(self._local(at.number, r) * lanes, lanes)
+        score = ex.materialise(score)
+        I.buffer_store(
+            self.plan.scores, score, [ex.ramp(self.plan.score(at.slot, r, vector), lanes)]
+        )
+        place = ex.ramp(self._local(at.number, r) * lanes, lanes)
         I.buffer_store(self.largest, tirx.Max(self.largest[place], score), [place])
 
     def _exponentials(self, number: Expr, slot: Expr, share: Expr) -> None:
         """exp(score - largest) of a share, in place, and the sums of these."""
         plan, lanes = self.plan, self.plan.lanes
         with I.serial(plan.rows) as r:
-            largest = self.largest[ramp(self._local(number, r) * lanes, lanes)]
-            high = reduce_lanes(largest, tirx.Max)
+            largest = self.largest[ex.ramp(self._local(number, r) * lanes, lanes)]
+            high = loop_nest.reduce_lanes(largest, tirx.Max)
             # Finite, so that scores of -inf count nothing; a row of nothing else gives 0 / 0.
-            base = materialise(tirx.Max(high, tirx.const(LOWEST, "float32")))
-            at = bind(plan.number(slot, share, r))
+            base = ex.materialise(tirx.Max(high, tirx.const(LOWEST, "float32")))
+            at = ex.bind(plan.number(slot, share, r))
             I.buffer_store(plan.largest, base, [at])
-            total = LaneTotals(lanes, 0)
+            total = loop_nest.LaneTotals(lanes, 0)
 
-            def step(vector: Expr, _valid: int | Expr) -> None:
-                index = ramp(plan.score(slot, r, vector), lanes)
-                value = materialise(plan.power(plan.scores[index] - splat(base, lanes)))
+            def step(vector: Expr, _valid: Index) -> None:
+                index = ex.ramp(plan.score(slot, r, vector), lanes)
+                value = ex.materialise(plan.power(plan.scores[index] - ex.splat(base, lanes)))
                 I.buffer_store(plan.scores, value, [index])
                 total.store(total[0] + value)
 
             plan.for_vectors(share, step)
-            I.buffer_store(plan.totals, total.total(add), [at])
+            I.buffer_store(plan.totals, total.total(loop_nest.add), [at])

@@ -11,26 +11,28 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tvm.tirx.script.builder.ir as I
 from tvm import tirx
 
 from microkernels.microkernel import Microkernel
 from microkernels.tile import Address, Place, Tile
-from microkernels.vector.expressions import Expr, bind, constant, materialise, ramp, splat
-from tir_schedules.attention.problem import AttentionProblem, blocks_of
+from microkernels.vector.expressions import Expr, Index, bind, constant, materialise, ramp, splat
+from tir_schedules.attention.problem import blocks_of
+from tir_schedules.core import extents, product_plan
 from tir_schedules.core.blocking import Group
 from tir_schedules.core.emission import ceil_div, choose, for_groups, opaque_block
-from tir_schedules.core.extents import as_expr, extent
-from tir_schedules.core.product_plan import is_integer
-from tir_schedules.epilogue.epilogue import Columns, Epilogue, store_vector
-from tir_schedules.product.open_operand import OpenWords
+from tir_schedules.epilogue.epilogue import Columns, store_vector
+from tir_schedules.product import open_operand, zero_points
 from tir_schedules.product.packed_operand import PackedOperand, StoredOperand
 from tir_schedules.product.tile_products import store_columns
 
-from .scores import KeyBlock, start_of
-from .softmax import Band, Matrix, Running
+from .scores import KeyBlock
+from .softmax import Running
+
+if TYPE_CHECKING:
+    from .program import BandProgram
 
 
 @dataclass
@@ -39,52 +41,40 @@ class ProductTiles:
 
     Attributes
     ----------
-    problem : AttentionProblem
-        Extents and layouts.
-    kernel : Microkernel
-        The register tile.
-    epilogue : Epilogue
-        Of the product.
+    program : BandProgram
+        The kernel, the epilogue, the band and the result.
     v : PackedOperand or PackedValues
         The other operand.
-    band : Band
-        Where the probabilities are.
-    out : buffer
-        Flat view of the result.
     scratch : Matrix, buffer or None
         Where accumulators go: those of a block in tile registers, or [rows, columns] of dynamic
         sizes those of a band.
     batch, base : Expr
         Number of the attention, and where its result begins.
-    keys : int or Expr
-        How many there are.
     """
 
-    problem: AttentionProblem
-    kernel: Microkernel
-    epilogue: Epilogue
+    program: BandProgram
     v: PackedOperand | PackedValues
-    band: Band
-    out: Expr
     scratch: Any
     batch: Expr
     base: Expr
-    keys: int | Expr
 
     def __post_init__(self) -> None:
-        kernel, sums = self.kernel, self.band.sums
+        program = self.program
+        self.problem, self.band, self.out = program.problem, program.band, program.buffers["out"]
+        self.epilogue, self.keys = program.product_epilogue, program.n
+        kernel, sums = program.product_kernel, self.band.sums
+        self.kernel = kernel
         self.lanes = kernel.lanes
         # Steps of a vector of keys; scalar code may have less than one, and no blocks then.
         self.per_vector = kernel.lanes // kernel.kr
-        self.start = start_of(
-            self.problem.product,
-            kernel,
-            self.keys,
-            self.v.column_sum,
-            lambda r: sums[r] if sums is not None else tirx.const(0, "int32"),
-        )
 
-    def pad(self, r: Expr, visible: Expr | int) -> None:
+        def row_sum(r: Index) -> Expr:
+            return sums[r] if sums is not None else tirx.const(0, "int32")
+
+        part, sums_of = self.problem.product, (self.v.column_sum, row_sum)
+        self.start = zero_points.start_of(part, kernel, {}, self.keys, *sums_of)
+
+    def pad(self, r: Expr, visible: Index) -> None:
         """Zeros for the keys that only the last step of the product has.
 
         Those of scalar code lie behind all keys, those of tiles behind the visible vectors.
@@ -106,14 +96,14 @@ class ProductTiles:
         for key in range(computed, self.v.steps * kernel.kr):
             band.probabilities.store(r, key, zero)
 
-    def _whole_tiles(self, visible: Expr | int) -> Expr | int:
+    def _whole_tiles(self, visible: Index) -> Index:
         """Vectors of keys that tiles multiply for so many visible ones."""
         vectors = self.kernel.depth // self.per_vector
         if isinstance(visible, int):
             return math.ceil(visible / vectors) * vectors
         return I.floordiv(visible + (vectors - 1), vectors) * vectors
 
-    def _steps(self, block: KeyBlock, visible: Expr | int) -> Expr | int:
+    def _steps(self, block: KeyBlock, visible: Index) -> Index:
         """Steps of the product with a block of keys."""
         per_vector, steps = self.per_vector, self.v.steps
         if self.kernel.by_tiles:
@@ -126,39 +116,33 @@ class ProductTiles:
         return tirx.Min(seen, steps - first) if steps % per_vector else seen
 
     def emit(
-        self,
-        row: Expr,
-        rows: int,
-        block: KeyBlock,
-        visible: Expr | int,
-        running: tuple[Running, Matrix] | None,
-        at: Expr | int,
+        self, row: Expr, rows: int, block: KeyBlock, seen: Index, running: Running | None, at: Index
     ) -> None:
         """The probabilities of a band times v, of a static number of keys."""
         lanes, kernel = self.lanes, self.kernel
-        steps = (block.start * self.per_vector, self._steps(block, visible))
+        steps = (block.start * self.per_vector, self._steps(block, seen))
 
-        def tile(panel: Expr | int, width: int, r0: Expr | int, size: int) -> None:
+        def tile(panel: Index, width: int, r0: Index, size: int) -> None:
             with opaque_block("product"):
 
-                def so_far(i: Expr | int, j: int) -> Expr:
+                def so_far(i: Index, j: int) -> Expr:
                     assert running is not None
-                    factor = splat(running[0].factors[at + r0 + i], lanes)
-                    return running[1].load(at + r0 + i, (panel + j) * lanes, lanes) * factor
+                    factor = splat(running.factors[at + r0 + i], lanes)
+                    return running.result.load(at + r0 + i, (panel + j) * lanes, lanes) * factor
 
-                def keep(result: Tile, i: Expr | int) -> None:
+                def keep(result: Tile, i: Index) -> None:
                     for j in range(width):
                         value = result.value(i, j)
                         if running is not None:
-                            running[1].store(at + r0 + i, (panel + j) * lanes, value)
+                            running.result.store(at + r0 + i, (panel + j) * lanes, value)
                             continue
-                        if not is_integer(self.problem.product):
+                        if not product_plan.is_integer(self.problem.product):
                             value = value * splat(self.band.inverse[r0 + i], lanes)
                         self.store(row + r0 + i, panel + j, value, j == width - 1)
 
                 place = None
                 if kernel.by_tiles and running is not None:
-                    place = running[1].place(at + r0, panel * lanes)
+                    place = running.result.place(at + r0, panel * lanes)
                 elif self.scratch is not None:
                     place = self.scratch.place()
                 init = None if running is None else so_far
@@ -170,18 +154,17 @@ class ProductTiles:
                     with I.serial(size) as r:
                         keep(result, r)
 
-        for_groups(
-            self.v.panels,
-            lambda panel, width: for_groups(
-                blocks_of(kernel, rows), lambda r, size: tile(panel, width, r, size)
-            ),
-        )
+        def of_panel(panel: Index, width: int) -> None:
+            blocks = blocks_of(kernel, rows)
+            for_groups(blocks, lambda r, size: tile(panel, width, r, size))
+
+        for_groups(self.v.panels, of_panel)
 
     def emit_dynamic(self, rows: int) -> None:
         """The same of any number of keys, without the epilogue."""
         lanes = self.lanes
 
-        def tile(panel: Expr | int, width: int) -> None:
+        def tile(panel: Index, width: int) -> None:
             with opaque_block("product"):
                 steps = tirx.const(0, "int32"), self.v.steps
                 result = self._multiply((panel, width), (0, rows), steps)
@@ -194,55 +177,43 @@ class ProductTiles:
 
     def _multiply(
         self,
-        panel: tuple[Expr | int, int],
-        rows: tuple[Expr | int, int],
-        steps: tuple[Expr | int, Expr | int],
-        init: Callable[[Expr | int, int], Expr] | None = None,
+        panel: tuple[Index, int],
+        rows: tuple[Index, int],
+        steps: tuple[Index, Index],
+        init: Callable[[Index, int], Expr] | None = None,
         place: Place | None = None,
     ) -> Tile:
         """One tile: start and size of its columns, of its rows, and of what is multiplied."""
         kernel, start, columns = self.kernel, self.start, None
         (first, width), (r0, size), (first_step, count) = panel, rows, steps
-        if start is not None and start.by_column and kernel.by_tiles:
+        if init is None and start is not None:
+            init, columns = start.of_tile(r0, first)
 
-            def columns(j: int) -> Expr | Address:
-                return start.columns(first + j)
+        found = self.band.probabilities
+        pitch = found.pitch if isinstance(found.pitch, int) else 0
 
-        elif init is None and start is not None:
+        def read_a(i: Index, ks: Sequence[Index]) -> Expr | Address:
+            at = found.index(r0 + i, ks[0] * kernel.kr)
+            return kernel.a_operand(found.buffer, [at], pitch)
 
-            def init(i: Expr | int, j: int) -> Expr:
-                return start(r0 + i, first + j)
+        def read_b(j: int, ks: Sequence[Index]) -> Expr | Address:
+            return self.v.load(first, width, first_step + ks[0], j)
 
-        def probabilities(i: Expr | int, step: Expr | int) -> Expr | Address:
-            found = self.band.probabilities
-            pitch = found.pitch if isinstance(found.pitch, int) else 0
-            return kernel.a_operand(found.buffer, [found.index(r0 + i, step * kernel.kr)], pitch)
-
-        return kernel.emit(
-            size,
-            width,
-            (count,),
-            lambda i, ks: probabilities(i, ks[0]),
-            lambda j, ks: self.v.load(first, width, first_step + ks[0], j),
-            init,
-            place,
-            columns=columns,
-        )
+        given = size, width, (count,), read_a, read_b, init, place
+        return kernel.emit(*given, columns=columns)
 
     def _flat(self, row: Expr) -> Expr:
         """Number of a query among those of all attentions."""
-        return self.batch * extent(self.problem.m) + row
+        return self.batch * extents.extent(self.problem.m) + row
 
-    def store(self, row: Expr, vector: Expr | int, value: Expr, last: bool) -> None:
+    def store(self, row: Expr, vector: Index, value: Expr, last: bool) -> None:
         """The product's epilogue, and the store."""
         flat = self._flat(row)
-        store_columns(
-            self.problem.e,
-            self.lanes,
-            vector,
-            last,
-            lambda columns: self._put(row, flat, value, columns),
-        )
+
+        def put(columns: Columns) -> None:
+            self._put(row, flat, value, columns)
+
+        store_columns(self.problem.e, self.lanes, vector, last, put)
 
     def store_row(self, row: Expr, r: Expr) -> None:
         """A row of a band of dynamic sizes, behind `emit_dynamic`."""
@@ -253,7 +224,7 @@ class ProductTiles:
 
             def put(columns: Columns, vector: int = vector) -> None:
                 value = self.scratch[r, ramp(vector * lanes, lanes)]
-                if not is_integer(self.problem.product):
+                if not product_plan.is_integer(self.problem.product):
                     value = value * inverse
                 self._put(row + r, flat, bind(value), columns)
 
@@ -265,7 +236,7 @@ class ProductTiles:
         store_vector(self.out, self.epilogue(value, flat, columns), [], place)
 
 
-class PackedValues(OpenWords):
+class PackedValues(open_operand.OpenWords):
     """v of one attention, packed for register tiles; the number of keys is known at run time only.
 
         panels of columns, each [keys / kr][columns of the panel][kr]
@@ -285,24 +256,20 @@ class PackedValues(OpenWords):
     """
 
     def __init__(
-        self,
-        source: StoredOperand,
-        kernel: Microkernel,
-        panels: Sequence[Group],
-        room: Expr | int,
+        self, source: StoredOperand, kernel: Microkernel, panels: Sequence[Group], room: Index
     ) -> None:
         super().__init__(source, kernel)
-        self.panels, self.n = panels, as_expr(source.k)
+        self.panels, self.n = panels, extents.as_expr(source.k)
         self.steps = self.n if self.kr == 1 else materialise(ceil_div(self.n, self.kr))
         self.columns = sum(group.count * group.size for group in panels) * self.lanes
         size = ceil_div(room, self.kr) * (self.columns * self.kr)
         self.buffer = I.sblock_alloc_buffer((size,), self.element, align=64)
 
-    def load(self, panel: Expr | int, width: int, step: Expr | int, j: int) -> Expr:
+    def load(self, panel: Index, width: int, step: Index, j: int) -> Expr:
         """One vector of columns of kr keys."""
         return self.buffer[ramp(self._start(panel, width, step, j), self.group)]
 
-    def _start(self, panel: Expr | int, width: int, step: Expr | int, j: int) -> Expr:
+    def _start(self, panel: Index, width: int, step: Index, j: int) -> Expr:
         return (panel * self.steps + (step * width + j)) * self.group
 
     def pack(self) -> None:
@@ -311,7 +278,7 @@ class PackedValues(OpenWords):
         assert isinstance(columns_of_v, int)
 
         def rows(step: Expr, valid: int) -> None:
-            def panel(start: Expr | int, width: int) -> None:
+            def panel(start: Index, width: int) -> None:
                 for j in range(width):
 
                     def put(columns: Columns, j: int = j) -> None:
@@ -334,7 +301,7 @@ class PackedValues(OpenWords):
         """Adds up the elements of each column."""
         self.sums = I.sblock_alloc_buffer((self.columns,), "int32", align=64)
 
-        def panel(start: Expr | int, width: int) -> None:
+        def panel(start: Index, width: int) -> None:
             for j in range(width):
                 self._add_up(
                     start + j,

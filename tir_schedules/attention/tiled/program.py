@@ -18,33 +18,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import tvm.tirx.script.builder.ir as I
 from tvm import DataType, tirx
 
 from microkernels.isa import Isa
 from microkernels.microkernel import Microkernel
-from microkernels.vector.expressions import Expr, bind, constant, splat
+from microkernels.vector.expressions import Expr, Index, bind, constant, splat
+from tir_schedules.attention import problem as problems
 from tir_schedules.attention.config import AttentionConfig, kernels_of
-from tir_schedules.attention.problem import (
-    AttentionProblem,
-    NextRows,
-    TileRows,
-    columns_are_contiguous,
-    row_unit,
-)
+from tir_schedules.attention.problem import AttentionProblem
 from tir_schedules.core.blocking import Group, Panels, balanced
-from tir_schedules.core.emission import opaque_block
+from tir_schedules.core.emission import branch, opaque_block
 from tir_schedules.core.product_plan import is_integer
 from tir_schedules.epilogue.epilogue import Columns, Epilogue, load_vector
+from tir_schedules.product import packed_operand
 from tir_schedules.product.activations import Activations, InPlace
-from tir_schedules.product.packed_operand import (
-    PackedOperand,
-    StoredOperand,
-    packed_room,
-    widths_of,
-)
 from tir_schedules.product.zero_points import ZeroPoints
 
 from .product_tiles import ProductTiles
@@ -71,6 +61,12 @@ class BandProgram:
         "q", "k", "v", "out": flat views of the parameters.
     scores_epilogue, product_epilogue : Epilogue
         With the operands' parameters.
+    n : int or Expr
+        Keys that are multiplied.
+    fused : FusedScores or None
+        The epilogue of the scores, if the register tiles take it.
+    band : Band
+        Where scores and probabilities are.
     q_base : Expr
         Where the queries of an attention begin.
     """
@@ -81,11 +77,14 @@ class BandProgram:
     buffers: dict[str, Expr]
     scores_epilogue: Epilogue
     product_epilogue: Epilogue
+    n: Index = field(init=False)
+    fused: FusedScores | None = field(init=False)
+    band: Band = field(init=False)
 
     def __post_init__(self) -> None:
         problem, self.q_base = self.problem, tirx.const(0, "int32")
         self.scores_kernel, self.product_kernel = self.kernels = kernels_of(self.config)
-        self.next_rows = NextRows(problem, self.buffers)
+        self.next_rows = problems.NextRows(problem, self.buffers)
         self.lanes = self.isa.f32_lanes
         self.out_vectors = math.ceil(problem.e / self.lanes)
         self.quantization = Quantization.of(problem.softmax, self.product_kernel)
@@ -94,7 +93,7 @@ class BandProgram:
             for part, kernel in zip((problem.scores, problem.product), self.kernels, strict=True)
         )
 
-    def fused_scores(self, n: int | Expr, room: int | Expr) -> FusedScores | None:
+    def fused_scores(self, n: Index, room: Index) -> FusedScores | None:
         """The epilogue of the scores of so many keys, if the register tiles take it."""
         form = can_fuse(self.problem.scores, self.lanes)
         if form is None:
@@ -112,19 +111,13 @@ class BandProgram:
                 return q[start]
             return load_vector(q, dtype, [], Columns(start, columns.lanes, columns.valid))
 
-        def index(row: Expr, column: Expr | int) -> list[Expr | int]:
+        def index(row: Expr, column: Index) -> list[Index]:
             return [problem.element("q", self.q_base, row, column)]
 
-        return Activations(
-            self.scores_kernel,
-            dtype,
-            problem.d,
-            rows,
-            read,
-            contiguous=columns_are_contiguous(layout, problem.d),
-            sums=self.scores_points.needs_row_sums,
-            rows=InPlace(q, index, layout.row),
-        )
+        given = self.scores_kernel, dtype, problem.d, rows, read
+        contiguous = problems.columns_are_contiguous(layout, problem.d)
+        sums, in_place = self.scores_points.needs_row_sums, InPlace(q, index, layout.row)
+        return Activations(*given, contiguous, sums=sums, rows=in_place)
 
     def sums_of_probabilities(self, rows: int) -> Expr | None:
         """Room for the sums of so many rows of quantised probabilities, if they are needed."""
@@ -132,10 +125,11 @@ class BandProgram:
             return None
         return I.sblock_alloc_buffer((rows,), "int32")
 
-    def softmax_rows(self, band: Band, fused: FusedScores | None, tails: bool) -> SoftmaxRows:
-        """The softmax of a band; `tails` as of `SoftmaxRows`."""
-        scale = None if fused is None else fused.scale
-        return SoftmaxRows(self.isa, self.product_kernel, band, self.quantization, scale, tails)
+    def softmax_rows(self, tails: bool) -> SoftmaxRows:
+        """The softmax of the band; `tails` as of `SoftmaxRows`."""
+        scale = None if self.fused is None else self.fused.scale
+        kernel = self.product_kernel
+        return SoftmaxRows(self.isa, kernel, self.band, self.quantization, scale, tails)
 
 
 class AttentionProgram(BandProgram):
@@ -145,11 +139,11 @@ class AttentionProgram(BandProgram):
         super().__post_init__()
         problem, config = self.problem, self.config
         self.shelves: dict[str, Expr] = {}
-        self.unit = row_unit(self.kernels)
+        self.unit = problems.row_unit(self.kernels)
         self.key_vectors = math.ceil(problem.n / self.lanes)
         keys = min(config.key_block // self.lanes or self.key_vectors, self.key_vectors)
         self.runs_on = keys < self.key_vectors
-        self.fused = self.fused_scores(problem.n, problem.n)
+        self.n, self.fused = problem.n, self.fused_scores(problem.n, problem.n)
         shifted = self.quantization is not None and self.quantization.zero_point != 0
         # Hidden keys have probabilities of 0: they may be left out, unless 0 is another integer.
         whole = self.lanes % self.product_kernel.kr == 0
@@ -176,24 +170,18 @@ class AttentionProgram(BandProgram):
     def make_shelves(self, count: int) -> None:
         """Room for so many packed k and v."""
         self.shelves = {
-            name: packed_room(count, Panels(kernel, k, n, widths_of(panels)))
+            name: packed_operand.packed_room(
+                count, Panels(kernel, k, n, packed_operand.widths_of(panels))
+            )
             for name, (kernel, k, n, panels) in self._cuts.items()
         }
         self._find(tirx.const(0, "int32"))
 
-    @property
-    def pieces(self) -> int:
-        """Of a k and a v on the shelves."""
-        return self.k.pieces + self.v.pieces
-
     def pack_piece(self, number: Expr, piece: Expr) -> None:
         """Packs a piece of a k or v onto its shelf."""
         self._find(number)
-        with I.If(piece < self.k.pieces):
-            with I.Then():
-                self.k.pack_piece(piece)
-            with I.Else():
-                self.v.pack_piece(piece - self.k.pieces)
+        k, v, first = self.k, self.v, self.k.pieces
+        branch(piece < first, lambda: k.pack_piece(piece), lambda: v.pack_piece(piece - first))
 
     def take(self, number: Expr) -> None:
         """Takes the packed k and v from their shelves, for one task."""
@@ -224,7 +212,7 @@ class AttentionProgram(BandProgram):
         """The operands of a k and a v; without shelves, with buffers of their own."""
         batch = number if self.problem.group == 1 else number * self.problem.group
         self.k, self.v = (
-            PackedOperand(
+            packed_operand.PackedOperand(
                 self._stored(name, batch, k, n), kernel, panels, self.shelves.get(name), number
             )
             for name, (kernel, k, n, panels) in self._cuts.items()
@@ -237,20 +225,18 @@ class AttentionProgram(BandProgram):
         if self.product_points.needs_column_sums:
             self.v.add_up()
 
-    def _stored(self, name: str, batch: Expr, k: int, n: int) -> StoredOperand:
+    def _stored(self, name: str, batch: Expr, k: int, n: int) -> packed_operand.StoredOperand:
         """k [d, n] or v [n, e] of one attention."""
         layout, base = self.problem.layouts[name], self.problem.base(name, batch)
         by_key = name == "k"
         steps, columns = (layout.column, layout.row) if by_key else (layout.row, layout.column)
         contiguous = "columns" if columns == 1 else "steps" if steps == 1 else ""
-        return StoredOperand(
-            self.buffers[name],
-            self.problem.tensors[name].dtype,
-            k,
-            n,
-            lambda step, column: [base + step * steps + column * columns],
-            contiguous,
-        )
+
+        def index(step: Index, column: Index) -> list[Expr]:
+            return [base + step * steps + column * columns]
+
+        dtype = self.problem.tensors[name].dtype
+        return packed_operand.StoredOperand(self.buffers[name], dtype, k, n, index, contiguous)
 
     # --- queries ---------------------------------------------------------------------------------
 
@@ -264,31 +250,12 @@ class AttentionProgram(BandProgram):
         problem = self.problem
         self.following = following
         self.q_base = problem.base("q", batch)
-        self.scores = ScoreTiles(
-            problem,
-            self.scores_kernel,
-            self.scores_epilogue,
-            self.fused,
-            self.activations,
-            self.k,
-            self.band,
-            batch,
-        )
-        self.product = ProductTiles(
-            problem,
-            self.product_kernel,
-            self.product_epilogue,
-            self.v,
-            self.band,
-            self.buffers["out"],
-            self.scratch,
-            batch,
-            problem.base("out", batch),
-            problem.n,
-        )
+        self.scores = ScoreTiles(self, self.activations, self.k, batch)
+        base = problem.base("out", batch)
+        self.product = ProductTiles(self, self.v, self.scratch, batch, base)
         if self.fused is not None:
             self.fused.begin(batch * problem.m)
-        self.tiles = TileRows(self.kernels)
+        self.tiles = problems.TileRows(self.kernels)
         if self.runs_on:
             self.tiles.each(
                 rows, self.config.query_block, lambda at, size: self._query_block(row + at, size)
@@ -298,14 +265,11 @@ class AttentionProgram(BandProgram):
             self._bands(row, rows, block, None)
         self.tiles.release()
 
-    def _bands(
-        self, row: Expr, rows: int, block: KeyBlock, running: tuple[Running, Matrix] | None
-    ) -> None:
-        self.tiles.each(
-            rows,
-            self.config.band,
-            lambda band, size: self._band(row + band, size, block, running, band),
-        )
+    def _bands(self, row: Expr, rows: int, block: KeyBlock, running: Running | None) -> None:
+        def band(at: Index, size: int) -> None:
+            self._band(row + at, size, block, running, at)
+
+        self.tiles.each(rows, self.config.band, band)
 
     def _panels(self, vectors: int) -> tuple[Group, ...]:
         return balanced(vectors, self.config.score_vectors)
@@ -331,10 +295,10 @@ class AttentionProgram(BandProgram):
         sums = self.sums_of_probabilities(band)
         maximum, inverse = (I.sblock_alloc_buffer((band,), "float32") for _ in range(2))
         self.band = Band(scores, keys, maximum, probabilities, inverse, sums)
-        self.softmax = self.softmax_rows(self.band, self.fused, tails=False)
+        self.softmax = self.softmax_rows(tails=False)
         self.activations = self.queries(band)
 
-    def _visible(self, row: Expr, rows: int, block: KeyBlock) -> Expr | int:
+    def _visible(self, row: Expr, rows: int, block: KeyBlock) -> Index:
         """Vectors of a block that a band needs."""
         if not self.skips:
             return block.size
@@ -347,26 +311,25 @@ class AttentionProgram(BandProgram):
     def _query_block(self, row: Expr, rows: int) -> None:
         """Queries whose softmax runs on over the blocks of keys."""
         lanes = self.lanes
-        running = Running(*(I.sblock_alloc_buffer((rows,), "float32") for _ in range(3)))
-        width = self.out_vectors * lanes
-        result = Matrix.allocate(rows, width, "float32")
+        maxima, sums, factors = (I.sblock_alloc_buffer((rows,), "float32") for _ in range(3))
+        result = Matrix.allocate(rows, self.out_vectors * lanes, "float32")
+        running = Running(maxima, sums, factors, result)
         with I.serial(rows) as at:
             I.buffer_store(running.maxima, tirx.const(_MASKED, "float32"), [at])
             I.buffer_store(running.sums, tirx.const(0, "float32"), [at])
             with I.serial(self.out_vectors) as vector:
                 result.store(at, vector * lanes, constant(0, "float32", lanes))
         for group in self.key_blocks:
-            count: Expr | int = group.count
+            count: Index = group.count
             if self.skips:
                 assert self.problem.causal is not None
                 keys = I.floordiv(row + (rows + self.problem.causal + lanes - 1), lanes)
                 needed = I.floordiv(keys - group.start + group.size - 1, group.size)
                 count = bind(tirx.Max(0, tirx.Min(needed, group.count)))
             with I.serial(count) as number:
-                block = KeyBlock(
-                    group.start + number * group.size, group.size, self._panels(group.size)
-                )
-                self._bands(row, rows, block, (running, result))
+                start = group.start + number * group.size
+                block = KeyBlock(start, group.size, self._panels(group.size))
+                self._bands(row, rows, block, running)
         with I.serial(rows) as at:
             inverse = bind(tirx.const(1, "float32") / running.sums[at])
             with I.serial(self.out_vectors) as vector:
@@ -374,12 +337,7 @@ class AttentionProgram(BandProgram):
                 self.product.store(row + at, vector, value, True)
 
     def _band(
-        self,
-        row: Expr,
-        rows: int,
-        block: KeyBlock,
-        running: tuple[Running, Matrix] | None,
-        at: Expr | int,
+        self, row: Expr, rows: int, block: KeyBlock, running: Running | None, at: Index
     ) -> None:
         """One band of queries and one block of keys; `at` is the band's place in `running`."""
         with opaque_block("band"):
@@ -398,5 +356,5 @@ class AttentionProgram(BandProgram):
             if running is None:
                 self.softmax.emit(rows, visible, self.problem.n, beside)
             else:
-                self.softmax.emit_running(rows, visible, running[0], at, beside)
+                self.softmax.emit_running(rows, visible, running, at, beside)
             self.product.emit(row, rows, block, visible, running, at)

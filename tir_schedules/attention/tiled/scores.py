@@ -16,43 +16,32 @@ so are scale, mask and maxima of AMX tiles, from L1, while the next tiles are mu
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 import tvm.tirx.script.builder.ir as I
 from tvm import tirx
 
-from microkernels.microkernel import Microkernel
 from microkernels.tile import Address, Tile
-from microkernels.vector.expressions import (
-    Expr,
-    bind,
-    cast,
-    constant,
-    like,
-    materialise,
-    ramp,
-    reinterpret,
-    splat,
-)
+from microkernels.vector import expressions as ex
+from microkernels.vector.expressions import Expr, Index
 from microkernels.vector.placeholders import as_real
-from tir_schedules.attention.problem import AttentionProblem, blocks_of
-from tir_schedules.core.blocking import Group
-from tir_schedules.core.emission import ceil_div, choose, for_groups, opaque_block
-from tir_schedules.core.extents import extent
-from tir_schedules.core.loop_nest import LaneTotals, combine_all
-from tir_schedules.core.product_plan import is_integer
+from tir_schedules.attention.problem import blocks_of
+from tir_schedules.core import blocking, extents, loop_nest, product_plan
+from tir_schedules.core.emission import branch, ceil_div, choose, for_groups, opaque_block
 from tir_schedules.core.region import Region
 from tir_schedules.epilogue.epilogue import Columns, Epilogue
-from tir_schedules.product.activations import Activations
-from tir_schedules.product.open_operand import OpenOperand
-from tir_schedules.product.packed_operand import PackedOperand
-from tir_schedules.product.zero_points import Start
+from tir_schedules.product import activations, open_operand, packed_operand, zero_points
 
-from .softmax import UNROLL, Band, for_vectors
+from .softmax import UNROLL, for_vectors
+
+if TYPE_CHECKING:
+    from .program import BandProgram
 
 _INFINITY = math.inf
+_Place = tuple[Index, Index]
+_PanelPlace = tuple[Index, Index, Index]
 
 
 @dataclass(frozen=True)
@@ -151,9 +140,7 @@ class FusedScores:
         What the softmax multiplies the scores by: 1 if the tile does so because of a mask.
     """
 
-    def __init__(
-        self, form: Affine, epilogue: Epilogue, lanes: int, n: int | Expr, room: int | Expr
-    ) -> None:
+    def __init__(self, form: Affine, epilogue: Epilogue, lanes: int, n: Index, room: Index) -> None:
         self.form, self.epilogue, self.lanes, self.n, self.room = form, epilogue, lanes, n, room
         region = epilogue.region
         self.by_row = form.operand is not None and varies_with_rows(region, form.operand)
@@ -171,14 +158,14 @@ class FusedScores:
         size = ceil_div(self.room, lanes) * lanes
         bias = self.bias = I.sblock_alloc_buffer((size,), "float32", align=64)
 
-        def put(start: Expr | int, valid: int | Expr) -> None:
+        def put(start: Index, valid: Index) -> None:
             columns = Columns(start, lanes, valid)
-            value = constant(0, "float32", lanes)
+            value = ex.constant(0, "float32", lanes)
             if not self.by_row and self.form.operand is not None:
                 value = self._mask(row, columns)
             if columns.mask is not None:
-                value = tirx.Select(columns.mask, value, like(-_INFINITY, value))
-            I.buffer_store(bias, value, [ramp(start, lanes)])
+                value = tirx.Select(columns.mask, value, ex.like(-_INFINITY, value))
+            I.buffer_store(bias, value, [ex.ramp(start, lanes)])
 
         with opaque_block("bias"):
             if isinstance(n, int):
@@ -191,26 +178,26 @@ class FusedScores:
             with I.serial(I.floordiv(n, lanes)) as vector, opaque_block("keys"):
                 put(vector * lanes, lanes)
             if lanes > 1:
-                left = materialise(I.floormod(n, lanes))
+                left = ex.materialise(I.floormod(n, lanes))
                 with I.If(left > 0), I.Then(), opaque_block("keys"):
-                    put(materialise(I.floordiv(n, lanes)) * lanes, left)
+                    put(ex.materialise(I.floordiv(n, lanes)) * lanes, left)
 
     def _mask(self, row: Expr, columns: Columns) -> Expr:
         """What the mask adds to one vector."""
         assert self.form.operand is not None
-        mask = bind(self.epilogue.operand(self.form.operand, row, columns))
+        mask = ex.bind(self.epilogue.operand(self.form.operand, row, columns))
         weight = self.form.weight
-        return mask if weight == 1.0 else bind(mask * like(weight, mask))
+        return mask if weight == 1.0 else ex.bind(mask * ex.like(weight, mask))
 
-    def __call__(self, value: Expr, row: Expr, vector: Expr | int) -> Expr:
+    def __call__(self, value: Expr, row: Expr, vector: Index) -> Expr:
         """One vector of scores, from f32 accumulators."""
         lanes = self.lanes
         if self.form.operand is not None and self.form.scale != 1.0:
-            value = value * like(self.form.scale, value)
+            value = value * ex.like(self.form.scale, value)
         if self.by_row:
             value = value + self._mask(row, Columns(vector * lanes, lanes, lanes))
         if self.bias is not None:
-            value = value + self.bias[ramp(vector * lanes, lanes)]
+            value = value + self.bias[ex.ramp(vector * lanes, lanes)]
         return value
 
 
@@ -229,9 +216,9 @@ def can_fuse(scores: Region, lanes: int) -> Affine | None:
 class KeyBlock:
     """Vectors of keys [start, start + size), and how they are cut into panels."""
 
-    start: Expr | int
+    start: Index
     size: int
-    panels: tuple[Group, ...]
+    panels: tuple[blocking.Group, ...]
 
 
 @dataclass
@@ -240,41 +227,33 @@ class ScoreTiles:
 
     Attributes
     ----------
-    problem : AttentionProblem
-        Extents and layouts.
-    kernel : Microkernel
-        The register tile.
-    epilogue : Epilogue
-        Of the scores.
-    fused : FusedScores or None
-        The epilogue, if the tiles take it.
+    program : BandProgram
+        The kernel, the epilogue and the band.
     q, k : Activations, PackedOperand or OpenOperand
         The operands.
-    band : Band
-        Where the scores go.
     batch : Expr
         Number of the attention.
     """
 
-    problem: AttentionProblem
-    kernel: Microkernel
-    epilogue: Epilogue
-    fused: FusedScores | None
-    q: Activations
-    k: PackedOperand | OpenOperand
-    band: Band
+    program: BandProgram
+    q: activations.Activations
+    k: packed_operand.PackedOperand | open_operand.OpenOperand
     batch: Expr
 
     def __post_init__(self) -> None:
+        program = self.program
+        self.problem, self.kernel = program.problem, program.scores_kernel
+        self.epilogue, self.fused, self.band = program.scores_epilogue, program.fused, program.band
         self.lanes, part = self.kernel.lanes, self.problem.scores
-        self.start = start_of(part, self.kernel, self.problem.d, self.k.column_sum, self.q.row_sum)
+        sums = self.k.column_sum, self.q.row_sum
+        self.start = zero_points.start_of(part, self.kernel, {}, self.problem.d, *sums)
 
-    def emit(self, row: Expr, rows: int, block: KeyBlock, visible: Expr | int) -> None:
+    def emit(self, row: Expr, rows: int, block: KeyBlock, visible: Index) -> None:
         """q k^T of a band into cache, of a static number of keys."""
-        lowest = constant(-_INFINITY, "float32", self.lanes)
+        lowest = ex.constant(-_INFINITY, "float32", self.lanes)
         self._for_rows(rows, lambda r: self.band.scores.store(r, self.band.edge, lowest))
 
-        def panel(first: Expr | int, width: int) -> None:
+        def panel(first: Index, width: int) -> None:
             key = block.start + first
             for_groups(
                 blocks_of(self.kernel, rows),
@@ -290,21 +269,21 @@ class ScoreTiles:
         Bands that are not as high as the tallest are not worth code for every width of a panel.
         """
         if self.fused is not None:
-            lowest = constant(-_INFINITY, "float32", self.lanes)
+            lowest = ex.constant(-_INFINITY, "float32", self.lanes)
             for i in range(rows):
                 self.band.scores.store(i, self.band.edge, lowest)
         self.q.begin(row, rows)
 
-        def tile(panel: Expr, size: int, wide: Expr | int, j: Expr | int = 0) -> None:
-            first = panel if isinstance(j, int) else bind(panel + j)
+        def tile(panel: Expr, size: int, wide: Index, j: Index = 0) -> None:
+            first = panel if isinstance(j, int) else ex.bind(panel + j)
             self._tile(row, 0, rows, (first, first), size, (panel, wide, j))
 
         with I.serial(I.floordiv(keys, width)) as number, opaque_block("panel"):
-            tile(bind(number * width), width, width)
+            tile(ex.bind(number * width), width, width)
         if width == 1:
             return
-        left = materialise(I.floormod(keys, width))
-        panel = materialise(keys - left)
+        left = ex.materialise(I.floormod(keys, width))
+        panel = ex.materialise(keys - left)
         if not tallest:
             with I.serial(left) as number, opaque_block("side"):
                 tile(panel, 1, left, number)
@@ -313,13 +292,7 @@ class ScoreTiles:
             choose(left, range(1, width), lambda size: tile(panel, size, size))
 
     def _tile(
-        self,
-        row: Expr,
-        r0: Expr | int,
-        rows: int,
-        at: tuple[Expr | int, Expr | int],
-        width: int,
-        of_panel: tuple[Expr | int, Expr | int, Expr | int],
+        self, row: Expr, r0: Index, rows: int, at: _Place, width: int, of_panel: _PanelPlace
     ) -> None:
         """The rows of a band from `r0` on by `width` vectors of keys.
 
@@ -329,33 +302,21 @@ class ScoreTiles:
         kernel, start, (first, key), (panel, wide, j0) = self.kernel, self.start, at, of_panel
         load_k: Callable[..., Expr | Address] = self.k.load
         with opaque_block("scores"):
-            init, columns = None, None
-            if start is not None and start.by_column and kernel.by_tiles:
-
-                def columns(j: int) -> Expr | Address:
-                    return start.columns(key + j)
-
-            elif start is not None:
-
-                def init(i: Expr | int, j: int) -> Expr:
-                    return start(row + r0 + i, key + j)
-
+            init, columns = (None, None) if start is None else start.of_tile(row + r0, key)
             into = self.band.scores.place(r0, first * self.lanes) if kernel.by_tiles else None
-            result = kernel.emit(
-                rows,
-                width,
-                (self.k.steps,),
-                lambda i, ks: self.q.load(row + r0 + i, ks[0]),
-                lambda j, ks: load_k(panel, wide, ks[0], j0 + j),
-                init,
-                into,
-                peel=self.q.tail,
-                columns=columns,
-            )
+
+            def read_q(i: Index, ks: Sequence[Index]) -> Expr | Address:
+                return self.q.load(row + r0 + i, ks[0])
+
+            def read_k(j: int, ks: Sequence[Index]) -> Expr | Address:
+                return load_k(panel, wide, ks[0], j0 + j)
+
+            given = rows, width, (self.k.steps,), read_q, read_k, init, into
+            result = kernel.emit(*given, peel=self.q.tail, columns=columns)
             if into is None or self.fused is not None:
                 self._for_rows(rows, lambda i: self._keep(result, i, row, r0 + i, at))
 
-    def _for_rows(self, rows: int, body: Callable[[Expr | int], None]) -> None:
+    def _for_rows(self, rows: int, body: Callable[[Index], None]) -> None:
         """Runs `body(row)` for the rows of a tile: one by one where they are in registers."""
         if self.kernel.by_tiles:
             with I.serial(rows) as row:
@@ -364,64 +325,55 @@ class ScoreTiles:
         for number in range(rows):
             body(number)
 
-    def _keep(
-        self,
-        result: Tile,
-        i: Expr | int,
-        row: Expr,
-        r: Expr | int,
-        at: tuple[Expr | int, Expr | int],
-    ) -> None:
+    def _keep(self, result: Tile, i: Index, row: Expr, r: Index, at: _Place) -> None:
         """Stores one row of a tile of scores, and its maxima."""
         lanes, band, (first, key) = self.lanes, self.band, at
         largest = band.scores.load(r, band.edge, lanes)
         for j in range(result.vectors):
             value = result.value(i, j)
             if result.place is not None:
-                value = reinterpret(self.kernel.acc_dtype, value)
+                value = ex.reinterpret(self.kernel.acc_dtype, value)
             if self.fused is None:
-                value = reinterpret("float32", value)
+                value = ex.reinterpret("float32", value)
             else:
-                value = self.fused(cast("float32", value), self._flat(row, r), key + j)
-                value = bind(self._hidden(value, row + r, key + j))
+                value = self.fused(ex.cast("float32", value), self._flat(row, r), key + j)
+                value = ex.bind(self._hidden(value, row + r, key + j))
                 largest = tirx.Max(largest, value)
             band.scores.store(r, (first + j) * lanes, value)
         if self.fused is not None:
             band.scores.store(r, band.edge, largest)
 
-    def _hidden(self, value: Expr, row: Expr, vector: Expr | int) -> Expr:
+    def _hidden(self, value: Expr, row: Expr, vector: Index) -> Expr:
         """Scores of keys beyond `row + causal` as -inf; `row` counts queries."""
         if self.problem.causal is None:
             return value
         if self.problem.region.is_open:
-            value = bind(value)
-        keys = ramp(vector * self.lanes, self.lanes)
-        last = splat(row + extent(self.problem.causal), self.lanes)
-        return tirx.Select(tirx.LE(keys, last), value, like(-_INFINITY, value))
+            value = ex.bind(value)
+        keys = ex.ramp(vector * self.lanes, self.lanes)
+        last = ex.splat(row + extents.extent(self.problem.causal), self.lanes)
+        return tirx.Select(tirx.LE(keys, last), value, ex.like(-_INFINITY, value))
 
-    def _flat(self, row: Expr, r: Expr | int = 0) -> Expr:
+    def _flat(self, row: Expr, r: Index = 0) -> Expr:
         """Number of a row of a band among the queries of all attentions."""
-        return self.batch * extent(self.problem.m) + row + r
+        return self.batch * extents.extent(self.problem.m) + row + r
 
-    def _finished(
-        self, value: Expr, flat: Expr, row: Expr, vector: Expr, valid: int | Expr
-    ) -> Expr:
+    def _finished(self, value: Expr, flat: Expr, row: Expr, vector: Expr, valid: Index) -> Expr:
         """A vector of accumulators through the epilogue; `vector` counts those of all keys."""
         columns = Columns(vector * self.lanes, self.lanes, valid)
-        value = cast("float32", self.epilogue(value, flat, columns))
+        value = ex.cast("float32", self.epilogue(value, flat, columns))
         if columns.mask is not None:
-            value = tirx.Select(columns.mask, value, like(-_INFINITY, value))
-        return bind(self._hidden(value, row, vector))
+            value = tirx.Select(columns.mask, value, ex.like(-_INFINITY, value))
+        return ex.bind(self._hidden(value, row, vector))
 
-    def finish(self, row: Expr, r: Expr, block: KeyBlock, visible: Expr | int) -> None:
+    def finish(self, row: Expr, r: Expr, block: KeyBlock, visible: Index) -> None:
         """The epilogue of a row of accumulators that rest in cache, and its maxima."""
         lanes, n, band = self.lanes, self.problem.n, self.band
         whole = n // lanes
 
         def finish(vector: Expr, valid: int) -> None:
             value = band.scores.load(r, vector * lanes, lanes)
-            if is_integer(self.problem.scores):
-                value = reinterpret("int32", value)
+            if product_plan.is_integer(self.problem.scores):
+                value = ex.reinterpret("int32", value)
             at = block.start + vector
             value = self._finished(value, self._flat(row, r), row + r, at, valid)
             band.scores.store(r, vector * lanes, value)
@@ -434,54 +386,37 @@ class ScoreTiles:
             elif whole == 0:
                 finish(vector, n)
             else:
-                with I.If(block.start + vector < whole):
-                    with I.Then():
-                        finish(vector, lanes)
-                    with I.Else():
-                        finish(vector, n % lanes)
+                inside, cut = block.start + vector < whole, n % lanes
+                branch(inside, lambda: finish(vector, lanes), lambda: finish(vector, cut))
 
-    def finish_dynamic(self, row: Expr, r: Expr, n: Expr) -> None:
+    def finish_dynamic(self, row: Expr, r: Expr, n: Index) -> None:
         """The same of any number of keys, several vectors at a time."""
         lanes, band = self.lanes, self.band
-        largest, flat = LaneTotals(lanes, -_INFINITY), bind(self._flat(row + r))
-        whole = materialise(I.floordiv(n, lanes))
+        largest, flat = loop_nest.LaneTotals(lanes, -_INFINITY), ex.bind(self._flat(row + r))
+        whole = ex.materialise(I.floordiv(n, lanes))
 
-        def some(first: Expr, count: int, valid: int | Expr = lanes) -> None:
+        def some(first: Expr, count: int, valid: Index = lanes) -> None:
             # LLVM does not know that stores leave the next scores alone: loads come first.
             places = [first + number for number in range(count)]
-            given = [bind(band.scores.load(r, vector * lanes, lanes)) for vector in places]
+            given = [ex.bind(band.scores.load(r, vector * lanes, lanes)) for vector in places]
             values = []
             for vector, score in zip(places, given, strict=True):
-                if is_integer(self.problem.scores):
-                    score = bind(reinterpret("int32", score))
+                if product_plan.is_integer(self.problem.scores):
+                    score = ex.bind(ex.reinterpret("int32", score))
                 values.append(self._finished(score, flat, row + r, vector, valid))
-            largest.store(tirx.Max(largest[0], combine_all(values, tirx.Max)))
+            largest.store(tirx.Max(largest[0], loop_nest.combine_all(values, tirx.Max)))
             for vector, value in zip(places, values, strict=True):
                 band.scores.store(r, vector * lanes, value)
 
         for_vectors(whole, UNROLL, some)
         if lanes > 1:
-            left = materialise(I.floormod(n, lanes))
+            left = ex.materialise(I.floormod(n, lanes))
             with I.If(left > 0), I.Then(), opaque_block("mask"):
                 some(whole, 1, left)
         band.scores.store(r, band.edge, largest[0])
 
 
-def start_of(
-    part: Region,
-    kernel: Microkernel,
-    k: int | Expr,
-    column_sum: Callable[[Expr | int], Expr],
-    row_sum: Callable[[Any], Expr],
-) -> Start | None:
-    """What the accumulators of a product of integers start with; None if with zeros."""
-    if not is_integer(part):
-        return None
-    start = Start(part, kernel, {}, k, column_sum, row_sum)
-    return start if start.needed else None
-
-
-def _for_some(group: Group, visible: Expr | int, body: Callable[[Expr | int, int], None]) -> None:
+def _for_some(group: blocking.Group, visible: Index, body: Callable[[Index, int], None]) -> None:
     """The pieces of a group that begin before `visible`."""
     if isinstance(visible, int):
         for_groups([group], body)

@@ -22,23 +22,13 @@ from microkernels.base.arrays import RANGES
 from microkernels.isa import Isa
 from microkernels.microkernel import Microkernel
 from microkernels.tile import Place
-from microkernels.vector.expressions import (
-    Expr,
-    bind,
-    cast,
-    lanes_of,
-    like,
-    materialise,
-    ramp,
-    scalar,
-    splat,
-)
+from microkernels.vector import expressions as ex
+from microkernels.vector.expressions import Expr, Index
 from microkernels.vector.ieee import round_to_integer
 from microkernels.vector.placeholders import applied, as_integer, as_real
 from microkernels.vector.vector_math import LOG2_E, exp2
-from tir_schedules.core.emission import choose, opaque_block
-from tir_schedules.core.loop_nest import LaneTotals, add, combine_all, reduce_lanes
-from tir_schedules.core.region import Region
+from tir_schedules.core import emission, region
+from tir_schedules.core.loop_nest import Combine, LaneTotals, add, combine_all, reduce_lanes
 from tir_schedules.product.zero_points import shift_of
 
 # Matrices in cache whose rows AMX tiles read and write: flat buffers with a fixed row distance.
@@ -52,7 +42,7 @@ from tir_schedules.product.zero_points import shift_of
 class FlatPlace(Place):
     """A window of a flat buffer whose rows are `pitch` elements apart."""
 
-    def index(self, row: Expr | int, column: Expr | int) -> list[Expr | int]:
+    def index(self, row: Index, column: Index) -> list[Index]:
         """The index of an element of the window."""
         return [(self.row + row) * self.pitch + (self.column + column)]
 
@@ -70,12 +60,10 @@ class Matrix:
     """
 
     buffer: Expr
-    pitch: int | Expr
+    pitch: Index
 
     @staticmethod
-    def allocate(
-        rows: int, pitch: int | Expr, dtype: str, room: int | Expr | None = None
-    ) -> Matrix:
+    def allocate(rows: int, pitch: Index, dtype: str, room: Index | None = None) -> Matrix:
         """A new one in the current block, aligned to a line of the cache.
 
         `room` is the distance of rows as it is allocated, if another than `pitch`.
@@ -83,24 +71,26 @@ class Matrix:
         size = rows * (pitch if room is None else room)
         return Matrix(I.sblock_alloc_buffer((size,), dtype, align=64), pitch)
 
-    def index(self, row: Expr | int, column: Expr | int) -> Expr | int:
+    def index(self, row: Index, column: Index) -> Index:
         """The index of an element."""
         return row * self.pitch + column
 
-    def load(self, row: Expr | int, column: Expr | int, lanes: int) -> Expr:
+    def load(self, row: Index, column: Index, lanes: int) -> Expr:
         """Elements of a row from a column on."""
-        return self.buffer[ramp(self.index(row, column), lanes)]
+        return self.buffer[ex.ramp(self.index(row, column), lanes)]
 
-    def store(self, row: Expr | int, column: Expr | int, value: Expr) -> None:
+    def store(self, row: Index, column: Index, value: Expr) -> None:
         """Stores as many elements as the value has lanes."""
-        I.buffer_store(self.buffer, value, [ramp(self.index(row, column), lanes_of(value))])
+        I.buffer_store(self.buffer, value, [ex.ramp(self.index(row, column), ex.lanes_of(value))])
 
-    def place(self, row: Expr | int = 0, column: Expr | int = 0) -> Place:
+    def place(self, row: Index = 0, column: Index = 0) -> Place:
         """Where tiles are stored, from a row and a column on."""
         assert isinstance(self.pitch, int)
         return FlatPlace(self.buffer, row, column, pitch=self.pitch)
 
 
+Beside = Callable[[Expr], None]
+"""Emits what else is done for a row."""
 UNROLL = 4
 _INFINITY = math.inf
 _LARGE = 2.0**20
@@ -125,7 +115,7 @@ class Quantization:
     highest: int = 255
 
     @staticmethod
-    def of(softmax: Region, kernel: Microkernel) -> Quantization | None:
+    def of(softmax: region.Region, kernel: Microkernel) -> Quantization | None:
         """The quantisation that a softmax ends with, for the product's kernel.
 
         None if its result is no 8-bit type.
@@ -169,7 +159,7 @@ class Band:
     """
 
     scores: Matrix
-    edge: int | Expr
+    edge: Index
     maximum: Expr
     probabilities: Matrix
     inverse: Expr
@@ -179,11 +169,12 @@ class Band:
 @dataclass(frozen=True)
 class Running:
     """Maxima and sums of rows over the blocks of keys so far, and the rows' factor for what was
-    accumulated before this block; f32 buffers, one number a row."""
+    accumulated before this block; f32 buffers, one number a row. And what is accumulated."""
 
     maxima: Expr
     sums: Expr
     factors: Expr
+    result: Matrix
 
 
 @dataclass
@@ -221,13 +212,7 @@ class SoftmaxRows:
         # A bfloat16 has 8 bits. Integers need them all: one that flips makes the next layers' flip.
         self.degree = 3 if kernel.a_dtype == "bfloat16" else 5
 
-    def emit(
-        self,
-        rows: int | Expr,
-        vectors: Expr | int,
-        keys: int | Expr,
-        beside: Callable[[Expr], None],
-    ) -> None:
+    def emit(self, rows: Index, vectors: Index, keys: Index, beside: Beside) -> None:
         """The rows of a band, over as many vectors of keys.
 
         Parameters
@@ -243,32 +228,27 @@ class SoftmaxRows:
         """
         scale = 1.0 if self.quantization is None else 1 / self.quantization.scale
         with _each(rows) as row:
-            I.buffer_store(self.band.maximum, self._row_maximum(row), [row])
+            I.buffer_store(self.band.maximum, self._row(row, tirx.Max), [row])
         with _each(rows) as row:
             self._powers(row, vectors, self.band.maximum[row])
             beside(row)
         with _each(rows) as row:
-            inverse = scalar(scale, "float32") / self._row_total(row)
+            inverse = ex.scalar(scale, "float32") / self._row(row, add)
             I.buffer_store(self.band.inverse, inverse, [row])
         if self.quantization is not None:
             with _each(rows) as row:
                 self._quantize(row, vectors, keys)
 
     def emit_running(
-        self,
-        rows: int,
-        vectors: Expr | int,
-        running: Running,
-        first: Expr | int,
-        beside: Callable[[Expr], None],
+        self, rows: int, vectors: Index, running: Running, first: Index, beside: Beside
     ) -> None:
         """The rows of a band over one block of keys; `first` is the band's place in `running`."""
         with _each(rows) as row:
-            before = bind(running.maxima[first + row])
-            after = bind(tirx.Max(before, self._row_maximum(row)))
+            before = ex.bind(running.maxima[first + row])
+            after = ex.bind(tirx.Max(before, self._row(row, tirx.Max)))
             nothing = tirx.LE(after, tirx.const(-_INFINITY, "float32"))
             # Nothing visible yet: any finite number serves instead of -inf, and gives zeros.
-            shift = bind(tirx.Select(nothing, tirx.const(0, "float32"), after))
+            shift = ex.bind(tirx.Select(nothing, tirx.const(0, "float32"), after))
             I.buffer_store(running.maxima, after, [first + row])
             I.buffer_store(running.factors, self._factor(before - shift), [first + row])
             I.buffer_store(self.band.maximum, shift, [row])
@@ -277,44 +257,40 @@ class SoftmaxRows:
             beside(row)
         with _each(rows) as row:
             total = running.sums[first + row] * running.factors[first + row]
-            I.buffer_store(running.sums, total + self._row_total(row), [first + row])
+            I.buffer_store(running.sums, total + self._row(row, add), [first + row])
 
     def _factor(self, difference: Expr) -> Expr:
         """The power of one difference of maxima, by the vector function."""
-        vector = splat(difference, self.lanes)
-        power = exp2(vector * like(LOG2_E * (self.scale or 1.0), vector), self.isa)
+        vector = ex.splat(difference, self.lanes)
+        power = exp2(vector * ex.like(LOG2_E * (self.scale or 1.0), vector), self.isa)
         return power if self.lanes == 1 else tirx.Shuffle([power], [tirx.const(0, "int32")])
 
-    def _row_maximum(self, row: Expr) -> Expr:
-        return reduce_lanes(bind(self._edge(row)), tirx.Max)
+    def _row(self, row: Expr, combine: Combine) -> Expr:
+        """The lanes of a row's last vector combined: its largest score, or its total."""
+        edge = self.band.scores.load(row, self.band.edge, self.lanes)
+        return reduce_lanes(ex.bind(edge), combine)
 
-    def _row_total(self, row: Expr) -> Expr:
-        return reduce_lanes(bind(self._edge(row)), add)
-
-    def _edge(self, row: Expr) -> Expr:
-        return self.band.scores.load(row, self.band.edge, self.lanes)
-
-    def _powers(self, row: Expr, vectors: Expr | int, maximum: Expr) -> None:
+    def _powers(self, row: Expr, vectors: Index, maximum: Expr) -> None:
         """Replaces the scores by the powers, and the maxima of the lanes by the lanes' sums."""
-        shift = bind(splat(maximum, self.lanes))
-        factor = like(LOG2_E * (self.scale or 1.0), shift)
+        shift = ex.bind(ex.splat(maximum, self.lanes))
+        factor = ex.like(LOG2_E * (self.scale or 1.0), shift)
         if self.scale is None:
             self._replace(row, vectors, lambda score: (score - shift) * factor)
             return
         # One FMA, unless the rounding of the product would matter: it is a factor of all powers.
-        scaled = bind(shift * factor)
-        size = bind(maximum * scalar(LOG2_E * self.scale, "float32"))
+        scaled = ex.bind(shift * factor)
+        size = ex.bind(maximum * ex.scalar(LOG2_E * self.scale, "float32"))
         small = tirx.And(
             tirx.LT(size, tirx.const(_LARGE, "float32")),
             tirx.LT(tirx.const(-_LARGE, "float32"), size),
         )
-        with I.If(small):
-            with I.Then():
-                self._replace(row, vectors, lambda score: score * factor - scaled)
-            with I.Else():
-                self._replace(row, vectors, lambda score: (score - shift) * factor)
+        emission.branch(
+            small,
+            lambda: self._replace(row, vectors, lambda score: score * factor - scaled),
+            lambda: self._replace(row, vectors, lambda score: (score - shift) * factor),
+        )
 
-    def _replace(self, row: Expr, vectors: Expr | int, exponent: Callable[[Expr], Expr]) -> None:
+    def _replace(self, row: Expr, vectors: Index, exponent: Callable[[Expr], Expr]) -> None:
         """The loop of `_powers` over a row; `exponent` makes exponents of 2 of scores."""
         lanes, band = self.lanes, self.band
         total = LaneTotals(lanes, 0)
@@ -323,7 +299,7 @@ class SoftmaxRows:
             powers = []
             for number in range(count):
                 score = band.scores.load(row, (first + number) * lanes, lanes)
-                powers.append(bind(exp2(exponent(score), self.isa, self.degree)))
+                powers.append(ex.bind(exp2(exponent(score), self.isa, self.degree)))
             total.store(total[0] + combine_all(powers, add))
             for number, power in enumerate(powers):
                 column = (first + number) * lanes
@@ -335,11 +311,11 @@ class SoftmaxRows:
         for_vectors(vectors, UNROLL, body, self.tails)
         band.scores.store(row, band.edge, total[0])
 
-    def _quantize(self, row: Expr, vectors: Expr | int, keys: int | Expr) -> None:
+    def _quantize(self, row: Expr, vectors: Index, keys: Index) -> None:
         """Divides by the sum and rounds to 8 bits."""
         assert self.quantization is not None
         lanes, band, points = self.lanes, self.band, self.quantization
-        factor = bind(splat(band.inverse[row], lanes))
+        factor = ex.bind(ex.splat(band.inverse[row], lanes))
         sums = None if band.sums is None else LaneTotals(lanes, 0, dtype="int32")
 
         def body(first: Expr, count: int) -> None:
@@ -348,9 +324,9 @@ class SoftmaxRows:
                 value = band.scores.load(row, column, lanes) * factor
                 integer = round_to_integer(value, points.zero_point)
                 if points.saturates or self.tails:  # layers of open sizes share their long code
-                    integer = tirx.Min(integer, like(points.highest, integer))
-                integer = bind(integer)
-                band.probabilities.store(row, column, cast(self.kernel.a_dtype, integer))
+                    integer = tirx.Min(integer, ex.like(points.highest, integer))
+                integer = ex.bind(integer)
+                band.probabilities.store(row, column, ex.cast(self.kernel.a_dtype, integer))
                 if sums is not None:
                     sums.store(sums[0] + integer)
 
@@ -359,20 +335,20 @@ class SoftmaxRows:
             count = vectors
             if isinstance(keys, int) and not isinstance(vectors, int):
                 count = math.ceil(keys / lanes)
-            zero_point = scalar(points.zero_point, "int32")
+            zero_point = ex.scalar(points.zero_point, "int32")
             padding = (count * lanes - keys) * zero_point
             I.buffer_store(band.sums, sums.total(add) - padding, [row])
 
 
 @contextmanager
-def _each(rows: int | Expr) -> Iterator[Expr]:
+def _each(rows: Index) -> Iterator[Expr]:
     """A loop over the rows of a band."""
-    with I.serial(rows) as row, opaque_block("softmax"):
+    with I.serial(rows) as row, emission.opaque_block("softmax"):
         yield row
 
 
 def for_vectors(
-    vectors: Expr | int, unroll: int, body: Callable[[Expr, int], None], tails: bool = False
+    vectors: Index, unroll: int, body: Callable[[Expr, int], None], tails: bool = False
 ) -> None:
     """Runs `body(first, count)` over a number of vectors, `unroll` at a time.
 
@@ -389,9 +365,9 @@ def for_vectors(
     with I.serial(I.floordiv(vectors, unroll)) as turn:
         body(turn * unroll, unroll)
     if tails:
-        left = materialise(I.floormod(vectors, unroll))
+        left = ex.materialise(I.floormod(vectors, unroll))
         with I.If(left > 0), I.Then():
-            choose(left, range(1, unroll), lambda count: body(vectors - left, count))
+            emission.choose(left, range(1, unroll), lambda count: body(vectors - left, count))
         return
     with I.serial(I.floormod(vectors, unroll)) as turn:
         body(vectors - I.floormod(vectors, unroll) + turn, 1)
