@@ -30,8 +30,7 @@ from tir_schedules.core.template import template_for
 from tir_schedules.cost import parallel
 from tir_schedules.cost.cost import Cost, has_tiles, norm_us
 from tir_schedules.epilogue.epilogue import rows_and_columns
-from tir_schedules.product.best_grid import OPEN_ROWS
-from tir_schedules.product.matmul import MATMUL, estimated_cycles
+from tir_schedules.product import best_grid, matmul
 from tir_schedules.product.tile_config import MatmulConfig
 from tir_schedules.rows.normalize import NormalizeConfig
 from tir_schedules.rows.normalize import default_config as normalize_config
@@ -67,15 +66,15 @@ class Share:
 def alone(part: Region, machine: Machine, config: PartConfig | None = None) -> Share:
     """A part as a kernel of its own, in its default configuration if there is no other."""
     m, n = rows_and_columns(part.output)
-    if part.op != MATMUL.name:
+    if part.op != matmul.MATMUL.name:
         norm = config if isinstance(config, NormalizeConfig) else normalize_config(part, machine)
         threads = min(norm.threads, m) if m > norm.alone_rows else 1
         return Share(_norm_us(math.ceil(m / threads), n, machine), 1, threads)
     if not isinstance(config, MatmulConfig):
-        config = MATMUL.default_config(part, machine)
+        config = matmul.MATMUL.default_config(part, machine)
     threads_m = min(config.threads_m, m)
     passes = math.ceil(math.ceil(m / threads_m) / config.m_block)
-    cycles = estimated_cycles(part, config, machine)
+    cycles = matmul.estimated_cycles(part, config, machine)
     compute = cycles / machine.cycles_per_us
     return Share(compute, passes, threads_m, config.threads_n, config.threads_k)
 
@@ -83,7 +82,7 @@ def alone(part: Region, machine: Machine, config: PartConfig | None = None) -> S
 def of_rows(part: Region, rows: int, machine: Machine, config: PartConfig | None = None) -> Share:
     """Some rows of a part on one thread."""
     n = part.output.shape[-1]
-    if part.op != MATMUL.name:
+    if part.op != matmul.MATMUL.name:
         return Share(_norm_us(rows, n, machine), 1)
     rows_only = with_rows(part, rows).replace(epilogue=())
     if isinstance(config, MatmulConfig):
@@ -96,7 +95,7 @@ def _norm_us(rows: int, n: int, machine: Machine) -> float:
 
 
 def weight_bytes_of(part: Region) -> int:
-    return part.inputs[1].nbytes if part.op == MATMUL.name else 0
+    return part.inputs[1].nbytes if part.op == matmul.MATMUL.name else 0
 
 
 @dataclass(frozen=True)
@@ -180,10 +179,8 @@ class ChainCost:
         self.reads = [[s.number for s in found if s.part] for found in sources_of(region)]
         self.m = rows_and_columns(region.output)[0]
         self.weight_bytes = sum(map(weight_bytes_of, self.parts))
-        self.shares = [
-            alone(part, machine, config)
-            for part, config in zip(self.parts, self.configs, strict=True)
-        ]
+        pairs = zip(self.parts, self.configs, strict=True)
+        self.shares = [alone(part, machine, config) for part, config in pairs]
         last = len(self.parts) - 1
         self.row_bytes = sum(part.output.nbytes for part in self.parts[:last]) // self.m
 
@@ -308,10 +305,16 @@ def estimate_open_chain(region: Region, machine: Machine) -> ChainEstimate:
         Its threads share the work.
     """
     configs = [template_for(part.op).default_config(part, machine) for part in region.parts]
-    chains = {rows: ChainCost(_with_rows(region, rows), machine, configs) for rows in OPEN_ROWS}
+    chains = {}
+    for rows in best_grid.OPEN_ROWS:  # what steps read besides is left at a sample
+        parts = tuple(
+            with_rows(part, rows).replace(operands=part.sampled().operands) for part in region.parts
+        )
+        known = region.replace(parts=parts, output=parts[-1].output)
+        chains[rows] = ChainCost(known, machine, configs)
     separate = {rows: chain.separate() for rows, chain in chains.items()}
     unit = max(config.rows for config in configs if isinstance(config, MatmulConfig))
-    row_bytes = chains[OPEN_ROWS[0]].row_bytes
+    row_bytes = chains[best_grid.OPEN_ROWS[0]].row_bytes
     fits = min(SAMPLE, machine.l2_bytes // 2 // row_bytes)
     blocks = sorted({max(unit, fits // few // unit * unit) for few in (1, 2, 4)}, reverse=True)
 
@@ -330,7 +333,7 @@ def estimate_open_chain(region: Region, machine: Machine) -> ChainEstimate:
 
     ways = [of(block, tasks) for tasks in sorted({1, machine.threads}) for block in blocks]
     costs, plan = min(ways, key=lambda way: way[1].cost.total)
-    worst = min(OPEN_ROWS, key=lambda rows: 1 - costs[rows].total / separate[rows].total)
+    worst = min(best_grid.OPEN_ROWS, key=lambda rows: 1 - costs[rows].total / separate[rows].total)
     how = f"by blocks of at most {plan.block} rows {parallel.on_threads(plan.tasks)}"
     before, after = _mean(separate, separate), plan.cost
     if costs[worst].total > separate[worst].total:
@@ -346,11 +349,3 @@ def _mean(costs: dict[int, Cost], separate: dict[int, Cost]) -> Cost:
     usual = separate[SAMPLE].total / len(costs)
     scaled = (cost.times(usual / separate[rows].total) for rows, cost in costs.items())
     return sum(scaled, Cost())
-
-
-def _with_rows(region: Region, rows: int) -> Region:
-    """The chain as if it had so many rows; what its steps read besides is left at a sample."""
-    parts = tuple(
-        with_rows(part, rows).replace(operands=part.sampled().operands) for part in region.parts
-    )
-    return region.replace(parts=parts, output=parts[-1].output)

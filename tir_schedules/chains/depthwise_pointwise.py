@@ -26,51 +26,41 @@ from microkernels.base.errors import ConfigError
 from microkernels.base.tvm_compat.tir import llvm_functions
 from microkernels.isa import Isa
 from microkernels.machines.machine import Machine
-from microkernels.vector.expressions import Expr, bind, materialise
+from microkernels.vector.expressions import Expr, Index, bind, materialise
 from microkernels.vector.memory import PREFETCH_LLVM_IR
 from tir_schedules.convolution.depthwise import depthwise_conv2d
 from tir_schedules.convolution.depthwise.config import DepthwiseProblem
-from tir_schedules.convolution.depthwise.results import DepthwiseTiles
 from tir_schedules.core import emission, extents
 from tir_schedules.core.loop_nest import Loop, LoopNest, balance_of, pieces
 from tir_schedules.core.product_plan import Product, is_dynamic
 from tir_schedules.core.region import Region
 from tir_schedules.core.template import Template, register_template, template_for
-from tir_schedules.cost.amx_cost import reasons
-from tir_schedules.cost.parallel import kind_of
+from tir_schedules.cost import amx_cost, parallel
 from tir_schedules.epilogue.epilogue import Epilogue
-from tir_schedules.product.dynamic_rows import tile_choices
-from tir_schedules.product.matmul import MATMUL, product_of
+from tir_schedules.product import dynamic_rows, matmul
 from tir_schedules.product.matmul_product import MatmulProduct
 from tir_schedules.product.tile_config import dimensions, plan_of
 from tir_schedules.rows.normalize_view import reshaped
 
+from . import depthwise_pointwise_cost as pair_cost
 from . import parts
-from .depthwise_pointwise_cost import (
-    DepthwisePointwiseConfig,
-    bands_of,
-    check,
-    estimate_pair,
-    pointwise_rows,
-    usual,
-    variations,
-)
+from .depthwise_pointwise_cost import PairConfig
 
 # A depthwise and a pointwise convolution before they are built: their loops, and the product.
 #
 # bands > the loops of the depthwise part, those of the matmul
 
 
-def nests(region: Region, config: DepthwisePointwiseConfig) -> Iterator[LoopNest]:
+def nests(region: Region, config: PairConfig) -> Iterator[LoopNest]:
     """The loops of both parts in bands."""
-    region, config = usual(region, config)
+    region, config = pair_cost.usual(region, config)
     problem = DepthwiseProblem.of(region.parts[0])
     lines = min(config.lines, problem.rows.outputs)
     bands = problem.batch * pieces(problem.rows.outputs, lines)
     share = problem.batch * problem.rows.outputs / lines  # a last band that is cut counts in part
     first = depthwise_conv2d.lines_nest(region.parts[0], config.depthwise, lines, samples=1)
-    (second,) = MATMUL.nests(pointwise_rows(region, lines), config.pointwise)
-    kind = kind_of(config.threads > 1)
+    (second,) = matmul.MATMUL.nests(pair_cost.pointwise_rows(region, lines), config.pointwise)
+    kind = parallel.kind_of(config.threads > 1)
     for nest in (first, second):
         a, b, c = nest.loops[0].touched
         yield dataclasses.replace(
@@ -81,22 +71,20 @@ def nests(region: Region, config: DepthwisePointwiseConfig) -> Iterator[LoopNest
         )
 
 
-def products(
-    region: Region, config: DepthwisePointwiseConfig, machine: Machine
-) -> Iterator[Product]:
+def products(region: Region, config: PairConfig, machine: Machine) -> Iterator[Product]:
     """The matmul of a band."""
-    known, bands = usual(region, config)
+    known, bands = pair_cost.usual(region, config)
     image = DepthwiseProblem.of(known.parts[0])
     one = dataclasses.replace(machine, threads=1)
-    rows = pointwise_rows(known, bands.lines)
-    product = product_of(rows, config.pointwise, one)
-    copies = bands_of(image, bands.lines)
+    rows = pair_cost.pointwise_rows(known, bands.lines)
+    product = matmul.product_of(rows, config.pointwise, one)
+    copies = pair_cost.bands_of(image, bands.lines)
     yield dataclasses.replace(product, part=region.parts[1], copies=copies)
 
 
-def why_vectors(region: Region, config: DepthwisePointwiseConfig, machine: Machine) -> str:
+def why_vectors(region: Region, config: PairConfig, machine: Machine) -> str:
     """Why the parts stay on vectors."""
-    second = reasons(products(region, config, machine), machine)
+    second = amx_cost.reasons(products(region, config, machine), machine)
     return f"part 0: {depthwise_conv2d.WHY_VECTORS}" + (f"; part 1: {second}" if second else "")
 
 
@@ -113,15 +101,10 @@ class _Pair:
     """
 
     def __init__(
-        self,
-        region: Region,
-        config: DepthwisePointwiseConfig,
-        isa: Isa,
-        inputs: Sequence[Expr],
-        output: Expr,
+        self, region: Region, config: PairConfig, isa: Isa, inputs: Sequence[Expr], output: Expr
     ) -> None:
         self.config, self.isa = config, isa
-        self.problem, self.kernel = check(region, config, isa)
+        self.problem, self.kernel = pair_cost.check(region, config, isa)
         self.opened = self.problem.opens_image
         if self.opened:  # the matmul's rows are then those of a matrix
             region = region.replace(parts=(region.parts[0], extents.open_view(region.parts[1])))
@@ -129,15 +112,10 @@ class _Pair:
         self.given = [parts.as_read(region, inputs, number) for number in range(2)]
         m, n, _ = dimensions(region.parts[1])
         self.output = reshaped(output, region.output, (m, n))
-        self.lines: int | Expr = config.lines
-        self.bands: int | Expr = -(-self.problem.rows.outputs // config.lines)
+        self.lines: Index = config.lines
+        self.bands: Index = -(-self.problem.rows.outputs // config.lines)
         if self.opened:
             self.lines, self.bands = self._open_bands()
-
-    @property
-    def items(self) -> int | Expr:
-        """Pieces of work, which threads share: bands of all images."""
-        return extents.extent(self.problem.batch) * self.bands
 
     def _open_bands(self) -> tuple[Expr, Expr]:
         """The numbers of `cut_lines`, for extents that the kernel reads off its arguments."""
@@ -156,22 +134,20 @@ class _Pair:
         lines = materialise(emission.ceil_div(tiles, materialise(bands)) * config.lines)
         return lines, materialise(emission.ceil_div(outputs, lines))
 
-    def _band_rows(self) -> Expr:
-        """A buffer for the pixels of a band."""
-        made, config, columns = self.region.parts[0].output, self.config, self.problem.columns
-        pixels: int | Expr = config.lines * extents.extent(columns.outputs)
-        if self.opened:
-            least = config.lines * extents.allocated(columns.outputs)
-            pixels = tirx.Max(extents.as_expr(config.pixels), extents.as_expr(least))
-        return parts.rows_between(made, pixels, parts.row_pitch(made, self.kernel))
-
     def share(self, first: Expr, last: Expr) -> None:
         """The bands from `first` to `last`, in the calling thread."""
         lines, width = self.lines, extents.extent(self.problem.columns.outputs)
         outputs = extents.extent(self.problem.rows.outputs)
         named = materialise if self.opened else bind
-        self.rows = self._band_rows()
-        tiles = self._tiles()
+        made, config = self.region.parts[0].output, self.config
+        pixels: Index = config.lines * width
+        if self.opened:
+            least = config.lines * extents.allocated(self.problem.columns.outputs)
+            pixels = tirx.Max(extents.as_expr(config.pixels), extents.as_expr(least))
+        self.rows = parts.rows_between(made, pixels, parts.row_pitch(made, self.kernel))
+        buffers = [buffer for buffer in self.given[0] if buffer is not None]
+        given = self.region.parts[0], config.depthwise, self.isa, buffers, self.rows
+        tiles = depthwise_conv2d.depthwise_tiles(*given, lambda at: [at - self.first])
         # Loops begin at 0: TVM loses what others begin with in the bounds of loops inside.
         with tiles.prepared(), I.serial(last - first) as number:
             item = bind(first + number)
@@ -193,20 +169,10 @@ class _Pair:
             if not rest:
                 self._product(lines * width)
                 return
-            with I.If(band < outputs // lines):
-                with I.Then():
-                    self._product(lines * width)
-                with I.Else():
-                    self._product(rest * width)
+            whole, product = band < outputs // lines, self._product
+            emission.branch(whole, lambda: product(lines * width), lambda: product(rest * width))
 
-    def _tiles(self) -> DepthwiseTiles:
-        buffers = [buffer for buffer in self.given[0] if buffer is not None]
-        part, config = self.region.parts[0], self.config.depthwise
-        return depthwise_conv2d.depthwise_tiles(
-            part, config, self.isa, buffers, self.rows, lambda at: [at - self.first]
-        )
-
-    def _product(self, rows: int | Expr) -> None:
+    def _product(self, rows: Index) -> None:
         """The matmul of the first `rows` rows of the band."""
         part, given, kernel = self.region.parts[1], self.given[1], self.kernel
         buffers = [buffer for buffer in given[1:] if buffer is not None]
@@ -220,12 +186,12 @@ class _Pair:
             product.run(rows, most=plan_of(part, config).m_block)
 
 
-class DepthwisePointwise(Template[DepthwisePointwiseConfig]):
+class DepthwisePointwise(Template[PairConfig]):
     """A depthwise convolution and the matmul over its channels."""
 
     name = "depthwise_pointwise"
-    config_type = DepthwisePointwiseConfig
-    check = staticmethod(check)
+    config_type = PairConfig
+    check = staticmethod(pair_cost.check)
     kernel_name = staticmethod(parts.parts_kernel_name)
     reference = staticmethod(parts.chain_reference)
     nests = staticmethod(nests)
@@ -233,21 +199,21 @@ class DepthwisePointwise(Template[DepthwisePointwiseConfig]):
     why_vectors = staticmethod(why_vectors)
     packing = parts.PACKING
 
-    def default_config(self, region: Region, machine: Machine) -> DepthwisePointwiseConfig:
+    def default_config(self, region: Region, machine: Machine) -> PairConfig:
         """The bands that `estimate_pair` prefers; no tuning is needed."""
-        return estimate_pair(region, machine).config
+        return pair_cost.estimate_pair(region, machine).config
 
-    def space(self, region: Region, machine: Machine) -> Iterator[DepthwisePointwiseConfig]:
+    def space(self, region: Region, machine: Machine) -> Iterator[PairConfig]:
         """The default; other bands; then other numbers for one part at a time."""
         default = self.default_config(region, machine)
         if region.is_open:
             yield default
             return
-        yield from dict.fromkeys((default, *variations(region, default, machine)))
+        yield from dict.fromkeys((default, *pair_cost.variations(region, default, machine)))
 
-    def build(self, region: Region, config: DepthwisePointwiseConfig, isa: Isa) -> tirx.PrimFunc:
+    def build(self, region: Region, config: PairConfig, isa: Isa) -> tirx.PrimFunc:
         """The kernel; weights are flat, as `pack` makes them."""
-        check(region, config, isa)
+        pair_cost.check(region, config, isa)
         with emission.kernel_function("depthwise_pointwise") as builder:
             inputs = parts.parts_parameters(region, config, isa)
             output = emission.tensor_parameter("C", region.output)
@@ -255,7 +221,7 @@ class DepthwisePointwise(Template[DepthwisePointwiseConfig]):
                 extents.read_extents()
             pair = _Pair(region, config, isa, inputs, output)
             pair.kernel.admit()
-            items = pair.items
+            items = extents.extent(pair.problem.batch) * pair.bands  # bands of all images
             tasks = min(config.threads, items) if isinstance(items, int) else config.threads
             with emission.task_loop(tasks) as task, llvm_functions(PREFETCH_LLVM_IR):
                 pair.share(I.floordiv(task * items, tasks), I.floordiv((task + 1) * items, tasks))
@@ -292,12 +258,12 @@ class DepthwisePointwise(Template[DepthwisePointwiseConfig]):
         """Why the template cannot build a region with open sizes, or None."""
         return None
 
-    def at_run_time(self, region: Region, config: DepthwisePointwiseConfig) -> str:
+    def at_run_time(self, region: Region, config: PairConfig) -> str:
         """What is decided at run time, for `explain`."""
         if not DepthwiseProblem.of(region.parts[0]).opens_image:
             return "how many images"
         bands = f"bands of {config.lines} lines, or of more with up to {config.pixels} pixels"
-        return f"{bands}; {tile_choices(plan_of(region.parts[1], config.pointwise))}"
+        return f"{bands}; {dynamic_rows.tile_choices(plan_of(region.parts[1], config.pointwise))}"
 
 
 DEPTHWISE_POINTWISE = register_template(DepthwisePointwise())

@@ -30,21 +30,13 @@ from tir_schedules.convolution.depthwise.config import DepthwiseConfig, Depthwis
 from tir_schedules.convolution.geometry import SAMPLE_EXTENT, one_image
 from tir_schedules.core.config import Config, check_numbers
 from tir_schedules.core.region import Region
+from tir_schedules.cost import parallel
 from tir_schedules.cost.cost import Cost
-from tir_schedules.cost.parallel import (
-    DEPTHWISE_POINTWISE,
-    MergeEstimate,
-    even_enough,
-    fewest_unless_uneven,
-    halves,
-    on_threads,
-)
 from tir_schedules.product import matmul
 from tir_schedules.product.tile_config import MatmulConfig
 from tir_schedules.product.tile_config import check as check_matmul
 
-from .cost import STORE_TRANSFERS
-from .parts import with_rows
+from . import cost, parts
 
 # Cycles of a depthwise multiply-add of one vector of f32 lanes: 1.1 to 1.4 (f32), 1.3 to 1.6.
 DEPTHWISE_CYCLES = 1.4
@@ -62,10 +54,10 @@ BAND_CYCLES = 925  # loops around one band more: 7x7x1152 in bands of one line o
 
 
 @dataclass(frozen=True, kw_only=True)
-class PairEstimate(MergeEstimate):
+class PairEstimate(parallel.MergeEstimate):
     """Both ways, and the configuration of the merged one."""
 
-    config: DepthwisePointwiseConfig
+    config: PairConfig
 
 
 def estimate_pair(region: Region, machine: Machine) -> PairEstimate:
@@ -86,30 +78,35 @@ def estimate_pair(region: Region, machine: Machine) -> PairEstimate:
     sizes = band_sizes(pair.problem.rows.outputs)
     sizes = [n for n in sizes if n == 1 or n * pair.line_bytes <= machine.l2_bytes // 2]
     serial = [in_bands(region, machine, lines, 1) for lines in sizes]
-    shared = (in_bands(region, machine, n, t) for n in sizes for t in halves(machine.threads))
+    shared = (
+        in_bands(region, machine, n, t) for n in sizes for t in parallel.halves(machine.threads)
+    )
     found = [(pair.in_bands(config), config) for config in (*serial, *shared)]
     alone = min(pair.in_bands(config).total for config in serial)
 
-    def is_even(way: tuple[Cost, DepthwisePointwiseConfig]) -> bool:
-        return even_enough(machine, alone, pair.largest_share(way[1]))
+    def is_even(way: tuple[Cost, PairConfig]) -> bool:
+        # By the part of all lines that the busiest thread has.
+        lines, threads = way[1].lines, way[1].threads
+        share = math.ceil(bands_of(pair.problem, lines) / threads) * lines / pair.lines
+        return parallel.even_enough(machine, alone, min(1.0, share))
 
     if not any(map(is_even, found)):  # single lines may be, in tiles of one row
-        lines = (in_bands(region, machine, 1, t, most_rows=1) for t in halves(machine.threads))
+        lines = (
+            in_bands(region, machine, 1, t, most_rows=1) for t in parallel.halves(machine.threads)
+        )
         found += [(pair.in_bands(config), config) for config in lines]
-    _, config = fewest_unless_uneven(found, lambda way: way[0].total, is_even)
+    _, config = parallel.fewest_unless_uneven(found, lambda way: way[0].total, is_even)
     return _estimate(pair, config, config)
 
 
-def _estimate(
-    pair: _Pair, config: DepthwisePointwiseConfig, cut: DepthwisePointwiseConfig
-) -> PairEstimate:
+def _estimate(pair: _Pair, config: PairConfig, cut: PairConfig) -> PairEstimate:
     """Both ways; `cut` has the bands of `config` for the size of the pair."""
     height = f"{cut.lines} line{'s' * (cut.lines > 1)}"
     return PairEstimate(
         separate=pair.separate(),
         merged=pair.in_bands(cut),
-        how=f"in bands of {height} {on_threads(config.threads)}",
-        least=DEPTHWISE_POINTWISE,
+        how=f"in bands of {height} {parallel.on_threads(config.threads)}",
+        least=parallel.DEPTHWISE_POINTWISE,
         config=config,
     )
 
@@ -120,18 +117,17 @@ def _estimate_dynamic(region: Region, machine: Machine) -> PairEstimate:
         ways = [in_open_bands(region, machine, t) for t in sorted({1, machine.threads})]
     else:
         ways = [estimate_pair(with_images(region, 1, SAMPLE_EXTENT), machine).config]
-    return min((_for_sizes(region, machine, config) for config in ways), key=_time_share)
-
-
-def _for_sizes(region: Region, machine: Machine, config: DepthwisePointwiseConfig) -> PairEstimate:
-    """The size that decides whether some bands pay."""
-    found = []
-    for images, size in DYNAMIC_SIZES:
-        known = with_images(region, images, size)
-        cut = cut_lines(known, config) if config.pixels else config
-        found.append(_estimate(_Pair(known, machine), config, cut))
-    worst, best = max(found, key=_time_share), min(found, key=_time_share)
-    return worst if _time_share(worst) > 1 + DEPTHWISE_POINTWISE.share else best
+    decisive = []
+    for config in ways:  # the size that decides whether its bands pay
+        found = []
+        for images, size in DYNAMIC_SIZES:
+            known = with_images(region, images, size)
+            cut = cut_lines(known, config) if config.pixels else config
+            found.append(_estimate(_Pair(known, machine), config, cut))
+        worst, best = max(found, key=_time_share), min(found, key=_time_share)
+        loses = _time_share(worst) > 1 + parallel.DEPTHWISE_POINTWISE.share
+        decisive.append(worst if loses else best)
+    return min(decisive, key=_time_share)
 
 
 def _time_share(estimate: PairEstimate) -> float:
@@ -142,13 +138,11 @@ def with_images(region: Region, images: int, size: int) -> Region:
     """The pair with so many images, of so many lines and columns, where that is dynamic."""
     first, second = region.parts
     known = one_image(first, images, size)
-    rows = with_rows(second, math.prod(known.output.shape[:-1]))
+    rows = parts.with_rows(second, math.prod(known.output.shape[:-1]))
     return region.sampled().replace(parts=(known, rows), output=rows.output)
 
 
-def usual(
-    region: Region, config: DepthwisePointwiseConfig
-) -> tuple[Region, DepthwisePointwiseConfig]:
+def usual(region: Region, config: PairConfig) -> tuple[Region, PairConfig]:
     """The pair for samples of dynamic sizes, and the configuration with its bands there."""
     if not DepthwiseProblem.of(region.parts[0]).opens_image:
         return region.sampled(), config
@@ -156,7 +150,7 @@ def usual(
     return known, cut_lines(known, config)
 
 
-def cut_lines(region: Region, config: DepthwisePointwiseConfig) -> DepthwisePointwiseConfig:
+def cut_lines(region: Region, config: PairConfig) -> PairConfig:
     """The bands into which the kernel for any size of images cuts those of one size.
 
     A band has as many tiles of lines as have at most `config.pixels` pixels, at least one. Threads
@@ -195,7 +189,7 @@ class _Pair:
         touched = self.made + self.first.inputs[0].nbytes
         beyond = min(self.made / tasks, max(0.0, touched / tasks - self.machine.l2_bytes))
         shown = self.machine.result_exposed(tasks)
-        between = shown * (STORE_TRANSFERS + 1) * beyond / self.machine.l3_rate(tasks)
+        between = shown * (cost.STORE_TRANSFERS + 1) * beyond / self.machine.l3_rate(tasks)
         read = self.made // second.threads_m
         rate = FOREIGN_ROWS * self.machine.foreign_rate
         between += (1 - self._own(first, second)) * read / rate
@@ -205,7 +199,7 @@ class _Pair:
         weights /= second.threads_n * second.threads_k
         return Cost(compute, weights=weights, between=between, barriers=barriers)
 
-    def in_bands(self, config: DepthwisePointwiseConfig) -> Cost:
+    def in_bands(self, config: PairConfig) -> Cost:
         """One kernel."""
         share = math.ceil(bands_of(self.problem, config.lines) / config.threads)
         lines = min(self.lines, share * config.lines)
@@ -220,13 +214,8 @@ class _Pair:
         band = config.lines * self.line_bytes
         between = self._narrow(lines * self.line_bytes) if band > self.machine.l1_bytes else 0.0
         beyond = share * max(0.0, band - self.machine.l2_bytes)
-        between += (STORE_TRANSFERS + 1) * beyond / self.machine.l3_rate(config.threads)
+        between += (cost.STORE_TRANSFERS + 1) * beyond / self.machine.l3_rate(config.threads)
         return Cost(compute, weights=weights, between=between, barriers=barriers)
-
-    def largest_share(self, config: DepthwisePointwiseConfig) -> float:
-        """The part of all lines that the busiest thread has."""
-        share = math.ceil(bands_of(self.problem, config.lines) / config.threads)
-        return min(1.0, share * config.lines / self.lines)
 
     def _narrow(self, size: int) -> float:
         """Microseconds to move 8-bit results between L1 and L2; no time for others."""
@@ -267,7 +256,7 @@ class _Pair:
         return passes * self.weight / (PANEL_SHARE * self.machine.l2_rate)
 
 
-class DepthwisePointwiseConfig(Config, frozen=True, kw_only=True):
+class PairConfig(Config, frozen=True, kw_only=True):
     """Numbers that make the template concrete.
 
     Attributes
@@ -296,9 +285,7 @@ class DepthwisePointwiseConfig(Config, frozen=True, kw_only=True):
         return [self.depthwise, self.pointwise]
 
 
-def check(
-    region: Region, config: DepthwisePointwiseConfig, isa: Isa
-) -> tuple[DepthwiseProblem, Microkernel]:
+def check(region: Region, config: PairConfig, isa: Isa) -> tuple[DepthwiseProblem, Microkernel]:
     """The first part's geometry and the second one's kernel, for a configuration that is legal.
 
     Raises
@@ -325,7 +312,7 @@ def check(
 
 def in_bands(
     region: Region, machine: Machine, lines: int, threads: int, most_rows: int = 2
-) -> DepthwisePointwiseConfig:
+) -> PairConfig:
     """Bands of so many lines or somewhat more, with the parts' own numbers for them.
 
     Register tiles of the first part have at most `most_rows`.
@@ -334,21 +321,17 @@ def in_bands(
     depthwise, one = _of_first_part(region, machine, most_rows), replace(machine, threads=1)
     lines = min(problem.rows.outputs, math.ceil(lines / depthwise.rows) * depthwise.rows)
     pointwise = matmul.default_config(pointwise_rows(region, lines), one)
-    return DepthwisePointwiseConfig(
-        lines=lines,
-        threads=min(threads, bands_of(problem, lines)),
-        depthwise=depthwise,
-        pointwise=pointwise,
-    )
+    threads = min(threads, bands_of(problem, lines))
+    return PairConfig(lines=lines, threads=threads, depthwise=depthwise, pointwise=pointwise)
 
 
-def in_open_bands(region: Region, machine: Machine, threads: int) -> DepthwisePointwiseConfig:
+def in_open_bands(region: Region, machine: Machine, threads: int) -> PairConfig:
     """Bands that fill half of L2, of images whose size is dynamic."""
     first, second = region.parts
     depthwise = _of_first_part(region, machine)
     pixel_bytes = first.output.shape[-1] * DataType(first.output.dtype).itemsize
     pixels = min(MOST_PIXELS, max(1, machine.l2_bytes // 2 // pixel_bytes))
-    return DepthwisePointwiseConfig(
+    return PairConfig(
         lines=depthwise.rows,
         threads=threads,
         depthwise=depthwise,
@@ -376,7 +359,7 @@ def bands_of(problem: DepthwiseProblem, lines: int) -> int:
 def pointwise_rows(region: Region, lines: int) -> Region:
     """The second part as if it had only the pixels of a band."""
     first, second = region.parts
-    return with_rows(second, lines * DepthwiseProblem.of(first).columns.outputs)
+    return parts.with_rows(second, lines * DepthwiseProblem.of(first).columns.outputs)
 
 
 def band_sizes(outputs: int) -> list[int]:
@@ -384,9 +367,7 @@ def band_sizes(outputs: int) -> list[int]:
     return sorted({math.ceil(outputs / bands) for bands in range(1, outputs + 1)})
 
 
-def variations(
-    region: Region, default: DepthwisePointwiseConfig, machine: Machine
-) -> Iterator[DepthwisePointwiseConfig]:
+def variations(region: Region, default: PairConfig, machine: Machine) -> Iterator[PairConfig]:
     """Other bands; then other numbers for one part at a time."""
     first, one = region.parts[0], replace(machine, threads=1)
     for threads in sorted({1, machine.threads}):

@@ -29,51 +29,29 @@ from microkernels.base.errors import ConfigError
 from microkernels.isa import Isa
 from microkernels.machines.machine import Machine
 from microkernels.vector.expressions import Expr
+from tir_schedules.core import emission
 from tir_schedules.core.attributes import Source
 from tir_schedules.core.blocking import Group
-from tir_schedules.core.emission import kernel_function, opaque_block, task_loop, tensor_parameter
+from tir_schedules.core.emission import branch, opaque_block
 from tir_schedules.core.extents import as_matrix, flat_rows, read_extents
 from tir_schedules.core.loop_nest import Loop, LoopNest, balance_of
 from tir_schedules.core.product_plan import Product, is_dynamic
 from tir_schedules.core.region import Region
 from tir_schedules.core.template import Template, register_template, template_for
 from tir_schedules.cost.parallel import kind_of
-from tir_schedules.product.dynamic_rows import tile_choices
+from tir_schedules.product import dynamic_rows, tile_config
 from tir_schedules.product.matmul import MATMUL, estimated_cycles, neighbourhood, product_of
-from tir_schedules.product.tile_config import (
-    MatmulConfig,
-    plan_of,
-    product_kernels,
-    product_types,
-    register_tiles,
-)
+from tir_schedules.product.tile_config import MatmulConfig
 from tir_schedules.rows.normalize_view import NORM_OPS
 
-from .chain_loops import ChainLoops
-from .mlp_chain_config import (
-    MlpChainConfig,
-    blocks_of,
-    by_columns,
-    check,
-    cut_by_rows,
-    default_config,
-    rows_of,
-)
-from .parts import (
-    PACKING,
-    chain_reference,
-    parts_kernel_name,
-    parts_parameters,
-    reject_inputs,
-    sources_of,
-    tensors_of,
-    with_rows,
-)
+from . import chain_loops, mlp_chain_config
+from . import parts as chain_parts
+from .mlp_chain_config import MlpChainConfig, blocks_of, by_columns, cut_by_rows, rows_of
 
 
 def space(region: Region, machine: Machine) -> Iterator[MlpChainConfig]:
     """The default; both modes with other blocks; then other tiles in all parts or in one."""
-    default = default_config(region, machine)
+    default = mlp_chain_config.default_config(region, machine)
     if region.is_open:
         yield default
         return
@@ -86,36 +64,29 @@ def space(region: Region, machine: Machine) -> Iterator[MlpChainConfig]:
                 yield config
 
     yield default
-    structures = list(_structures(region, default, machine))
-    yield from new(iter(structures))
-    for structure in dict.fromkeys(structures):
-        yield from new(_other_tiles(region, structure, machine))
-    yield from new(_variations(region, default, machine))
-
-
-def _structures(
-    region: Region, default: MlpChainConfig, machine: Machine
-) -> Iterator[MlpChainConfig]:
-    blocks = default.row_blocks
+    structures: list[MlpChainConfig] = []
     for threads in sorted({1, default.threads, machine.threads}):
         for factor in (1, 2, 4, 8):
+            blocks = default.row_blocks
             for row_blocks in sorted({blocks * factor, math.ceil(blocks / factor)}):
                 whole = threads * math.ceil(row_blocks / threads)  # every thread has as many
-                yield from cut_by_rows(region, machine, threads, whole)
-    yield by_columns(region, machine)
+                structures += cut_by_rows(region, machine, threads, whole)
+    structures.append(by_columns(region, machine))
+    yield from new(iter(structures))
+    for structure in dict.fromkeys(structures):
+        yield from new(_retiled(region, structure, machine))
+    yield from new(_varied(region, default, machine))
 
 
-def _other_tiles(
-    region: Region, config: MlpChainConfig, machine: Machine
-) -> Iterator[MlpChainConfig]:
+def _retiled(region: Region, config: MlpChainConfig, machine: Machine) -> Iterator[MlpChainConfig]:
     """A configuration with one register tile in all products, as far as it cuts them."""
     first, *_ = (part for part in region.parts if part.op == "matmul")
     rows = rows_of(first)
     if config.mode == "rows":
         rows = blocks_of(rows, config)[0].size
-    kernels = product_kernels(machine.isa, *product_types(first))
+    kernels = tile_config.product_kernels(machine.isa, *tile_config.product_types(first))
     vector = [kernel for kernel in kernels if not kernel.by_tiles]
-    for kernel, tile_rows, vectors in register_tiles(vector, rows, 1 << 10):
+    for kernel, tile_rows, vectors in tile_config.register_tiles(vector, rows, 1 << 10):
         tile = {"kernel": kernel.name, "rows": tile_rows, "vectors": vectors}
         matmuls = tuple(
             msgspec.structs.replace(found, **tile, m_block=max(found.m_block, tile_rows))
@@ -124,15 +95,13 @@ def _other_tiles(
         yield msgspec.structs.replace(config, matmuls=matmuls)
 
 
-def _variations(
-    region: Region, default: MlpChainConfig, machine: Machine
-) -> Iterator[MlpChainConfig]:
+def _varied(region: Region, default: MlpChainConfig, machine: Machine) -> Iterator[MlpChainConfig]:
     configs = default.of_parts(region)
     if default.mode == "rows":
         machine = dataclasses.replace(machine, threads=1)
     for number, part in enumerate(region.parts):
         if default.mode == "rows":
-            part = with_rows(part, blocks_of(rows_of(part), default)[0].size)
+            part = chain_parts.with_rows(part, blocks_of(rows_of(part), default)[0].size)
         template_space = neighbourhood if part.op == "matmul" else template_for(part.op).space
         for found in template_space(part, machine):
             yield default.with_parts(region, [*configs[:number], found, *configs[number + 1 :]])
@@ -149,14 +118,14 @@ def reject(region: Region, isa: Isa) -> str | None:
     if len(region.parts) < 2:
         return f"{len(region.parts)} parts"
     try:
-        sources = sources_of(region)
+        sources = chain_parts.sources_of(region)
     except ConfigError as error:
         return str(error)
     for number, (part, found) in enumerate(zip(region.parts, sources, strict=True)):
         reason = _reject_part(part, isa) or _reject_sources(region, number, found)
         if reason is not None:
             return f"part {number} ({part.op}): {reason}"
-    if (reason := reject_inputs(region)) is not None:
+    if (reason := chain_parts.reject_inputs(region)) is not None:
         return reason
     last = region.parts[-1].output
     if (region.output.dtype, region.output.size) != (last.dtype, last.size):
@@ -197,17 +166,15 @@ def _reject_sources(region: Region, number: int, sources: Sequence[Source]) -> s
     part, rows = region.parts[number], rows_of(region.parts[0])
     if rows_of(part) != rows:
         return f"{rows_of(part)} rows, not {rows}"
-    for position, (source, tensor) in enumerate(zip(sources, tensors_of(part), strict=True)):
+    pairs = zip(sources, chain_parts.tensors_of(part), strict=True)
+    for position, (source, tensor) in enumerate(pairs):
         if not source.part:
             continue
         given = region.parts[source.number].output
         if 0 < position < len(part.inputs):
             return f"input {position} from another part"
-        if (given.dtype, given.size, given.shape[-1:]) != (
-            tensor.dtype,
-            tensor.size,
-            tensor.shape[-1:],
-        ):
+        form = given.dtype, given.size, given.shape[-1:]
+        if form != (tensor.dtype, tensor.size, tensor.shape[-1:]):
             return f"{given} where {tensor} is read"
     return None
 
@@ -230,14 +197,9 @@ def nests(region: Region, config: MlpChainConfig) -> Iterator[LoopNest]:
         if not rows:
             yield from MATMUL.nests(part, found)
             continue
-        (nest,) = MATMUL.nests(with_rows(part, rows), found)
+        (nest,) = MATMUL.nests(chain_parts.with_rows(part, rows), found)
         a, b, c = nest.loops[0].touched
-        whole = Loop(
-            "row block",
-            share,
-            kind_of(config.threads > 1),
-            (a * share, b, c * share),
-        )
+        whole = Loop("row block", share, kind_of(config.threads > 1), (a * share, b, c * share))
         # With the others' weights and rows in between, as much passes until a weight comes again.
         yield dataclasses.replace(
             nest,
@@ -257,7 +219,8 @@ def estimate(region: Region, config: MlpChainConfig, machine: Machine) -> float:
         mine = tasks[:: config.threads]
         groups = [(mine.count(size), size) for size in sorted(set(mine))]
     return sum(
-        count * estimated_cycles(with_rows(part, size) if size else part, found, machine)
+        count
+        * estimated_cycles(chain_parts.with_rows(part, size) if size else part, found, machine)
         for count, size in groups
         for part, found in parts
         if isinstance(found, MatmulConfig)
@@ -275,7 +238,7 @@ def products(region: Region, config: MlpChainConfig, machine: Machine) -> Iterat
             continue
         blocks = blocks_of(rows_of(part), config)
         one = dataclasses.replace(machine, threads=1)
-        sized = part if part.is_open else with_rows(part, blocks[0].size)
+        sized = part if part.is_open else chain_parts.with_rows(part, blocks[0].size)
         product = product_of(sized, found, one)
         copies = sum(group.count for group in blocks)
         yield dataclasses.replace(product, part=part, copies=copies, name=name)
@@ -284,13 +247,15 @@ def products(region: Region, config: MlpChainConfig, machine: Machine) -> Iterat
 def _for_block(groups: Sequence[Group], index: Expr, body: Callable[[Expr, int], None]) -> None:
     """Runs `body(first row, rows)` for the block number `index`; one branch for each size."""
     group, *rest = groups
-    if not rest:
-        return body(group.start + index * group.size, group.size)
-    with I.If(index < group.count):
-        with I.Then():
-            body(group.start + index * group.size, group.size)
-        with I.Else():
-            _for_block(rest, index - group.count, body)
+
+    def own() -> None:
+        body(group.start + index * group.size, group.size)
+
+    if rest:
+        others = index - group.count
+        branch(index < group.count, own, lambda: _for_block(rest, others, body))
+    else:
+        own()
 
 
 class MlpChain(Template[MlpChainConfig]):
@@ -298,28 +263,28 @@ class MlpChain(Template[MlpChainConfig]):
 
     name = "mlp_chain"
     config_type = MlpChainConfig
-    default_config = staticmethod(default_config)
+    default_config = staticmethod(mlp_chain_config.default_config)
     space = staticmethod(space)
-    check = staticmethod(check)
-    kernel_name = staticmethod(parts_kernel_name)
-    reference = staticmethod(chain_reference)
+    check = staticmethod(mlp_chain_config.check)
+    kernel_name = staticmethod(chain_parts.parts_kernel_name)
+    reference = staticmethod(chain_parts.chain_reference)
     reject = staticmethod(reject)
     opens = staticmethod(opens)
     nests = staticmethod(nests)
     estimate = staticmethod(estimate)
     products = staticmethod(products)
-    packing = PACKING
+    packing = chain_parts.PACKING
 
     def build(self, region: Region, config: MlpChainConfig, isa: Isa) -> tirx.PrimFunc:
         """The kernel; weights are flat, as `pack` makes them."""
-        configs = check(region, config, isa)
-        with kernel_function("mlp_chain") as builder:
-            inputs = parts_parameters(region, config, isa)
-            output = tensor_parameter("C", region.output)
+        configs = mlp_chain_config.check(region, config, isa)
+        with emission.kernel_function("mlp_chain") as builder:
+            inputs = chain_parts.parts_parameters(region, config, isa)
+            output = emission.tensor_parameter("C", region.output)
             if region.is_open:
                 read_extents()
                 region = open_parts(region)
-            chain = ChainLoops(region, configs, isa, inputs, output)
+            chain = chain_loops.ChainLoops(region, configs, isa, inputs, output)
             chain.admit()
             m = rows_of(region.parts[0])
             if region.is_open:
@@ -331,20 +296,20 @@ class MlpChain(Template[MlpChainConfig]):
                 blocks = blocks_of(m, config)
                 count = sum(group.count for group in blocks)
                 tasks = min(config.threads, count)
-                with task_loop(tasks, name="rows") as task:
-                    # In turn: the first blocks are the largest ones.
-                    own = I.serial(I.floordiv(count - 1 - task, tasks) + 1)
-                    with own as number:
-                        _for_block(blocks, task + number * tasks, chain.run)
+                # In turn: the first blocks are the largest ones.
+                with (
+                    emission.task_loop(tasks, name="rows") as task,
+                    I.serial(I.floordiv(count - 1 - task, tasks) + 1) as number,
+                ):
+                    _for_block(blocks, task + number * tasks, chain.run)
         return builder.get()
 
     def at_run_time(self, region: Region, config: MlpChainConfig) -> str:
         """What is decided at run time, for `explain`."""
-        tiles = dict.fromkeys(
-            tile_choices(plan_of(part, each))
-            for part, each in zip(region.parts, config.of_parts(region), strict=True)
-            if isinstance(each, MatmulConfig)
-        )
+        pairs = zip(region.parts, config.of_parts(region), strict=True)
+        products = ((part, each) for part, each in pairs if isinstance(each, MatmulConfig))
+        plans = (tile_config.plan_of(part, each) for part, each in products)
+        tiles = dict.fromkeys(map(dynamic_rows.tile_choices, plans))
         blocks = f"blocks of up to {config.most_rows} rows"
         alone = f"; up to {config.alone_rows} rows: one thread" if config.threads > 1 else ""
         return "; ".join([blocks, *tiles]) + alone
@@ -362,13 +327,13 @@ def open_parts(region: Region) -> Region:
 
     The chain with parts of as few dimensions as possible.
     """
-    return region.replace(parts=tuple(map(_open_part, region.parts)))
-
-
-def _open_part(part: Region) -> Region:
-    flat = flat_rows(part)
-    if part.op in NORM_OPS and len(flat.output.shape) != 2:
-        return part  # an operand differs along some of the leading dimensions
-    x, *further = part.inputs
-    attrs = {**part.attrs, "axis": 1} if part.op in NORM_OPS else part.attrs
-    return flat.replace(inputs=(as_matrix(x), *further), attrs=attrs)
+    parts = []
+    for part in region.parts:
+        flat, norm = flat_rows(part), part.op in NORM_OPS
+        # Operands of a norm may differ along some of the leading dimensions.
+        if not norm or len(flat.output.shape) == 2:
+            x, *further = part.inputs
+            attrs = {**part.attrs, "axis": 1} if norm else part.attrs
+            part = flat.replace(inputs=(as_matrix(x), *further), attrs=attrs)
+        parts.append(part)
+    return region.replace(parts=tuple(parts))

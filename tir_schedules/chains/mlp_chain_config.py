@@ -26,9 +26,8 @@ from tir_schedules.epilogue.epilogue import rows_and_columns
 from tir_schedules.product import matmul
 from tir_schedules.product.tile_config import MatmulConfig, dimensions
 from tir_schedules.product.tile_config import check as check_matmul
-from tir_schedules.rows import normalize
+from tir_schedules.rows import normalize, normalize_view
 from tir_schedules.rows.normalize import NormalizeConfig
-from tir_schedules.rows.normalize_view import NORM_OPS
 
 from .cost import estimate_chain, estimate_open_chain, row_groups
 from .parts import PartConfig, with_rows
@@ -72,10 +71,7 @@ class MlpChainConfig(Config, frozen=True, kw_only=True):
         """The configuration of every part; ConfigError if their numbers do not agree."""
         matmuls, norms = iter(self.matmuls), iter(self.norms)
         wanted = sum(part.op == "matmul" for part in region.parts)
-        if (wanted, len(region.parts)) != (
-            len(self.matmuls),
-            len(self.matmuls) + len(self.norms),
-        ):
+        if (wanted, len(region.parts)) != (len(self.matmuls), len(self.matmuls) + len(self.norms)):
             raise ConfigError(
                 f"{len(self.matmuls)} matmuls and {len(self.norms)} normalisations are configured, "
                 f"for {region.key}"
@@ -93,9 +89,7 @@ class MlpChainConfig(Config, frozen=True, kw_only=True):
 
 def rows_of(part: Region) -> int:
     """Rows of a part."""
-    if part.op == "matmul":
-        return dimensions(part)[0]
-    return rows_and_columns(part.inputs[0])[0]
+    return dimensions(part)[0] if part.op == "matmul" else rows_and_columns(part.inputs[0])[0]
 
 
 def check(region: Region, config: MlpChainConfig, isa: Isa) -> list[PartConfig]:
@@ -125,7 +119,12 @@ def check(region: Region, config: MlpChainConfig, isa: Isa) -> list[PartConfig]:
 def default_config(region: Region, machine: Machine) -> MlpChainConfig:
     """The mode and the blocks that `estimate_chain` prefers; no tuning is needed."""
     if region.is_open:
-        return any_rows(region, machine)
+        plan = estimate_open_chain(region, machine).plan
+        one = dataclasses.replace(machine, threads=1)
+        config = MlpChainConfig(
+            mode="rows", threads=plan.tasks, most_rows=plan.block, alone_rows=plan.alone
+        )
+        return config.with_parts(region, [default_of(part, one) for part in region.parts])
     plan = estimate_chain(region, machine).plan
     if plan.mode == "columns":
         return by_columns(region, machine)
@@ -154,11 +153,9 @@ def cut_by_rows(
     one = dataclasses.replace(machine, threads=1)
 
     def cut(unit: int) -> MlpChainConfig:
+        blocks = min(row_blocks, math.ceil(m / unit))
         config = MlpChainConfig(
-            mode="rows",
-            threads=min(threads, m),
-            row_blocks=min(row_blocks, math.ceil(m / unit)),
-            row_unit=unit,
+            mode="rows", threads=min(threads, m), row_blocks=blocks, row_unit=unit
         )
         rows = blocks_of(m, config)[0].size
         parts = [default_of(with_rows(part, rows), one) for part in region.parts]
@@ -185,16 +182,6 @@ def _busiest_cycles(region: Region, config: MlpChainConfig, machine: Machine) ->
     return sum(times[:: config.threads])  # the first takes the largest ones, as many as any
 
 
-def any_rows(region: Region, machine: Machine) -> MlpChainConfig:
-    """Mode "rows" for a number of rows that is known at run time only."""
-    plan = estimate_open_chain(region, machine).plan
-    config = MlpChainConfig(
-        mode="rows", threads=plan.tasks, most_rows=plan.block, alone_rows=plan.alone
-    )
-    one = dataclasses.replace(machine, threads=1)
-    return config.with_parts(region, [default_of(part, one) for part in region.parts])
-
-
 def by_columns(region: Region, machine: Machine) -> MlpChainConfig:
     """Mode "columns", each part as if it stood alone."""
     config = MlpChainConfig(mode="columns")
@@ -202,6 +189,6 @@ def by_columns(region: Region, machine: Machine) -> MlpChainConfig:
 
 
 def default_of(part: Region, machine: Machine) -> PartConfig:
-    if part.op in NORM_OPS:
+    if part.op in normalize_view.NORM_OPS:
         return normalize.default_config(part, machine)
     return matmul.default_config(part, machine)

@@ -9,24 +9,17 @@ import numpy as np
 import tvm.tirx.script.builder.ir as I
 from tvm import DataType, relax
 
+from microkernels import microkernel, registry
 from microkernels.base.errors import ConfigError
 from microkernels.isa import Isa
-from microkernels.microkernel import Microkernel
-from microkernels.registry import microkernel_named
-from microkernels.vector.expressions import Expr, constant, parameter, ramp
-from tir_schedules.core.attributes import Source, Sources, attribute_text
+from microkernels.vector.expressions import Expr, Index, constant, parameter, ramp
+from tir_schedules.core import attributes, emission, extents, template
 from tir_schedules.core.config import Config
-from tir_schedules.core.emission import opaque_block
-from tir_schedules.core.extents import buffer_shape, uncrowded
 from tir_schedules.core.region import Region, Tensor
-from tir_schedules.core.template import Packing, template_for
-from tir_schedules.epilogue.epilogue import (
-    region_result,
-)
+from tir_schedules.epilogue.epilogue import region_result
 from tir_schedules.product.tile_config import MatmulConfig
-from tir_schedules.rows import normalize
+from tir_schedules.rows import normalize, normalize_view
 from tir_schedules.rows.normalize import NormalizeConfig
-from tir_schedules.rows.normalize_view import NORM_OPS, reshaped
 
 Leading = Callable[[Expr], Sequence[Expr]]
 PartConfig = MatmulConfig | NormalizeConfig
@@ -40,7 +33,7 @@ PartConfig = MatmulConfig | NormalizeConfig
 # of part N.
 
 
-def sources_of(region: Region) -> Sources:
+def sources_of(region: Region) -> attributes.Sources:
     """The sources of every part's inputs and operands.
 
     Raises
@@ -53,7 +46,7 @@ def sources_of(region: Region) -> Sources:
         raise ConfigError(f"there is no source for any part, in {region.key}")
     wanted = [len(part.inputs) + len(part.operands) for part in region.parts]
     if [len(part) for part in found] != wanted:
-        text = attribute_text(found)
+        text = attributes.attribute_text(found)
         raise ConfigError(f"sources {text!r} for parts of {wanted} inputs and operands")
     for number, part in enumerate(found):
         for source in part:
@@ -76,11 +69,11 @@ def as_read(region: Region, inputs: Sequence[Expr], number: int) -> list[Expr | 
             found.append(None if source.part else inputs[index])
             continue
         shape = tensors_of(part)[position].shape
-        if part.op in NORM_OPS and position > 0:
+        if part.op in normalize_view.NORM_OPS and position > 0:
             seen = normalize.view(part)
             further = position - len(part.inputs)
             shape = (seen.n,) if further < 0 else seen.region.operands[further].shape
-        found.append(reshaped(inputs[index], region.inputs[index], shape))
+        found.append(normalize_view.reshaped(inputs[index], region.inputs[index], shape))
     return found
 
 
@@ -93,7 +86,7 @@ def reject_inputs(region: Region) -> str | None:
             if given is not None and (given.dtype, given.size) != (tensor.dtype, tensor.size):
                 return f"{given} where {tensor} is read"
     for index, tensor in enumerate(region.inputs):
-        everywhere = sum(sources.count(Source(False, index)) for sources in found)
+        everywhere = sum(sources.count(attributes.Source(False, index)) for sources in found)
         if not everywhere:
             return f"input {index} is not used"
         if packed_uses(region, index) and (everywhere > 1 or not tensor.constant):
@@ -131,13 +124,13 @@ def packed_uses(region: Region, index: int) -> list[tuple[int, int]]:
         (number, position)
         for number, (part, sources) in enumerate(zip(region.parts, sources_of(region), strict=True))
         for position, source in enumerate(sources[: len(part.inputs)])
-        if source == Source(False, index)
+        if source == attributes.Source(False, index)
         and part.inputs[position].constant
-        and template_for(part.op).packing is not None
+        and template.template_for(part.op).packing is not None
     ]
 
 
-class PartsPacking(Packing[Any]):
+class PartsPacking(template.Packing[Any]):
     """Weights as each part packs them; what no part packs stays as it is."""
 
     def pack(
@@ -166,9 +159,7 @@ class PartsPacking(Packing[Any]):
     ) -> relax.Expr:
         """The packed input as a Relax expression of one that products read."""
         user = _user(region, config, isa, index)
-        if user is None:
-            return expr
-        return user[0].express(*user[1], expr)
+        return expr if user is None else user[0].express(*user[1], expr)
 
     def shape(self, region: Region, config: PartsConfig, isa: Isa, index: int) -> tuple[int, ...]:
         """Shape of the kernel's parameter for an input."""
@@ -181,14 +172,14 @@ PACKING = PartsPacking()
 
 def _user(
     region: Region, config: PartsConfig, isa: Isa, index: int
-) -> tuple[Packing[Any], tuple[Region, Config, Isa, int]] | None:
+) -> tuple[template.Packing[Any], tuple[Region, Config, Isa, int]] | None:
     """How an input is packed, and for whom: the first arguments of a packing's faces.
 
     None if no part reads it in packed form.
     """
     for number, position in packed_uses(region, index):
         part = region.parts[number]
-        packing = template_for(part.op).packing
+        packing = template.template_for(part.op).packing
         assert packing is not None
         return packing, (part, config.of_parts(region)[number], isa, position)
     return None
@@ -200,22 +191,20 @@ def parts_parameters(region: Region, config: PartsConfig, isa: Isa) -> list[Expr
     for index, tensor in enumerate(region.inputs):
         user, dtype = _user(region, config, isa, index), tensor.dtype
         if user is not None and user[1][-1] == 1 and isinstance(user[1][1], MatmulConfig):
-            dtype = microkernel_named(user[1][1].kernel).b_dtype
-        shape = buffer_shape(PACKING.shape(region, config, isa, index))
+            dtype = registry.microkernel_named(user[1][1].kernel).b_dtype
+        shape = extents.buffer_shape(PACKING.shape(region, config, isa, index))
         found.append(parameter(f"input{index}", shape, dtype))
     return found
 
 
 def parts_kernel_name(region: Region, config: PartsConfig, isa: Isa) -> str:
     """The parts' kernels, each once."""
-    names = [
-        template_for(part.op).kernel_name(part, found, isa)
-        for part, found in zip(region.parts, config.of_parts(region), strict=True)
-    ]
+    pairs = zip(region.parts, config.of_parts(region), strict=True)
+    names = [template.template_for(part.op).kernel_name(part, found, isa) for part, found in pairs]
     return " + ".join(dict.fromkeys(names))
 
 
-def row_pitch(made: Tensor, reader: Microkernel | None) -> int:
+def row_pitch(made: Tensor, reader: microkernel.Microkernel | None) -> int:
     """Elements from one row of a result to the next.
 
     Where tiles multiply it as it is, its rows are padded to their steps of K, and lie in different
@@ -224,17 +213,17 @@ def row_pitch(made: Tensor, reader: Microkernel | None) -> int:
     n = made.shape[-1]
     if reader is None or not reader.by_tiles or made.dtype != reader.a_dtype:
         return n
-    return uncrowded(reader.steps(n) * reader.kr, int(DataType(made.dtype).itemsize))
+    return extents.uncrowded(reader.steps(n) * reader.kr, int(DataType(made.dtype).itemsize))
 
 
-def rows_between(made: Tensor, rows: int | Expr, pitch: int) -> Expr:
+def rows_between(made: Tensor, rows: Index, pitch: int) -> Expr:
     """A buffer for so many rows of a result, in the calling thread; what pads them is 0."""
     kept = "uint16" if made.dtype == "bfloat16" else made.dtype  # see load_vector
     result = I.sblock_alloc_buffer((rows, pitch), kept, align=64)
     if pitch > made.shape[-1]:
         # Later stores leave the padding as it is.
         lanes = 64 // int(DataType(kept).itemsize)
-        with opaque_block("pad"), I.serial(rows) as row:
+        with emission.opaque_block("pad"), I.serial(rows) as row:
             for start in range(made.shape[-1] // lanes * lanes, pitch, lanes):
                 I.buffer_store(result, constant(0, kept, lanes), [row, ramp(start, lanes)])
     return result

@@ -22,7 +22,7 @@ from tests.tir_schedules.run_region import (
     run,
 )
 from tir_schedules.chains.depthwise_pointwise import DEPTHWISE_POINTWISE
-from tir_schedules.chains.depthwise_pointwise_cost import DepthwisePointwiseConfig, in_bands
+from tir_schedules.chains.depthwise_pointwise_cost import PairConfig, in_bands
 from tir_schedules.chains.depthwise_pointwise_cost import check as check_config
 from tir_schedules.convolution.depthwise.depthwise_conv2d import WHY_VECTORS
 from tir_schedules.core.region import Region, Step, Tensor
@@ -55,7 +55,7 @@ def check(region: Region, isa: str, **options: Any) -> None:
     np.testing.assert_array_equal(run(region, arrays, isa, **options), expected)
 
 
-def bands(region: Region, isa: str, lines: int, threads: int = 1) -> DepthwisePointwiseConfig:
+def bands(region: Region, isa: str, lines: int, threads: int = 1) -> PairConfig:
     return in_bands(region, machine_for(isa, threads), lines, threads)
 
 
@@ -85,7 +85,7 @@ def test_tiles_of_two_rows(dtype: str) -> None:
     region = pair((7, 6), 70, 20, padding=ALL, dtype=dtype)
     config = bands(region, BEST[dtype], 4)
     fields = config.depthwise.to_dict() | {"rows": 2, "columns": 2, "blocks": 1}
-    config = DepthwisePointwiseConfig.from_dict({**config.to_dict(), "depthwise": fields})
+    config = PairConfig.from_dict({**config.to_dict(), "depthwise": fields})
     check(region, BEST[dtype], config=config)
 
 
@@ -138,7 +138,7 @@ def test_many_configurations_agree() -> None:
     assert {config.lines for config in space} >= {1, 2, 3, 6}
     assert {config.threads for config in space} == {1, 2}
     for config in space[:: max(1, len(space) // 6)]:
-        assert DepthwisePointwiseConfig.from_dict(config.to_dict()) == config
+        assert PairConfig.from_dict(config.to_dict()) == config
         check(region, BEST["float32"], config=config, threads=2)
 
 
@@ -189,7 +189,7 @@ def test_tiles_read_rows_of_bands() -> None:
     config = in_bands(region, amx, 4, 1)
     fields = {"kernel": tile.name, "rows": tile.mr, "vectors": tile.vectors}
     pointwise = {**config.pointwise.to_dict(), **fields}
-    config = DepthwisePointwiseConfig.from_dict({**config.to_dict(), "pointwise": pointwise})
+    config = PairConfig.from_dict({**config.to_dict(), "pointwise": pointwise})
     text = str(DEPTHWISE_POINTWISE.build(region, config, amx.isa))
     assert "(64, 128)" in text  # 72 channels in two steps of 64 bytes
     reason = why_vectors(region, config, amx)
@@ -259,7 +259,7 @@ def test_illegal_configurations_are_refused(changes: dict[str, Any]) -> None:
     for name, value in changes.items():
         fields[name] = {**fields[name], **value} if isinstance(value, dict) else value
     with pytest.raises(ConfigError):
-        config = DepthwisePointwiseConfig.from_dict(fields)
+        config = PairConfig.from_dict(fields)
         DEPTHWISE_POINTWISE.build(PLAIN, config, machine.isa)
 
 

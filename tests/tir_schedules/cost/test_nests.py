@@ -17,7 +17,7 @@ from tests.tir_schedules.conv_regions import conv_region
 from tests.tir_schedules.depthwise_regions import depthwise
 from tests.tir_schedules.pair_regions import pair
 from tir_schedules.attention.config import AttentionConfig
-from tir_schedules.chains.depthwise_pointwise_cost import DepthwisePointwiseConfig
+from tir_schedules.chains.depthwise_pointwise_cost import PairConfig
 from tir_schedules.chains.mlp_chain_config import MlpChainConfig
 from tir_schedules.convolution.depthwise.config import DepthwiseConfig
 from tir_schedules.core.config import Config
@@ -85,7 +85,7 @@ def elements_of_a_step(config: Config) -> list[int]:
         kernels = [config.scores_kernel, config.product_kernel]
     elif isinstance(config, MlpChainConfig):
         kernels = [each.kernel for each in config.matmuls]
-    elif isinstance(config, DepthwisePointwiseConfig):
+    elif isinstance(config, PairConfig):
         return [1, microkernel_named(config.pointwise.kernel).kr]
     elif isinstance(config, DepthwiseConfig):
         return [1]
