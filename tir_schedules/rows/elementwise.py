@@ -20,20 +20,10 @@ from microkernels.base.arrays import RANGES
 from microkernels.isa import Isa
 from microkernels.machines.machine import Machine
 from microkernels.vector.expressions import Expr, Index, bind, materialise
-from tir_schedules.core import emission
-from tir_schedules.core.blocking import shares
+from tir_schedules.core import blocking, emission, extents, template
 from tir_schedules.core.config import Config, check_numbers
-from tir_schedules.core.extents import (
-    as_expr,
-    broadcasts,
-    collapsed,
-    extent,
-    item_operands,
-    read_extents,
-)
 from tir_schedules.core.region import Region
 from tir_schedules.core.size import is_open
-from tir_schedules.core.template import Template, register_template
 from tir_schedules.cost.parallel import LEAST_MOVED, alone_below, threads_worth
 from tir_schedules.epilogue.epilogue import (
     Columns,
@@ -73,8 +63,8 @@ class Loops:
         """Shares the rows among threads, or the vectors of every row if rows are few and long."""
         vectors = self.n // self.lanes
         long = rows < 4 * threads and vectors >= 4 * threads > 4
-        extent = vectors if long else rows
-        parts = shares(extent, min(threads, extent))
+        count = vectors if long else rows
+        parts = blocking.shares(count, min(threads, count))
         tasks = sum(group.count for group in parts)
 
         def part(start: Expr, size: int) -> None:
@@ -91,9 +81,9 @@ class Loops:
 
     def share_open(self, rows: int, threads: int, alone: int) -> None:
         """As `share`, of dynamic sizes; up to `alone` numbers, one thread runs all."""
-        count, n = as_expr(extent(rows)), as_expr(extent(self.n))
+        count, n = extents.as_expr(extents.extent(rows)), extents.as_expr(extents.extent(self.n))
         single = not is_open((rows,)) and rows == 1
-        first_row = as_expr(0)
+        first_row = extents.as_expr(0)
         total = materialise(I.floordiv(n, self.lanes)) if single else count
         with emission.open_tasks(threads, count * n <= alone) as (task, tasks):
             first, share = emission.share_of(total, task, tasks)
@@ -111,7 +101,7 @@ class Loops:
 
     def row(self, row: Expr) -> None:
         """A whole row."""
-        n = extent(self.n)
+        n = extents.extent(self.n)
         self.vectors(row, 0, n // self.lanes if isinstance(n, int) else I.floordiv(n, self.lanes))
         if not isinstance(n, int) or n % self.lanes:
             self.rest(row)
@@ -149,7 +139,7 @@ class Loops:
 
     def rest(self, row: Expr) -> None:
         """The last columns: a vector that overlaps the one before it, or a masked one."""
-        n, lanes = extent(self.n), self.lanes
+        n, lanes = extents.extent(self.n), self.lanes
         if isinstance(n, int):
             cut = n <= lanes
             self.one(row, Columns(0, lanes, n) if cut else Columns(n - lanes, lanes, lanes))
@@ -194,7 +184,7 @@ class ElementwiseConfig(Config, frozen=True):
     alone: int = 0
 
 
-class Elementwise(Template[ElementwiseConfig]):
+class Elementwise(template.Template[ElementwiseConfig]):
     """An epilogue applied to a tensor."""
 
     name = "elementwise"
@@ -204,7 +194,7 @@ class Elementwise(Template[ElementwiseConfig]):
         """A configuration by closed formula; no tuning is needed."""
         open_sizes = region.is_open
         region = region.sampled()
-        rows, n = rows_and_columns(collapsed(region).output)
+        rows, n = rows_and_columns(extents.collapsed(region).output)
         lanes = machine.isa.f32_lanes
         cost = Epilogue(region, ()).cost
         packed = region.output.dtype in RANGES and lanes == PACKED_LANES  # four at a time
@@ -238,7 +228,7 @@ class Elementwise(Template[ElementwiseConfig]):
     def build(self, region: Region, config: ElementwiseConfig, isa: Isa) -> tirx.PrimFunc:
         """The kernel: x, operands, output."""
         self.check(region, config, isa)
-        flat = collapsed(region)
+        flat = extents.collapsed(region)
         rows, n = rows_and_columns(flat.output)
         with emission.kernel_function(region.op) as builder:
             source = region.inputs[0]
@@ -246,20 +236,12 @@ class Elementwise(Template[ElementwiseConfig]):
             given = emission.operand_parameters(region)
             y = emission.tensor_parameter("Y", region.output)
             if region.is_open:
-                read_extents()
-            operands = [
-                reshaped(buffer, tensor, seen.shape)
-                for buffer, tensor, seen in zip(given, region.operands, flat.operands, strict=True)
-            ]
-            loops = Loops(
-                n,
-                isa.f32_lanes,
-                config.unroll,
-                source.dtype,
-                reshaped(x, source, (rows, n)),
-                reshaped(y, region.output, (rows, n)),
-                Epilogue(flat, operands),
-            )
+                extents.read_extents()
+            triples = zip(given, region.operands, flat.operands, strict=True)
+            operands = [reshaped(buffer, tensor, as_.shape) for buffer, tensor, as_ in triples]
+            seen = reshaped(x, source, (rows, n)), reshaped(y, region.output, (rows, n))
+            numbers = n, isa.f32_lanes, config.unroll, source.dtype
+            loops = Loops(*numbers, *seen, Epilogue(flat, operands))
             if region.is_open:
                 loops.share_open(rows, config.threads, config.alone)
             else:
@@ -287,9 +269,9 @@ class Elementwise(Template[ElementwiseConfig]):
             return "a dimension is 0"
         if x.shape != region.output.shape:
             return f"output of shape {region.output.shape}, not {x.shape}"
-        listed = item_operands(region)
+        listed = extents.item_operands(region)
         for number, operand in enumerate(region.operands):
-            if number not in listed and not broadcasts(operand.shape, x.shape):
+            if number not in listed and not extents.broadcasts(operand.shape, x.shape):
                 return f"operand {operand} does not broadcast to {x}"
         return None
 
@@ -303,4 +285,4 @@ class Elementwise(Template[ElementwiseConfig]):
         return f"{config.unroll} vectors side by side, then single ones{alone}"
 
 
-ELEMENTWISE = register_template(Elementwise())
+ELEMENTWISE = template.register_template(Elementwise())

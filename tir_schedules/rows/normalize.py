@@ -26,13 +26,11 @@ from microkernels.isa import Isa
 from microkernels.machines.machine import Machine
 from microkernels.registry import tile_kernels_for
 from microkernels.vector.expressions import Expr, materialise
-from tir_schedules.core import emission
-from tir_schedules.core.blocking import balanced, shares
+from tir_schedules.core import blocking, emission, extents, template
 from tir_schedules.core.config import Config, check_numbers
-from tir_schedules.core.extents import as_expr, extent, read_extents
+from tir_schedules.core.emission import branch
 from tir_schedules.core.region import Region
 from tir_schedules.core.size import SAMPLE, SymbolicSize, is_open
-from tir_schedules.core.template import Template, register_template
 from tir_schedules.cost.cost import norm_us
 from tir_schedules.cost.parallel import alone_below, threads_worth
 from tir_schedules.epilogue.epilogue import Epilogue
@@ -146,21 +144,20 @@ def check(region: Region, config: NormalizeConfig, isa: Isa) -> None:
 def share_rows(loops: Rows, count: int, config: NormalizeConfig) -> None:
     """All rows, in one parallel region over the configuration's threads."""
     if isinstance(count, SymbolicSize):
-        total = as_expr(extent(count))
+        total = extents.as_expr(extents.extent(count))
         few = _few(loops.view, total, config)
         with emission.open_tasks(config.threads, few) as (task, tasks):
             for_rows(loops, *emission.share_of(total, task, tasks), config)
         return
-    rows = shares(count, min(config.threads, count))
+    rows = blocking.shares(count, min(config.threads, count))
     tasks = sum(group.count for group in rows)
     with emission.task_loop(tasks) as task:
-        emission.for_share(
-            rows,
-            task,
-            lambda start, size: emission.for_groups(
-                balanced(size, config.rows), lambda row, many: loops.block(start + row, many)
-            ),
-        )
+
+        def part(start: Expr, size: int) -> None:
+            groups = blocking.balanced(size, config.rows)
+            emission.for_groups(groups, lambda row, many: loops.block(start + row, many))
+
+        emission.for_share(rows, task, part)
 
 
 def _few(seen: View, rows: Expr, config: NormalizeConfig) -> Expr:
@@ -168,7 +165,7 @@ def _few(seen: View, rows: Expr, config: NormalizeConfig) -> Expr:
     if not is_open((seen.n,)):
         return rows <= config.alone_rows
     # `alone_rows` is of usual ones.
-    return rows * extent(seen.n) <= config.alone_rows * SAMPLE
+    return rows * extents.extent(seen.n) <= config.alone_rows * SAMPLE
 
 
 def for_rows(loops: Rows, first: Expr, rows: Expr, config: NormalizeConfig) -> None:
@@ -182,7 +179,7 @@ def for_rows(loops: Rows, first: Expr, rows: Expr, config: NormalizeConfig) -> N
         return
     blocks = I.floordiv(rows, config.rows)
     if is_open((loops.view.n,)):
-        pitch = as_expr(extent(loops.view.n)) * _FLOAT_BYTES
+        pitch = extents.as_expr(extents.extent(loops.view.n)) * _FLOAT_BYTES
         blocks = tirx.Select(I.floormod(pitch, _ALIASING) == 0, tirx.const(0, "int32"), blocks)
     whole = materialise(blocks)
     with I.serial(whole) as number:
@@ -195,45 +192,43 @@ def for_rows(loops: Rows, first: Expr, rows: Expr, config: NormalizeConfig) -> N
 
 def _share_strips(strip: ColumnStrip, outer: int, config: NormalizeConfig) -> None:
     """Every thread gets a share of the (outer index, strip) pairs."""
-    groups = balanced(strip.vectors, config.unroll)
+    vectors = math.ceil(strip.view.inner / strip.lanes)  # the last one may be cut
+    groups = blocking.balanced(vectors, config.unroll)
     cut = strip.view.inner % strip.lanes
     strips = sum(group.count for group in groups)
-    items = shares(outer * strips, min(config.threads, outer * strips))
+    items = blocking.shares(outer * strips, min(config.threads, outer * strips))
     tasks = sum(group.count for group in items)
 
     def item(index: Expr) -> None:
         number, at = I.floormod(index, strips), I.floordiv(index, strips)
-        last = groups[-1]
-        special = last.count > 1 and cut
-        if len(groups) == 1 and not special:
-            strip.block(at, number * groups[0].size, groups[0].size, cut)
+        larger, last = groups[0], groups[-1]
+        if len(groups) == 1 and not (last.count > 1 and cut):
+            strip.block(at, number * larger.size, larger.size, cut)
             return
-        larger = groups[0]
-        with I.If(number == strips - 1):
-            with I.Then():
-                strip.block(at, tirx.const(strip.vectors - last.size, "int32"), last.size, cut)
-            with I.Else():
-                if len(groups) == 1 or last.count == 1:
-                    strip.block(at, number * larger.size, larger.size, 0)
-                else:
-                    with I.If(number < larger.count):
-                        with I.Then():
-                            strip.block(at, number * larger.size, larger.size, 0)
-                        with I.Else():
-                            start = last.start + (number - larger.count) * last.size
-                            strip.block(at, start, last.size, 0)
+
+        def whole() -> None:
+            strip.block(at, number * larger.size, larger.size, 0)
+
+        def others() -> None:
+            if len(groups) == 1 or last.count == 1:
+                whole()
+                return
+            start = last.start + (number - larger.count) * last.size
+            branch(number < larger.count, whole, lambda: strip.block(at, start, last.size, 0))
+
+        begin = tirx.const(vectors - last.size, "int32")
+        branch(number == strips - 1, lambda: strip.block(at, begin, last.size, cut), others)
 
     with emission.task_loop(tasks) as task:
-        emission.for_share(
-            items,
-            task,
-            lambda start, size: emission.for_groups(
-                balanced(size, 1), lambda offset, _one: item(start + offset)
-            ),
-        )
+
+        def part(start: Expr, size: int) -> None:
+            groups = blocking.balanced(size, 1)
+            emission.for_groups(groups, lambda offset, _one: item(start + offset))
+
+        emission.for_share(items, task, part)
 
 
-class Normalize(Template[NormalizeConfig]):
+class Normalize(template.Template[NormalizeConfig]):
     """One of the normalisations, with an epilogue in registers."""
 
     config_type = NormalizeConfig
@@ -265,26 +260,18 @@ class Normalize(Template[NormalizeConfig]):
         seen = view(region)
         names = ["X", "gamma", "beta"]
         with emission.kernel_function(region.op) as builder:
-            inputs = [
-                emission.tensor_parameter(name, tensor)
-                for name, tensor in zip(names, region.inputs, strict=False)
-            ]
+            pairs = zip(names, region.inputs, strict=False)
+            inputs = [emission.tensor_parameter(*each) for each in pairs]
             operands = emission.operand_parameters(region)
             output = emission.tensor_parameter("Y", region.output)
             if region.is_open:
-                read_extents()
+                extents.read_extents()
                 seen = open_view(seen)
             x = reshaped(inputs[0], region.inputs[0], seen.shape)
-            weights = [
-                reshaped(buffer, tensor, (seen.n,))
-                for buffer, tensor in zip(inputs[1:], region.inputs[1:], strict=True)
-            ]
-            flat = [
-                reshaped(buffer, tensor, shaped.shape)
-                for buffer, tensor, shaped in zip(
-                    operands, region.operands, seen.region.operands, strict=True
-                )
-            ]
+            pairs_of = zip(inputs[1:], region.inputs[1:], strict=True)
+            weights = [reshaped(*each, (seen.n,)) for each in pairs_of]
+            triples = zip(operands, region.operands, seen.region.operands, strict=True)
+            flat = [reshaped(buffer, tensor, shaped.shape) for buffer, tensor, shaped in triples]
             out = reshaped(output, region.output, seen.shape)
             epilogue = Epilogue(seen.region, flat)
             if seen.inner == 1:
@@ -307,9 +294,8 @@ class Normalize(Template[NormalizeConfig]):
 
     def flops(self, region: Region) -> int:
         """Operations, with an exponential as one: 5 for each number of softmax, 7 of layer_norm."""
-        return {"softmax": 5, "log_softmax": 5, "layer_norm": 7, "rms_norm": 4}[
-            region.op
-        ] * region.inputs[0].size
+        steps = {"softmax": 5, "log_softmax": 5, "layer_norm": 7, "rms_norm": 4}
+        return steps[region.op] * region.inputs[0].size
 
     def reference(self, region: Region, inputs: list[np.ndarray]) -> np.ndarray:
         """The result in float64, without the epilogue."""
@@ -338,9 +324,8 @@ class Normalize(Template[NormalizeConfig]):
         for tensor in region.inputs:
             if tensor.dtype != "float32":
                 return f"a tensor of type {tensor.dtype}"
-        half = region.output.dtype == "float16" and bool(
-            tile_kernels_for(isa, "float16", "float16")
-        )
+        tiles = tile_kernels_for(isa, "float16", "float16")
+        half = tiles and region.output.dtype == "float16"
         if not half and region.output.dtype not in OUTPUT_DTYPES:
             return f"output of type {region.output.dtype}"
         x = region.inputs[0]
@@ -373,4 +358,4 @@ class Normalize(Template[NormalizeConfig]):
 
 
 for _op in (*SOFTMAX_OPS, *NORM_OPS):
-    register_template(Normalize(_op))
+    template.register_template(Normalize(_op))

@@ -15,9 +15,8 @@ from dataclasses import dataclass, field
 import tvm.tirx.script.builder.ir as I
 from tvm import tirx
 
-from microkernels.vector import vector_math
+from microkernels.vector import ieee, vector_math
 from microkernels.vector.expressions import Expr, Index, bind, constant, materialise, splat
-from microkernels.vector.ieee import LOWEST
 from microkernels.vector.vector_math import exp_of_difference
 from tir_schedules.core.emission import ceil_div, opaque_block, open_tasks, share_of
 from tir_schedules.core.extents import allocated, as_expr, extent
@@ -25,7 +24,7 @@ from tir_schedules.core.loop_nest import Combine, LaneTotals, add, reduce_lanes
 from tir_schedules.core.size import is_open
 from tir_schedules.epilogue.epilogue import Columns, Epilogue, load_vector, store_vector, unflatten
 
-from .normalize_view import View
+from .normalize_view import SOFTMAX_OPS, View
 
 Term = Callable[[int, Columns], Expr]
 Leading = Callable[[Expr], Sequence[Expr]]
@@ -87,12 +86,12 @@ class Rows:
             self.leading = [self._leading(index, self.x_leading) for index in self.flat]
             self.target = [self._leading(index, self.out_leading) for index in self.flat]
             self.held = None
-            if op == "softmax" and self._chunks() == 1 and not (self.keep or self._is_f32):
-                self.held = self._room(rows)
-            if op == "softmax":
-                self._softmax()
-            elif op == "log_softmax":
-                self._log_softmax()
+            narrow = self.view.region.output.dtype != "float32"
+            if op == "softmax" and self._chunks() == 1 and narrow and not self.keep:
+                shape = rows, allocated(self.view.n)
+                self.held = I.sblock_alloc_buffer(shape, "float32")
+            if op in SOFTMAX_OPS:
+                self._softmax(logarithm=op == "log_softmax")
             else:
                 self._norm(centered=op == "layer_norm")
 
@@ -100,48 +99,32 @@ class Rows:
         return unflatten(row, self.view.lead) if mapping is None else mapping(row)
 
     @property
-    def _is_f32(self) -> bool:
-        return self.view.region.output.dtype == "float32"
-
-    @property
     def _open(self) -> bool:
         """Whether the length of a row is known at run time only; `keep` and `chunk` say nothing."""
         return is_open((self.view.n,))
 
-    def _room(self, rows: int) -> Expr:
-        """Memory for the numbers of a block."""
-        return I.sblock_alloc_buffer((rows, allocated(self.view.n)), "float32")
-
-    def _inverse(self) -> Expr:
-        """1 / n."""
-        if self._open:
-            return materialise(f32(1) / tirx.Cast("float32", as_expr(extent(self.view.n))))
-        return f32(1 / self.view.n)
-
     # --- the operators -----------------------------------------------------------------------
 
-    def _softmax(self) -> None:
+    def _softmax(self, logarithm: bool) -> None:
         if self._chunks() > 1:
             high, total = self._online_softmax()
         else:
             high = self._reduce(self._load, tirx.Max, -math.inf)
-            total = self._reduce(self._exponential(high, hold=True), add, 0.0)
+            total = self._reduce(self._exponential(high, hold=not logarithm), add, 0.0)
+        if logarithm:
+            shift = [materialise(vector_math.log(splat(value, self.lanes))) for value in total]
+            self._store(lambda i, columns: self._centered(high)(i, columns) - shift[i])
+            return
         scale = [materialise(f32(1) / value) for value in total]
         term = self._exponential(high, hold=False) if self._chunks() > 1 else self._held
         self._store(lambda i, columns: term(i, columns) * splat(scale[i], columns.lanes))
 
-    def _log_softmax(self) -> None:
-        if self._chunks() > 1:
-            high, total = self._online_softmax()
-        else:
-            high = self._reduce(self._load, tirx.Max, -math.inf)
-            total = self._reduce(self._exponential(high, hold=False), add, 0.0)
-        shift = [materialise(vector_math.log(splat(value, self.lanes))) for value in total]
-        self._store(lambda i, columns: self._centered(high)(i, columns) - shift[i])
-
     def _norm(self, centered: bool) -> None:
         epsilon = self.view.region.real("epsilon")
-        inverse = self._inverse()
+        if self._open:
+            inverse = materialise(f32(1) / tirx.Cast("float32", as_expr(extent(self.view.n))))
+        else:
+            inverse = f32(1 / self.view.n)
         value: Term = self._load
         if not centered:
             square_sum = self._reduce(_squared(value), add, 0.0)
@@ -170,10 +153,10 @@ class Rows:
             part = self._reduce(self._load, tirx.Max, -math.inf, chunk)
             old = [bind(h[()]) for h in high]
             new = [bind(tirx.Max(o, p)) for o, p in zip(old, part, strict=True)]
-            base = [materialise(tirx.Max(n, f32(LOWEST))) for n in new]
+            base = [materialise(tirx.Max(n, f32(ieee.LOWEST))) for n in new]
             sums = self._reduce(self._exponential(base, False), add, 0.0, chunk)
             for i, value in enumerate(sums):
-                before = tirx.Max(old[i], f32(LOWEST)) - base[i]
+                before = tirx.Max(old[i], f32(ieee.LOWEST)) - base[i]
                 rest = total[i][()] * exp_of_difference(bind(before))
                 I.buffer_store(total[i], rest + value, [])
                 I.buffer_store(high[i], new[i], [])
@@ -309,17 +292,13 @@ class Rows:
 
     def _load(self, i: int, columns: Columns) -> Expr:
         """x, from registers if it is kept there."""
-        return self._remembered(
-            i, columns, lambda: load_vector(self.x, "float32", self.leading[i], columns)
-        )
-
-    def _remembered(self, i: int, columns: Columns, compute: Callable[[], Expr]) -> Expr:
-        if not self.keep:
-            return bind(compute())
-        key = (i, int(columns.start))
-        if key not in self.kept:
-            self.kept[key] = bind(compute())
-        return self.kept[key]
+        key = (i, int(columns.start)) if self.keep else None
+        if key is not None and key in self.kept:
+            return self.kept[key]
+        value = bind(load_vector(self.x, "float32", self.leading[i], columns))
+        if key is not None:
+            self.kept[key] = value
+        return value
 
     def _centered(self, middle: Sequence[Expr]) -> Term:
         return lambda i, columns: self._load(i, columns) - splat(middle[i], columns.lanes)
@@ -386,11 +365,6 @@ class ColumnStrip:
     x: Expr
     out: Expr
     epilogue: Epilogue
-
-    @property
-    def vectors(self) -> int:
-        """Vectors across, the last of which may be cut."""
-        return math.ceil(self.view.inner / self.lanes)
 
     def block(self, outer: Expr, first: Expr, vectors: int, cut: Index) -> None:
         """Normalises `vectors` vectors of columns; `cut` columns of the last one exist if not 0."""

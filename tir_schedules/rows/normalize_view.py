@@ -24,7 +24,7 @@ SOFTMAX_OPS = ("softmax", "log_softmax")
 NORM_OPS = ("layer_norm", "rms_norm")
 
 
-@dataclass(frozen=True)
+@dataclass
 class View:
     """A region in the form that the loops are written for.
 
@@ -45,15 +45,10 @@ class View:
     n: int
     inner: int
 
-    @property
-    def outer(self) -> int:
-        """Extent of the leading dimensions together."""
-        return math.prod(self.lead)
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Shape of the data in this view."""
-        return (*self.lead, self.n) if self.inner == 1 else (*self.lead, self.n, self.inner)
+    def __post_init__(self) -> None:
+        # Extent of the leading dimensions together, and the shape of the data in this view.
+        self.outer, inner = math.prod(self.lead), (self.inner,) if self.inner != 1 else ()
+        self.shape = (*self.lead, self.n, *inner)
 
 
 def view_of(region: Region) -> View | str:

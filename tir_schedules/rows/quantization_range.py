@@ -28,13 +28,9 @@ from microkernels.isa import Isa
 from microkernels.machines.machine import Machine
 from microkernels.vector.expressions import Expr, Index, bind, materialise, parameter, splat
 from microkernels.vector.ieee import ROUND
-from tir_schedules.core import emission
-from tir_schedules.core.blocking import shares
+from tir_schedules.core import blocking, emission, extents, loop_nest, template
 from tir_schedules.core.config import Config, check_numbers
-from tir_schedules.core.extents import extent, read_extents
-from tir_schedules.core.loop_nest import LaneTotals
 from tir_schedules.core.region import Region, Tensor
-from tir_schedules.core.template import Template, register_template
 from tir_schedules.cost.parallel import LEAST_MOVED, threads_worth
 from tir_schedules.epilogue.epilogue import Columns, load_vector
 
@@ -77,7 +73,9 @@ class _Extremes:
 
     def __init__(self, lanes: int, slots: int, load: Load) -> None:
         self.lanes, self.slots, self.load = lanes, slots, load
-        self.totals = [(LaneTotals(lanes, 0.0, slots), each) for each in (tirx.Min, tirx.Max)]
+        self.totals = [
+            (loop_nest.LaneTotals(lanes, 0.0, slots), each) for each in (tirx.Min, tirx.Max)
+        ]
 
     def vectors(self, first: Index, count: Index) -> None:
         """Takes in so many vectors from the vector `first` on."""
@@ -169,9 +167,8 @@ def emit_parameters(low: Expr, high: Expr, least: float | None) -> tuple[Expr, E
     # Within these bounds the sum below is exact up to the rounding that is wanted; a NaN, of
     # infinite numbers, becomes 0.
     bounded = materialise(tirx.Min(tirx.Max(exact, zero), tirx.const(LARGEST, "float32")))
-    return scale, materialise(
-        materialise(bounded + tirx.const(ROUND, "float32")) - tirx.const(ROUND, "float32")
-    )
+    rounding = tirx.const(ROUND, "float32")
+    return scale, materialise(materialise(bounded + rounding) - rounding)
 
 
 def emit_own_range(lanes: int, tensor: Tensor, buffer: Expr, least: float | None = None) -> Expr:
@@ -182,7 +179,7 @@ def emit_own_range(lanes: int, tensor: Tensor, buffer: Expr, least: float | None
     found = I.sblock_alloc_buffer((2,), "float32")
     load = _loader(reshaped(buffer, tensor, (tensor.size,)), 0)
     with emission.opaque_block("range"):
-        extremes = emit_extremes(lanes, extent(tensor.size), OWN_UNROLL, load)
+        extremes = emit_extremes(lanes, extents.extent(tensor.size), OWN_UNROLL, load)
         for index, value in enumerate(emit_parameters(*extremes, least)):
             I.buffer_store(found, value, [index])
     return found
@@ -215,7 +212,7 @@ def _extremes(x: Expr, size: Index, config: RangeConfig, lanes: int) -> tuple[Ex
                 loader = _loader(x, start * lanes)
                 keep(parts, [task], emit_extremes(lanes, count * lanes, unroll, loader))
 
-            emission.for_share(shares(size // lanes, tasks), task, share)
+            emission.for_share(blocking.shares(size // lanes, tasks), task, share)
     else:
         vectors = materialise(I.floordiv(size, lanes))
         with emission.task_loop(tasks) as task:
@@ -253,7 +250,7 @@ def dynamic_range(x: np.ndarray, least: float | None = None) -> np.ndarray:
     return np.array([scale, zero_point], np.float32)
 
 
-class QuantizationRange(Template[RangeConfig]):
+class QuantizationRange(template.Template[RangeConfig]):
     """Scale and zero point of DynamicQuantizeLinear."""
 
     name = "quantization_range"
@@ -296,10 +293,10 @@ class QuantizationRange(Template[RangeConfig]):
             given = emission.tensor_parameter("X", source)
             y = parameter("Y", (2,), "float32")
             if region.is_open:
-                read_extents()
+                extents.read_extents()
             x = reshaped(given, source, (source.size,))
             with emission.opaque_block("range"):
-                extremes = _extremes(x, extent(source.size), config, isa.f32_lanes)
+                extremes = _extremes(x, extents.extent(source.size), config, isa.f32_lanes)
                 for index, value in enumerate(emit_parameters(*extremes, least_scale_of(region))):
                     I.buffer_store(y, value, [index])
         return builder.get()
@@ -320,13 +317,11 @@ class QuantizationRange(Template[RangeConfig]):
             return "a dimension is 0"
         if (region.output.shape, region.output.dtype) != ((2,), "float32"):
             return f"output {region.output}, not float32[2]"
-        if region.epilogue:
-            return "an epilogue"
-        return None
+        return "an epilogue" if region.epilogue else None
 
     def opens(self, region: Region, isa: Isa) -> str | None:
         """Any number of elements will do."""
         return None
 
 
-QUANTIZATION_RANGE = register_template(QuantizationRange())
+QUANTIZATION_RANGE = template.register_template(QuantizationRange())

@@ -19,9 +19,8 @@ from tvm import DataType, tirx
 from microkernels.base.tvm_compat.tir import llvm_functions
 from microkernels.vector.expressions import Expr, cast, materialise, ramp, splat
 from microkernels.vector.memory import ADDRESS_LLVM_IR, address_of
-from tir_schedules.core import emission
+from tir_schedules.core import emission, placement
 from tir_schedules.core.extents import as_expr, extent, flat_view, read_extents
-from tir_schedules.core.placement import cache_parameter
 from tir_schedules.core.region import Tensor
 
 ALONE_BYTES = 1 << 16  # of what is written: one thread does it sooner
@@ -43,11 +42,11 @@ def build_row_update(
         Threads that share heads.
     """
     with emission.kernel_function("row_update") as builder:
-        given = None if past is None else cache_parameter("past", past)
+        given = None if past is None else placement.cache_parameter("past", past)
         parameters = [
             emission.tensor_parameter(*each) for each in (("new", new), ("before", before))
         ]
-        result, apart = cache_parameter("out", out)
+        result, apart = placement.cache_parameter("out", out)
         read_extents()
         update = _Update(new, out, _elements(result, out), apart)
         with llvm_functions(ADDRESS_LLVM_IR):
