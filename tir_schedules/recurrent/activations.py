@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -78,10 +77,6 @@ def _relu(over: Mathematics, x: Any) -> Any:
     return over.bounded(x, 0.0, np.inf)
 
 
-def _scaled_tanh(over: Mathematics, x: Any, alpha: float, beta: float) -> Any:
-    return over.like(alpha, x) * over.functions["tanh"](over.like(beta, x) * x)
-
-
 def _softsign(over: Mathematics, x: Any) -> Any:
     x = over.named(x)
     return x / (over.like(1, x) + over.absolute(x))
@@ -98,7 +93,9 @@ ACTIVATIONS: dict[str, Activation] = {
     "HardSigmoid": _hard_sigmoid,
     "LeakyRelu": _leaky_relu,
     "Relu": _relu,
-    "ScaledTanh": _scaled_tanh,
+    "ScaledTanh": lambda over, x, alpha, beta: (
+        over.like(alpha, x) * over.functions["tanh"](over.like(beta, x) * x)
+    ),
     "Sigmoid": lambda over, x: over.functions["sigmoid"](x),
     "Softplus": lambda over, x: over.functions["softplus"](x),
     "Softsign": _softsign,
@@ -134,16 +131,15 @@ def vector_mathematics(dtype: str) -> Mathematics:
     )
 
 
-def numpy_mathematics() -> Mathematics:
-    """Of arrays."""
-    return Mathematics(
-        functions={name: FUSIBLE_OPS[name].numpy for name in _FUNCTIONS},
-        absolute=np.abs,
-        bounded=np.clip,
-        choose=np.where,
-        like=lambda number, _: number,
-        named=lambda value: value,
-    )
+ARRAYS = Mathematics(
+    functions={name: FUSIBLE_OPS[name].numpy for name in _FUNCTIONS},
+    absolute=np.abs,
+    bounded=np.clip,
+    choose=np.where,
+    like=lambda number, _: number,
+    named=lambda value: value,
+)
+"""Of arrays."""
 
 
 def _wide_sigmoid(x: Expr) -> Expr:
@@ -156,15 +152,11 @@ def _wide_softplus(x: Expr) -> Expr:
     return tirx.Max(like(0, x), x) + tirx.log(like(1, x) + tirx.exp(like(0, x) - ieee.absolute(x)))
 
 
-def _wide_tanh(x: Expr) -> Expr:
-    return like(2, x) * _wide_sigmoid(like(2, x) * x) - like(1, x)
-
-
 _WIDE: dict[str, Callable[[Any], Any]] = {
     "exp": tirx.exp,
     "sigmoid": _wide_sigmoid,
     "softplus": _wide_softplus,
-    "tanh": _wide_tanh,
+    "tanh": lambda x: like(2, x) * _wide_sigmoid(like(2, x) * x) - like(1, x),
 }
 
 
@@ -178,7 +170,7 @@ _WIDE: dict[str, Callable[[Any], Any]] = {
 # Runtime, `clip` bounds what functions of gates are applied to, but not the memory.
 
 
-@dataclass(frozen=True)
+@dataclass
 class Cell:
     """A cell, over vectors or over arrays.
 
@@ -192,10 +184,8 @@ class Cell:
     problem: RecurrentProblem
     over: Mathematics
 
-    @cached_property
-    def activations(self) -> tuple[Callable[[Any], Any], ...]:
-        """Its functions."""
-        return tuple(activation_of(text, self.over) for text in self.problem.activations)
+    def __post_init__(self) -> None:
+        self.activations = [activation_of(text, self.over) for text in self.problem.activations]
 
     def activate(self, number: int, gate: Any) -> Any:
         """A function of a gate."""

@@ -21,6 +21,7 @@ from microkernels.kernels.byte_pairs import byte_tile, has_pairs, packed_words_t
 from microkernels.machines.machine import Machine
 from microkernels.microkernel import HEAP_ELEMENTS, Microkernel
 from microkernels.registry import kernels_for, microkernel_named
+from microkernels.tile import Address
 from microkernels.vector.expressions import Expr, Index, cast, constant, ramp, scalar, splat
 from microkernels.vector.ieee import round_to_integer
 from tir_schedules.core.config import Config, best_first, check_numbers
@@ -62,7 +63,7 @@ class RecurrentConfig(Config, frozen=True, kw_only=True):
     threads: int = 1
 
 
-@dataclass(frozen=True)
+@dataclass
 class Panels:
     """The panels of one product of a step.
 
@@ -89,30 +90,15 @@ class Panels:
     start: int
     kr: int = 1
 
-    @property
-    def width(self) -> int:
-        """Hidden values of a panel."""
-        return self.units * self.lanes
-
-    @property
-    def count(self) -> int:
-        """How many panels there are."""
-        return math.ceil(self.hidden / self.width)
-
-    @property
-    def vectors(self) -> int:
-        """Vectors of a step of K: of each unit all gates."""
-        return self.units * len(self.gates)
-
-    @property
-    def steps(self) -> int:
-        """Steps of K; the last one may be padded with zeros."""
-        return math.ceil(self.hidden / self.kr)
-
-    @property
-    def size(self) -> int:
-        """Elements of all panels of a direction."""
-        return self.count * self.steps * self.kr * self.vectors * self.lanes
+    def __post_init__(self) -> None:
+        # Hidden values of a panel, and how many panels there are.
+        self.width = self.units * self.lanes
+        self.count = math.ceil(self.hidden / self.width)
+        # Vectors of a step of K: of each unit all gates. The last step may be padded with zeros.
+        self.vectors = self.units * len(self.gates)
+        self.steps = math.ceil(self.hidden / self.kr)
+        # Elements of all panels of a direction.
+        self.size = self.count * self.steps * self.kr * self.vectors * self.lanes
 
     def first(self, panel: int) -> int:
         """The first hidden value of a panel."""
@@ -133,26 +119,26 @@ def kernel_of(problem: RecurrentProblem, config: RecurrentConfig) -> Microkernel
     """The microkernel, with tiles of the shape that a configuration has."""
     kernel = microkernel_named(config.kernel)
     if problem.quantized:
-        kernel = level_tile(kernel, problem.weight_dtype)
-    elif problem.dtype == "float64":
-        kernel = double_tile(kernel)
+        # What multiplies levels by weights of bytes or of words.
+        if has_pairs(kernel):
+            bytes_ = problem.weight_dtype == "int8"
+            kernel = byte_tile(kernel) if bytes_ else packed_words_tile(kernel)
+        elif kernel.kr == 1:
+            kernel = replace(kernel, a_dtype="int16", b_dtype=problem.weight_dtype)
+    elif problem.dtype == "float64":  # half as many lanes of a register
+        kernel = replace(
+            kernel,
+            name=kernel.name.replace("f32", "f64"),
+            a_dtype="float64",
+            b_dtype="float64",
+            acc_dtype="float64",
+            lanes=max(1, kernel.lanes // 2),
+        )
     lanes = min(kernel.lanes, problem.hidden)
     columns = config.units * max(map(len, problem.products)) * lanes
     family = kernel.name.rsplit("_", 1)[0]
     name = f"{family}_{config.rows}x{columns}"
     return replace(kernel, name=name, lanes=lanes, mr=config.rows, nr=columns)
-
-
-def double_tile(kernel: Microkernel) -> Microkernel:
-    """The form of a float32 kernel that multiplies float64: half as many lanes of a register."""
-    return replace(
-        kernel,
-        name=kernel.name.replace("f32", "f64"),
-        a_dtype="float64",
-        b_dtype="float64",
-        acc_dtype="float64",
-        lanes=max(1, kernel.lanes // 2),
-    )
 
 
 def check(region: Region, config: RecurrentConfig, isa: Isa) -> RecurrentProblem:
@@ -168,8 +154,9 @@ def check(region: Region, config: RecurrentConfig, isa: Isa) -> RecurrentProblem
     most = {"rows": MOST_ROWS, "units": problem.hidden // lanes, "threads": 4096}
     check_numbers(region, config, most)
     kernel = microkernel_named(config.kernel)
-    known = kernel.b_dtype in _operands(problem)
-    if not known or kernel.by_tiles or _lacks_words(problem, kernel):
+    # Weights of words: VNNI's instructions multiply bytes.
+    lacks_words = problem.weight_dtype == "int16" and kernel.kr > 1 and not has_pairs(kernel)
+    if kernel.b_dtype not in _operands(problem) or kernel.by_tiles or lacks_words:
         raise ConfigError(f"kernel {config.kernel} in {region.key}")
     return problem
 
@@ -179,11 +166,6 @@ def _operands(problem: RecurrentProblem) -> tuple[str, ...]:
     if problem.quantized:
         return ("int8",)
     return ("float32", *(["bfloat16"] if problem.weight_dtype == "bfloat16" else []))
-
-
-def _lacks_words(problem: RecurrentProblem, kernel: Microkernel) -> bool:
-    """Whether a kernel cannot multiply weights of words: VNNI's multiply bytes."""
-    return problem.weight_dtype == "int16" and kernel.kr > 1 and not has_pairs(kernel)
 
 
 def default_config(region: Region, machine: Machine) -> RecurrentConfig:
@@ -319,13 +301,10 @@ Place = tuple[Expr, Expr]
 """A direction, and the number of a sequence in it."""
 
 
-def level_tile(kernel: Microkernel, weight_dtype: str) -> Microkernel:
-    """The form of a kernel of bytes that multiplies levels by weights of bytes or of words."""
-    if has_pairs(kernel):
-        return byte_tile(kernel) if weight_dtype == "int8" else packed_words_tile(kernel)
-    if kernel.kr > 1:
-        return kernel
-    return replace(kernel, a_dtype="int16", b_dtype=weight_dtype)
+def loaded(operand: Expr | Address) -> Expr:
+    """An operand of a kernel of vectors; tiles alone take addresses."""
+    assert isinstance(operand, tirx.Expr)
+    return operand
 
 
 def starts_with_sums(kernel: Microkernel) -> bool:
@@ -333,10 +312,11 @@ def starts_with_sums(kernel: Microkernel) -> bool:
     return kernel.a_dtype == "uint8"
 
 
+@dataclass
 class Levels:
     """The levels of all states of a kernel under construction.
 
-    Parameters
+    Attributes
     ----------
     problem : RecurrentProblem
         The layer.
@@ -351,17 +331,16 @@ class Levels:
         Of the weight's columns, [directions, gates * hidden].
     """
 
-    def __init__(
-        self,
-        problem: RecurrentProblem,
-        kernel: Microkernel,
-        batch: Index,
-        scales: Expr,
-        read_sums: ReadSums | None,
-    ) -> None:
-        self.hidden, self.kernel = problem.hidden, kernel
-        self.read_sums, self.scales = read_sums, scales
-        sequences, width = (problem.directions, batch), kernel.steps(problem.hidden) * kernel.kr
+    problem: RecurrentProblem
+    kernel: Microkernel
+    batch: Index
+    scales: Expr
+    read_sums: ReadSums | None
+
+    def __post_init__(self) -> None:
+        problem, kernel, self.hidden = self.problem, self.kernel, self.problem.hidden
+        sequences = problem.directions, self.batch
+        width = kernel.steps(problem.hidden) * kernel.kr
         # Of each sequence.
         self.levels = I.sblock_alloc_buffer((*sequences, width), kernel.a_dtype)
         self.factors = I.sblock_alloc_buffer(sequences, "float32")
@@ -390,9 +369,7 @@ class Levels:
 
     def operand(self, sequence: Place, first: Index) -> Expr:
         """kr levels of a sequence, from the first one on, as products take them."""
-        found = self.kernel.a_operand(self.levels, [*sequence, first], 0)
-        assert isinstance(found, tirx.Expr)
-        return found
+        return loaded(self.kernel.a_operand(self.levels, [*sequence, first], 0))
 
     def start(self, sequence: Place, column: Expr) -> Expr:
         """What the sums of a vector of columns start with."""

@@ -21,7 +21,7 @@ h is rounded to it before. h is rounded to 8 bits before it is multiplied by int
 those of the weight's columns. "int16" holds 8-bit integers less a zero point."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class RecurrentProblem:
     """A recurrent layer.
 
@@ -73,42 +73,18 @@ class RecurrentProblem:
             raise ConfigError(f"{reason}, in {region.key}")
         return _read(region)
 
-    @property
-    def directions(self) -> int:
-        """1 or 2."""
-        return 2 if self.direction == "bidirectional" else 1
-
-    @property
-    def quantized(self) -> bool:
-        """Whether h is quantised before each product."""
-        return self.weight_dtype in ("int8", "int16")
-
-    @property
-    def dtype(self) -> str:
-        """The type of everything but the weight."""
-        return "float64" if self.weight_dtype == "float64" else "float32"
-
-    @property
-    def gates(self) -> int:
-        """Gates of a cell."""
-        return GATES[self.cell]
-
-    @property
-    def states(self) -> int:
-        """States of a cell: h, and of an LSTM c."""
-        return STATES[self.cell]
-
-    @property
-    def shown(self) -> int:
-        """Final states that are shown."""
-        return self.states if self.finals else 0
-
-    @property
-    def products(self) -> tuple[tuple[int, ...], ...]:
-        """The gates of each product of a step: a GRU resets between two of them."""
+    def __post_init__(self) -> None:
+        self.directions = 2 if self.direction == "bidirectional" else 1
+        # Whether h is quantised before each product; the type of everything but the weight.
+        self.quantized = self.weight_dtype in ("int8", "int16")
+        self.dtype = "float64" if self.weight_dtype == "float64" else "float32"
+        # A cell's states: h, and of an LSTM c; those that are shown at the end.
+        self.gates, self.states = GATES[self.cell], STATES[self.cell]
+        self.shown = self.states if self.finals else 0
+        # The gates of each product of a step: a GRU resets between two of them.
+        self.products: tuple[tuple[int, ...], ...] = (tuple(range(self.gates)),)
         if self.cell == "gru":
-            return ((0, 1), (2,))
-        return (tuple(range(self.gates)),)
+            self.products = ((0, 1), (2,))
 
     def number(self, name: str) -> int | None:
         """Which input of the region an optional one is; None if it is not given."""

@@ -22,26 +22,15 @@ from tvm import tirx
 from microkernels.isa import Isa
 from microkernels.vector import expressions as ex
 from microkernels.vector.expressions import Expr, Index
-from tir_schedules.core import emission
-from tir_schedules.core.blocking import balanced, shares, tail_heights
+from tir_schedules.core import blocking, emission, template
 from tir_schedules.core.extents import allocated, as_expr, extent, read_extents
 from tir_schedules.core.region import Region, Tensor
-from tir_schedules.core.template import Template, register_template
 from tir_schedules.rows.quantization_range import LARGEST, dynamic_range
 
+from . import config as configs
 from . import weight
-from .activations import Cell, numpy_mathematics, vector_mathematics
-from .config import (
-    Panels,
-    RecurrentConfig,
-    check,
-    default_config,
-    estimate,
-    kernel_of,
-    panels_of,
-    parts_of,
-    space,
-)
+from .activations import ARRAYS, Cell, vector_mathematics
+from .config import Panels, RecurrentConfig
 from .problem import RECURRENT, RecurrentProblem, reject
 from .steps import Buffers, EmitTile, FinishTile, ForTiles, Steps, allocate
 from .weight import RestsOf
@@ -58,7 +47,7 @@ def plain_function(region: Region) -> tirx.PrimFunc:
     problem = RecurrentProblem.of(region)
     name = "scalar_u8s8s32_4x4" if problem.quantized else "scalar_f32_4x4"
     config = RecurrentConfig(kernel=name, rows=1, units=1)
-    kernel, panels = kernel_of(problem, config), panels_of(problem, config)
+    kernel, panels = configs.kernel_of(problem, config), configs.panels_of(problem, config)
     with emission.kernel_function(region.op) as builder:
         parameters = _parameters(region, problem, region.inputs[1])
         steps, batch = (ex.cast("int32", size) for size in parameters["part"].shape[:2])
@@ -95,10 +84,7 @@ def _parameters(region: Region, problem: RecurrentProblem, stored: Tensor) -> di
     """The parameters of the function under construction, for a weight that is stored so."""
     names = ("part", "weight", *problem.given, "output")
     tensors = (region.inputs[0], stored, *region.inputs[2:], region.output)
-    return {
-        name: emission.tensor_parameter(name, tensor)
-        for name, tensor in zip(names, tensors, strict=True)
-    }
+    return dict(zip(names, map(emission.tensor_parameter, names, tensors), strict=True))
 
 
 def _known(total: int, most: int) -> ForTiles:
@@ -107,7 +93,7 @@ def _known(total: int, most: int) -> ForTiles:
     Of two heights, one may be of a single tile. Alone outside of the others' loop it would lose its
     registers to constants of the cells, which LLVM keeps for the inner loop: one loop has both.
     """
-    tall, *others = balanced(total, most)
+    tall, *others = blocking.balanced(total, most)
 
     def run(multiply: EmitTile, finish: FinishTile) -> None:
         def tile(start: Index, size: int) -> None:
@@ -127,7 +113,7 @@ def _known(total: int, most: int) -> ForTiles:
 
 
 def _open(total: Expr, most: int, vectors: int) -> ForTiles:
-    heights = tail_heights(most, vectors)
+    heights = blocking.tail_heights(most, vectors)
     return lambda multiply, finish: emission.for_tiles(total, heights, multiply, finish)
 
 
@@ -138,15 +124,15 @@ def _rounded(states: np.ndarray) -> np.ndarray:
     return np.clip(np.rint(states / scale), -zero_point, LARGEST - zero_point) * scale
 
 
-class Recurrent(Template[RecurrentConfig]):
+class Recurrent(template.Template[RecurrentConfig]):
     """All steps of an LSTM, GRU or RNN."""
 
     name = RECURRENT
     config_type = RecurrentConfig
-    default_config = staticmethod(default_config)
-    space = staticmethod(space)
-    check = staticmethod(check)
-    estimate = staticmethod(estimate)
+    default_config = staticmethod(configs.default_config)
+    space = staticmethod(configs.space)
+    check = staticmethod(configs.check)
+    estimate = staticmethod(configs.estimate)
     packing = weight.PACKING
 
     def reject(self, region: Region, isa: Isa) -> str | None:
@@ -163,8 +149,8 @@ class Recurrent(Template[RecurrentConfig]):
 
     def build(self, region: Region, config: RecurrentConfig, isa: Isa) -> tirx.PrimFunc:
         """The kernel: input parts, packed weight, optional inputs, output."""
-        problem = check(region, config, isa)
-        kernel, panels = kernel_of(problem, config), panels_of(problem, config)
+        problem = configs.check(region, config, isa)
+        kernel, panels = configs.kernel_of(problem, config), configs.panels_of(problem, config)
         size = sum(each.size for each in panels)
         vectors = max(each.vectors for each in panels)
         stored = Tensor(weight.PACKING.shape(region, config, isa, weight.WEIGHT), kernel.b_dtype)
@@ -174,15 +160,14 @@ class Recurrent(Template[RecurrentConfig]):
                 read_extents()
             batch, sides = extent(problem.batch), problem.directions
             known = batch if isinstance(batch, int) else None
-            parts = parts_of(problem, config.threads, known)
+            parts = configs.parts_of(problem, config.threads, known)
 
             def packed(side: Expr, panels: Panels, panel: Expr, vector: int, k: Index) -> Expr:
                 width = kernel.lanes * kernel.kr
                 step = side * size + panels.start
                 step = step + (panel * panels.steps + k) * (panels.vectors * width)
-                found = kernel.b_operand(parameters["weight"], step + vector * width, 0)
-                assert isinstance(found, tirx.Expr)
-                return found
+                place = step + vector * width
+                return configs.loaded(kernel.b_operand(parameters["weight"], place, 0))
 
             def sums_of(side: Expr, column: Expr) -> Expr:
                 column = side * (problem.gates * problem.hidden) + column
@@ -216,7 +201,7 @@ class Recurrent(Template[RecurrentConfig]):
                     steps.emit(first, rows, _open(rows, config.rows, vectors))
                 elif known:
                     emission.for_share(
-                        shares(known, parts),
+                        blocking.shares(known, parts),
                         share,
                         lambda first, rows: steps.emit(first, rows, _known(rows, config.rows)),
                     )
@@ -224,7 +209,7 @@ class Recurrent(Template[RecurrentConfig]):
 
     def kernel_name(self, region: Region, config: RecurrentConfig, isa: Isa) -> str:
         """The microkernel, with the tile that runs."""
-        return kernel_of(RecurrentProblem.of(region), config).name
+        return configs.kernel_of(RecurrentProblem.of(region), config).name
 
     def flops(self, region: Region) -> int:
         """Multiplications and additions of the recurrence."""
@@ -242,7 +227,7 @@ class Recurrent(Template[RecurrentConfig]):
         steps, batch, _ = part.shape
         sides, hidden = problem.directions, problem.hidden
         output = np.zeros((steps + problem.shown, sides, batch, hidden))
-        cell = Cell(problem, numpy_mathematics())
+        cell = Cell(problem, ARRAYS)
         lengths = optional.get("lengths", np.full(batch, steps))
         for side in range(sides):
             states = [np.zeros((batch, hidden)) for _ in range(problem.states)]
@@ -281,4 +266,4 @@ class Recurrent(Template[RecurrentConfig]):
         return "pairs of bytes where few of the weight's pairs are large, else bytes as words"
 
 
-RECURRENT_TEMPLATE = register_template(Recurrent())
+RECURRENT_TEMPLATE = template.register_template(Recurrent())

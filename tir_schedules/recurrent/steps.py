@@ -30,7 +30,7 @@ from microkernels.vector.memory import PREFETCH_LLVM_IR, prefetch
 from tir_schedules.core.emission import opaque_block
 
 from .activations import Cell
-from .config import Levels, Panels, ReadSums
+from .config import Levels, Panels, ReadSums, loaded
 from .problem import RecurrentProblem
 from .weight import RestsOf
 
@@ -83,7 +83,6 @@ def allocate(
 ) -> tuple[list[Expr], list[Expr], list[Expr], Levels | None]:
     """States, what is kept of a GRU's step, rounded states, and levels, of a kernel."""
     shape = (problem.directions, batch, problem.hidden)
-    kept = 2 if problem.cell == "gru" else 0
     states: list[Expr] = [
         I.sblock_alloc_buffer((2, *shape), problem.dtype) for _ in range(problem.states)
     ]
@@ -96,8 +95,10 @@ def allocate(
         whole = (problem.directions, batch, width)
         shapes = [(2, *whole), whole] if problem.cell == "gru" else [(2, *whole)]
         rounded = [I.sblock_alloc_buffer(each, "uint16") for each in shapes]
-    kept_buffers: list[Expr] = [I.sblock_alloc_buffer(shape, problem.dtype) for _ in range(kept)]
-    return states, kept_buffers, rounded, levels
+    kept: list[Expr] = []
+    if problem.cell == "gru":
+        kept = [I.sblock_alloc_buffer(shape, problem.dtype) for _ in range(2)]
+    return states, kept, rounded, levels
 
 
 @dataclass(frozen=True)
@@ -141,7 +142,8 @@ class Steps:
             for number, panels in enumerate(self.panels):
                 with I.serial(panels.count) as panel, opaque_block("panel"):
                     place = self.named(tirx.Min(panel * panels.width, panels.hidden - panels.width))
-                    step_of.emit(_Tiles(number, panel, place, first, rows), for_tiles)
+                    tiles = _Tiles(number, panel, place, first, rows)
+                    for_tiles(partial(step_of.multiply, tiles), partial(step_of.finish, tiles))
         self._end(first, rows)
 
     def _time(self, step: Expr) -> Expr:
@@ -196,11 +198,9 @@ class Steps:
         with I.serial(rows) as i, opaque_block("pad"):
             row = self.named(first + i)
             for column in range(hidden, hidden + padding):
-                for buffer in self.buffers.rounded[:1]:
-                    for half in (0, 1):
-                        I.buffer_store(buffer, zero, [half, self.side, row, column])
-                for buffer in self.buffers.rounded[1:]:
-                    I.buffer_store(buffer, zero, [self.side, row, column])
+                for number, buffer in enumerate(self.buffers.rounded):
+                    for half in ([],) if number else ([0], [1]):
+                        I.buffer_store(buffer, zero, [*half, self.side, row, column])
 
     def _end(self, first: Expr, rows: Index) -> None:
         """The final states, behind those of all steps."""
@@ -257,16 +257,9 @@ class _Step:
     time: Expr
     now: Expr
 
-    def emit(self, tiles: _Tiles, for_tiles: ForTiles) -> None:
-        """The products and cells of a panel."""
-        for_tiles(
-            lambda start, rows: self._multiply(tiles, tiles.first + start, rows),
-            lambda start, rows: self._finish(tiles, tiles.first + start, rows),
-        )
-
-    def _multiply(self, tiles: _Tiles, row: Expr, rows: int) -> None:
+    def multiply(self, tiles: _Tiles, begin: Index, rows: int) -> None:
         """The sums of a tile: input parts, or biases, and products."""
-        of, product, place = self.of, tiles.product, tiles.place
+        of, product, place, row = self.of, tiles.product, tiles.place, tiles.first + begin
         panels, lanes, levels = of.panels[product], of.kernel.lanes, of.buffers.levels
 
         def start(i: Index, vector: int) -> Expr:
@@ -290,9 +283,8 @@ class _Step:
                 return levels.operand((of.side, row + i), ks[0] * of.kernel.kr)
             if of.buffers.rounded:
                 bits = of.buffers.rounded[1 if product else 0]
-                group = of.kernel.a_operand(bits, [*index, row + i, ks[0] * of.kernel.kr], 0)
-                assert isinstance(group, tirx.Expr)
-                return group
+                place = [*index, row + i, ks[0] * of.kernel.kr]
+                return loaded(of.kernel.a_operand(bits, place, 0))
             return splat(state[(*index, row + i, ks[0])], lanes)
 
         def accumulate(kernel: Microkernel) -> None:
@@ -351,7 +343,7 @@ class _Step:
                     operand = levels.operand((of.side, row + i), first)
                     of.kernel.update(tile, i, j, operand, vector)
 
-    def _finish(self, tiles: _Tiles, row: Expr, rows: Index) -> None:
+    def finish(self, tiles: _Tiles, begin: Index, rows: Index) -> None:
         """The cells of a tile, of its sums, in a loop for each function that waits for another.
 
         A CPU looks ahead less far than a vector's chain of functions is long. A vector of an LSTM's
@@ -361,32 +353,32 @@ class _Step:
             "lstm": (self._begin_lstm, self._remember, self._show),
             "gru_linear": (self._begin_gru, self._cell),
         }
-        for body in loops.get(self.of.problem.cell, (self._cell,)):
-            self._each_cell(tiles, rows, partial(body, tiles, row))
-
-    def _each_cell(
-        self, tiles: _Tiles, rows: Index, body: Callable[[Expr, Expr, Expr], None]
-    ) -> None:
-        """Runs `body(row of the tile, unit, its first hidden value)`."""
-        of, panels = self.of, self.of.panels[tiles.product]
+        of, panels, row = self.of, self.of.panels[tiles.product], tiles.first + begin
         many = isinstance(rows, int) and rows > 1 and rows * panels.units > MOST_WRITTEN
-        if many:
-            # One loop: in an inner one, constants of cells would be worth more than accumulators.
-            with whole_loop(rows * panels.units, hidden=True) as number, opaque_block("cell"):
-                i = of.named(I.floordiv(number, panels.units))
-                unit = of.named(number - i * panels.units)
-                body(i, unit, of.named(tiles.place + unit * of.kernel.lanes))
-            return
-        with I.serial(rows) as i, I.serial(panels.units) as unit, opaque_block("cell"):
-            body(i, unit, of.named(tiles.place + unit * of.kernel.lanes))
+        for body in loops.get(of.problem.cell, (self._cell,)):
+            if many:
+                # In an inner loop, constants of cells would be worth more than accumulators.
+                with whole_loop(rows * panels.units, hidden=True) as number, opaque_block("cell"):
+                    i = of.named(I.floordiv(number, panels.units))
+                    unit = of.named(number - i * panels.units)
+                    body(tiles, row, i, unit, of.named(tiles.place + unit * of.kernel.lanes))
+                continue
+            with I.serial(rows) as i, I.serial(panels.units) as unit, opaque_block("cell"):
+                body(tiles, row, i, unit, of.named(tiles.place + unit * of.kernel.lanes))
 
     def _cell(self, tiles: _Tiles, first: Expr, i: Expr, unit: Expr, columns: Expr) -> None:
         """A vector of the next states, but for an LSTM; of a GRU's first product, z and r."""
+        of, cell, row = self.of, self.of.cell, first + i
         sums = self._gates(tiles, first, i, unit, columns)
-        if self.of.problem.cell == "gru" and tiles.product == 0:
-            self._reset(sums, first + i, columns)
-        else:
-            self._store(self._following(sums, first + i, columns), first + i, columns)
+        if of.problem.cell != "gru" or tiles.product:
+            self._store(self._following(sums, row, columns), row, columns)
+            return
+        index = [of.side, row, ramp(columns, of.kernel.lanes)]
+        update, reset = (cell.activate(0, gate) for gate in sums)
+        values = update, bind(reset * self._state(0, row, columns))
+        for buffer, value in zip(of.buffers.kept, values, strict=True):
+            I.buffer_store(buffer, value, index)
+        of.round(1, index[:2], index[2], values[1])
 
     def _begin_lstm(self, tiles: _Tiles, first: Expr, i: Expr, unit: Expr, columns: Expr) -> None:
         """The functions of an LSTM's gates."""
@@ -425,12 +417,16 @@ class _Step:
         return [bind(self.of.buffers.sums[i, ramp(each * lanes, lanes)]) for each in vectors]
 
     def _gates(self, tiles: _Tiles, first: Expr, i: Expr, unit: Expr, columns: Expr) -> list[Expr]:
-        """The gates of a cell."""
-        gates = self.of.panels[tiles.product].gates
-        return [
-            bind(self._gate(total, first + i, gate, columns))
-            for total, gate in zip(self._totals(tiles, i, unit), gates, strict=True)
-        ]
+        """The gates of a cell; sums of floats have started with the input part."""
+        of, row, totals = self.of, first + i, self._totals(tiles, i, unit)
+        levels = of.buffers.levels
+        if levels is None:
+            return [bind(total) for total in totals]
+        found = []
+        for total, gate in zip(totals, of.panels[tiles.product].gates, strict=True):
+            number = levels.number(total, (of.side, row), gate * of.problem.hidden + columns)
+            found.append(bind(self._part(row, gate, columns) + number))
+        return found
 
     def _keep(self, tiles: _Tiles, i: Expr, unit: Expr, values: list[Expr]) -> None:
         """Puts vectors in the place of a cell's first sums."""
@@ -440,24 +436,6 @@ class _Step:
             kept = value if of.buffers.levels is None else reinterpret("int32", value)
             place = ramp((unit * count + number) * lanes, lanes)
             I.buffer_store(of.buffers.sums, kept, [i, place])
-
-    def _gate(self, total: Expr, row: Expr, gate: int, columns: Expr) -> Expr:
-        """A gate, of a tile's sum; sums of floats have started with the input part."""
-        of = self.of
-        if of.buffers.levels is None:
-            return total
-        first = gate * of.problem.hidden + columns
-        number = of.buffers.levels.number(total, (of.side, row), first)
-        return self._part(row, gate, columns) + number
-
-    def _reset(self, sums: list[Expr], row: Expr, columns: Expr) -> None:
-        """z, and the reset h."""
-        cell, index = self.of.cell, [self.of.side, row, ramp(columns, self.of.kernel.lanes)]
-        update, reset = (cell.activate(0, gate) for gate in sums)
-        values = update, bind(reset * self._state(0, row, columns))
-        for buffer, value in zip(self.of.buffers.kept, values, strict=True):
-            I.buffer_store(buffer, value, index)
-        self.of.round(1, index[:2], index[2], values[1])
 
     def _peepholes(self, columns: Expr) -> list[Expr]:
         """An LSTM's weights of c for i, o and f, if it has them."""
@@ -502,10 +480,8 @@ class _Step:
 
     def _state(self, number: int, row: Expr, columns: Expr) -> Expr:
         """A vector of a state before this step."""
-        of = self.of
-        return bind(
-            of.buffers.states[number][self.now, of.side, row, ramp(columns, of.kernel.lanes)]
-        )
+        state, columns = self.of.buffers.states[number], ramp(columns, self.of.kernel.lanes)
+        return bind(state[self.now, self.of.side, row, columns])
 
     def _apart(self, gate: int) -> bool:
         """Whether a gate's input part is not added to its product."""

@@ -24,7 +24,7 @@ from microkernels.vector.expressions import Expr, Index, materialise, ramp, rein
 from tir_schedules.core.region import Region
 from tir_schedules.core.template import Packing
 
-from .config import Panels, RecurrentConfig, check, kernel_of, panels_of, starts_with_sums
+from .config import Panels, RecurrentConfig, check, kernel_of, loaded, panels_of, starts_with_sums
 from .problem import RecurrentProblem
 
 WEIGHT = 1
@@ -157,29 +157,23 @@ class RecurrentPacking(Packing[RecurrentConfig]):
         """Shape of the packed weight: flat."""
         if index != WEIGHT:
             return region.inputs[index].shape
-        problem = check(region, config, isa)
-        sums = 4 * problem.directions * problem.gates * problem.hidden
-        return (
-            sums_at(problem, config)
-            + (sums if starts_with_sums(kernel_of(problem, config)) else 0),
-        )
+        problem, sums = check(region, config, isa), 0
+        if starts_with_sums(kernel_of(problem, config)):
+            sums = 4 * problem.directions * problem.gates * problem.hidden
+        return (sums_at(problem, config) + sums,)
 
 
 PACKING = RecurrentPacking()
 
 
-def _numbered(region: Region) -> np.ndarray:
-    """The number of each element of the weight."""
-    shape = region.inputs[WEIGHT].shape
-    return np.arange(np.prod(shape)).reshape(shape)
-
-
 def _places(region: Region, config: RecurrentConfig, isa: Isa) -> np.ndarray:
     """Where each element of the weight lies in its packed form."""
-    sources = _panels(check(region, config, isa), config, _numbered(region) + 1)
-    places = np.empty(1 + int(np.prod(region.inputs[WEIGHT].shape)), np.int32)
+    shape = region.inputs[WEIGHT].shape
+    numbers = np.arange(1, 1 + np.prod(shape)).reshape(shape)  # 0 is of padding
+    sources = _panels(check(region, config, isa), config, numbers)
+    places = np.empty(1 + numbers.size, np.int32)
     places[sources] = np.arange(len(sources))
-    return places[1:]  # the first one is of padding
+    return places[1:]
 
 
 # Pairs of weights whose products two bytes cannot add: they are multiplied apart.
@@ -204,7 +198,7 @@ NUMBER = 4  # bytes of an int32
 TOO_MANY = -1
 
 
-@dataclass(frozen=True)
+@dataclass
 class LargePairs:
     """Where the rests of a packed weight lie, in bytes.
 
@@ -223,30 +217,14 @@ class LargePairs:
     vectors: int
     width: int
 
-    @property
-    def most(self) -> int:
-        """Entries that there is room for."""
-        return self.steps // SHARE
-
-    @property
-    def start(self) -> int:
-        """The first byte behind the panels."""
-        return self.panels * self.steps * self.vectors * self.width
-
-    @property
-    def firsts(self) -> int:
-        """The first byte behind the rests."""
-        return self.start + self.places * self.width
-
-    @property
-    def places(self) -> int:
-        """Entries of all vectors of all panels."""
-        return self.panels * self.most * self.vectors
-
-    @property
-    def end(self) -> int:
-        """The first byte behind the count."""
-        return self.firsts + self.places * NUMBER + NUMBER
+    def __post_init__(self) -> None:
+        # Entries that there is room for, and those of all vectors of all panels.
+        self.most = self.steps // SHARE
+        self.places = self.panels * self.most * self.vectors
+        # The first bytes behind the panels, behind the rests and behind the count.
+        self.start = self.panels * self.steps * self.vectors * self.width
+        self.firsts = self.start + self.places * self.width
+        self.end = self.firsts + self.places * NUMBER + NUMBER
 
     def pack(self, packed: np.ndarray) -> np.ndarray:
         """Panels without large pairs, and what lies behind them."""
@@ -288,11 +266,8 @@ class RestsOf:
     def __init__(self, places: LargePairs, kernel: Microkernel, weight: Expr) -> None:
         self.places, self.kernel, self.weight = places, kernel, weight
         self.count = materialise(self._number(places.end - NUMBER))
-
-    @property
-    def fit(self) -> Expr:
-        """Whether all large pairs have an entry; if not, the panels hold the weight itself."""
-        return self.count >= tirx.const(0, "int32")
+        # Whether all large pairs have an entry; if not, the panels hold the weight itself.
+        self.fit = self.count >= tirx.const(0, "int32")
 
     def entry(self, panel: Expr, entry: Expr, vector: int) -> tuple[Expr, Expr]:
         """(first k, rest) of a vector of a panel, which is counted in all directions."""
@@ -300,8 +275,7 @@ class RestsOf:
         at = (panel * places.most + entry) * places.vectors + vector
         first = self._number(places.firsts + at * NUMBER)
         rest = self.kernel.b_operand(self.weight, places.start + at * places.width, 0)
-        assert isinstance(rest, tirx.Expr)
-        return first, rest
+        return first, loaded(rest)
 
     def _number(self, place: Index) -> Expr:
         return reinterpret_group("int32", self.weight[ramp(place, NUMBER)], 1)
