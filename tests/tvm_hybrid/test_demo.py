@@ -28,8 +28,14 @@ from tvm_hybrid.demo.file_types import (
     recognise,
     sample_paths,
 )
-from tvm_hybrid.demo.models import DemoModel, DownloadError, QuantizeError, quantize
-from tvm_hybrid.demo.perceptrons import SIZES, mlp_model
+from tvm_hybrid.demo.models import (
+    SIZES,
+    DemoModel,
+    DownloadError,
+    QuantizeError,
+    mlp_model,
+    quantize,
+)
 
 LABELS = ("python", "randomtxt", "zip", "markdown")
 CONFIG = ClassifierConfig(

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from onnx import helper
 
 from microkernels.base.errors import ModelError, VerifyError
+from tvm_hybrid.demo.models import mlp_model
 from tvm_hybrid.demo.ocr import (
     LINES,
     MEMBERS,
@@ -28,7 +29,6 @@ from tvm_hybrid.demo.ocr import (
     page_planes,
     render,
 )
-from tvm_hybrid.demo.perceptrons import mlp_model
 
 ALPHABET = ("", "a", "b", "c", " ")
 WHITE, BLACK = 255, 0

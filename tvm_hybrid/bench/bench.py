@@ -22,13 +22,7 @@ from ..library.manifest import ChosenOptions
 from ..options import CompileOptions
 from ..report.timing import ContestantError, Progress, Timing, interleave, take_turns
 from .compare import Judge, Tolerance
-from .peers.contestants import (
-    OpenVino,
-    SessionContestant,
-    StockTvm,
-    onnx_runtime_contestant,
-    total_rate,
-)
+from .peers.contestants import OpenVino, SessionContestant, StockTvm, total_rate
 from .peers.peers import ONNX_RUNTIME, OPENVINO, OURS, PEERS, SATURATING
 
 if TYPE_CHECKING:
@@ -150,10 +144,10 @@ def bench(
         if name in sessions:
             return SessionContestant(sessions[name], ours_feeds)
         if name == ONNX_RUNTIME:
-            return onnx_runtime_contestant(str(model), feeds, threads)
+            return SessionContestant.of_onnx(model, feeds, threads)
         if name == OPENVINO:
             return OpenVino(model, feeds, threads, openvino_python)
-        return StockTvm(model, feeds, options.shapes, options.target, threads, known=known)
+        return StockTvm(model, feeds, options, threads)
 
     with ExitStack() as stack:
         names = [*sessions, *(PEERS[peer] for peer in peers)]
@@ -168,8 +162,6 @@ def bench(
     rows = []
     for name in times:
         timing = Timing.of(times[name])
-        computed = options.precision if name.startswith(OURS) else "auto"
-        verdict = judge.verdict(contestants[name].outputs, name in SATURATING, computed)
         explained = sessions[name].explain() if variants and name in sessions else ()
         rows.append(
             BenchRow(
@@ -178,15 +170,20 @@ def bench(
                 requests_per_second=timing.runs_per_second,
                 gflops=flops / timing.min_us / 1e3 if flops else None,
                 ratio=timing.min_us / ours.min_us,
-                agrees=not verdict.complaint,
-                max_rel=verdict.max_rel,
-                note=verdict.complaint,
+                **_judged(judge, name, contestants[name], options.precision),
                 kernels=tuple(each.op for each in explained if each.function),
             )
         )
     return BenchReport(
         model=model.stem, threads=threads, flops=flops, rows=rows + missing, **options.code()
     )
+
+
+def _judged(judge: Judge, name: str, contestant: Any, precision: str) -> dict[str, Any]:
+    """The fields of a row that say whether its results are right; the precision is that of ours."""
+    computed = precision if name.startswith(OURS) else "auto"
+    found = judge.verdict(contestant.outputs, name in SATURATING, computed)
+    return {"agrees": not found.complaint, "max_rel": found.max_rel, "note": found.complaint}
 
 
 def _prepared(
@@ -324,22 +321,19 @@ def measure_throughput(
         As `progress` of `timing.take_turns`.
     """
     ours = {name: feed for name, feed in feeds.items() if name not in known}
-    rows = {
-        f"{name}, streams: {streams}": ThroughputRow(
-            name=name,
-            streams=streams,
-            threads=session.executable.num_threads,
-            callers=callers or streams,
-        )
-        for streams, session in sessions.items()
-        for name in [OURS, *(PEERS[peer] for peer in peers)]
-    }
+    rows = {}
+    for streams, session in sessions.items():
+        threads_each, load = session.executable.num_threads, callers or streams
+        for name in [OURS, *(PEERS[peer] for peer in peers)]:
+            rows[f"{name}, streams: {streams}"] = ThroughputRow(
+                name=name, streams=streams, threads=threads_each, callers=load
+            )
 
     def prepare(row: ThroughputRow) -> Any:
         if row.name == OURS:
             return SessionContestant(sessions[row.streams], ours, row.callers)
         if row.name == ONNX_RUNTIME:
-            return onnx_runtime_contestant(str(model), feeds, row.threads, row.callers)
+            return SessionContestant.of_onnx(model, feeds, row.threads, row.callers)
         count, python = row.threads * row.streams, openvino_python
         return OpenVino(model, feeds, count, python, streams=row.streams, callers=row.callers)
 
@@ -360,16 +354,12 @@ def measure_throughput(
     of_ours = {rows[key].streams: rate for key, rate in rates.items() if rows[key].name == OURS}
     for key in found:
         row = rows[key]
-        computed = precision if row.name == OURS else "auto"
-        verdict = judge.verdict(contestants[key].outputs, row.name in SATURATING, computed)
         rows[key] = msgspec.structs.replace(
             row,
             timing=Timing.of([time for turn in found[key] for time in turn.times]),
             requests_per_second=rates[key],
             ratio=of_ours[row.streams] / rates[key],
-            agrees=not verdict.complaint,
-            max_rel=verdict.max_rel,
-            note=verdict.complaint,
+            **_judged(judge, row.name, contestants[key], precision),
         )
     theirs = [rate for key, rate in rates.items() if rows[key].name != OURS]
     ratio = max(of_ours.values(), default=0.0) / max(theirs) if theirs else None

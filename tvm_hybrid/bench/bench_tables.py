@@ -87,12 +87,10 @@ class BenchTable:
 
     def _empty(self, notes: Sequence[Text]) -> Table:
         lines = [Text(self._caption)] * bool(self._caption) + list(notes)
-        return Table(
-            title=Text(self._title) if self._title else None,
-            title_justify="left",
-            caption=Text("\n").join(lines) if lines else None,
-            caption_justify="left",
-        )
+        table = Table(title_justify="left", caption_justify="left")
+        table.title = Text(self._title) if self._title else None
+        table.caption = Text("\n").join(lines) if lines else None
+        return table
 
 
 def bench_table(reports: Sequence[BenchReport], title: str = "") -> BenchTable:
@@ -101,13 +99,9 @@ def bench_table(reports: Sequence[BenchReport], title: str = "") -> BenchTable:
 
     def cells(row: BenchRow) -> _Cells:
         kernels = [("kernels", str(len(row.kernels)) if row.kernels else "-")] if counted else []
-        return [
-            *kernels,
-            *_times(row.timing),
-            ("requests/s", _rate(row.requests_per_second)),
-            ("GFLOP/s", f"{row.gflops:.1f}" if row.gflops is not None else "-"),
-            ("ratio", _ratio(row.ratio)),
-        ]
+        gflops = f"{row.gflops:.1f}" if row.gflops is not None else "-"
+        speeds = [("requests/s", _rate(row.requests_per_second)), ("GFLOP/s", gflops)]
+        return [*kernels, *_times(row.timing), *speeds, ("ratio", _ratio(row.ratio))]
 
     blocks = [
         (report.model, [(row.name, cells(row), row) for row in report.rows]) for report in reports
@@ -169,26 +163,17 @@ def verify_table(report: VerifyReport, title: str = "") -> Table:
     """Per output: our distance from the reference, and ONNX Runtime's own."""
     caption = "max rel: of the output's largest value; ORT opt.: that of ONNX Runtime optimised"
     notes = [f"{output.name}: {output.note}" for output in report.outputs if output.note]
-    table = Table(
-        title=title or None,
-        title_justify="left",
-        caption=Text("\n".join([caption, *notes])),
-        caption_justify="left",
-    )
+    table = Table(title=title or None, title_justify="left", caption_justify="left")
+    table.caption = Text("\n".join([caption, *notes]))
     table.add_column("output", overflow="fold")
     for column in ("max abs", "max rel", "1 - cosine", "allowed", "ORT opt.", "result"):
         table.add_column(column, justify="right", no_wrap=True)
     for output in report.outputs:
         ours = output.ours
-        table.add_row(
-            Text(output.name),
-            f"{ours.max_abs:.1e}",
-            f"{ours.max_rel:.1e}",
-            f"{1 - ours.cosine:.1e}",
-            f"{output.allowed:.1e}",
-            f"{output.optimised.max_rel:.1e}" if output.optimised else "-",
-            Text("pass", "green") if output.passed else Text("FAIL", "bold red"),
-        )
+        values = (ours.max_abs, ours.max_rel, 1 - ours.cosine, output.allowed)
+        theirs = f"{output.optimised.max_rel:.1e}" if output.optimised else "-"
+        result = Text("pass", "green") if output.passed else Text("FAIL", "bold red")
+        table.add_row(Text(output.name), *(f"{each:.1e}" for each in values), theirs, result)
     return table
 
 

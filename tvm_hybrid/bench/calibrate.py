@@ -127,14 +127,9 @@ def _forks(threads: int, shipped: Description) -> Number:
     """As the description says, but scaled to what so many threads take here."""
     parallel, serial = _loop(threads, True), _loop(threads, False)
     lines = tvm.runtime.tensor(np.zeros(threads * LINE, np.float32))
-    each = [
-        (with_fork - without) / FORKS
-        for with_fork, without in zip(
-            _times(lambda: [parallel(lines) for _ in range(FORKS)], threads),
-            _times(lambda: [serial(lines) for _ in range(FORKS)], threads),
-            strict=True,
-        )
-    ]
+    forked = _times(lambda: [parallel(lines) for _ in range(FORKS)], threads)
+    plain = _times(lambda: [serial(lines) for _ in range(FORKS)], threads)
+    each = [(mine - other) / FORKS for mine, other in zip(forked, plain, strict=True)]
     measured = max(min(each), 0.01)
     scale = measured / shipped.at("fork_us", threads)
     curve = shipped.numbers["fork_us"].value

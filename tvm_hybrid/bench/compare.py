@@ -317,6 +317,11 @@ def difference(
     reasons : sequence of str
         What is known of whoever computed it, and would make it differ.
     """
+
+    def at(where: tuple[int, ...]) -> str:
+        place = "" if scalar else f"[{', '.join(map(str, where))}]"
+        return f"{what}{place}, which is {result[where]} instead of {right[where]}"
+
     what = f"output {name!r}" if name else "the output"
     if result.shape != right.shape:
         return f"in shape: {what} has {result.shape} instead of {right.shape}"
@@ -330,35 +335,24 @@ def difference(
     odd &= ~(np.isfinite(got) & np.isfinite(wanted))
     if odd.any():
         where = tuple(int(each[0]) for each in np.nonzero(odd))
-        text = f"where it is finite: {_at(what, where, scalar, result, right)}"
+        text = f"where it is finite: {at(where)}"
         text += f", one of {int(odd.sum())} such elements of {odd.size}"
         if np.isinf(got[where]) and result.dtype == np.float16:  # more than the type holds
             most = np.finfo(np.float16).max
             reasons = [f"numbers above {most:.0f} do not fit into float16", *reasons]
-        return _with_reasons(text, reasons)
-    with np.errstate(invalid="ignore"):
-        distances = np.abs(got - wanted)
-    distances[np.isnan(distances)] = 0
-    where = tuple(map(int, np.unravel_index(int(np.argmax(distances)), distances.shape)))
-    # The largest difference of an element that is allowed, and how the text says it.
-    limit = tolerance.relative * float(np.abs(wanted[np.isfinite(wanted)]).max(initial=0.0))
-    allowed = f"{tolerance.relative:.1e}" if np.isfinite(apart.max_rel) else "0"
-    if apart.in_steps:
-        limit, allowed = tolerance.steps, f"{tolerance.steps} steps"
-    elif right.dtype.kind in "iub":
-        limit = 0.0
-    many = int((distances > limit).sum())
-    text = f"{describe(apart)}; most at {_at(what, where, scalar, result, right)}; {many} of "
-    text += f"{odd.size} elements by more than the {allowed} that rounding explains"
-    return _with_reasons(text, reasons)
-
-
-def _at(
-    what: str, where: tuple[int, ...], scalar: bool, result: np.ndarray, right: np.ndarray
-) -> str:
-    place = "" if scalar else f"[{', '.join(map(str, where))}]"
-    return f"{what}{place}, which is {result[where]} instead of {right[where]}"
-
-
-def _with_reasons(text: str, reasons: Sequence[Any]) -> str:
+    else:
+        with np.errstate(invalid="ignore"):
+            distances = np.abs(got - wanted)
+        distances[np.isnan(distances)] = 0
+        where = tuple(map(int, np.unravel_index(int(np.argmax(distances)), distances.shape)))
+        # The largest difference of an element that is allowed, and how the text says it.
+        limit = tolerance.relative * float(np.abs(wanted[np.isfinite(wanted)]).max(initial=0.0))
+        allowed = f"{tolerance.relative:.1e}" if np.isfinite(apart.max_rel) else "0"
+        if apart.in_steps:
+            limit, allowed = tolerance.steps, f"{tolerance.steps} steps"
+        elif right.dtype.kind in "iub":
+            limit = 0.0
+        many = int((distances > limit).sum())
+        text = f"{describe(apart)}; most at {at(where)}; {many} of "
+        text += f"{odd.size} elements by more than the {allowed} that rounding explains"
     return f"{text}: {'; '.join(reasons)}" if reasons else text

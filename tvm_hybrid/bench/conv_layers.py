@@ -91,13 +91,10 @@ def measure_layers(
             path = Path(folder) / f"{layer.name} {dtype}.onnx"
             onnx.save(layer_model(layer, dtype), path)
             rows.append(run.measure(path, layer, dtype, count))
+    named = {OURS: __version__} | {PEERS[peer]: text for peer, text in versions.items()}
+    cpu = cpu_name(host_target())
     return LayerReport(
-        network=network,
-        cpu=cpu_name(host_target()),
-        versions={OURS: __version__, **{PEERS[peer]: text for peer, text in versions.items()}},
-        peaks=peaks,
-        rows=rows,
-        left_out=left_out,
+        network=network, cpu=cpu, versions=named, peaks=peaks, rows=rows, left_out=left_out
     )
 
 

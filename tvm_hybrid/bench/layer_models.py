@@ -9,8 +9,11 @@ output channel. Numbers are random with a fixed seed, and keep results in range.
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
 import statistics
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -22,6 +25,12 @@ from onnx import TensorProto, helper, numpy_helper
 from rich.table import Table
 from rich.text import Text
 
+from relay_passes.collect_regions import collect_regions
+from relay_passes.pipeline_options import PipelineOptions
+from tir_schedules.core.region import Region
+from tir_schedules.core.template import template_for
+
+from ..frontend.model_input import import_model
 from ..report.timing import markdown_table
 from .peers.peers import OURS
 
@@ -30,6 +39,8 @@ DTYPES = (FLOAT32, INT8)
 INPUT_SCALE, WEIGHT_SCALE = 0.02, 0.01
 
 Array = np.ndarray | np.generic
+Shape = tuple[int, ...]
+Shapes = Mapping[str, Shape]
 
 
 class Layer(msgspec.Struct, frozen=True):
@@ -107,47 +118,31 @@ def layer_model(layer: Layer, dtype: str) -> onnx.ModelProto:
     length = layer.channels * layer.kernel**2
     if dtype == FLOAT32:
         element, value = TensorProto.FLOAT, "x"
-        weight = rng.standard_normal(shape, np.float32) * np.float32(np.sqrt(2 / length))
-        operands = [
-            graph.constant(weight),
-            graph.constant(rng.standard_normal(layer.filters, np.float32)),
-        ]
+        spread = np.float32(np.sqrt(2 / length))
+        weight = graph.constant(rng.standard_normal(shape, np.float32) * spread)
+        bias = graph.constant(rng.standard_normal(layer.filters, np.float32))
     else:
         element = TensorProto.UINT8
         scales = (WEIGHT_SCALE * rng.uniform(0.5, 1.5, layer.filters)).astype(np.float32)
         value = graph.dequantize("x", np.float32(INPUT_SCALE), np.uint8(layer.zero_point))
-        weight = rng.integers(-127, 128, shape, np.int8)
-        bias = rng.integers(-9999, 10000, layer.filters, np.int32)
-        operands = [
-            graph.dequantize(graph.constant(weight), scales, np.zeros(layer.filters, np.int8)),
-            graph.dequantize(
-                graph.constant(bias),
-                scales * np.float32(INPUT_SCALE),
-                np.zeros(layer.filters, np.int32),
-            ),
-        ]
-    window: dict[str, Any] = {
-        "kernel_shape": [layer.kernel] * 2,
-        "strides": [layer.stride] * 2,
-        "pads": [layer.kernel // 2] * 4,
-    }
-    value = graph.node("Conv", value, *operands, **window)
+        weight = graph.constant(rng.integers(-127, 128, shape, np.int8))
+        bias = graph.constant(rng.integers(-9999, 10000, layer.filters, np.int32))
+        weight = graph.dequantize(weight, scales, np.zeros(layer.filters, np.int8))
+        zeros = np.zeros(layer.filters, np.int32)
+        bias = graph.dequantize(bias, scales * np.float32(INPUT_SCALE), zeros)
+    window: dict[str, Any] = {"kernel_shape": [layer.kernel] * 2, "strides": [layer.stride] * 2}
+    window["pads"] = [layer.kernel // 2] * 4
+    value = graph.node("Conv", value, weight, bias, **window)
     if dtype == FLOAT32:
         graph.node("Relu", value, output="y")
     else:
         value = graph.node("Relu", value)
         # Results are spread around zero by about 2 sqrt(K); three of that make the largest byte.
-        scale = np.float32(6 / 255 * np.sqrt(length))
-        graph.node(
-            "QuantizeLinear", value, graph.constant(scale), graph.constant(np.uint8(0)), output="y"
-        )
-    return graph.model(
-        layer.name,
-        [helper.make_tensor_value_info("x", element, (1, layer.channels, layer.size, layer.size))],
-        helper.make_tensor_value_info(
-            "y", element, (1, layer.filters, layer.result_size, layer.result_size)
-        ),
-    )
+        scale = graph.constant(np.float32(6 / 255 * np.sqrt(length)))
+        graph.node("QuantizeLinear", value, scale, graph.constant(np.uint8(0)), output="y")
+    given = (1, layer.channels, layer.size, layer.size)
+    result = (1, layer.filters, layer.result_size, layer.result_size)
+    return graph.model(layer.name, element, {"x": given}, result)
 
 
 def layer_input(layer: Layer, dtype: str) -> np.ndarray:
@@ -185,11 +180,12 @@ class OnnxGraph:
             return self.node("DequantizeLinear", *operands, axis=axis)
         return self.node("DequantizeLinear", *operands)
 
-    def model(
-        self, name: str, given: Sequence[onnx.ValueInfoProto], result: onnx.ValueInfoProto
-    ) -> onnx.ModelProto:
-        """The finished model, checked."""
-        graph = helper.make_graph(self._nodes, name, given, [result], self._constants)
+    def model(self, name: str, element: int, given: Shapes, result: Shape) -> onnx.ModelProto:
+        """The finished model, checked; inputs and the output "y" have the same type."""
+        make = helper.make_tensor_value_info
+        inputs = [make(each, element, shape) for each, shape in given.items()]
+        output = make("y", element, result)
+        graph = helper.make_graph(self._nodes, name, inputs, [output], self._constants)
         opsets = [helper.make_opsetid("", 17)]
         model = helper.make_model(graph, opset_imports=opsets, ir_version=8)
         onnx.checker.check_model(model, full_check=True)
@@ -278,12 +274,9 @@ def layer_tables(report: LayerReport) -> Iterator[Table]:
     """A table for every number of threads and type."""
     left_out = [f"{name} is left out: {why}" for name, why in report.left_out.items()]
     for (threads, dtype), rows in _parts(report):
-        table = Table(
-            title=f"{report.network}, {dtype}, threads: {threads}, {report.cpu}",
-            title_justify="left",
-            caption="\n".join([*left_out, *_notes(rows)]) or None,
-            caption_justify="left",
-        )
+        table = Table(title_justify="left", caption_justify="left")
+        table.title = f"{report.network}, {dtype}, threads: {threads}, {report.cpu}"
+        table.caption = "\n".join([*left_out, *_notes(rows)]) or None
         table.add_column("layer", no_wrap=True)
         for column in _columns(report):
             table.add_column(column, justify="right")
@@ -297,19 +290,15 @@ def layer_tables(report: LayerReport) -> Iterator[Table]:
 
 def markdown_page(report: LayerReport) -> str:
     """The page: what was measured and how, then a table for every number of threads and type."""
-    others = " and ".join(f"{name} {text}" for name, text in _peers(report).items())
+    peers = {name: text for name, text in report.versions.items() if name != OURS}
+    others = " and ".join(f"{name} {text}" for name, text in peers.items())
     absent = "".join(f" {name} was not at hand." for name in report.left_out)
     peaks = ", ".join(f"{peak:.0f} GOP/s of {dtype}" for dtype, peak in report.peaks.items())
     named = report.network == "resnet18"
     text = Path(__file__).with_suffix(".md").read_text(encoding="utf-8")
-    lines = text.format(
-        about=_ABOUT_RESNET18 if named else f"# Convolutions of {report.network}",
-        network=report.network,
-        cpu=report.cpu,
-        peaks=peaks,
-        others=others or "nobody",
-        absent=absent,
-    ).splitlines()
+    about = _ABOUT_RESNET18 if named else f"# Convolutions of {report.network}"
+    fields = {"about": about, "peaks": peaks, "others": others or "nobody", "absent": absent}
+    lines = text.format(network=report.network, cpu=report.cpu, **fields).splitlines()
     for (threads, dtype), rows in _parts(report):
         columns = ["layer", *_columns(report), "ours is"]
         kernels = [*(row.kernel for row in rows), ""]
@@ -327,10 +316,6 @@ def _parts(report: LayerReport) -> Iterator[tuple[tuple[int, str], list[LayerTim
         yield key, list(rows)
 
 
-def _peers(report: LayerReport) -> dict[str, str]:
-    return {name: text for name, text in report.versions.items() if name != OURS}
-
-
 def _columns(report: LayerReport) -> list[str]:
     names = list(report.versions)
     kernels = [f"kernel us: {names[0]}", "of peak", *names[1:], "ratio"]
@@ -341,16 +326,14 @@ def _rows(report: LayerReport, rows: Sequence[LayerTimes]) -> Iterator[list[str]
     """The cells of every layer, then those of their geometric mean."""
     ratios = []
     for row in rows:
-        kernel, model = (
-            [_time(times.get(name)) for name in report.versions]
-            for times in (row.kernel_us, row.whole_us)
-        )
+        kernel = [_time(row.kernel_us.get(name)) for name in report.versions]
+        model = [_time(row.whole_us.get(name)) for name in report.versions]
         ratios.append((best_ratio(row.kernel_us), best_ratio(row.whole_us)))
         of_kernel, of_model = map(_ratio, ratios[-1])
         share = f"{row.share:.0%}"
         name = f"{row.layer.name}: {row.layer}"
         yield [name, kernel[0], share, *kernel[1:], of_kernel, *model, of_model]
-    gap = [""] * len(_peers(report))
+    gap = [""] * (len(report.versions) - 1)
     of_kernel, of_model = (_ratio(mean_ratio(each)) for each in zip(*ratios, strict=True))
     yield ["geometric mean", "", "", *gap, of_kernel, "", *gap, of_model]
 
@@ -367,3 +350,108 @@ def _time(microseconds: float | None) -> str:
 
 def _ratio(ratio: float | None) -> str:
     return "-" if ratio is None else f"{ratio:.2f}"
+
+
+# The regions on which tuning is judged: products, attentions, chains and convolutions.
+#
+# Shapes are published ones: projections of BERT-base (arXiv 1810.04805) and of smaller encoders,
+# an MLP and an attention of arXiv 2301.01333 table 1, the layers C1 to C12 of arXiv 1805.08166
+# table 1.
+
+
+MATMULS = {"small": (32, 384, 384), "large": (256, 768, 1024)}
+"""Rows, inputs and outputs of products with bias."""
+
+MLP = (128, 13, 512, 256, 128)
+ATTENTION = (1, 128, 768, 8)
+"""Batch, positions, width, heads."""
+
+QUANTIZED_LAYERS = ("C1", "C6", "C8")
+"""Of ResNet-18: an image, a 3x3 and a pointwise convolution."""
+
+
+def public_names() -> list[str]:
+    """The names of the regions."""
+    return [name for name, _, _ in _models()]
+
+
+def public_regions(options: PipelineOptions, names: Sequence[str] = ()) -> dict[str, Region]:
+    """The regions by name, formed as the compiler forms them for a target and some threads.
+
+    Parameters
+    ----------
+    options : PipelineOptions
+        The target and the number of threads; the precision follows from the name.
+    names : sequence of str
+        Which; none: all.
+    """
+    found = {}
+    for name, precision, model in _models():
+        if names and name not in names:
+            continue
+        mod = import_model(model(), None).mod
+        regions = collect_regions(mod, dataclasses.replace(options, precision=precision))
+        found[name] = max(regions, key=lambda region: template_for(region.op).flops(region))
+    return found
+
+
+def _models() -> Iterator[tuple[str, str, Callable[[], onnx.ModelProto]]]:
+    """(name of the region, precision, what makes its model)."""
+    for size, (m, k, n) in MATMULS.items():
+        for dtype in ("f32", "bf16", "int8"):
+            precision = "bf16" if dtype == "bf16" else "auto"
+            yield f"matmul_{dtype}_{size}", precision, partial(_mlp, (m, k, n), dtype == "int8")
+    for dtype in ("f32", "int8"):
+        yield f"mlp_{dtype}", "auto", partial(_mlp, MLP, dtype == "int8")
+    yield "attention_f32", "auto", _attention
+    yield "attention_bf16", "bf16", _attention
+    for layer in RESNET18:
+        yield f"resnet18_{layer.name.lower()}_f32", "auto", partial(layer_model, layer, FLOAT32)
+    for layer in RESNET18:
+        if layer.name in QUANTIZED_LAYERS:
+            yield f"resnet18_{layer.name.lower()}_int8", "auto", partial(layer_model, layer, INT8)
+
+
+def _mlp(sizes: tuple[int, ...], quantized: bool) -> onnx.ModelProto:
+    """Products with bias and ReLU; int8 ones quantise what they store."""
+    graph, rng = OnnxGraph(), np.random.default_rng(0)
+    rows, *widths = sizes
+    value = "x"
+    for inner, outer in itertools.pairwise(widths):
+        scale = np.float32((2 / inner) ** 0.5)
+        if quantized:
+            numbers = graph.constant(rng.integers(-127, 128, (inner, outer), np.int8))
+            scales = np.full(outer, 0.01, np.float32)
+            weight = graph.dequantize(numbers, scales, np.zeros(outer, np.int8), axis=1)
+            value = graph.dequantize(value, np.float32(0.02), np.uint8(0))
+        else:
+            weight = graph.constant(rng.standard_normal((inner, outer), np.float32) * scale)
+        bias = graph.constant(rng.standard_normal(outer, np.float32))
+        value = graph.node("Add", graph.node("MatMul", value, weight), bias)
+        value = graph.node("Relu", value)
+        if quantized:
+            steps = graph.constant(np.float32(0.05 * inner**0.5)), graph.constant(np.uint8(0))
+            value = graph.node("QuantizeLinear", value, *steps)
+    graph.node("Identity", value, output="y")
+    element = TensorProto.UINT8 if quantized else TensorProto.FLOAT
+    return graph.model("mlp", element, {"x": (rows, widths[0])}, (rows, widths[-1]))
+
+
+def _attention() -> onnx.ModelProto:
+    """softmax(q k / sqrt(d) + mask) v of heads, from and to [batch, positions, width]."""
+    graph = OnnxGraph()
+    batch, positions, width, heads = ATTENTION
+    parts = graph.constant(np.array([batch, positions, heads, width // heads]))
+
+    def heads_of(name: str, order: list[int]) -> str:
+        return graph.node("Transpose", graph.node("Reshape", name, parts), perm=order)
+
+    scores = graph.node("MatMul", heads_of("q", [0, 2, 1, 3]), heads_of("k", [0, 2, 3, 1]))
+    scores = graph.node("Div", scores, graph.constant(np.float32((width // heads) ** 0.5)))
+    weights = graph.node("Softmax", graph.node("Add", scores, "mask"), axis=-1)
+    result = graph.node("MatMul", weights, heads_of("v", [0, 2, 1, 3]))
+    result = graph.node("Transpose", result, perm=[0, 2, 1, 3])
+    shape = (batch, positions, width)
+    graph.node("Reshape", result, graph.constant(np.array(shape)), output="y")
+    given = {**dict.fromkeys("qkv", shape), "mask": (batch, 1, 1, positions)}
+    return graph.model("attention", TensorProto.FLOAT, given, shape)

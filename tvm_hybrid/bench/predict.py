@@ -165,11 +165,8 @@ def predict_shapes(target: Any = "spr", threads: int = 1) -> PredictReport:
         if not tile_kernels_for(machine.isa, a, b):
             continue
         for name, m, n, k in SHAPES:
-            region = Region(
-                op="matmul",
-                inputs=(Tensor((m, k), a), Tensor((k, n), b, True)),
-                output=Tensor((m, n), out),
-            )
+            inputs = Tensor((m, k), a), Tensor((k, n), b, True)
+            region = Region(op="matmul", inputs=inputs, output=Tensor((m, n), out))
             config = template_for("matmul").default_config(region, machine)
             name = f"{name} {types}"
             products += _products(region, config, machine, name, epilogue=EPILOGUE)
@@ -235,12 +232,11 @@ def predict_kernels(machine: Machine) -> list[PredictedProduct]:
     m, n, k = _KERNEL_SIZES
     found = []
     for kernel in all_microkernels():
-        if not isinstance(kernel, AmxMicrokernel) or not machine.isa.includes(kernel.isa):
-            continue
-        blocks = amx_blocks(kernel, m, n, k, machine)
-        plan = ProductPlan(kernel=kernel, m=m, n=n, k=k, **blocks)
-        part = TilePart(plan=plan, epilogue=None)
-        found.append(_predicted("full blocks", plan, predict(part, machine)))
+        if isinstance(kernel, AmxMicrokernel) and machine.isa.includes(kernel.isa):
+            blocks = amx_blocks(kernel, m, n, k, machine)
+            plan = ProductPlan(kernel=kernel, m=m, n=n, k=k, **blocks)
+            part = TilePart(plan=plan, epilogue=None)
+            found.append(_predicted("full blocks", plan, predict(part, machine)))
     return found
 
 
@@ -344,17 +340,12 @@ def _table(title: str, products: Sequence[PredictedProduct]) -> Table:
     for product in products:
         counts = product.predicted_instructions
         times = f"{product.copies} x " if product.copies > 1 else ""
-        table.add_row(
-            Text(product.name),
-            Text(product.kernel),
-            f"{times}{product.m}x{product.n}x{product.k}",
-            f"{product.predicted_cycles:.0f}",
-            f"{product.predicted_share_of_peak:.0%}",
-            str(counts["tileloadd"]),
-            str(sum(count for name, count in counts.items() if name.startswith("tdp"))),
-            str(counts["tilestored"]),
-            "/".join(_bytes(product.predicted_bytes_loaded[level]) for level in LEVELS),
-        )
+        size = f"{times}{product.m}x{product.n}x{product.k}"
+        cells = [f"{product.predicted_cycles:.0f}", f"{product.predicted_share_of_peak:.0%}"]
+        multiplied = sum(count for name, count in counts.items() if name.startswith("tdp"))
+        cells += map(str, (counts["tileloadd"], multiplied, counts["tilestored"]))
+        loaded = "/".join(_bytes(product.predicted_bytes_loaded[level]) for level in LEVELS)
+        table.add_row(Text(product.name), Text(product.kernel), size, *cells, loaded)
     return table
 
 

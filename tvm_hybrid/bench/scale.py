@@ -6,7 +6,9 @@ and estimates their time on the machine's description.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -21,13 +23,14 @@ from relay_passes.ir.decisions import DecisionLog
 from relay_passes.lower_module import lower_shared
 from relay_passes.pipeline_options import PipelineOptions
 from tvm_hybrid.bench.kernel_times.read import read
-from tvm_hybrid.bench.kernel_times.time import KernelTime, kernel_time
+from tvm_hybrid.bench.kernel_times.time import FAR, NEAR, SHARED, KernelTime, Origin, kernel_time
+from tvm_hybrid.bench.kernel_times.traffic import ALL, Part
 
 from ..executable.executable import Executable
+from ..explain.program_graph import WEIGHT, named_graph
 from ..frontend.model_input import import_model
 from ..options import CompileOptions, passes_options, records_of, target_of
 from ..targets.resolve import cpu_name, resolve_target
-from .model_calls import model_calls, origins
 
 LABEL = "prediction, not measured"
 # A region that takes so much longer with more threads than with half of them is slower.
@@ -168,11 +171,11 @@ def predict_regions(
 ) -> list[RegionTime]:
     """Every kernel that a lowered module calls, with the time that it should take."""
     machine, bits = options.machine, options.machine.isa.vector_bits
-    programs = {
-        str(gvar.name_hint): read(function, options.target, bits, str(gvar.name_hint))
-        for gvar, function in mod.functions_items()
-        if isinstance(function, tirx.PrimFunc)
-    }
+    programs = {}
+    for gvar, function in mod.functions_items():
+        if isinstance(function, tirx.PrimFunc):
+            name = str(gvar.name_hint)
+            programs[name] = read(function, options.target, bits, name)
     calls = model_calls(mod)
     parts = {name: kernel_time(program, machine).parts for name, program in programs.items()}
     by_function = {decision.function: decision for decision in decisions if decision.function}
@@ -212,11 +215,10 @@ def slower_regions(runs: Sequence[ScaleRun]) -> list[str]:
             if other is None or other.op != region.op:
                 continue  # made of other operators
             if region.predicted_us > _SLOWER * other.predicted_us:
-                found.append(
-                    f"{region.node} ({region.op or region.function}): {region.predicted_us:.1f} us "
-                    f"on {run.threads} threads, {other.predicted_us:.1f} on {half.threads}; "
-                    f"{region.limit}"
-                )
+                what = f"{region.node} ({region.op or region.function})"
+                mine = f"{region.predicted_us:.1f} us on {run.threads} threads"
+                theirs = f"{other.predicted_us:.1f} on {half.threads}"
+                found.append(f"{what}: {mine}, {theirs}; {region.limit}")
     return found
 
 
@@ -241,17 +243,22 @@ def scale_table(report: ScaleReport, rows: int = 0) -> Table:
     table.add_row("model", *total, f"{report.runs[-1].efficiency:.0%}", "", end_section=True)
     efficiencies = [f"{run.efficiency:.0%}" for run in report.runs]
     table.add_row("efficiency", *efficiencies, "", "", end_section=True)
-    groups = _groups(report)
+    # Regions by kernels, each on every number of threads; left out are those that consist of other
+    # operators on some number of threads.
+    by_node = [{region.node: region for region in run.regions} for run in report.runs]
+    by_kernels: dict[tuple[str, ...], list[list[RegionTime]]] = {}
+    for node, first in by_node[0].items():
+        regions = [each[node] for each in by_node if node in each]
+        if len(regions) == len(by_node) and all(region.op == first.op for region in regions):
+            functions = tuple(region.function for region in regions)
+            by_kernels.setdefault(functions, []).append(regions)
+    groups = sorted(by_kernels.values(), key=lambda each: -sum(r[-1].predicted_us for r in each))
     for group in groups[: rows or len(groups)]:
         last = group[0][-1]
         times = [sum(regions[i].predicted_us for regions in group) for i in range(len(report.runs))]
         efficiency = times[0] / (times[-1] * report.runs[-1].threads)
-        table.add_row(
-            _name(last, len(group)),
-            *(f"{time:.1f}" for time in times),
-            f"{efficiency:.0%}",
-            Text(_limit(last)),
-        )
+        cells = [*(f"{time:.1f}" for time in times), f"{efficiency:.0%}"]
+        table.add_row(_name(last, len(group)), *cells, Text(_limit(last)))
     # The regions of the last run that are in no group, with how often they are called.
     shown = {regions[-1].node for group in groups for regions in group}
     others: dict[str, list[RegionTime]] = {}
@@ -275,20 +282,6 @@ def _limit(region: RegionTime) -> str:
     """What limits a region, with its share of the time."""
     share = region.parts.get(region.limit, 0.0) / region.predicted_us
     return f"{region.limit} ({share:.0%}), {region.busy_threads} busy"
-
-
-def _groups(report: ScaleReport) -> list[list[list[RegionTime]]]:
-    """Regions by kernels, each on every number of threads.
-
-    Left out are those that consist of other operators on some number of threads.
-    """
-    by_node = [{region.node: region for region in run.regions} for run in report.runs]
-    groups: dict[tuple[str, ...], list[list[RegionTime]]] = {}
-    for node, first in by_node[0].items():
-        regions = [each[node] for each in by_node if node in each]
-        if len(regions) == len(by_node) and all(region.op == first.op for region in regions):
-            groups.setdefault(tuple(region.function for region in regions), []).append(regions)
-    return sorted(groups.values(), key=lambda group: -sum(r[-1].predicted_us for r in group))
 
 
 def measured_table(run: ScaleRun, rows: int = 0) -> Table:
@@ -360,12 +353,126 @@ def measure(executable: Executable, feeds: Mapping[str, Any]) -> tuple[float, di
     profiles = [executable.profile(feeds, repeat) for _ in range(TURNS)]
     total = min(profile.total_us for profile in profiles)
     calls = {row.function: row.calls for row in profiles[0].rows}
-    least = {
-        name: min(
-            sum(row.microseconds for row in profile.rows if row.function == name)
-            for profile in profiles
-        )
-        for name in calls
-    }
+    least = dict.fromkeys(calls, math.inf)
+    for profile in profiles:
+        for name in calls:
+            times = (row.microseconds for row in profile.rows if row.function == name)
+            least[name] = min(least[name], sum(times))
     surplus = max(0.0, sum(least.values()) - total) / sum(calls.values())
     return total, {name: max(0.0, time - surplus * calls[name]) for name, time in least.items()}
+
+
+# The kernels that a lowered model calls, in their order, and where their arguments come from.
+#
+# An argument was touched before: by the kernel that wrote it, or in the run before, as weights are.
+# What was touched since then says which cache still holds it (least recently used).
+
+
+# How much of a cache keeps what was touched before: it is not kept in the order of its use alone.
+USED_CACHE = 0.75
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """An argument: which memory, how many bytes, and whether it is a weight."""
+
+    memory: int
+    size: int
+    weight: bool
+
+
+@dataclass(frozen=True)
+class ModelCall:
+    """One call of a kernel.
+
+    Attributes
+    ----------
+    node : str
+        The value that it computes.
+    function : str
+        The kernel.
+    arguments : tuple of Tensor
+        In the order of the kernel's parameters.
+    """
+
+    node: str
+    function: str
+    arguments: tuple[Tensor, ...]
+
+
+def model_calls(mod: IRModule) -> list[ModelCall]:
+    """The calls of `main`, with memory that is used again as soon as nobody reads it any more."""
+    main = mod["main"]
+    graph, _ = named_graph(main, [each for block in main.body.blocks for each in block.bindings])
+    kernels = {str(gvar.name_hint) for gvar in mod.get_global_vars()}
+    last = {number: place for place, call in enumerate(graph.calls) for number in call.reads}
+    memories: dict[int, int] = {}
+    free: dict[int, list[int]] = {}
+
+    def tensor(number: int) -> Tensor:
+        value = graph.values[number]
+        weight = value.kind == WEIGHT
+        if number not in memories:
+            unused = free.get(value.nbytes)
+            memories[number] = unused.pop() if unused and not weight else number
+        return Tensor(memories[number], value.nbytes, weight)
+
+    calls: list[ModelCall] = []
+    for place, call in enumerate(graph.calls):
+        inputs = [tensor(number) for number in call.reads]
+        for number, updated in zip(call.writes, call.updates, strict=False):
+            memories[number] = memories[updated]
+        outputs = [tensor(number) for number in call.writes[len(call.updates) :]]
+        if call.function in kernels:
+            calls.append(ModelCall(call.node, call.function, (*inputs, *outputs)))
+        for number in {*call.reads} - {*call.updates, *graph.outputs}:
+            if last[number] == place and graph.values[number].kind != WEIGHT:
+                free.setdefault(graph.values[number].nbytes, []).append(memories[number])
+    return calls
+
+
+def origins(
+    calls: Sequence[ModelCall], machine: Machine, parts: Mapping[str, Mapping[int, Part]]
+) -> list[dict[int, Origin]]:
+    """For every call where its arguments' bytes are, as `kernel_time` wants it.
+
+    Parameters
+    ----------
+    calls : sequence of ModelCall
+        In their order.
+    machine : Machine
+        With its number of threads.
+    parts : mapping
+        Kernel -> parameter -> what a thread touches of it.
+    """
+    threads = machine.threads
+    sockets = max(1, -(-threads // int(machine.description.at("cores"))))
+    touched: dict[int, int] = {}
+    had: dict[int, Part] = {}
+    found: list[dict[int, Origin]] = []
+    for _ in range(2):  # in the second run everything was touched before
+        found = []
+        for call in calls:
+            levels: dict[int, Origin] = {}
+            order = list(touched)
+            for parameter, tensor in enumerate(call.arguments):
+                seen = order.index(tensor.memory) + 1 if tensor.memory in touched else 0
+                since = order[seen:]
+                distance = tensor.size + sum(touched[memory] for memory in since)
+                part = parts[call.function].get(parameter)
+                near, far = machine.l2_bytes * USED_CACHE, machine.l3_bytes * sockets
+                levels[parameter] = Origin(FAR if distance > far else SHARED)
+                if tensor.weight and part is not None and part.form == ALL:
+                    # Every core that reads all of it has a copy, if that fits.
+                    if distance <= min(near, far):
+                        levels[parameter] = Origin(NEAR)
+                elif distance <= near * threads:
+                    levels[parameter] = Origin(NEAR, had.get(tensor.memory))
+            for parameter, tensor in enumerate(call.arguments):
+                touched.pop(tensor.memory, None)
+                touched[tensor.memory] = tensor.size
+                part = parts[call.function].get(parameter)
+                if part is not None:
+                    had[tensor.memory] = part
+            found.append(levels)
+    return found

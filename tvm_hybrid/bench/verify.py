@@ -27,7 +27,7 @@ Feeds = Mapping[str, np.ndarray]
 Evaluate = Callable[[onnx.ModelProto, Feeds], "tuple[list[np.ndarray], Sequence[Decision]]"]
 
 
-class OutputReport(msgspec.Struct, frozen=True, kw_only=True):
+class OutputReport(msgspec.Struct, frozen=True):
     """One output: our distance from the reference, and that of ONNX Runtime's optimised run.
 
     Attributes
@@ -125,17 +125,10 @@ def verify(
     ):
         far = distance(np.asarray(mine), reference)
         own = distance(optimised[place], reference) if optimised else None
-        agrees = own is None or own.within(tolerance)
-        outputs.append(
-            OutputReport(
-                name=value.name,
-                ours=far,
-                optimised=own,
-                allowed=far.allowed(tolerance),
-                passed=far.within(tolerance),
-                note="" if agrees else f"ONNX Runtime optimised differs {describe(own, why)}",
-            )
-        )
+        note, allowed, passed = "", far.allowed(tolerance), far.within(tolerance)
+        if own is not None and not own.within(tolerance):
+            note = f"ONNX Runtime optimised differs {describe(own, why)}"
+        outputs.append(OutputReport(value.name, far, own, allowed, passed, note))
     return VerifyReport(outputs=outputs, tolerance=tolerance.relative, steps=tolerance.steps)
 
 
@@ -251,13 +244,9 @@ def find_first_difference(model: onnx.ModelProto, agrees: Agrees) -> Culprit | N
             high = middle
     index = places[high]
     node = model.graph.node[index]
-    return Culprit(
-        node=node.name or next(iter(node.output), ""),
-        op=node.op_type,
-        index=index,
-        before=cuts.prefix(places[low]) if low >= 0 else None,
-        after=cuts.prefix(index),
-    )
+    name = node.name or next(iter(node.output), "")
+    before = cuts.prefix(places[low]) if low >= 0 else None
+    return Culprit(name, node.op_type, index, before, cuts.prefix(index))
 
 
 class _Cuts:
@@ -269,12 +258,9 @@ class _Cuts:
         except Exception as error:
             raise ModelError(f"the types of the model's tensors are unknown: {error}") from error
         self._model = model
-        self.types = {
-            value.name: value
-            for values in (inferred.graph.value_info, inferred.graph.output)
-            for value in values
-            if value.type.HasField("tensor_type") and value.type.tensor_type.elem_type
-        }
+        values = (*inferred.graph.value_info, *inferred.graph.output)
+        tensors = (value for value in values if value.type.HasField("tensor_type"))
+        self.types = {each.name: each for each in tensors if each.type.tensor_type.elem_type}
         self._wanted = {value.name for value in model.graph.output}
         self._last_use: dict[str, int] = {}
         for index, node in enumerate(model.graph.node):
@@ -283,12 +269,9 @@ class _Cuts:
 
     def live(self, index: int) -> list[str]:
         """Tensors of the prefix that are read after it, in the order in which they are made."""
-        return [
-            name
-            for node in self._model.graph.node[: index + 1]
-            for name in node.output
-            if name and (name in self._wanted or self._last_use.get(name, -1) > index)
-        ]
+        nodes = self._model.graph.node[: index + 1]
+        made = (name for node in nodes for name in node.output if name)
+        return [n for n in made if n in self._wanted or self._last_use.get(n, -1) > index]
 
     def prefix(self, index: int) -> onnx.ModelProto:
         """The model up to and with this node."""

@@ -130,7 +130,7 @@ def record_spaces(names: tuple[str, ...], folder: Path, cpu: int | None, only_li
     from relay_passes.pipeline_options import PipelineOptions
     from tir_schedules.core.template import template_for
 
-    from ..bench.public_regions import public_names, public_regions
+    from ..bench.layer_models import public_names, public_regions
     from ..records.record_file import require_appendable
     from ..records.record_store import ConfigSpace, RecordStore, latest
     from ..targets.resolve import resolve_target

@@ -17,8 +17,7 @@ from microkernels.base.errors import TvmHybridError, VerifyError
 
 from ..bench.bench_tables import bench_table
 from ..cli.base.console import error_console, interruptible
-from . import file_types, perceptrons
-from .models import Steps
+from . import file_types, models
 
 
 def demonstrate(threads: int, seconds: float) -> None:
@@ -37,11 +36,11 @@ def demonstrate(threads: int, seconds: float) -> None:
         raise MissingPackageError(
             f"{error.name} is not installed; pip install 'tvm_hybrid[demo]' brings it"
         ) from error
-    steps = Steps(error_console(), total=file_types.STEPS + perceptrons.STEPS + ocr.STEPS)
+    steps = models.Steps(error_console(), total=file_types.STEPS + models.STEPS + ocr.STEPS)
     with steps.bar, tempfile.TemporaryDirectory(prefix="tvm_hybrid-demo-") as scratch:
         reports = file_types.demonstrate_file_types(threads, seconds, steps)
         reports += ocr.demonstrate_ocr(threads, seconds, steps)
-        reports += perceptrons.demonstrate_perceptrons(Path(scratch), threads, seconds, steps)
+        reports += models.demonstrate_perceptrons(Path(scratch), threads, seconds, steps)
     steps.show(bench_table(reports, f"time of one run, threads: {threads}"))
 
 

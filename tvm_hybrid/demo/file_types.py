@@ -60,11 +60,8 @@ def recognise(classifier: Classifier) -> Table:
         name = str(path.relative_to(REPOSITORY))
         verdict = classifier.classify(path.read_bytes())
         right = verdict.label == label
-        table.add_row(
-            Text(name),
-            Text(verdict.label, "green" if right else "bold red"),
-            f"{verdict.score:.4f}",
-        )
+        found = Text(verdict.label, "green" if right else "bold red")
+        table.add_row(Text(name), found, f"{verdict.score:.4f}")
         if not right:
             wrong.append(f"{name} is {label}, not {verdict.label}")
     if wrong:
@@ -158,14 +155,12 @@ class Classifier:
         The network, or anything with `run(None, {"bytes": features}) -> [scores]`.
     config : ClassifierConfig
         Its description.
-    text_labels : collection of str
-        The labels that stand for text.
+    labels : collection of str
+        Those that stand for text.
     """
 
-    def __init__(
-        self, session: Any, config: ClassifierConfig, text_labels: Collection[str]
-    ) -> None:
-        self._session, self._config, self._text_labels = session, config, text_labels
+    def __init__(self, session: Any, config: ClassifierConfig, labels: Collection[str]) -> None:
+        self._session, self._config, self._text_labels = session, config, labels
 
     def features(self, content: bytes) -> np.ndarray | None:
         """The network's input for a file's content.

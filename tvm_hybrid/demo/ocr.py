@@ -48,11 +48,8 @@ def demonstrate_ocr(threads: int, seconds: float, steps: Steps) -> list[BenchRep
     reader = Reader(read.session, orient.session, load_alphabet(networks[-1]))
     steps.show(compare_lines([reader.read(page, box) for box in boxes], LINES))
     line = cut_out(page, boxes[0])
-    examined = (
-        (detect, planes),
-        (orient, line_planes(line, ORIENT_SHAPE[-1])),
-        (read, line_planes(line, READ_SHAPE[-1])),
-    )
+    lines = [line_planes(line, shape[-1]) for shape in (ORIENT_SHAPE, READ_SHAPE)]
+    examined = zip((detect, orient, read), (planes, *lines), strict=True)
     return [model.examine({"x": feed}, seconds, steps) for model, feed in examined]
 
 
@@ -70,13 +67,9 @@ def compare_lines(found: Sequence[ReadLine], printed: Sequence[PrintedLine]) -> 
     wrong = []
     for line, truth in zip(found, printed, strict=False):
         right = (line.text, line.turned) == (truth.text, truth.turned)
-        table.add_row(
-            Text(repr(line.text), "green" if right else "bold red"),
-            f"{line.score:.4f}",
-            "yes" if line.turned else "no",
-            f"{line.box.left} to {line.box.right - 1}",
-            f"{line.box.top} to {line.box.bottom - 1}",
-        )
+        text, box = Text(repr(line.text), "green" if right else "bold red"), line.box
+        place = f"{box.left} to {box.right - 1}", f"{box.top} to {box.bottom - 1}"
+        table.add_row(text, f"{line.score:.4f}", "yes" if line.turned else "no", *place)
         if not right:
             turned = ", turned" if line.turned else ""
             wrong.append(f"the line {truth.text!r} was read as {line.text!r}{turned}")
@@ -344,14 +337,10 @@ def find_boxes(probabilities: np.ndarray) -> list[Box]:
         if min(height, width) < SMALLEST_SIDE or score < BOX_THRESHOLD:
             continue
         distance = height * width * WIDEN_RATIO / (2 * (height + width))
-        boxes.append(
-            Box(
-                left=max(0, int(columns.start - distance)),
-                top=max(0, int(rows.start - distance)),
-                right=min(probabilities.shape[1], int(np.ceil(columns.stop + distance))),
-                bottom=min(probabilities.shape[0], int(np.ceil(rows.stop + distance))),
-            )
-        )
+        left, top = (max(0, int(each.start - distance)) for each in (columns, rows))
+        last = [math.ceil(each.stop + distance) for each in (rows, columns)]
+        bottom, right = map(min, probabilities.shape, last)
+        boxes.append(Box(left, top, right, bottom))
     return sorted(boxes, key=lambda box: (box.top, box.left))
 
 

@@ -18,6 +18,7 @@ from tvm_hybrid.bench.peers import contestants
 from tvm_hybrid.bench.peers.contestants import ContestantError, StockTvm
 from tvm_hybrid.bench.peers.onnx_runtime import optimised_session
 from tvm_hybrid.bench.peers.peers import ONNX_RUNTIME, OURS, STOCK_TVM
+from tvm_hybrid.options import CompileOptions
 
 from ..onnx_models import reference, saved, two_layers
 
@@ -185,7 +186,9 @@ def test_a_missing_onnxruntime_is_named_and_left_out(
 
 def test_stock_tvm_computes_what_the_model_means(tmp_path: Path) -> None:
     inputs = feeds()
-    stock = StockTvm(saved(tmp_path, two_layers("rows")), inputs, {"x": (4, 8)}, None, 1)
+    stock = StockTvm(
+        saved(tmp_path, two_layers("rows")), inputs, CompileOptions(shapes={"x": (4, 8)}), 1
+    )
     try:
         assert np.allclose(stock.outputs[0], reference(inputs["x"]), rtol=1e-5, atol=1e-5)
         assert len(stock.run_for(0.0)) == 1
@@ -202,12 +205,12 @@ def test_stock_tvm_computes_what_the_model_means(tmp_path: Path) -> None:
 def test_a_model_that_stock_tvm_cannot_run(tmp_path: Path) -> None:
     (tmp_path / "model.onnx").write_bytes(b"not a model")
     with pytest.raises(ContestantError, match="stock TVM: ModelError"):
-        StockTvm(tmp_path / "model.onnx", feeds(), None, None, 1)
+        StockTvm(tmp_path / "model.onnx", feeds(), CompileOptions(), 1)
 
 
 def test_a_worker_that_takes_too_long(tmp_path: Path) -> None:
     with pytest.raises(ContestantError, match="no answer within"):
-        StockTvm(saved(tmp_path), feeds(), None, None, 1, time_limit=0.01)
+        StockTvm(saved(tmp_path), feeds(), CompileOptions(), 1, limit=0.01)
 
 
 def test_a_model_that_onnx_runtime_refuses() -> None:

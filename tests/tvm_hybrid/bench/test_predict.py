@@ -19,7 +19,7 @@ from microkernels.registry import all_microkernels
 from tests.tvm_hybrid.onnx_models import saved
 from tvm_hybrid.bench.predict import LABEL, SHAPES, TYPES, predict_model, predict_shapes
 from tvm_hybrid.cli import main
-from tvm_hybrid.demo.perceptrons import mlp_model
+from tvm_hybrid.demo.models import mlp_model
 from tvm_hybrid.options import CompileOptions
 
 pytestmark = pytest.mark.turns

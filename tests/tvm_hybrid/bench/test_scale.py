@@ -19,7 +19,7 @@ from tvm_hybrid.bench.scale import (
     slower_regions,
 )
 from tvm_hybrid.cli import main
-from tvm_hybrid.demo.perceptrons import mlp_model
+from tvm_hybrid.demo.models import mlp_model
 from tvm_hybrid.options import CompileOptions
 
 pytestmark = pytest.mark.turns

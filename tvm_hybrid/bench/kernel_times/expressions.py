@@ -6,19 +6,8 @@ from typing import Any
 
 from tvm import tirx
 
+from . import nodes
 from .index import UNKNOWN, Index, Integers, key
-from .nodes import (
-    LIBRARY,
-    Access,
-    Body,
-    Memory,
-    Scopes,
-    Value,
-    base_of,
-    intrinsic,
-    kind_of,
-    size_of,
-)
 
 # Calls that cost nothing, or what their first argument costs.
 _FREE = ("tirx.likely", "tirx.reinterpret", "tirx.buffer_data")
@@ -43,10 +32,10 @@ class Expressions:
 
     def __init__(self, vector_bits: int) -> None:
         self.vector_bits = vector_bits
-        self.scopes = Scopes(Body())
+        self.scopes = nodes.Scopes(nodes.Body())
         self.integers = Integers(self.value)
         self.arrays = Arrays(self.integers, self.scopes, vector_bits)
-        self.bound: dict[Any, Value] = {}
+        self.bound: dict[Any, nodes.Value] = {}
 
     def bind(self, var: Any, value: Any) -> None:
         """Gives an expression a name."""
@@ -56,17 +45,14 @@ class Expressions:
         else:
             self.bound[key(var)] = self.value(value)
 
-    def value(self, node: Any) -> Value:
+    def value(self, node: Any) -> nodes.Value:
         """What an expression yields."""
         kind = type(node).__name__
+        if kind == "Var" and key(node) in self.bound:
+            return self.bound[key(node)]
         if kind == "Var":
-            found = self.bound.get(key(node))
-            if found is not None:
-                return found
             index = self.integers.known.get(key(node))
-            if index is not None:
-                return self._of_index(index)
-            return self._constant(node)
+            return self._constant(node) if index is None else self._of_index(index)
         if kind in ("IntImm", "FloatImm", "StringImm"):
             return self._constant(node)
         if kind == "Call":
@@ -94,23 +80,25 @@ class Expressions:
             return self._computed(kind, operands, "divide" if divides else "vector", dtype)
         raise NotImplementedError(f"no meaning of {kind}")
 
-    def _of_index(self, index: Index) -> Value:
+    def _of_index(self, index: Index) -> nodes.Value:
         """An integer as a value: addresses are computed beside the vectors, for nothing."""
         name = ("index", index)
         known = self.scopes.known(name)
         if known is not None:
             return known
-        scope = self.scopes.place_of(index.loops)
-        scope.values[name] = self.scopes.new(index.loops, constant=not index.terms)
-        return scope.values[name]
+        value = self.scopes.new(index.loops, constant=not index.terms)
+        return self.scopes.place_of(index.loops).values.setdefault(name, value)
 
-    def _constant(self, node: Any) -> Value:
+    def _constant(self, node: Any) -> nodes.Value:
         name = ("constant", str(node))
-        if name not in self.scopes.stack[0].values:
-            self.scopes.stack[0].values[name] = self.scopes.new(frozenset(), constant=True)
-        return self.scopes.stack[0].values[name]
+        values = self.scopes.stack[0].values
+        if name not in values:
+            values[name] = self.scopes.new(frozenset(), constant=True)
+        return values[name]
 
-    def _computed(self, name: Any, operands: list[Value], kind: str, dtype: Any) -> Value:
+    def _computed(
+        self, name: Any, operands: list[nodes.Value], kind: str, dtype: Any
+    ) -> nodes.Value:
         """A value by one kind of instruction; only once for the same operands."""
         name = (name, str(dtype), *(each.number for each in operands))
         known = self.scopes.known(name)
@@ -118,35 +106,30 @@ class Expressions:
             return known
         if operands and all(each.constant for each in operands):
             value = self.scopes.new(frozenset(), constant=True)
-            self.scopes.stack[0].values[name] = value
-            return value
+            return self.scopes.stack[0].values.setdefault(name, value)
         loops = frozenset().union(*(each.loops for each in operands))
         scope = self.scopes.place_of(loops)
         if kind:
             scope.body.work.counts[kind] += vectors_of(dtype, self.vector_bits)
-            lanes = int(dtype.lanes)
-            if kind == "fma":
-                scope.body.work.counts["products"] += lanes
-            elif kind in ("dot", "bf16"):
-                scope.body.work.counts["products"] += lanes * (2 if kind == "bf16" else 4)
+            products = {"fma": 1, "bf16": 2, "dot": 4}
+            if kind in products:
+                scope.body.work.counts["products"] += products[kind] * int(dtype.lanes)
         value = self.scopes.new(loops, self.scopes.chain(operands, kind))
-        scope.values[name] = value
-        return value
+        return scope.values.setdefault(name, value)
 
-    def _sum(self, node: Any, name: str) -> Value:
+    def _sum(self, node: Any, name: str) -> nodes.Value:
         if str(node.ty.dtype).startswith("float"):
             for product, other in ((node.b, node.a), (node.a, node.b)):
                 if type(product).__name__ == "Mul":
                     parts = [self.value(each) for each in (product.a, product.b, other)]
                     known = ("Mul", str(node.ty.dtype), parts[0].number, parts[1].number)
-                    if self.scopes.known(known) is None and not (
-                        parts[0].constant and parts[1].constant
-                    ):
+                    constant = parts[0].constant and parts[1].constant
+                    if self.scopes.known(known) is None and not constant:
                         return self._computed(f"fma{name}", parts, "fma", node.ty.dtype)
         operands = [self.value(node.a), self.value(node.b)]
         return self._computed(name, operands, "vector", node.ty.dtype)
 
-    def _arranged(self, node: Any, kind: str) -> Value:
+    def _arranged(self, node: Any, kind: str) -> nodes.Value:
         """A vector of lanes that are alike, count up, or come from other vectors."""
         if kind == "Ramp":
             value = self.value(node.base)
@@ -157,9 +140,8 @@ class Expressions:
             lanes = tuple(int(each.value) for each in node.indices)
             # The low part of a register is there.
             free = len(parts) == 1 and lanes == tuple(range(len(lanes)))
-            return self._computed(
-                ("shuffle", lanes), parts, "" if free else "vector", node.ty.dtype
-            )
+            moved = "" if free else "vector"
+            return self._computed(("shuffle", lanes), parts, moved, node.ty.dtype)
         inner = node.value
         while getattr(getattr(inner, "op", None), "name", "") == "tirx.reinterpret":
             inner = inner.args[0]
@@ -169,7 +151,7 @@ class Expressions:
         value = self.value(node.value)
         return self._computed("splat", [value], "vector", node.ty.dtype)
 
-    def _call(self, node: Any) -> Value:
+    def _call(self, node: Any) -> nodes.Value:
         name = str(getattr(node.op, "name", ""))
         if name == "tirx.masked_load":
             self.value(node.args[2])
@@ -189,7 +171,7 @@ class Expressions:
         if name.startswith("tirx.call_"):
             return self._intrinsic_call(node)
         parts = [self.value(each) for each in node.args]
-        if name in LIBRARY:
+        if name in nodes.LIBRARY:
             loops = frozenset[int]().union(*(each.loops for each in parts))
             counts = self.scopes.place_of(loops).body.work.counts
             counts["library"] += max(1, int(node.ty.dtype.lanes))
@@ -197,9 +179,9 @@ class Expressions:
         kind = "divide" if "sqrt" in name else "vector"
         return self._computed(name, parts, kind, node.ty.dtype)
 
-    def _intrinsic_call(self, node: Any) -> Value:
-        text = intrinsic(node)
-        kind = kind_of(text)
+    def _intrinsic_call(self, node: Any) -> nodes.Value:
+        text = nodes.intrinsic(node)
+        kind = nodes.kind_of(text)
         arguments = list(node.args)[1:]
         if kind in ("tile_load", "tile_store"):
             pointer, stride = arguments[-2], self.integers.index(arguments[-1])
@@ -210,10 +192,8 @@ class Expressions:
         if kind in ("permission", "arrival"):
             return self._constant(node.args[0])
         parts = [self.value(each) for each in arguments]
-        widest = max(
-            [node.ty.dtype, *(each.ty.dtype for each in arguments)],
-            key=lambda dtype: int(dtype.bits) * int(dtype.lanes),
-        )
+        types = [each.ty.dtype for each in (node, *arguments)]
+        widest = max(types, key=lambda dtype: int(dtype.bits) * int(dtype.lanes))
         dtype = node.ty.dtype if kind in ("dot", "bf16") else widest
         return self._computed(text, parts, kind, dtype)
 
@@ -239,28 +219,30 @@ class Arrays:
         Bits of one register.
     """
 
-    def __init__(self, integers: Integers, scopes: Scopes, vector_bits: int) -> None:
+    def __init__(self, integers: Integers, scopes: nodes.Scopes, vector_bits: int) -> None:
         self.integers, self.scopes, self.vector_bits = integers, scopes, vector_bits
         self.registers: set[Any] = set()
-        self.held: dict[Any, Value] = {}
-        self._memories: dict[Any, Memory] = {}
+        self.held: dict[Any, nodes.Value] = {}
+        self._memories: dict[Any, nodes.Memory] = {}
         self._opened: dict[Any, int] = {}
         self._versions: dict[Any, int] = {}
 
-    def add_parameter(self, var: Any, position: int) -> Memory:
+    def add_parameter(self, var: Any, position: int) -> nodes.Memory:
         """An array that the kernel is given."""
-        memory = Memory(str(var.name), position, size_of(var))
+        memory = nodes.Memory(str(var.name), position, nodes.size_of(var))
         self._memories[key(var)] = memory
         return memory
 
     def allocate(self, buffer: Any, shared: bool) -> None:
         """An array of the kernel's own; whether threads see the same one."""
         number = -1 - len(self._memories)
-        self._memories[key(buffer)] = Memory(str(buffer.name), number, size_of(buffer), shared)
+        self._memories[key(buffer)] = nodes.Memory(
+            str(buffer.name), number, nodes.size_of(buffer), shared
+        )
 
     def declare(self, node: tirx.DeclBuffer) -> None:
         """A view of an array."""
-        found = self._memories.get(key(base_of(node)))
+        found = self._memories.get(key(nodes.base_of(node)))
         if found is not None:
             self._memories[key(node.buffer)] = found
 
@@ -281,7 +263,7 @@ class Arrays:
             self._opened[each] = loop
         self.held = {slot: v for slot, v in self.held.items() if slot[0] not in arrays}
 
-    def store(self, buffer: Any, index: Any, value: Value, dtype: Any) -> None:
+    def store(self, buffer: Any, index: Any, value: nodes.Value, dtype: Any) -> None:
         """Writes a value."""
         memory = self.name_of(buffer)
         if key(buffer) in self.registers:
@@ -295,7 +277,7 @@ class Arrays:
         name = ("load", memory, access.start, access.width, self._versions[memory])
         self.scopes.inner.values[name] = value
 
-    def load(self, buffer: Any, index: Any, dtype: Any, kind: str = "load") -> Value:
+    def load(self, buffer: Any, index: Any, dtype: Any, kind: str = "load") -> nodes.Value:
         """Reads a value; once, if nothing was written since."""
         memory = self.name_of(buffer)
         if key(buffer) in self.registers:
@@ -336,30 +318,29 @@ class Arrays:
             return
         start = self.integers.index(element.indices[0]).times(size)
         self.scopes.inner.body.work.accesses.append(
-            Access(memory, start, _TILE_BYTES, _TILE_ROWS, stride, kind == "tile_store")
+            nodes.Access(memory, start, _TILE_BYTES, _TILE_ROWS, stride, kind == "tile_store")
         )
 
-    def _access(self, buffer: Any, index: Any, dtype: Any, store: bool) -> Access:
-        memory = self._memories.get(key(buffer)) or Memory(str(buffer.name), -1000, 0)
+    def _access(self, buffer: Any, index: Any, dtype: Any, store: bool) -> nodes.Access:
+        memory = self._memories.get(key(buffer)) or nodes.Memory(str(buffer.name), -1000, 0)
         size, lanes = (int(dtype.bits) + 7) // 8, int(dtype.lanes)
-        if int(index.ty.dtype.lanes) > 1:
-            found = self.integers.ramp(index)
-            if found is None:  # wherever data say
-                self.integers.of_data(index)
-                return Access(memory, UNKNOWN, size, lanes, size, store)
-            start, step = found
-            if step == 0:
-                return Access(memory, start.times(size), size, store=store)
-            if step != 1:
-                return Access(memory, start.times(size), size, lanes, size * step, store)
-            return Access(memory, start.times(size), size * lanes, store=store)
-        return Access(memory, self.integers.index(index).times(size), size * lanes, store=store)
+        found = self._lanes(index)
+        if found is None:  # wherever data say
+            self.integers.of_data(index)
+            return nodes.Access(memory, UNKNOWN, size, lanes, size, store)
+        start, step = found[0].times(size), found[1]
+        if step in (0, 1):
+            return nodes.Access(memory, start, size * (lanes if step else 1), store=store)
+        return nodes.Access(memory, start, size, lanes, size * step, store)
+
+    def _lanes(self, index: Any) -> tuple[Index, int] | None:
+        """The first of consecutive indices and the distance of lanes, if it is fixed."""
+        vector = int(index.ty.dtype.lanes) > 1
+        return self.integers.ramp(index) if vector else (self.integers.index(index), 1)
 
     def _place(self, index: Any) -> int:
-        if int(index.ty.dtype.lanes) > 1:
-            found = self.integers.ramp(index)
-            return found[0].constant if found else -1
-        return self.integers.index(index).constant
+        found = self._lanes(index)
+        return found[0].constant if found else -1
 
     def _vectors(self, dtype: Any) -> int:
         return vectors_of(dtype, self.vector_bits)

@@ -200,11 +200,7 @@ class Program:
 _INTRINSICS = (
     ("x86.tdp", "tile_product"),
     ("dpbf16", "bf16"),
-    ("dpbusd", "dot"),
-    ("dpwssd", "dot"),
-    ("pmaddubs", "dot"),
-    ("pmadd.ubs", "dot"),
-    ("pmaddw", "dot"),
+    *((each, "dot") for each in ("dpbusd", "dpwssd", "pmaddubs", "pmadd.ubs", "pmaddw")),
     ("tileload", "tile_load"),
     ("tilestore", "tile_store"),
     ("tilezero", "tile_zero"),
@@ -224,13 +220,16 @@ def kind_of(name: str) -> str:
     return next((kind for part, kind in _INTRINSICS if part in name), "vector")
 
 
+Chain = tuple[int, int, int]  # the loop, multiply-adds, other operations
+
+
 @dataclass(frozen=True, eq=False)
 class Value:
     """What an expression yields: on which loops it depends, and how long a chain leads to it."""
 
     number: int
     loops: frozenset[int] = frozenset()
-    chain: tuple[int, int, int] | None = None  # loop, multiply-adds, other operations
+    chain: Chain | None = None
     constant: bool = False
 
 
@@ -262,10 +261,7 @@ class Scopes:
         return next((scope.loop for scope in reversed(self.stack) if scope.loop >= 0), -1)
 
     def new(
-        self,
-        loops: frozenset[int],
-        chain: tuple[int, int, int] | None = None,
-        constant: bool = False,
+        self, loops: frozenset[int], chain: Chain | None = None, constant: bool = False
     ) -> Value:
         """A value that there was not before."""
         self._numbers += 1
@@ -273,19 +269,15 @@ class Scopes:
 
     def known(self, name: Any) -> Value | None:
         """A value that was computed before and still is there."""
-        for scope in reversed(self.stack):
-            if name in scope.values:
-                return scope.values[name]
-        return None
+        there = (scope.values[name] for scope in reversed(self.stack) if name in scope.values)
+        return next(there, None)
 
     def place_of(self, loops: frozenset[int]) -> Scope:
         """Where a value that depends on some loops is computed."""
-        for scope in reversed(self.stack):
-            if scope.fixed or scope.loop in loops:
-                return scope
-        return self.stack[0]
+        places = (each for each in reversed(self.stack) if each.fixed or each.loop in loops)
+        return next(places, self.stack[0])
 
-    def chain(self, operands: list[Value], kind: str) -> tuple[int, int, int] | None:
+    def chain(self, operands: list[Value], kind: str) -> Chain | None:
         """The longest chain that leads through operands, by one operation longer."""
         loop = self.loop()
         chains = [each.chain for each in operands if each.chain and each.chain[0] == loop]

@@ -135,16 +135,8 @@ def registers_of(body: Any) -> set[Any]:
     def declared(node: tirx.DeclBuffer) -> None:
         moving.add(key(base_of(node)))
 
-    tvm_ffi.structural_walk(
-        body,
-        [
-            (tirx.AllocBuffer, allocated),
-            (tirx.BufferStore, used),
-            (TensorLoad, used),
-            (Call, called),
-            (tirx.DeclBuffer, declared),
-        ],
-    )
+    visits = [(tirx.AllocBuffer, allocated), (tirx.BufferStore, used), (TensorLoad, used)]
+    tvm_ffi.structural_walk(body, [*visits, (Call, called), (tirx.DeclBuffer, declared)])
     return own - moving
 
 

@@ -49,12 +49,8 @@ class Pace:
         counts = self.counts.copy()
         for kind, number in other.counts.items():
             counts[kind] += times * number
-        return Pace(
-            self.busy + times * other.busy,
-            self.waiting + times * other.waiting,
-            self.entries + times * other.entries,
-            counts,
-        )
+        busy, waiting = self.busy + times * other.busy, self.waiting + times * other.waiting
+        return Pace(busy, waiting, self.entries + times * other.entries, counts)
 
     def side_by_side(self, entries: float) -> Pace:
         """Where what follows does not wait for it, with so many entries of the reorder buffer."""
@@ -73,10 +69,8 @@ def work_pace(work: Work, machine: Machine) -> Pace:
     tiles, clock = machine.tile_core, machine.cycles_per_us
     entries = products + counts["vector"] + counts["bf16"] + loads + counts["broadcast"]
     entries += counts["store"]
-    waiting = [
-        steps * machine.fma_latency + others * machine.vector_latency
-        for steps, others in work.chains
-    ]
+    latencies = machine.fma_latency, machine.vector_latency
+    waiting = [steps * latencies[0] + others * latencies[1] for steps, others in work.chains]
     cycles = max(
         arithmetic + counts["divide"] * machine.divide_cycles,
         products / machine.fma_rate + halves,
@@ -86,18 +80,14 @@ def work_pace(work: Work, machine: Machine) -> Pace:
     )
     if any(kind.startswith("tile") for kind in counts):
         latency = tiles.tdp_latency if counts["tile_product"] else 0.0
-        multiplying = max(
-            counts["tile_product"] * tiles.tdp,
-            counts["tile_load"] * tiles.load,
-            counts["tile_store"] * tiles.store,
-            latency if counts["tile_product"] else 0.0,
-        )
+        loading, storing = counts["tile_load"] * tiles.load, counts["tile_store"] * tiles.store
+        multiplying = max(counts["tile_product"] * tiles.tdp, loading, storing, latency)
         multiplying += counts["tile_configure"] * tiles.configure
         multiplying += counts["tile_release"] * tiles.release
         cycles = max(cycles, multiplying * clock / tiles.clock)
     called = counts["library"] * machine.library_cycles
-    waiting_most = max(cycles, *waiting, 0.0) + called
-    return Pace(cycles + called, waiting_most, entries, Counter(counts))
+    slowest = max(cycles, *waiting, 0.0)
+    return Pace(cycles + called, slowest + called, entries, Counter(counts))
 
 
 class Cycles(Walk[Pace]):
@@ -361,12 +351,8 @@ class _Timer:
         written = footprint([pattern for pattern in touched.patterns if pattern.store])
         parts = parts_of(touched.patterns, threads)
         near, beyond = touched.fetched
-        rates = {
-            NEAR: machine.l2_rate,
-            SHARED: machine.l3_rate(threads),
-            FAR: machine.memory_rate(threads),
-            FOREIGN: machine.other_core_rate,
-        }
+        rates = {SHARED: machine.l3_rate(threads), FAR: machine.memory_rate(threads)}
+        rates |= {NEAR: machine.l2_rate, FOREIGN: machine.other_core_rate}
         alone = {SHARED: machine.l3_rate(), FAR: machine.memory_rate()}
         transfer = dict.fromkeys(sizes, 0.0)
         waiting = 0.0

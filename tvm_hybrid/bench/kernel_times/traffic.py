@@ -213,11 +213,7 @@ def dimensions_of(places: Sequence[int]) -> list[Dimension]:
         return [(step, len(places))]
     run = next(i for i, gap in enumerate(gaps) if gap != step) + 1
     starts = places[::run]
-    if len(places) % run == 0 and all(
-        places[i + j] == start + j * step
-        for i, start in zip(range(0, len(places), run), starts, strict=True)
-        for j in range(run)
-    ):
+    if list(places) == [start + j * step for start in starts for j in range(run)]:
         return [(step, run), *dimensions_of(starts)]
     return [(max(1, (places[-1] - places[0]) // (len(places) - 1)), len(places))]
 

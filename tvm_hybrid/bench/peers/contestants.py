@@ -21,8 +21,8 @@ import msgspec
 import numpy as np
 from tvm.target import Target
 
+from ...options import CompileOptions
 from ...report.timing import SLICE_SECONDS, ContestantError, time_calls
-from ...targets.resolve import TargetLike
 from ...tuning.measuring.child_process import ChildProcess
 from ..feeds import as_saved, save_arrays
 from .onnx_runtime import last_line, optimised_session
@@ -245,22 +245,20 @@ class SessionContestant:
     def close(self) -> None:
         """Nothing to free."""
 
+    @staticmethod
+    def of_onnx(model: Path, feeds: Feeds, threads: int, callers: int = 1) -> SessionContestant:
+        """ONNX Runtime with its default optimisations.
 
-def onnx_runtime_contestant(
-    model: str | bytes, feeds: Feeds, threads: int, callers: int = 1
-) -> SessionContestant:
-    """ONNX Runtime with its default optimisations.
-
-    Raises
-    ------
-    ContestantError
-        If it is not installed, or cannot load or run the model.
-    """
-    session = optimised_session(model, threads)
-    try:
-        return SessionContestant(session, feeds, callers)
-    except Exception as error:
-        raise ContestantError(f"ONNX Runtime: {last_line(error)}") from error
+        Raises
+        ------
+        ContestantError
+            If it is not installed, or cannot load or run the model.
+        """
+        session = optimised_session(str(model), threads)
+        try:
+            return SessionContestant(session, feeds, callers)
+        except Exception as error:
+            raise ContestantError(f"ONNX Runtime: {last_line(error)}") from error
 
 
 class StockTvm(WorkerContestant):
@@ -272,16 +270,12 @@ class StockTvm(WorkerContestant):
         An ONNX file.
     feeds : mapping
         The inputs.
-    shapes : mapping or None
-        See `CompileOptions`.
-    target : str, mapping, tvm.target.Target or None
-        See `CompileOptions`.
+    options : CompileOptions
+        Its shapes, its target, and the inputs whose values it knows are TVM's too.
     threads : int
         Size of TVM's thread pool.
-    time_limit : float
+    limit : float
         Seconds after which a silent worker is given up.
-    known : sequence of str
-        Inputs whose values it may know when it compiles.
 
     Raises
     ------
@@ -290,28 +284,18 @@ class StockTvm(WorkerContestant):
     """
 
     def __init__(
-        self,
-        model: Path,
-        feeds: Feeds,
-        shapes: Mapping[str, Any] | None,
-        target: TargetLike,
-        threads: int,
-        time_limit: float = 300.0,
-        known: Sequence[str] = (),
+        self, model: Path, feeds: Feeds, options: CompileOptions, threads: int, limit: float = 300.0
     ) -> None:
-        super().__init__(
-            "stock TVM",
-            [sys.executable, "-m", f"{__package__}.stock_worker"],
-            {
-                "model": str(Path(model).resolve()),
-                "shapes": shapes,
-                "known": known,
-                "target": str(target) if isinstance(target, Target) else target,
-            },
-            feeds,
-            {"TVM_NUM_THREADS": str(threads)},
-            time_limit,
-        )
+        target = options.target
+        job = {
+            "model": str(Path(model).resolve()),
+            "shapes": options.shapes,
+            "known": list(options.values or {}),
+            "target": str(target) if isinstance(target, Target) else target,
+        }
+        command = [sys.executable, "-m", f"{__package__}.stock_worker"]
+        environment = {"TVM_NUM_THREADS": str(threads)}
+        super().__init__("stock TVM", command, job, feeds, environment, limit)
 
 
 # OpenVINO as a contestant: in a worker, with a Python of its own if need be.
@@ -387,21 +371,16 @@ class OpenVino(WorkerContestant):
         callers: int = 0,
     ) -> None:
         program = openvino_python(python)
+        job = {
+            "model": str(Path(model).resolve()),
+            "threads": threads,
+            "precision": precision,
+            "slice": SLICE_SECONDS if kernels else 0.0,
+            "streams": streams,
+            "callers": callers,
+        }
         try:
-            super().__init__(
-                "OpenVINO",
-                [program, "-c", _RUN, str(_WORKER)],
-                {
-                    "model": str(Path(model).resolve()),
-                    "threads": threads,
-                    "precision": precision,
-                    "slice": SLICE_SECONDS if kernels else 0.0,
-                    "streams": streams,
-                    "callers": callers,
-                },
-                feeds,
-                {},
-            )
+            super().__init__("OpenVINO", [program, "-c", _RUN, str(_WORKER)], job, feeds, {})
         except ContestantError as error:
             if not isinstance(error.__cause__, OSError):
                 openvino_version(program)  # says how to get it, if that is what is wrong

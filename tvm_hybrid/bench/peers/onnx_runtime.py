@@ -8,7 +8,7 @@ without them (see `unsigned_products`) and so is right on every CPU. The second 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, TypeAlias
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -121,13 +121,10 @@ class _Rewriter:
             else:
                 shift = self._constant(f"{name}/shift", (), np.int32)
                 wide, total, result = f"{name}/wide", f"{name}/total", self._unsigned[name]
-                self._graph.node.extend(
-                    [
-                        helper.make_node("Cast", [name], [wide], to=TensorProto.INT32),
-                        helper.make_node("Add", [wide, shift], [total]),
-                        helper.make_node("Cast", [total], [result], to=TensorProto.UINT8),
-                    ]
-                )
+                nodes = [helper.make_node("Cast", [name], [wide], to=TensorProto.INT32)]
+                nodes.append(helper.make_node("Add", [wide, shift], [total]))
+                nodes.append(helper.make_node("Cast", [total], [result], to=TensorProto.UINT8))
+                self._graph.node.extend(nodes)
         return self._unsigned[name]
 
     def _constant(self, name: str, shape: tuple[int, ...], dtype: type) -> str:
@@ -187,10 +184,8 @@ class _Rounding:
             for name, value in feeds.items()
         }
         found = zip(names or self._narrow, self._session.run(names, wide), strict=True)
-        return [
-            value.astype(ml_dtypes.bfloat16) if self._narrow[name] else value
-            for name, value in found
-        ]
+        narrow, bfloat16 = self._narrow, ml_dtypes.bfloat16
+        return [value.astype(bfloat16) if narrow[name] else value for name, value in found]
 
 
 def optimised_session(model: str | bytes, threads: int = 1, profile: str = "") -> Any:
@@ -286,9 +281,8 @@ def _open(runtime: Any, model: str | bytes, options: Any) -> Any:
     return runtime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
 
 
-_Part: TypeAlias = onnx.TensorProto | onnx.AttributeProto | onnx.ValueInfoProto
 # Attributes that name an element type.
-_TYPES = frozenset({"to", "dtype", "output_dtype"})
+_NAME_TYPES = frozenset({"to", "dtype", "output_dtype"})
 
 
 def wide_model(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -303,39 +297,31 @@ def wide_model(model: onnx.ModelProto) -> onnx.ModelProto:
 
     The model in float32; the given one, unchanged, if nothing of it is bfloat16.
     """
-    if not any(_is_narrow(part) for part in _parts(model.graph)):
+    narrow = TensorProto.BFLOAT16
+    if not any(getattr(holder, field) == narrow for holder, field in _types(model.graph)):
         return model
     wide = onnx.ModelProto()
     wide.CopyFrom(model)
-    for part in _parts(wide.graph):
-        if not _is_narrow(part):
+    for holder, field in _types(wide.graph):
+        if getattr(holder, field) != narrow:
             continue
-        if isinstance(part, TensorProto):
-            values = numpy_helper.to_array(part).astype(np.float32)
-            part.CopyFrom(numpy_helper.from_array(values, part.name))
-        elif isinstance(part, AttributeProto):
-            part.i = TensorProto.FLOAT
+        if isinstance(holder, TensorProto):
+            values = numpy_helper.to_array(holder).astype(np.float32)
+            holder.CopyFrom(numpy_helper.from_array(values, holder.name))
         else:
-            part.type.tensor_type.elem_type = TensorProto.FLOAT
+            setattr(holder, field, TensorProto.FLOAT)
     return wide
 
 
-def _is_narrow(part: _Part) -> bool:
-    if isinstance(part, TensorProto):
-        return part.data_type == TensorProto.BFLOAT16
-    if isinstance(part, AttributeProto):
-        return part.name in _TYPES and part.i == TensorProto.BFLOAT16
-    return part.type.tensor_type.elem_type == TensorProto.BFLOAT16
-
-
-def _parts(graph: onnx.GraphProto) -> Iterator[_Part]:
-    """All that has a type, in bodies of loops and branches too."""
-    yield from (*graph.input, *graph.output, *graph.value_info, *graph.initializer)
-    for node in graph.node:
-        for attribute in node.attribute:
-            if attribute.type == AttributeProto.TENSOR:
-                yield attribute.t
-            elif attribute.type == AttributeProto.GRAPH:
-                yield from _parts(attribute.g)
-            else:
-                yield attribute
+def _types(graph: onnx.GraphProto) -> Iterator[tuple[Any, str]]:
+    """All that has an element type, and the field that holds it, in bodies of nodes too."""
+    for value in (*graph.input, *graph.output, *graph.value_info):
+        yield value.type.tensor_type, "elem_type"
+    yield from ((tensor, "data_type") for tensor in graph.initializer)
+    for attribute in (each for node in graph.node for each in node.attribute):
+        if attribute.type == AttributeProto.TENSOR:
+            yield attribute.t, "data_type"
+        elif attribute.type == AttributeProto.GRAPH:
+            yield from _types(attribute.g)
+        elif attribute.name in _NAME_TYPES:
+            yield attribute, "i"

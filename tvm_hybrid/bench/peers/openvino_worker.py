@@ -131,11 +131,8 @@ def kernel_time(model: Model, seconds: float) -> float:
 
 def counted(request: Any) -> float:
     """Mean seconds of the kernels in all runs of a request."""
-    return sum(
-        info.real_time.total_seconds()
-        for info in request.get_profiling_info()
-        if info.node_type in KERNELS
-    )
+    kernels = (info for info in request.get_profiling_info() if info.node_type in KERNELS)
+    return sum(info.real_time.total_seconds() for info in kernels)
 
 
 def serve(job: dict[str, Any], requests: TextIO, answers: TextIO) -> None:

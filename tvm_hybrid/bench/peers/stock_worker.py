@@ -30,10 +30,8 @@ from ..feeds import as_saved
 
 def _prepare(job: dict[str, Any]) -> tuple[Any, list[Any]]:
     """The compiled `main` and its arguments."""
-    shapes = {
-        name: tuple(value) if isinstance(value, list) else value
-        for name, value in (job["shapes"] or {}).items()
-    }
+    given = (job["shapes"] or {}).items()
+    shapes = {name: tuple(each) if isinstance(each, list) else each for name, each in given}
     with np.load(job["feeds"]) as arrays:
         values = {name: as_saved(arrays[name]) for name in job["known"]}
         imported = import_onnx(job["model"], shapes or None, values)

@@ -12,7 +12,7 @@ from microkernels.machines.machine import Machine
 from relay_passes.pipeline_options import PipelineOptions
 from tir_schedules.core.config import Config
 from tir_schedules.core.template import template_for
-from tvm_hybrid.bench.public_regions import public_regions
+from tvm_hybrid.bench.layer_models import public_regions
 from tvm_hybrid.cli.simulate import record_spaces as command
 from tvm_hybrid.records.record_store import ConfigSpace, RecordStore, ranked
 from tvm_hybrid.targets.resolve import resolve_target
