@@ -111,14 +111,8 @@ class Explanation(Shown, Sequence[Decision]):
             why = decision.reason
             why += f"; on vectors: {decision.on_vectors}" if decision.on_vectors else ""
             why += f"; at run time: {decision.at_run_time}" if decision.at_run_time else ""
-            cells = (
-                "\n".join(decision.origins) or decision.node,
-                decision.op,
-                "yes" if decision.taken else "no",
-                decision.kernel,
-                config,
-                decision.source,
-                why,
-            )
+            about = "\n".join(decision.origins) or decision.node, decision.op
+            taken = "yes" if decision.taken else "no"
+            cells = (*about, taken, decision.kernel, config, decision.source, why)
             table.add_row(*map(Text, cells))  # as they are: brackets are no markup
         return table

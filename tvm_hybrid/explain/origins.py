@@ -43,15 +43,12 @@ def with_origins(
         if maker is not None and maker in nodes.nodes:
             roots[value].append(maker)
     written = {n for call in graph.calls for value in call.writes for n in roots[value]}
-    found = [
-        _before([n for value in call.writes for n in roots[value]], written, nodes)
-        for call in graph.calls
-    ]
+    made = ([n for value in call.writes for n in roots[value]] for call in graph.calls)
+    found = [_before(each, written, nodes) for each in made]
     _fill(graph, found)
-    calls = [
-        replace(call, origins=tuple(nodes.nodes[n].text for n in sorted(each)))
-        for call, each in zip(graph.calls, found, strict=True)
-    ]
+    calls = []
+    for call, each in zip(graph.calls, found, strict=True):
+        calls.append(replace(call, origins=tuple(nodes.nodes[n].text for n in sorted(each))))
     return replace(graph, calls=tuple(calls))
 
 
@@ -63,10 +60,8 @@ def decisions_with_origins(
     for call, decision in zip(graph.calls, decisions_of(graph.calls, decisions), strict=True):
         if decision is not None:
             texts.setdefault(id(decision), {}).update(dict.fromkeys(call.origins))
-    return [
-        replace(each, origins=tuple(texts.get(id(each)) or texts_in(each.node, nodes)))
-        for each in decisions
-    ]
+    found = [tuple(texts.get(id(each)) or texts_in(each.node, nodes)) for each in decisions]
+    return [replace(each, origins=o) for each, o in zip(decisions, found, strict=True)]
 
 
 def _before(roots: Iterable[int], written: set[int], nodes: ModelNodes) -> set[int]:

@@ -112,15 +112,9 @@ class Profile(Shown):
         if has_origins:
             table.add_column("ONNX nodes", overflow="fold")
         for row in self.rows:
-            table.add_row(
-                row.function,
-                row.kernel,
-                str(row.calls),
-                f"{row.microseconds:.2f}",
-                f"{100 * row.share:.1f}",
-                f"{row.gflops:.1f}" if row.gflops else "",
-                *([short(row.origins)] if has_origins else []),
-            )
+            cells = [row.function, row.kernel, str(row.calls), f"{row.microseconds:.2f}"]
+            cells += [f"{100 * row.share:.1f}", f"{row.gflops:.1f}" if row.gflops else ""]
+            table.add_row(*cells, *([short(row.origins)] if has_origins else []))
         return table
 
     def to_chrome_trace(self, path: str | os.PathLike[str]) -> None:
@@ -133,22 +127,16 @@ class Profile(Shown):
         """
         kernels = {row.function: row.kernel for row in self.rows}
         origin = self.events[0].start_ns if self.events else 0
-        trace = [
-            {
-                "name": event.function,
-                "cat": "kernel",
-                "ph": "X",
-                "ts": (event.start_ns - origin) / 1e3,
-                "dur": (event.end_ns - event.start_ns) / 1e3,
-                "pid": os.getpid(),
-                "tid": os.getpid(),  # the main thread; Perfetto takes 0 for an idle CPU
-                "args": {
-                    "kernel": kernels[event.function],
-                    **({"onnx": ", ".join(event.origins)} if event.origins else {}),
-                },
-            }
-            for event in self.events
-        ]
+        trace = []
+        for event in self.events:
+            arguments = {"kernel": kernels[event.function]}
+            if event.origins:
+                arguments["onnx"] = ", ".join(event.origins)
+            start, length = event.start_ns - origin, event.end_ns - event.start_ns
+            # The main thread; Perfetto takes 0 for an idle CPU.
+            entry: dict[str, Any] = {"pid": os.getpid(), "tid": os.getpid()}
+            entry |= {"name": event.function, "ts": start / 1e3, "dur": length / 1e3}
+            trace.append({**entry, "cat": "kernel", "ph": "X", "args": arguments})
         write_whole(path, json.dumps({"traceEvents": trace, "displayTimeUnit": "ns"}), "the trace")
 
 
@@ -214,10 +202,9 @@ def _rows(
     for function, times in calls.items():
         mine = about.get(function, ())
         decision = mine[-1] if mine else None
-        nanoseconds = sum(times)
-        # Of open sizes, operations are those of a sample.
-        counted = decision if decision and not decision.at_run_time else None
-        operations = counted.flops * len(times) if counted else 0
+        nanoseconds, operations = sum(times), 0
+        if decision and not decision.at_run_time:  # of open sizes, they are those of a sample
+            operations = decision.flops * len(times)
         rows.append(
             ProfileRow(
                 function=function,

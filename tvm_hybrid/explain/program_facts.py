@@ -123,10 +123,17 @@ def _shared_outputs(mod: IRModule, main: relax.Function, bindings: Bindings) -> 
     result = _resolve(main.body.body, values)
     is_tuple = isinstance(result, relax.Tuple)
     outputs = [_resolve(field, values) for field in result.fields] if is_tuple else [result]
-    return tuple(
-        not _is_fresh(mod, output) or sum(_is_same(output, other) for other in outputs) > 1
-        for output in outputs
-    )
+
+    def is_fresh(value: relax.Expr) -> bool:
+        """Whether a kernel writes a value into memory of its own."""
+        if isinstance(value, relax.TupleGetItem):
+            value = value.tuple_value
+        if not isinstance(value, relax.Call) or value.op != ir.Op.get("relax.call_tir"):
+            return False
+        return not has_reshape_pattern(mod[value.args[0]])
+
+    same = [sum(_is_same(output, other) for other in outputs) for output in outputs]
+    return tuple(not is_fresh(each) or n > 1 for each, n in zip(outputs, same, strict=True))
 
 
 def _resolve(value: relax.Expr, values: dict[relax.Var, relax.Expr]) -> relax.Expr:
@@ -148,15 +155,6 @@ def _is_same(one: relax.Expr, other: relax.Expr) -> bool:
     if isinstance(one, relax.TupleGetItem) and isinstance(other, relax.TupleGetItem):
         return one.index == other.index and bool(one.tuple_value.same_as(other.tuple_value))
     return bool(one.same_as(other))
-
-
-def _is_fresh(mod: IRModule, value: relax.Expr) -> bool:
-    """Whether a kernel writes a value into memory of its own."""
-    if isinstance(value, relax.TupleGetItem):
-        value = value.tuple_value
-    if not isinstance(value, relax.Call) or value.op != ir.Op.get("relax.call_tir"):
-        return False
-    return not has_reshape_pattern(mod[value.args[0]])
 
 
 def _unaligned_inputs(mod: IRModule, main: relax.Function, bindings: Bindings) -> tuple[bool, ...]:

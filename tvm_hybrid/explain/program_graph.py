@@ -246,9 +246,12 @@ def storage_plan(main: Any) -> Plan:
         value, var = binding.value, int(binding.var.__chandle__())
         operator = str(getattr(getattr(value, "op", None), "name", ""))
         if operator.endswith(_STORAGE):
-            size = _size(value.args[0])
-            if size is None:
+            shape = value.args[0]
+            sizes_of = shape.values if isinstance(shape, relax.ShapeExpr) else [None]
+            extents: list[Any] = [getattr(each, "value", None) for each in sizes_of]
+            if None in extents:
                 return NO_PLAN
+            size = math.prod(map(int, extents))
             owner[var], holders[var], sizes[var] = var, 1, size
             used, total = used + size, total + size
             peak = max(peak, used)
@@ -266,13 +269,6 @@ def storage_plan(main: Any) -> Plan:
                 owner[var] = storage
                 holders[storage] += 1
     return Plan(total, peak, len(sizes))
-
-
-def _size(shape: Any) -> int | None:
-    if not isinstance(shape, relax.ShapeExpr):
-        return None
-    sizes = [getattr(each, "value", None) for each in shape.values]
-    return None if None in sizes else math.prod(int(each) for each in sizes if each is not None)
 
 
 class Outline(msgspec.Struct, frozen=True):

@@ -43,7 +43,7 @@ OPERATIONS = 2e8
 _ONE = {"float32": ("float32", 1), "bfloat16": ("uint16", 0x3F80)}
 
 
-class KernelSpeed(msgspec.Struct, frozen=True, kw_only=True):
+class KernelSpeed(msgspec.Struct, frozen=True):
     """What was measured of one microkernel.
 
     Attributes
@@ -136,22 +136,14 @@ def measure_kernels(
     for kernel in here:
         best = max(gops[kernel.name], gops[f"{kernel.name}, weight in registers"])
         peaks[types_of(kernel)] = max(best, peaks.get(types_of(kernel), 0.0))
-    return KernelReport(
-        cpu=cpu_name(host_target()),
-        peaks=peaks,
-        kernels=[
-            KernelSpeed(
-                name=kernel.name,
-                isa=kernel.isa_name,
-                types=types_of(kernel),
-                tile=f"{kernel.mr}x{kernel.nr}",
-                gops=gops[kernel.name],
-                share=gops[kernel.name] / peaks[types_of(kernel)],
-            )
-            for kernel in here
-        ],
-        left_out=[kernel.name for kernel in wanted if kernel not in here],
-    )
+    speeds = []
+    for kernel in here:
+        types, speed, tile = types_of(kernel), gops[kernel.name], f"{kernel.mr}x{kernel.nr}"
+        share = speed / peaks[types]
+        speeds.append(KernelSpeed(kernel.name, kernel.isa_name, types, tile, speed, share))
+    left_out = [kernel.name for kernel in wanted if kernel not in here]
+    cpu = cpu_name(host_target())
+    return KernelReport(cpu=cpu, peaks=peaks, kernels=speeds, left_out=left_out)
 
 
 def _tile(kernel: Microkernel, reload_weight: bool) -> _Tile:
@@ -191,8 +183,11 @@ def tile_program(
         b = parameter("B", (steps * kernel.nr * kr,), b_type)
         c = parameter("C", (kernel.mr, kernel.nr), kernel.acc_dtype)
 
-        def load_b(j: int, step: Expr | int) -> Expr | Address:
-            start = step * kernel.vectors + j if reload_weight else j
+        def load_a(i: int, ks: Sequence[Expr | int]) -> Expr | Address:
+            return kernel.a_operand(a, [i, ks[1] * kr], pitch)
+
+        def load_b(j: int, ks: Sequence[Expr | int]) -> Expr | Address:
+            start = ks[1] * kernel.vectors + j if reload_weight else j
             return kernel.b_operand(b, start * group, kernel.vectors * group)
 
         kernel.admit()
@@ -201,12 +196,7 @@ def tile_program(
             I.writes()
             kernel.configure(kernel.mr)
             tile = kernel.emit(
-                kernel.mr,
-                kernel.vectors,
-                (repeats, steps),
-                lambda i, ks: kernel.a_operand(a, [i, ks[1] * kr], pitch),
-                lambda j, ks: load_b(j, ks[1]),
-                into=Place(c),
+                kernel.mr, kernel.vectors, (repeats, steps), load_a, load_b, into=Place(c)
             )
             if tile.place is None:
                 for i in range(kernel.mr):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import math
 import statistics
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -68,15 +69,11 @@ class Timing:
         if not seconds:
             raise ValueError("no run was timed")
         ordered = sorted(seconds)
-        return Timing(
-            median_us=statistics.median(ordered) * 1e6,
-            p90_us=_percentile(ordered, 90) * 1e6,
-            p95_us=_percentile(ordered, 95) * 1e6,
-            p99_us=_percentile(ordered, 99) * 1e6,
-            min_us=ordered[0] * 1e6,
-            mean_us=statistics.fmean(ordered) * 1e6,
-            runs=len(ordered),
-        )
+        p90, p95, p99 = (_percentile(ordered, percent) for percent in (90, 95, 99))
+        mean = statistics.fmean(ordered)
+        times = (statistics.median(ordered), p90, p95, p99, ordered[0], mean)
+        median, p90, p95, p99, least, mean = (each * 1e6 for each in times)
+        return Timing(median, p90, p95, p99, least, mean, len(ordered))
 
 
 def _percentile(ordered: Sequence[float], percent: int) -> float:
@@ -146,7 +143,7 @@ def interleave(
         Why, by contestant that failed.
     """
     calls = {name: contestant.run_for for name, contestant in contestants.items()}
-    turns, failures = take_turns(calls, rounds, seconds, sum, pause, warmup, progress)
+    turns, failures = take_turns(calls, rounds, seconds, math.fsum, pause, warmup, progress)
     return {name: list(chain.from_iterable(each)) for name, each in turns.items()}, failures
 
 

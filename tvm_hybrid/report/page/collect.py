@@ -85,21 +85,16 @@ class _Collector:
         if graph is not None:
             calls = list(graph.calls)
         else:  # a library keeps no graph
-            calls = [
-                KernelCall(each.node, each.function, (), ())
-                for each in manifest.decisions
-                if each.function
-            ]
+            known = (each for each in manifest.decisions if each.function)
+            calls = [KernelCall(each.node, each.function, (), ()) for each in known]
         times = call_times(self.profile, [call.function for call in calls])
         chosen = decisions_of(calls, manifest.decisions)
         if self.profile is not None and self.roof is None:
             types = {operand_type(each) for each in chosen if each is not None and each.flops}
             self.roof = measure_roof(sorted(types | {"float32"}), manifest.threads)
         self.everything = sum(each for each in times if each is not None)
-        regions = [
-            self.region(number, call, decision, us)
-            for number, (call, decision, us) in enumerate(zip(calls, chosen, times, strict=True))
-        ]
+        about = enumerate(zip(calls, chosen, times, strict=True))
+        regions = [self.region(number, *each) for number, each in about]
         by_time = sorted(regions, key=lambda each: -(each.work.us or 0.0))
         used = {id(decision) for decision in chosen}
         path = Path(self.model)
@@ -113,17 +108,14 @@ class _Collector:
             reorders=[each.number for each in regions if each.op == REORDER],
             left=[each.number for each in by_time if not each.taken],
             notes=[
-                Note(node=each.node, op=each.op, taken=each.taken, reason=each.reason)
+                Note(**_same(each, "node", "op", "taken", "reason"))
                 for each in manifest.decisions
                 if id(each) not in used
             ],
             records=[
                 RecordLine(
                     place=f"{use.file}:{use.line}",
-                    how=use.how,
-                    shipped=use.shipped,
-                    workload=use.workload,
-                    measured=use.measured,
+                    **_same(use, "how", "shipped", "workload", "measured"),
                 )
                 for use in manifest.records
             ],
@@ -135,13 +127,9 @@ class _Collector:
         self, number: int, call: KernelCall, decision: Decision | None, us: float | None
     ) -> RegionCard:
         """One call with all that is known of it."""
+        name, why = call.function, "a function of the runtime"
         known = decision or Decision(
-            node=call.node,
-            op=call.function,
-            taken=False,
-            function=call.function,
-            kernel="runtime",
-            reason="a function of the runtime",
+            node=call.node, op=name, taken=False, function=name, kernel="runtime", reason=why
         )
         records, graph = self.manifest.records, self.graph
         record = next((each for each in records if each.workload == known.workload), None)
@@ -150,19 +138,13 @@ class _Collector:
         return RegionCard(
             number=number,
             node=known.node if known.taken else call.node,
-            op=known.op,
             function=call.function,
-            kernel=known.kernel,
-            taken=known.taken,
             parts=parts_of(known.op),
             origins=list(call.origins or known.origins),
-            config=known.config,
-            source=known.source,
             record=f"{record.file}:{record.line}" if record else "",
             reasons=reasons_of(known.reason),
-            on_vectors=known.on_vectors,
-            at_run_time=known.at_run_time,
-            workload=known.workload,
+            **_same(known, "op", "kernel", "taken", "config", "source"),
+            **_same(known, "on_vectors", "at_run_time", "workload"),
             reads=self.tensors(call.reads),
             writes=self.tensors(call.writes),
             work=self.work(us, flops, nbytes, operand_type(known)),
@@ -179,22 +161,15 @@ class _Collector:
         for region in regions:
             groups.setdefault(region.function, []).append(region)
         rows = []
-        for function, group in groups.items():
+        for group in groups.values():
             works = [each.work for each in group]
             times = [work.us for work in works if work.us is not None]
             nbytes = sum(work.nbytes for work in works) if all(work.nbytes for work in works) else 0
             flops = sum(work.flops for work in works)
             us = sum(times) if times else None
-            rows.append(
-                KernelRow(
-                    function=function,
-                    kernel=group[0].kernel,
-                    op=group[0].op,
-                    taken=group[0].taken,
-                    regions=[each.number for each in group],
-                    work=self.work(us, flops, nbytes, works[0].dtype),
-                )
-            )
+            work, numbers = self.work(us, flops, nbytes, works[0].dtype), [e.number for e in group]
+            same = _same(group[0], "function", "kernel", "op", "taken")
+            rows.append(KernelRow(regions=numbers, work=work, **same))
         return sorted(rows, key=lambda row: -(row.work.us or 0.0))
 
     def work(self, us: float | None, flops: int, nbytes: int, dtype: str) -> Work:
@@ -306,21 +281,12 @@ def memory_of(executable: Executable, model_file: int | None) -> Memory:
     if outline is not None:
         graph, plan, weights = outline.graph, outline.plan, outline.weights
         updated = {each for call in graph.calls for each in call.updates}
-        values = sum(
-            value.nbytes
-            for number, value in enumerate(graph.values)
-            if value.kind == VALUE and number not in updated and number not in graph.outputs
-        )
-    return Memory(
-        model_file=model_file,
-        weights=weights,
-        planned=plan.planned,
-        peak=plan.peak,
-        blocks=plan.blocks,
-        values=values,
-        inputs=sum(map(nbytes, executable.inputs)),
-        outputs=sum(map(nbytes, executable.outputs)),
-    )
+        kept = updated.union(graph.outputs)
+        others = (value for number, value in enumerate(graph.values) if number not in kept)
+        values = sum(value.nbytes for value in others if value.kind == VALUE)
+    own = {each: sum(map(nbytes, getattr(executable, each))) for each in ("inputs", "outputs")}
+    planned = _same(plan, "planned", "peak", "blocks")
+    return Memory(model_file=model_file, weights=weights, values=values, **planned, **own)
 
 
 def between_kernels(profile: Profile, functions: Sequence[str]) -> float | None:

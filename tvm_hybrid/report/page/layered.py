@@ -19,6 +19,9 @@ JOINT_WIDTH, LAYER_GAP = 10.0, 44.0
 # A graph that is longer than wide is cut into columns, until it is about so wide for its height.
 ASPECT, LEAST_LAYERS, GUTTER, TURN = 1.5, 8, 72.0, 20.0
 
+Numbers = Sequence[float]
+Near = Mapping[int, list[int]]  # box -> its neighbours
+
 
 @dataclass(frozen=True)
 class Layout:
@@ -70,19 +73,10 @@ def layered(sizes: Sequence[tuple[float, float]], edges: Sequence[tuple[int, int
     heights = [max((sizes[k][1] for k in layer if k < len(sizes)), default=0.0) for layer in layers]
     left, right = _reach(range(len(widths)), widths, middle)
     columns = _columns(heights, right - left)
-    extents = [
-        _reach(
-            [
-                k
-                for each, layer in zip(columns, layers, strict=True)
-                if each == column
-                for k in layer
-            ],
-            widths,
-            middle,
-        )
-        for column in range(max(columns, default=-1) + 1)
-    ]
+    inside: list[list[int]] = [[] for _ in range(max(columns, default=-1) + 1)]
+    for column, layer in zip(columns, layers, strict=True):
+        inside[column] += layer
+    extents = [_reach(boxes, widths, middle) for boxes in inside]
     tops, bottom = _tops(heights, columns)
     # Where each column begins; they stand side by side.
     begins, total = [], 0.0
@@ -126,14 +120,10 @@ def _columns(heights: Sequence[float], width: float) -> list[int]:
     return found
 
 
-def _reach(
-    boxes: Sequence[int], widths: Sequence[float], middle: Sequence[float]
-) -> tuple[float, float]:
+def _reach(boxes: Sequence[int], widths: Numbers, middle: Numbers) -> tuple[float, float]:
     """From where to where boxes reach."""
-    return (
-        min((middle[box] - widths[box] / 2 for box in boxes), default=0.0),
-        max((middle[box] + widths[box] / 2 for box in boxes), default=0.0),
-    )
+    left = min((middle[box] - widths[box] / 2 for box in boxes), default=0.0)
+    return left, max((middle[box] + widths[box] / 2 for box in boxes), default=0.0)
 
 
 def _tops(heights: Sequence[float], columns: Sequence[int]) -> tuple[list[float], float]:
@@ -164,9 +154,7 @@ def _depths(count: int, edges: Sequence[tuple[int, int]]) -> list[int]:
 SWEEPS = 8
 
 
-def order_layers(
-    layers: list[list[int]], above: Mapping[int, list[int]], below: Mapping[int, list[int]]
-) -> None:
+def order_layers(layers: list[list[int]], above: Near, below: Near) -> None:
     """Sorts each layer by the mean place of neighbours in the layer before it; keeps the best."""
     best, least = [list(layer) for layer in layers], _crossings(layers, below)
     for sweep in range(SWEEPS):
@@ -207,10 +195,7 @@ GAP = 28.0
 
 
 def middles_of(
-    layers: Sequence[Sequence[int]],
-    widths: Sequence[float],
-    above: Mapping[int, list[int]],
-    below: Mapping[int, list[int]],
+    layers: Sequence[Sequence[int]], widths: Numbers, above: Near, below: Near
 ) -> list[float]:
     """Where the middle of each box comes, beneath and above its neighbours' if possible."""
     middle = [0.0] * len(widths)
@@ -232,9 +217,7 @@ def middles_of(
     return middle
 
 
-def _put(
-    layer: Sequence[int], wanted: Sequence[float], widths: Sequence[float], middle: list[float]
-) -> None:
+def _put(layer: Sequence[int], wanted: Numbers, widths: Numbers, middle: list[float]) -> None:
     """The middles next to the wanted ones, in the least squares' sense, that keep distances.
 
     Boxes that would overlap are put together into blocks, as pools of an isotonic regression.

@@ -41,7 +41,12 @@ def picture_of(graph: ProgramGraph, regions: Sequence[RegionCard]) -> Picture:
         box = len(contents)
         kind = "region" if region.taken else "left"
         title = title_of(region.op) if region.taken or region.op == REORDER else "generic"
-        contents.append((_cut(title, MOST_IN_TITLE), _lines(region, title), kind, region.number))
+        # The operators of a region, an anchor with what is fused with it in a line.
+        lines = [_cut(" + ".join(part)) for part in region.parts if part != [title]]
+        if len(lines) > MOST_LINES:
+            lines = [*lines[: MOST_LINES - 1], f"and {len(lines) - MOST_LINES + 1} more"]
+        lines += [_cut(written.text) for written in region.writes[:1]]
+        contents.append((_cut(title, MOST_IN_TITLE), lines, kind, region.number))
         for number in call.reads:
             if graph.values[number].kind != WEIGHT and number in maker:
                 pairs.setdefault((maker[number], box), text_of(graph.values[number]))
@@ -57,47 +62,21 @@ def picture_of(graph: ProgramGraph, regions: Sequence[RegionCard]) -> Picture:
         width=layout.width,
         height=layout.height,
         boxes=[
-            Box(
-                title=title,
-                lines=lines,
-                kind=kind,
-                region=region,
-                x=round(x, 1),
-                y=round(y, 1),
-                width=width,
-                height=height,
-            )
-            for (title, lines, kind, region), (x, y), (width, height) in zip(
-                contents, layout.places, sizes, strict=True
-            )
+            Box(*content, round(x, 1), round(y, 1), *size)
+            for content, (x, y), size in zip(contents, layout.places, sizes, strict=True)
         ],
         edges=[
-            Edge(
-                source=source,
-                target=target,
-                text=text,
-                points=[(round(x, 1), round(y, 1)) for x, y in line],
-            )
-            for ((source, target), text), line in zip(pairs.items(), layout.lines, strict=True)
+            Edge(*ends, text, [(round(x, 1), round(y, 1)) for x, y in line])
+            for (ends, text), line in zip(pairs.items(), layout.lines, strict=True)
         ],
     )
-
-
-def _lines(region: RegionCard, title: str) -> list[str]:
-    """The operators of a region, an anchor with what is fused with it in a line."""
-    lines = [_cut(" + ".join(part)) for part in region.parts if part != [title]]
-    if len(lines) > MOST_LINES:
-        lines = [*lines[: MOST_LINES - 1], f"and {len(lines) - MOST_LINES + 1} more"]
-    if region.writes:
-        lines.append(_cut(region.writes[0].text))
-    return lines
 
 
 def _cut(text: str, most: int = MOST_LETTERS) -> str:
     return text if len(text) <= most else text[: most - 1] + "…"
 
 
-class Box(msgspec.Struct, frozen=True, kw_only=True):
+class Box(msgspec.Struct, frozen=True):
     """A rectangle of the picture: of a region (its number), an input or an output (then -1)."""
 
     title: str
@@ -110,7 +89,7 @@ class Box(msgspec.Struct, frozen=True, kw_only=True):
     height: float
 
 
-class Edge(msgspec.Struct, frozen=True, kw_only=True):
+class Edge(msgspec.Struct, frozen=True):
     """A tensor that goes from one box to another; `points` are where the line goes."""
 
     source: int
