@@ -28,6 +28,7 @@ Label = Literal["first", "last"]
 _NAMES: dict[int, Label] = {FIRST: "first", LAST: "last"}
 _NUMBERS: dict[str, int] = {name: label for label, name in _NAMES.items()}
 R = TypeVar("R", bound="ChoiceRecord")
+Times = list[float]
 
 
 class ChoiceRecord(RecordLine, frozen=True, kw_only=True):
@@ -57,8 +58,8 @@ class ChoiceRecord(RecordLine, frozen=True, kw_only=True):
     isa: str
     threads: int
     precision: str = "auto"
-    times_us: list[float] = msgspec.field(default_factory=list)
-    default_times_us: list[float] = msgspec.field(default_factory=list)
+    times_us: Times = msgspec.field(default_factory=list)
+    default_times_us: Times = msgspec.field(default_factory=list)
     date: str = ""
     tvm: str = ""
 
@@ -77,18 +78,14 @@ class ChoiceRecord(RecordLine, frozen=True, kw_only=True):
     def made(
         cls: type[R],
         options: PipelineOptions,
-        times_us: list[float],
-        default_times_us: list[float],
+        times_us: Times,
+        default_times_us: Times,
         **fields: Any,
     ) -> R:
         """A record of now."""
-        return cls(
-            **cls._setting(options),
-            **fields,
-            times_us=[round(value, 3) for value in times_us],
-            default_times_us=[round(value, 3) for value in default_times_us],
-            **stamp(),
-        )
+        mine, others = ([round(us, 3) for us in each] for each in (times_us, default_times_us))
+        about = {**cls._setting(options), **fields, **stamp()}
+        return cls(times_us=mine, default_times_us=others, **about)
 
     @classmethod
     def find(
@@ -107,13 +104,8 @@ class ChoiceRecord(RecordLine, frozen=True, kw_only=True):
     def _setting(cls, options: PipelineOptions) -> dict[str, Any]:
         """The fields in which two compilations must be alike to share a choice."""
         machine = options.machine
-        setting = {
-            "version": cls.VERSION,
-            "machine": machine.name,
-            "isa": machine.isa.name,
-            "threads": options.threads,
-            **options.code(),
-        }
+        setting = {"version": cls.VERSION, "machine": machine.name, "isa": machine.isa.name}
+        setting |= {"threads": options.threads, **options.code()}
         return {name: value for name, value in setting.items() if name in cls.__struct_fields__}
 
 

@@ -78,13 +78,9 @@ class NearestRecords:
             return None
         groups = self.by_workload()
         for far, workload in sorted(self._near(region, groups)):
-            tuned = [
-                item
-                for item in groups[workload]
-                if item.record.confirmed is not None
-                and item.record.machine == machine.name
-                and item.record.fits(template, machine)
-            ]
+            here = (item for item in groups[workload] if item.record.machine == machine.name)
+            judged = (item for item in here if item.record.confirmed is not None)
+            tuned = [item for item in judged if item.record.fits(template, machine)]
             best = next(iter(trusted(tuned)), None)
             if best is not None:
                 config = lent(best.record, region, template, machine)
@@ -148,16 +144,13 @@ def lent(
 
 def kind_of(region: Region) -> Hashable:
     """Equal for regions that differ in nothing but sizes other than 1."""
-    return (
-        region.op,
-        tuple(sorted(region.attrs.items())),
-        tuple(
-            (tensor.dtype, tensor.constant, tuple(size == 1 for size in tensor.shape))
-            for tensor in _tensors(region)
-        ),
-        tuple((step.op, step.args, step.dtype) for step in region.epilogue),
-        tuple(map(kind_of, region.parts)),
-    )
+    tensors = [
+        (tensor.dtype, tensor.constant, tuple(size == 1 for size in tensor.shape))
+        for tensor in _tensors(region)
+    ]
+    steps = tuple((step.op, step.args, step.dtype) for step in region.epilogue)
+    parts = tuple(map(kind_of, region.parts))
+    return region.op, tuple(sorted(region.attrs.items())), tuple(tensors), steps, parts
 
 
 def sizes_of(region: Region) -> tuple[int, ...]:

@@ -98,11 +98,8 @@ def read_header(line: bytes) -> Header:
     """
     header = decode(line, Header)
     if header.schema > SCHEMA:
-        raise UnreadableLine(
-            "newer",
-            f"written in format {header.schema}; this version reads up to {SCHEMA}, "
-            "update tvm_hybrid",
-        )
+        reads = f"this version reads up to {SCHEMA}, update tvm_hybrid"
+        raise UnreadableLine("newer", f"written in format {header.schema}; {reads}")
     return header
 
 
@@ -213,12 +210,8 @@ class Record(RecordLine, frozen=True, kw_only=True):
 
     def fits(self, template: Template[Any], machine: Machine) -> bool:
         """Whether it was measured with this template's code and as many threads on this ISA."""
-        return (
-            self.template == template.name
-            and self.version == template.version
-            and self.isa == machine.isa.name
-            and self.threads == machine.threads
-        )
+        mine = self.template, self.version, self.isa, self.threads
+        return mine == (template.name, template.version, machine.isa.name, machine.threads)
 
     def to_line(self) -> bytes:
         fields = msgspec.to_builtins(self)

@@ -380,11 +380,8 @@ def read_lines(path: Path) -> list[Line]:
     except (OSError, EOFError, lzma.LZMAError) as error:
         reason = getattr(error, "strerror", None) or error
         raise RecordError(f"cannot read records from {path}: {reason}") from error
-    return [
-        _line(line, f"{path}:{number}")
-        for number, line in enumerate(text.split(b"\n"), 1)
-        if line.strip()
-    ]
+    numbered = enumerate(text.split(b"\n"), 1)
+    return [_line(line, f"{path}:{number}") for number, line in numbered if line.strip()]
 
 
 def _line(text: bytes, place: str) -> Line:

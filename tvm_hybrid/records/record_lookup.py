@@ -139,13 +139,14 @@ def layouts_of(lookup: RecordLookup | None, options: PipelineOptions) -> ChooseL
 
     None if no file holds any.
     """
-    return _chooser(
-        lookup,
-        options,
-        LayoutRecord,
-        lambda problem, record: problem.refusal(record.numbers) is None,
-        lambda record, source: LayoutChoice(record.numbers, source),
-    )
+
+    def is_used(problem: Any, record: LayoutRecord) -> bool:
+        return problem.refusal(record.numbers) is None
+
+    def choice(record: LayoutRecord, source: str) -> LayoutChoice:
+        return LayoutChoice(record.numbers, source)
+
+    return _chooser(lookup, options, LayoutRecord, is_used, choice)
 
 
 def arrangements_of(
@@ -155,13 +156,14 @@ def arrangements_of(
 
     None if no file holds any.
     """
-    choose = _chooser(
-        lookup,
-        options,
-        ArrangementRecord,
-        lambda problem, record: bool(problem.best_first(record.choice)),
-        lambda record, source: KnownArrangement(record.choice, source),
-    )
+
+    def is_used(problem: Any, record: ArrangementRecord) -> bool:
+        return bool(problem.best_first(record.choice))
+
+    def choice(record: ArrangementRecord, source: str) -> KnownArrangement:
+        return KnownArrangement(record.choice, source)
+
+    choose = _chooser(lookup, options, ArrangementRecord, is_used, choice)
     if choose is None:
         return None
     return lambda problem: choose(problem) if problem.has_choice else None

@@ -151,9 +151,9 @@ def _why_removed(lines: Iterable[Line], best: int, keep_failures: bool) -> dict[
         if has_template(record.template) and record.version < template_for(record.template).version:
             whys[place] = "former template version"
         else:
-            key = (record.workload, record.template, record.version)
+            about = (record.workload, record.template, record.version)
             machine = (record.isa, record.machine, record.threads)
-            groups[(*key, *machine)].append(Located(record, place))
+            groups[(*about, *machine)].append(Located(record, place))
     for group in groups.values():
         newest = latest(group)
         judged = latest(item for item in group if item.record.confirmed is not None)

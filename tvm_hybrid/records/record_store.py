@@ -102,11 +102,8 @@ class RecordStore:
 
     def tried(self, region: Region, template: Template[Any], machine: Machine) -> list[Located]:
         """What was tried for a region on this very machine with as many threads, come what may."""
-        return [
-            located
-            for located in self.of_workload(region.key)
-            if located.record.fits(template, machine) and located.record.machine == machine.name
-        ]
+        here = (i for i in self.of_workload(region.key) if i.record.machine == machine.name)
+        return [item for item in here if item.record.fits(template, machine)]
 
     def find(self, region: Region, machine: Machine, elsewhere: bool = False) -> Found | None:
         """The best known configuration of exactly this region.
@@ -127,12 +124,8 @@ class RecordStore:
             template = template_for(region.op)
         except ConfigError:
             return None
-        fitting = [
-            item
-            for item in fitting
-            if item.record.fits(template, machine)
-            and (item.record.machine != machine.name) is elsewhere
-        ]
+        there = (i for i in fitting if (i.record.machine != machine.name) is elsewhere)
+        fitting = [item for item in there if item.record.fits(template, machine)]
         for record, place in trusted(fitting):
             try:
                 config = template.config_type.from_dict(record.config)
@@ -181,14 +174,10 @@ def trusted(records: Iterable[Located]) -> list[Located]:
     judged = [item for item in records if item.record.confirmed is not None]
     if not judged:
         return [item for item in ranked(records) if (item.record.relative or 1.0) <= 1.0]
-    failed = {
-        config_key(item.record.config) for item in latest(records) if item.record.status != "ok"
-    }
-    return ranked(
-        item
-        for item in latest(judged)
-        if item.record.confirmed and config_key(item.record.config) not in failed
-    )
+    bad = (item.record for item in latest(records) if item.record.status != "ok")
+    failed = {config_key(record.config) for record in bad}
+    confirmed = [item for item in latest(judged) if item.record.confirmed]
+    return ranked(item for item in confirmed if config_key(item.record.config) not in failed)
 
 
 def ranked(records: Iterable[Located]) -> list[Located]:
