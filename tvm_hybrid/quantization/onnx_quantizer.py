@@ -8,7 +8,7 @@ import io
 import logging
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -80,19 +80,8 @@ class Settings:
         return f"{form}, uint8 x int8 of {bits} bits by column; {kinds}"
 
 
-def settings_for(
-    model: onnx.ModelProto,
-    isa: Isa,
-    *,
-    mode: str,
-    bits: int,
-    block: int,
-    weight_range: str,
-    calibration: str,
-    operators: Sequence[str] | None,
-    exclude: Sequence[str],
-) -> Settings:
-    """The settings for a model and an instruction set; arguments are those of `quantize`.
+def settings_for(model: onnx.ModelProto, isa: Isa, asked: Settings, weight_range: str) -> Settings:
+    """What is asked for, with usual operators if it names none, and with the bits of weights.
 
     Raises
     ------
@@ -101,13 +90,14 @@ def settings_for(
     CompileError
         If an option is not one of those that there are.
     """
+    mode, operators = asked.mode, asked.operators
     check_option("mode", mode, MODES)
     check_option("weight_range", weight_range, RANGES)
-    check_option("calibration", calibration, CALIBRATIONS)
-    if bits not in BITS:
-        raise QuantizeError(f"weights have 4 or 8 bits, not {bits}")
-    if block < 16 or block & (block - 1):
-        raise QuantizeError(f"a block is a power of two from 16 up, not {block}")
+    check_option("calibration", asked.calibration, CALIBRATIONS)
+    if asked.bits not in BITS:
+        raise QuantizeError(f"weights have 4 or 8 bits, not {asked.bits}")
+    if asked.block < 16 or asked.block & (asked.block - 1):
+        raise QuantizeError(f"a block is a power of two from 16 up, not {asked.block}")
     nodes = model.graph.node
     done = next((node for node in nodes if node.op_type in QUANTIZED), None)
     if done is not None:
@@ -115,7 +105,7 @@ def settings_for(
             f"the model is quantised already: it has {done.op_type} {done.name!r}; give the "
             "float32 model"
         )
-    unknown = sorted(set(exclude) - {node.name for node in nodes})
+    unknown = sorted(set(asked.exclude) - {node.name for node in nodes})
     if unknown:
         raise QuantizeError(
             f"there is no node {', '.join(map(repr, unknown))} to exclude; "
@@ -133,21 +123,14 @@ def settings_for(
         )
     if mode == "static" and not operators:
         wanted += tuple(name for name in RECTIFIERS if name in present and name not in wanted)
-    reduced = weight_range == "reduced" or (
-        weight_range == "auto" and mode != "weights" and not _VNNI & {*isa.features}
-    )
-    return Settings(
-        mode, wanted, tuple(exclude), reduced, calibration=calibration, bits=bits, block=block
-    )
+    reduced = weight_range == "reduced"
+    if weight_range == "auto" and mode != "weights":
+        reduced = not _VNNI & {*isa.features}
+    return replace(asked, operators=wanted, reduced=reduced)
 
 
 HOW = "pip install 'tvm_hybrid[quantize]' brings it"
 LARGEST = 2**31 - 1
-_MODULES = {
-    "static": ("onnxruntime.quantization", "sympy"),
-    "dynamic": ("onnxruntime.quantization", "sympy"),
-    "weights": ("onnxruntime.quantization.matmul_nbits_quantizer",),
-}
 
 
 def require_quantizer(mode: str) -> None:
@@ -158,7 +141,8 @@ def require_quantizer(mode: str) -> None:
     QuantizeError
         If it is not, with the command that installs it.
     """
-    for name in _MODULES[mode]:
+    weights = ("onnxruntime.quantization.matmul_nbits_quantizer",)
+    for name in weights if mode == "weights" else ("onnxruntime.quantization", "sympy"):
         try:
             with quiet():  # one of them configures the logging of the whole process
                 importlib.import_module(name)
@@ -264,16 +248,9 @@ def write_static(
         def get_next(self) -> Mapping[str, np.ndarray] | None:
             return next(self._rest, None)
 
-    quantization.quantize_static(
-        source,
-        path,
-        Samples(),
-        quant_format=quantization.QuantFormat.QDQ,
-        per_channel=True,
-        activation_type=quantization.QuantType.QUInt8,
-        weight_type=quantization.QuantType.QInt8,
-        **options,
-    )
+    types, form = quantization.QuantType, quantization.QuantFormat.QDQ
+    options |= {"activation_type": types.QUInt8, "weight_type": types.QInt8, "per_channel": True}
+    quantization.quantize_static(source, path, Samples(), quant_format=form, **options)
 
 
 def _eight_bits(
@@ -282,11 +259,8 @@ def _eight_bits(
     """Writes a model with weights and activations of 8 bits, statically or dynamically."""
     from onnxruntime import quantization
 
-    options: dict[str, Any] = {
-        "op_types_to_quantize": list(settings.operators),
-        "reduce_range": settings.reduced,
-        "nodes_to_exclude": list(settings.exclude),
-    }
+    options: dict[str, Any] = {"op_types_to_quantize": list(settings.operators)}
+    options |= {"reduce_range": settings.reduced, "nodes_to_exclude": list(settings.exclude)}
     if settings.mode == "static":
         method = {"minmax": "MinMax", "entropy": "Entropy", "percentile": "Percentile"}
         options["calibrate_method"] = quantization.CalibrationMethod[method[settings.calibration]]
@@ -303,13 +277,8 @@ def _weights(model: onnx.ModelProto, path: Path, settings: Settings) -> None:
     copy.CopyFrom(model)  # it changes what it is given
     if "Gemm" in settings.operators:
         plain_products(copy, settings.exclude)
-    quantizer = MatMulNBitsQuantizer(
-        copy,
-        bits=settings.bits,
-        block_size=settings.block,
-        is_symmetric=True,
-        nodes_to_exclude=list(settings.exclude),
-    )
+    form = {"bits": settings.bits, "block_size": settings.block, "is_symmetric": True}
+    quantizer = MatMulNBitsQuantizer(copy, nodes_to_exclude=list(settings.exclude), **form)
     quantizer.process()
     found = quantizer.model.model
     if found.ByteSize() > LARGEST:

@@ -21,7 +21,7 @@ from ..bench.compare import Tolerance
 from ..frontend.onnx.reader.read_model import read_model
 from ..report.timing import Timing
 from ..targets.resolve import TargetLike, resolve_target
-from .onnx_quantizer import require_quantizer, settings_for, write_quantized
+from .onnx_quantizer import Settings, require_quantizer, settings_for, write_quantized
 from .samples import Pair, inputs_of, load_samples, made_up, require_one_shape
 
 COMPARED = 16
@@ -160,17 +160,9 @@ def quantize(
     require_writable(output)
     proto = read_model(model)
     isa = target_isa(resolve_target(target))
-    settings = settings_for(
-        proto,
-        isa,
-        mode=mode,
-        bits=bits,
-        block=block,
-        weight_range=weight_range,
-        calibration=calibration,
-        operators=operators,
-        exclude=exclude,
-    )
+    kinds, kept = tuple(operators or ()), tuple(exclude)
+    asked = Settings(mode, kinds, kept, calibration=calibration, bits=bits, block=block)
+    settings = settings_for(proto, isa, asked, weight_range)
     require_quantizer(mode)
     inputs = inputs_of(proto)
     if data is not None:
@@ -344,15 +336,10 @@ def accuracy_table(report: QuantizeReport) -> Table:
         table.add_column(column, justify="right", overflow="fold")
     before = ""
     for row in report.accuracy:
-        top1 = "-" if row.top1 is None else f"{row.top1:.1%}"
-        table.add_row(
-            Text("" if row.name == before else row.name),
-            row.by,
-            f"{row.error:.1e}",
-            f"{row.largest:.1e}",
-            f"{row.cosine:.5f}",
-            *([top1] if classifies else []),
-        )
+        numbers = [f"{row.error:.1e}", f"{row.largest:.1e}", f"{row.cosine:.5f}"]
+        if classifies:
+            numbers.append("-" if row.top1 is None else f"{row.top1:.1%}")
+        table.add_row(Text("" if row.name == before else row.name), row.by, *numbers)
         before = row.name
     return table
 
@@ -376,10 +363,8 @@ def lines(report: QuantizeReport) -> Iterator[str]:
     shrunk = f"{_size(report.float_bytes)} -> {_size(report.bytes)}"
     yield f"{report.output}: {report.settings}; {shrunk}"
     samples = f"{report.samples} samples" if report.samples else "random inputs, no samples"
-    yield (
-        f"{samples}; kernels of products here: {report.narrow_kernels} narrow, "
-        f"{report.other_kernels} of floats"
-    )
+    narrow, floats = report.narrow_kernels, report.other_kernels
+    yield f"{samples}; kernels of products here: {narrow} narrow, {floats} of floats"
     yield from (f"note: {note}" for note in report.notes)
     if report.complaint:
         yield f"our result of the quantised model differs from ONNX Runtime's {report.complaint}"

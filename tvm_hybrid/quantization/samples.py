@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -54,10 +55,6 @@ class ModelInput:
         """Such as float32[batch, 3, ?]."""
         sizes = "..." if self.shape is None else ", ".join(str(s or "?") for s in self.shape)
         return f"{self.dtype}[{sizes}]"
-
-    def fits(self, shape: tuple[int, ...]) -> bool:
-        """Whether an array of this shape may be fed."""
-        return shape_fits(self.shape, shape)
 
 
 def inputs_of(model: onnx.ModelProto) -> list[ModelInput]:
@@ -113,28 +110,22 @@ def require_one_shape(samples: Sequence[Feeds], calibration: str) -> None:
         If they differ.
     """
     for name, first in samples[0].items():
-        other = next(
-            (each[name].shape for each in samples if each[name].shape != first.shape), None
-        )
-        if other is not None:
-            raise FeedError(
-                f"calibration {calibration!r} needs samples of one shape, but {name} is "
-                f"{first.shape} in the first and {other} in another; take minmax, or samples of "
-                "one shape"
-            )
+        for shape in (each[name].shape for each in samples):
+            if shape != first.shape:
+                raise FeedError(
+                    f"calibration {calibration!r} needs samples of one shape, but {name} is "
+                    f"{first.shape} in the first and {shape} in another; take minmax, or samples "
+                    "of one shape"
+                )
 
 
 def made_up(inputs: list[ModelInput], seed: int) -> Feeds:
     """One sample of random values; open sizes are 1."""
-    rng = np.random.default_rng(seed)
-    return {
-        each.name: random_array(
-            tuple(size if isinstance(size, int) else 1 for size in each.shape or ()),
-            str(each.dtype),
-            rng,
-        )
-        for each in inputs
-    }
+    rng, found = np.random.default_rng(seed), {}
+    for each in inputs:
+        shape = [size if isinstance(size, int) else 1 for size in each.shape or ()]
+        found[each.name] = random_array(shape, str(each.dtype), rng)
+    return found
 
 
 def _sources(data: Any, inputs: list[ModelInput]) -> Iterator[tuple[str, Feeds]]:
@@ -231,20 +222,18 @@ def _parts(where: str, wanted: ModelInput, array: np.ndarray) -> list[np.ndarray
             f"{where}: {wanted.name} is {array.dtype}, the model takes {wanted.described}; "
             f"convert it, for example with array.astype({str(wanted.dtype)!r})"
         )
-    if wanted.fits(array.shape):
+    if shape_fits(wanted.shape, array.shape):
         return [array]
-    if array.ndim and wanted.fits(array.shape[1:]):
+    if array.ndim and shape_fits(wanted.shape, array.shape[1:]):
         return list(array)
     size = wanted.shape[0] if wanted.shape else None
     if isinstance(size, int) and size > 0 and array.ndim and array.shape[0] % size == 0:
         pieces = np.split(array, array.shape[0] // size) if array.shape[0] else []
-        if pieces and wanted.fits(pieces[0].shape):
+        if pieces and shape_fits(wanted.shape, pieces[0].shape):
             return pieces
     sizes = ", ".join(map(str, array.shape))
-    raise FeedError(
-        f"{where}: {wanted.name} is {array.dtype}[{sizes}], the model takes {wanted.described}, or "
-        "several of them along a first axis"
-    )
+    text = f"{where}: {wanted.name} is {array.dtype}[{sizes}], the model takes {wanted.described}, "
+    raise FeedError(f"{text}or several of them along a first axis")
 
 
 OURS, THEIRS = "tvm_hybrid", "ONNX Runtime"
@@ -281,23 +270,15 @@ class Pair:
         shapes = [{name: array.shape for name, array in each.items()} for each in samples]
         self._shapes: dict[str, Any] = dict(shapes[0])
         alike = all(each == shapes[0] for each in shapes)
-        self._ours = {
-            name: InferenceSession(
-                each,
-                shapes=self._shapes if alike else None,
-                num_threads=num_threads,
-                cache=False,
-                progress=False,
-            )
-            for name, each in ((FLOAT, model), (QUANTISED, path))
-        }
+        fixed: dict[str, Any] = {"num_threads": num_threads, "cache": False, "progress": False}
+        fixed["shapes"] = self._shapes if alike else None
+        pairs = ((FLOAT, model), (QUANTISED, path))
+        self._ours = {name: InferenceSession(each, **fixed) for name, each in pairs}
         self._outputs = self._ours[QUANTISED].run(None, self._sample)
         self._ours[FLOAT].run(None, self._sample)
         self.threads = self._ours[QUANTISED].executable.num_threads
-        self._theirs = {
-            name: optimised_session(each, self.threads)
-            for name, each in ((FLOAT, model.SerializeToString()), (QUANTISED, str(path)))
-        }
+        forms = ((FLOAT, model.SerializeToString()), (QUANTISED, str(path)))
+        self._theirs = {name: optimised_session(each, self.threads) for name, each in forms}
 
     def reference(self, sample: Mapping[str, np.ndarray]) -> Sequence[np.ndarray]:
         """The float32 model's outputs, by ONNX Runtime."""
@@ -306,14 +287,10 @@ class Pair:
 
     def runs(self) -> dict[str, Callable[[Mapping[str, np.ndarray]], Sequence[np.ndarray]]]:
         """Whose results are compared with these."""
-
-        def run(session: Any) -> Callable[[Mapping[str, np.ndarray]], Sequence[np.ndarray]]:
-            return lambda sample: session.run(None, dict(sample))
-
         return {
-            f"{OURS} {FLOAT}": run(self._ours[FLOAT]),
-            f"{OURS} {QUANTISED}": run(self._ours[QUANTISED]),
-            f"{THEIRS} {QUANTISED}": run(self._theirs[QUANTISED]),
+            f"{OURS} {FLOAT}": partial(self._ours[FLOAT].run, None),
+            f"{OURS} {QUANTISED}": partial(self._ours[QUANTISED].run, None),
+            f"{THEIRS} {QUANTISED}": partial(self._theirs[QUANTISED].run, None),
         }
 
     def complaint(self) -> tuple[str, Tolerance]:
@@ -340,10 +317,7 @@ class Pair:
 
     def kernels(self) -> tuple[int, int]:
         """Our program's kernels of products: those of narrow operands, and the others."""
-        products = [
-            decision.kernel
-            for decision in self._ours[QUANTISED].explain()
-            if _PRODUCT.search(decision.kernel)
-        ]
+        kernels = (decision.kernel for decision in self._ours[QUANTISED].explain())
+        products = list(filter(_PRODUCT.search, kernels))
         narrow = sum(any(word in kernel for word in _NARROW) for kernel in products)
         return narrow, len(products) - narrow

@@ -14,7 +14,7 @@ from microkernels.base.errors import FeedError, QuantizeError
 from microkernels.isa import LADDER, isa_named
 from tests.onnx_builder import OnnxBuilder
 from tvm_hybrid.cli import main
-from tvm_hybrid.quantization.onnx_quantizer import settings_for
+from tvm_hybrid.quantization.onnx_quantizer import Settings, settings_for
 from tvm_hybrid.quantization.quantize_model import accuracies
 
 from ..onnx_models import saved, two_layers
@@ -22,15 +22,6 @@ from ..onnx_models import saved, two_layers
 pytestmark = pytest.mark.turns
 
 SAMPLES = np.random.default_rng(3).standard_normal((6, 4, 8)).astype(np.float32)
-DEFAULTS: dict[str, Any] = {
-    "mode": "static",
-    "bits": 4,
-    "block": 32,
-    "weight_range": "auto",
-    "calibration": "minmax",
-    "operators": None,
-    "exclude": (),
-}
 
 
 def convolution() -> onnx.ModelProto:
@@ -117,9 +108,9 @@ def test_incomplete_shapes_leave_no_file_behind(
 
 def test_weights_have_seven_bits_where_there_is_no_vnni() -> None:
     for isa in LADDER:
-        reduced = settings_for(two_layers(), isa, **DEFAULTS).reduced
+        reduced = settings_for(two_layers(), isa, Settings("static", ()), "auto").reduced
         assert reduced == (isa.name in ("scalar", "avx2", "avx512"))
-    full = settings_for(two_layers(), isa_named("avx2"), **DEFAULTS | {"weight_range": "full"})
+    full = settings_for(two_layers(), isa_named("avx2"), Settings("static", ()), "full")
     assert not full.reduced
 
 
