@@ -71,8 +71,13 @@ def simulate(
     are searched.
     """
     from ..tuning.recordings.simulate import shipped_recordings
-    from ..tuning.study.search_plot import search_json, search_page, search_tables
-    from ..tuning.study.search_study import CONTESTANTS, study_searches
+    from ..tuning.study.search_study import (
+        CONTESTANTS,
+        search_json,
+        search_page,
+        search_tables,
+        study_searches,
+    )
 
     for file in (plot, markdown):
         if file is not None:
@@ -86,7 +91,7 @@ def simulate(
     with working("simulating searches") as step:
         study = study_searches(sources, strategies or CONTESTANTS, progress=step, **numbers)
     if plot is not None:
-        from ..tuning.study.search_plot import plot_study
+        from ..tuning.study.search_study import plot_study
 
         plot_study(study, plot)
     if markdown is not None:

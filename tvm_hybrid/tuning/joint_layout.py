@@ -17,6 +17,7 @@ kernels around them; either way they are in the sum.
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 import statistics
@@ -191,14 +192,10 @@ class JointStage:
         def cost(labelling: Labelling) -> float:
             return self.cost(labelling, plan, max(0.0, end - time.monotonic()))
 
-        found = walk(problems, cost, plan.tries, plan.seed, lambda: time.monotonic() >= end)
-        result = JointResult(
-            choices=choices,
-            default_us=found.default_us,
-            best_us=found.best_us,
-            steps=found.steps,
-            measured=dict(self.measured),
-        )
+        walk = Walk(problems, cost, plan.seed)
+        found = walk.run(plan.tries, lambda: time.monotonic() >= end)
+        us, made = (found.default_us, found.best_us), dict(self.measured)
+        result = JointResult(choices, (), *us, found.steps, measured=made)
         if not found.is_default:
             result = self._compared(problems, found, result)
         if not result.chosen:  # the cheapest cut, over what was not found to be better again
@@ -241,13 +238,9 @@ class JointStage:
             for key, names in changed.items():
                 if names:
                     self._append(key, found.best[key], times, default_times)
-        return replace(
-            result,
-            changed=tuple(name for names in changed.values() for name in names),
-            times_us=tuple(times),
-            default_times_us=tuple(default_times),
-            chosen=faster,
-        )
+        operators = tuple(itertools.chain.from_iterable(changed.values()))
+        result = replace(result, times_us=tuple(times), default_times_us=tuple(default_times))
+        return replace(result, changed=operators, chosen=faster)
 
     def _append(
         self, key: str, labels: Mapping[str, int], times: list[float], default_times: list[float]
@@ -331,13 +324,7 @@ class WalkResult:
         return self.best_us >= self.default_us
 
 
-def walk(
-    problems: Sequence[LayoutProblem],
-    cost: Cost,
-    tries: int,
-    seed: int = 0,
-    stop: Callable[[], bool] = lambda: False,
-) -> WalkResult:
+class Walk:
     """Tries labellings of a model, the better ones' relatives more often.
 
     Parameters
@@ -346,22 +333,13 @@ def walk(
         The blocks that have a choice, with different keys.
     cost : callable
         Measures a labelling; asked about each at most once.
-    tries : int
-        Labellings to try, the cheapest cut included.
     seed : int
         Equal seeds and equal costs make equal walks.
-    stop : callable
-        Asked between tries whether it is enough.
     """
-    return _Walk(problems, cost, random.Random(seed)).run(tries, stop)
 
-
-class _Walk:
-    def __init__(
-        self, problems: Sequence[LayoutProblem], cost: Cost, generator: random.Random
-    ) -> None:
+    def __init__(self, problems: Sequence[LayoutProblem], cost: Cost, seed: int = 0) -> None:
         self.problems = {problem.key: problem for problem in problems}
-        self.cost, self.generator = cost, generator
+        self.cost, self.generator = cost, random.Random(seed)
         self.around: dict[_Leader, list[_Leader]] = {
             (key, each.name): [(key, name) for name in each.neighbours]
             for key, problem in self.problems.items()
@@ -369,11 +347,12 @@ class _Walk:
             if each.leads
         }
         self.default = {key: problem.default for key, problem in self.problems.items()}
-        self.known: dict[tuple[int, ...], float] = {}
+        self.known: set[tuple[int, ...]] = set()
         self.steps: list[Step] = []
         self.best: Labelling = self.default
 
-    def run(self, tries: int, stop: Callable[[], bool]) -> WalkResult:
+    def run(self, tries: int, stop: Callable[[], bool] = lambda: False) -> WalkResult:
+        """Tries so many labellings, the cheapest cut included, or fewer if it is told to stop."""
         default_us = best_us = current_us = self.measure(self.default)
         current: _State = {}
         proposals = self.beginnings()
@@ -396,21 +375,17 @@ class _Walk:
 
     def measure(self, labelling: Labelling) -> float:
         microseconds = self.cost(labelling)
-        self.known[self.signature(labelling)] = microseconds
-        changed = tuple(
-            name
-            for key, problem in self.problems.items()
-            for name in problem.differences(labelling[key])
-        )
-        self.steps.append(Step(changed, microseconds))
+        self.known.add(self.signature(labelling))
+        problems = self.problems.items()
+        changed = (name for key, each in problems for name in each.differences(labelling[key]))
+        self.steps.append(Step(tuple(changed), microseconds))
         return microseconds
 
     def signature(self, labelling: Labelling) -> tuple[int, ...]:
-        return tuple(
-            labelling[key][each.name]
-            for key, problem in self.problems.items()
-            for each in problem.operators
+        operators = (
+            (key, each.name) for key, one in self.problems.items() for each in one.operators
         )
+        return tuple(labelling[key][name] for key, name in operators)
 
     def labelling(self, state: _State) -> Labelling | None:
         """The labels of all blocks where some operators have theirs; None if that cannot be."""
@@ -461,6 +436,5 @@ class _Walk:
     def other_label(self, leader: _Leader, state: _State) -> int:
         """The label that an operator does not have in a state."""
         key, name = leader
-        labelling = self.labelling(state)
-        now = (labelling or self.default)[key][name]
+        now = (self.labelling(state) or self.default)[key][name]
         return FIRST if now == LAST else LAST

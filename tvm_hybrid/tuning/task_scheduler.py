@@ -150,7 +150,13 @@ class TaskScheduler:
         best = state.best_us
         if best is None:
             return math.inf  # without this region the model does not run at all
-        curve = self._curve(state)
+        # The best time of the default, then after each batch, as far as something ran.
+        assert state.reference_us is not None
+        bests = list(itertools.accumulate(state.scores, max))
+        ends = [0, *range(self.batch, len(bests), self.batch)]
+        if ends[-1] != len(bests) - 1:
+            ends.append(len(bests) - 1)
+        curve = [state.reference_us / bests[end] for end in ends if bests[end]]
         batches = len(curve) - 1
         forward = best / (2 * (batches + 1))
         expected = state.predicted or expected_best(state.scores, min(self.batch, state.size))
@@ -162,15 +168,6 @@ class TaskScheduler:
             return state.weight * forward
         backward = (curve[-1 - window] - curve[-1]) / window
         return state.weight * (ALPHA * backward + (1 - ALPHA) * forward)
-
-    def _curve(self, state: TaskState) -> list[float]:
-        """The best time of the default, then after each batch, as far as something ran."""
-        assert state.reference_us is not None
-        best = list(itertools.accumulate(state.scores, max))
-        ends = [0, *range(self.batch, len(best), self.batch)]
-        if ends[-1] != len(best) - 1:
-            ends.append(len(best) - 1)
-        return [state.reference_us / best[end] for end in ends if best[end]]
 
 
 def model_us(states: Sequence[TaskState]) -> float:

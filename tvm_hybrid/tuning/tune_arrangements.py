@@ -15,6 +15,7 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 from tvm import IRModule
 
@@ -100,13 +101,15 @@ def tune_arrangements(
     found = []
     for problem in problems.values():
         known = ArrangementRecord.find(store.files, problem.key, options) if resume else None
-        if known is not None:
-            record, place = known
-            found.append(_result(problem, record, 0, place))
-        elif time.monotonic() < end:
-            record = _measured(problem, options, race)
+        if known is None and time.monotonic() >= end:
+            continue
+        record, place = known or (_measured(problem, options, race), "")
+        ordered = problem.best_first(record.choice)
+        chosen = ordered[0].text() if ordered else "a candidate that there is no more"
+        tried = 0 if known else record.tried
+        found.append(ArrangementResult(problem.key, chosen, record.speedup, tried, place))
+        if known is None:
             store.append(record)
-            found.append(_result(problem, record, record.tried))
             logger.info("%s", found[-1])
     return found
 
@@ -120,13 +123,10 @@ def _measured(
     first = arranged_module(problem, default, lanes)
     tried = len(others) + 1
 
-    def made(
-        candidate: Arrangement, times: list[float], default_times: list[float]
-    ) -> ArrangementRecord:
-        fields = problem.choice(candidate)._asdict()
-        return ArrangementRecord.made(
-            options, times, default_times, contraction=problem.key, tried=tried, **fields
-        )
+    def made(candidate: Arrangement, mine: list[float], theirs: list[float]) -> ArrangementRecord:
+        fields: dict[str, Any] = {"contraction": problem.key, "tried": tried}
+        fields |= problem.choice(candidate)._asdict()
+        return ArrangementRecord.made(options, mine, theirs, **fields)
 
     best = made(default, [], [])
     for candidate in others:
@@ -139,11 +139,3 @@ def _measured(
         if is_faster(times, default_times, len(others)) and record.speedup > best.speedup:
             best = record
     return best
-
-
-def _result(
-    problem: ArrangementProblem, record: ArrangementRecord, tried: int, source: str = ""
-) -> ArrangementResult:
-    ordered = problem.best_first(record.choice)
-    chosen = ordered[0].text() if ordered else "a candidate that there is no more"
-    return ArrangementResult(problem.key, chosen, record.speedup, tried, source)

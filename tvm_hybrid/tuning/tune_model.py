@@ -179,8 +179,7 @@ def tune(
     """
     check_strategy(strategy)
     plan = Plan(strategy, trials, trials_per_region, batch, min_gain, time_limit, seed, resume)
-    _check_plan(plan, timeout)
-    _check_layouts(layouts, here=tracker is None and replay is None)
+    _check(plan, timeout, layouts, here=tracker is None and replay is None)
     chosen = chosen_options(options, keywords, TuneKeywords)
     if replay is None:
         require_appendable(Path(records))
@@ -229,7 +228,7 @@ def tune(
         return tuning.run(tuned, here, layouts == "joint")
 
 
-def _check_layouts(layouts: str, here: bool) -> None:
+def _check(plan: Plan, timeout: float, layouts: str, here: bool) -> None:
     if layouts not in LAYOUTS:
         raise ConfigError(f"no way {layouts!r} to choose layouts; there are {', '.join(LAYOUTS)}")
     if layouts == "joint" and not here:
@@ -237,16 +236,8 @@ def _check_layouts(layouts: str, here: bool) -> None:
             "joint layouts need kernels of a whole model to be timed on this machine: name no "
             "tracker and no replay, or leave layouts fixed"
         )
-
-
-def _check_plan(plan: Plan, timeout: float) -> None:
-    limits = {
-        "trials": (plan.trials, 1),
-        "trials_per_region": (plan.trials_per_region, 1),
-        "batch": (plan.batch, 1),
-        "min_gain": (plan.min_gain, 0),
-    }
-    for name, (value, least) in limits.items():
+    for name, least in {"trials": 1, "trials_per_region": 1, "batch": 1, "min_gain": 0}.items():
+        value = getattr(plan, name)
         if value is not None and not value >= least:
             raise ConfigError(Argument(name), f" must be at least {least}, not {value}")
     for name, seconds in {"timeout": timeout, "time_limit": plan.time_limit}.items():
@@ -330,15 +321,9 @@ class ModelTuning:
                     stops.append(stop)
                     raise
 
-            few = replace(
-                self.plan,
-                trials=None,
-                trials_per_region=rounds,
-                batch=min(self.plan.batch, rounds),
-                min_gain=0.0,
-                time_limit=seconds if math.isfinite(seconds) else None,
-                finals=False,
-            )
+            few = replace(self.plan, trials=None, trials_per_region=rounds, finals=False)
+            few = replace(few, batch=min(few.batch, rounds), min_gain=0.0)
+            few = replace(few, time_limit=seconds if math.isfinite(seconds) else None)
             found = tune_regions(
                 counted, self.options.machine, self.measurer, self.store, few, [tell]
             )

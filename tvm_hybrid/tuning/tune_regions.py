@@ -77,10 +77,7 @@ def tune_regions(
     RecordError
         If the record file cannot be written.
     """
-    tasks = [
-        TuningTask(number, region, weight, machine, store, plan)
-        for number, (region, weight) in enumerate(counted)
-    ]
+    tasks = [TuningTask(i, *each, machine, store, plan) for i, each in enumerate(counted)]
     return _Run(tasks, machine, measurer, store, plan, callbacks).run()
 
 
@@ -100,7 +97,7 @@ class _Run:
         )
         self.interruption = Interruption()
         self.unmeasurable: dict[int, CompileError] = {}
-        self.records = [record for task in self.tasks for record in task.held]
+        self.records = [record for task in self.tasks for record, _ in task.found]
         self.start = time.monotonic()
         self.deadline = float("inf") if plan.time_limit is None else self.start + plan.time_limit
         self.costs: dict[Stage, list[float]] = {"search": [], "final": []}
@@ -205,7 +202,8 @@ class _Run:
                 if found is None:
                     return
                 config, measured = found
-                record = self._record(task, config, measured, stage, expected.get(config))
+                record = self._record(task, config, measured, stage)
+                record = msgspec.structs.replace(record, predicted=expected.get(config))
                 self._keep(task, record)
                 self.costs[stage].append(time.monotonic() - began)
                 self._show(stage, task.number, record)
@@ -216,12 +214,7 @@ class _Run:
                     return
 
     def _record(
-        self,
-        task: TuningTask,
-        config: Config,
-        measured: Measurement,
-        stage: Stage,
-        predicted: float | None,
+        self, task: TuningTask, config: Config, measured: Measurement, stage: Stage
     ) -> Record:
         if measured.status != "ok":
             logger.info("%s: %s: %s", measured.status, config, measured.error)
@@ -230,18 +223,9 @@ class _Run:
             confirmed = measured.status == "ok"  # it is faster than what does not run
         elif stage == "final":
             confirmed = is_faster(measured.times_us, measured.baseline_times_us, FINALISTS)
-        record = make_record(
-            task.region,
-            task.template,
-            self.machine,
-            config,
-            measured.status,
-            measured.times_us,
-            measured.baseline_us,
-            error=measured.error,
-            confirmed=confirmed,
-            predicted=predicted,
-        )
+        about = task.region, task.template, self.machine, config
+        found = measured.status, measured.times_us, measured.baseline_us
+        record = make_record(*about, *found, error=measured.error, confirmed=confirmed)
         if task.is_default(record) and record.times_us:
             confirmed = True if self.plan.finals else None
             baseline_us = record.baseline_us or record.median_us

@@ -86,6 +86,8 @@ class TuningTask:
     ----------
     default : Config
         The configuration that all are compared with.
+    found : list of Located
+        All its records so far, in their order.
     known, measured : int
         Configurations that the file held; measurements made since, finals included.
     stopped : str
@@ -110,7 +112,7 @@ class TuningTask:
         self.default = self.space.configs[0]
         self._default_key = config_key(self.default.to_dict())
         self._records: dict[bytes, Record] = {}
-        self._found: list[Located] = []
+        self.found: list[Located] = []
         self._strategy: SearchStrategy | None = None
         self._predicted: float | None = None
         self._ended = ""
@@ -130,17 +132,12 @@ class TuningTask:
     def _keep(self, record: Record) -> None:
         # The newest of each configuration, but in the order in which they were first tried.
         self._records[config_key(record.config)] = record
-        self._found.append(Located(record, ""))
+        self.found.append(Located(record, ""))
         self._state = self._finalists = None
 
     def is_default(self, record: Record) -> bool:
         """Whether a record is of the default configuration."""
         return config_key(record.config) == self._default_key
-
-    @property
-    def held(self) -> list[Record]:
-        """All its records so far, in their order."""
-        return [record for record, _ in self._found]
 
     @property
     def default_record(self) -> Record | None:
@@ -186,14 +183,8 @@ class TuningTask:
                 scores.clear()
             else:
                 scores.insert(0, scores.pop(list(self._records).index(self._default_key)))
-            self._state = TaskState(
-                self.weight,
-                len(self.space),
-                tuple(scores),
-                self.reference_us,
-                self._predicted,
-                self._ended,
-            )
+            known = tuple(scores), self.reference_us, self._predicted, self._ended
+            self._state = TaskState(self.weight, len(self.space), *known)
         return self._state
 
     def propose(self, count: int) -> list[Config]:
@@ -259,14 +250,11 @@ class TuningTask:
         elif confirmed:
             self._finalists = []
             return []
-        waiting = [
-            (-self.score(record), config_key(record.config), record)
-            for record in self._ran()
-            if record.confirmed is None and self.score(record) > bar
-        ]
-        first = [record for _, _, record in sorted(waiting, key=lambda item: item[:2])[:FINALISTS]]
+        ran = (record for record in self._ran() if record.confirmed is None)
+        waiting = [record for record in ran if self.score(record) > bar]
+        waiting.sort(key=lambda each: (-self.score(each), config_key(each.config)))
         self._finalists = []
-        for record in self._outdated() or first:
+        for record in self._outdated() or waiting[:FINALISTS]:
             with contextlib.suppress(ConfigError):  # written by hand
                 self._finalists.append(self.template.config_type.from_dict(record.config))
         return self._finalists
@@ -275,7 +263,7 @@ class TuningTask:
         """What was confirmed to be faster than another default, before this one was the default."""
         confirmed: dict[bytes, Record] = {}
         is_default = False
-        for record, _ in self._found:
+        for record, _ in self.found:
             key = config_key(record.config)
             if key == self._default_key:
                 is_default = is_default or record.relative == 1.0
@@ -291,36 +279,30 @@ class TuningTask:
         best = max(self.state().scores, default=0.0) or None
         return TaskInfo(
             number=self.number,
-            region=self.region,
-            weight=self.weight,
-            size=len(self.space),
-            known=self.known,
-            tried=len(self._records),
+            **self._about(),
             default_us=default.median_us if default is not None and default.times_us else None,
             best=best,
             predicted_gain=self._predicted / best - 1 if self._predicted and best else None,
-            stopped=self.stopped,
         )
+
+    def _about(self) -> dict[str, Any]:
+        about = {"region": self.region, "weight": self.weight, "size": len(self.space)}
+        return {**about, "known": self.known, "tried": len(self._records), "stopped": self.stopped}
 
     def result(self) -> RegionResult:
         """What was found."""
-        found, default = next(iter(trusted(self._found)), None), self.default_record
+        found, default = next(iter(trusted(self.found)), None), self.default_record
         best = found.record if found is not None else None  # what a compilation would choose
         default_us = default.median_us if default is not None and default.times_us else None
         if best is not None and best.baseline_us:
             # Measured in turns with the best.
             default_us = best.baseline_us * self._default_relative
         return RegionResult(
-            region=self.region,
-            weight=self.weight,
-            size=len(self.space),
+            **self._about(),
             default_us=default_us,
             best_us=best.median_us if best is not None else None,
             best=best.config if best is not None else None,
             speedup=self.score(best) if best is not None and default_us else 1.0,
             trials=self.measured,
-            tried=len(self._records),
-            known=self.known,
             failures=sum(record.status != "ok" for record in self._records.values()),
-            stopped=self.stopped,
         )

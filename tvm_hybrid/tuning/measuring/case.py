@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import tvm
+from tvm import tirx
 from tvm.target import Target
 
 from microkernels.isa import isa_named
@@ -90,6 +91,13 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
         return template_for(self.region.op)
 
 
+def compiled(function: tirx.PrimFunc, name: str, threads: int, target: Target) -> Any:
+    """The code that a model gets of a kernel; in it, the kernel has that name."""
+    with kernel_context([function]):
+        named = made_for(function.with_attr("global_symbol", name), threads)
+        return tvm.compile(named, target, tir_pipeline=pipeline_for(threads))
+
+
 class PreparedCase:
     """A case with its arguments and its exact result, for candidates one after the other.
 
@@ -110,10 +118,7 @@ class PreparedCase:
     def compile(self, config: Config, name: str) -> tuple[Any, dict[int, np.ndarray]]:
         """A candidate's code, and the constants that it reads, packed, by argument."""
         function = self.template.build(self.region, config, self.isa)
-        with kernel_context([function]):  # the code that a model gets
-            function = made_for(function.with_attr("global_symbol", name), self.threads)
-            pipeline = pipeline_for(self.threads)
-            code = tvm.compile(function, self.target, tir_pipeline=pipeline)
+        code = compiled(function, name, self.threads, self.target)
         constants = {}
         for i, tensor in enumerate(self.region.inputs):
             if tensor.constant:

@@ -10,8 +10,10 @@ import signal
 import subprocess
 import sys
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
 
 import msgspec
 
@@ -172,6 +174,23 @@ def wait_for(children: Iterable[ChildProcess], seconds: float | None) -> None:
                 return
             selector.register(process.stdout, selectors.EVENT_READ)
         selector.select(seconds)
+
+
+C = TypeVar("C", bound="Closing")
+
+
+class Closing(ABC):
+    """Something that is closed at the end of a `with`."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Ends it."""
+
+    def __enter__(self: C) -> C:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
 
 
 _PR_SET_PDEATHSIG = 1

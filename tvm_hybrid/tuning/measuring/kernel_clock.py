@@ -21,14 +21,12 @@ import numpy as np
 import tvm
 
 from microkernels.base.logs import logger
-from relay_passes.lower.codegen import kernel_context
-from relay_passes.lower.launch_few import made_for, pipeline_for
 from relay_passes.pipeline_options import PipelineOptions
 
 from ...runtime.threads import use_threads
 from ..verification.bounds import element_type
-from .case import Kernel, Rotation, time_in_turns
-from .child_process import Answers, ChildProcess, die_with
+from .case import Kernel, Rotation, compiled, time_in_turns
+from .child_process import Answers, ChildProcess, Closing, die_with
 from .sampling import Effort
 
 if TYPE_CHECKING:  # the child process, which is this file, starts sooner without it
@@ -48,7 +46,7 @@ class Clock(Protocol):
         """One call; infinite if it cannot be measured."""
 
 
-class KernelClock:
+class KernelClock(Closing):
     """Times kernels in a child process, each once.
 
     Parameters
@@ -79,13 +77,9 @@ class KernelClock:
         return self._known[kernel.key]
 
     def _ask(self, kernel: ProgramKernel) -> KernelTime:
-        job = KernelJob(
-            function=str(tvm.ir.save_json(kernel.function)),
-            constants=kernel.constants,
-            target=self._target,
-            threads=self._threads,
-            footprint_bytes=self._footprint,
-        )
+        function = str(tvm.ir.save_json(kernel.function))
+        setting = self._target, self._threads, self._footprint
+        job = KernelJob(function, kernel.constants, *setting)
         try:
             self._child.ask(job)
             line = self._child.answer(TIMEOUT)
@@ -103,12 +97,6 @@ class KernelClock:
         """Ends the child process."""
         self._child.close()
 
-    def __enter__(self) -> KernelClock:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
-
 
 def total_us(clock: Clock, kernels: Iterable[ProgramKernel]) -> float:
     """One run of all kernels."""
@@ -125,7 +113,7 @@ def total_us(clock: Clock, kernels: Iterable[ProgramKernel]) -> float:
 EFFORT = Effort(samples=15, seconds=0.3, accuracy=0.01)
 
 
-class KernelJob(msgspec.Struct, frozen=True, kw_only=True):
+class KernelJob(msgspec.Struct, frozen=True):
     """One kernel to time.
 
     Attributes
@@ -169,10 +157,8 @@ def time_kernel(job: KernelJob) -> KernelTime:
 
 def _compiled(job: KernelJob) -> Kernel:
     function = tvm.ir.load_json(job.function)
-    named = made_for(function.with_attr("global_symbol", "kernel"), job.threads)
-    target, pipeline = tvm.target.Target(json.loads(job.target)), pipeline_for(job.threads)
-    with kernel_context():
-        compiled = tvm.compile(named, target, tir_pipeline=pipeline)["kernel"]
+    target = tvm.target.Target(json.loads(job.target))
+    code = compiled(function, "kernel", job.threads, target)["kernel"]
     arrays = []
     for parameter in function.params:
         shape = tuple(int(extent) for extent in parameter.shape)
@@ -181,7 +167,7 @@ def _compiled(job: KernelJob) -> Kernel:
     constants = {i: arrays[i] for i in job.constants}
     *inputs, output = arrays
     rotation = Rotation(job.footprint_bytes)
-    return Kernel(compiled, inputs, constants, output, rotation, Rotation(0))
+    return Kernel(code, inputs, constants, output, rotation, Rotation(0))
 
 
 def main() -> None:

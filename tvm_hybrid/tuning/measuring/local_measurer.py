@@ -12,7 +12,6 @@ import math
 import os
 from collections import Counter, deque
 from collections.abc import Generator, Iterator, Sequence
-from typing import TypeVar
 
 import msgspec
 
@@ -23,17 +22,15 @@ from tir_schedules.core.config import Config
 
 from ...runtime.threads import same_core
 from .case import Case
-from .child_process import ChildProcess, wait_for
+from .child_process import ChildProcess, Closing, wait_for
 from .measure import Candidates, Effort, Measurement, joined
 from .worker import BUILDING, Job, Lost, WorkerProcess
-
-M = TypeVar("M", bound="ProcessMeasurer")
 
 MOST_LOSSES = 2
 """So many workers or servers that are lost with a candidate are the candidate's doing."""
 
 
-class ProcessMeasurer:
+class ProcessMeasurer(Closing):
     """Measures candidates in processes that start when they are needed, again after each death.
 
     A candidate that crashes, hangs, or yields something wrong is a result like any other. One whose
@@ -150,12 +147,6 @@ class ProcessMeasurer:
         for worker in self._workers:
             worker.close()
 
-    def __enter__(self: M) -> M:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
-
 
 def with_best(effort: Effort, measured: Measurement) -> Effort:
     """The effort for the candidates after this one."""
@@ -229,12 +220,9 @@ class LocalMeasurer(ProcessMeasurer):
         if effort.processes == 1:
             yield from super().measure(wanted)
             return
-        share = msgspec.structs.replace(
-            effort,
-            processes=1,
-            samples=math.ceil(effort.samples / effort.processes),
-            seconds=effort.seconds / effort.processes,
-        )
+        samples = math.ceil(effort.samples / effort.processes)
+        seconds = effort.seconds / effort.processes
+        share = msgspec.structs.replace(effort, processes=1, samples=samples, seconds=seconds)
         for config in wanted.configs:
             one = wanted._replace(configs=[config], effort=share)
             parts: list[Measurement] = []

@@ -119,11 +119,9 @@ def measured(times_us: Sequence[float], baseline_times_us: Sequence[float]) -> M
         pairs = zip(times_us, baseline_times_us, strict=True)
         ratio = statistics.median(time / other for time, other in pairs)
         baseline_us = round(statistics.median(times_us) / ratio, 4)
+    mine, others = ([round(value, 4) for value in each] for each in (times_us, baseline_times_us))
     return Measurement(
-        status="ok",
-        times_us=[round(value, 4) for value in times_us],
-        baseline_times_us=[round(value, 4) for value in baseline_times_us],
-        baseline_us=baseline_us,
+        status="ok", times_us=mine, baseline_times_us=others, baseline_us=baseline_us
     )
 
 
@@ -231,10 +229,7 @@ class Replay:
     def _of(self, region: Region, template: Template[Any]) -> dict[bytes, Record]:
         key = (region.key, template.name)
         if key not in self._known:
-            fitting = [
-                item
-                for item in self._by_workload.get(region.key, ())
-                if item.record.fits(template, self.machine)
-            ]
+            items = self._by_workload.get(region.key, ())
+            fitting = [item for item in items if item.record.fits(template, self.machine)]
             self._known[key] = {config_key(record.config): record for record, _ in latest(fitting)}
         return self._known[key]

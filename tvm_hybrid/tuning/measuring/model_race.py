@@ -92,11 +92,9 @@ def _inputs(mod: IRModule) -> list[Any]:
     for parameter in mod["main"].params:
         tensor = known_tensor(parameter)
         dtype = element_type(tensor.dtype)
-        values = (
-            generator.standard_normal(tensor.shape)
-            if tensor.dtype in FLOATS
-            else np.zeros(tensor.shape)
-        )
+        values = np.zeros(tensor.shape)
+        if tensor.dtype in FLOATS:
+            values = generator.standard_normal(tensor.shape)
         found.append(tvm.runtime.tensor(np.asarray(values).astype(dtype)))
     return found
 

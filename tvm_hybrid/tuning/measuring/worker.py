@@ -258,9 +258,19 @@ class WorkerProcess:
                 text = f"the worker {how} in stage {self.stage!r}"
                 return Lost(text, self.stage) if -code in OUTSIDE else self._died(text)
             message = msgspec.json.decode(line, type=Stage | Reply)
-            if isinstance(message, Reply):
-                return self._reply(message)
-            self._enter(message)
+            if isinstance(message, Stage):
+                self._enter(message)
+                continue
+            job, self.job = self.job, None
+            if message.lost:
+                return Lost(f"{self.server}: {message.lost}", self.stage)
+            if message.measurement is None:
+                assert job is not None
+                error = ServerError if message.kind == ServerError.__name__ else CompileError
+                raise error(f"cannot measure {job.case.region.key}: {message.fatal}")
+            if message.measurement.status == "wrong_result" and not self.server:
+                self.close()  # it may have written elsewhere, too
+            return message.measurement
 
     def take_turn(self) -> None:
         """Has it measure."""
@@ -272,22 +282,9 @@ class WorkerProcess:
         if self.stage == "wait":
             self._end = math.inf
 
-    def _reply(self, reply: Reply) -> Measurement | Lost:
-        job, self.job = self.job, None
-        if reply.lost:
-            return Lost(f"{self.server}: {reply.lost}", self.stage)
-        if reply.measurement is None:
-            assert job is not None
-            error = ServerError if reply.kind == ServerError.__name__ else CompileError
-            raise error(f"cannot measure {job.case.region.key}: {reply.fatal}")
-        if reply.measurement.status == "wrong_result" and not self.server:
-            self.close()  # it may have written elsewhere, too
-        return reply.measurement
-
     def _late(self) -> Measurement | Lost:
-        return Measurement(
-            status="timeout", error=f"not done after {self._timeout:g} s, in stage {self.stage!r}"
-        )
+        text = f"not done after {self._timeout:g} s, in stage {self.stage!r}"
+        return Measurement(status="timeout", error=text)
 
     def _died(self, text: str) -> Measurement | Lost:
         """What it means that it died of something that a candidate may have done to it."""

@@ -88,12 +88,9 @@ class SpaceRecorder:
     def _leading(self, again: dict[Config, float]) -> list[Config]:
         """The fastest that were not measured again, if they may be faster than those that were."""
         limit = NEAR * min(again.values(), default=float("inf"))
-        near = [
-            (self._relative(config), number)
-            for number, config in enumerate(self.space.configs)
-            if config not in again and self._relative(config) <= limit
-        ]
-        return [self.space.configs[number] for _, number in sorted(near)[:ROUND]]
+        others = [config for config in self.space.configs if config not in again]
+        near = [config for config in others if self._relative(config) <= limit]
+        return sorted(near, key=self._relative)[:ROUND]  # equals in their order in the space
 
     def _of(self, config: Config) -> Record | None:
         return self.records.get(config_key(config.to_dict()))

@@ -124,9 +124,9 @@ def load_recordings(source: str | os.PathLike[str]) -> list[Recording]:
     shipped = SHIPPED / f"{path}{_ENDING}"
     if not path.is_file():
         if path.name != str(path) or not shipped.is_file():
-            names = ", ".join(shipped_recordings()) or "none"
+            known = ", ".join(shipped_recordings()) or "none"
             raise RecordError(
-                f"there is no file {path}; the recordings of this package are {names}"
+                f"there is no file {path}; the recordings of this package are {known}"
             )
         path = shipped
     groups: dict[tuple[str, str, str, int], list[Located]] = {}
@@ -225,13 +225,8 @@ def _recording(name: str, located: Sequence[Located]) -> Recording:
     except TvmHybridError as error:
         raise RecordError(f"{where}: recorded for another version: {error}") from error
     if first.version != template.version:
-        logger.warning(
-            "%s: measured with version %d of the template %s; this is version %d",
-            where,
-            first.version,
-            template.name,
-            template.version,
-        )
+        text = "%s: measured with version %d of the template %s; this is version %d"
+        logger.warning(text, where, first.version, template.name, template.version)
     if default not in configs:
         # The heuristic changed, or the file is no whole space: what it was measured with, then,
         # the first configuration that was measured against itself.
@@ -275,14 +270,11 @@ def earlier_records(store: RecordStore, machine: Machine, workload: str) -> list
     workload : str
         Key of the region that is left out.
     """
-    own = (record for record, _ in store)
+    setting = machine.name, machine.isa.name, machine.threads
     return [
-        record
-        for record in (*own, *recorded_on(machine.name))
-        if record.workload != workload
-        and record.machine == machine.name
-        and record.isa == machine.isa.name
-        and record.threads == machine.threads
+        each
+        for each in (*(record for record, _ in store), *recorded_on(machine.name))
+        if each.workload != workload and (each.machine, each.isa, each.threads) == setting
     ]
 
 
@@ -343,21 +335,16 @@ def simulate_borrowing(recordings: Sequence[Recording]) -> list[Loan]:
     for borrower in recordings:
         others = [one for one in recordings if one.region.key != borrower.region.key]
         tuned = {one.region.key: _confirmed(one.records) for one in others}
-        borrowed = NearestRecords(lambda known=tuned: known).find(borrower.region, borrower.machine)
+        borrowed = NearestRecords(tuned.copy).find(borrower.region, borrower.machine)
         if borrowed is None:
             continue
         config, record, _ = borrowed.found
         index = borrower.space.index_of(config)
-        loans.append(
-            Loan(
-                lender=next(one.name for one in others if one.region.key == record.workload),
-                borrower=borrower.name,
-                distance=borrowed.distance,
-                promised=1 / (record.relative or 1.0),
-                gain=None if index is None else float(borrower.scores[index]),
-                best=borrower.best,
-            )
-        )
+        lender = next(one.name for one in others if one.region.key == record.workload)
+        promised = 1 / (record.relative or 1.0)
+        gain = None if index is None else float(borrower.scores[index])
+        distance, best = borrowed.distance, borrower.best
+        loans.append(Loan(lender, borrower.name, distance, promised, gain, best))
     return loans
 
 

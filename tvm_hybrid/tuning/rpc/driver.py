@@ -70,11 +70,6 @@ class Linker:
         self._library = library = self.folder / f"candidate{self._count}.so"
         tiles = not set(AMX_FEATURES).isdisjoint(isa.features)
         macros = (*(["-DPAIRED"] if len(kernels) > 1 else []), *(["-DTILES"] if tiles else []))
-        parts = [self._stopwatch(macros), *kernels]
-        self._run("-shared", "-pthread", "-o", str(library), *map(str, parts))
-        return library
-
-    def _stopwatch(self, macros: tuple[str, ...]) -> Path:
         if macros not in self._stopwatches:
             headers = (libinfo.find_include_path(), libinfo.find_dlpack_include_path())
             include = [part for header in headers for part in ("-I", header)]
@@ -83,7 +78,9 @@ class Linker:
             options = ("-x", "c", "-std=gnu11", "-O1", "-fPIC", symbol, *macros, *include)
             self._run(*options, "-c", "-o", str(output), str(SOURCE))
             self._stopwatches[macros] = output
-        return self._stopwatches[macros]
+        parts = [self._stopwatches[macros], *kernels]
+        self._run("-shared", "-pthread", "-o", str(library), *map(str, parts))
+        return library
 
     def _run(self, *arguments: str) -> None:
         command = [*self._compiler, *arguments]

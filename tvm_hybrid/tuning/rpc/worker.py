@@ -31,20 +31,14 @@ from tvm.error import RPCError, RPCSessionTimeoutError
 from tvm.target import Target, codegen
 
 from microkernels.base.errors import ServerError, TvmHybridError
-from microkernels.base.tvm_compat.runtime import (
-    configure_threads,
-    count_servers,
-    greet,
-    request_server,
-    system_cpu,
-)
+from microkernels.base.tvm_compat import runtime
 from microkernels.isa import Isa, allowed_on_host, host_features
 from tir_schedules.core.config import Config
 from tir_schedules.core.template import Template
 
 from ...runtime.threads import use_threads
 from ..measuring.case import MOST_COPIES, Case, PreparedCase, Sampled, never_right
-from ..measuring.child_process import Answers
+from ..measuring.child_process import Answers, Closing
 from ..measuring.measure import Measurement, Report, error_text, measured
 from ..measuring.sampling import Effort, sample_in_turns
 from ..measuring.worker import Benches, Job, Reply, Stage, fatal_reply
@@ -110,7 +104,7 @@ class Server(Place, frozen=True):
     password: str
 
 
-class Tracker:
+class Tracker(Closing):
     """A connection to a tracker.
 
     Raises
@@ -123,7 +117,7 @@ class Tracker:
         self.address = address
         try:
             self._socket = socket.create_connection((address.host, address.port), SECONDS)
-            answer = greet(self._socket)
+            answer = runtime.greet(self._socket)
         except (OSError, struct.error) as error:
             raise self._unreachable(error) from error
         if answer is not None:
@@ -131,12 +125,12 @@ class Tracker:
 
     def servers(self) -> int:
         """How many servers of the key there are, free or not."""
-        return self._ask(count_servers)
+        return self._ask(runtime.count_servers)
 
     def request(self) -> Server:
         """The next free server of the key; waits until there is one."""
         self._socket.settimeout(None)
-        return Server(*self._ask(request_server))
+        return Server(*self._ask(runtime.request_server))
 
     def _ask(self, question: Callable[[socket.socket, str], Answer]) -> Answer:
         try:
@@ -154,12 +148,6 @@ class Tracker:
         """Ends the connection."""
         with contextlib.suppress(OSError):
             self._socket.close()
-
-    def __enter__(self) -> Tracker:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
 
 
 PAUSE_SECONDS = 0.5
@@ -265,7 +253,7 @@ class _Worker:
 def server_cpu(session: Any) -> str:
     """LLVM's name of a server's CPU; "" if it has only TVM's runtime, which does not know."""
     try:
-        return system_cpu(session.get_function)
+        return runtime.system_cpu(session.get_function)
     except AttributeError:
         return ""
 
@@ -298,7 +286,7 @@ def require_suitable(session: Any, server: Server, isa: Isa, cpu: str, threads: 
         )
     if threads > 1:
         # All cores: TVM would bind its threads to the same ones in every server of a machine.
-        available = configure_threads(session.get_function, threads)
+        available = runtime.configure_threads(session.get_function, threads)
         if available < threads:
             raise ServerError(
                 f"the server {server} runs {available} threads at most, not {threads}; start it "
@@ -444,14 +432,11 @@ class RemoteBench(PreparedCase):
         for kernel in reversed(kernels):
             kernel.warm_up(time.perf_counter)
         count = module["interruptions"]
-        times, others = sample_in_turns(
-            kernels[0],
-            kernels[1] if len(kernels) > 1 else None,
-            effort,
-            time.perf_counter,  # for the end; kernels are timed where they run
-            lambda: int(count(int(serial))),
+        kernel, other = kernels[0], kernels[1] if len(kernels) > 1 else None
+        clock = time.perf_counter  # for the end; kernels are timed where they run
+        return measured(
+            *sample_in_turns(kernel, other, effort, clock, lambda: int(count(int(serial))))
         )
-        return measured(times, others)
 
     def _row(self, constants: dict[int, np.ndarray], device: Any) -> tuple[list[Any], Any]:
         """A kernel's arguments on a device, and the last of them: its output."""
@@ -469,13 +454,12 @@ class RemoteBench(PreparedCase):
         originals = {i: tvm.runtime.tensor(array, device) for i, array in constants.items()}
         rows = []
         for copy in range(copies):
-            other = list(row)
+            rows.append(list(row))
             for i, original in originals.items():
-                other[i] = original
+                rows[-1][i] = original
                 if copy:
-                    other[i] = tvm.runtime.empty(original.shape, original.dtype, device)
-                    original.copyto(other[i])
-            rows.append(other)
+                    rows[-1][i] = tvm.runtime.empty(original.shape, original.dtype, device)
+                    original.copyto(rows[-1][i])
         return rows
 
 

@@ -123,11 +123,8 @@ def loop_features(arrays: NestArrays) -> Features:
         **{f"touched {buffer}": arrays.touched[..., buffer] for buffer in range(BUFFERS)},
         **{f"reuse {buffer}": reuse[..., buffer] for buffer in range(BUFFERS)},
     }
-    names = tuple(
-        f"{loop or place}: {column}"
-        for column in columns
-        for place, loop in enumerate(arrays.names)
-    )
+    loops = [loop or place for place, loop in enumerate(arrays.names)]
+    names = tuple(f"{loop}: {column}" for column in columns for loop in loops)
     values = [
         signed_log2(np.asarray(column, np.float64)).reshape(configurations, -1)
         for column in columns.values()

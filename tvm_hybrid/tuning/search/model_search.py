@@ -11,6 +11,7 @@ instead of a random batch.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import random
 from collections import OrderedDict
@@ -76,7 +77,7 @@ class ModelSearch:
         self.features = table.all.values
         # What is believed before any trial, in powers of 2, and whether that is nothing.
         estimate = estimated(table.cycles, len(task.space))
-        known = transferred(task.history(), task.region, task.machine, table.shared, estimate)
+        known = transferred(task, table.shared, estimate)
         self._belief = estimate if known is None else known
         self._blind = known is None and table.cycles is None
         seed = generator.getrandbits(63)
@@ -237,31 +238,24 @@ _TREES = partial(
 )
 
 
-def transferred(
-    history: Sequence[Record],
-    region: Region,
-    machine: Machine,
-    features: Features,
-    estimate: np.ndarray,
-) -> np.ndarray | None:
+def transferred(task: SearchTask, features: Features, estimate: np.ndarray) -> np.ndarray | None:
     """What earlier workloads let expect, in powers of 2; None if they say nothing.
+
+    Of the task's history, records of another ISA or of older templates are left out, and those of
+    its workload too. Workloads of its own kind come first: others are learned from only if there
+    are none, because what an estimate leaves out is the template's own (simulated: a quarter fewer
+    trials than with all of them).
 
     Parameters
     ----------
-    history : sequence of Record
-        Records of other workloads; those of another ISA or of older templates are left out, and
-        those of this workload too.
-    region : Region
-        What is searched for. Workloads of its own kind come first: others are learned from only if
-        there are none, because what an estimate leaves out is the template's own (simulated: a
-        quarter fewer trials than with all of them).
-    machine : Machine
-        What is searched for.
+    task : SearchTask
+        What is searched.
     features : Features
         The relation features of the configurations.
     estimate : numpy.ndarray
         What the template expects of them, as of `estimated`.
     """
+    history, region, machine = task.history(), task.region, task.machine
     own = [record for record in history if record.region.op == region.op]
     blocks = _known(own, region, machine) or _known(history, region, machine)
     if not blocks:
@@ -316,15 +310,12 @@ def _block(records: Sequence[Record], machine: Machine) -> _Block | None:
     kept: list[int] = []
     for number in chosen:
         record = records[number]
-        if record.template != template.name or record.version != template.version:
-            continue
-        try:
-            config = template.config_type.from_dict(record.config)
-            template.check(record.region, config, machine.isa)
-        except TvmHybridError:
-            continue  # of an older version of the space
-        configs.append(config)
-        kept.append(number)
+        if (record.template, record.version) == (template.name, template.version):
+            with contextlib.suppress(TvmHybridError):  # of an older version of the space
+                config = template.config_type.from_dict(record.config)
+                template.check(record.region, config, machine.isa)
+                configs.append(config)
+                kept.append(number)
     if len(kept) < WORKLOAD_FEWEST:
         return None
     try:
@@ -356,13 +347,10 @@ def _spread(scores: np.ndarray, most: int) -> list[int]:
 
 
 def _model(blocks: Sequence[_Block]) -> CostModel:
+    parts = zip(*((block.features, block.scores, block.estimate) for block in blocks), strict=True)
     model = _TREES()
-    model.fit(
-        np.concatenate([block.features for block in blocks]),
-        np.concatenate([block.scores for block in blocks]),
-        np.concatenate([block.estimate for block in blocks]),
-        groups=[len(block.scores) for block in blocks],
-    )
+    features, scores, margins = map(np.concatenate, parts)
+    model.fit(features, scores, margins, [len(block.scores) for block in blocks])
     return model
 
 

@@ -71,12 +71,13 @@ class SearchStrategy(Protocol):
 
     def predicted(self) -> float | None:
         """The best score that is expected of what was not tried yet; None if nothing is known."""
+        return None
 
 
 MakeStrategy = Callable[[SearchTask, random.Random], SearchStrategy]
 
 
-class FixedOrder:
+class FixedOrder(SearchStrategy):
     """Proposes in a given order, leaving out what was observed before its turn came.
 
     Parameters
@@ -97,10 +98,6 @@ class FixedOrder:
     def observe(self, results: Sequence[tuple[int, float]]) -> None:
         """Remembers which were tried; how they did changes nothing."""
         self._seen.update(index for index, _ in results)
-
-    def predicted(self) -> float | None:
-        """Nothing is known of what comes."""
-        return None
 
 
 class RandomSearch(FixedOrder):
@@ -144,7 +141,7 @@ def evenly_spread(count: int) -> list[int]:
 # tens of them (found by simulation), the shares are MetaSchedule's.
 
 
-class EvolutionarySearch:
+class EvolutionarySearch(SearchStrategy):
     """Children are drawn from the space itself, so that each is legal and new.
 
     Attributes
@@ -191,10 +188,6 @@ class EvolutionarySearch:
         for index, score in results:
             self._scores[index] = score
             self._new[index] = False
-
-    def predicted(self) -> float | None:
-        """Nothing is predicted."""
-        return None
 
     def _child(self, elite: Sequence[int]) -> int:
         generator = self.generator

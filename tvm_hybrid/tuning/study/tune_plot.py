@@ -91,13 +91,9 @@ def plot_tuning(
     _draw_predictions(predictions, runs)
     _draw_limits(limits, runs, roof)
     handles, labels = progress.get_legend_handles_labels()
-    figure.legend(
-        handles[:MOST_IN_LEGEND],
-        labels[:MOST_IN_LEGEND],
-        loc="outside lower center",
-        ncols=2,
-        fontsize=7,
-    )
+    few = slice(MOST_IN_LEGEND)
+    place = {"loc": "outside lower center", "ncols": 2, "fontsize": 7}
+    figure.legend(handles[few], labels[few], **place)
     save_figure(figure, path)
 
 
@@ -147,10 +143,7 @@ def _run(records: Sequence[Record], ending: str) -> RegionRun:
     # Not every record was measured in turns with the default: then its own time has to do.
     default_us = next((record.baseline_us for record in measured if record.baseline_us), None)
     default_us = default_us or (measured[0].median_us if measured else 1.0)
-    relative = [
-        record.relative if record.relative is not None else record.median_us / default_us
-        for record in records
-    ]
+    relative = [r.median_us / default_us if r.relative is None else r.relative for r in records]
     tensors = (*region.inputs, *region.operands, region.output)
     cut = f"{region.key[: LONGEST_LABEL - 3]}..."
     return RegionRun(
@@ -216,23 +209,15 @@ def _draw_limits(axis: Any, runs: Sequence[RegionRun], roof: Roof | None) -> Non
         limits = [roof.limit(dtype, intensity) for intensity in reach]
         axis.plot(reach, limits, color="0.3", linewidth=0.9)
         axis.annotate(f"{dtype} {peak:.0f}", (ends[1], peak), ha="right", va="bottom", fontsize=7)
-    axis.text(
-        0.02,
-        0.97,
-        f"threads: {roof.threads}, memory {roof.bandwidth:.1f} GB/s;\n"
-        "what stays in caches may exceed that slope",
-        transform=axis.transAxes,
-        va="top",
-        fontsize=7,
-    )
+    text = f"threads: {roof.threads}, memory {roof.bandwidth:.1f} GB/s;\n"
+    text += "what stays in caches may exceed that slope"
+    axis.text(0.02, 0.97, text, transform=axis.transAxes, va="top", fontsize=7)
 
 
 def _style(number: int) -> dict[str, Any]:
     lines = ("-", "--", "-.", ":")
-    return {
-        "color": COLOURS[number % len(COLOURS)],
-        "linestyle": lines[number // len(COLOURS) % len(lines)],
-    }
+    repeats, colour = divmod(number, len(COLOURS))
+    return {"color": COLOURS[colour], "linestyle": lines[repeats % len(lines)]}
 
 
 # Distinct also for those who see few colours (Okabe and Ito's palette).

@@ -53,10 +53,7 @@ _BEYOND = 16  # quantised values reach that many steps past the ends of their ty
 
 
 def random_arguments(
-    region: Region,
-    template: Template[Any],
-    seed: int,
-    known: Mapping[int, np.ndarray] | None = None,
+    region: Region, template: Template[Any], seed: int, known: Mapping[int, np.ndarray] = {}
 ) -> list[np.ndarray]:
     """Inputs, unpacked, and operands, in the order of the kernel's parameters.
 
@@ -72,13 +69,13 @@ def random_arguments(
         Its template, whose `reference` tells what is quantised.
     seed : int
         Of the generator.
-    known : mapping or None
+    known : mapping
         Arguments that are not drawn, by their number.
     """
 
     def draw(volume: float) -> list[np.ndarray]:
         drawn = _Draw(region, seed, volume).arrays()
-        return [(known or {}).get(number, array) for number, array in enumerate(drawn)]
+        return [known.get(number, array) for number, array in enumerate(drawn)]
 
     if all(step.op not in QUANTIZING for step in region.epilogue):
         return draw(1.0)
@@ -117,12 +114,10 @@ def _fits(region: Region, number: int, result: np.ndarray, operands: list[np.nda
         if step.op == "constant":
             values.append(np.asarray(step.value))
         else:
-            values.append(
-                epilogue_reference(region.replace(epilogue=before[: last + 1]), result, operands)
-            )
-    value, zero_point, *factors = (
-        values[arg].astype(np.float64) for arg in region.epilogue[number].args
-    )
+            part = region.replace(epilogue=before[: last + 1])
+            values.append(epilogue_reference(part, result, operands))
+    read = (values[arg].astype(np.float64) for arg in region.epilogue[number].args)
+    value, zero_point, *factors = read
     for factor in factors:
         value = value * factor
     return bool(np.all(np.abs(value + zero_point) < WORD))
@@ -133,17 +128,10 @@ class _Draw:
 
     def __init__(self, region: Region, seed: int, volume: float) -> None:
         self.region, self.volume = region, volume
-        self.generator = np.random.default_rng(seed)
-
-    @functools.cached_property
-    def is_product(self) -> bool:
-        """Whether the anchor is a product of 8-bit integers."""
-        inputs = self.region.inputs
-        return "bits" not in self.region.attrs and len(inputs) > 1 and inputs[1].dtype in RANGES
-
-    @functools.cached_property
-    def terms(self) -> int:
-        return terms_of_a_sum(self.region)
+        self.generator, self.terms = np.random.default_rng(seed), terms_of_a_sum(region)
+        # Whether the anchor is a product of 8-bit integers.
+        several = "bits" not in region.attrs and len(region.inputs) > 1
+        self.is_product = several and region.inputs[1].dtype in RANGES
 
     def arrays(self) -> list[np.ndarray]:
         if "bits" in self.region.attrs:
@@ -207,15 +195,12 @@ class _Draw:
         values = 2 ** region.integer("bits")
         first = 0 if weight.dtype == "uint8" else -values // 2
         step = 2 / (values * math.sqrt(self.terms))
-        return [
-            self._plain(a),
-            self._integers(weight),
-            generator.uniform(0.5 * step, 1.5 * step, scale.shape).astype(scale.dtype),
-            *(
-                generator.integers(first, first + values, tensor.shape).astype(tensor.dtype)
-                for tensor in zeros
-            ),
-        ]
+        found = [self._plain(a), self._integers(weight)]
+        found.append(generator.uniform(0.5 * step, 1.5 * step, scale.shape).astype(scale.dtype))
+        for tensor in zeros:
+            drawn = generator.integers(first, first + values, tensor.shape)
+            found.append(drawn.astype(tensor.dtype))
+        return found
 
     def _operand(self, number: int) -> np.ndarray:
         """An operand, as its users want it."""
@@ -251,13 +236,14 @@ class _Draw:
         """The operands that an integer product is multiplied by."""
         if not self.is_product:
             return set()
-        scaled = [step for step in self.region.epilogue if step.op == "multiply"]
+        steps = (step for step in self.region.epilogue if step.op == "multiply")
+        scaling = {value for step in steps for value in step.args}
         return {
             number
             for number, tensor in enumerate(self.region.operands)
             if tensor.dtype in FLOATS
             and tensor.size == max((1, *tensor.shape[-1:]))  # others gate what is already scaled
-            and any(number + 1 in step.args for step in scaled)
+            and number + 1 in scaling
         }
 
     def _range(self) -> np.ndarray:
@@ -322,11 +308,9 @@ class Expected:
         if not len(wrong):
             return None
         index = tuple(map(int, wrong[0]))
-        return (
-            f"{len(wrong)} of {expected.size} elements are wrong; the first at {index}: "
-            f"{found[index]:.9g}, should be {expected[index]:.9g} "
-            f"within {self.tolerance[index]:.2g}"
-        )
+        text = f"{len(wrong)} of {expected.size} elements are wrong; the first at {index}: "
+        text += f"{found[index]:.9g}, should be {expected[index]:.9g} "
+        return f"{text}within {self.tolerance[index]:.2g}"
 
 
 def expected_result(region: Region, template: Template[Any], arrays: list[np.ndarray]) -> Expected:
@@ -413,9 +397,7 @@ class _Evaluation:
         self.exact = is_exact(self.region)
         self.inexact = any(self._is_inexact(step) for step in self.region.epilogue)
         if not (self.exact or self.result.dtype == np.float32):
-            self.operands = [
-                x.astype(np.float64) if x.dtype.name in FLOATS else x for x in self.operands
-            ]
+            self.operands = widened(self.operands)
 
     def value(self, error: float | np.ndarray = 0.0, push: int = 0) -> np.ndarray:
         """What is stored, in float64, if the anchor is off by `error` and functions err by `push`
@@ -425,9 +407,7 @@ class _Evaluation:
         def pushed(step: Step, arguments: Sequence[np.ndarray], value: np.ndarray) -> np.ndarray:
             if not self._is_inexact(step) or value.dtype == bool:
                 return value
-            size = np.abs(value)
-            for argument in arguments:
-                size = np.maximum(size, np.abs(argument))
+            size = largest_of(value, *arguments)
             return (value + push * FUNCTION_ERROR * size).astype(value.dtype)
 
         found = epilogue_reference(
@@ -441,6 +421,16 @@ class _Evaluation:
         if step.op in SPECIAL_STEPS:
             return False
         return step.op not in EXACT or (not self.exact and step.op in ("add", "subtract"))
+
+
+def widened(arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """Floats in float64, others as they are."""
+    return [x.astype(np.float64) if x.dtype.name in FLOATS else x for x in arrays]
+
+
+def largest_of(*arrays: np.ndarray) -> np.ndarray:
+    """The largest magnitude of the elements at each place."""
+    return functools.reduce(np.maximum, map(np.abs, arrays))
 
 
 def as_stored(region: Region, value: np.ndarray) -> np.ndarray:

@@ -23,18 +23,7 @@ from tir_schedules.core.template import Template, template_for
 from tir_schedules.epilogue.epilogue import epilogue_reference, is_exact, region_result
 from tir_schedules.product.batch_matmul import product_types
 
-from .bounds import (
-    EXACT,
-    F32_UNIT,
-    FLOATS,
-    FUNCTION_ERROR,
-    NARROW_UNIT,
-    Expected,
-    after_epilogue,
-    element_type,
-    expected_result,
-    random_arguments,
-)
+from . import bounds
 
 RANDOM_TRIALS = 3
 
@@ -50,7 +39,7 @@ def chain_arguments(region: Region, seed: int) -> list[np.ndarray]:
             for position, (source, tensor) in enumerate(zip(sources, tensors, strict=True))
             if source.part or source.number in given
         }
-        arrays = random_arguments(part, template_for(part.op), seed + number, known)
+        arrays = bounds.random_arguments(part, template_for(part.op), seed + number, known)
         for source, array in zip(sources, arrays, strict=True):
             if not source.part:
                 shape = region.inputs[source.number].shape
@@ -59,7 +48,7 @@ def chain_arguments(region: Region, seed: int) -> list[np.ndarray]:
     return [given[number] for number in range(len(region.inputs))]
 
 
-def expected_of_chain(region: Region, arrays: list[np.ndarray], seed: int) -> Expected:
+def expected_of_chain(region: Region, arrays: list[np.ndarray], seed: int) -> bounds.Expected:
     """The chain's meaning on these arguments.
 
     Parameters
@@ -79,12 +68,12 @@ def expected_of_chain(region: Region, arrays: list[np.ndarray], seed: int) -> Ex
         tolerances.clear()
 
         def evaluate(part: Region, given: list[np.ndarray]) -> np.ndarray:
-            expected = expected_result(part, template_for(part.op), given)
+            expected = bounds.expected_result(part, template_for(part.op), given)
             tolerances.append(expected.tolerance)
             signs = rng.choice((-1.0, 1.0), expected.value.shape) if sign is None else sign
             with np.errstate(invalid="ignore"):
                 value = expected.value + signs * expected.tolerance
-            dtype = element_type(part.output.dtype)
+            dtype = bounds.element_type(part.output.dtype)
             if dtype.kind in "iu":
                 value = np.clip(value, np.iinfo(dtype).min, np.iinfo(dtype).max)
             return value.astype(dtype)
@@ -99,7 +88,7 @@ def expected_of_chain(region: Region, arrays: list[np.ndarray], seed: int) -> Ex
         for sign in (-1.0, 1.0, *[None] * RANDOM_TRIALS):
             difference = np.abs(off(sign) - value)
             spread = max(spread, difference[np.isfinite(difference)].max(initial=0.0))
-    return Expected(value, own + 2 * spread)
+    return bounds.Expected(value, own + 2 * spread)
 
 
 # Arguments for an attention, and how far off a correct kernel of one may be.
@@ -134,8 +123,8 @@ def expected_of_chain(region: Region, arrays: list[np.ndarray], seed: int) -> Ex
 
 # Relative errors of 2^x (microkernels.vector.vector_math): with the polynomial of degree 5, and
 # with that of degree 3, which is for powers that are rounded to bfloat16.
-_EXP2, _SHORT_EXP2 = 5 * F32_UNIT, 7.6e-5
-_STEP_ROUNDING = 2 * F32_UNIT
+_EXP2, _SHORT_EXP2 = 5 * bounds.F32_UNIT, 7.6e-5
+_STEP_ROUNDING = 2 * bounds.F32_UNIT
 _ROUNDED_STEPS = {"add", "subtract", "multiply", "divide", "sqrt"}
 _FUSED_BELOW = 2.0**20
 """Largest score with which a kernel takes a row's largest score away in one multiply-add."""
@@ -162,7 +151,7 @@ def attention_arguments(region: Region, seed: int) -> list[np.ndarray]:
     """
     problem = AttentionProblem(region)
     scores, softmax, product = region.parts
-    q, k, *masks = random_arguments(scores, template_for(scores.op), seed)
+    q, k, *masks = bounds.random_arguments(scores, template_for(scores.op), seed)
     given = {"q": _stored(problem, "q", q), "k": _stored(problem, "k", k.swapaxes(-1, -2))}
     q, k = _queries(problem, given["q"]), _keys(problem, given["k"])
     found = region_result(scores, [q, k, *masks])
@@ -172,20 +161,18 @@ def attention_arguments(region: Region, seed: int) -> list[np.ndarray]:
         # What differs from the zero point is louder or quieter, in the same type.
         dtype, zero = given["q"].dtype, scores.integer("a_zero_point", 0)
         moved = given["q"].astype(np.float64) * factor
-        if dtype.name not in FLOATS:
+        if dtype.name not in bounds.FLOATS:
             moved = np.rint((given["q"].astype(np.float64) - zero) * factor) + zero
             moved = np.clip(moved, np.iinfo(dtype).min, np.iinfo(dtype).max)
         given["q"] = moved.astype(dtype)
         q = _queries(problem, given["q"])
-    probabilities = region_result(
-        softmax, [_visible(problem, region_result(scores, [q, k, *masks]))]
-    )
-    known = {0: probabilities}
-    _, v, *further = random_arguments(product, template_for(product.op), seed + 1, known)
+    visible = _visible(problem, region_result(scores, [q, k, *masks]))
+    known = {0: region_result(softmax, [visible])}
+    _, v, *further = bounds.random_arguments(product, template_for(product.op), seed + 1, known)
     return [given["q"], given["k"], _stored(problem, "v", v), *masks, *further]
 
 
-def expected_of_attention(region: Region, arrays: Sequence[np.ndarray]) -> Expected:
+def expected_of_attention(region: Region, arrays: Sequence[np.ndarray]) -> bounds.Expected:
     """The attention's meaning on these arguments; derived at the head of this file.
 
     Parameters
@@ -203,8 +190,10 @@ def expected_of_attention(region: Region, arrays: Sequence[np.ndarray]) -> Expec
         v = problem.logical("v", arrays[2]).reshape(problem.product.inputs[1].shape)
         of_product = _integers if problem.softmax.output.dtype in RANGES else _floats
         result, moved = of_product(problem, p, error, v)
-        found = after_epilogue(problem.product, result, moved, arrays[first:])
-    return Expected(_stored(problem, "out", found.value), _stored(problem, "out", found.tolerance))
+        found = bounds.after_epilogue(problem.product, result, moved, arrays[first:])
+    return bounds.Expected(
+        _stored(problem, "out", found.value), _stored(problem, "out", found.tolerance)
+    )
 
 
 def _scores(
@@ -216,9 +205,9 @@ def _scores(
     result = template_for(part.op).reference(part, [q, k]).reshape(part.output.shape)
     if result.dtype == np.float64:
         size = np.abs(q.astype(np.float64)) @ np.abs(k.astype(np.float64))
-        sums = (problem.d + 2) * F32_UNIT * size.reshape(result.shape)
+        sums = (problem.d + 2) * bounds.F32_UNIT * size.reshape(result.shape)
         if not is_exact(part):
-            operands = [x.astype(np.float64) if x.dtype.name in FLOATS else x for x in operands]
+            operands = bounds.widened(operands)
     else:
         sums = np.zeros(1, result.dtype)
     value = epilogue_reference(part, result, operands).astype(np.float64)
@@ -241,18 +230,16 @@ class _Rounded:
     def __call__(
         self, step: Step, arguments: Sequence[np.ndarray], value: np.ndarray
     ) -> np.ndarray:
-        if step.op in EXACT and (self.exact or step.op not in _ROUNDED_STEPS):
+        if step.op in bounds.EXACT and (self.exact or step.op not in _ROUNDED_STEPS):
             return value
         self.left -= 1
         if self.left != -1:
             return value
         self.met = True
-        size = np.abs(value)
-        if step.op in EXACT:
-            return value + _STEP_ROUNDING * size
-        for argument in arguments:
-            size = np.maximum(size, np.abs(argument))
-        return (value + FUNCTION_ERROR * size).astype(value.dtype)
+        if step.op in bounds.EXACT:
+            return value + _STEP_ROUNDING * np.abs(value)
+        size = bounds.largest_of(value, *arguments)
+        return (value + bounds.FUNCTION_ERROR * size).astype(value.dtype)
 
 
 def _distance(value: np.ndarray, other: np.ndarray) -> np.ndarray:
@@ -267,21 +254,21 @@ def _probabilities(problem: AttentionProblem, score: np.ndarray, delta: np.ndarr
     p = powers / powers.sum(axis=-1, keepdims=True)
     counts = p > 0
     taken = np.where(np.abs(largest) < _FUSED_BELOW, np.abs(largest), 0.0)
-    delta = np.where(counts, delta + 4 * F32_UNIT * (largest - score + taken), 0.0)
+    delta = np.where(counts, delta + 4 * bounds.F32_UNIT * (largest - score + taken), 0.0)
     mean = (p * delta).sum(axis=-1, keepdims=True)
     short = product_types(problem.product)[1] == "bfloat16"
     # Of the power itself and of the sum; of the sum's roundings; of the division.
-    own = 2 * (_SHORT_EXP2 if short else _EXP2) + (_summing(problem.n) + 4 * F32_UNIT)
+    own = 2 * (_SHORT_EXP2 if short else _EXP2) + (_summing(problem.n) + 4 * bounds.F32_UNIT)
     return p, np.where(counts, np.expm1(delta + mean) + own, 0.0)
 
 
 def _floats(problem: AttentionProblem, p: np.ndarray, error: np.ndarray, v: np.ndarray) -> Bounded:
     """The product of float probabilities, and how far off it may be."""
     kind = product_types(problem.product)[1]
-    v = v.astype(element_type(kind)).astype(np.float64)
+    v = v.astype(bounds.element_type(kind)).astype(np.float64)
     sizes = np.abs(v)
     moved = (p * (error + _summing(problem.n))) @ sizes
-    narrow = max(NARROW_UNIT.get(name, 0.0) for name in (kind, problem.softmax.output.dtype))
+    narrow = max(bounds.NARROW_UNIT.get(name, 0.0) for name in (kind, problem.softmax.output.dtype))
     if narrow:
         likely = 5 * np.sqrt(np.square(p) @ np.square(v))
         moved = moved + narrow * np.minimum(p @ sizes, likely)
@@ -298,7 +285,7 @@ def _integers(
     result = template_for(product.op).reference(product, [levels, v])
     steps = p / float(scale or 1.0)
     to_tie = np.abs(steps - np.floor(steps) - 0.5)
-    unsure = to_tie <= steps * (error + 4 * F32_UNIT)
+    unsure = to_tie <= steps * (error + 4 * bounds.F32_UNIT)
     sizes = np.abs(v.astype(np.float64) - product.integer("b_zero_point", 0))
     moved = np.rint(unsure.astype(np.float64) @ sizes).astype(result.dtype)
     return result.reshape(product.output.shape), moved.reshape(product.output.shape)
@@ -306,7 +293,7 @@ def _integers(
 
 def _summing(terms: int) -> float:
     """Relative error of a sum of so many terms of one sign."""
-    return float(8 * np.sqrt(terms) * F32_UNIT)
+    return float(8 * np.sqrt(terms) * bounds.F32_UNIT)
 
 
 def _queries(problem: AttentionProblem, stored: np.ndarray) -> np.ndarray:
@@ -334,7 +321,7 @@ def _stored(problem: AttentionProblem, name: str, logical: np.ndarray) -> np.nda
 
 def known_case(
     region: Region, template: Template[Any], seed: int
-) -> tuple[list[np.ndarray], Expected]:
+) -> tuple[list[np.ndarray], bounds.Expected]:
     """Inputs, unpacked, and operands; and the result, with how far off it may be.
 
     Parameters
@@ -350,5 +337,5 @@ def known_case(
     if region.op == "attention" and len(region.parts) == 3:
         arrays = attention_arguments(region, seed)
         return arrays, expected_of_attention(region, arrays)
-    arrays = random_arguments(region, template, seed)
-    return arrays, expected_result(region, template, arrays)
+    arrays = bounds.random_arguments(region, template, seed)
+    return arrays, bounds.expected_result(region, template, arrays)

@@ -13,7 +13,7 @@ from relay_passes.layout.search_space import LayoutProblem
 from tests.relay_passes.graphs import module
 from tests.relay_passes.layout.test_propagate_layout import X, bind, conv, kernel
 from tests.relay_passes.layout.test_search_space import problem_of
-from tvm_hybrid.tuning.joint_layout import Labelling, WalkResult, walk
+from tvm_hybrid.tuning.joint_layout import Labelling, Walk, WalkResult
 
 op = relax.op
 CONVOLUTIONS = 8
@@ -54,7 +54,7 @@ class Prices:
 
 def tried(problem: LayoutProblem, seed: int, tries: int = 60) -> tuple[WalkResult, Prices]:
     prices = Prices(problem)
-    return walk([problem], prices, tries, seed), prices
+    return Walk([problem], prices, seed).run(tries), prices
 
 
 @pytest.mark.sampled
@@ -85,10 +85,10 @@ def test_nothing_is_asked_twice_and_equal_seeds_make_equal_walks(problem: Layout
 
 def test_it_stops_when_told_and_when_there_is_nothing_left(problem: LayoutProblem) -> None:
     prices = Prices(problem)
-    assert len(walk([problem], prices, 60, stop=lambda: len(prices.asked) >= 3).steps) == 3
-    assert len(walk([problem], Prices(problem), 1).steps) == 1
+    assert len(Walk([problem], prices).run(60, lambda: len(prices.asked) >= 3).steps) == 3
+    assert len(Walk([problem], Prices(problem)).run(1).steps) == 1
     two = problem_of(module(lambda x: op.nn.conv2d(conv(x), kernel(2, 8, 1, 1)), X))
-    found = walk([two], lambda labelling: 1.0, 60)
+    found = Walk([two], lambda labelling: 1.0).run(60)
     assert len(found.steps) == 2
     assert found.is_default
     assert found.best == {two.key: two.default}
@@ -96,7 +96,7 @@ def test_it_stops_when_told_and_when_there_is_nothing_left(problem: LayoutProble
 
 
 def test_a_model_that_cannot_be_measured_is_left_alone(problem: LayoutProblem) -> None:
-    found = walk([problem], lambda labelling: math.inf, 60)
+    found = Walk([problem], lambda labelling: math.inf).run(60)
     assert len(found.steps) == 1
     assert found.is_default
 
@@ -105,4 +105,4 @@ def test_what_cannot_be_measured_is_not_chosen(problem: LayoutProblem) -> None:
     def cost(labelling: Labelling) -> float:
         return 100.0 if labelling[problem.key] == problem.default else math.inf
 
-    assert walk([problem], cost, 10).is_default
+    assert Walk([problem], cost).run(10).is_default

@@ -16,11 +16,14 @@ from tests.tvm_hybrid.tuning.synthetic import product, synthetic_records, write_
 from tvm_hybrid.cli import main
 from tvm_hybrid.tuning.recordings import simulate as simulation
 from tvm_hybrid.tuning.recordings.simulate import Trace, load_recordings, simulate
-from tvm_hybrid.tuning.study.search_plot import band, plot_study, search_json, search_page
 from tvm_hybrid.tuning.study.search_study import (
     RegionStudy,
     SearchStudy,
+    band,
     history_for,
+    plot_study,
+    search_json,
+    search_page,
     study_searches,
 )
 from tvm_hybrid.tuning.study.tune_plot import save_figure
