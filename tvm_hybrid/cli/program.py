@@ -13,18 +13,9 @@ import click
 from microkernels.base.errors import ArtifactError, VerifyError
 from microkernels.base.files import replacing, require_writable
 
+from .base import options as shared
 from .base.console import output_console, print_json, say, show, working
 from .base.models import Inputs, executable_of, input_options, session_of, stages_shown
-from .base.options import (
-    ALL,
-    AT_LEAST_ONE,
-    FILE,
-    OF_CODE,
-    Counts,
-    compile_options,
-    json_option,
-    model_argument,
-)
 
 if TYPE_CHECKING:
     import numpy as np
@@ -33,15 +24,19 @@ if TYPE_CHECKING:
     from ..options import CompileOptions
 
 
-@click.command("compile")
-@model_argument
-@click.option(
-    "-o", "--output", required=True, metavar="FILE.so", type=FILE, help="The library to write."
-)
-@compile_options()
-@json_option
+@click.command("compile", shared.Explained)
+@shared.model_argument
+@click.option("-o", "--output", required=True, metavar="FILE.so", type=shared.FILE)
+@shared.compile_options()
+@shared.json_option
 def compile_(model: Path, output: Path, options: CompileOptions, as_json: bool) -> int:
-    """Compiles MODEL into a library for `tvm-hybrid run`, `tvm_hybrid.load` or TVM's runtime."""
+    """Compiles MODEL into a library for `tvm-hybrid run`, `tvm_hybrid.load` or TVM's runtime.
+
+    Options
+    -------
+    --output
+        The library to write.
+    """
     from ..library.artifact import is_library
 
     if is_library(model):
@@ -83,9 +78,9 @@ def compile_(model: Path, output: Path, options: CompileOptions, as_json: bool) 
     return 0
 
 
-@click.command("check")
-@click.argument("library", type=FILE)
-@json_option
+@click.command("check", shared.Explained)
+@click.argument("library", type=shared.FILE)
+@shared.json_option
 def check(library: Path, as_json: bool) -> int:
     """Looks for damage in LIBRARY, which `compile` wrote; exit code 1 if there is any.
 
@@ -108,18 +103,22 @@ def check(library: Path, as_json: bool) -> int:
     return 0
 
 
-@click.command("run")
-@model_argument
+@click.command("run", shared.Explained)
+@shared.model_argument
 @input_options
-@click.option(
-    "--output", metavar="FILE.npz", type=FILE, help="Where to write the outputs, by name."
-)
-@compile_options()
-@json_option
+@click.option("--output", metavar="FILE.npz", type=shared.FILE)
+@shared.compile_options()
+@shared.json_option
 def run(
     model: Path, inputs: Inputs, output: Path | None, options: CompileOptions, as_json: bool
 ) -> int:
-    """Runs MODEL, an ONNX file or a library that `compile` wrote."""
+    """Runs MODEL, an ONNX file or a library that `compile` wrote.
+
+    Options
+    -------
+    --output
+        Where to write the outputs, by name.
+    """
     from ..bench.feeds import save_arrays
 
     if output is not None:
@@ -148,37 +147,16 @@ def run(
     return 0
 
 
-@click.command("serve")
-@model_argument
-@click.option("--name", help="What clients call the model. Default: the file's name.")
-@click.option("--host", default="127.0.0.1", help="Address to listen at.")
-@click.option(
-    "--port",
-    default=8000,
-    type=click.IntRange(0, 65535),
-    help="Port to listen at; 0 takes one that is free.",
-)
-@click.option(
-    "--streams", default=1, type=AT_LEAST_ONE, help="Runs at once, which share --threads."
-)
-@click.option(
-    "--queue-size",
-    type=AT_LEAST_ONE,
-    help="Runs that may wait; more are refused with 503. Default: four for each stream.",
-)
-@click.option(
-    "--max-batch",
-    default=1,
-    type=AT_LEAST_ONE,
-    help="Rows of requests that are put together into one run; 1: none are.",
-)
-@click.option(
-    "--max-delay-ms",
-    default=2.0,
-    type=click.FloatRange(min=0),
-    help="Milliseconds that a request waits for others to be put together with.",
-)
-@compile_options(*OF_CODE, "num_threads")
+@click.command("serve", shared.Explained)
+@shared.model_argument
+@click.option("--name")
+@click.option("--host", default="127.0.0.1")
+@click.option("--port", default=8000, type=click.IntRange(0, 65535))
+@click.option("--streams", default=1, type=shared.AT_LEAST_ONE)
+@click.option("--queue-size", type=shared.AT_LEAST_ONE)
+@click.option("--max-batch", default=1, type=shared.AT_LEAST_ONE)
+@click.option("--max-delay-ms", default=2.0, type=click.FloatRange(min=0))
+@shared.compile_options(*shared.OF_CODE, "num_threads")
 def serve(
     model: Path,
     name: str | None,
@@ -192,6 +170,23 @@ def serve(
 
     It needs the extra `serve`: pip install 'tvm_hybrid[serve]'. Batches are for models whose first
     dimension is open, and whose rows do not depend on each other.
+
+    Options
+    -------
+    --name
+        What clients call the model. Default: the file's name.
+    --host
+        Address to listen at.
+    --port
+        Port to listen at; 0 takes one that is free.
+    --streams
+        Runs at once, which share --threads.
+    --queue-size
+        Runs that may wait; more are refused with 503. Default: four for each stream.
+    --max-batch
+        Rows of requests that are put together into one run; 1: none are.
+    --max-delay-ms
+        Milliseconds that a request waits for others to be put together with.
     """
     try:
         import uvicorn
@@ -208,16 +203,12 @@ def serve(
     uvicorn.run(server.application, host=host, port=port, log_level="info")
 
 
-@click.command("verify")
-@model_argument
+@click.command("verify", shared.Explained)
+@shared.model_argument
 @input_options
-@click.option(
-    "--tolerance",
-    type=click.FloatRange(min=0),
-    help="Largest error relative to an output's largest value. Default: derived from the model.",
-)
-@compile_options()
-@json_option
+@click.option("--tolerance", type=click.FloatRange(min=0))
+@shared.compile_options()
+@shared.json_option
 def verify(
     model: Path, inputs: Inputs, tolerance: float | None, options: CompileOptions, as_json: bool
 ) -> int:
@@ -225,6 +216,11 @@ def verify(
 
     The reference is ONNX Runtime without graph optimisation. A difference is traced to the first
     node and region that shows it.
+
+    Options
+    -------
+    --tolerance
+        Largest error relative to an output's largest value. Default: derived from the model.
     """
     import msgspec
 
@@ -265,10 +261,10 @@ def verify(
     return 0 if report.passed else 1
 
 
-@click.command("explain")
-@model_argument
-@compile_options()
-@json_option
+@click.command("explain", shared.Explained)
+@shared.model_argument
+@shared.compile_options()
+@shared.json_option
 def explain(model: Path, options: CompileOptions, as_json: bool) -> int:
     """Shows what became of every node of MODEL, an ONNX file or a library that `compile` wrote."""
     explanation = executable_of(model, options).explain()
@@ -280,13 +276,13 @@ def explain(model: Path, options: CompileOptions, as_json: bool) -> int:
     return 0
 
 
-@click.command("report")
-@model_argument
-@click.option("-o", "--output", metavar="FILE.html", type=FILE, help="The page to write.")
+@click.command("report", shared.Explained)
+@shared.model_argument
+@click.option("-o", "--output", metavar="FILE.html", type=shared.FILE)
 @input_options
-@click.option("--repeat", type=AT_LEAST_ONE, default=20, help="Runs that are timed.")
-@compile_options()
-@json_option
+@click.option("--repeat", type=shared.AT_LEAST_ONE, default=20)
+@shared.compile_options()
+@shared.json_option
 def report(
     model: Path,
     inputs: Inputs,
@@ -300,6 +296,13 @@ def report(
     MODEL is an ONNX file or a library that `compile` wrote. The page is one HTML file that loads
     nothing. Machine and model are measured for it: nothing else should run.
     --json prints what the page shows, and needs no -o.
+
+    Options
+    -------
+    --output
+        The page to write.
+    --repeat
+        Runs that are timed.
     """
     if output is None and not as_json:
         raise click.UsageError("name the page to write, such as -o report.html, or give --json")
@@ -323,23 +326,16 @@ def report(
     return 0
 
 
-@click.command("scale")
-@model_argument
+@click.command("scale", shared.Explained)
+@shared.model_argument
 @input_options
+@click.option("--measure", is_flag=True)
+@click.option("--rows", type=shared.AT_LEAST_ONE)
 @click.option(
-    "--measure", is_flag=True, help="Also run it here, which must be idle, and show both times."
+    "--threads", "counts", metavar="1,2,4", type=shared.Counts("numbers of threads"), default="1,2"
 )
-@click.option("--rows", type=AT_LEAST_ONE, help="Show so many regions at most.")
-@click.option(
-    "--threads",
-    "counts",
-    metavar="1,2,4",
-    type=Counts("numbers of threads"),
-    default="1,2",
-    help="Numbers of threads.",
-)
-@compile_options(*(name for name in ALL if name != "threads"))
-@json_option
+@shared.compile_options(*(name for name in shared.ALL if name != "threads"))
+@shared.json_option
 def scale(
     model: Path,
     inputs: Inputs,
@@ -354,6 +350,15 @@ def scale(
     The numbers come from the machine's description: instructions of the kernels as they would be
     built, bytes at each level of the memory, forks, and how unequal the threads' shares are. For
     each region the table names what limits it on the most threads.
+
+    Options
+    -------
+    --measure
+        Also run it here, which must be idle, and show both times.
+    --rows
+        Show so many regions at most.
+    --threads
+        Numbers of threads.
     """
     if measure and options.target is not None:
         raise click.UsageError("--measure is for this machine, and excludes --target")

@@ -7,84 +7,30 @@ from typing import Any
 
 import click
 
+from .base import options as shared
 from .base.console import show, working
-from .base.options import (
-    AT_LEAST_ONE,
-    FILE,
-    TargetName,
-    json_option,
-    model_argument,
-    num_threads_option,
-)
 
 
-@click.command("quantize")
-@model_argument
+@click.command("quantize", shared.Explained)
+@shared.model_argument
+@click.option("-o", "--output", required=True, metavar="FILE.onnx", type=shared.FILE)
+@click.option("--data", metavar="DIR|FILE.npz", type=click.Path(path_type=Path))
+@click.option("--static", "mode", flag_value="static", default=True, show_default=False)
+@click.option("--dynamic", "mode", flag_value="dynamic")
+@click.option("--weights", "bits", type=click.Choice(["4", "8"]))
+@click.option("--block", default=32, type=shared.AT_LEAST_ONE)
+@click.option("--weight-range", default="auto", type=click.Choice(["auto", "full", "reduced"]))
 @click.option(
-    "-o", "--output", required=True, metavar="FILE.onnx", type=FILE, help="The model to write."
+    "--calibration", default="minmax", type=click.Choice(["minmax", "entropy", "percentile"])
 )
-@click.option(
-    "--data",
-    metavar="DIR|FILE.npz",
-    type=click.Path(path_type=Path),
-    help="Samples: a folder of .npz (arrays by input), .npy or input_0.pb files, or one .npz whose "
-    "arrays have the samples along a first axis.",
-)
-@click.option(
-    "--static",
-    "mode",
-    flag_value="static",
-    default=True,
-    show_default=False,
-    help="Ranges of activations come from --data (the default).",
-)
-@click.option(
-    "--dynamic",
-    "mode",
-    flag_value="dynamic",
-    help="Ranges of activations are found at every run; products alone are quantised.",
-)
-@click.option(
-    "--weights",
-    "bits",
-    type=click.Choice(["4", "8"]),
-    help="Only weights of products are narrow, of so many bits (MatMulNBits).",
-)
-@click.option(
-    "--block", default=32, type=AT_LEAST_ONE, help="How many weights share a scale with --weights."
-)
-@click.option(
-    "--weight-range",
-    default="auto",
-    type=click.Choice(["auto", "full", "reduced"]),
-    help="Weights of 8 bits (full) or 7. auto: 7 for a CPU without VNNI, which is faster so.",
-)
-@click.option(
-    "--calibration",
-    default="minmax",
-    type=click.Choice(["minmax", "entropy", "percentile"]),
-    help="How ranges follow from the samples.",
-)
-@click.option(
-    "--operators",
-    metavar="Conv,MatMul",
-    help="Types of nodes to quantise. Default: products and convolutions, and with convolutions "
-    "what lies between them.",
-)
-@click.option("--exclude", metavar="NODE", multiple=True, help="A node that stays float32.")
-@click.option("--samples", default=128, type=AT_LEAST_ONE, help="Samples to read at most.")
-@click.option(
-    "--target", type=TargetName(), help="CPU that the model is meant for. Default: this one."
-)
-@num_threads_option
-@click.option(
-    "--seconds",
-    default=0.05,
-    type=click.FloatRange(min=0),
-    help="Length of a turn of the measurement; 0: none.",
-)
-@click.option("--seed", default=0, help="For random inputs.")
-@json_option
+@click.option("--operators", metavar="Conv,MatMul")
+@click.option("--exclude", metavar="NODE", multiple=True)
+@click.option("--samples", default=128, type=shared.AT_LEAST_ONE)
+@click.option("--target", type=shared.TargetName())
+@shared.num_threads_option
+@click.option("--seconds", default=0.05, type=click.FloatRange(min=0))
+@click.option("--seed", default=0)
+@shared.json_option
 def command(
     model: Path,
     output: Path,
@@ -100,6 +46,39 @@ def command(
     uint8 activations. The tables show how far results are from those of MODEL, here and in ONNX
     Runtime, and what a run takes. Exit code 1 if results of the quantised model here are not those
     of ONNX Runtime. The file appears whole or not at all.
+
+    Options
+    -------
+    --output
+        The model to write.
+    --data
+        Samples: a folder of .npz (arrays by input), .npy or input_0.pb files, or one .npz whose
+        arrays have the samples along a first axis.
+    --static
+        Ranges of activations come from --data (the default).
+    --dynamic
+        Ranges of activations are found at every run; products alone are quantised.
+    --weights
+        Only weights of products are narrow, of so many bits (MatMulNBits).
+    --block
+        How many weights share a scale with --weights.
+    --weight-range
+        Weights of 8 bits (full) or 7. auto: 7 for a CPU without VNNI, which is faster so.
+    --calibration
+        How ranges follow from the samples.
+    --operators
+        Types of nodes to quantise. Default: products and convolutions, and with convolutions what
+        lies between them.
+    --exclude
+        A node that stays float32.
+    --samples
+        Samples to read at most.
+    --target
+        CPU that the model is meant for. Default: this one.
+    --seconds
+        Length of a turn of the measurement; 0: none.
+    --seed
+        For random inputs.
     """
     if bits is not None and mode == "dynamic":
         raise click.UsageError("--dynamic and --weights exclude each other")

@@ -11,7 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from .base.console import output_console, print_json, say, show
-from .base.options import AT_LEAST_ONE, FILE, FOLDER, json_option
+from .base.options import AT_LEAST_ONE, FILE, FOLDER, Explained, json_option
 
 if TYPE_CHECKING:
     from ..records.record import Record
@@ -30,7 +30,11 @@ format_option = click.option(
 )
 
 
-@click.group("records")
+class _Records(click.Group):
+    command_class = Explained
+
+
+@click.group("records", _Records)
 def command() -> None:
     """Shows, ranks, checks, merges and prunes tuning records."""
 
@@ -39,13 +43,9 @@ def command() -> None:
 @click.argument("file", type=EXISTING)
 @click.argument("folder", metavar="DIR", type=FOLDER)
 @format_option
-@click.option("--machine", help="Only records of this CPU, by its LLVM name.")
-@click.option("--threads", type=AT_LEAST_ONE, help="Only records of so many threads.")
-@click.option(
-    "--model",
-    type=EXISTING,
-    help="Write also for the programs that TVM makes of this model.",
-)
+@click.option("--machine")
+@click.option("--threads", type=AT_LEAST_ONE)
+@click.option("--model", type=EXISTING)
 @json_option
 def export(
     file: Path,
@@ -60,6 +60,15 @@ def export(
 
     tvm_hybrid.metaschedule.apply_database(mod, DIR) applies it to a module. What a schedule cannot
     express is listed with the reason.
+
+    Options
+    -------
+    --machine
+        Only records of this CPU, by its LLVM name.
+    --threads
+        Only records of so many threads.
+    --model
+        Write also for the programs that TVM makes of this model.
     """
     from ..records.record_store import RecordStore
     from ..tvm_routes.metaschedule import export_records
@@ -75,17 +84,18 @@ def export(
 @click.argument("folder", metavar="DIR", type=FOLDER)
 @click.argument("file", type=FILE)
 @format_option
-@click.option(
-    "--model",
-    type=EXISTING,
-    help="A model whose regions foreign programs are compared with.",
-)
+@click.option("--model", type=EXISTING)
 @json_option
 def import_(folder: Path, file: Path, _format: str, model: Path | None, as_json: bool) -> None:
     """Adds the records of a database in DIR to FILE, those that it lacks.
 
     What `export` wrote comes back as it was. Traces of others are kept for regions that are
     recognised: `list` counts them, `export` writes them back, `compile` never chooses them.
+
+    Options
+    -------
+    --model
+        A model whose regions foreign programs are compared with.
     """
     from ..records.record_store import RecordStore
     from ..tvm_routes.metaschedule import import_records, regions_of_model
@@ -238,13 +248,18 @@ def check(file: Path, as_json: bool) -> int:
 
 @command.command("merge")
 @click.argument("files", type=FILE, nargs=-1, required=True)
-@click.option("-o", "--output", type=FILE, required=True, help="The file to write.")
+@click.option("-o", "--output", type=FILE, required=True)
 @json_option
 def merge(files: tuple[Path, ...], output: Path, as_json: bool) -> None:
     """Writes the lines of several FILES into one, each line once, in their order.
 
     What cannot be read is left out, and named. OUTPUT may be one of the FILES, even while a tuner
     writes to it.
+
+    Options
+    -------
+    --output
+        The file to write.
     """
     from ..records.record_rewrite import merge as merge_files
 
@@ -253,21 +268,24 @@ def merge(files: tuple[Path, ...], output: Path, as_json: bool) -> None:
 
 @command.command("prune")
 @file_argument
-@click.option(
-    "-k",
-    "--best",
-    default=3,
-    type=click.IntRange(min=0),
-    help="Configurations to keep of every region, machine and number of threads.",
-)
-@click.option("--keep-failures", is_flag=True, help="Keep those that failed, too.")
-@click.option("--dry-run", is_flag=True, help="Say what would be removed; change nothing.")
+@click.option("-k", "--best", default=3, type=click.IntRange(min=0))
+@click.option("--keep-failures", is_flag=True)
+@click.option("--dry-run", is_flag=True)
 @json_option
 def prune(file: Path, best: int, keep_failures: bool, dry_run: bool, as_json: bool) -> None:
     """Removes all but the best measurements of every region, and of the default.
 
     What other versions of a template measured, repeated measurements and unreadable lines go, too.
     A tuner may be writing to the FILE.
+
+    Options
+    -------
+    --best
+        Configurations to keep of every region, machine and number of threads.
+    --keep-failures
+        Keep those that failed, too.
+    --dry-run
+        Say what would be removed; change nothing.
     """
     from ..records.record_rewrite import prune as prune_file
 
