@@ -18,121 +18,63 @@ from . import _moved, version_check
 from .version_check import __version__ as __version__
 
 if TYPE_CHECKING:
-    from relay_passes.ir.stages import Stage
+    from relay_passes.ir.stages import Stage as Stage
 
-    from . import errors
-    from .api import compile
-    from .executable.executable import Executable
-    from .executable.load import load
-    from .frontend import import_onnx
-    from .options import CompileOptions
-    from .pytorch.programs import torch_programs
-    from .quantization import quantize
-    from .session.inference_session import InferenceSession
-    from .session.io_binding import IOBinding
-    from .session.onnxruntime_api.model_surface import ModelMetadata, NodeArg
-    from .session.onnxruntime_api.ort_value import OrtValue
-    from .session.onnxruntime_api.run_options import RunOptions
-    from .session.onnxruntime_api.session_options import (
-        ExecutionMode,
-        ExecutionOrder,
-        GraphOptimizationLevel,
-        SessionOptions,
-        disable_telemetry_events,
-        enable_telemetry_events,
-        get_all_providers,
-        get_available_providers,
-        get_build_info,
-        get_device,
-        get_version_string,
-        preload_dlls,
-        set_default_logger_severity,
-        set_default_logger_verbosity,
-    )
-    from .targets.resolve import resolve_target
-    from .tuning import tune
-    from .tvm_routes import dlight, metaschedule
-    from .tvm_routes.byoc import partition_for_tvm_hybrid
-    from .tvm_routes.tensorized import tensorize
+    from . import errors as errors
+    from .api import compile as compile
+    from .executable.executable import Executable as Executable
+    from .executable.load import load as load
+    from .frontend import import_onnx as import_onnx
+    from .options import CompileOptions as CompileOptions
+    from .pytorch.programs import torch_programs as torch_programs
+    from .quantization import quantize as quantize
+    from .session.inference_session import InferenceSession as InferenceSession
+    from .session.io_binding import IOBinding as IOBinding
+    from .session.onnxruntime_api.model_surface import ModelMetadata as ModelMetadata
+    from .session.onnxruntime_api.model_surface import NodeArg as NodeArg
+    from .session.onnxruntime_api.ort_value import OrtValue as OrtValue
+    from .session.onnxruntime_api.run_options import RunOptions as RunOptions
+    from .session.onnxruntime_api.session_options import *  # noqa: F403
+    from .targets.resolve import resolve_target as resolve_target
+    from .tuning import tune as tune
+    from .tvm_routes import dlight as dlight
+    from .tvm_routes import metaschedule as metaschedule
+    from .tvm_routes.byoc import partition_for_tvm_hybrid as partition_for_tvm_hybrid
+    from .tvm_routes.tensorized import tensorize as tensorize
 
-__all__ = [
-    "CompileOptions",
-    "Executable",
-    "ExecutionMode",
-    "ExecutionOrder",
-    "GraphOptimizationLevel",
-    "IOBinding",
-    "InferenceSession",
-    "ModelMetadata",
-    "NodeArg",
-    "OrtValue",
-    "RunOptions",
-    "SessionOptions",
-    "Stage",
-    "compile",
-    "disable_telemetry_events",
-    "dlight",
-    "enable_telemetry_events",
-    "errors",
-    "get_all_providers",
-    "get_available_providers",
-    "get_build_info",
-    "get_device",
-    "get_version_string",
-    "import_onnx",
-    "load",
-    "metaschedule",
-    "partition_for_tvm_hybrid",
-    "preload_dlls",
-    "quantize",
-    "resolve_target",
-    "set_default_logger_severity",
-    "set_default_logger_verbosity",
-    "tensorize",
-    "torch_programs",
-    "tune",
-]
-
-_HOMES = {
-    "CompileOptions": "options",
-    "Executable": "executable.executable",
-    "ExecutionMode": "session.onnxruntime_api.session_options",
-    "ExecutionOrder": "session.onnxruntime_api.session_options",
-    "GraphOptimizationLevel": "session.onnxruntime_api.session_options",
-    "IOBinding": "session.io_binding",
-    "InferenceSession": "session.inference_session",
-    "ModelMetadata": "session.onnxruntime_api.model_surface",
-    "NodeArg": "session.onnxruntime_api.model_surface",
-    "OrtValue": "session.onnxruntime_api.ort_value",
-    "RunOptions": "session.onnxruntime_api.run_options",
-    "SessionOptions": "session.onnxruntime_api.session_options",
-    "Stage": "session.progress",
-    "compile": "api",
-    "disable_telemetry_events": "session.onnxruntime_api.session_options",
-    "enable_telemetry_events": "session.onnxruntime_api.session_options",
-    "get_all_providers": "session.onnxruntime_api.session_options",
-    "get_available_providers": "session.onnxruntime_api.session_options",
-    "get_build_info": "session.onnxruntime_api.session_options",
-    "get_device": "session.onnxruntime_api.session_options",
-    "get_version_string": "session.onnxruntime_api.session_options",
-    "import_onnx": "frontend",
-    "load": "executable.load",
-    "partition_for_tvm_hybrid": "tvm_routes.byoc",
-    "preload_dlls": "session.onnxruntime_api.session_options",
-    "quantize": "quantization",
-    "resolve_target": "targets.resolve",
-    "set_default_logger_severity": "session.onnxruntime_api.session_options",
-    "set_default_logger_verbosity": "session.onnxruntime_api.session_options",
-    "tensorize": "tvm_routes.tensorized",
-    "torch_programs": "pytorch.programs",
-    "tune": "tuning",
+# Module -> the names that it has for users.
+_NAMES = {
+    "api": ["compile"],
+    "executable.executable": ["Executable"],
+    "executable.load": ["load"],
+    "frontend": ["import_onnx"],
+    "options": ["CompileOptions"],
+    "pytorch.programs": ["torch_programs"],
+    "quantization": ["quantize"],
+    "session.inference_session": ["InferenceSession"],
+    "session.io_binding": ["IOBinding"],
+    "session.onnxruntime_api.model_surface": ["ModelMetadata", "NodeArg"],
+    "session.onnxruntime_api.ort_value": ["OrtValue"],
+    "session.onnxruntime_api.run_options": ["RunOptions"],
+    "session.onnxruntime_api.session_options": [
+        *("ExecutionMode", "ExecutionOrder", "GraphOptimizationLevel", "SessionOptions"),
+        *("disable_telemetry_events", "enable_telemetry_events", "get_all_providers"),
+        *("get_available_providers", "get_build_info", "get_device", "get_version_string"),
+        *("preload_dlls", "set_default_logger_severity", "set_default_logger_verbosity"),
+    ],
+    "session.progress": ["Stage"],
+    "targets.resolve": ["resolve_target"],
+    "tuning": ["tune"],
+    "tvm_routes.byoc": ["partition_for_tvm_hybrid"],
+    "tvm_routes.tensorized": ["tensorize"],
 }
-
+_HOMES = {name: module for module, names in _NAMES.items() for name in names}
 _MODULES = {
     "dlight": "tvm_routes.dlight",
     "errors": "errors",
     "metaschedule": "tvm_routes.metaschedule",
 }
+__all__ = sorted([*_HOMES, *_MODULES])
 
 version_check.check()
 logs.configure_from_environment()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -19,29 +18,18 @@ from microkernels.machines.machine import without_slow_dots
 from relay_passes.ir.constants import constants_of
 from relay_passes.ir.decisions import Decision, uses_half_tiles, uses_tiles
 from relay_passes.lower.native_code import with_weights
-from relay_passes.lower_module import CompiledModule, compile_module
+from relay_passes.lower_module import compile_module
 from relay_passes.pipeline_options import PipelineOptions
 from relay_passes.run_passes import first_line
 
+from . import options as choices
 from .cache.kernel_cache import kernel_cache
 from .executable.executable import Executable
 from .explain.origins import decisions_with_origins, short, texts_in, with_origins
-from .explain.program_facts import ProgramFacts, program_facts
-from .explain.program_graph import ProgramGraph
+from .explain.program_facts import program_facts
 from .frontend.imported_model import exported, is_module
 from .frontend.model_input import SourceModel, import_model
 from .library.manifest import Coverage, Manifest, package_versions, uses_in
-from .options import (
-    CompileKeywords,
-    CompileOptions,
-    chosen_options,
-    dump_folder,
-    fallback_of,
-    passes_options,
-    records_of,
-    setting_of,
-    target_of,
-)
 from .runtime.places import PoolSetting
 from .runtime.topology import host_topology
 from .runtime.weights import Nodes, nodes_for, place_weights
@@ -54,11 +42,11 @@ if TYPE_CHECKING:
 
 def compile(
     model: Any,
-    options: CompileOptions | None = None,
+    options: choices.CompileOptions | None = None,
     *,
     example_inputs: Any = None,
     dynamic_shapes: Any = None,
-    **keywords: Unpack[CompileKeywords],
+    **keywords: Unpack[choices.CompileKeywords],
 ) -> Executable:
     """Compiles a model.
 
@@ -99,18 +87,24 @@ def compile(
     """
     from .records.record_lookup import with_records
 
-    options = chosen_options(options, keywords, CompileKeywords)
-    dump_folder(options)
-    target = target_of(options)
-    second = fallback_of(options, target)
+    options = choices.chosen_options(options, keywords, choices.CompileKeywords)
+    choices.dump_folder(options)
+    target = choices.target_of(options)
+    second = choices.fallback_of(options, target)
     warn_if_featureless(target)
-    model = _plain_model(model, example_inputs, dynamic_shapes)
+    if is_module(model):
+        model = exported(model, example_inputs, dynamic_shapes)
+    elif example_inputs is not None or dynamic_shapes is not None:
+        raise ModelError(
+            "example_inputs and dynamic_shapes are for torch modules, not for a "
+            f"{type(model).__name__}"
+        )
     if options.precision == "bf16":
         warn_if_slow(cpu_name(target), target_isa(target).name)
-    setting = setting_of(options, here=options.target is None)
+    setting = choices.setting_of(options, here=options.target is None)
     nodes = nodes_for(options.weights, setting, host_topology())
     kernels = kernel_cache() if options.cache else None
-    passes = passes_options(options, target, setting.count, records_of(options))
+    passes = choices.passes_options(options, target, setting.count, choices.records_of(options))
     passes = replace(passes, kernels=kernels)
     imported = import_model(
         model, options.shapes, options.values, options.keep_open, options.check_indices
@@ -125,7 +119,7 @@ def compile(
             suffix=f"_{target_isa(second).name}",
             dump_ir=None if passes.dump_ir is None else passes.dump_ir / "fallback",
         )
-        below = with_records(below, records_of(options))
+        below = with_records(below, choices.records_of(options))
         fallback_program = _compiled(imported, below, setting, nodes)
     keep = isinstance(model, IRModule)  # the caller's
     found = _compiled(imported, passes, setting, nodes, fallback_program, keep)
@@ -134,18 +128,6 @@ def compile(
         kernels.finish()
     return_what_compiling_took()
     return found
-
-
-def _plain_model(model: Any, example_inputs: Any, dynamic_shapes: Any) -> Any:
-    """The model; of a torch module, the program that is exported from it."""
-    if is_module(model):
-        return exported(model, example_inputs, dynamic_shapes)
-    if example_inputs is not None or dynamic_shapes is not None:
-        raise ModelError(
-            "example_inputs and dynamic_shapes are for torch modules, not for a "
-            f"{type(model).__name__}"
-        )
-    return model
 
 
 def _compiled(
@@ -169,12 +151,35 @@ def _compiled(
         raise CompileError(f"the model could not be compiled: {first_line(error)}") from error
     facts = program_facts(compiled.mod)
     graph = with_origins(facts.graph, facts.names, source.nodes)
-    manifest = _manifest(compiled, facts, graph, options, source, fallback)
-    coverage = manifest.coverage
+    taken = sum(decision.taken for decision in compiled.decisions)
+    uses = uses_tiles(compiled.decisions), uses_half_tiles(compiled.decisions)
+    decisions = decisions_with_origins(compiled.decisions, graph, source.nodes)
+    # As a library's manifest has them: with lists for the tuples of configurations.
+    stored = msgspec.json.decode(msgspec.json.encode(decisions), type=tuple[Decision, ...])
+    manifest = Manifest(
+        versions=package_versions(),
+        cpu=cpu_name(options.target),
+        target=str(options.target),
+        isa=target_isa(options.target).name,
+        features=required_features(options.target, *uses),
+        threads=options.threads,
+        **options.code(),
+        inputs=source.inputs,
+        outputs=source.outputs,
+        limits=dict(source.limits),
+        values=source.values,
+        shared_outputs=facts.shared_outputs,
+        unaligned_inputs=facts.unaligned_inputs,
+        bound_outputs=facts.bound_outputs,
+        coverage=Coverage(taken, len(compiled.decisions)),
+        decisions=stored,
+        records=uses_in(options.lookup),
+        fallback=None if fallback is None else fallback.manifest,
+    )
     logger.info(
         "%d of %d nodes taken for %s (%s), %d threads, precision %s, fusion %s",
-        coverage.taken,
-        coverage.nodes,
+        taken,
+        len(compiled.decisions),
         manifest.cpu,
         manifest.isa,
         manifest.threads,
@@ -207,40 +212,3 @@ def warn_if_slow(cpu: str, isa: str) -> None:
             isa,
             cpu,
         )
-
-
-def _manifest(
-    compiled: CompiledModule,
-    facts: ProgramFacts,
-    graph: ProgramGraph,
-    options: PipelineOptions,
-    source: SourceModel,
-    fallback: Executable | None,
-) -> Manifest:
-    taken = sum(decision.taken for decision in compiled.decisions)
-    uses = uses_tiles(compiled.decisions), uses_half_tiles(compiled.decisions)
-    return Manifest(
-        versions=package_versions(),
-        cpu=cpu_name(options.target),
-        target=str(options.target),
-        isa=target_isa(options.target).name,
-        features=required_features(options.target, *uses),
-        threads=options.threads,
-        **options.code(),
-        inputs=source.inputs,
-        outputs=source.outputs,
-        limits=dict(source.limits),
-        values=source.values,
-        shared_outputs=facts.shared_outputs,
-        unaligned_inputs=facts.unaligned_inputs,
-        bound_outputs=facts.bound_outputs,
-        coverage=Coverage(taken, len(compiled.decisions)),
-        decisions=_as_stored(decisions_with_origins(compiled.decisions, graph, source.nodes)),
-        records=uses_in(options.lookup),
-        fallback=None if fallback is None else fallback.manifest,
-    )
-
-
-def _as_stored(decisions: Sequence[Decision]) -> tuple[Decision, ...]:
-    """Decisions as a library's manifest has them, with lists for the tuples of configurations."""
-    return msgspec.json.decode(msgspec.json.encode(decisions), type=tuple[Decision, ...])

@@ -1,47 +1,10 @@
 """Every error that tvm_hybrid raises on purpose."""
 
-from microkernels.base.errors import (
-    ArtifactError,
-    CompileError,
-    ConfigError,
-    FeedError,
-    InputValueError,
-    IsaError,
-    ModelError,
-    OptionError,
-    OutputError,
-    QuantizeError,
-    QueueFullError,
-    RecordError,
-    ServerError,
-    SessionClosedError,
-    ShapeError,
-    TargetError,
-    TvmHybridError,
-    UnsupportedOperatorError,
-    UnsupportedTvmError,
-    VerifyError,
-)
+from microkernels.base import errors
+from microkernels.base.errors import *  # noqa: F403
 
-__all__ = [
-    "ArtifactError",
-    "CompileError",
-    "ConfigError",
-    "FeedError",
-    "InputValueError",
-    "IsaError",
-    "ModelError",
-    "OptionError",
-    "OutputError",
-    "QuantizeError",
-    "QueueFullError",
-    "RecordError",
-    "ServerError",
-    "SessionClosedError",
-    "ShapeError",
-    "TargetError",
-    "TvmHybridError",
-    "UnsupportedOperatorError",
-    "UnsupportedTvmError",
-    "VerifyError",
-]
+__all__ = sorted(
+    name
+    for name, each in vars(errors).items()
+    if isinstance(each, type) and issubclass(each, errors.TvmHybridError)
+)

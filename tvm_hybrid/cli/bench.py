@@ -17,17 +17,9 @@ import click
 from microkernels.base.files import require_writable, write_whole
 
 from ..bench.peers.peers import PYTHON_VARIABLE
+from .base import options as shared
 from .base.console import show, turns_bar, working
 from .base.models import Inputs, input_options, session_of
-from .base.options import (
-    AT_LEAST_ONE,
-    FILE,
-    SECONDS,
-    Counts,
-    Explained,
-    compile_options,
-    json_option,
-)
 
 if TYPE_CHECKING:
     from ..bench.feeds import ProductSums
@@ -359,15 +351,15 @@ class BenchRequest:
         return 0
 
 
-@click.command("bench", Explained)
-@click.argument("model", required=False, type=FILE)
+@click.command("bench", shared.Explained)
+@click.argument("model", required=False, type=shared.FILE)
 @input_options
 @click.option("--peers", show_default="ort,stock; for layers and streams ort,openvino")
-@click.option("--repeat", show_default="10; for layers 20, for streams 5", type=AT_LEAST_ONE)
+@click.option("--repeat", show_default="10; for layers 20, for streams 5", type=shared.AT_LEAST_ONE)
 @click.option(
     "--seconds", show_default="0.1; for layers 0.03, for streams 1", type=click.FloatRange(min=0)
 )
-@click.option("--duration", type=SECONDS)
+@click.option("--duration", type=shared.SECONDS)
 @click.option("--warmup", default=WARMUP, type=click.FloatRange(min=0))
 @click.option(
     "--openvino-python",
@@ -375,15 +367,15 @@ class BenchRequest:
     help=f"The Python that has OpenVINO (pip install openvino numpy). Default: {PYTHON_VARIABLE}, "
     "else this one.",
 )
-@click.option("--streams", metavar="N,N,...", type=Counts("numbers from 1 up"))
-@click.option("--callers", show_default="as many as streams", type=AT_LEAST_ONE)
-@click.option("--csv", "table", metavar="FILE", type=FILE)
+@click.option("--streams", metavar="N,N,...", type=shared.Counts("numbers from 1 up"))
+@click.option("--callers", show_default="as many as streams", type=shared.AT_LEAST_ONE)
+@click.option("--csv", "table", metavar="FILE", type=shared.FILE)
 @click.option("--layers", metavar="NETWORK")
-@click.option("--markdown", type=FILE)
+@click.option("--markdown", type=shared.FILE)
 @click.option("--variants", is_flag=True)
 @click.option("--predict", is_flag=True)
-@compile_options()
-@json_option
+@shared.compile_options()
+@shared.json_option
 def command(
     repeat: int | None,
     seconds: float | None,

@@ -96,15 +96,9 @@ def cli(context: click.Context, debug: bool) -> None:
     Exit codes: 0 fine, 1 a check failed, 2 wrong usage or bad input, 130 interrupted.
     """
     context.obj = {"debug": debug}
-    _show_warnings()
-
-
-def _show_warnings() -> None:
-    """Shows the library's warnings, unless the environment asked for a log of its own."""
-
     logger = logging.getLogger("tvm_hybrid")
     if os.environ.get(LOG_VARIABLE) or any(isinstance(h, RichHandler) for h in logger.handlers):
-        return
+        return  # a log of the user's own shows warnings
     handler = RichHandler(
         level=logging.WARNING, console=error_console(), show_time=False, show_path=False
     )
@@ -163,14 +157,11 @@ def _failed(message: str, code: int) -> int:
     return code
 
 
-def _examples() -> dict[str, tuple[str, ...]]:
-    """Command -> lines for a shell."""
-    text = Path(__file__).with_name("examples.txt").read_text(encoding="utf-8")
-    blocks = (block.splitlines() for block in text.split("\n\n"))
-    return {name: tuple(line.strip() for line in lines) for name, *lines in blocks}
-
-
-EXAMPLES = _examples()
+_BLOCKS = Path(__file__).with_name("examples.txt").read_text(encoding="utf-8").split("\n\n")
+EXAMPLES: dict[str, tuple[str, ...]] = {
+    name: tuple(line.strip() for line in lines) for name, *lines in map(str.splitlines, _BLOCKS)
+}
+"""Command -> lines for a shell."""
 
 
 def add_examples(command: click.Command, name: str) -> None:

@@ -195,6 +195,7 @@ def _checked(topic: str, name: str, find: Callable[[], str]) -> Fact:
 
 
 def _cpu() -> list[Fact]:
+    from microkernels.amx.permission import tile_permission
     from microkernels.base.host_cpu import processor
     from microkernels.isa import LADDER, host_features, host_isa
     from microkernels.machines.host import path_in_force
@@ -221,30 +222,24 @@ def _cpu() -> list[Fact]:
         return used if used == highest else f"{used}: float32 is faster here than {highest}"
 
     used = {feature for isa in LADDER for feature in isa.features}
+    permission = tile_permission()
+    amx = Fact("cpu", "AMX", f"usable: {permission.reason}")
+    if permission.state == "absent":
+        amx = Fact("cpu", "AMX", "none on this CPU")
+    elif permission.state == "denied":
+        advice = "code for this machine is made for the next lower instruction set"
+        amx = Fact("cpu", "AMX", f"{permission.reason}; {advice}", WARNING)
     return [
         Fact("cpu", "model", processor()),
         _checked("cpu", "LLVM's name", lambda: cpu_name(host_target())),
         _checked("cpu", "instruction sets", levels),
         _checked("cpu", "features", lambda: ", ".join(sorted(used & host_features())) or "none"),
-        _amx(),
+        amx,
         _checked("cpu", "code is made for", level),
         Fact("cpu", "cap (TVM_HYBRID_ISA)", os.environ.get("TVM_HYBRID_ISA") or "none"),
         _checked("cpu", "data caches of a core", caches),
         _checked("cpu", "description", description),
     ]
-
-
-def _amx() -> Fact:
-    """Whether code for AMX tiles runs in this process."""
-    from microkernels.amx.permission import tile_permission
-
-    permission = tile_permission()
-    if permission.state == "absent":
-        return Fact("cpu", "AMX", "none on this CPU")
-    if permission.state == "denied":
-        advice = "code for this machine is made for the next lower instruction set"
-        return Fact("cpu", "AMX", f"{permission.reason}; {advice}", WARNING)
-    return Fact("cpu", "AMX", f"usable: {permission.reason}")
 
 
 def _threads() -> list[Fact]:

@@ -94,12 +94,10 @@ def check(library: Path, as_json: bool) -> int:
         manifest = read_manifest(library, verify=True)
     except ArtifactError as error:
         raise VerifyError(str(error)) from error
-    size = library.stat().st_size
+    size, count = library.stat().st_size, len(manifest.weights)
     weights = sum(each.size for each in manifest.weights)
-    count = len(manifest.weights)
     found = {"bytes": size, "weights": count, "weight_bytes": weights}
-    text = f"{library} is whole: {size} bytes, {weights} of them {count} weights"
-    show(found, as_json, text)
+    show(found, as_json, f"{library} is whole: {size} bytes, {weights} of them {count} weights")
     return 0
 
 

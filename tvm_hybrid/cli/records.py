@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 EXISTING = click.Path(dir_okay=False, exists=True, path_type=Path)
 format_option = click.option(
     "--format",
-    "_format",
+    expose_value=False,
     type=click.Choice(["metaschedule"]),
     default="metaschedule",
     help="MetaSchedule's JSON database: a folder with two files.",
@@ -50,7 +50,6 @@ def command() -> None:
 def export(
     file: Path,
     folder: Path,
-    _format: str,
     machine: str | None,
     threads: int | None,
     model: Path | None,
@@ -86,7 +85,7 @@ def export(
 @format_option
 @click.option("--model", type=EXISTING)
 @json_option
-def import_(folder: Path, file: Path, _format: str, model: Path | None, as_json: bool) -> None:
+def import_(folder: Path, file: Path, model: Path | None, as_json: bool) -> None:
     """Adds the records of a database in DIR to FILE, those that it lacks.
 
     What `export` wrote comes back as it was. Traces of others are kept for regions that are
@@ -104,20 +103,6 @@ def import_(folder: Path, file: Path, _format: str, model: Path | None, as_json:
     result = import_records(folder, RecordStore(file, must_exist=False), known)
     done = f"{len(result.taken)} records added, {result.foreign} of them foreign, {result.known}"
     _tell(result, f"{done} known already, {len(result.left_out)} left out", as_json)
-
-
-def show_traces(store: RecordStore) -> None:
-    """Says what traces of others a store holds, if any."""
-    if not any("metaschedule" in file.others for file in store.files):
-        return
-    from ..tvm_routes.metaschedule import traces_of
-
-    traces = [trace for trace, _ in traces_of(store)]
-    for workload in dict.fromkeys(trace.workload for trace in traces):
-        of_it = [trace for trace in traces if trace.workload == workload]
-        best = min(of_it, key=lambda trace: trace.median_us)
-        time = f"best {best.median_us:.2f} us on {best.machine}" if best.times_us else "none ran"
-        say(f"MetaSchedule: {workload}: {len(of_it)} traces, {time}; kept, never chosen")
 
 
 def _tell(result: Exchange, done: str, as_json: bool) -> None:
@@ -167,7 +152,17 @@ def list_(file: Path, as_json: bool) -> None:
     found = {kind: lines for file in store.files for kind, lines in file.others.items() if lines}
     others = [f", {len(lines)} of kind {kind}" for kind, lines in found.items()]
     say(f"{len(located)} records of {len(rows)} regions{''.join(others)}")
-    show_traces(store)
+    if "metaschedule" not in found:
+        return
+    from ..tvm_routes.metaschedule import traces_of
+
+    traces = [trace for trace, _ in traces_of(store)]
+    for workload in dict.fromkeys(trace.workload for trace in traces):
+        of_it = [trace for trace in traces if trace.workload == workload]
+        fastest = min(of_it, key=lambda trace: trace.median_us)
+        time = f"best {fastest.median_us:.2f} us on {fastest.machine}"
+        ran = time if fastest.times_us else "none ran"
+        say(f"MetaSchedule: {workload}: {len(of_it)} traces, {ran}; kept, never chosen")
 
 
 @command.command("show")

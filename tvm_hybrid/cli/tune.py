@@ -91,8 +91,15 @@ def tune(model: Path, plot: Path | None, as_json: bool, **settings: Any) -> int:
     """
     from ..tuning.tune_model import tune as tune_model
 
-    if plot is not None:
-        _check_plot(plot)
+    if plot is not None:  # found out before an hour of measurements, not after it
+        from ..tuning.study.tune_plot import new_figure
+
+        formats = new_figure(1, 1).canvas.get_supported_filetypes()
+        if plot.suffix.lstrip(".").lower() not in formats:
+            raise click.BadParameter(
+                f"{plot} does not end in one of {', '.join(sorted(formats))}", param_hint="--plot"
+            )
+        require_writable(plot)
     with shown() as callback:
         result = tune_model(model, callbacks=[callback], **settings)
     if plot is not None and not result.records:
@@ -106,18 +113,6 @@ def tune(model: Path, plot: Path | None, as_json: bool, **settings: Any) -> int:
     parts = _parts(result, settings["replay"] or settings["records"])
     show(_as_json(result), as_json, *parts)
     return INTERRUPTED if result.interrupted else 0
-
-
-def _check_plot(path: Path) -> None:
-    """Finds out before an hour of measurements, not after it."""
-    from ..tuning.study.tune_plot import new_figure
-
-    formats = new_figure(1, 1).canvas.get_supported_filetypes()
-    if path.suffix.lstrip(".").lower() not in formats:
-        raise click.BadParameter(
-            f"{path} does not end in one of {', '.join(sorted(formats))}", param_hint="--plot"
-        )
-    require_writable(path)
 
 
 def _parts(result: TuneResult, records: Path) -> Iterator[RenderableType]:
@@ -216,31 +211,14 @@ LONGEST_KEY = 72
 """Of a region's key in a line of progress, in characters."""
 
 
-@contextmanager
-def shown() -> Iterator[Callback]:
-    """A callback of `tune` that shows progress on standard error."""
-    console = error_console()
-    if console.is_terminal:
-        with _bars(console) as callback:
-            yield callback
-    else:
-        yield _Lines(console)
-
-
 def table_of(tasks: tuple[TaskInfo, ...]) -> Table:
     """What will be tuned."""
-
     table = Table("#", "runs", "configurations", "known", "region")
     for column in table.columns[:-1]:
         column.justify = "right"
     for task in tasks:
-        table.add_row(
-            str(task.number + 1),
-            f"{task.weight} x",
-            f"{task.size:,}",
-            f"{task.known:,}",
-            escape(task.region.key),
-        )
+        numbers = str(task.number + 1), f"{task.weight} x", f"{task.size:,}", f"{task.known:,}"
+        table.add_row(*numbers, escape(task.region.key))
     return table
 
 
@@ -320,8 +298,12 @@ class _Lines:
 
 
 @contextmanager
-def _bars(console: Console) -> Iterator[Callback]:
-
+def shown() -> Iterator[Callback]:
+    """A callback of `tune` that shows progress on standard error: bars, or else lines."""
+    console = error_console()
+    if not console.is_terminal:
+        yield _Lines(console)
+        return
     count = TextColumn("{task.fields[count]}")
     description = TextColumn("{task.description}", markup=False)
     columns = BarColumn(20), count, TimeElapsedColumn(), description

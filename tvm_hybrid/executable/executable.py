@@ -17,15 +17,8 @@ from tvm.runtime import Tensor
 
 from microkernels.base.errors import ArtifactError, FeedError
 from microkernels.base.files import replacing, require_writable
+from relay_passes.ir import entries
 from relay_passes.ir.constants import bytes_of, constants_of
-from relay_passes.ir.entries import (
-    BITS_ENTRY,
-    INTO_ENTRY,
-    MAIN,
-    SHAPES_ENTRY,
-    WEIGHTS_ENTRY,
-    weights_in,
-)
 
 from ..explain.explanation import Explanation
 from ..explain.profile import Profile, profile_runs
@@ -148,7 +141,7 @@ class Executable:
             code = self.program().code
             # Entries share the memory of constants.
             kept = {each.value.data_ptr(): bytes_of(each.value) for each in constants_of(code)}
-            return Outline(self._graph, storage_plan(code[MAIN]), sum(kept.values()))
+            return Outline(self._graph, storage_plan(code[entries.MAIN]), sum(kept.values()))
         packed = self.manifest.outline
         return Outline.unpacked(packed) if packed else None
 
@@ -186,14 +179,16 @@ class Executable:
         try:
             main = self._local.main
         except AttributeError:
-            main = self._local.main = releasing(self.for_host().new_machine(), MAIN)
+            main = self._local.main = releasing(self.for_host().new_machine(), entries.MAIN)
         if self._parallel and current.setting is not self.setting:
             use_setting(self.setting)
         return main
 
     def numpy_main(self) -> Any:
         """A function like `main` that takes and gives bfloat16 tensors as their bits (uint16)."""
-        return releasing(self.new_machine(), BITS_ENTRY if self.has_bfloat16 else MAIN)
+        return releasing(
+            self.new_machine(), entries.BITS_ENTRY if self.has_bfloat16 else entries.MAIN
+        )
 
     def into_entries(self) -> tuple[Any, Any]:
         """Functions of a machine of their own, of a program that has `manifest.bound_outputs`.
@@ -202,7 +197,7 @@ class Executable:
         other tells the shapes of these tensors for such inputs.
         """
         machine = self.new_machine()
-        return machine[INTO_ENTRY], machine[SHAPES_ENTRY]
+        return machine[entries.INTO_ENTRY], machine[entries.SHAPES_ENTRY]
 
     def bare_kernel(self) -> tuple[Any, tuple[Tensor, ...]] | None:
         """The model's only kernel, and the constants it is called with between input and output.
@@ -451,10 +446,10 @@ class Executable:
             If it was compiled for a CPU that this one is not.
         """
         if self._linkable is not None:
-            return weights_in(self._linkable[1])
+            return entries.weights_in(self._linkable[1])
         machine = self.new_machine()
-        known = machine.module.implements_function(WEIGHTS_ENTRY)
-        return list(machine[WEIGHTS_ENTRY]()) if known else []
+        known = machine.module.implements_function(entries.WEIGHTS_ENTRY)
+        return list(machine[entries.WEIGHTS_ENTRY]()) if known else []
 
     def _prepare(self, inputs: Sequence[Any]) -> tuple[Tensor, ...]:
         """Whatever the caller gave, as tensors in order."""

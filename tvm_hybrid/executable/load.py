@@ -98,20 +98,13 @@ def load_library(
     own_weights = ""
     if nodes and manifest.weights:
         module, own_weights = with_own_weights(module, manifest.model_sha256)
-    if (
-        manifest.fallback is None
-        or tvm.get_global_func(CHOSEN_PREFIX + manifest.model_sha256)() == 0
-    ):
-        executable = Executable(manifest, lambda: module, library=library, setting=setting)
-    else:
+    chosen = manifest
+    if manifest.fallback and tvm.get_global_func(CHOSEN_PREFIX + manifest.model_sha256)():
         report_fallback(manifest, str(library))
-        executable = Executable(
-            manifest.fallback,
-            lambda: module,
-            library=library,
-            whole=manifest,
-            setting=setting,
-        )
+        chosen = manifest.fallback
+    executable = Executable(
+        chosen, lambda: module, library=library, whole=manifest, setting=setting
+    )
     if own_weights:
         weakref.finalize(executable, tvm_ffi.registry.remove_global_func, own_weights)
     if nodes:

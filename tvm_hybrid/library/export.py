@@ -25,14 +25,8 @@ from tvm_ffi import libinfo
 from microkernels.base.errors import CompileError
 from microkernels.base.files import undisturbed
 from microkernels.base.logs import logger
+from microkernels.base.tvm_compat import vm_file
 from microkernels.base.tvm_compat.relax import virtual_machine_code
-from microkernels.base.tvm_compat.vm_file import (
-    KIND,
-    WARNING,
-    library_data,
-    tensor_places,
-    without_scopes,
-)
 from relay_passes.ir.stages import advance, announce_machine_code, workers
 from relay_passes.lower.weights import OUTSIDE_BYTES, with_outside_weights
 
@@ -115,7 +109,7 @@ def link_library(output: Path, programs: Sequence[Program]) -> tuple[str, Weight
         ]
     )
     frame = folder / "frame.bin"
-    frame.write_bytes(library_data(KIND_PREFIX + digest, bool(native or weights.size)))
+    frame.write_bytes(vm_file.library_data(KIND_PREFIX + digest, bool(native or weights.size)))
     loader = folder / "loader.cc"
     loader.write_text(loader_source(digest, frame, loadable, weights), encoding="utf-8")
     arguments = [
@@ -167,7 +161,7 @@ def _write_machine_code(module: Any, folder: Path, name: str) -> list[Piece]:
     prefix, end = write_code(module, code)
     head.write_bytes(prefix)
     pieces = [Piece(head, 0, len(prefix))]
-    for start, size in tensor_places(code, end):
+    for start, size in vm_file.tensor_places(code, end):
         if size >= SHARED_BYTES:
             pieces += [Piece(code, end, start - end), Piece(code, start, size)]
             end = start + size
@@ -226,7 +220,7 @@ def write_code(module: Any, path: Path) -> tuple[bytes, int]:
     with path.open("w+b") as file:
         _write(module, file)
         file.seek(0)
-        return without_scopes(file)
+        return vm_file.without_scopes(file)
 
 
 def _write(module: Any, file: BinaryIO) -> None:
@@ -236,7 +230,7 @@ def _write(module: Any, file: BinaryIO) -> None:
         try:
             copied = pool.submit(_copy, reading, file)
             with _without_chatter():
-                module.write_to_file(f"/proc/self/fd/{writing}", KIND)
+                module.write_to_file(f"/proc/self/fd/{writing}", vm_file.KIND)
         finally:
             os.close(writing)
         copied.result()
@@ -266,7 +260,7 @@ def _without_chatter() -> Iterator[None]:
             os.dup2(saved, 2)
             os.close(saved)
             held.seek(0)
-            kept = b"".join(line for line in held if WARNING not in line)
+            kept = b"".join(line for line in held if vm_file.WARNING not in line)
             if kept:
                 os.write(2, kept)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, cast
 
 import ml_dtypes
@@ -26,7 +26,6 @@ from .tensors import InputInfo, TensorInfo, evaluate, is_relation, numpy_dtype
 
 ALIGNMENT = 64
 ZERO_COPY_BYTES = 1 << 13
-_SHAPE_HINT = "; give an array of the shape expected"
 
 
 def aligned_empty(info: TensorInfo) -> np.ndarray:
@@ -56,7 +55,16 @@ def to_array(value: Any, info: InputInfo) -> np.ndarray:
     fits = array.dtype == _dtype(info)
     if not fits or not info.fits(array.shape):
         found = TensorInfo(info.name, array.shape, str(array.dtype))
-        hint = _hint(array, info) if not fits else _SHAPE_HINT
+        hint = ""
+        if fits:
+            hint = "; give an array of the shape expected"
+        elif info.dtype != "bfloat16":
+            if array.dtype.kind in "biuf" and info.dtype in np.sctypeDict:
+                hint = f"; array.astype({info.dtype!r}) converts it"
+        elif array.dtype == np.uint16:  # NumPy itself lacks bfloat16
+            hint = "; if these are the bits, give array.view(ml_dtypes.bfloat16)"
+        else:
+            hint = "; array.astype(ml_dtypes.bfloat16) rounds to it"
         raise FeedError(f"input {info.name!r}: expected {info}, got {found}{hint}")
     return array
 
@@ -126,29 +134,14 @@ def _dtype(info: InputInfo) -> np.dtype[Any]:
     return numpy_dtype(info.dtype)
 
 
-def _hint(array: np.ndarray, info: InputInfo) -> str:
-    """What to do about an array of another type; NumPy itself lacks bfloat16."""
-    if info.dtype != "bfloat16":
-        known = array.dtype.kind in "biuf" and info.dtype in np.sctypeDict
-        return f"; array.astype({info.dtype!r}) converts it" if known else ""
-    if array.dtype == np.uint16:
-        return "; if these are the bits, give array.view(ml_dtypes.bfloat16)"
-    return "; array.astype(ml_dtypes.bfloat16) rounds to it"
-
-
 def to_tensor(array: np.ndarray) -> Tensor:
     """An array as an aligned tensor; shares its memory if that is aligned already."""
-    if not (is_plain(array) and is_aligned(array)):
+    flags = array.flags
+    if not (flags.c_contiguous and flags.writeable and is_aligned(array)):
         aligned = aligned_empty(TensorInfo("", array.shape, str(array.dtype)))
         aligned[...] = array
         array = aligned
     return tensor_of(array)
-
-
-def is_plain(array: np.ndarray) -> bool:
-    """Whether the runtime can take an array without a copy."""
-    flags = array.flags
-    return flags.c_contiguous and flags.writeable
 
 
 def is_aligned(array: np.ndarray) -> bool:
@@ -187,15 +180,24 @@ def check_sizes(
     FeedError
         Naming the sizes.
     """
+    # Open size in words, its number, and where it is.
+    places = [
+        (text, found, f"input {info.name!r}, axis {axis}")
+        for info, shape in zip(infos, shapes, strict=True)
+        for axis, (text, found) in enumerate(zip(info.shape, shape, strict=True))
+        if isinstance(text, str)
+    ]
     sizes: dict[str, int] = {}
     sources: dict[str, str] = {}
-    for name, found, place in _named(infos, shapes):
+    for name, found, place in places:
+        if is_relation(name):
+            continue
         if sizes.setdefault(name, found) != found:
             raise FeedError(
                 f"dimension {name!r} is {sizes[name]} in {sources[name]}, but {found} in {place}"
             )
         sources.setdefault(name, place)
-    for text, found, place in _related(infos, shapes):
+    for text, found, place in places:
         wanted = evaluate(text, sizes)
         if found != wanted:
             raise FeedError(f"{place} is {found}; it has to be {text}, which is {wanted}")
@@ -231,24 +233,6 @@ def open_dimensions(infos: Sequence[TensorInfo], limits: Mapping[str, int]) -> s
     found = [f"{name} from 0 to {limits[name]}" if name in limits else name for name in names]
     found += [f"{text} at most {most}" for text, most in limits.items() if text not in names]
     return f"open dimensions: {', '.join(found)}" if found else ""
-
-
-def _sizes(infos: Sequence[TensorInfo], shapes: Sequence[Shape]) -> Iterable[tuple[str, int, str]]:
-    """Open size in words, its number, and where it is."""
-    for info, shape in zip(infos, shapes, strict=True):
-        for axis, (text, found) in enumerate(zip(info.shape, shape, strict=True)):
-            if isinstance(text, str):
-                yield text, found, f"input {info.name!r}, axis {axis}"
-
-
-def _named(infos: Sequence[TensorInfo], shapes: Sequence[Shape]) -> Iterable[tuple[str, int, str]]:
-    return (each for each in _sizes(infos, shapes) if not is_relation(each[0]))
-
-
-def _related(
-    infos: Sequence[TensorInfo], shapes: Sequence[Shape]
-) -> Iterable[tuple[str, int, str]]:
-    return (each for each in _sizes(infos, shapes) if is_relation(each[0]))
 
 
 # Arrays as tensors and back, without a copy.
@@ -288,14 +272,8 @@ def _view(tensor: tvm_ffi.Tensor, shape: tuple[int, ...], dtype: np.dtype[Any]) 
     return create_view()(tensor, _shape(shape), _dtype_dlpack(dtype.name), 0)
 
 
-@functools.lru_cache(maxsize=256)
-def _shape(shape: tuple[int, ...]) -> Any:
-    return tvm_ffi.Shape(shape)
-
-
-@functools.cache
-def _dtype_dlpack(name: str) -> Any:
-    return tvm.DataType(name)
+_shape = functools.lru_cache(maxsize=256)(tvm_ffi.Shape)
+_dtype_dlpack = functools.cache(tvm.DataType)
 
 
 def raise_size_error(error: Exception) -> None:

@@ -10,13 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from microkernels.base.errors import (
-    CompileError,
-    InputValueError,
-    IsaError,
-    ModelError,
-    TvmHybridError,
-)
+from microkernels.base import errors
 from microkernels.base.logs import logger
 from microkernels.base.memory import return_what_compiling_took
 
@@ -113,7 +107,7 @@ class ModelPrograms:
         try:
             # One program for all sizes only if all of it is as fast as with known ones.
             return self._compile(key, options)
-        except (CompileError, ModelError) as error:
+        except (errors.CompileError, errors.ModelError) as error:
             opened = self._opened(shapes, error)
             if opened is None:
                 raise
@@ -138,10 +132,10 @@ class ModelPrograms:
         if (found := self._find(key)) is not None:
             return found
         if (note := program_cache.find_refusal(key.text)) is not None:
-            raise InputValueError(note.refusal, inputs=note.inputs)
+            raise errors.InputValueError(note.refusal, inputs=note.inputs)
         try:
             return self._compile(key, options)
-        except InputValueError as error:
+        except errors.InputValueError as error:
             if error.inputs and key.holds():
                 note = Note(refusal=str(error), inputs=error.inputs)
                 program_cache.keep_refusal(key.text, note)
@@ -160,7 +154,7 @@ class ModelPrograms:
             If it cannot be read or is not valid, or the shapes do not fit it.
         """
         if not is_onnx(self._model):
-            raise CompileError("NumPy runs ONNX models only")
+            raise errors.CompileError("NumPy runs ONNX models only")
         from ..frontend.onnx.reader.open_model import open_model
 
         opened = open_model(self._model, shapes)
@@ -171,12 +165,14 @@ class ModelPrograms:
             self._model = opened.proto
         return opened
 
-    def _opened(self, shapes: Given, error: CompileError | ModelError) -> OpenSession | None:
+    def _opened(
+        self, shapes: Given, error: errors.CompileError | errors.ModelError
+    ) -> OpenSession | None:
         """What a session is after this error; None if the error is one of the model's."""
         if not is_onnx(self._model):
             return None
         opened = self.open(shapes, from_now_on=True)
-        parameters = error.inputs if isinstance(error, InputValueError) else ()
+        parameters = error.inputs if isinstance(error, errors.InputValueError) else ()
         if not parameters and not any(info.is_open for info in opened.inputs):
             return None
         declared = DeclaredInterface(opened.inputs, opened.outputs)
@@ -187,7 +183,7 @@ class ModelPrograms:
         assert self._bytes is not None
         try:
             self._model = self._bytes.model(self._model)
-        except (ModelError, ValueError):
+        except (errors.ModelError, ValueError):
             return False
         return True
 
@@ -200,7 +196,7 @@ class ModelPrograms:
             return None
         try:
             return program_key(self._bytes, options)
-        except (TvmHybridError, OSError, TypeError, ValueError) as error:
+        except (errors.TvmHybridError, OSError, TypeError, ValueError) as error:
             self._not_kept = str(error)
             program_cache.say_once(f"a program is not kept: {error}")  # compiling says what matters
             return None
@@ -239,7 +235,7 @@ class ModelPrograms:
                         "a program is not kept: files of the model, of records or of this package "
                         "have changed since they were read"
                     )
-            with contextlib.suppress(IsaError):  # for another CPU: it can be looked at
+            with contextlib.suppress(errors.IsaError):  # for another CPU: it can be looked at
                 found.make_code()
         return found
 

@@ -20,12 +20,7 @@ import tvm.tirx.script.builder.ir as I
 from tvm import IRModule, ir, relax, tirx
 from tvm.script.ir_builder import IRBuilder
 
-from microkernels.amx.permission import (
-    AMX_FEATURES,
-    EMULATED,
-    EMULATED_LLVM_IR,
-    emit_permission_check,
-)
+from microkernels.amx import permission
 from microkernels.base.tvm_compat.tir import NO_ALIAS, llvm_functions
 from microkernels.vector.expressions import Expr
 from relay_passes.ir.functions import is_region_function
@@ -133,18 +128,20 @@ def guard_function(
     Of several, the message names the newest. Tiles as such are left to Linux, which knows whether
     there are some to give; an emulator also has what is asked of them.
     """
-    asked = [feature for feature in reversed(features) if feature.name not in AMX_FEATURES]
+    asked = [
+        feature for feature in reversed(features) if feature.name not in permission.AMX_FEATURES
+    ]
     with IRBuilder() as builder, I.prim_func():
         I.func_name(name)
         I.func_attr({**NO_ALIAS, "global_symbol": name})
-        emulator = EMULATED_LLVM_IR if any(feature.is_amx for feature in asked) else ""
+        emulator = permission.EMULATED_LLVM_IR if any(feature.is_amx for feature in asked) else ""
         with llvm_functions(CPUID_LLVM_IR, emulator):
             unknown = I.call_extern("int32", "tvm_hybrid_cpu_known") == 0
             with I.If(unknown), I.Then():
                 _assert_features(asked, cpu)
                 I.evaluate(I.call_extern("int32", "tvm_hybrid_cpu_remember"))
         if tiles:
-            emit_permission_check()
+            permission.emit_permission_check()
     return builder.get()
 
 
@@ -170,7 +167,7 @@ def _assert_features(features: list[CpuFeature], cpu: str) -> None:
         )
         present = tirx.all(told, has, saved)
         if feature.is_amx:
-            present = tirx.any(I.bind(I.call_extern("int32", EMULATED)) != 0, present)
+            present = tirx.any(I.bind(I.call_extern("int32", permission.EMULATED)) != 0, present)
         with I.Assert(present, message):
             pass
 

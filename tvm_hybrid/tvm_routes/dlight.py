@@ -22,7 +22,7 @@ from microkernels.base.logs import logger
 from microkernels.machines.machine import Machine
 from relay_passes.ir.functions import KERNEL
 from relay_passes.lower.lower_regions import build_kernel
-from tir_schedules.core.region import Region, Tensor
+from tir_schedules.core.region import Tensor
 from tir_schedules.core.template import template_for
 from tir_schedules.generic.schedule import schedule_generic
 
@@ -114,28 +114,23 @@ def _machine(func: tirx.PrimFunc, target: Target) -> Machine | None:
     return _of_target(target)
 
 
-@functools.lru_cache(maxsize=8)
-def _of_target(target: Target) -> Machine:
-    return machine_of(target)
+_of_target = functools.lru_cache(maxsize=8)(machine_of)
 
 
 def _by_template(program: IRModule, machine: Machine) -> tirx.PrimFunc:
     """The program of our template; ConfigError if it has none."""
-    region = _of_activations(region_of(program))
+    region = region_of(program)
+    if region.op not in ("matmul", "batch_matmul"):
+        raise ConfigError(f"a {region.op}, whose template wants its weight packed")
+    # The second operand is known at run time only.
+    left, right = (Tensor(tensor.shape, tensor.dtype) for tensor in region.inputs)
+    axes = {"a_axes": tuple(range(len(left.shape))), "b_axes": tuple(range(len(right.shape)))}
+    region = region.replace(op="batch_matmul", inputs=(left, right), attrs=axes)
     template = template_for(region.op)
     reason = template.rejection(region, machine.isa)
     if reason is not None:
         raise ConfigError(reason)
     return build_kernel(region, template.default_config(region, machine), machine)
-
-
-def _of_activations(region: Region) -> Region:
-    """The product with a second operand that is known at run time only."""
-    if region.op not in ("matmul", "batch_matmul"):
-        raise ConfigError(f"a {region.op}, whose template wants its weight packed")
-    left, right = (Tensor(tensor.shape, tensor.dtype) for tensor in region.inputs)
-    axes = {"a_axes": tuple(range(len(left.shape))), "b_axes": tuple(range(len(right.shape)))}
-    return region.replace(op="batch_matmul", inputs=(left, right), attrs=axes)
 
 
 def _by_intrinsic(program: IRModule, machine: Machine) -> tirx.PrimFunc:

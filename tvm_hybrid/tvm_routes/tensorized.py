@@ -83,22 +83,18 @@ def tensorize(
     chosen = CompileOptions(
         target=target, machine=machine, records=records, num_threads=num_threads
     )
-    if isinstance(program, IRModule):
-        return _module(program, route_passes(chosen, program), log)
-    return _function(program, route_passes(chosen, IRModule({"main": program})), log)
-
-
-def _module(mod: IRModule, options: PipelineOptions, decisions: DecisionLog) -> IRModule:
-    """A module with every function that can be."""
-    updated = IRModule(dict(mod.functions_items()), mod.attrs, mod.global_infos)
-    for gvar, function in mod.functions_items():
+    if not isinstance(program, IRModule):
+        return _function(program, route_passes(chosen, IRModule({"main": program})), log)
+    options = route_passes(chosen, program)
+    updated = IRModule(dict(program.functions_items()), program.attrs, program.global_infos)
+    for gvar, function in program.functions_items():
         if not is_kernel(function) or _SCHEDULED in function.attrs or KERNEL in function.attrs:
             continue
         try:
-            updated.update_func(gvar, _function(function, options, decisions))
+            updated.update_func(gvar, _function(function, options, log))
         except CompileError as reason:
             name = str(gvar.name_hint)
-            decisions.append(
+            log.append(
                 Decision(node=name, op=TENSORIZE, taken=False, function=name, reason=str(reason))
             )
     return updated
@@ -111,7 +107,20 @@ def _function(
     inputs, outputs = _parameters(function)
     log: DecisionLog = []
     sizes = _wide_sizes(inputs, outputs)
-    lowered = lower_module(_calling(function, inputs, outputs, sizes), options, log)
+    # A module whose `main` calls the function, with these sizes.
+    builder = relax.BlockBuilder()
+    private = function.without_attr(_NAME) if _NAME in function.attrs else function
+    values = [relax.Var(str(each.name), _type(each, sizes)) for each in inputs]
+    types = [_type(each, sizes) for each in outputs]
+    if sizes:
+        private, _ = in_caller_sizes(private, values, types)
+    gvar = builder.add_func(private, "program")
+    with builder.function("main", values):
+        with builder.dataflow():
+            call = relax.call_tir(gvar, values, types[0] if len(types) == 1 else types)
+            result = builder.emit_output(builder.emit(call))
+        builder.emit_func_output(result)
+    lowered = lower_module(builder.get(), options, log)
     notes = [each for each in log if each.op == TENSORIZE]
     if not any(each.taken for each in notes):
         reason = notes[0].reason if notes else "no sum of products of two tensors"
@@ -162,28 +171,6 @@ def _wide_sizes(inputs: list[tirx.Var], outputs: list[tirx.Var]) -> dict[tirx.Va
     return {var: tirx.Var(str(var.name), "int64") for var in used if str(var.ty) != "int64"}
 
 
-def _calling(
-    function: tirx.PrimFunc,
-    inputs: list[tirx.Var],
-    outputs: list[tirx.Var],
-    sizes: dict[tirx.Var, tirx.Var],
-) -> IRModule:
-    """A module whose `main` calls the function, with other sizes."""
-    builder = relax.BlockBuilder()
-    private = function.without_attr(_NAME) if _NAME in function.attrs else function
-    values = [relax.Var(str(each.name), _type(each, sizes)) for each in inputs]
-    types = [_type(each, sizes) for each in outputs]
-    if sizes:
-        private, _ = in_caller_sizes(private, values, types)
-    gvar = builder.add_func(private, "program")
-    with builder.function("main", values):
-        with builder.dataflow():
-            call = relax.call_tir(gvar, values, types[0] if len(types) == 1 else types)
-            result = builder.emit_output(builder.emit(call))
-        builder.emit_func_output(result)
-    return builder.get()
-
-
 def _type(buffer: tirx.Var, sizes: dict[tirx.Var, tirx.Var]) -> relax.TensorType:
     numbers = map(const_int, buffer.shape)
     shape = [
@@ -223,15 +210,12 @@ def route_passes(options: CompileOptions, mod: IRModule) -> PipelineOptions:
     if options.precision == "bf16":
         warn_if_slow(cpu_name(target), target_isa(target).name)
     threads = setting_of(options, here=options.target is None).count
-    if options.strict == "open":
-        options = replace(options, strict=_has_open_sizes(mod))
+    if options.strict == "open":  # strict if sizes of the inputs of `main` are open
+        main = next((f for gvar, f in mod.functions_items() if gvar.name_hint == MAIN), None)
+        inputs = main.params if is_relax(main) else ()
+        is_open = any(definable_tir_vars_in_type(var.ty) for var in inputs)
+        options = replace(options, strict=is_open)
     return passes_options(options, target, threads, records_of(options))
-
-
-def _has_open_sizes(mod: IRModule) -> bool:
-    """Whether sizes of the inputs of `main` are open."""
-    main = next((f for gvar, f in mod.functions_items() if gvar.name_hint == MAIN), None)
-    return is_relax(main) and any(definable_tir_vars_in_type(var.ty) for var in main.params)
 
 
 def guard_for(options: PipelineOptions, decisions: DecisionLog) -> Guard:

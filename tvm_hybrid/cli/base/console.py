@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console, Group, RenderableType
 from rich.measure import Measurement
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
-from rich.table import Column, Table
+from rich.table import Table
 from rich.text import Text
 
 if TYPE_CHECKING:
@@ -29,7 +29,6 @@ class FittingConsole(Console):
 
     def print(self, *objects: Any, **options: Any) -> None:
         """As of any console."""
-
         fitting = (shown_on(self, each) if isinstance(each, Table) else each for each in objects)
         super().print(*fitting, **options)
 
@@ -227,20 +226,14 @@ def shown_on(console: Console, table: Table) -> RenderableType:
     for column in table.columns:
         if not column.no_wrap:
             column.overflow = "fold"
-    edges = 3 * len(table.columns) + 1
-    needed = edges + sum(_least_width(console, column) for column in table.columns)
-    return table if needed <= console.width else _as_list(console, table)
-
-
-def _least_width(console: Console, column: Column) -> int:
-    """The width that a column has to have."""
-
+    needed = 3 * len(table.columns) + 1
     wide = console.options.update(max_width=10_000)
-    measured = [Measurement.get(console, wide, cell) for cell in (column.header, *column.cells)]
-    if column.no_wrap:
-        return max(each.maximum for each in measured)
-    widest = max(each.minimum for each in measured)
-    return min(widest, THINNEST) if column.justify == "left" else widest
+    for column in table.columns:
+        measured = [Measurement.get(console, wide, cell) for cell in (column.header, *column.cells)]
+        widest = max(each.maximum if column.no_wrap else each.minimum for each in measured)
+        may_fold = column.justify == "left" and not column.no_wrap
+        needed += min(widest, THINNEST) if may_fold else widest
+    return table if needed <= console.width else _as_list(console, table)
 
 
 def _as_list(console: Console, table: Table) -> RenderableType:
@@ -261,18 +254,12 @@ def _as_list(console: Console, table: Table) -> RenderableType:
         if lines and any(headers):
             lines.append("")
         for header, cell in zip(headers, map(text, row), strict=True):
-            if cell.plain:
-                lines.append(_indented(header.ljust(margin), cell))
+            if cell.plain:  # behind its column's header, folded beside it
+                line = Table.grid()
+                line.add_column(no_wrap=True)
+                line.add_column(overflow="fold", ratio=1)
+                line.add_row(header.ljust(margin), cell)
+                lines.append(line)
     if table.caption:
         lines += ["", table.caption]
     return Group(*lines)
-
-
-def _indented(header: str, cell: RenderableType) -> RenderableType:
-    """A cell behind its column's header, folded beside it."""
-
-    line = Table.grid()
-    line.add_column(no_wrap=True)
-    line.add_column(overflow="fold", ratio=1)
-    line.add_row(header, cell)
-    return line

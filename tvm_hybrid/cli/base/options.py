@@ -60,7 +60,6 @@ import json
 import re
 import shlex
 from collections.abc import Callable, Collection
-from itertools import starmap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -123,7 +122,13 @@ def in_options(error: TvmHybridError) -> str:
 def _option(argument: Argument) -> str:
     """`--threads`, `--dim batch=1`, `--value k=1`, or `dimension 1 of --shape x`."""
     if argument.value is not None and argument.name == "shapes":
-        return " ".join(starmap(_size_option, argument.value.items()))
+        sizes = argument.value.items()
+        return " ".join(
+            f"--dim {shlex.quote(f'{name}={size}')}"
+            if isinstance(size, int)
+            else f"--shape {shlex.quote(f'{name}=' + ('x'.join(map(str, size)) or 'scalar'))}"
+            for name, size in sizes
+        )
     if argument.value is not None and argument.name == "values":
         texts = (f"{name}={json.dumps(value)}" for name, value in argument.value.items())
         return " ".join(f"--value {shlex.quote(text)}" for text in texts)
@@ -136,14 +141,6 @@ def _option(argument: Argument) -> str:
         option = "--dim" if argument.is_size else "--shape"
     option = f"{option} {shlex.quote(argument.item)}"
     return option if argument.position is None else f"dimension {argument.position} of {option}"
-
-
-def _size_option(name: str, size: int | tuple[int, ...]) -> str:
-    """`--dim batch=1` or `--shape x=1x128`."""
-    if isinstance(size, int):
-        return f"--dim {shlex.quote(f'{name}={size}')}"
-    shape = "x".join(map(str, size)) or "scalar"
-    return f"--shape {shlex.quote(f'{name}={shape}')}"
 
 
 class TargetName(click.ParamType[Any]):
@@ -344,8 +341,7 @@ def compile_options(*names: str) -> Decorator:
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(command)
         def with_options(*arguments: Any, **given: Any) -> Any:
-            options = _taken(wanted, given)
-            return command(*arguments, options=options, **given)
+            return command(*arguments, options=_taken(wanted, given), **given)
 
         decorated: Callable[..., Any] = with_options
         for name in reversed(_OPTIONS):

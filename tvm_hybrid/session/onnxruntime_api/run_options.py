@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from dataclasses import dataclass, field, fields
 from typing import Any, NoReturn
 
 from microkernels.base.errors import OptionError
@@ -10,6 +12,7 @@ from microkernels.base.logs import logger
 from .session_options import SessionOptions, add_entry, entry
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class RunOptions:
     """Options of a run, under the names of ONNX Runtime.
 
@@ -28,22 +31,12 @@ class RunOptions:
         What `add_run_config_entry` added.
     """
 
-    __slots__ = (
-        "entries",
-        "log_severity_level",
-        "log_verbosity_level",
-        "logid",
-        "only_execute_path_to_fetches",
-        "terminate",
-    )
-
-    def __init__(self) -> None:
-        self.entries: dict[str, str] = {}
-        self.log_severity_level = -1
-        self.log_verbosity_level = 0
-        self.logid = ""
-        self.only_execute_path_to_fetches = False
-        self.terminate = False
+    entries: dict[str, str] = field(default_factory=dict, init=False)
+    log_severity_level: int = field(default=-1, init=False)
+    log_verbosity_level: int = field(default=0, init=False)
+    logid: str = field(default="", init=False)
+    only_execute_path_to_fetches: bool = field(default=False, init=False)
+    terminate: bool = field(default=False, init=False)
 
     def add_run_config_entry(self, key: str, value: str) -> None:
         """Adds a pair, or replaces it; none has a meaning here.
@@ -91,10 +84,6 @@ class RunOptions:
         raise OptionError("a compiled program takes no adapters; merge them into the model")
 
 
-_NAMES = tuple(name for name in RunOptions.__slots__ if name not in ("entries", "terminate"))
-_DEFAULTS = {name: getattr(RunOptions(), name) for name in _NAMES}
-
-
 def check_run_options(options: Any) -> None:
     """Refuses what a run cannot do; a debug line says what it does not look at.
 
@@ -114,19 +103,24 @@ def check_run_options(options: Any) -> None:
         )
     if options.terminate:
         raise OptionError("the run is ended before it begins: its options say terminate")
+    _log_unused("run options", options, RunOptions(), ("terminate",))
+
+
+def _log_unused(what: str, options: Any, defaults: Any, used: Collection[str]) -> None:
+    """Says, in a debug line, which options are not as by default and have no meaning here."""
     unused = [
-        f"{name}={getattr(options, name)!r}"
-        for name, default in _DEFAULTS.items()
-        if getattr(options, name, default) != default
+        f"{each.name}={getattr(options, each.name)!r}"
+        for each in fields(defaults)
+        if each.name not in ("entries", *used)
+        and getattr(options, each.name, default := getattr(defaults, each.name)) != default
     ]
     unused += [f"{key}={value}" for key, value in getattr(options, "entries", {}).items()]
     if unused:
-        logger.debug("run options without a meaning here: %s", ", ".join(unused))
+        logger.debug("%s without a meaning here: %s", what, ", ".join(unused))
 
 
 _USED = (
     "enable_profiling",
-    "entries",
     "intra_op_num_threads",
     "log_severity_level",
     "optimized_model_filepath",
@@ -134,7 +128,6 @@ _USED = (
     "sizes_by_denotation",
     "sizes_by_name",
 )
-_NAMES_use = tuple(name for name in SessionOptions.__slots__ if name not in _USED)
 _ANY = "..."
 # Of ONNX Runtime's keys those that change results or files: key, value, why not.
 _REFUSED = (
@@ -173,10 +166,10 @@ def own_options(options: Any) -> SessionOptions:
             "shapes and other options of ours are given by name"
         )
     own = SessionOptions()
-    for name in SessionOptions.__slots__:
-        if hasattr(options, name):
-            value = getattr(options, name)
-            setattr(own, name, int(value) if hasattr(value, "name") else value)  # enumerations
+    for each in fields(own):
+        if hasattr(options, each.name):
+            value = getattr(options, each.name)
+            setattr(own, each.name, int(value) if hasattr(value, "name") else value)  # enumerations
     for key, _, _ in _REFUSED:
         try:
             own.entries[key] = options.get_session_config_entry(key)
@@ -196,12 +189,4 @@ def check_options(options: SessionOptions) -> None:
     for key, value, why in _REFUSED:
         if key in options.entries and value in (_ANY, options.entries[key]):
             raise OptionError(f"option {key}={options.entries[key]} is not for here: {why}")
-    defaults = SessionOptions()
-    unused = [
-        f"{name}={getattr(options, name)!r}"
-        for name in _NAMES_use
-        if getattr(options, name) != getattr(defaults, name)
-    ]
-    unused += [f"{key}={value}" for key, value in options.entries.items()]
-    if unused:
-        logger.debug("options without a meaning here: %s", ", ".join(unused))
+    _log_unused("options", options, SessionOptions(), _USED)

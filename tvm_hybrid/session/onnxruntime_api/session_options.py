@@ -6,6 +6,7 @@ import logging
 import os
 import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, NoReturn
 
@@ -13,6 +14,50 @@ from microkernels.base.errors import OptionError
 from microkernels.base.logs import logger
 
 
+class GraphOptimizationLevel(IntEnum):
+    """How much ONNX Runtime rewrites a model; taken and not used: `fusion` is our option.
+
+    Attributes
+    ----------
+    ORT_DISABLE_ALL, ORT_ENABLE_BASIC, ORT_ENABLE_EXTENDED, ORT_ENABLE_LAYOUT, ORT_ENABLE_ALL
+        As there.
+    """
+
+    ORT_DISABLE_ALL = 0
+    ORT_ENABLE_BASIC = 1
+    ORT_ENABLE_EXTENDED = 2
+    ORT_ENABLE_LAYOUT = 3
+    ORT_ENABLE_ALL = 99
+
+
+class ExecutionMode(IntEnum):
+    """Whether ONNX Runtime runs operators at the same time; taken and not used.
+
+    Attributes
+    ----------
+    ORT_SEQUENTIAL, ORT_PARALLEL
+        Kernels run one after another here, each on all threads.
+    """
+
+    ORT_SEQUENTIAL = 0
+    ORT_PARALLEL = 1
+
+
+class ExecutionOrder(IntEnum):
+    """In which order ONNX Runtime runs operators; taken and not used.
+
+    Attributes
+    ----------
+    DEFAULT, PRIORITY_BASED, MEMORY_EFFICIENT
+        The order is chosen when a model is compiled here.
+    """
+
+    DEFAULT = 0
+    PRIORITY_BASED = 1
+    MEMORY_EFFICIENT = 2
+
+
+@dataclass(slots=True, eq=False, repr=False)
 class SessionOptions:
     """Options of a session, under the names of ONNX Runtime.
 
@@ -49,48 +94,27 @@ class SessionOptions:
         What the methods below added.
     """
 
-    __slots__ = (
-        "enable_cpu_mem_arena",
-        "enable_mem_pattern",
-        "enable_mem_reuse",
-        "enable_profiling",
-        "entries",
-        "execution_mode",
-        "execution_order",
-        "graph_optimization_level",
-        "inter_op_num_threads",
-        "intra_op_num_threads",
-        "log_severity_level",
-        "log_verbosity_level",
-        "logid",
-        "optimized_model_filepath",
-        "profile_file_prefix",
-        "sizes_by_denotation",
-        "sizes_by_name",
-        "use_deterministic_compute",
-        "use_per_session_threads",
+    enable_cpu_mem_arena: bool = field(default=True, init=False)
+    enable_mem_pattern: bool = field(default=True, init=False)
+    enable_mem_reuse: bool = field(default=True, init=False)
+    enable_profiling: bool = field(default=False, init=False)
+    entries: dict[str, str] = field(default_factory=dict, init=False)
+    execution_mode: ExecutionMode = field(default=ExecutionMode.ORT_SEQUENTIAL, init=False)
+    execution_order: ExecutionOrder = field(default=ExecutionOrder.DEFAULT, init=False)
+    graph_optimization_level: GraphOptimizationLevel = field(
+        default=GraphOptimizationLevel.ORT_ENABLE_ALL, init=False
     )
-
-    def __init__(self) -> None:
-        self.enable_cpu_mem_arena = True
-        self.enable_mem_pattern = True
-        self.enable_mem_reuse = True
-        self.enable_profiling = False
-        self.entries: dict[str, str] = {}
-        self.execution_mode = ExecutionMode.ORT_SEQUENTIAL
-        self.execution_order = ExecutionOrder.DEFAULT
-        self.graph_optimization_level = GraphOptimizationLevel.ORT_ENABLE_ALL
-        self.inter_op_num_threads = 0
-        self.intra_op_num_threads = 0
-        self.log_severity_level = -1
-        self.log_verbosity_level = 0
-        self.logid = ""
-        self.optimized_model_filepath: str | os.PathLike[str] = ""
-        self.profile_file_prefix = "onnxruntime_profile_"
-        self.sizes_by_denotation: dict[str, int] = {}
-        self.sizes_by_name: dict[str, int] = {}
-        self.use_deterministic_compute = False
-        self.use_per_session_threads = True
+    inter_op_num_threads: int = field(default=0, init=False)
+    intra_op_num_threads: int = field(default=0, init=False)
+    log_severity_level: int = field(default=-1, init=False)
+    log_verbosity_level: int = field(default=0, init=False)
+    logid: str = field(default="", init=False)
+    optimized_model_filepath: str | os.PathLike[str] = field(default="", init=False)
+    profile_file_prefix: str = field(default="onnxruntime_profile_", init=False)
+    sizes_by_denotation: dict[str, int] = field(default_factory=dict, init=False)
+    sizes_by_name: dict[str, int] = field(default_factory=dict, init=False)
+    use_deterministic_compute: bool = field(default=False, init=False)
+    use_per_session_threads: bool = field(default=True, init=False)
 
     def add_session_config_entry(self, key: str, value: str) -> None:
         """Adds a pair of texts, or replaces it.
@@ -226,49 +250,6 @@ def entry(entries: dict[str, str], key: str) -> str:
         known = ", ".join(sorted(entries)) or "none"
         raise OptionError(f"no value was added for {key!r}; there are {known}")
     return entries[key]
-
-
-class GraphOptimizationLevel(IntEnum):
-    """How much ONNX Runtime rewrites a model; taken and not used: `fusion` is our option.
-
-    Attributes
-    ----------
-    ORT_DISABLE_ALL, ORT_ENABLE_BASIC, ORT_ENABLE_EXTENDED, ORT_ENABLE_LAYOUT, ORT_ENABLE_ALL
-        As there.
-    """
-
-    ORT_DISABLE_ALL = 0
-    ORT_ENABLE_BASIC = 1
-    ORT_ENABLE_EXTENDED = 2
-    ORT_ENABLE_LAYOUT = 3
-    ORT_ENABLE_ALL = 99
-
-
-class ExecutionMode(IntEnum):
-    """Whether ONNX Runtime runs operators at the same time; taken and not used.
-
-    Attributes
-    ----------
-    ORT_SEQUENTIAL, ORT_PARALLEL
-        Kernels run one after another here, each on all threads.
-    """
-
-    ORT_SEQUENTIAL = 0
-    ORT_PARALLEL = 1
-
-
-class ExecutionOrder(IntEnum):
-    """In which order ONNX Runtime runs operators; taken and not used.
-
-    Attributes
-    ----------
-    DEFAULT, PRIORITY_BASED, MEMORY_EFFICIENT
-        The order is chosen when a model is compiled here.
-    """
-
-    DEFAULT = 0
-    PRIORITY_BASED = 1
-    MEMORY_EFFICIENT = 2
 
 
 _LEVELS = (logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR, logging.CRITICAL)

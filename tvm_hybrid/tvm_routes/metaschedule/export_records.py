@@ -8,8 +8,10 @@ that it can be read back.
 from __future__ import annotations
 
 import functools
+import json
 import math
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,14 +24,7 @@ from tvm.s_tir.meta_schedule.arg_info import ArgInfo
 from tvm.s_tir.meta_schedule.database import TuningRecord, Workload
 from tvm.target import Target
 
-from microkernels.base.errors import (
-    ConfigError,
-    ModelError,
-    OutputError,
-    RecordError,
-    TargetError,
-    TvmHybridError,
-)
+from microkernels.base import errors
 from microkernels.base.tvm_compat.metaschedule_database import ANNOTATION, Entry
 from tir_schedules.core.attributes import Attribute
 from tir_schedules.core.region import Region
@@ -116,29 +111,26 @@ def export_records(
     writer = DatabaseWriter(folder)
     for located in best:
         record = located.record
-        _add(writer, record.workload, _forms(record), result)
+        forms = {
+            "weights as they are": functools.partial(_tuning_record, record, False),
+            "weights packed at compile time": functools.partial(_tuning_record, record, True),
+        }
+        _add(writer, record.workload, forms, result)
     for trace in _traces(store, machine, threads):
         _add(writer, trace.workload, {"": trace.tuning_record}, result)
-    if model is not None:
-        _export_model(writer, best, model, result)
-    return result
-
-
-def _export_model(
-    writer: DatabaseWriter, best: list[Located], model: Any, result: Exchange
-) -> None:
-    """Writes the programs of a model, each with the fastest record of its product."""
+    # Each program of the model gets the fastest record of its product.
     records: dict[ProductKey, Record] = {}
     for located in sorted(best, key=lambda item: item.record.median_us):
         records.setdefault(product_key(located.record.region), located.record)
-    for program, region in programs_of(model):
-        record = records.get(product_key(region))
-        if record is None:
+    for program, region in [] if model is None else programs_of(model):
+        fastest = records.get(product_key(region))
+        if fastest is None:
             _leave_out(result, region.key, "no record of such a product")
             continue
         form = "packed at compile time" if knows_constants(program) else "as they are"
-        make = functools.partial(tuning_record, record, program)
+        make = functools.partial(tuning_record, fastest, program)
         _add(writer, region.key, {f"weights {form}": make}, result)
+    return result
 
 
 def _add(
@@ -153,9 +145,9 @@ def _add(
     for form, make in forms.items():
         try:
             new.append(writer.add(make()))
-        except OutputError:
+        except errors.OutputError:
             raise  # not for what the record is
-        except TvmHybridError as error:
+        except errors.TvmHybridError as error:
             reasons.setdefault(str(error), form)
     result.programs += sum(new)
     if not new:
@@ -190,12 +182,15 @@ def _best(
         kinds.add((trace.machine, trace.isa, trace.threads))
     if len(kinds) > 1:
         names = ", ".join(f"{name} ({isa}, {count} threads)" for name, isa, count in sorted(kinds))
-        raise RecordError(
+        raise errors.RecordError(
             f"records of {names}: TVM would apply one's to the other; choose by machine and threads"
         )
     best = []
     for workload, records in groups.items():
-        current = [item for item in records if _is_current(item.record)]
+        # Those that the template measured that is here.
+        op = records[0].record.region.op
+        here = (template_for(op).name, template_for(op).version) if has_template(op) else None
+        current = [each for each in records if (each.record.template, each.record.version) == here]
         ranking = trusted(current)
         if ranking:
             best.append(ranking[0])
@@ -205,14 +200,6 @@ def _best(
     return best, result
 
 
-def _is_current(record: Record) -> bool:
-    """Whether the template that measured it is the one that is here."""
-    if not has_template(record.region.op):
-        return False
-    template = template_for(record.region.op)
-    return (record.template, record.version) == (template.name, template.version)
-
-
 def _traces(store: RecordStore, machine: str | None, threads: int | None) -> Iterator[TraceRecord]:
     """The traces of others that a store holds."""
     for trace, _ in traces_of(store):
@@ -220,17 +207,8 @@ def _traces(store: RecordStore, machine: str | None, threads: int | None) -> Ite
             yield trace
 
 
-def _forms(record: Record) -> dict[str, Callable[[], TuningRecord]]:
-    """The forms in which TVM compiles a region, in words -> what makes the record of each."""
-    region = record.region
-
-    def form(constants: bool) -> TuningRecord:
-        return tuning_record(record, workload_of(region, constants))
-
-    return {
-        "weights as they are": lambda: form(False),
-        "weights packed at compile time": lambda: form(True),
-    }
+def _tuning_record(record: Record, constants: bool) -> TuningRecord:
+    return tuning_record(record, workload_of(record.region, constants))
 
 
 # The programs that TVM's own pipelines make of a model, and whose product each of them is.
@@ -270,23 +248,20 @@ def programs_of(model: Any) -> list[tuple[IRModule, Region]]:
         If it cannot be read.
     """
     mod = _imported(model)
+    passes = [relax.transform.DecomposeOpsForInference(), relax.transform.CanonicalizeBindings()]
+    simple = ir.transform.Sequential(passes)(mod)
+    # As `static_shape_tuning_pipeline(cpu_weight_prepack=True)` makes them.
+    free = relax.transform.AttachAttrLayoutFreeBuffers()(legalized(simple))
     found = []
-    for prepared in (legalized(mod), _with_free_layouts(mod)):
+    for prepared in (legalized(mod), free):
         for _, function in prepared.functions_items():
             if isinstance(function, tirx.PrimFunc):
                 program = normalized(function)
                 try:
                     found.append((program, region_of(program)))
-                except ConfigError:
+                except errors.ConfigError:
                     continue  # no product
     return found
-
-
-def _with_free_layouts(mod: IRModule) -> IRModule:
-    """The programs as `static_shape_tuning_pipeline(cpu_weight_prepack=True)` makes them."""
-    passes = [relax.transform.DecomposeOpsForInference(), relax.transform.CanonicalizeBindings()]
-    simple = ir.transform.Sequential(passes)(mod)
-    return relax.transform.AttachAttrLayoutFreeBuffers()(legalized(simple))
 
 
 def _imported(model: Any) -> IRModule:
@@ -304,7 +279,7 @@ def _imported(model: Any) -> IRModule:
     except Exception as error:  # the importer raises whatever comes
         try:
             return import_model(model, None).mod
-        except ModelError as ours:
+        except errors.ModelError as ours:
             raise ours from error
 
 
@@ -332,10 +307,10 @@ def tuning_record(record: Record, program: IRModule) -> TuningRecord:
         schedule_product(schedule, config)
         # Last: after an annotation of the root TVM may take blocks of the trace for others.
         schedule.annotate(schedule.get_sblock("root"), ANNOTATION, note_of(record))
-    except TvmHybridError:
+    except errors.TvmHybridError:
         raise
     except Exception as error:  # a primitive of TVM's that the program does not allow
-        raise ConfigError(f"TVM refuses the schedule: {first_line(error)}") from error
+        raise errors.ConfigError(f"TVM refuses the schedule: {first_line(error)}") from error
     trace = schedule.trace
     assert trace is not None  # a schedule keeps one unless told not to
     return TuningRecord(
@@ -350,13 +325,7 @@ def tuning_record(record: Record, program: IRModule) -> TuningRecord:
 def note_of(record: Record) -> str:
     """The record as text that TVM's JSON can hold: one line of ASCII."""
     text = record.to_line().decode().strip()
-    return "".join(char if char.isascii() else _escaped(char) for char in text)
-
-
-def _escaped(char: str) -> str:
-    """A character of a JSON string as its escape, a surrogate pair if it needs one."""
-    units = char.encode("utf-16-be")
-    return "".join(f"\\u{units[i]:02x}{units[i + 1]:02x}" for i in range(0, len(units), 2))
+    return re.sub(r"[^\x00-\x7f]+", lambda found: json.dumps(found[0])[1:-1], text)
 
 
 def target_of(record: Record) -> Target:
@@ -370,8 +339,8 @@ def target_of(record: Record) -> Target:
     description = {"kind": "llvm", "mcpu": record.machine, "num-cores": record.threads}
     try:
         return resolve_target(description)
-    except TargetError as error:
-        raise ConfigError(f"the machine {record.machine}: {error}") from error
+    except errors.TargetError as error:
+        raise errors.ConfigError(f"the machine {record.machine}: {error}") from error
 
 
 def own_record(entry: Entry) -> Record | None:
@@ -389,9 +358,12 @@ def own_record(entry: Entry) -> Record | None:
         return None
     record = Record.from_line(note.encode())
     if record.workload != record.region.key:
-        raise RecordError("a damaged record of ours: its key is not that of its region")
-    if entry.seconds and not _same_times(record.times_us, entry.seconds):
-        measured = [seconds * MICROSECONDS for seconds in entry.seconds]
+        raise errors.RecordError("a damaged record of ours: its key is not that of its region")
+    measured = [seconds * MICROSECONDS for seconds in entry.seconds]
+    same = len(measured) == len(record.times_us) and all(
+        map(functools.partial(math.isclose, rel_tol=1e-9), measured, record.times_us)
+    )
+    if measured and not same:
         return msgspec.structs.replace(
             record,
             times_us=measured,
@@ -400,10 +372,3 @@ def own_record(entry: Entry) -> Record | None:
             machine=str(entry.target.get("mcpu") or record.machine),
         )
     return record
-
-
-def _same_times(times_us: list[float], seconds: tuple[float, ...]) -> bool:
-    return len(times_us) == len(seconds) and all(
-        math.isclose(time, second * MICROSECONDS, rel_tol=1e-9)
-        for time, second in zip(times_us, seconds, strict=True)
-    )

@@ -49,13 +49,12 @@ def region_of(program: IRModule, known: Iterable[Region] = ()) -> Region:
     ConfigError
         If it is none of ours, as far as can be seen from it.
     """
-    wanted = _without_constants(program)
+    wanted = IRModule({"main": program["main"].without_attr(LAYOUT_FREE)})
     schedule = Schedule(program)
     name = anchor_block(schedule)
     if name is None:
         raise ConfigError("no program of one product or convolution")
-    candidates: Iterator[Region] = itertools.chain(known, _guesses(schedule, name))
-    for region in candidates:
+    for region in itertools.chain(known, _guesses(schedule, name)):
         try:
             written = workload_of(region)
         except ConfigError:  # a guess that makes no sense
@@ -70,31 +69,25 @@ def knows_constants(program: IRModule) -> bool:
     return LAYOUT_FREE in program["main"].attrs
 
 
-def _without_constants(program: IRModule) -> IRModule:
-    return IRModule({"main": program["main"].without_attr(LAYOUT_FREE)})
-
-
 def _guesses(schedule: Schedule, name: str) -> Iterator[Region]:
     """Regions that a program may be."""
     parameters = [_tensor(parameter) for parameter in schedule.mod["main"].params]
     if len(parameters) < 3:
         return
     left, right, *operands, output = parameters
-    steps = _Steps(schedule, name)
     try:
-        epilogue = steps.epilogue()
+        epilogue = _Steps(schedule, name).epilogue()
     except ConfigError:
         return
     for op, attrs in _anchors(left, right, output):
         weight = Tensor(right.shape, right.dtype, op != "batch_matmul")
         base = Region(
-            op=op,
-            inputs=(left, weight),
-            operands=tuple(operands),
-            output=output,
-            attrs=attrs,
+            op=op, inputs=(left, weight), operands=tuple(operands), output=output, attrs=attrs
         )
-        for form in _simplified(epilogue, len(operands)):
+        shorter = epilogue  # in operators of our own where it spells them out
+        for rule in _RULES:
+            shorter = _applied(shorter, len(operands), rule)
+        for form in dict.fromkeys((shorter, epilogue)):
             yield base.replace(epilogue=form)
 
 
@@ -112,7 +105,13 @@ def _anchors(left: Tensor, right: Tensor, output: Tensor) -> Iterator[tuple[str,
     elif len(left.shape) == len(right.shape) == len(output.shape) == 4:
         groups = left.shape[3] // max(right.shape[2], 1)
         for stride in _STRIDES:
-            paddings = (_paddings(left, right, output, axis, stride) for axis in (0, 1))
+            paddings = []  # lines before and after an image, for so many positions
+            for axis in (0, 1):
+                least = (output.shape[1 + axis] - 1) * stride + right.shape[axis]
+                least -= left.shape[1 + axis]
+                totals = range(max(least, 0), least + stride)
+                found = [(n, total - n) for total in totals for n in {total // 2, -(-total // 2)}]
+                paddings.append(found)
             for (top, bottom), (before, after) in itertools.product(*paddings):
                 attrs: dict[str, Attribute] = {
                     "strides": (stride, stride),
@@ -121,19 +120,6 @@ def _anchors(left: Tensor, right: Tensor, output: Tensor) -> Iterator[tuple[str,
                     "groups": groups,
                 }
                 yield "conv2d", attrs
-
-
-def _paddings(
-    left: Tensor, right: Tensor, output: Tensor, axis: int, stride: int
-) -> list[tuple[int, int]]:
-    """Lines before and after an image with which a convolution has so many positions."""
-    extent, taps, positions = left.shape[1 + axis], right.shape[axis], output.shape[1 + axis]
-    least = (positions - 1) * stride + taps - extent
-    return [
-        (before, total - before)
-        for total in range(max(least, 0), least + stride)
-        for before in {total // 2, total - total // 2}
-    ]
 
 
 class _Steps:
@@ -186,16 +172,6 @@ class _Steps:
         if step not in self.steps:
             self.steps.append(step)
         return self.first + self.steps.index(step)
-
-
-def _simplified(steps: tuple[Step, ...], operands: int) -> Iterator[tuple[Step, ...]]:
-    """The epilogue in operators of our own where it spells them out, then as it is."""
-    shorter = steps
-    for rule in _RULES:
-        shorter = _applied(shorter, operands, rule)
-    yield shorter
-    if shorter != steps:
-        yield steps
 
 
 Pattern = tuple[Any, ...]

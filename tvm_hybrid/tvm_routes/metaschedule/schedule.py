@@ -68,13 +68,32 @@ def schedule_product(schedule: Schedule, config: Config, sampled: bool = False) 
             raise ConfigError("bfloat16 in groups: TVM cannot lower a packed copy that it makes")
     block = anchor.block
     if anchor.stride > 1:
-        _gather_positions(schedule, block, anchor.stride)
+        # The positions that one tap sees in neighbouring windows come to lie side by side, in the
+        # copy that pads or in a new one: then the rows of a tile are neighbours.
+        if not schedule.get_producers(block):
+            schedule.cache_read(block, 0, "global")
+        schedule.transform_layout(
+            block,
+            ("read", 0),
+            lambda n, y, x, c: (n, y, x % anchor.stride, x // anchor.stride, c),
+            assume_injective_transform=True,
+        )
     sizes = (anchor.m, tiling.rows), (anchor.n, tiling.columns), (anchor.k, tiling.k)
     if any(extent % tile for extent, tile in sizes):
         schedule.pad_einsum(block, [*[1] * anchor.leading, *(tile for _, tile in sizes)])
     packed = _pack_weight(schedule, block, tiling, anchor.constant)
     epilogue = _inline_epilogue(schedule, block)
-    _schedule_copies(schedule, block, tiling, packed)
+    # Padding and packing: along vectors where memory allows, on all threads.
+    weight = None if packed is None else schedule.get(packed).name_hint
+    copies = _upstream(schedule, block)
+    for copy in schedule.get_child_blocks(schedule.get_sblock("root")):
+        name = schedule.get(copy).name_hint
+        if name not in copies:
+            continue
+        if name != weight or tiling.kernel.kr == 1:
+            _vectorize(schedule, copy, tiling)
+        if tiling.parallel:
+            schedule.parallel(schedule.get_loops(copy)[0])
     _tile(schedule, block, tiling, anchor.leading, epilogue, sampled)
     return tiling
 
@@ -87,22 +106,6 @@ def register_intrinsic(name: str) -> bool:
     rows, columns, k = (int(number) for number in match.groups()[1:])
     register_tensor_intrin(microkernel_named(match[1]), rows, columns, k)
     return True
-
-
-def _gather_positions(schedule: Schedule, block: Block, stride: int) -> None:
-    """Puts the positions that one tap sees in neighbouring windows side by side.
-
-    [n, y, x, c] becomes [n, y, x % stride, x // stride, c], in the copy that pads or in a new one:
-    then the rows of a tile are neighbours.
-    """
-    if not schedule.get_producers(block):
-        schedule.cache_read(block, 0, "global")
-    schedule.transform_layout(
-        block,
-        ("read", 0),
-        lambda n, y, x, c: (n, y, x % stride, x // stride, c),
-        assume_injective_transform=True,
-    )
 
 
 def _pack_weight(schedule: Schedule, block: Block, tiling: Tiling, constant: bool) -> Block | None:
@@ -133,17 +136,13 @@ def _pack_weight(schedule: Schedule, block: Block, tiling: Tiling, constant: boo
             return [*outer, n // columns, k, n % columns]
         return [*outer, n // columns, k // kr, n % columns, k % kr]
 
-    schedule.transform_layout(block, ("read", _WEIGHT), _of_rank(panels, rank))
+    of_rank: Any = {  # an index map has a fixed number of arguments
+        2: lambda a, b: panels(a, b),
+        3: lambda a, b, c: panels(a, b, c),
+        4: lambda a, b, c, d: panels(a, b, c, d),
+    }
+    schedule.transform_layout(block, ("read", _WEIGHT), of_rank.get(rank, panels))
     return copy
-
-
-def _of_rank(function: Any, rank: int) -> Any:
-    """A function of exactly `rank` arguments, as index maps have to be."""
-    return {
-        2: lambda a, b: function(a, b),
-        3: lambda a, b, c: function(a, b, c),
-        4: lambda a, b, c, d: function(a, b, c, d),
-    }.get(rank, function)
 
 
 def _inline_epilogue(schedule: Schedule, anchor: Block) -> Block | None:
@@ -228,19 +227,3 @@ def _vectorize(schedule: Schedule, block: Block, tiling: Tiling) -> None:
     last = schedule.get_loops(block)[-1]
     if int(schedule.get(last).extent) % tiling.kernel.lanes == 0:
         schedule.vectorize(schedule.split(last, [None, tiling.kernel.lanes])[-1])
-
-
-def _schedule_copies(
-    schedule: Schedule, anchor: Block, tiling: Tiling, packed: Block | None
-) -> None:
-    """Padding and packing: along vectors where memory allows, on all threads."""
-    weight = None if packed is None else schedule.get(packed).name_hint
-    copies = _upstream(schedule, anchor)
-    for block in schedule.get_child_blocks(schedule.get_sblock("root")):
-        name = schedule.get(block).name_hint
-        if name not in copies:
-            continue
-        if name != weight or tiling.kernel.kr == 1:
-            _vectorize(schedule, block, tiling)
-        if tiling.parallel:
-            schedule.parallel(schedule.get_loops(block)[0])

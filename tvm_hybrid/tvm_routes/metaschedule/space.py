@@ -18,7 +18,6 @@ changes.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -34,12 +33,7 @@ from tvm.target import Target
 
 from microkernels.base.errors import ConfigError, RecordError
 from microkernels.base.logs import logger
-from microkernels.base.tvm_compat.metaschedule_database import (
-    IS_SCHEDULED,
-    LEFT_ALONE,
-    MetaScheduleFolder,
-    makes_a_program,
-)
+from microkernels.base.tvm_compat import metaschedule_database as databases
 from microkernels.base.tvm_compat.relax import OP_PATTERN
 from microkernels.machines.machine import Machine
 from microkernels.tensorize.tensor_intrin import register_tensor_intrin
@@ -187,7 +181,10 @@ class TensorizedProducts(PyScheduleRule):
             except Exception as error:
                 logger.debug("no space with %s: %s", config.kernel, first_line(error))
                 continue
-            _leave_alone(copy)
+            # The rules that follow leave it as it is. Last the root: see CONTRIBUTING.md.
+            root = copy.get_sblock("root")
+            for each in (*copy.get_child_blocks(root), root):
+                copy.annotate(each, *databases.LEFT_ALONE)
             # Smaller tiles of two kernels may be the same.
             found.setdefault((tiling.rows, tiling.columns, tiling.k), copy)
             if len(found) == self.spaces:
@@ -197,13 +194,6 @@ class TensorizedProducts(PyScheduleRule):
     def clone(self) -> Any:
         """Another one; MetaSchedule gives one to each of its threads."""
         return TensorizedProducts(self.machine, self.spaces)
-
-
-def _leave_alone(schedule: Schedule) -> None:
-    """Tells the rules that follow to leave a program as it is."""
-    root = schedule.get_sblock("root")
-    for block in (*schedule.get_child_blocks(root), root):  # last the root: see CONTRIBUTING.md
-        schedule.annotate(block, *LEFT_ALONE)
 
 
 def register_intrinsics(work_dir: str | os.PathLike[str]) -> list[str]:
@@ -226,7 +216,7 @@ def register_intrinsics(work_dir: str | os.PathLike[str]) -> list[str]:
     IsaError
         If a trace names a tile that no microkernel has.
     """
-    entries = MetaScheduleFolder(Path(work_dir)).entries
+    entries = databases.MetaScheduleFolder(Path(work_dir)).entries
     names = dict.fromkeys(name for entry in entries for name in entry.intrinsics)
     return [name for name in names if register_intrinsic(name)]
 
@@ -264,8 +254,17 @@ def apply_database(
     register_intrinsics(work_dir)
     resolved = resolve_target(target)
     with resolved:
-        mod = legalized(mod) if _has_operators(mod) else mod
-        found = _replaced(mod, _database(work_dir), resolved)
+        functions = [each for _, each in mod.functions_items() if isinstance(each, relax.Function)]
+        called = (getattr(node, "op", None) for each in functions for node in nodes_in(each))
+        if any(isinstance(op, ir.Op) and databases.makes_a_program(op) for op in called):
+            mod = legalized(mod)
+        try:
+            database = JSONDatabase(work_dir=str(work_dir))
+        except Exception as error:
+            raise RecordError(
+                f"TVM cannot read the database in {work_dir}: {first_line(error)}"
+            ) from error
+        found = _replaced(mod, database, resolved)
         if not found:
             return mod
         # Packing of constants becomes programs of their own, then constants.
@@ -277,49 +276,29 @@ def apply_database(
         return ir.transform.Sequential(passes)(found)
 
 
-def _has_operators(mod: IRModule) -> bool:
-    """Whether a module has Relax operators that LegalizeOps would make programs of."""
-    functions = [each for _, each in mod.functions_items() if isinstance(each, relax.Function)]
-    called = (getattr(node, "op", None) for each in functions for node in nodes_in(each))
-    return any(isinstance(op, ir.Op) and makes_a_program(op) for op in called)
-
-
-def _database(work_dir: str | os.PathLike[str]) -> JSONDatabase:
-    try:
-        return JSONDatabase(work_dir=str(work_dir))
-    except Exception as error:
-        raise RecordError(
-            f"TVM cannot read the database in {work_dir}: {first_line(error)}"
-        ) from error
-
-
 def _replaced(mod: IRModule, database: JSONDatabase, target: Target) -> IRModule | None:
     """The module with what the database has; None if that is nothing."""
     mod = relax.transform.AttachAttrLayoutFreeBuffers()(mod)
     updated = IRModule(dict(mod.functions_items()), attrs=mod.attrs)
     found = False
     for gvar, function in mod.functions_items():
-        if not isinstance(function, tirx.PrimFunc) or IS_SCHEDULED in function.attrs:
+        if not isinstance(function, tirx.PrimFunc) or databases.IS_SCHEDULED in function.attrs:
             continue
         name, plain = str(gvar.name_hint), _without(function, LAYOUT_FREE)
-        for form in _forms(function):
+        # A database may have its weights as constants or not, the kind of its operators noted by
+        # AnnotateTIROpPattern or not.
+        for names in ((), (OP_PATTERN,), (LAYOUT_FREE,), (OP_PATTERN, LAYOUT_FREE)):
+            if not all(each in function.attrs for each in names):
+                continue
+            form = _without(function, *names)
             made = database.query_ir_module(normalized(form), target, name)
             if made is not None:
                 found = True
                 program = _without(made["main"], LAYOUT_FREE, "global_symbol")
-                plain = program.with_attrs({**plain.attrs, IS_SCHEDULED: True})
+                plain = program.with_attrs({**plain.attrs, databases.IS_SCHEDULED: True})
                 break
         updated.update_func(gvar, plain)
     return updated if found else None
-
-
-def _forms(function: tirx.PrimFunc) -> Iterator[tirx.PrimFunc]:
-    """A program as a database may have it: its weights constants or not, its operators' kind noted
-    by AnnotateTIROpPattern or not.
-    """
-    for names in ((), (OP_PATTERN,), (LAYOUT_FREE,), (OP_PATTERN, LAYOUT_FREE)):
-        if all(name in function.attrs for name in names):
-            yield _without(function, *names)
 
 
 def _without(function: tirx.PrimFunc, *names: str) -> tirx.PrimFunc:

@@ -8,7 +8,6 @@ configuration's, the extent is padded instead.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -88,7 +87,11 @@ def read_anchor(schedule: Schedule) -> ProgramAnchor:
         raise ConfigError("not one block with a reduction")
     block = schedule.get_sblock(name)
     found = schedule.get(block)
-    spatial, reduction = _axes(found.iter_vars)
+    axes = list(found.iter_vars)
+    spatial = [axis for axis in axes if axis.iter_type == tirx.IterVar.DataPar]
+    reduction = [axis for axis in axes if axis.iter_type == tirx.IterVar.CommReduce]
+    if len(spatial) < 2 or not reduction or axes != [*spatial, *reduction]:
+        raise ConfigError(f"{len(spatial)} axes and {len(reduction)} reductions")
     if len(found.reads) != 2:
         raise ConfigError(f"a block that reads {len(found.reads)} tensors")
     m, n, k = (_extent(axis) for axis in (spatial[-2], spatial[-1], reduction[-1]))
@@ -96,7 +99,15 @@ def read_anchor(schedule: Schedule) -> ProgramAnchor:
     einsum = len(reduction) == 1
     tensors = (found.reads[0], found.reads[1], found.writes[0])
     a, b, c = (str(region.source.ty.dtype) for region in tensors)
-    constant = _is_free(schedule, found.reads[_WEIGHT].source)
+    function, weight = schedule.mod["main"], found.reads[_WEIGHT].source
+    free = [int(index) for index in function.attrs.get(LAYOUT_FREE, ())]
+    constant = any(function.params[index].same_as(weight) for index in free)
+    may_pad = einsum, einsum, einsum
+    if b == "bfloat16":
+        # Padded copies do not survive TVM's lowering (its bfloat16 legalisation gives them another
+        # type, but not what is read from them as bits); only what a constant weight's packing pads
+        # leaves the program before.
+        may_pad = False, einsum and constant, False
     return ProgramAnchor(
         block=block,
         name=name,
@@ -109,18 +120,8 @@ def read_anchor(schedule: Schedule) -> ProgramAnchor:
         stride=1 if einsum else _window_stride(found, spatial, reduction),
         padded=bool(schedule.get_producers(block)),
         constant=constant,
-        may_pad=_may_pad(b, einsum, constant),
+        may_pad=may_pad,
     )
-
-
-def _axes(found: Sequence[tirx.IterVar]) -> tuple[list[tirx.IterVar], list[tirx.IterVar]]:
-    """The block's spatial and reduction axes, which come in this order."""
-    axes = list(found)
-    spatial = [axis for axis in axes if axis.iter_type == tirx.IterVar.DataPar]
-    reduction = [axis for axis in axes if axis.iter_type == tirx.IterVar.CommReduce]
-    if len(spatial) < 2 or not reduction or axes != [*spatial, *reduction]:
-        raise ConfigError(f"{len(spatial)} axes and {len(reduction)} reductions")
-    return spatial, reduction
 
 
 def _extent(axis: tirx.IterVar) -> int:
@@ -148,25 +149,6 @@ def _window_stride(block: Any, spatial: list[tirx.IterVar], reduction: list[tirx
     if not Analyzer().can_prove_equal(channel, reduction[-1].var):
         raise ConfigError("groups of channels")
     return stride
-
-
-def _is_free(schedule: Schedule, weight: tirx.Buffer) -> bool:
-    """Whether a program says that its weight is a constant that may be packed beforehand."""
-    function = schedule.mod["main"]
-    free = [int(index) for index in function.attrs.get(LAYOUT_FREE, ())]
-    return any(function.params[index].same_as(weight) for index in free)
-
-
-def _may_pad(weight_dtype: str, einsum: bool, constant: bool) -> tuple[bool, bool, bool]:
-    """Whether rows, columns and steps may be padded.
-
-    Padded copies of bfloat16 do not survive TVM's lowering (its bfloat16 legalisation gives them
-    another type, but not what is read from them as bits); only what a constant weight's packing
-    pads leaves the program before.
-    """
-    if weight_dtype == "bfloat16":
-        return False, einsum and constant, False
-    return einsum, einsum, einsum
 
 
 @dataclass(frozen=True)

@@ -26,12 +26,7 @@ from tvm.s_tir.meta_schedule.database import JSONDatabase, TuningRecord, Workloa
 
 from microkernels.base.errors import ConfigError, OutputError, RecordError, TargetError
 from microkernels.base.files import why_not_written
-from microkernels.base.tvm_compat.metaschedule_database import (
-    RECORDS,
-    WORKLOADS,
-    Entry,
-    MetaScheduleFolder,
-)
+from microkernels.base.tvm_compat import metaschedule_database as databases
 from microkernels.isa import target_isa
 from tir_schedules.core.region import Region
 
@@ -98,7 +93,7 @@ class TraceRecord(RecordLine, frozen=True, kw_only=True):
             raise ConfigError(f"TVM does not apply its trace: {first_line(error)}") from error
 
 
-def trace_record(entry: Entry, program: IRModule, region: Region) -> TraceRecord:
+def trace_record(entry: databases.Entry, program: IRModule, region: Region) -> TraceRecord:
     """What an entry of a database says about a region.
 
     Raises
@@ -150,8 +145,8 @@ class DatabaseWriter:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._written: set[tuple[str | None, str]] = set()
-        if (path / WORKLOADS).exists():
-            present = MetaScheduleFolder(path)
+        if (path / databases.WORKLOADS).exists():
+            present = databases.MetaScheduleFolder(path)
             self._written = {
                 (present.hashes.get(entry.workload), entry.key) for entry in present.entries
             }
@@ -185,7 +180,7 @@ class DatabaseWriter:
                 (read,) = JSONDatabase(work_dir=folder).get_all_tuning_records()
             except Exception as error:
                 raise ConfigError(f"TVM's JSON does not hold it: {first_line(error)}") from error
-            written = MetaScheduleFolder(Path(folder))
+            written = databases.MetaScheduleFolder(Path(folder))
         if not tvm_ffi.structural_equal(read.workload.mod, record.workload.mod):
             raise ConfigError("TVM's JSON does not hold its program")
         if not written.entries:
@@ -206,11 +201,10 @@ class DatabaseWriter:
     @contextmanager
     def _whole(self) -> Iterator[None]:
         """TVM does not look whether the disk took a line: half a line is taken back."""
-        files = [self._path / WORKLOADS, self._path / RECORDS]
+        files = [self._path / databases.WORKLOADS, self._path / databases.RECORDS]
         sizes = [file.stat().st_size for file in files]
         yield
-        grown = files[1].stat().st_size > sizes[1]
-        if grown and all(_ends_with_newline(file) for file in files):
+        if files[1].stat().st_size > sizes[1] and all(map(_ends_with_newline, files)):
             return
         for file, size in zip(files, sizes, strict=True):
             os.truncate(file, size)

@@ -24,8 +24,8 @@ from tvm.s_tir import Schedule
 
 from microkernels.base.errors import ConfigError
 from microkernels.base.tvm_compat.tir import NO_ALIAS
-from tir_schedules.core.attributes import Numbers, attribute_text
-from tir_schedules.core.region import Region, Step
+from tir_schedules.core.attributes import attribute_text
+from tir_schedules.core.region import Region
 from tir_schedules.epilogue.fusible_ops import FUSIBLE_OPS
 
 LAYOUT_FREE = "layout_free_buffers"
@@ -62,6 +62,7 @@ def workload_of(region: Region, constants: bool = False) -> IRModule:
         which.
     """
     try:
+        _check(region)
         program = fused_program(_relax_module(region))
     except ConfigError:
         raise
@@ -128,7 +129,6 @@ def anchor_block(schedule: Schedule) -> str | None:
 
 def _relax_module(region: Region) -> IRModule:
     """The region's operators, as an importer would write them."""
-    _check(region)
     builder = relax.BlockBuilder()
     tensors = (*region.inputs, *region.operands)
     parameters = [
@@ -140,11 +140,15 @@ def _relax_module(region: Region) -> IRModule:
             values: list[relax.Expr] = [builder.emit(_anchor(region, parameters))]
             values += parameters[len(region.inputs) :]
             for step in region.epilogue:
-                made = _step(step, [values[value] for value in step.args])
-                constant = isinstance(made, ir.GenericConst)
-                values.append(made if constant else builder.emit(made))
-            last = values[-1] if region.epilogue else values[0]
-            result = builder.emit_output(last)
+                arguments = [values[value] for value in step.args]
+                if step.op == "constant":
+                    values.append(relax.const(step.value, step.dtype))
+                elif step.op == "cast":
+                    values.append(builder.emit(relax.op.astype(arguments[0], step.dtype)))
+                else:
+                    operator = ir.Op.get(FUSIBLE_OPS[step.op].relax)
+                    values.append(builder.emit(relax.Call(operator, arguments)))
+            result = builder.emit_output(values[-1] if region.epilogue else values[0])
         builder.emit_func_output(result)
     mod = builder.get()
     found = tuple(int(extent) for extent in mod["main"].ret_ty.shape.values)
@@ -194,21 +198,8 @@ def _anchor(region: Region, parameters: list[relax.Var]) -> relax.Expr:
             kernel_layout="HWIO",
             out_dtype=out_dtype,
         )
-    x, w = (
-        _permuted(operand, region.numbers(name)) for operand, name in ((x, "a_axes"), (w, "b_axes"))
-    )
-    return relax.op.matmul(x, w, out_dtype=out_dtype)
-
-
-def _permuted(operand: relax.Expr, axes: Numbers) -> relax.Expr:
-    """The operand as the product sees it; TVM permutes in a program of its own."""
-    return operand if list(axes) == sorted(axes) else relax.op.permute_dims(operand, list(axes))
-
-
-def _step(step: Step, values: list[relax.Expr]) -> relax.Expr:
-    """One operator of an epilogue."""
-    if step.op == "constant":
-        return relax.const(step.value, step.dtype)
-    if step.op == "cast":
-        return relax.op.astype(values[0], step.dtype)
-    return relax.Call(ir.Op.get(FUSIBLE_OPS[step.op].relax), values)
+    operands = []  # as the product sees them; TVM permutes in a program of its own
+    for operand, axes in ((x, region.numbers("a_axes")), (w, region.numbers("b_axes"))):
+        permuted = list(axes) != sorted(axes)
+        operands.append(relax.op.permute_dims(operand, list(axes)) if permuted else operand)
+    return relax.op.matmul(operands[0], operands[1], out_dtype=out_dtype)
