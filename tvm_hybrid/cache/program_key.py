@@ -92,6 +92,9 @@ def program_key(model: ModelBytes, options: CompileOptions) -> ProgramKey:
     targets = [target] if second is None else [target, second]
     records, files = _records(options.records)
     given = {name: value for name, value in vars(options).items() if name not in _NOT_AS_GIVEN}
+    # What the caller says to TVM's passes.
+    context = PassContext.current()
+    passes = [*map(str, context.required_pass)], [*map(str, context.disabled_pass)]
     content = [
         FORMAT,
         package_versions(),
@@ -101,7 +104,7 @@ def program_key(model: ModelBytes, options: CompileOptions) -> ProgramKey:
         [_machine(each) for each in targets],
         setting_of(options, here=False).count,
         records,
-        _context(),
+        [context.opt_level, *passes, str(context.config)],
         _plain(given),
         _plain(options.shapes or {}),
         _plain(options.values or {}),
@@ -131,13 +134,6 @@ def _records(records: Records) -> tuple[list[Any] | None, list[FileState]]:
     files = [file_state(path) for path in paths]
     found = [[str(path), hashlib.sha256(path.read_bytes()).hexdigest()] for path in paths]
     return found, files
-
-
-def _context() -> list[Any]:
-    """What the caller says to TVM's passes."""
-    context = PassContext.current()
-    passes = [*map(str, context.required_pass)], [*map(str, context.disabled_pass)]
-    return [context.opt_level, *passes, str(context.config)]
 
 
 def _plain(value: Any) -> Any:
@@ -176,11 +172,6 @@ def stamp() -> str:
     return hashlib.sha256(msgspec.json.encode(_first_sources())).hexdigest()
 
 
-@functools.cache
-def _first_sources() -> Sources:
-    return _sources()
-
-
 def _sources() -> Sources:
     """Path, size and time of change of every source."""
     top = Path(__file__).parents[2]
@@ -199,6 +190,9 @@ def _walk(folder: str) -> Sources:
                 state = entry.stat()
                 found.append((entry.path, state.st_size, state.st_mtime_ns))
     return found
+
+
+_first_sources = functools.cache(_sources)
 
 
 AnyNote = TypeVar("AnyNote", bound=msgspec.Struct)

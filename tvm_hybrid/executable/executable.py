@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import shutil
 import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
@@ -23,7 +24,7 @@ from relay_passes.ir.constants import bytes_of, constants_of
 from ..explain.explanation import Explanation
 from ..explain.profile import Profile, profile_runs
 from ..explain.program_graph import Outline, ProgramGraph, storage_plan
-from ..library.artifact import complete_library, copy_atomically, read_manifest
+from ..library.artifact import complete_library, read_manifest
 from ..library.manifest import Manifest
 from ..runtime.feeds import (
     InputValue,
@@ -370,7 +371,8 @@ class Executable:
             source = self._held or self._library
             if read_manifest(source) != self._whole:
                 raise ArtifactError(f"{self._library} was replaced after it was loaded")
-            copy_atomically(source, target)
+            with replacing(target, ArtifactError) as draft:
+                shutil.copyfile(source, draft)
             return target
         require_writable(target, ArtifactError)
         with replacing(target, ArtifactError) as draft:

@@ -12,9 +12,7 @@ have none, and end `manifest | SHA-256 of all before | length of the manifest | 
 from __future__ import annotations
 
 import errno
-import hashlib
 import os
-import shutil
 import struct
 from pathlib import Path
 from typing import BinaryIO
@@ -22,10 +20,9 @@ from typing import BinaryIO
 import msgspec
 
 from microkernels.base.errors import ArtifactError, CompileError
-from microkernels.base.files import replacing
 
 from .manifest import READ_FORMATS, Manifest
-from .weights_file import HEAD_BYTES, WeightsFile, check_weights, head_of, page_end
+from .weights_file import HEAD_BYTES, PAGE, WeightsFile, aligned, check_weights, digest_of, head_of
 
 MAGIC = b"TVMHYBR2"
 OLDER_MAGIC = b"TVMHYBRD"
@@ -78,13 +75,13 @@ def complete_library(path: Path, manifest: Manifest, weights: WeightsFile) -> Ma
         start = size
         if weights.size:
             file.seek(0)
-            start = page_end(_sections_end(file.read(_ELF_HEADER.size)))
+            start = aligned(_sections_end(file.read(_ELF_HEADER.size)), PAGE)
             if size > start:
                 raise CompileError("the linker wrote a library that does not end with its sections")
             file.seek(start)
             weights.write(file)
         place = _PLACE.pack(start, weights.size)
-        digest = _digest(file, start + len(head_of(weights.stored)))
+        digest = digest_of(file, 0, start + len(head_of(weights.stored)))
         digest.update(text + place)
         file.seek(start + weights.size)
         file.write(text + place + _FOOTER.pack(digest.digest(), len(text), MAGIC))
@@ -155,7 +152,7 @@ def _read(file: BinaryIO, path: Path, size: int, checked: bool) -> tuple[int, Ma
     file.seek(end - length)
     text = file.read(length)
     if not checked:
-        digest = _digest(file, start + (HEAD_BYTES if weights else 0))
+        digest = digest_of(file, 0, start + (HEAD_BYTES if weights else 0))
         digest.update(text + place)
         if digest.digest() != expected:
             raise ArtifactError(f"{path} is damaged: its checksum is wrong; export it again")
@@ -183,22 +180,3 @@ def _decode(text: bytes, path: Path) -> Manifest:
         return msgspec.json.decode(text, type=Manifest)
     except (msgspec.MsgspecError, KeyError, TypeError) as error:
         raise ArtifactError(f"{path} has an unreadable manifest: {error}") from error
-
-
-def _digest(file: BinaryIO, size: int) -> hashlib._Hash:
-    """SHA-256 of a file's first bytes."""
-    digest = hashlib.sha256()
-    file.seek(0)
-    while size > 0:
-        chunk = file.read(min(size, 1 << 20))
-        if not chunk:
-            break
-        digest.update(chunk)
-        size -= len(chunk)
-    return digest
-
-
-def copy_atomically(source: Path, path: Path) -> None:
-    """Copies a file; at `path` there is the old content or the new one, never half of it."""
-    with replacing(path, ArtifactError) as draft:
-        shutil.copyfile(source, draft)

@@ -31,7 +31,7 @@ from relay_passes.ir.stages import advance, announce_machine_code, workers
 from relay_passes.lower.weights import OUTSIDE_BYTES, with_outside_weights
 
 from .library_loader import KIND_PREFIX, LoadableProgram, Piece, loader_source, weights_function
-from .weights_file import WeightsFile
+from .weights_file import WeightsFile, digest_of
 
 # Smaller ones of at least this size are stored once if two programs have them.
 SHARED_BYTES = 1 << 12
@@ -84,7 +84,12 @@ def link_library(output: Path, programs: Sequence[Program]) -> tuple[str, Weight
     OSError
         If a file cannot be written.
     """
-    compiler = find_compiler()
+    compiler = cc.get_cc()
+    if compiler is None:
+        raise CompileError(
+            "exporting a library needs a C++ compiler, and none is installed: install g++, or "
+            "name one in the environment variable CXX"
+        )
     folder = output.with_name(f"{output.name}.parts")
     folder.mkdir()
     native: list[Path] = []
@@ -117,7 +122,7 @@ def link_library(output: Path, programs: Sequence[Program]) -> tuple[str, Weight
         *("-I", libinfo.find_include_path(), "-I", libinfo.find_dlpack_include_path()),
         *("-o", str(output), str(loader), *map(str, native)),
     ]
-    run_compiler(compiler, arguments, folder)
+    run_compiler(str(compiler), arguments, folder)
     if not output.is_file():
         raise CompileError(f"linking failed: {compiler!r} wrote nothing; is it a C++ compiler?")
     return digest, weights
@@ -187,11 +192,7 @@ def _digest(pieces: Iterable[Piece]) -> str:
     digest = hashlib.sha256()
     for piece in pieces:
         with piece.path.open("rb") as file:
-            file.seek(piece.start)
-            left = piece.size
-            while chunk := file.read(min(left, 1 << 20)):
-                digest.update(chunk)
-                left -= len(chunk)
+            digest_of(file, piece.start, piece.size, digest)
     return digest.hexdigest()
 
 
@@ -268,23 +269,6 @@ def _without_chatter() -> Iterator[None]:
 # What compiler, assembler and linker say of a full disk comes from the system.
 _NOT_WRITTEN = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _LINES = 3
-
-
-def find_compiler() -> str:
-    """The compiler's command.
-
-    Raises
-    ------
-    CompileError
-        If there is none.
-    """
-    compiler = cc.get_cc()
-    if compiler is None:
-        raise CompileError(
-            "exporting a library needs a C++ compiler, and none is installed: install g++, or "
-            "name one in the environment variable CXX"
-        )
-    return str(compiler)
 
 
 def run_compiler(compiler: str, arguments: Sequence[str], folder: Path) -> None:

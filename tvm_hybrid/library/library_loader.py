@@ -42,7 +42,7 @@ from microkernels.base.tvm_compat.vm_file import KIND as VM_KIND
 from relay_passes.ir.constants import memory_of
 
 from ..targets.cpu_features import AMX_STATE, FEATURES
-from .weights_file import MAGIC, PAGE, Weight, WeightsFile
+from .weights_file import MAGIC, PAGE, WeightsFile
 
 KIND_PREFIX = "tvm_hybrid."
 CHOSEN_PREFIX = "tvm_hybrid.chosen."
@@ -216,18 +216,6 @@ def _weights_source(file: WeightsFile) -> dict[str, str]:
         symbol = SYMBOL_PREFIX + weights_function(place)
         getters.append(f"TVM_HYBRID_WEIGHTS({symbol}, {first}, {len(program)})\n")
         first += len(program)
-    return {
-        "@WEIGHT_ROWS@": _tables(rows),
-        "@HEAD@": json.dumps((MAGIC + file.identity.encode()).decode()),
-        "@BYTES@": f"{file.size}ull",
-        "@COUNT@": str(len(rows)),
-        "@PAGE@": str(PAGE),
-        "@GIVING@": SYMBOL_PREFIX + GIVING,
-        "@GETTERS@": "".join(getters),
-    }
-
-
-def _tables(rows: Sequence[Weight]) -> str:
     shapes = "".join(
         f"const long long kShape{number}[] = {{{', '.join(map(str, row.shape)) or '0'}}};\n"
         for number, row in enumerate(rows)
@@ -237,7 +225,16 @@ def _tables(rows: Sequence[Weight]) -> str:
         f"kShape{number}}},\n"
         for number, row in enumerate(rows)
     )
-    return f"{shapes}const Weight kWeights[] = {{\n{items}    {{0, {{0, 0, 0}}, 0, nullptr}}}};\n"
+    last = "    {0, {0, 0, 0}, 0, nullptr}};\n"
+    return {
+        "@WEIGHT_ROWS@": f"{shapes}const Weight kWeights[] = {{\n{items}{last}",
+        "@HEAD@": json.dumps((MAGIC + file.identity.encode()).decode()),
+        "@BYTES@": f"{file.size}ull",
+        "@COUNT@": str(len(rows)),
+        "@PAGE@": str(PAGE),
+        "@GIVING@": SYMBOL_PREFIX + GIVING,
+        "@GETTERS@": "".join(getters),
+    }
 
 
 # Keeps copies of one exported library from being unloaded.

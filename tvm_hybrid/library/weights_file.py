@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -79,7 +79,8 @@ class WeightsFile:
     def __init__(self, programs: Sequence[Sequence[Tensor]]) -> None:
         tensors = [tensor for program in programs for tensor in program]
         with workers(len(tensors)) as pool:
-            digests = iter(list(pool.map(_digest, tensors)))
+            hashes = list(pool.map(lambda tensor: hashlib.sha256(memory_of(tensor)), tensors))
+        digests = iter([each.hexdigest() for each in hashes])
         self._parts: list[tuple[Tensor, StoredWeight]] = []
         found: dict[str, StoredWeight] = {}
         self.size = HEAD_BYTES if tensors else 0
@@ -91,8 +92,11 @@ class WeightsFile:
                 if digest not in found:
                     found[digest] = StoredWeight(self.size, bytes_of(tensor), digest)
                     self._parts.append((tensor, found[digest]))
-                    self.size = _aligned(self.size + found[digest].size, ALIGNMENT)
-                self.programs[-1].append(_weight(tensor, found[digest].offset))
+                    self.size = aligned(self.size + found[digest].size, ALIGNMENT)
+                kind = tensor.dtype
+                dtype = int(kind.type_code), int(kind.bits), int(kind.lanes)
+                shape = tuple(map(int, tensor.shape))
+                self.programs[-1].append(Weight(found[digest].offset, dtype, shape))
 
     @property
     def stored(self) -> tuple[StoredWeight, ...]:
@@ -157,11 +161,8 @@ def check_weights(path: Path, start: int, stored: Sequence[StoredWeight]) -> Non
     """
 
     def found(weight: StoredWeight) -> str:
-        digest = hashlib.sha256()
         with path.open("rb") as file:
-            for chunk in _chunks(file, start + weight.offset, weight.size):
-                digest.update(chunk)
-        return digest.hexdigest()
+            return digest_of(file, start + weight.offset, weight.size).hexdigest()
 
     with workers(len(stored)) as pool:
         for weight, digest in zip(stored, pool.map(found, stored), strict=True):
@@ -172,27 +173,18 @@ def check_weights(path: Path, start: int, stored: Sequence[StoredWeight]) -> Non
                 )
 
 
-def page_end(size: int) -> int:
-    """Where the next page begins."""
-    return _aligned(size, PAGE)
-
-
-def _weight(tensor: Tensor, offset: int) -> Weight:
-    dtype = tensor.dtype
-    shape = tuple(map(int, tensor.shape))
-    return Weight(offset, (int(dtype.type_code), int(dtype.bits), int(dtype.lanes)), shape)
-
-
-def _digest(tensor: Tensor) -> str:
-    return hashlib.sha256(memory_of(tensor)).hexdigest()
-
-
-def _chunks(file: BinaryIO, start: int, size: int) -> Iterator[bytes]:
+def digest_of(
+    file: BinaryIO, start: int, size: int, before: hashlib._Hash | None = None
+) -> hashlib._Hash:
+    """SHA-256 of some bytes of a file, behind what a digest has seen before."""
+    digest = before or hashlib.sha256()
     file.seek(start)
     while size > 0 and (chunk := file.read(min(size, _CHUNK))):
-        yield chunk
+        digest.update(chunk)
         size -= len(chunk)
+    return digest
 
 
-def _aligned(number: int, alignment: int) -> int:
+def aligned(number: int, alignment: int) -> int:
+    """The next multiple of an alignment."""
     return -(-number // alignment) * alignment

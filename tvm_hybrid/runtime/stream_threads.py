@@ -41,6 +41,11 @@ class StreamThreads:
         How many runs there are at once at most, those of callers included.
     queue_size : int
         The most requests of callers who do not wait that are in the queue.
+
+    Attributes
+    ----------
+    is_closed : bool
+        Whether it takes no more requests.
     """
 
     def __init__(self, count: int, queue_size: int) -> None:
@@ -54,13 +59,8 @@ class StreamThreads:
         self._threads: dict[int, threading.Thread] = {}
         self._running = 0
         self._idle = 0
-        self._closed = False
+        self.is_closed = False
         self._process = os.getpid()
-
-    @property
-    def is_closed(self) -> bool:
-        """Whether it takes no more requests."""
-        return self._closed
 
     def call(self, function: Callable[..., T], *arguments: Any, **named: Any) -> T:
         """Calls a function for a caller who waits, when it is his turn; returns its result.
@@ -128,7 +128,7 @@ class StreamThreads:
             self._put(request)
 
     def _require_open(self) -> None:
-        if self._closed:
+        if self.is_closed:
             raise SessionClosedError(CLOSED)
         if self._process != os.getpid():  # forked: there are no threads, and nobody waits
             self._threads, self._process = {}, os.getpid()
@@ -144,7 +144,7 @@ class StreamThreads:
 
     def _wait_for_room(self, timeout: float | None) -> bool:
         end = None if timeout is None else time.monotonic() + timeout
-        while self._bounded >= self._size and not self._closed:
+        while self._bounded >= self._size and not self.is_closed:
             left = None if end is None else end - time.monotonic()
             if left is not None and left <= 0:
                 return False
@@ -178,7 +178,7 @@ class StreamThreads:
         """The next request, whose turn begins; None when there will be none."""
         with self._lock:
             while not self._queue or self._running >= self._count:
-                if self._closed and not self._queue:
+                if self.is_closed and not self._queue:
                     return None
                 self._idle += 1
                 try:
@@ -210,7 +210,7 @@ class StreamThreads:
             Whether those that wait fail instead.
         """
         with self._lock:
-            self._closed = True
+            self.is_closed = True
             cancelled = [self._drop(each) for each in self._queue] if cancel else []
             if cancel:
                 self._queue.clear()

@@ -119,11 +119,14 @@ def read_topology(root: Path, allowed: Iterable[int]) -> Topology:
     }
     node_of = {cpu: node for node, cpus in nodes.items() for cpu in cpus}
     with_memory = _listed(root / _NODES / "has_memory") or tuple(sorted(nodes)) or (0,)
-    permitted = _permitted(root / _STATUS)
+    # The nodes whose memory a cpuset leaves, if Linux tells.
+    key = "Mems_allowed_list:"
+    told = [line for line in _text(root / _STATUS).splitlines() if line.startswith(key)]
+    permitted = parse_cpus(told[0].removeprefix(key)) if told else with_memory
     return Topology(
         tuple(_cpu(root / _CPUS / f"cpu{number}", number, node_of) for number in sorted(online)),
         allowed,
-        tuple(node for node in with_memory if permitted is None or node in permitted),
+        tuple(node for node in with_memory if node in permitted),
     )
 
 
@@ -138,15 +141,6 @@ def _cpu(folder: Path, number: int, node_of: dict[int, int]) -> Cpu:
         node=node_of.get(number, 0),
         cluster=min(_listed(last / "shared_cpu_list") or (number,)),
     )
-
-
-def _permitted(status: Path) -> tuple[int, ...] | None:
-    """The nodes whose memory a cpuset leaves; None if Linux does not tell."""
-    key = "Mems_allowed_list:"
-    for line in _text(status).splitlines():
-        if line.startswith(key):
-            return parse_cpus(line.removeprefix(key))
-    return None
 
 
 def _listed(path: Path) -> tuple[int, ...]:

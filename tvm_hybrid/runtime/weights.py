@@ -92,7 +92,12 @@ def place_weights(tensors: Iterable[Tensor], nodes: Nodes, calls: MemoryCalls | 
         try:
             placed += calls.place(first, last - first, nodes)
         except OSError as error:
-            _warn(nodes, error)
+            logger.warning(
+                "Linux refuses to put weights on memory nodes %s (%s); they stay where they were "
+                "first touched; a container may need the capability SYS_NICE",
+                _listed(nodes),
+                error.strerror,
+            )
             return placed
     if nodes:
         logger.info("%d bytes of weights are on memory nodes %s", placed, _listed(nodes))
@@ -107,15 +112,6 @@ def refusal(nodes: Nodes, calls: MemoryCalls | None = None) -> str:
     except OSError as error:
         return error.strerror or str(error)
     return ""
-
-
-def _warn(nodes: Nodes, error: OSError) -> None:
-    logger.warning(
-        "Linux refuses to put weights on memory nodes %s (%s); they stay where they were first "
-        "touched; a container may need the capability SYS_NICE",
-        _listed(nodes),
-        error.strerror,
-    )
 
 
 def _listed(nodes: Nodes) -> str:
@@ -162,8 +158,13 @@ class LinuxCalls:
 
         `mbind` alone would leave a page where it is that lies on any of the nodes.
         """
-        mask, bits = _mask(nodes)
-        self._call(_MBIND, start, size, _policy(nodes), mask, bits, 0)
+        # The nodes as bits, and one more than there are: Linux does not look at the last.
+        mask = (ctypes.c_ulong * (max(nodes) // _WORD + 1))()
+        for node in nodes:
+            mask[node // _WORD] |= 1 << node % _WORD
+        # One node is preferred, so that a full one is no error; several get pages in turns.
+        policy = _PREFERRED if len(nodes) == 1 else _INTERLEAVE
+        self._call(_MBIND, start, size, policy, mask, _WORD * len(mask) + 1, 0)
         pages = np.arange(start, start + size, PAGE, dtype=np.uint64)
         wanted = np.array(nodes, np.int32)[pages // TURN % len(nodes)]
         return PAGE * int(np.count_nonzero(self._move(pages, wanted) == wanted))
@@ -193,16 +194,3 @@ class LinuxCalls:
         if self._libc.syscall(ctypes.c_long(number), *longs) < 0:
             code = ctypes.get_errno()
             raise OSError(code, os.strerror(code))
-
-
-def _policy(nodes: Sequence[int]) -> int:
-    """One node is preferred, so that a full one is no error; several get pages in turns."""
-    return _PREFERRED if len(nodes) == 1 else _INTERLEAVE
-
-
-def _mask(nodes: Sequence[int]) -> tuple[ctypes.Array[ctypes.c_ulong], int]:
-    """The nodes as bits, and one more than there are: Linux does not look at the last."""
-    words = (ctypes.c_ulong * (max(nodes) // _WORD + 1))()
-    for node in nodes:
-        words[node // _WORD] |= 1 << node % _WORD
-    return words, _WORD * len(words) + 1

@@ -98,8 +98,13 @@ class Batcher:
         self._batches: dict[_Key, _Batch] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self.requests = self.runs = 0
-        if max_batch > 1:
-            _require_open([*session.get_inputs(), *session.get_outputs()])
+        for info in [*session.get_inputs(), *session.get_outputs()] if max_batch > 1 else ():
+            if not info.shape or isinstance(info.shape[0], int):
+                raise ShapeError(
+                    f"{info.name!r} of the shape {info.shape} has no open first size: requests "
+                    "cannot be put together; leave max_batch at 1, or export the model with an "
+                    "open batch"
+                )
 
     async def infer(self, feeds: Feeds) -> list[np.ndarray]:
         """All outputs for these inputs.
@@ -186,15 +191,6 @@ class Batcher:
         return await asyncio.wrap_future(self._session.submit(None, feeds, timeout=0))
 
 
-def _require_open(infos: list[NodeArg]) -> None:
-    for info in infos:
-        if not info.shape or isinstance(info.shape[0], int):
-            raise ShapeError(
-                f"{info.name!r} of the shape {info.shape} has no open first size: requests cannot "
-                "be put together; leave max_batch at 1, or export the model with an open batch"
-            )
-
-
 LARGE_BODY = 1 << 16  # is read by another thread: the event loop goes on
 _VERSION = "1"
 
@@ -215,10 +211,7 @@ class Server:
     """
 
     def __init__(
-        self,
-        sessions: Mapping[str, InferenceSession],
-        max_batch: int = 1,
-        max_delay: float = 0.002,
+        self, sessions: Mapping[str, InferenceSession], max_batch: int = 1, max_delay: float = 0.002
     ) -> None:
         self._sessions = dict(sessions)
         self._batchers = {
@@ -301,7 +294,10 @@ class Server:
 
 
 def _read(body: bytes) -> tuple[InferRequest, dict[str, np.ndarray]]:
-    request = read_request(body)
+    try:
+        request = msgspec.json.decode(body, type=InferRequest)
+    except msgspec.DecodeError as error:
+        raise FeedError(f"the request is not one of the inference protocol: {error}") from error
     feeds = {tensor.name: array_of(tensor) for tensor in request.inputs}
     if len(feeds) != len(request.inputs):
         raise FeedError("an input is given twice")
@@ -379,20 +375,6 @@ class InferRequest(msgspec.Struct):
     inputs: list[InputTensor]
     id: str = ""
     outputs: list[WantedOutput] | None = None
-
-
-def read_request(body: bytes) -> InferRequest:
-    """A request from JSON.
-
-    Raises
-    ------
-    FeedError
-        If it is no JSON, or not what the protocol says.
-    """
-    try:
-        return msgspec.json.decode(body, type=InferRequest)
-    except msgspec.DecodeError as error:
-        raise FeedError(f"the request is not one of the inference protocol: {error}") from error
 
 
 def array_of(tensor: InputTensor) -> np.ndarray:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from operator import itemgetter
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 from tvm.runtime import Tensor
@@ -14,6 +14,7 @@ from microkernels.base.errors import FeedError
 from microkernels.base.logs import logger
 
 from ..executable.executable import Executable
+from ..library.manifest import BoundOutput
 from ..runtime.feeds import (
     ALIGNMENT,
     BFLOAT16,
@@ -87,19 +88,13 @@ class BoundRun:
         manifest = executable.manifest
         self.outputs, self.shared = manifest.outputs, manifest.shared_outputs
         caches = {each.cache for each in manifest.bound_outputs}
+        anywhere = manifest.unaligned_inputs
         self.inputs = [
-            _slot(info, number, False, None, number in caches, manifest.unaligned_inputs[number])
-            for number, info in enumerate(manifest.inputs)
+            _slot(info, BoundOutput(n, None, anywhere[n], n in caches), is_output=False)
+            for n, info in enumerate(manifest.inputs)
         ]
         self.targets = [
-            _slot(
-                manifest.outputs[each.number],
-                each.number,
-                True,
-                each.cache,
-                each.has_room,
-                each.anywhere,
-            )
+            _slot(manifest.outputs[each.number], each, is_output=True)
             for each in manifest.bound_outputs
         ]
         self.sizes = [_sizes(slot.info, self.inputs) for slot in self.targets]
@@ -142,18 +137,39 @@ class BoundRun:
         try:
             made = self.main(*tensors, *targets)
         except Exception:
+            # Names may have told wrong sizes of new arrays; they are not asked again. Two
+            # dimensions may have one name, but not one size: a module may name two variables alike,
+            # and a model may declare what it does not keep.
+            misled = False
             shapes = [tuple(shape) for shape in self.shapes(*tensors)]
-            self._check(shapes, bound)
-            if self._misled(fresh, shapes):
+            for place, (slot, shape) in enumerate(zip(self.targets, shapes, strict=True)):
+                given = bound.get(slot.name)
+                if given is not None:
+                    _check_array(given, slot.info, shape)
+                if slot.number in fresh and fresh[slot.number].shape != shape:
+                    self.sizes[place], misled = None, True
+            if misled:
                 return self.run(feeds, bound)
             raise
         made = [made] if type(made) is Tensor else made
-        return [
-            written[number]
-            if number in written
-            else self._result(number, info, fresh.get(number), made, bound.get(info.name))
-            for number, info in enumerate(self.outputs)
-        ]
+        results = []
+        for number, info in enumerate(self.outputs):
+            if number in written:
+                results.append(written[number])
+                continue
+            array = fresh[number] if number in fresh else array_of(made[number])
+            if is_narrow(info.dtype):
+                array = from_stored(array, info.dtype)
+            given = bound.get(info.name)
+            if given is not None:
+                for slot in self.targets:
+                    if slot.number == number:
+                        self._tell("output", slot, given)
+                array = copied(array, info, given)
+            elif self.shared[number] and number not in fresh:
+                array = array.copy()
+            results.append(array)
+        return results
 
     def _in_place(self, slot: _Slot, array: Any, places: list[Place]) -> Tensor | None:
         """A tensor of an array's own memory; None if kernels cannot use it where it is."""
@@ -203,47 +219,6 @@ class BoundRun:
             known = self.copies[slot.number] = _Copy()
         return known.filled(to_stored(array))
 
-    def _result(
-        self,
-        number: int,
-        info: OutputInfo,
-        fresh: np.ndarray | None,
-        made: Any,
-        given: np.ndarray | None,
-    ) -> np.ndarray:
-        """An output that was not written to where it is bound, as an array."""
-        array = array_of(made[number]) if fresh is None else fresh
-        if is_narrow(info.dtype):
-            array = from_stored(array, info.dtype)
-        if given is None:
-            return array.copy() if self.shared[number] and fresh is None else array
-        for slot in self.targets:
-            if slot.number == number:
-                self._tell("output", slot, given)
-        return _copied(array, info, given)
-
-    def _check(self, shapes: list[tuple[int, ...]], bound: Bound) -> None:
-        """Finds which bound array the program refused, if it was one."""
-        for slot, shape in zip(self.targets, shapes, strict=True):
-            given = bound.get(slot.name)
-            if given is not None and isinstance(slot.info, OutputInfo):
-                _check_array(given, slot.info, shape)
-
-    def _misled(self, fresh: dict[int, np.ndarray], shapes: list[tuple[int, ...]]) -> bool:
-        """Whether names told wrong sizes of new arrays; they are not asked again.
-
-        Two dimensions may have one name, but not one size: a module may name two variables alike,
-        and a model may declare what it does not keep.
-        """
-        wrong = [
-            place
-            for place, (slot, shape) in enumerate(zip(self.targets, shapes, strict=True))
-            if slot.number in fresh and fresh[slot.number].shape != shape
-        ]
-        for place in wrong:
-            self.sizes[place] = None
-        return bool(wrong)
-
     def _tell(self, what: str, slot: _Slot, array: np.ndarray) -> None:
         """Logs, once, that a large array is copied, and why."""
         if array.nbytes < ZERO_COPY_BYTES or slot.name in self.told:
@@ -260,26 +235,20 @@ class BoundRun:
         logger.info("%s %r is copied in every run: %s", what, slot.name, why)
 
 
-def copy_to_bound(
-    infos: tuple[OutputInfo, ...], arrays: list[np.ndarray], bound: Bound
-) -> list[np.ndarray]:
-    """The outputs of a usual run, copied to where they are bound."""
-    pairs = [(info, array, bound.get(info.name)) for info, array in zip(infos, arrays, strict=True)]
-    return [array if given is None else _copied(array, info, given) for info, array, given in pairs]
-
-
-def _slot(
-    info: TensorInfo | OutputInfo,
-    number: int,
-    is_output: bool,
-    cache: int | None,
-    has_room: bool,
-    anywhere: bool,
-) -> _Slot:
+def _slot(info: TensorInfo | OutputInfo, bound: BoundOutput, is_output: bool) -> _Slot:
     dtype = None if is_narrow(info.dtype) else numpy_dtype(info.dtype)
-    rank, has_room = len(info.shape), has_room and dtype != BFLOAT16  # TVM has no such views of it
-    stored = numpy_dtype(TensorInfo("", (), info.dtype).stored.dtype)
-    return _Slot(info, number, is_output, cache, has_room, anywhere, info.name, dtype, stored, rank)
+    return _Slot(
+        info,
+        bound.number,
+        is_output,
+        bound.cache,
+        has_room=bound.has_room and dtype != BFLOAT16,  # TVM has no such views of it
+        anywhere=bound.anywhere,
+        name=info.name,
+        dtype=dtype,
+        stored=numpy_dtype(TensorInfo("", (), info.dtype).stored.dtype),
+        rank=len(info.shape),
+    )
 
 
 def _sizes(
@@ -311,14 +280,14 @@ def _memory(slot: _Slot, shape: tuple[int, ...]) -> np.ndarray:
     return aligned_empty(TensorInfo("", shape, slot.stored.name))
 
 
-def _copied(array: np.ndarray, info: OutputInfo, given: np.ndarray) -> np.ndarray:
+def copied(array: np.ndarray, info: OutputInfo, given: np.ndarray) -> np.ndarray:
     """The given array, with an output in it."""
     _check_array(given, info, array.shape)
     given[...] = array
     return given
 
 
-def _check_array(given: np.ndarray, info: OutputInfo, shape: tuple[int, ...]) -> None:
+def _check_array(given: np.ndarray, info: TensorInfo | OutputInfo, shape: tuple[int, ...]) -> None:
     """Refuses an array that is not just what an output is."""
     if given.shape != shape or given.dtype != numpy_dtype(info.dtype):
         wanted, got = (
@@ -378,26 +347,6 @@ def room_of(array: np.ndarray) -> Room:
     return Room(rows, max(0, expected - distance))
 
 
-class Bindable(Protocol):
-    """What is known of an input or output."""
-
-    @property
-    def name(self) -> str:
-        """As in the model."""
-
-    @property
-    def number(self) -> int:
-        """Which of the inputs or outputs it is."""
-
-    @property
-    def is_output(self) -> bool:
-        """Whether it is written."""
-
-    @property
-    def cache(self) -> int | None:
-        """Of an output: the input that may be its beginning."""
-
-
 class Place(NamedTuple):
     """Where an array lies that a program reads or writes.
 
@@ -405,14 +354,14 @@ class Place(NamedTuple):
     ----------
     start, end : int
         Addresses.
-    slot : Bindable
+    slot : _Slot
         What it is bound to.
     array : numpy.ndarray
     """
 
     start: int
     end: int
-    slot: Bindable
+    slot: _Slot
     array: np.ndarray
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, SupportsIndex
 import numpy as np
 from tvm.runtime import Tensor
 
-from microkernels.base.errors import ArtifactError, FeedError, IsaError, ShapeError
+from microkernels.base.errors import ArtifactError, FeedError, IsaError, OptionError, ShapeError
 from microkernels.base.logs import logger
 
 from ..executable.executable import Executable
@@ -38,8 +38,8 @@ from ..runtime.tensors import (
     refuse_copies,
 )
 from ..runtime.threads import current, use_setting
-from .bound_run import Bound, BoundRun, copy_to_bound
-from .fast_start.session_start import SessionStart
+from .bound_run import Bound, BoundRun, copied
+from .fast_start.session_start import STARTS, SessionStart
 from .io_binding import IOBinding
 from .model_programs import ModelPrograms, OpenSession
 from .onnxruntime_api.model_surface import NodeArg, SessionMethods
@@ -142,7 +142,8 @@ class InferenceSession(SessionMethods, SessionStart):
         start: str = "compiled",
         **keywords: Unpack[SessionKeywords],
     ) -> None:
-        self._check_start(start)
+        if start not in STARTS:
+            raise OptionError(f"start must be one of {', '.join(STARTS)}, not {start!r}")
         options = chosen_options(options, keywords, SessionKeywords)
         self._make_streams(streams, queue_size, options.threads)
         model = path_or_bytes
@@ -202,7 +203,42 @@ class InferenceSession(SessionMethods, SessionStart):
             self._use(found)
             return
         logger.info("a program for each combination of inputs: %s", found.reason)
-        self._leave_open(found, programs, shapes or {}, values or {})
+        sizes, fixed = shapes or {}, values or {}
+        inputs = tuple(info for info in found.declared.inputs if info.name not in fixed)
+        self._inputs = [NodeArg(info) for info in inputs]
+        self._outputs = [NodeArg(info) for info in found.declared.outputs]
+
+        watched = self._face.watched
+
+        def program_for(
+            arrived: dict[str, tuple[int, ...]] | None, known: dict[str, np.ndarray]
+        ) -> InferenceSession | OpenSession:
+            known = {**fixed, **known}
+            made: Executable | OpenSession
+            if arrived is None:
+                made = programs.for_all_sizes(sizes, known)
+            else:
+                made = programs.for_sizes({**sizes, **arrived}, known)
+            if isinstance(made, OpenSession):
+                return made
+            session = InferenceSession(made, progress=False)
+            session._runner = watched(session.executable)
+            return session
+
+        several = Programs(inputs, found, program_for)
+        several.make_for_flag()
+
+        def run(
+            output_names: Sequence[str] | None,
+            input_feed: Mapping[str, Any],
+            run_options: Any = None,
+        ) -> list[np.ndarray]:
+            session = several.session_for(input_feed)
+            self.executable = session.executable
+            return session.run(output_names, several.without_parameters(input_feed), run_options)
+
+        self._programs = several
+        self.__dict__["run"] = run
 
     def _finish(self) -> None:
         """Does what is left once there is a program, or a program for each combination."""
@@ -236,50 +272,6 @@ class InferenceSession(SessionMethods, SessionStart):
         with contextlib.suppress(IsaError):  # for another CPU: it can be looked at
             self.executable.make_code()
         self._runner = self._face.watched(self.executable)
-
-    def _leave_open(
-        self,
-        opened: OpenSession,
-        made: ModelPrograms,
-        shapes: Mapping[str, Any],
-        values: Mapping[str, Any],
-    ) -> None:
-        """Makes programs for values of parameters, or shapes, when inputs arrive with them."""
-        inputs = tuple(info for info in opened.declared.inputs if info.name not in values)
-        self._inputs = [NodeArg(info) for info in inputs]
-        self._outputs = [NodeArg(info) for info in opened.declared.outputs]
-
-        watched = self._face.watched
-
-        def program_for(
-            arrived: dict[str, tuple[int, ...]] | None, known: dict[str, np.ndarray]
-        ) -> InferenceSession | OpenSession:
-            known = {**values, **known}
-            found: Executable | OpenSession
-            if arrived is None:
-                found = made.for_all_sizes(shapes, known)
-            else:
-                found = made.for_sizes({**shapes, **arrived}, known)
-            if isinstance(found, OpenSession):
-                return found
-            session = InferenceSession(found, progress=False)
-            session._runner = watched(session.executable)
-            return session
-
-        programs = Programs(inputs, opened, program_for)
-        programs.make_for_flag()
-
-        def run(
-            output_names: Sequence[str] | None,
-            input_feed: Mapping[str, Any],
-            run_options: Any = None,
-        ) -> list[np.ndarray]:
-            session = programs.session_for(input_feed)
-            self.executable = session.executable
-            return session.run(output_names, programs.without_parameters(input_feed), run_options)
-
-        self._programs = programs
-        self.__dict__["run"] = run
 
     def __getattr__(self, name: str) -> Any:
         if self._waited_for(name):
@@ -324,8 +316,8 @@ class InferenceSession(SessionMethods, SessionStart):
 
         While the program is compiled it says that NumPy runs every node.
         """
-        if (by_numpy := self._explain_start()) is not None:
-            return by_numpy
+        if self._answers is not None and "executable" not in vars(self):
+            return self._answers.explain()
         executable = self.executable
         explained = executable.explain()
         if self._programs is not None:
@@ -442,7 +434,10 @@ class InferenceSession(SessionMethods, SessionStart):
         """All outputs, in bound arrays where there are such."""
         if not self.executable.manifest.bound_outputs:
             arrays = InferenceSession.run(self, None, feeds)  # which waits for no other slot
-            return copy_to_bound(self.executable.outputs, arrays, bound)
+            for place, info in enumerate(self.executable.outputs):
+                if (given := bound.get(info.name)) is not None:
+                    arrays[place] = copied(arrays[place], info, given)
+            return arrays
         try:
             runner = self._local.bound
         except AttributeError:

@@ -111,7 +111,9 @@ class ModelPrograms:
             opened = self._opened(shapes, error)
             if opened is None:
                 raise
-            if key is not None and key.holds() and not _is_of_the_moment(error):
+            # The same attempt may succeed tomorrow where memory or a disk has failed.
+            of_the_moment = isinstance(error.__cause__, (MemoryError, OSError))
+            if key is not None and key.holds() and not of_the_moment:
                 declared, reason, parameters = opened
                 note = Note(declared=declared, refusal=reason, inputs=parameters)
                 program_cache.keep_refusal(key.text, note)
@@ -220,7 +222,10 @@ class ModelPrograms:
         if key is not None:
             logger.info("compiling: the program is not in the cache, %s", key.text)
         not_kept = self._not_kept if key is None else ""
-        which = _which(options.shapes, options.values)
+        # Which program of a model it is, in a few words.
+        given = {**(options.shapes or {}), **(options.values or {})}
+        texts = ((name, str(np.asarray(each).tolist())) for name, each in given.items())
+        which = ", ".join(f"{name}={text}" for name, text in texts if len(text) <= MOST_SHOWN)
         with self._progress.shown(which, not_kept) as outcome:
             found = compile_model(self._model, options)
             if key is not None:
@@ -238,15 +243,3 @@ class ModelPrograms:
             with contextlib.suppress(errors.IsaError):  # for another CPU: it can be looked at
                 found.make_code()
         return found
-
-
-def _which(shapes: Given, values: Given) -> str:
-    """Which program of a model it is, in a few words."""
-    given = {**(shapes or {}), **(values or {})}
-    texts = ((name, str(np.asarray(each).tolist())) for name, each in given.items())
-    return ", ".join(f"{name}={text}" for name, text in texts if len(text) <= MOST_SHOWN)
-
-
-def _is_of_the_moment(error: Exception) -> bool:
-    """Whether the same attempt may succeed tomorrow."""
-    return isinstance(error.__cause__, (MemoryError, OSError))

@@ -93,7 +93,7 @@ class Programs:
         self._parameters = opened.parameters
         self._compile_for = compile_for
         self._sessions: OrderedDict[Key, InferenceSession] = OrderedDict()
-        self._reason = opened.reason  # why there are several programs, as far as that is known
+        self.reason = opened.reason  # why there are several programs, as far as that is known
         self._by_shape: dict[Values, str] = {} if opened.parameters else {(): opened.reason}
         self._refusals = 0
         self._dropped: set[Key] = set()
@@ -103,11 +103,6 @@ class Programs:
         self._names = [info.name for info in inputs]
         self._recent: dict[Any, tuple[Key, InferenceSession]] = {}
         self._last: InferenceSession | None = None  # that was used
-
-    @property
-    def reason(self) -> str:
-        """Why there is no single program."""
-        return self._reason
 
     def kept(self) -> tuple[Program, ...]:
         """The programs, the one that was used last at the end."""
@@ -122,7 +117,7 @@ class Programs:
             keys = [key for key, made in self._sessions.items() if made.executable is executable]
             for shapes, values in keys:
                 if shapes is not None:
-                    reason = self._by_shape.get(values, self._reason)
+                    reason = self._by_shape.get(values, self.reason)
                     texts.append(f"one program for each combination of shapes, because {reason}")
         return "; ".join(texts)
 
@@ -236,7 +231,17 @@ class Programs:
         values = arrays_of(key[1])
         which = "dynamic shapes" if key[0] is None else f"shapes {shapes}"
         text = which + "".join(f", {value}" for value in key[1])
-        self._warn_if_dropped(key, text)
+        with self._lock:
+            warn = key in self._dropped and not self._warned
+            self._warned = self._warned or warn
+        if warn:
+            logger.warning(
+                "the program for %s was dropped and is made again: a session keeps %d programs "
+                "and this model is run with more combinations of shapes and parameters; use fewer, "
+                "for example by padding inputs, or make several sessions",
+                text,
+                MOST_PROGRAMS,
+            )
         logger.info("making a program for %s", text)
         try:
             found = self._compile_for(None if key[0] is None else shapes, values)
@@ -248,8 +253,11 @@ class Programs:
         if isinstance(found, OpenSession):
             if found.parameters:
                 self._need_values(found.parameters, found.reason)
-            else:
-                self._need_shapes(key[1], found.reason)
+            else:  # shapes become part of the keys for these values
+                logger.info("a program for each combination of shapes: %s", found.reason)
+                with self._lock:
+                    self.reason = self._by_shape[key[1]] = found.reason
+                    self._refusals += 1
             return None
         with self._lock:
             if key[0] is None:
@@ -263,39 +271,16 @@ class Programs:
         return found
 
     def _key(self, shapes: dict[str, Shape], values: Values) -> Key:
-        return (tuple(shapes.values()) if self._is_by_shape(values) else None, values)
+        # By shape if there is no program of dynamic shapes for these values, or no hope of one.
+        by_shape = values in self._by_shape or self._refusals >= MOST_REFUSALS
+        return (tuple(shapes.values()) if by_shape else None, values)
 
     def _need_values(self, names: tuple[str, ...], reason: str) -> None:
         """Makes the values of these inputs part of every key."""
         logger.debug("the values of input %s are needed", ", ".join(map(repr, names)))
         with self._lock:
-            self._reason = reason
+            self.reason = reason
             self._parameters += tuple(each for each in names if each not in self._parameters)
-
-    def _need_shapes(self, values: Values, reason: str) -> None:
-        """Makes shapes part of the keys for these values."""
-        logger.info("a program for each combination of shapes: %s", reason)
-        with self._lock:
-            self._reason = reason
-            self._by_shape[values] = reason
-            self._refusals += 1
-
-    def _is_by_shape(self, values: Values) -> bool:
-        """Whether there is no program of dynamic shapes for these values, or no hope of one."""
-        return values in self._by_shape or self._refusals >= MOST_REFUSALS
-
-    def _warn_if_dropped(self, key: Key, text: str) -> None:
-        with self._lock:
-            warn = key in self._dropped and not self._warned
-            self._warned = self._warned or warn
-        if warn:
-            logger.warning(
-                "the program for %s was dropped and is made again: a session keeps %d programs "
-                "and this model is run with more combinations of shapes and parameters; use fewer, "
-                "for example by padding inputs, or make several sessions",
-                text,
-                MOST_PROGRAMS,
-            )
 
     def _values(self, feeds: Mapping[str, Any]) -> Values:
         """The values of parameters; no other input is read."""

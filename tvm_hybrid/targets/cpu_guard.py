@@ -110,39 +110,31 @@ def guards_of(functions: Iterable[relax.Function]) -> list[Any]:
 
 @functools.lru_cache(maxsize=64)
 def _compiled(name: str, guard: Guard) -> Any:
-    features = tuple(FEATURES[feature] for feature in guard.features)
-    function = guard_function(name, guard.cpu, features, guard.tiles)
-    mod = IRModule({name: function})
-    if guard.prefix is not None:
-        mod = mod.with_attr(SYSTEM_LIB_PREFIX, guard.prefix)
-    # Not by the caller's context: its instruments, say, are for the module.
-    with ir.transform.PassContext():
-        return tvm.compile(mod, tvm.target.Target(_PLAIN)).mod
-
-
-def guard_function(
-    name: str, cpu: str, features: tuple[CpuFeature, ...], tiles: bool
-) -> tirx.PrimFunc:
     """A function without arguments that raises a RuntimeError where a feature is missing.
 
     Of several, the message names the newest. Tiles as such are left to Linux, which knows whether
     there are some to give; an emulator also has what is asked of them.
     """
-    asked = [
-        feature for feature in reversed(features) if feature.name not in permission.AMX_FEATURES
-    ]
+    amx = permission.AMX_FEATURES
+    asked = [FEATURES[each] for each in reversed(guard.features) if each not in amx]
     with IRBuilder() as builder, I.prim_func():
         I.func_name(name)
         I.func_attr({**NO_ALIAS, "global_symbol": name})
-        emulator = permission.EMULATED_LLVM_IR if any(feature.is_amx for feature in asked) else ""
+        emulated = any(feature.is_amx for feature in asked)
+        emulator = permission.EMULATED_LLVM_IR if emulated else ""
         with llvm_functions(CPUID_LLVM_IR, emulator):
             unknown = I.call_extern("int32", "tvm_hybrid_cpu_known") == 0
             with I.If(unknown), I.Then():
-                _assert_features(asked, cpu)
+                _assert_features(asked, guard.cpu)
                 I.evaluate(I.call_extern("int32", "tvm_hybrid_cpu_remember"))
-        if tiles:
+        if guard.tiles:
             permission.emit_permission_check()
-    return builder.get()
+    mod = IRModule({name: builder.get()})
+    if guard.prefix is not None:
+        mod = mod.with_attr(SYSTEM_LIB_PREFIX, guard.prefix)
+    # Not by the caller's context: its instruments, say, are for the module.
+    with ir.transform.PassContext():
+        return tvm.compile(mod, tvm.target.Target(_PLAIN)).mod
 
 
 def _assert_features(features: list[CpuFeature], cpu: str) -> None:

@@ -114,17 +114,15 @@ def threads_of(
         return num_threads
     resolved = resolve_target(target)
     cores = resolved.attrs.get("num-cores")
-    if cores is None or _is_host(resolved):
+    if cores is None:
+        return None
+    # This machine's target, by whatever file it is described, states its cores and asks for none.
+    said = {name: str(value) for name, value in resolved.attrs.items() if name != "model"}
+    if said == {name: str(value) for name, value in host_target().attrs.items()}:
         return None
     if int(cores) < 1:
         raise TargetError(f"num-cores of a target must be a whole number from 1 up, not {cores}")
     return int(cores)
-
-
-def _is_host(target: Target) -> bool:
-    """Whether a target is that of this machine, by whatever file it is described."""
-    said = {name: str(value) for name, value in target.attrs.items() if name != "model"}
-    return said == {name: str(value) for name, value in host_target().attrs.items()}
 
 
 def cpu_name(target: Target) -> str:
@@ -134,7 +132,15 @@ def cpu_name(target: Target) -> str:
 
 def _parse(target: str | Mapping[str, Any]) -> Target:
     if isinstance(target, str):
-        return _parse_name(target)
+        cpu = ARCHITECTURES.get(target.removeprefix(TAG_PREFIX), target.removeprefix(TAG_PREFIX))
+        if cpu in _llvm_cpus():
+            return Target(configuration(cpu))
+        if target.startswith(TAG_PREFIX) or not target.strip():
+            raise TargetError(_unknown(target, cpu))
+        try:
+            return Target(target)
+        except Exception as error:
+            raise TargetError(_unknown(target, cpu)) from error
     if not isinstance(target, Mapping):
         raise TargetError(
             f"a target is a name, a dictionary or a tvm.target.Target, not {type(target).__name__}"
@@ -142,19 +148,9 @@ def _parse(target: str | Mapping[str, Any]) -> Target:
     try:
         return Target(dict(target))
     except Exception as error:
-        raise TargetError(f"not a target: {dict(target)}: {_last_line(error)}") from error
-
-
-def _parse_name(name: str) -> Target:
-    cpu = ARCHITECTURES.get(name.removeprefix(TAG_PREFIX), name.removeprefix(TAG_PREFIX))
-    if cpu in _llvm_cpus():
-        return Target(configuration(cpu))
-    if not name.startswith(TAG_PREFIX) and name.strip():
-        try:
-            return Target(name)
-        except Exception as error:
-            raise TargetError(_unknown(name, cpu)) from error
-    raise TargetError(_unknown(name, cpu))
+        *_, last = ("", *str(error).strip().splitlines())
+        why = last or type(error).__name__
+        raise TargetError(f"not a target: {dict(target)}: {why}") from error
 
 
 def _unknown(name: str, cpu: str) -> str:
@@ -181,7 +177,3 @@ def _require_x86(target: Target) -> None:
 def _llvm_cpus() -> frozenset[str]:
     generic = Target({"kind": "llvm", "mtriple": "x86_64-linux-gnu"})
     return frozenset(str(name) for name in codegen.llvm_get_cpu_archlist(generic))
-
-
-def _last_line(error: Exception) -> str:
-    return str(error).strip().splitlines()[-1] if str(error).strip() else type(error).__name__

@@ -11,7 +11,6 @@ from itertools import starmap
 from typing import Any
 
 import numpy as np
-import onnx
 from onnx.reference import ReferenceEvaluator
 
 from microkernels.base.errors import CompileError
@@ -241,12 +240,10 @@ class NumpyModel:
 
     def decisions(self, reason: str) -> list[Decision]:
         """That NumPy runs every node of the graph, and why."""
-        return [_decision(node, reason) for node in self._graph.node]
-
-
-def _decision(node: onnx.NodeProto, reason: str) -> Decision:
-    name = node.name or (node.output[0] if node.output else "")
-    origins = (f"{name} ({node.op_type})",)
-    return Decision(
-        node=name, op=node.op_type, taken=False, kernel=KERNEL, reason=reason, origins=origins
-    )
+        common = {"taken": False, "kernel": KERNEL, "reason": reason}
+        found = []
+        for node in self._graph.node:
+            name = node.name or (node.output[0] if node.output else "")
+            origins = (f"{name} ({node.op_type})",)
+            found.append(Decision(node=name, op=node.op_type, origins=origins, **common))
+        return found

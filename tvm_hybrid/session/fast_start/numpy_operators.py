@@ -44,41 +44,22 @@ def _of(dtype: Any, number: float) -> Any:
     return np.asarray(number).astype(dtype)
 
 
-def conv_integer(
-    x: Any,
-    w: Any,
-    x_zero: Any = None,
-    w_zero: Any = None,
-    *,
-    group: Any,
-    kernel_shape: Any,
-    **form: Any,
-) -> np.ndarray:
+def conv_integer(x: Any, w: Any, x_zero: Any = None, w_zero: Any = None, **form: Any) -> np.ndarray:
     """ConvInteger: int32."""
     x, w = x.astype(np.int32), w.astype(np.int32)
     if x_zero is not None:
         x = x - np.int32(x_zero.item())
     if w_zero is not None:
         w = w - per_channel(w_zero.astype(np.int32), w.ndim, 0)
-    return convolved(x, w, group, form).astype(np.int64).astype(np.int32)
+    return convolved(x, w, **form).astype(np.int64).astype(np.int32)
 
 
-def qlinear_conv(
-    x: Any,
-    x_scale: Any,
-    x_zero: Any,
-    w: Any,
-    w_scale: Any,
-    w_zero: Any,
-    y_scale: Any,
-    y_zero: Any,
-    b: Any = None,
-    **form: Any,
-) -> np.ndarray:
+def qlinear_conv(*inputs: Any, **form: Any) -> np.ndarray:
     """QLinearConv: integers next to the sums times the scales."""
+    x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero, *bias = inputs
     sums = conv_integer(x, w, x_zero, w_zero, **form)
-    if b is not None:
-        sums = sums + per_channel(b, x.ndim)
+    if bias and bias[0] is not None:
+        sums = sums + per_channel(bias[0], x.ndim)
     factors = per_channel(x_scale.item() * w_scale.reshape(-1) / y_scale.item(), x.ndim)
     values = np.rint(sums.astype(np.float32) * factors.astype(np.float32)) + int(y_zero.item())
     limits = np.iinfo(y_zero.dtype)
@@ -95,21 +76,10 @@ def matmul_integer(a: Any, b: Any, a_zero: Any = None, b_zero: Any = None) -> np
     return np.asarray(left @ right).astype(np.int64).astype(np.int32)
 
 
-def matmul_nbits(
-    x: Any,
-    packed: Any,
-    scales: Any,
-    zeros: Any = None,
-    order: Any = None,
-    bias: Any = None,
-    *,
-    K: int,
-    N: int,
-    block_size: int,
-    bits: int = 4,
-    **_: Any,
-) -> np.ndarray:
+def matmul_nbits(*inputs: Any, K: int, N: int, block_size: int, **form: Any) -> np.ndarray:
     """MatMulNBits, whatever accuracy_level permits: float32."""
+    x, packed, scales, zeros, order, bias, *_ = (*inputs, None, None, None)
+    bits = form.get("bits", 4)
     if order is not None:
         raise NotImplementedError("rows in another order (g_idx)")
     blocks = -(-K // block_size)
@@ -197,14 +167,9 @@ def _resize_class(version: int) -> type:
         policy = form.get("keep_aspect_ratio_policy") or "stretch"
         if coordinates == "tf_crop_and_resize" or policy != "stretch" or x.size == 0:
             return tuple(plain._run(self, x, roi, scales, sizes, **form))
-        how = Resizing(
-            form["mode"],
-            coordinates,
-            form["nearest_mode"],
-            form["cubic_coeff_a"],
-            bool(form["exclude_outside"]),
-            bool(form.get("antialias")),
-        )
+        flags = bool(form["exclude_outside"]), bool(form.get("antialias"))
+        numbers = form["nearest_mode"], form["cubic_coeff_a"]
+        how = Resizing(form["mode"], coordinates, *numbers, *flags)
         axes = [axis % x.ndim for axis in form.get("axes") or range(x.ndim)]
         return (resize(x, scales, sizes, how, axes),)
 

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from microkernels.base.errors import CompileError, OptionError
+from microkernels.base.errors import CompileError
 from microkernels.base.logs import logger
 
 from ...runtime.async_runs import AsyncRuns
+from ...runtime.feeds import output_places
 from ..onnxruntime_api.model_surface import NodeArg
 from ..onnxruntime_api.ort_value import plain
 from ..onnxruntime_api.run_options import check_run_options
 
 if TYPE_CHECKING:
-    from ...explain.explanation import Explanation
     from ..model_programs import Given, ModelPrograms
     from ..programs import Programs
     from .background import Compilation, NumpyAnswers
@@ -42,8 +42,6 @@ class SessionStart(AsyncRuns):
     _places: dict[str, int]
 
     if TYPE_CHECKING:
-
-        def _find(self, names: Sequence[str]) -> list[int]: ...
 
         def _compile(self, programs: ModelPrograms, shapes: Given, values: Given) -> None: ...
 
@@ -69,11 +67,6 @@ class SessionStart(AsyncRuns):
             What compiling raised.
         """
         return self._compilation is None or self._compilation.wait(timeout)
-
-    @staticmethod
-    def _check_start(start: Any) -> None:
-        if start not in STARTS:
-            raise OptionError(f"start must be one of {', '.join(STARTS)}, not {start!r}")
 
     def _begin_fast(self, programs: ModelPrograms, shapes: Given, values: Given) -> bool:
         """Answers by NumPy, and compiles in a thread; False if that cannot be, or need not."""
@@ -150,24 +143,16 @@ class SessionStart(AsyncRuns):
             return program()(names, feeds, run_options)
         if run_options is not None:
             check_run_options(run_options)
-        places = None if names is None else self._find(names)
+        places = None if names is None else output_places(names, self._places)
         arrays = answers.answer(answers.arrays_of(feeds), compilation)
         if arrays is None:
             compilation.wait()
             return program()(names, feeds, run_options)
         return arrays if places is None else [arrays[place] for place in places]
 
-    def _explain_start(self) -> Explanation | None:
-        """What runs while no program is there; None if one is, or was never waited for."""
-        if self._answers is None or "executable" in vars(self):
-            return None
-        return self._answers.explain()
-
     def _waited_for(self, name: str) -> bool:
         """Whether an attribute was missing because the program was; now it is there."""
         compilation = self._compilation
         if compilation is None or compilation.is_done or name not in AWAITED:
             return False
-        if compilation.is_own_thread:
-            return False
-        return compilation.wait()
+        return not compilation.is_own_thread and compilation.wait()

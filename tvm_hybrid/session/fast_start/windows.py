@@ -100,7 +100,9 @@ def per_channel(values: np.ndarray, rank: int, axis: int = 1) -> np.ndarray:
     return values.reshape([-1 if each == axis else 1 for each in range(rank)])
 
 
-def convolved(x: np.ndarray, w: np.ndarray, group: int | None, form: dict[str, Any]) -> np.ndarray:
+def convolved(
+    x: np.ndarray, w: np.ndarray, *, group: Any, kernel_shape: Any, **form: Any
+) -> np.ndarray:
     """The convolution of x [N, C, *sizes] and w [M, C / group, *kernel], in the type of sums."""
     windows = Windows.of(x.shape[2:], w.shape[2:], **form)
     wide, groups, outer = wide_type(x.dtype), group or 1, w.shape[0] // (group or 1)
@@ -127,39 +129,28 @@ def convolved(x: np.ndarray, w: np.ndarray, group: int | None, form: dict[str, A
     return result.reshape(x.shape[0], w.shape[0], *windows.counts)
 
 
-def conv(
-    x: Any, w: Any, b: Any = None, *, group: Any, kernel_shape: Any, **form: Any
-) -> np.ndarray:
+def conv(x: Any, w: Any, b: Any = None, **form: Any) -> np.ndarray:
     """Conv."""
-    result = convolved(x, w, group, form)
+    result = convolved(x, w, **form)
     if b is not None:
         result += per_channel(b.astype(result.dtype), x.ndim)
     return result.astype(x.dtype, copy=False)
 
 
 def conv_transpose(
-    x: Any,
-    w: Any,
-    b: Any = None,
-    *,
-    group: Any,
-    kernel_shape: Any,
-    auto_pad: Any,
-    strides: Any,
-    dilations: Any,
-    pads: Any,
-    output_padding: Any,
-    output_shape: Any,
+    x: Any, w: Any, b: Any = None, *, auto_pad: Any, output_shape: Any, **form: Any
 ) -> np.ndarray:
     """ConvTranspose: the product of every tap is added where its windows are."""
-    sizes, kernel, rank, groups = x.shape[2:], w.shape[2:], x.ndim - 2, group or 1
-    strides, dilations = strides or [1] * rank, dilations or [1] * rank
-    before, after = list(pads or [0] * (2 * rank))[:rank], list(pads or [0] * (2 * rank))[rank:]
+    sizes, kernel, rank, groups = x.shape[2:], w.shape[2:], x.ndim - 2, form["group"] or 1
+    strides, dilations = (form[name] or [1] * rank for name in ("strides", "dilations"))
+    pads = list(form["pads"] or [0] * (2 * rank))
+    before, after = pads[:rank], pads[rank:]
     whole = [
         (size - 1) * strides[axis] + (kernel[axis] - 1) * dilations[axis] + 1
         for axis, size in enumerate(sizes)
     ]
-    whole = [each + extra for each, extra in zip(whole, output_padding or [0] * rank, strict=True)]
+    extras = form["output_padding"] or [0] * rank
+    whole = [each + extra for each, extra in zip(whole, extras, strict=True)]
     if auto_pad in ("SAME_UPPER", "SAME_LOWER") and not output_shape:
         output_shape = [size * stride for size, stride in zip(sizes, strides, strict=True)]
     for axis, wanted in enumerate(list(output_shape or [])[-rank:]):

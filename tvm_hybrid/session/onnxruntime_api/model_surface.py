@@ -19,8 +19,6 @@ from .ort_value import OrtValue, plain
 from .session_options import CPU, checked_providers
 
 if TYPE_CHECKING:
-    import onnx
-
     from .session_face import SessionFace
 
 
@@ -139,10 +137,6 @@ def _surface(model: Any) -> ModelSurface:
     if isinstance(model, bytes | bytearray | memoryview):
         data = bytes(model)
         return _in_file(io.BytesIO(data), len(data))
-    return _in_memory(model)
-
-
-def _in_memory(model: onnx.ModelProto) -> ModelSurface:
     metadata = ModelMetadata(
         producer_name=model.producer_name,
         graph_name=model.graph.name,
@@ -162,7 +156,7 @@ def _in_memory(model: onnx.ModelProto) -> ModelSurface:
 
 
 def _in_file(file: BufferedIOBase, size: int) -> ModelSurface:
-    """As `_in_memory`; the file is not parsed."""
+    """As `_surface`; the file is not parsed."""
     model = _picked(file, [(0, size)], _OF_MODEL)
     graph = _picked(file, model[_GRAPH], _OF_GRAPH)
     entries = [_picked(file, [place], _OF_PROPERTY) for place in model[_PROPERTIES]]
@@ -274,9 +268,7 @@ class SessionMethods:
         return {CPU: {}}
 
     def set_providers(
-        self,
-        providers: Sequence[Any] | None = None,
-        provider_options: Sequence[Any] | None = None,
+        self, providers: Sequence[Any] | None = None, provider_options: Sequence[Any] | None = None
     ) -> None:
         """Warns of providers that there are not; the session stays as it is.
 

@@ -86,11 +86,7 @@ class OrtValue:
 
     @classmethod
     def ortvalue_from_shape_and_type(
-        cls,
-        shape: Sequence[int],
-        element_type: Any,
-        device_type: str = "cpu",
-        device_id: int = 0,
+        cls, shape: Sequence[int], element_type: Any, device_type: str = "cpu", device_id: int = 0
     ) -> OrtValue:
         """A new value; what it holds is not said.
 

@@ -58,10 +58,6 @@ class Profiler:
         self._ended = False
         self._lock = threading.Lock()
 
-    def watched(self, executable: Executable) -> WatchedExecutable:
-        """The executable, with every run and kernel of it noted."""
-        return WatchedExecutable(executable, self)
-
     def note(self, event: _Event) -> None:
         """Keeps an event, of the first million."""
         if self._ended:

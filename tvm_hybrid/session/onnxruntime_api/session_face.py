@@ -19,8 +19,8 @@ from ...options import CompileOptions, given
 from ...runtime.threads import MOST_PER_CPU
 from ...runtime.topology import ALLOWED_CPUS
 from ..progress import Progress, ProgressLike
-from .model_surface import ModelMetadata, ModelSurface
-from .profiler import Profiler
+from .model_surface import ModelSurface
+from .profiler import Profiler, WatchedExecutable
 from .run_options import check_options, own_options
 from .session_options import checked_providers
 
@@ -71,6 +71,8 @@ class SessionFace:
         The caller's own object, or a new one.
     path : str or None
         The model's file, if it was given by path.
+    metadata : ModelMetadata
+        What the model says of itself.
     progress : Progress
         What tells how far compiling is.
     profiler : Profiler or None
@@ -98,22 +100,15 @@ class SessionFace:
         checked_providers(providers, provider_options)
         self.path = os.fspath(model) if isinstance(model, str | os.PathLike) else None
         self._surface = ModelSurface.of(model)
-        name = Path(self.path).name if self.path else self._surface.metadata.graph_name
-        self.progress = Progress(progress, name or "the model", self._is_quiet())
+        self.metadata = self._surface.metadata
+        name = Path(self.path).name if self.path else self.metadata.graph_name
+        severity = self._options.log_severity_level
+        shows_warnings = severity < ERROR if severity >= 0 else logger.isEnabledFor(logging.WARNING)
+        self.progress = Progress(progress, name or "the model", quiet=not shows_warnings)
         if self._options.optimized_model_filepath:
             require_writable(self._options.optimized_model_filepath)
         enabled = self._options.enable_profiling
         self.profiler = Profiler(self._options.profile_file_prefix) if enabled else None
-
-    def _is_quiet(self) -> bool:
-        """Whether errors alone are shown, by the options or by the level of the logger."""
-        severity = self._options.log_severity_level
-        return severity >= ERROR if severity >= 0 else not logger.isEnabledFor(logging.WARNING)
-
-    @property
-    def metadata(self) -> ModelMetadata:
-        """What the model says of itself."""
-        return self._surface.metadata
 
     def shapes(self, given: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
         """The session's shapes and, where they say nothing, the overrides of the options."""
@@ -144,7 +139,7 @@ class SessionFace:
 
     def watched(self, executable: Executable) -> Any:
         """What runs: the executable, or one like it whose runs are noted."""
-        return executable if self.profiler is None else self.profiler.watched(executable)
+        return executable if self.profiler is None else WatchedExecutable(executable, self.profiler)
 
     def finish(self, session: InferenceSession) -> None:
         """Does what options ask of a session that is made: exports it, ends its profile with it.

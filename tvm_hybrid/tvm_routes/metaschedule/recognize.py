@@ -187,11 +187,7 @@ _RULES: tuple[tuple[str, Pattern], ...] = (
             (
                 "add",
                 ("constant", 0.5),
-                (
-                    "multiply",
-                    ("erf", ("multiply", _X, ("constant", 0.5**0.5))),
-                    ("constant", 0.5),
-                ),
+                ("multiply", ("erf", ("multiply", _X, ("constant", 0.5**0.5))), ("constant", 0.5)),
             ),
         ),
     ),
