@@ -29,7 +29,7 @@ import numpy as np
 
 import tvm_hybrid
 from tvm_hybrid.bench.peers.contestants import load_turn
-from tvm_hybrid.cli.base.options import NAMED_SIZE
+from tvm_hybrid.cli.base.options import named_size
 from tvm_hybrid.report.timing import time_calls
 from tvm_hybrid.runtime.tensors import numpy_dtype
 
@@ -146,7 +146,9 @@ def threads_left(call: Call) -> None:
 
 @click.command()
 @click.argument("model", type=click.Path(exists=True, path_type=Path))
-@click.option("--dim", "sizes", type=NAMED_SIZE, multiple=True, help="Size of a dimension.")
+@click.option(
+    "--dim", "sizes", metavar="NAME=8", type=named_size, multiple=True, help="Size of a dimension."
+)
 @click.option("--threads", default=2, show_default=True, help="Of a run.")
 @click.option("--one-of-many", "alone", is_flag=True, hidden=True)
 def main(model: Path, sizes: tuple[tuple[str, int], ...], threads: int, alone: bool) -> None:

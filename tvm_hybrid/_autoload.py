@@ -32,7 +32,7 @@ def register() -> None:
     _registered = True
     from tvm import relax
 
-    from .targets.target_tags import register_tags
+    from .targets.architectures import register_tags
 
     register_tags()
     relax.register_pipeline(PIPELINE)(_pipeline)

@@ -176,16 +176,9 @@ def _compiled(
         records=uses_in(options.lookup),
         fallback=None if fallback is None else fallback.manifest,
     )
-    logger.info(
-        "%d of %d nodes taken for %s (%s), %d threads, precision %s, fusion %s",
-        taken,
-        len(compiled.decisions),
-        manifest.cpu,
-        manifest.isa,
-        manifest.threads,
-        manifest.precision,
-        manifest.fusion,
-    )
+    how = manifest.cpu, manifest.isa, manifest.threads, manifest.precision, manifest.fusion
+    text = "%d of %d nodes taken for %s (%s), %d threads, precision %s, fusion %s"
+    logger.info(text, taken, len(compiled.decisions), *how)
     native, code = compiled.native, compiled.code
     place_weights([constant.value for constant in constants_of(compiled.mod)], nodes)
     return Executable(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +22,8 @@ from .base.console import show, turns_bar, working
 from .base.models import Inputs, input_options, session_of
 
 if TYPE_CHECKING:
+    from ..bench.bench import BenchReport, ThroughputReport
+    from ..bench.bench_tables import BenchTable
     from ..bench.feeds import ProductSums
     from ..bench.verify import Feeds
     from ..executable.executable import Executable
@@ -68,18 +70,6 @@ class Turns:
         if self.duration is None:
             return self.repeat or default
         return math.ceil(self.duration / self.length(length) - 1e-9)
-
-    def of_layers(self) -> tuple[int | None, float | None]:
-        """What `--layers` takes of it.
-
-        Raises
-        ------
-        click.UsageError
-            If more was asked for.
-        """
-        if self.duration is not None or self.warmup != WARMUP:
-            raise click.UsageError("--layers goes with --repeat and --seconds")
-        return self.repeat, self.seconds
 
 
 @dataclass(frozen=True)
@@ -188,7 +178,7 @@ class BenchRequest:
         from relay_passes.pipeline_options import FUSION_LEVELS
 
         from ..bench.bench import bench
-        from ..bench.bench_tables import bench_csv, bench_table
+        from ..bench.bench_tables import bench_table
         from ..bench.peers.peers import PEERS
         from ..runtime.feeds import arrays_of
 
@@ -224,17 +214,23 @@ class BenchRequest:
                 progress=step,
                 turns=turned,
             )
-        if self.table is not None:
-            write_whole(self.table, bench_csv(report))
         ours = "" if report.precision == "auto" else f", our precision: {report.precision}"
         ours += "" if report.fusion == "coarse" else f", our fusion: {report.fusion}"
         ours += "" if report.fast_math == "default" else f", fast_math: {report.fast_math}"
-        show(report, self.as_json, bench_table([report], f"threads: {report.threads}{ours}"))
+        return self._shown(report, bench_table([report], f"threads: {report.threads}{ours}"))
+
+    def _shown(self, report: BenchReport | ThroughputReport, table: BenchTable) -> int:
+        """Writes and shows the results of a model; returns the exit code."""
+        if self.table is not None:
+            from ..bench.bench_tables import bench_csv
+
+            write_whole(self.table, bench_csv(report))
+        show(report, self.as_json, table)
         return 1 if report.wrong else 0
 
     def _measure_streams(self, model: Path, streams: tuple[int, ...]) -> int:
         from ..bench.bench import measure_throughput
-        from ..bench.bench_tables import bench_csv, throughput_table
+        from ..bench.bench_tables import throughput_table
         from ..library.artifact import is_library
         from ..runtime.threads import resolve_threads
         from ..session.inference_session import InferenceSession
@@ -281,12 +277,9 @@ class BenchRequest:
                 progress=step,
                 turns=turned,
             )
-        if self.table is not None:
-            write_whole(self.table, bench_csv(report))
         ours = "" if precision == "auto" else f", our precision: {precision}"
         title = f"{report.model}, threads: {threads}{ours}"
-        show(report, self.as_json, throughput_table(report, title))
-        return 1 if report.wrong else 0
+        return self._shown(report, throughput_table(report, title))
 
     def _measure_layers(self, network: str) -> int:
         """With the number of threads in the options; without one, with one and with all."""
@@ -295,8 +288,9 @@ class BenchRequest:
         from ..options import given
         from ..runtime.threads import resolve_threads
 
-        options = self.options
-        repeat, seconds = self.turns.of_layers()
+        options, turns = self.options, self.turns
+        if turns.duration is not None or turns.warmup != WARMUP:
+            raise click.UsageError("--layers goes with --repeat and --seconds")
         if network not in NETWORKS:
             raise click.BadParameter(f"{network!r} is not one of {', '.join(NETWORKS)}")
         if given(options) - {"num_threads", "fast_math", "records"}:
@@ -316,8 +310,8 @@ class BenchRequest:
                 NETWORKS[network],
                 sorted({options.num_threads or 1, everything}),
                 peers=names,
-                rounds=repeat or 20,
-                seconds=0.03 if seconds is None else seconds,
+                rounds=turns.repeat or 20,
+                seconds=0.03 if turns.seconds is None else turns.seconds,
                 openvino=self.openvino_python,
                 options=options,
                 progress=step,
@@ -367,7 +361,7 @@ class BenchRequest:
     help=f"The Python that has OpenVINO (pip install openvino numpy). Default: {PYTHON_VARIABLE}, "
     "else this one.",
 )
-@click.option("--streams", metavar="N,N,...", type=shared.Counts("numbers from 1 up"))
+@click.option("--streams", metavar="N,N,...", type=shared.counts_of("numbers from 1 up"))
 @click.option("--callers", show_default="as many as streams", type=shared.AT_LEAST_ONE)
 @click.option("--csv", "table", metavar="FILE", type=shared.FILE)
 @click.option("--layers", metavar="NETWORK")
@@ -376,13 +370,7 @@ class BenchRequest:
 @click.option("--predict", is_flag=True)
 @shared.compile_options()
 @shared.json_option
-def command(
-    repeat: int | None,
-    seconds: float | None,
-    duration: float | None,
-    warmup: float,
-    **settings: Any,
-) -> int:
+def command(**settings: Any) -> int:
     """Measures MODEL: percentiles and least time of a run, requests a second, GFLOP/s, ratios.
 
     Results are compared with those of ONNX Runtime without optimisation. A row says by how much a
@@ -431,5 +419,5 @@ def command(
     --predict
         Run nothing: show what AMX kernels are predicted to do, for MODEL or a table of shapes.
     """
-    turns = Turns(repeat, seconds, duration, warmup)
+    turns = Turns(**{each.name: settings.pop(each.name) for each in fields(Turns)})
     return BenchRequest(turns=turns, **settings).run()

@@ -31,7 +31,7 @@ COMMANDS = {
     "bench": "bench",
     "serve": "program",
     "verify": "program",
-    "quantize": "quantize",
+    "quantize": "program",
     "explain": "program",
     "report": "program",
     "check": "program",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 from rich.markup import escape
@@ -47,14 +47,7 @@ def command() -> None:
 @click.option("--threads", type=AT_LEAST_ONE)
 @click.option("--model", type=EXISTING)
 @json_option
-def export(
-    file: Path,
-    folder: Path,
-    machine: str | None,
-    threads: int | None,
-    model: Path | None,
-    as_json: bool,
-) -> None:
+def export(file: Path, folder: Path, as_json: bool, **chosen: Any) -> None:
     """Writes the best record of every region into DIR, as a database of MetaSchedule.
 
     tvm_hybrid.metaschedule.apply_database(mod, DIR) applies it to a module. What a schedule cannot
@@ -72,7 +65,7 @@ def export(
     from ..records.record_store import RecordStore
     from ..tvm_routes.metaschedule import export_records
 
-    result = export_records(RecordStore(file), folder, machine, threads, model)
+    result = export_records(RecordStore(file), folder, **chosen)
     done = (
         f"{len(result.taken)} regions written as {result.programs} programs, {result.known} known"
     )
@@ -181,15 +174,9 @@ def show_(file: Path, pattern: str, as_json: bool) -> None:
         time = f"{record.median_us:.2f}" if record.times_us else ""
         confirmed = {True: "confirmed", False: "not confirmed", None: ""}[record.confirmed]
         speedup = f"{_times(_speedup(record))} {confirmed}".strip()
-        table.add_row(
-            place.rpartition(":")[2],
-            escape(record.workload),
-            f"{record.machine} {record.isa} {record.threads}",
-            record.status,
-            time,
-            speedup,
-            escape(_config(record)),
-        )
+        on = f"{record.machine} {record.isa} {record.threads}"
+        what = place.rpartition(":")[2], escape(record.workload), on, record.status
+        table.add_row(*what, time, speedup, escape(_config(record)))
     show([record for record, _ in located], as_json, table, f"{len(located)} records")
 
 
@@ -211,16 +198,9 @@ def best(file: Path, as_json: bool) -> None:
         fields = {name: getattr(record, name) for name in names}
         speedup = _speedup(record)
         found.append({"place": place, **fields, "speedup": speedup, "confirmed": record.confirmed})
-        table.add_row(
-            escape(record.workload),
-            record.isa,
-            record.machine,
-            str(record.threads),
-            f"{record.median_us:.2f}",
-            _times(speedup),
-            escape(_config(record)),
-            place.rpartition(":")[2],
-        )
+        what = escape(record.workload), record.isa, record.machine, str(record.threads)
+        times = f"{record.median_us:.2f}", _times(speedup)
+        table.add_row(*what, *times, escape(_config(record)), place.rpartition(":")[2])
     show(found, as_json, table)
 
 

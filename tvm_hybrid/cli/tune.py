@@ -125,15 +125,9 @@ def _parts(result: TuneResult, records: Path) -> Iterator[RenderableType]:
             "failed" if value is None else f"{value:.2f}"
             for value in (region.default_us, region.best_us)
         )
-        table.add_row(
-            f"{region.speedup:.3f}",
-            f"{region.weight} x",
-            *times,
-            f"{region.tried:,} of {region.size:,}",
-            str(region.failures),
-            escape(region.region.key),
-            escape(config),
-        )
+        tried = f"{region.tried:,} of {region.size:,}", str(region.failures)
+        texts = escape(region.region.key), escape(config)
+        table.add_row(f"{region.speedup:.3f}", f"{region.weight} x", *times, *tried, *texts)
     yield table
     if result.best_us:
         yield (

@@ -26,17 +26,7 @@ from ..explain.profile import Profile, profile_runs
 from ..explain.program_graph import Outline, ProgramGraph, storage_plan
 from ..library.artifact import complete_library, read_manifest
 from ..library.manifest import Manifest
-from ..runtime.feeds import (
-    InputValue,
-    check_feeds,
-    named_feeds,
-    open_dimensions,
-    raise_size_error,
-    sample_shapes,
-    to_array,
-    to_tensor,
-    without_values,
-)
+from ..runtime import feeds
 from ..runtime.places import PoolSetting
 from ..runtime.tensors import (
     DeclaredInterface,
@@ -131,7 +121,7 @@ class Executable:
         return self.manifest.outputs
 
     @property
-    def values(self) -> tuple[InputValue, ...]:
+    def values(self) -> tuple[feeds.InputValue, ...]:
         """The inputs of the model that this program does not take: it was made for their values."""
         return self.manifest.values
 
@@ -255,7 +245,7 @@ class Executable:
             result = self.main(*inputs)
         except Exception as error:
             self._check(inputs)
-            raise_size_error(error)
+            feeds.raise_size_error(error)
             raise
         return [result] if type(result) is Tensor else list(result)
 
@@ -274,7 +264,7 @@ class Executable:
         """Every node of the model: taken or left, kernel, configuration, why."""
         program = [f"made for {', '.join(map(str, self.values))}"] if self.values else []
         if self.is_open:
-            program.append(open_dimensions(self.inputs, self.manifest.limits))
+            program.append(feeds.open_dimensions(self.inputs, self.manifest.limits))
         if self._whole is not self.manifest:
             ours, first = description(self.manifest), description(self._whole)
             program.append(f"fallback for {ours}, instead of {first}")
@@ -301,7 +291,7 @@ class Executable:
             raise FeedError(f"repeat must be at least 1, not {repeat}")
         given: Sequence[Any]
         if inputs is None:
-            shapes = sample_shapes(self.inputs)
+            shapes = feeds.sample_shapes(self.inputs)
             dtypes = [numpy_dtype(info.dtype) for info in self.inputs]
             given = [np.zeros(*each) for each in zip(shapes, dtypes, strict=True)]
         else:
@@ -457,13 +447,17 @@ class Executable:
         """Whatever the caller gave, as tensors in order."""
         if len(inputs) == 1 and isinstance(inputs[0], Mapping):
             names = [info.name for info in self.inputs]
-            feeds = named_feeds(without_values(inputs[0], self.values), names)
-            return tuple(map(self._tensor, feeds.values(), self.inputs))
+            given = feeds.named_feeds(feeds.without_values(inputs[0], self.values), names)
+            return tuple(map(self._tensor, given.values(), self.inputs))
         self._check_count(inputs)
         return tuple(map(self._tensor, inputs, self.inputs))
 
     def _tensor(self, value: Any, info: TensorInfo) -> Tensor:
-        return value if type(value) is Tensor else to_tensor(to_stored(to_array(value, info)))
+        return (
+            value
+            if type(value) is Tensor
+            else feeds.to_tensor(to_stored(feeds.to_array(value, info)))
+        )
 
     def _check_count(self, inputs: Sequence[Any]) -> None:
         if len(inputs) != len(self.inputs):
@@ -475,7 +469,7 @@ class Executable:
     def _check(self, tensors: Sequence[Tensor]) -> None:
         """Finds what is wrong with tensors that the virtual machine refused."""
         self._check_count(tensors)
-        check_feeds(tensors, [info.stored for info in self.inputs], self.manifest.limits)
+        feeds.check_feeds(tensors, [info.stored for info in self.inputs], self.manifest.limits)
 
     @property
     def is_open(self) -> bool:

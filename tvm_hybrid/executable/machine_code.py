@@ -151,11 +151,7 @@ class MachineCode:
     """
 
     def __init__(
-        self,
-        module: Callable[[], Any],
-        manifest: Manifest,
-        threads: int,
-        library: Path | None = None,
+        self, module: Callable[[], Any], manifest: Manifest, threads: int, library: Path | None
     ) -> None:
         self._open = module
         self._module: Any = None

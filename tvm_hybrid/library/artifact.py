@@ -21,8 +21,8 @@ import msgspec
 
 from microkernels.base.errors import ArtifactError, CompileError
 
+from . import weights_file
 from .manifest import READ_FORMATS, Manifest
-from .weights_file import HEAD_BYTES, PAGE, WeightsFile, aligned, check_weights, digest_of, head_of
 
 MAGIC = b"TVMHYBR2"
 OLDER_MAGIC = b"TVMHYBRD"
@@ -42,7 +42,7 @@ def is_library(path: Path) -> bool:
         return False
 
 
-def complete_library(path: Path, manifest: Manifest, weights: WeightsFile) -> Manifest:
+def complete_library(path: Path, manifest: Manifest, weights: weights_file.WeightsFile) -> Manifest:
     """Completes a freshly linked library.
 
     Parameters
@@ -75,13 +75,15 @@ def complete_library(path: Path, manifest: Manifest, weights: WeightsFile) -> Ma
         start = size
         if weights.size:
             file.seek(0)
-            start = aligned(_sections_end(file.read(_ELF_HEADER.size)), PAGE)
+            start = weights_file.aligned(
+                _sections_end(file.read(_ELF_HEADER.size)), weights_file.PAGE
+            )
             if size > start:
                 raise CompileError("the linker wrote a library that does not end with its sections")
             file.seek(start)
             weights.write(file)
         place = _PLACE.pack(start, weights.size)
-        digest = digest_of(file, 0, start + len(head_of(weights.stored)))
+        digest = weights_file.digest_of(file, 0, start + len(weights_file.head_of(weights.stored)))
         digest.update(text + place)
         file.seek(start + weights.size)
         file.write(text + place + _FOOTER.pack(digest.digest(), len(text), MAGIC))
@@ -109,7 +111,7 @@ def read_manifest(path: Path, checked: bool = False, verify: bool = False) -> Ma
         with path.open("rb") as file:
             start, manifest = _read(file, path, os.fstat(file.fileno()).st_size, checked)
             if verify:
-                check_weights(path, start, manifest.weights)
+                weights_file.check_weights(path, start, manifest.weights)
             return manifest
     except OSError as error:
         raise ArtifactError(f"cannot read {path}: {error.strerror or error}") from error
@@ -152,13 +154,15 @@ def _read(file: BinaryIO, path: Path, size: int, checked: bool) -> tuple[int, Ma
     file.seek(end - length)
     text = file.read(length)
     if not checked:
-        digest = digest_of(file, 0, start + (HEAD_BYTES if weights else 0))
+        digest = weights_file.digest_of(
+            file, 0, start + (weights_file.HEAD_BYTES if weights else 0)
+        )
         digest.update(text + place)
         if digest.digest() != expected:
             raise ArtifactError(f"{path} is damaged: its checksum is wrong; export it again")
     manifest = _decode(text, path)
     file.seek(start)
-    if weights and file.read(HEAD_BYTES) != head_of(manifest.weights):
+    if weights and file.read(weights_file.HEAD_BYTES) != weights_file.head_of(manifest.weights):
         raise ArtifactError(f"{path} is damaged: its weights are those of another; export it again")
     return start, manifest
 

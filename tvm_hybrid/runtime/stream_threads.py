@@ -1,5 +1,7 @@
 """StreamThreads: the threads of a session's streams, and the queue that they serve.
 
+AsyncRuns is what a session offers by them to callers who do not wait.
+
 A thread is started when a request finds no stream that is idle, and sleeps while there is none. It
 does not hold the session. All of them end when the session is closed or collected; what waits then
 is served before. At the end of the interpreter they are joined: none runs while it is torn down.
@@ -13,15 +15,17 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import numpy as np
 
-from microkernels.base.errors import QueueFullError, SessionClosedError
+from microkernels.base import errors
 from microkernels.base.logs import logger
+
+from .threads import ThreadsLike
 
 CLOSED = "this session is closed and takes no more requests; make another one"
 T = TypeVar("T")
@@ -78,7 +82,7 @@ class StreamThreads:
             self._require_open()
             waits = bool(self._queue) or self._running >= self._count
             if waits:
-                request = FutureRequest(partial(function, **named), *arguments)
+                request = Request(partial(function, **named), *arguments)
                 self._put(request)
             else:
                 self._running += 1
@@ -118,7 +122,7 @@ class StreamThreads:
         with self._lock:
             self._require_open()
             if not self._wait_for_room(timeout):
-                raise QueueFullError(
+                raise errors.QueueFullError(
                     f"{self._size} requests wait already, as many as queue_size allows; wait for "
                     "results before more are sent, or make the session with a larger queue_size"
                 )
@@ -129,7 +133,7 @@ class StreamThreads:
 
     def _require_open(self) -> None:
         if self.is_closed:
-            raise SessionClosedError(CLOSED)
+            raise errors.SessionClosedError(CLOSED)
         if self._process != os.getpid():  # forked: there are no threads, and nobody waits
             self._threads, self._process = {}, os.getpid()
             self._running = self._idle = self._bounded = 0
@@ -217,7 +221,9 @@ class StreamThreads:
             self._arrived.notify_all()
             self._room.notify_all()
         for request in cancelled:
-            request.fail(SessionClosedError("this session was closed before the request was run"))
+            request.fail(
+                errors.SessionClosedError("this session was closed before the request was run")
+            )
 
     def join(self) -> None:
         """Waits until all threads have ended, but for the calling one."""
@@ -246,7 +252,7 @@ Callback = Callable[[Results, Any, str], object]
 
 
 class Request:
-    """What to call, and where the results go.
+    """What to call, and the future that gets the results.
 
     It holds the session: what waits is served, even if nobody else has the session any more.
 
@@ -261,92 +267,229 @@ class Request:
     ----------
     bounded : bool
         Whether the queue's size counts it.
+    future : concurrent.futures.Future
+        Gets the results, or the error.
     """
 
     def __init__(self, call: Callable[..., Any], *arguments: Any) -> None:
         self._call, self._arguments = call, arguments
         self.bounded = False
+        self.future: Future[Any] = Future()
 
     def serve(self) -> None:
-        """Makes the call, and hands over its results or its error; raises nothing."""
-        if not self.begins():
+        """Makes the call, and hands over its results or its error, unless it was cancelled."""
+        if not self.future.set_running_or_notify_cancel():
             return
         try:
             results = self._call(*self._arguments)
         except BaseException as error:  # the stream goes on; whoever asked is told
-            self.fail(error)
+            self.future.set_exception(error)
+            del self  # whose future holds the error, and by that this frame
         else:
-            self.finish(results)
-
-    def begins(self) -> bool:
-        """Whether it is still wanted; nobody can take it back any more."""
-        return True
-
-    def finish(self, results: Any) -> None:
-        """Hands over the results."""
-        raise NotImplementedError
+            self.future.set_result(results)
 
     def fail(self, error: BaseException) -> None:
-        """Hands over why there are none."""
-        raise NotImplementedError
-
-
-class FutureRequest(Request):
-    """One whose results are awaited.
-
-    Attributes
-    ----------
-    future : concurrent.futures.Future
-        Gets the results.
-    """
-
-    def __init__(self, call: Callable[..., Any], *arguments: Any) -> None:
-        super().__init__(call, *arguments)
-        self.future: Future[Any] = Future()
-
-    def begins(self) -> bool:
-        """False if the future was cancelled."""
-        return self.future.set_running_or_notify_cancel()
-
-    def finish(self, results: Any) -> None:
-        """Results of the future."""
-        self.future.set_result(results)
-
-    def fail(self, error: BaseException) -> None:
-        """An exception of the future, unless it was cancelled."""
-        if self.future.running() or self.future.set_running_or_notify_cancel():
+        """Hands over why there are no results, unless it was cancelled."""
+        if self.future.set_running_or_notify_cancel():
             self.future.set_exception(error)
 
 
-class CallbackRequest(Request):
-    """One whose results are given to a function, as ONNX Runtime's `run_async` does.
+QUEUED_PER_STREAM = 4
+MOST_STREAMS = 1024
+_RUNS = ("run", "run_with_iobinding")
+_NO_PLACE = (
+    "which streams do not share out; compile or load it with a number of threads, and bind the "
+    "whole process, by taskset or os.sched_setaffinity"
+)
 
-    Parameters
-    ----------
-    callback : callable
-        Takes results, `user_data` and an error's text.
-    user_data : Any
-        Handed on to it.
-    call, *arguments
-        As for `Request`.
-    """
+Self = TypeVar("Self", bound="AsyncRuns")
 
-    def __init__(
-        self, callback: Callback, user_data: Any, call: Callable[..., Any], *arguments: Any
+
+class AsyncRuns:
+    """The part of a session that has streams; see docs/serving.md."""
+
+    if TYPE_CHECKING:
+
+        def run(
+            self,
+            output_names: Sequence[str] | None,
+            input_feed: Mapping[str, Any],
+            run_options: Any = None,
+        ) -> Results:
+            """Runs the model."""
+
+    def _make_streams(
+        self, streams: int | None, queue_size: int | None, threads: ThreadsLike
     ) -> None:
-        super().__init__(call, *arguments)
-        self._callback, self._user_data = callback, user_data
+        """Checks the options and makes a queue; its threads are started when they are needed."""
+        _require_count("streams", streams, MOST_STREAMS)
+        _require_count("queue_size", queue_size)
+        if streams is not None and not isinstance(threads, int | None):
+            raise errors.TargetError(
+                errors.Argument("threads", value=threads), f" is a place, {_NO_PLACE}"
+            )
+        self._streams = streams
+        self._direct: dict[str, Callable[..., Any]] = {}
+        self._threads_of_all = 0
+        count = streams or 1
+        self._requests = StreamThreads(count, queue_size or QUEUED_PER_STREAM * count)
+        weakref.finalize(self, self._requests.stop).atexit = False
 
-    def finish(self, results: Any) -> None:
-        """Results, and no error."""
-        self._tell(results, "")
+    def _require_unbound(self, cpus: tuple[int, ...]) -> None:
+        """Refuses streams of a program whose workers are bound: all would be bound to the same."""
+        if cpus and (self._streams or 1) > 1:
+            raise errors.TargetError(f"this model's threads are bound to CPUs {cpus}, {_NO_PLACE}")
 
-    def fail(self, error: BaseException) -> None:
-        """No results, and the error's text."""
-        self._tell([], str(error) or type(error).__name__)
+    def _share_of(self, threads: int) -> int:
+        """Threads of one stream, if all have so many; the log says what that makes."""
+        if self._streams is None:
+            return threads
+        self._threads_of_all = threads
+        share = max(1, threads // self._streams)
+        logger.info("%s", self._stream_note(share))
+        return share
 
-    def _tell(self, results: Results, error: str) -> None:
-        try:
-            self._callback(results, self._user_data, error)
-        except Exception:
-            logger.exception("the callback of run_async, %r, has failed", self._callback)
+    def _stream_note(self, each: int) -> str:
+        """How threads are shared out, for `explain` and the log; "" without streams."""
+        if self._streams is None:
+            return ""
+        text = f"{self._streams} stream{'s' * (self._streams > 1)} of {each} thread"
+        text += f"{'s' * (each > 1)} each"
+        left = self._threads_of_all - self._streams * each
+        if self._threads_of_all and left > 0:
+            text += f", {left} of {self._threads_of_all} threads left over"
+        if self._threads_of_all and left < 0:
+            text += f", more than the {self._threads_of_all} threads asked for"
+        return text
+
+    def _limit_runs(self) -> None:
+        """Lets runs that are called wait for their turn, if there are streams."""
+        if self._streams is not None:
+            call = self._requests.call
+            self._direct = {name: getattr(self, name) for name in _RUNS}
+            self.__dict__.update({name: partial(call, self._direct[name]) for name in _RUNS})
+
+    def _direct_run(self) -> Callable[..., Results]:
+        """What runs without waiting for a turn."""
+        return self._direct.get("run", self.run)
+
+    def submit(
+        self,
+        output_names: Sequence[str] | None,
+        input_feed: Mapping[str, Any],
+        run_options: Any = None,
+        *,
+        timeout: float | None = None,
+    ) -> Future[Results]:
+        """Has a stream run the model; the caller goes on.
+
+        Parameters
+        ----------
+        output_names, input_feed, run_options
+            As for `run`. Arrays are read when the request is run: leave them as they are until
+            then.
+        timeout : float, optional
+            Seconds to wait for room in the queue if it is full; 0 does not wait, None waits as
+            long as it takes. A callback of `run_async` never waits.
+
+        Returns
+        -------
+        concurrent.futures.Future
+            Its result is what `run` returns, its exception what `run` raises. It can be cancelled
+            until a stream takes it, and awaited by `asyncio.wrap_future`.
+
+        Raises
+        ------
+        QueueFullError
+            If there is no room in the queue in time.
+        SessionClosedError
+            If the session is closed.
+        """
+        run = self._direct_run()
+        request = Request(run, output_names, input_feed, run_options)
+        self._requests.put(request, timeout)
+        return request.future
+
+    def run_async(
+        self,
+        output_names: Sequence[str] | None,
+        input_feed: Mapping[str, Any],
+        callback: Callback,
+        user_data: Any = None,
+        run_options: Any = None,
+    ) -> None:
+        """Has a stream run the model and call a function, as ONNX Runtime's `run_async`.
+
+        It waits for room in the queue if that is full; in a callback it does not.
+
+        Parameters
+        ----------
+        output_names, input_feed, run_options
+            As for `submit`.
+        callback : callable
+            Is called as `callback(results, user_data, error)` in the stream's thread: with a list
+            of arrays and "", or with an empty list and the error's text. It holds up its stream,
+            so it should be short; an exception in it is logged.
+        user_data : Any
+            Handed on to the callback.
+
+        Raises
+        ------
+        FeedError
+            If the callback cannot be called.
+        QueueFullError
+            If it is called in a callback while the queue is full.
+        SessionClosedError
+            If the session is closed.
+        """
+        if not callable(callback):
+            raise errors.FeedError(
+                f"callback must be a function of results, user_data and error, not {callback!r}"
+            )
+        request = Request(self._direct_run(), output_names, input_feed, run_options)
+        request.future.add_done_callback(partial(_tell, callback, user_data))
+        self._requests.put(request, None)
+
+    def close(self, cancel: bool = False) -> None:
+        """Ends the session's threads; it takes no more requests, nor calls of `run`.
+
+        A session that is collected, or left as a context manager, is closed as well.
+
+        Parameters
+        ----------
+        cancel : bool
+            Whether requests that wait fail with SessionClosedError; else they are served first.
+        """
+        self._requests.stop(cancel)
+        self.__dict__.update(dict.fromkeys(_RUNS, _refuse))
+        self._requests.join()
+
+    def __enter__(self: Self) -> Self:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self.close()
+
+
+def _tell(callback: Callback, user_data: Any, future: Future[Results]) -> None:
+    error = future.exception()
+    try:
+        if error is None:
+            callback(future.result(), user_data, "")
+        else:
+            callback([], user_data, str(error) or type(error).__name__)
+    except Exception:
+        logger.exception("the callback of run_async, %r, has failed", callback)
+
+
+def _refuse(*_arguments: Any, **_named: Any) -> NoReturn:
+    raise errors.SessionClosedError(CLOSED)
+
+
+def _require_count(name: str, value: Any, most: int | None = None) -> None:
+    if value is None:
+        return
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise errors.TargetError(f"{name} must be a whole number from 1 up, not {value!r}")
+    if most is not None and value > most:
+        raise errors.TargetError(f"{name} must be at most {most}, not {value}")

@@ -237,18 +237,10 @@ class BoundRun:
 
 def _slot(info: TensorInfo | OutputInfo, bound: BoundOutput, is_output: bool) -> _Slot:
     dtype = None if is_narrow(info.dtype) else numpy_dtype(info.dtype)
-    return _Slot(
-        info,
-        bound.number,
-        is_output,
-        bound.cache,
-        has_room=bound.has_room and dtype != BFLOAT16,  # TVM has no such views of it
-        anywhere=bound.anywhere,
-        name=info.name,
-        dtype=dtype,
-        stored=numpy_dtype(TensorInfo("", (), info.dtype).stored.dtype),
-        rank=len(info.shape),
-    )
+    has_room = bound.has_room and dtype != BFLOAT16  # TVM has no such views of it
+    stored = numpy_dtype(TensorInfo("", (), info.dtype).stored.dtype)
+    where = bound.number, is_output, bound.cache, has_room, bound.anywhere
+    return _Slot(info, *where, info.name, dtype, stored, len(info.shape))
 
 
 def _sizes(

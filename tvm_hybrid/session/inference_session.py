@@ -29,6 +29,7 @@ from ..runtime.feeds import (
     to_array,
     without_values,
 )
+from ..runtime.stream_threads import Results
 from ..runtime.tensors import (
     OpenTensorInfo,
     OutputInfo,
@@ -39,13 +40,12 @@ from ..runtime.tensors import (
 )
 from ..runtime.threads import current, use_setting
 from .bound_run import Bound, BoundRun, copied
-from .fast_start.session_start import STARTS, SessionStart
+from .fast_start.session_start import STARTS, Names, SessionStart
 from .io_binding import IOBinding
 from .model_programs import ModelPrograms, OpenSession
-from .onnxruntime_api.model_surface import NodeArg, SessionMethods
+from .onnxruntime_api.model_surface import NodeArg, SessionFace, loaded
 from .onnxruntime_api.ort_value import plain
 from .onnxruntime_api.run_options import check_run_options
-from .onnxruntime_api.session_face import SessionFace, loaded
 from .programs import Program, Programs
 from .progress import ProgressLike
 from .thread_runs import ThreadState, short_constant_run, short_run
@@ -57,7 +57,7 @@ from_dlpack = np.from_dlpack
 Described = TensorInfo | OutputInfo | OpenTensorInfo
 
 
-class InferenceSession(SessionMethods, SessionStart):
+class InferenceSession(SessionStart):
     """A model ready to run on NumPy arrays; the first four arguments are those of ONNX Runtime.
 
     Parameters
@@ -228,11 +228,7 @@ class InferenceSession(SessionMethods, SessionStart):
         several = Programs(inputs, found, program_for)
         several.make_for_flag()
 
-        def run(
-            output_names: Sequence[str] | None,
-            input_feed: Mapping[str, Any],
-            run_options: Any = None,
-        ) -> list[np.ndarray]:
+        def run(output_names: Names, input_feed: Any, run_options: Any = None) -> Results:
             session = several.session_for(input_feed)
             self.executable = session.executable
             return session.run(output_names, several.without_parameters(input_feed), run_options)

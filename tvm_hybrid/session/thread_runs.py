@@ -3,24 +3,14 @@
 from __future__ import annotations
 
 from _thread import get_ident
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 from tvm.runtime import Tensor
 
 from ..executable.executable import Executable
-from ..runtime import threads
-from ..runtime.feeds import (
-    BFLOAT16,
-    BITS,
-    ZERO_COPY_BYTES,
-    aligned_empty,
-    is_aligned,
-    raise_size_error,
-    tensor_of,
-    to_array,
-)
+from ..runtime import feeds, threads
 from ..runtime.tensors import TensorInfo, is_narrow, numpy_dtype, to_stored
 
 from_dlpack, empty = np.from_dlpack, np.empty
@@ -29,15 +19,16 @@ from_dlpack, empty = np.from_dlpack, np.empty
 NUMPY_KEEPS_BYTES = 1 << 16
 
 Feed = Callable[[Any], Any]
+Names = Sequence[str] | None
 
 
 def _narrow_feeder(info: TensorInfo) -> Feed:
     """As `_feeder`, for types that compiled code takes as integers."""
-    memory = aligned_empty(info.stored)
-    tensor = tensor_of(memory)
+    memory = feeds.aligned_empty(info.stored)
+    tensor = feeds.tensor_of(memory)
 
     def feed(value: Any) -> Any:
-        memory[...] = to_stored(to_array(value, info))
+        memory[...] = to_stored(feeds.to_array(value, info))
         return tensor
 
     return feed
@@ -47,21 +38,21 @@ def _open_feeder(info: TensorInfo, anywhere: bool) -> Feed:
     """As `_feeder`, for inputs with open sizes: memory for what is copied grows as it has to."""
     bfloat16, narrow = info.dtype == "bfloat16", is_narrow(info.dtype)
     dtype, rank = numpy_dtype(info.dtype), len(info.shape)
-    memory = aligned_empty(TensorInfo("", (ZERO_COPY_BYTES,), "uint8"))
+    memory = feeds.aligned_empty(TensorInfo("", (feeds.ZERO_COPY_BYTES,), "uint8"))
 
     def feed(value: Any) -> Any:
         nonlocal memory
         if value.ndim != rank or value.dtype is not dtype or narrow:
-            value = to_stored(to_array(value, info))
+            value = to_stored(feeds.to_array(value, info))
         if bfloat16:
-            value = value.view(BITS)
+            value = value.view(feeds.BITS)
         if not value.size:
-            return tensor_of(value)
-        large = value.nbytes >= ZERO_COPY_BYTES
-        if large and value.flags.carray and (anywhere or is_aligned(value)):
+            return feeds.tensor_of(value)
+        large = value.nbytes >= feeds.ZERO_COPY_BYTES
+        if large and value.flags.carray and (anywhere or feeds.is_aligned(value)):
             return value
         if value.nbytes > memory.size:
-            memory = aligned_empty(TensorInfo("", (value.nbytes,), "uint8"))
+            memory = feeds.aligned_empty(TensorInfo("", (value.nbytes,), "uint8"))
         copy = memory[: value.nbytes].view(value.dtype).reshape(value.shape)
         copy[...] = value
         return copy
@@ -79,17 +70,17 @@ def _feeder(info: TensorInfo, anywhere: bool) -> Feed:
         return _open_feeder(info, anywhere)
     if is_narrow(info.dtype):
         return _narrow_feeder(info)
-    memory = aligned_empty(info)
+    memory = feeds.aligned_empty(info)
     bfloat16 = info.dtype == "bfloat16"
-    tensor = tensor_of(memory.view(BITS) if bfloat16 else memory)
+    tensor = feeds.tensor_of(memory.view(feeds.BITS) if bfloat16 else memory)
     shape, dtype = info.shape, numpy_dtype(info.dtype)
-    large = info.nbytes >= ZERO_COPY_BYTES
+    large = info.nbytes >= feeds.ZERO_COPY_BYTES
 
     def feed(value: Any) -> Any:
         if value.shape != shape or value.dtype is not dtype:
-            value = to_array(value, info)
-        if large and value.flags.carray and (anywhere or is_aligned(value)):
-            return value.view(BITS) if bfloat16 else value
+            value = feeds.to_array(value, info)
+        if large and value.flags.carray and (anywhere or feeds.is_aligned(value)):
+            return value.view(feeds.BITS) if bfloat16 else value
         memory[...] = value
         return tensor
 
@@ -142,11 +133,9 @@ def short_run(executable: Executable, main: Any, whole: Run) -> Run:
     else:
         kernel, constants = bare
     result_shape = output.static_shape or ()
-    result_dtype = BITS if gives_bits else numpy_dtype(output.dtype)
+    result_dtype = feeds.BITS if gives_bits else numpy_dtype(output.dtype)
 
-    def run(
-        output_names: Sequence[str] | None, input_feed: Mapping[str, Any], run_options: Any = None
-    ) -> list[np.ndarray]:
+    def run(output_names: Names, input_feed: Any, run_options: Any = None) -> list[np.ndarray]:
         if output_names is None and run_options is None and get_ident() == owner:
             try:
                 value = input_feed[name]
@@ -160,7 +149,7 @@ def short_run(executable: Executable, main: Any, whole: Run) -> Run:
                 fits = False
             if fits and (serial or in_force.setting is setting):
                 if takes_bits:
-                    value = value.view(BITS)
+                    value = value.view(feeds.BITS)
                 try:
                     if kernel is None:
                         result = from_dlpack(main(value))
@@ -170,9 +159,9 @@ def short_run(executable: Executable, main: Any, whole: Run) -> Run:
                         result = empty(result_shape, result_dtype)
                         kernel(value, *constants, result)
                 except Exception as error:
-                    raise_size_error(error)
+                    feeds.raise_size_error(error)
                     raise
-                return [result.view(BFLOAT16) if gives_bits else result]
+                return [result.view(feeds.BFLOAT16) if gives_bits else result]
         return whole(output_names, input_feed, run_options)
 
     return run
@@ -185,19 +174,17 @@ def short_constant_run(executable: Executable, main: Any, whole: Run) -> Run:
     (shared,) = executable.manifest.shared_outputs
     is_bfloat16 = executable.outputs[0].dtype == "bfloat16"
 
-    def run(
-        output_names: Sequence[str] | None, input_feed: Mapping[str, Any], run_options: Any = None
-    ) -> list[np.ndarray]:
+    def run(output_names: Names, input_feed: Any, run_options: Any = None) -> list[np.ndarray]:
         plain = output_names is None and run_options is None and input_feed == {}
         if plain and get_ident() == owner and (serial or in_force.setting is setting):
             try:
                 result = from_dlpack(main())
             except Exception as error:
-                raise_size_error(error)
+                feeds.raise_size_error(error)
                 raise
             if shared:
                 result = result.copy()
-            return [result.view(BFLOAT16) if is_bfloat16 else result]
+            return [result.view(feeds.BFLOAT16) if is_bfloat16 else result]
         return whole(output_names, input_feed, run_options)
 
     return run

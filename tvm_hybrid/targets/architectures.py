@@ -1,6 +1,8 @@
-"""Short names of CPUs; importing this costs nothing."""
+"""Short names of CPUs, and tags such as `tvm_hybrid/spr`; importing this costs nothing."""
 
 from __future__ import annotations
+
+from typing import Any
 
 # Short name -> LLVM's name; both are tags.
 ARCHITECTURES: dict[str, str] = {
@@ -17,3 +19,33 @@ ARCHITECTURES: dict[str, str] = {
     "zen3": "znver3",
     "zen4": "znver4",
 }
+
+
+TAG_PREFIX = "tvm_hybrid/"
+
+# Nothing of ours computes in FP16 or needs the 256-bit encoding of VNNI, but LLVM uses both where
+# it may. Without them the code also runs on CPUs that have the rest of AVX-512 and no AMX, under
+# the emulator that our tests execute tiles with. AVX10 counts as the AVX-512 that it includes:
+# Linux does not list what it has besides, so that no guard could ask for it.
+_UNUSED = ["-avx512fp16", "-avxvnni"]
+_WITHOUT: dict[str, list[str]] = {
+    cpu: _UNUSED for cpu in ("sapphirerapids", "emeraldrapids", "graniterapids", "graniterapids-d")
+} | {
+    cpu: [*_UNUSED, "-avx10.1", "-avxvnniint8", "-avxvnniint16"]
+    for cpu in ("diamondrapids", "novalake")
+}
+
+
+def configuration(cpu: str) -> dict[str, Any]:
+    """The configuration of TVM's target for a CPU, named as LLVM does."""
+    without = _WITHOUT.get(cpu)
+    return {"kind": "llvm", "mcpu": cpu} | ({"mattr": without} if without else {})
+
+
+def register_tags() -> None:
+    """Registers `tvm_hybrid/<arch>` for every architecture, by both names."""
+    from tvm.target import register_tag
+
+    for short, cpu in ARCHITECTURES.items():
+        for name in (short, cpu):
+            register_tag(TAG_PREFIX + name, configuration(cpu), override=True)

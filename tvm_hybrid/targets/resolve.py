@@ -17,9 +17,8 @@ from microkernels.base.host_cpu import host_cpu, host_flags
 from microkernels.machines.host import describe_file
 
 from ..runtime.threads import ThreadsLike, physical_cores
-from .architectures import ARCHITECTURES
+from .architectures import ARCHITECTURES, TAG_PREFIX, configuration
 from .cpu_features import FEATURES
-from .target_tags import TAG_PREFIX, configuration
 
 TargetLike: TypeAlias = str | Mapping[str, Any] | Target | None
 

@@ -26,11 +26,10 @@ from tir_schedules.core.region import Tensor
 from tir_schedules.core.template import template_for
 from tir_schedules.generic.schedule import schedule_generic
 
-from .metaschedule.recognize import region_of
 from .metaschedule.schedule import schedule_product
 from .metaschedule.space import machine_of
 from .metaschedule.tiling import read_anchor, vector_configs
-from .metaschedule.workload import first_line, normalized
+from .metaschedule.workload import first_line, normalized, region_of
 from .tensorized import tensorize
 
 __all__ = ["Generic", "Matmul"]

@@ -17,7 +17,7 @@ from microkernels.machines.machine import Machine
 from tvm_hybrid.errors import IsaError, TargetError
 from tvm_hybrid.targets import cpu_features
 from tvm_hybrid.targets import resolve as targets
-from tvm_hybrid.targets.architectures import ARCHITECTURES
+from tvm_hybrid.targets.architectures import ARCHITECTURES, register_tags
 from tvm_hybrid.targets.cpu_features import (
     FEATURES,
     missing_on_host,
@@ -25,7 +25,6 @@ from tvm_hybrid.targets.cpu_features import (
     required_features,
 )
 from tvm_hybrid.targets.resolve import host_target, resolve_target
-from tvm_hybrid.targets.target_tags import register_tags
 
 
 @pytest.mark.parametrize(("short", "cpu"), ARCHITECTURES.items())

@@ -54,6 +54,7 @@ Options
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import json
@@ -64,7 +65,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from click.shell_completion import CompletionItem
 
 from microkernels.base.errors import Argument, TvmHybridError
 
@@ -143,78 +143,53 @@ def _option(argument: Argument) -> str:
     return option if argument.position is None else f"dimension {argument.position} of {option}"
 
 
-class TargetName(click.ParamType[Any]):
-    """A target's name, or a JSON object."""
-
-    name = "TARGET"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> str | dict[str, Any]:
-        """The name as it is, the object as a dictionary."""
-        if not isinstance(value, str) or not value.lstrip().startswith("{"):
-            return value
-        try:
-            return json.loads(value)
-        except ValueError as error:
-            self.fail(f"{value!r} is not a JSON object: {error}", param, ctx)
-
-    def shell_complete(
-        self, ctx: click.Context, param: click.Parameter, incomplete: str
-    ) -> list[CompletionItem]:
-        """Short names of CPUs, and LLVM's."""
-        names = [*ARCHITECTURES, *ARCHITECTURES.values()]
-        return [CompletionItem(name) for name in names if name.startswith(incomplete)]
+def target_name(value: str) -> str | dict[str, Any]:
+    """A target's name as it is, a JSON object as a dictionary."""
+    if not value.lstrip().startswith("{"):
+        return value
+    try:
+        return json.loads(value)
+    except ValueError as error:
+        raise click.BadParameter(f"{value!r} is not a JSON object: {error}") from None
 
 
-class ThreadsChoice(click.ParamType["int | str"]):
-    """A number of threads, or a place for them, which is looked at later."""
-
-    name = "N|PLACE"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> int | str:
-        """The number, or the place as it is."""
-        text = str(value)
-        if text.lstrip("-").isdigit():
-            return AT_LEAST_ONE.convert(value, param, ctx)
-        return text
+def target_option(name: str, **settings: Any) -> Decorator:
+    """An option for a target; shells complete short names of CPUs, and LLVM's."""
+    names = [*ARCHITECTURES, *ARCHITECTURES.values()]
+    return click.option(
+        name,
+        type=target_name,
+        metavar="TARGET",
+        shell_complete=lambda _ctx, _param, begin: [n for n in names if n.startswith(begin)],
+        **settings,
+    )
 
 
-class Named(click.ParamType[tuple[str, Any]]):
-    """`NAME=TEXT`; the name may itself contain an equals sign.
+def threads_choice(value: str) -> int | str:
+    """A number of threads, or a place for them as it is, which is looked at later."""
+    is_number = value.lstrip("-").isdigit()
+    return AT_LEAST_ONE.convert(value, None, None) if is_number else value
+
+
+def named(wanted: str, read: Callable[[str], Any]) -> Callable[[str], tuple[str, Any]]:
+    """What reads `NAME=TEXT`; the name may itself contain an equals sign.
 
     Parameters
     ----------
-    name : str
-        What help shows.
     wanted : str
         The form and an example, for messages.
     read : callable
         What the text says; ValueError if it says nothing.
     """
 
-    def __init__(self, name: str, wanted: str, read: Callable[[str], Any]) -> None:
-        self.name, self.wanted, self.read = name, wanted, read
-
-    def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
-        """The name as it is, where click would write it in capitals."""
-        return self.name
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[str, Any]:
-        """The name and what the text says."""
-        if isinstance(value, tuple):
-            return value
+    def convert(value: str) -> tuple[str, Any]:
         name, _, text = value.rpartition("=")
-        try:
+        with contextlib.suppress(ValueError):
             if name:
-                return name, self.read(text)
-        except ValueError:
-            pass
-        self.fail(f"{value!r} is not {self.wanted}", param, ctx)
+                return name, read(text)
+        raise click.BadParameter(f"{value!r} is not {wanted}")
+
+    return convert
 
 
 def _shape(text: str) -> tuple[int, ...]:
@@ -234,11 +209,11 @@ def _size(text: str) -> int:
     return int(text)
 
 
-NAMED_SIZE = Named("NAME=8", "NAME=SIZE, such as batch=8", _size)
+named_size = named("NAME=SIZE, such as batch=8", _size)
 
 
-class Counts(click.ParamType[tuple[int, ...]]):
-    """Numbers from 1 up with commas between them, as `1,2,4`.
+def counts_of(what: str) -> Callable[[str], tuple[int, ...]]:
+    """What reads numbers from 1 up with commas between them, as `1,2,4`: each once, as given.
 
     Parameters
     ----------
@@ -246,21 +221,13 @@ class Counts(click.ParamType[tuple[int, ...]]):
         What they are, for messages.
     """
 
-    name = "N,N,..."
-
-    def __init__(self, what: str) -> None:
-        self.what = what
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[int, ...]:
-        """The numbers, each once, as they are given."""
-        if isinstance(value, tuple):
-            return value
-        words = str(value).split(",")
+    def convert(value: str) -> tuple[int, ...]:
+        words = value.split(",")
         if not all(word.isascii() and word.isdigit() and int(word) for word in words):
-            self.fail(f"{value!r} is not a list of {self.what}, such as 1,2,4", param, ctx)
+            raise click.BadParameter(f"{value!r} is not a list of {what}, such as 1,2,4")
         return tuple(dict.fromkeys(map(int, words)))
+
+    return convert
 
 
 model_argument = click.argument("model", type=FILE)
@@ -284,18 +251,20 @@ _OPTIONS: dict[str, Decorator] = {
         click.option(
             "--shape",
             "named_shapes",
-            type=Named("NAME=1x128", "NAME=SIZExSIZE..., such as x=1x128", _shape),
+            metavar="NAME=1x128",
+            type=named("NAME=SIZExSIZE..., such as x=1x128", _shape),
             multiple=True,
         ),
-        click.option("--dim", "sizes", type=NAMED_SIZE, multiple=True),
+        click.option("--dim", "sizes", metavar="NAME=8", type=named_size, multiple=True),
     ),
     "values": click.option(
         "--value",
         "named_values",
-        type=Named("NAME=[0,1]", "NAME=VALUE, such as k=5 or axes=[0,1]", _value),
+        metavar="NAME=[0,1]",
+        type=named("NAME=VALUE, such as k=5 or axes=[0,1]", _value),
         multiple=True,
     ),
-    "target": click.option("--target", type=TargetName()),
+    "target": target_option("--target"),
     "machine": click.option("--machine", metavar="FILE", type=FILE),
     "precision": click.option(
         "--precision", default="auto", type=click.Choice(["auto", "f32", "bf16"])
@@ -309,12 +278,12 @@ _OPTIONS: dict[str, Decorator] = {
     "keep_open": click.option("--keep-open", is_flag=True),
     "check_indices": click.option("--check-indices", is_flag=True),
     "num_threads": num_threads_option,
-    "threads": click.option("--threads", "where", type=ThreadsChoice()),
+    "threads": click.option("--threads", "where", metavar="N|PLACE", type=threads_choice),
     "weights": click.option(
         "--weights", type=click.Choice(["first-touch", "interleave", "replicate"])
     ),
     "spin": click.option("--spin", type=click.Choice(SPINS)),
-    "fallback": click.option("--fallback", type=TargetName()),
+    "fallback": target_option("--fallback"),
     "records": _both(
         click.option("--records", multiple=True, metavar="FILE"),
         click.option("--no-records", is_flag=True),

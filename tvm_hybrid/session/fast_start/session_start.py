@@ -12,9 +12,9 @@ import numpy as np
 from microkernels.base.errors import CompileError
 from microkernels.base.logs import logger
 
-from ...runtime.async_runs import AsyncRuns
 from ...runtime.feeds import output_places
-from ..onnxruntime_api.model_surface import NodeArg
+from ...runtime.stream_threads import Results
+from ..onnxruntime_api.model_surface import NodeArg, SessionMethods
 from ..onnxruntime_api.ort_value import plain
 from ..onnxruntime_api.run_options import check_run_options
 
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
     from .background import Compilation, NumpyAnswers
 
 Names = Sequence[str] | None
-Run = Callable[..., list[np.ndarray]]
+Run = Callable[..., Results]
 STARTS = ("compiled", "fast")
 AWAITED = ("executable", "_programs", "_names", "_local", "_runner")
 """What a session has once its program is there."""
 
 
-class SessionStart(AsyncRuns):
+class SessionStart(SessionMethods):
     """The part of a session that is about `start="fast"`."""
 
     _compilation: Compilation | None = None
@@ -85,8 +85,9 @@ class SessionStart(AsyncRuns):
         self._outputs = list(map(NodeArg, answers.outputs))
         self._places = {info.name: place for place, info in enumerate(answers.outputs)}
 
-        def run(names: Names, feeds: Any, run_options: Any = None) -> list[np.ndarray]:
-            return self._run_early(compilation, self._direct_run, names, feeds, run_options)
+        def run(output_names: Names, input_feed: Any, run_options: Any = None) -> Results:
+            what = output_names, input_feed, run_options
+            return self._run_early(compilation, self._direct_run, *what)
 
         def make() -> None:
             self._compile(programs, shapes, values)
@@ -111,11 +112,12 @@ class SessionStart(AsyncRuns):
         made: dict[Any, Compilation] = {}
         lock = threading.Lock()
 
-        def run_combination(names: Names, feeds: Any, run_options: Any = None) -> list[np.ndarray]:
-            key = programs.missing(feeds)
+        def combined(output_names: Names, input_feed: Any, run_options: Any = None) -> Results:
+            what = output_names, input_feed, run_options
+            key = programs.missing(input_feed)
             if key is None:
-                return run(names, feeds, run_options)
-            copies = {name: np.array(plain(each)) for name, each in feeds.items()}
+                return run(*what)
+            copies = {name: np.array(plain(each)) for name, each in input_feed.items()}
             with lock:
                 compilation = made.get(key)
                 if compilation is None:
@@ -123,31 +125,27 @@ class SessionStart(AsyncRuns):
                     made[key] = compilation
                 elif compilation.is_done:  # it failed, or what it made was dropped
                     del made[key]
-                    return run(names, feeds, run_options)
-            return self._run_early(compilation, lambda: run, names, feeds, run_options)
+                    return run(*what)
+            return self._run_early(compilation, lambda: run, *what)
 
-        return run_combination
+        return combined
 
     def _run_early(
-        self,
-        compilation: Compilation,
-        program: Callable[[], Run],
-        names: Names,
-        feeds: Any,
-        run_options: Any,
-    ) -> list[np.ndarray]:
+        self, compilation: Compilation, program: Callable[[], Run], *what: Any
+    ) -> Results:
         """An answer by NumPy or, if the program is there first, by that."""
+        names, feeds, run_options = what
         answers = self._answers
         if answers is None or compilation.is_done:
             compilation.wait()
-            return program()(names, feeds, run_options)
+            return program()(*what)
         if run_options is not None:
             check_run_options(run_options)
         places = None if names is None else output_places(names, self._places)
         arrays = answers.answer(answers.arrays_of(feeds), compilation)
         if arrays is None:
             compilation.wait()
-            return program()(names, feeds, run_options)
+            return program()(*what)
         return arrays if places is None else [arrays[place] for place in places]
 
     def _waited_for(self, name: str) -> bool:

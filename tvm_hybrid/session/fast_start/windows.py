@@ -39,20 +39,14 @@ class Windows(NamedTuple):
     counts: tuple[int, ...]
 
     @classmethod
-    def of(
-        cls,
-        sizes: Sequence[int],
-        kernel: Sequence[int],
-        auto_pad: str | None = None,
-        strides: Sequence[int] | None = None,
-        dilations: Sequence[int] | None = None,
-        pads: Sequence[int] | None = None,
-        ceil_mode: int | None = 0,
-    ) -> Windows:
-        """The windows over images of these sizes; the other arguments are ONNX's attributes."""
-        rank = len(sizes)
-        strides, dilations = strides or [1] * rank, dilations or [1] * rank
-        pads = pads if pads and auto_pad in (None, "NOTSET") else [0] * (2 * rank)
+    def of(cls, sizes: Sequence[int], kernel: Sequence[int], **form: Any) -> Windows:
+        """The windows over images of these sizes; `form` are ONNX's attributes, None or left out
+        where they are as by default.
+        """
+        rank, auto_pad, ceil_mode = len(sizes), form.get("auto_pad"), form.get("ceil_mode")
+        strides, dilations = (form.get(name) or [1] * rank for name in ("strides", "dilations"))
+        pads = form.get("pads") if auto_pad in (None, "NOTSET") else None
+        pads = pads or [0] * (2 * rank)
         before, after, counts = list(pads[:rank]), list(pads[rank:]), []
         for axis, (size, stride) in enumerate(zip(sizes, strides, strict=True)):
             extent = (kernel[axis] - 1) * dilations[axis] + 1

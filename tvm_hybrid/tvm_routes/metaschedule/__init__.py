@@ -15,8 +15,7 @@ from typing import Any
 
 from tir_schedules.core.region import Region
 
-from .export_records import Exchange, export_records
-from .import_records import import_records
+from .exchange import Exchange, export_records, import_records
 from .space import apply_database, register_intrinsics, space_generator, tensor_intrinsic
 from .trace import TraceRecord, traces_of
 

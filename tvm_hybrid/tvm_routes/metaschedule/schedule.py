@@ -29,7 +29,7 @@ from microkernels.registry import microkernel_named
 from microkernels.tensorize.tensor_intrin import register_tensor_intrin
 from tir_schedules.core.config import Config
 
-from .tiling import Block, Tiling, read_anchor, tiling_of
+from .tiling import Block, ProgramAnchor, Tiling, read_anchor, tiling_of
 
 Loop = Any
 _INTRINSIC = re.compile(r"tvm_hybrid\.(\w+)\.(\d+)x(\d+)x(\d+)")
@@ -94,7 +94,7 @@ def schedule_product(schedule: Schedule, config: Config, sampled: bool = False) 
             _vectorize(schedule, copy, tiling)
         if tiling.parallel:
             schedule.parallel(schedule.get_loops(copy)[0])
-    _tile(schedule, block, tiling, anchor.leading, epilogue, sampled)
+    _tile(schedule, anchor, tiling, epilogue, sampled)
     return tiling
 
 
@@ -174,15 +174,10 @@ def _upstream(schedule: Schedule, block: Block) -> set[str]:
 
 
 def _tile(
-    schedule: Schedule,
-    anchor: Block,
-    tiling: Tiling,
-    leading: int,
-    epilogue: Block | None,
-    sampled: bool,
+    schedule: Schedule, anchor: ProgramAnchor, tiling: Tiling, epilogue: Block | None, sampled: bool
 ) -> None:
     """Splits and orders the anchor's loops, moves the epilogue in, puts the microkernel there."""
-    loops = schedule.get_loops(anchor)
+    loops, leading = schedule.get_loops(anchor.block), anchor.leading
     lead, (i, j), reduction = loops[:leading], loops[leading : leading + 2], loops[leading + 2 :]
     if sampled:
         i_outer, i_inner = schedule.split(i, [None, tiling.rows])
@@ -210,7 +205,7 @@ def _tile(
     if tiling.parallel:  # before the reduction is taken apart: TVM sees then that blocks are apart
         schedule.parallel(schedule.fuse(*outer))
     first = taps[0] if taps else k_outer
-    _vectorize(schedule, schedule.decompose_reduction(anchor, first), tiling)
+    _vectorize(schedule, schedule.decompose_reduction(anchor.block, first), tiling)
     name = register_tensor_intrin(tiling.kernel, tiling.rows, tiling.columns, tiling.k)
     schedule.tensorize(i_inner, name)
 

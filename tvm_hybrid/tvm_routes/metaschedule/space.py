@@ -120,20 +120,7 @@ def tensor_intrinsic(
         If the target makes no sense.
     """
     accumulators = "float32" if b_dtype in ("float32", "bfloat16") else "int32"
-    product = ProgramAnchor(
-        block=None,
-        name="",
-        leading=0,
-        m=m,
-        n=n,
-        k=k,
-        products=1,
-        dtypes=(a_dtype, b_dtype, accumulators),
-        stride=1,
-        padded=False,
-        constant=False,
-        may_pad=(False, False, False),
-    )
+    product = ProgramAnchor(m=m, n=n, k=k, dtypes=(a_dtype, b_dtype, accumulators))
     config, *_ = vector_configs(product, machine_of(resolve_target(target)))
     tiling = tiling_of(config, m, n, k, product.may_pad)
     return register_tensor_intrin(tiling.kernel, tiling.rows, tiling.columns, k, groups)

@@ -32,7 +32,7 @@ Block = Any
 _WEIGHT = 1  # its second input
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ProgramAnchor:
     """The only block of a program with a reduction.
 
@@ -60,18 +60,18 @@ class ProgramAnchor:
         Whether rows, columns and steps may be padded.
     """
 
-    block: Block
-    name: str
-    leading: int
+    block: Block = None
+    name: str = ""
+    leading: int = 0
     m: int
     n: int
     k: int
-    products: int
+    products: int = 1
     dtypes: tuple[str, str, str]
-    stride: int
-    padded: bool
-    constant: bool
-    may_pad: tuple[bool, bool, bool]
+    stride: int = 1
+    padded: bool = False
+    constant: bool = False
+    may_pad: tuple[bool, bool, bool] = (False, False, False)
 
 
 def read_anchor(schedule: Schedule) -> ProgramAnchor:

@@ -33,9 +33,8 @@ from tir_schedules.core.region import Region
 from ...records.record import RecordLine
 from ...records.record_store import RecordStore
 from ...targets.resolve import cpu_name, resolve_target
-from .recognize import knows_constants
 from .schedule import register_intrinsic
-from .workload import first_line, workload_of
+from .workload import first_line, knows_constants, workload_of
 
 MICROSECONDS = 1e6
 _TARGET = ("kind", "mcpu", "mattr", "num-cores")

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from tvm_hybrid.errors import QueueFullError
-from tvm_hybrid.runtime.stream_threads import CallbackRequest, FutureRequest, StreamThreads
+from tvm_hybrid.runtime.stream_threads import Request, StreamThreads
 
 WAIT = 60.0
 
@@ -36,10 +36,14 @@ def call_in_every_way(streams: StreamThreads, seed: int) -> int:
                 assert streams.call(same, 1) == 1 and isinstance(event, threading.Event)
                 event.set()
 
-            streams.put(CallbackRequest(callback, done, same, number), None)
+            request = Request(same, number)
+            request.future.add_done_callback(
+                lambda future, done=done: callback(future.result(), done, "")
+            )
+            streams.put(request, None)
             assert done.wait(WAIT)
         else:
-            request = FutureRequest(same, number)
+            request = Request(same, number)
             try:
                 streams.put(request, None if way == 2 else 0.0005)
             except QueueFullError:

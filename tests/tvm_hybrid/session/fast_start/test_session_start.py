@@ -119,6 +119,7 @@ def test_feeds_are_checked_alike(gate: Gate) -> None:
     with pytest.raises(FeedError, match="no output 'z'"):
         session.run(["z"], {"x": X})
     assert session.run(["Relu1"], {"x": X[:2].tolist()})[0].shape == (2, 16)
+    assert session.run(output_names=None, input_feed={"x": X[:2]})[0].shape == (2, 16)
 
 
 def test_what_compiling_raises_is_raised(gate: Gate) -> None:

@@ -21,9 +21,8 @@ from tvm_hybrid.records.record import Record
 from tvm_hybrid.records.record_lookup import RecordLookup
 from tvm_hybrid.records.record_store import RecordStore
 from tvm_hybrid.tvm_routes.metaschedule import export_records, import_records, traces_of
-from tvm_hybrid.tvm_routes.metaschedule.export_records import note_of
-from tvm_hybrid.tvm_routes.metaschedule.recognize import region_of
-from tvm_hybrid.tvm_routes.metaschedule.workload import workload_of
+from tvm_hybrid.tvm_routes.metaschedule.exchange import note_of
+from tvm_hybrid.tvm_routes.metaschedule.workload import region_of, workload_of
 
 from .regions import batch_matmul, conv2d, host_machine, matmul, record_of
 

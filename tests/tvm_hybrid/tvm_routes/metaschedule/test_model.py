@@ -13,7 +13,7 @@ from tvm.relax import transform
 
 from tvm_hybrid.targets.resolve import host_target
 from tvm_hybrid.tvm_routes.metaschedule import export_records, regions_of_model, register_intrinsics
-from tvm_hybrid.tvm_routes.metaschedule.export_records import product_key
+from tvm_hybrid.tvm_routes.metaschedule.exchange import product_key
 from tvm_hybrid.tvm_routes.metaschedule.workload import legalized
 
 from .regions import batch_matmul, conv2d, matmul, record_of

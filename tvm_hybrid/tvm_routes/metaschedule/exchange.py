@@ -2,7 +2,8 @@
 
 For every region the best record becomes a trace: TVM's own program of the region, scheduled around
 our microkernel by the record's configuration. The record itself goes along as an annotation, so
-that it can be read back.
+that `import_records` can read it back; traces of others are kept as `TraceRecord` where their
+program is one of our regions.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import json
 import math
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -25,7 +26,8 @@ from tvm.s_tir.meta_schedule.database import TuningRecord, Workload
 from tvm.target import Target
 
 from microkernels.base import errors
-from microkernels.base.tvm_compat.metaschedule_database import ANNOTATION, Entry
+from microkernels.base.errors import ConfigError, RecordError, TvmHybridError
+from microkernels.base.tvm_compat.metaschedule_database import ANNOTATION, Entry, MetaScheduleFolder
 from tir_schedules.core.attributes import Attribute
 from tir_schedules.core.region import Region
 from tir_schedules.core.template import has_template, template_for
@@ -36,10 +38,9 @@ from ...records.record import Record
 from ...records.record_file import Located
 from ...records.record_store import RecordStore, trusted
 from ...targets.resolve import resolve_target
-from .recognize import knows_constants, region_of
 from .schedule import schedule_product
-from .trace import MICROSECONDS, DatabaseWriter, TraceRecord, traces_of
-from .workload import first_line, legalized, normalized, workload_of
+from .trace import MICROSECONDS, DatabaseWriter, TraceRecord, trace_record, traces_of
+from .workload import first_line, knows_constants, legalized, normalized, region_of, workload_of
 
 
 @dataclass
@@ -372,3 +373,83 @@ def own_record(entry: Entry) -> Record | None:
             machine=str(entry.target.get("mcpu") or record.machine),
         )
     return record
+
+
+def import_records(folder: Path, store: RecordStore, known: Sequence[Region] = ()) -> Exchange:
+    """Adds to a store the records of a database that it lacks.
+
+    Parameters
+    ----------
+    folder : Path
+        With the database's two files.
+    store : RecordStore
+        Appended to.
+    known : sequence of Region
+        Regions, such as those of a model, that a foreign program is compared with first.
+
+    Returns
+    -------
+    Exchange
+        `left_out` names every line that could not be used.
+
+    Raises
+    ------
+    RecordError
+        If the database cannot be read or the store not be written.
+    """
+    database = MetaScheduleFolder(folder)
+    result = Exchange()
+    for problem in database.problems:
+        place, _, reason = problem.partition(": ")
+        result.left_out.append((place, reason))
+    present = {located.record.to_line() for located in store}
+    present |= {record.to_line() for record, _ in traces_of(store)}
+    programs = _Programs(database, known)
+    seen: set[bytes] = set()
+    for entry in database.entries:
+        try:
+            own = own_record(entry)
+            record = own or trace_record(entry, *programs.of(entry))
+        except TvmHybridError as error:
+            result.left_out.append((entry.place, str(error)))
+            continue
+        line = record.to_line()
+        if line in seen:  # another form of the same program
+            continue
+        seen.add(line)
+        if line in present:
+            result.known += 1
+            continue
+        store.append(record)
+        result.foreign += own is None
+        result.taken.append(record.workload)
+    return result
+
+
+class _Programs:
+    """The programs of a database and their regions, each found once."""
+
+    def __init__(self, database: MetaScheduleFolder, known: Sequence[Region]) -> None:
+        self.database, self.known = database, known
+        self.found: dict[int, tuple[IRModule, Region] | TvmHybridError] = {}
+
+    def of(self, entry: Entry) -> tuple[IRModule, Region]:
+        """An entry's program and region.
+
+        Raises
+        ------
+        RecordError
+            If the program cannot be read.
+        ConfigError
+            If it is no region of ours.
+        """
+        if entry.workload not in self.found:
+            try:
+                program = self.database.program(entry)
+                self.found[entry.workload] = program, region_of(program, self.known)
+            except (RecordError, ConfigError) as error:
+                self.found[entry.workload] = error
+        found = self.found[entry.workload]
+        if isinstance(found, TvmHybridError):
+            raise found
+        return found
