@@ -10,15 +10,16 @@ import tvm
 import tvm_ffi
 
 from microkernels.base.errors import ArtifactError
-from microkernels.base.tvm_compat.runtime import holds_program
+from microkernels.base.tvm_compat.runtime import holds_program, open_library
 
 from ..library.artifact import read_manifest
 from ..library.library_loader import CHOSEN_PREFIX, loader_name, pin_copies, with_own_weights
+from ..runtime.thread_pool.native import installed
 from ..runtime.threads import ThreadsLike, require_runnable, resolve_setting
 from ..runtime.topology import host_topology
 from ..runtime.weights import nodes_for, place_weights
 from .executable import Executable
-from .machine_code import open_code, report_fallback, require_program
+from .machine_code import report_fallback, require_program
 
 
 def load(
@@ -90,7 +91,9 @@ def load_library(
     try:
         name = loader_name(library)
         pin_copies(manifest.model_sha256, name)
-        module = open_code(name, setting.count)
+        if setting.count > 1:
+            installed()  # before TVM tells the code of a library where its pool is
+        module = open_library(name)
     except Exception as error:
         raise ArtifactError(f"TVM cannot open {library}: {error}") from error
     if not holds_program(module):

@@ -19,7 +19,6 @@ from microkernels.amx.permission import tile_permission
 from microkernels.base.errors import IsaError, TargetError
 from microkernels.base.logs import logger
 from microkernels.base.memory import return_what_compiling_took
-from microkernels.base.tvm_compat.runtime import open_library
 from microkernels.isa import LADDER, Isa, target_isa
 from relay_passes.ir.entries import RELEASE_ENTRY
 from relay_passes.ir.stages import announce_machine_code, emit_machine_code
@@ -125,13 +124,7 @@ def report_fallback(manifest: Manifest, what: str) -> None:
 #
 # TVM tells code which pool of threads runs its parallel loops once: when it opens a library, or
 # makes the code of LLVM modules. The latter it does when somebody looks for a function, whoever
-# that is. So both happen here alone, where the pool of this process is installed first.
-
-
-def open_code(name: str, threads: int) -> Any:
-    """The module of a library whose program has so many threads; one thread needs no pool."""
-    _install_pool(threads)
-    return open_library(name)
+# that is. So both happen here and in `load` alone, which install the pool of this process first.
 
 
 class MachineCode:
@@ -140,7 +133,7 @@ class MachineCode:
     Parameters
     ----------
     module : callable
-        Returns the module that has `vm_load_executable`; one of a library comes from `open_code`.
+        Returns the module that has `vm_load_executable`; one of a library comes from `load`.
         It is called once, when somebody wants to run: most programs of a cache never do.
     manifest : Manifest
         What the program is.
@@ -173,7 +166,8 @@ class MachineCode:
         what = str(self._library) if self._library else "this model"
         require_host(self._manifest.features, what, self._manifest.cpu)
         require_runnable(self._threads, what)
-        _install_pool(self._threads)
+        if self._threads > 1:  # one thread needs no pool
+            installed()
         with self._lock:
             if self._module is None:
                 if self._library is None:
@@ -209,8 +203,3 @@ def releasing(machine: Any, name: str) -> Any:
         return results
 
     return run
-
-
-def _install_pool(threads: int) -> None:
-    if threads > 1:
-        installed()

@@ -160,7 +160,16 @@ def _read(file: BinaryIO, path: Path, size: int, checked: bool) -> tuple[int, Ma
         digest.update(text + place)
         if digest.digest() != expected:
             raise ArtifactError(f"{path} is damaged: its checksum is wrong; export it again")
-    manifest = _decode(text, path)
+    try:
+        found = msgspec.json.decode(text, type=dict)["format"]
+        if found not in READ_FORMATS:
+            raise ArtifactError(
+                f"{path} has manifest format {found}, this tvm_hybrid reads formats "
+                f"{', '.join(map(str, READ_FORMATS))}; export it again with this version"
+            )
+        manifest = msgspec.json.decode(text, type=Manifest)
+    except (msgspec.MsgspecError, KeyError, TypeError) as error:
+        raise ArtifactError(f"{path} has an unreadable manifest: {error}") from error
     file.seek(start)
     if weights and file.read(weights_file.HEAD_BYTES) != weights_file.head_of(manifest.weights):
         raise ArtifactError(f"{path} is damaged: its weights are those of another; export it again")
@@ -171,16 +180,3 @@ def _sections_end(header: bytes) -> int:
     """How far the table of sections reaches, which linkers write last."""
     _, _, _, *fields = _ELF_HEADER.unpack(header)
     return int(fields[3] + fields[8] * fields[9])
-
-
-def _decode(text: bytes, path: Path) -> Manifest:
-    try:
-        found = msgspec.json.decode(text, type=dict)["format"]
-        if found not in READ_FORMATS:
-            raise ArtifactError(
-                f"{path} has manifest format {found}, this tvm_hybrid reads formats "
-                f"{', '.join(map(str, READ_FORMATS))}; export it again with this version"
-            )
-        return msgspec.json.decode(text, type=Manifest)
-    except (msgspec.MsgspecError, KeyError, TypeError) as error:
-        raise ArtifactError(f"{path} has an unreadable manifest: {error}") from error

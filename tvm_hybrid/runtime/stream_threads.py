@@ -362,8 +362,11 @@ class AsyncRuns:
             text += f", more than the {self._threads_of_all} threads asked for"
         return text
 
-    def _limit_runs(self) -> None:
-        """Lets runs that are called wait for their turn, if there are streams."""
+    def _finish(self) -> None:
+        """Does what is left once there is a program, or a program for each combination.
+
+        If there are streams, runs that are called wait for their turn.
+        """
         if self._streams is not None:
             call = self._requests.call
             self._direct = {name: getattr(self, name) for name in _RUNS}

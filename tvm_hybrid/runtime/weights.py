@@ -83,7 +83,7 @@ def place_weights(tensors: Iterable[Tensor], nodes: Nodes, calls: MemoryCalls | 
     int
         Bytes that lie there. A refusal of Linux is a warning, and no byte is placed after it.
     """
-    calls, placed = calls or LinuxCalls(), 0
+    calls, placed, listed = calls or LinuxCalls(), 0, ", ".join(map(str, nodes))
     ranges = {(tensor.data_ptr(), bytes_of(tensor)) for tensor in tensors}
     for start, size in sorted(ranges) if nodes else ():
         first, last = -(-start // PAGE) * PAGE, (start + size) // PAGE * PAGE
@@ -95,12 +95,12 @@ def place_weights(tensors: Iterable[Tensor], nodes: Nodes, calls: MemoryCalls | 
             logger.warning(
                 "Linux refuses to put weights on memory nodes %s (%s); they stay where they were "
                 "first touched; a container may need the capability SYS_NICE",
-                _listed(nodes),
+                listed,
                 error.strerror,
             )
             return placed
     if nodes:
-        logger.info("%d bytes of weights are on memory nodes %s", placed, _listed(nodes))
+        logger.info("%d bytes of weights are on memory nodes %s", placed, listed)
     return placed
 
 
@@ -112,10 +112,6 @@ def refusal(nodes: Nodes, calls: MemoryCalls | None = None) -> str:
     except OSError as error:
         return error.strerror or str(error)
     return ""
-
-
-def _listed(nodes: Nodes) -> str:
-    return ", ".join(map(str, nodes))
 
 
 PAGE = mmap.PAGESIZE

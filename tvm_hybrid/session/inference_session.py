@@ -236,11 +236,6 @@ class InferenceSession(SessionStart):
         self._programs = several
         self.__dict__["run"] = run
 
-    def _finish(self) -> None:
-        """Does what is left once there is a program, or a program for each combination."""
-        self._face.finish(self)
-        self._limit_runs()
-
     def _use(self, found: Executable) -> None:
         """Runs this program, or its fallback."""
         self._programs: Programs | None = None

@@ -39,14 +39,19 @@ class Compilation:
     ----------
     make : callable
         Makes the program, and has the session use it.
+
+    Attributes
+    ----------
+    thread : threading.Thread
+        Makes the program.
     """
 
     def __init__(self, make: Callable[[], object]) -> None:
         self._make = make
         self._done = threading.Event()
         self._error: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, name="tvm_hybrid start")
-        self._thread.start()
+        self.thread = threading.Thread(target=self._run, name="tvm_hybrid start")
+        self.thread.start()
         _alive.add(self)
 
     def _run(self) -> None:
@@ -62,11 +67,6 @@ class Compilation:
     def is_done(self) -> bool:
         """Whether there is a program, or an error."""
         return self._done.is_set()
-
-    @property
-    def is_own_thread(self) -> bool:
-        """Whether the calling thread is the one that makes the program."""
-        return threading.current_thread() is self._thread
 
     def wait(self, timeout: float | None = None) -> bool:
         """Waits until there is a program; False if there is none after so many seconds.
@@ -84,7 +84,7 @@ class Compilation:
 
 def _join_all() -> None:
     for each in list(_alive):
-        each._thread.join()
+        each.thread.join()
 
 
 _alive: weakref.WeakSet[Compilation] = weakref.WeakSet()

@@ -45,8 +45,6 @@ class SessionStart(SessionMethods):
 
         def _compile(self, programs: ModelPrograms, shapes: Given, values: Given) -> None: ...
 
-        def _finish(self) -> None: ...
-
     def ready(self, timeout: float | None = None) -> bool:
         """Waits until the program is there, if the session was made with `start="fast"`.
 
@@ -153,4 +151,4 @@ class SessionStart(SessionMethods):
         compilation = self._compilation
         if compilation is None or compilation.is_done or name not in AWAITED:
             return False
-        return not compilation.is_own_thread and compilation.wait()
+        return threading.current_thread() is not compilation.thread and compilation.wait()

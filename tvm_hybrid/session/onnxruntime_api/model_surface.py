@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from io import BufferedIOBase
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from microkernels.base.errors import ArtifactError
 from microkernels.base.files import require_writable
@@ -33,9 +33,6 @@ from .ort_value import OrtValue, plain
 from .profiler import Profiler, WatchedExecutable
 from .run_options import check_options, own_options
 from .session_options import CPU, checked_providers
-
-if TYPE_CHECKING:
-    from ..inference_session import InferenceSession
 
 
 @dataclass(eq=False)
@@ -227,6 +224,10 @@ class SessionMethods(AsyncRuns):
     """What `InferenceSession` has from ONNX Runtime beside running and binding."""
 
     _face: SessionFace
+
+    def _finish(self) -> None:
+        self._face.finish(self)
+        super()._finish()
 
     @property
     def _model_path(self) -> str | None:
@@ -434,7 +435,7 @@ class SessionFace:
         """What runs: the executable, or one like it whose runs are noted."""
         return executable if self.profiler is None else WatchedExecutable(executable, self.profiler)
 
-    def finish(self, session: InferenceSession) -> None:
+    def finish(self, session: Any) -> None:
         """Does what options ask of a session that is made: exports it, ends its profile with it.
 
         Raises

@@ -86,32 +86,28 @@ class Profiler:
         process = os.getpid()
         ordered = sorted(self._events, key=lambda each: (each.start_ns, -each.end_ns))
         origins = _origins(ordered)
-        lines = [
-            json.dumps(self._entry(event, process, origins.get(place, ())))
-            for place, event in enumerate(ordered)
-        ]
+        lines = []
+        for place, event in enumerate(ordered):
+            # As chrome://tracing and ui.perfetto.dev read it; times in microseconds.
+            entry: dict[str, Any] = {
+                "cat": "Session" if event.name == _RUN else "Runtime",
+                "pid": process,
+                "tid": event.thread,
+                "ts": (event.start_ns - self.start_ns) / 1e3,
+                "dur": (event.end_ns - event.start_ns) / 1e3,
+                "ph": "X",
+                "name": event.name,
+                "args": {},
+            }
+            if event.name in event.kernels:
+                last = event.kernels[event.name][-1]
+                args = {"op_name": last.op, "kernel": last.kernel}
+                args |= {"onnx": ", ".join(origins[place])} if origins.get(place) else {}
+                entry |= {"cat": "Node", "args": args}
+            lines.append(json.dumps(entry))
         write_whole(self.path, "[\n" + ",\n".join(lines) + "\n]\n", "the profile")
         self._events.clear()
         return self.path
-
-    def _entry(self, event: _Event, process: int, origins: Sequence[str]) -> dict[str, Any]:
-        """An event as chrome://tracing and ui.perfetto.dev read it; times in microseconds."""
-        entry: dict[str, Any] = {
-            "cat": "Session" if event.name == _RUN else "Runtime",
-            "pid": process,
-            "tid": event.thread,
-            "ts": (event.start_ns - self.start_ns) / 1e3,
-            "dur": (event.end_ns - event.start_ns) / 1e3,
-            "ph": "X",
-            "name": event.name,
-            "args": {},
-        }
-        if event.name in event.kernels:
-            last = event.kernels[event.name][-1]
-            args = {"op_name": last.op, "kernel": last.kernel}
-            args |= {"onnx": ", ".join(origins)} if origins else {}
-            entry |= {"cat": "Node", "args": args}
-        return entry
 
 
 def _origins(events: Sequence[_Event]) -> dict[int, tuple[str, ...]]:

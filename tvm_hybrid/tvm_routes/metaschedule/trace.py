@@ -14,7 +14,6 @@ import os
 import statistics
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -187,24 +186,16 @@ class DatabaseWriter:
         key = written.hashes[0], written.entries[0].key
         if key in self._written:
             return False
-        with self._whole():
-            workload = self._database.commit_workload(record.workload.mod)
-            self._database.commit_tuning_record(
-                TuningRecord(
-                    record.trace, workload, record.run_secs, record.target, record.args_info
-                )
-            )
-        self._written.add(key)
-        return True
-
-    @contextmanager
-    def _whole(self) -> Iterator[None]:
-        """TVM does not look whether the disk took a line: half a line is taken back."""
         files = [self._path / databases.WORKLOADS, self._path / databases.RECORDS]
         sizes = [file.stat().st_size for file in files]
-        yield
+        workload = self._database.commit_workload(record.workload.mod)
+        self._database.commit_tuning_record(
+            TuningRecord(record.trace, workload, record.run_secs, record.target, record.args_info)
+        )
         if files[1].stat().st_size > sizes[1] and all(map(_ends_with_newline, files)):
-            return
+            self._written.add(key)
+            return True
+        # TVM does not look whether the disk took a line: half a line is taken back.
         for file, size in zip(files, sizes, strict=True):
             os.truncate(file, size)
         full = OSError(errno.ENOSPC, "")
