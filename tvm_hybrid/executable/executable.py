@@ -177,9 +177,8 @@ class Executable:
 
     def numpy_main(self) -> Any:
         """A function like `main` that takes and gives bfloat16 tensors as their bits (uint16)."""
-        return releasing(
-            self.new_machine(), entries.BITS_ENTRY if self.has_bfloat16 else entries.MAIN
-        )
+        name = entries.BITS_ENTRY if self.has_bfloat16 else entries.MAIN
+        return releasing(self.new_machine(), name)
 
     def into_entries(self) -> tuple[Any, Any]:
         """Functions of a machine of their own, of a program that has `manifest.bound_outputs`.

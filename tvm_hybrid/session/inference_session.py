@@ -191,6 +191,34 @@ class InferenceSession(SessionStart):
                 self._compile(programs, shapes, values)
                 self._finish()
 
+    def _use(self, found: Executable) -> None:
+        """Runs this program, or its fallback."""
+        self._programs: Programs | None = None
+        self.executable = found.for_host()
+        declared = found.declared if self.executable.is_open else None
+        known = {value.name for value in self.executable.values}
+        inputs: Iterable[Described] = self.executable.inputs
+        outputs: Iterable[Described] = self.executable.outputs
+        if declared is not None:
+            inputs = (info for info in declared.inputs if info.name not in known)
+            outputs = declared.outputs
+        self._inputs = [NodeArg(info) for info in inputs]
+        self._outputs = [NodeArg(info) for info in outputs]
+        self._names = {info.name for info in self.executable.inputs}
+        self._places = {info.name: i for i, info in enumerate(self.executable.outputs)}
+        self._shared = self.executable.manifest.shared_outputs
+        self._copies = any(self._shared)
+        outputs = self.executable.outputs
+        self._bits = [i for i, info in enumerate(outputs) if info.dtype == "bfloat16"]
+        self._narrow = {i: x.dtype for i, x in enumerate(outputs) if is_narrow(x.dtype)}
+        self._setting = self.executable.setting
+        self._parallel = self._setting.count > 1
+        self._open = self.executable.is_open
+        self._local = threading.local()
+        with contextlib.suppress(IsaError):  # for another CPU: it can be looked at
+            self.executable.make_code()
+        self._runner = self._face.watched(self.executable)
+
     def _compile(
         self,
         programs: ModelPrograms,
@@ -235,34 +263,6 @@ class InferenceSession(SessionStart):
 
         self._programs = several
         self.__dict__["run"] = run
-
-    def _use(self, found: Executable) -> None:
-        """Runs this program, or its fallback."""
-        self._programs: Programs | None = None
-        self.executable = found.for_host()
-        declared = found.declared if self.executable.is_open else None
-        known = {value.name for value in self.executable.values}
-        inputs: Iterable[Described] = self.executable.inputs
-        outputs: Iterable[Described] = self.executable.outputs
-        if declared is not None:
-            inputs = (info for info in declared.inputs if info.name not in known)
-            outputs = declared.outputs
-        self._inputs = [NodeArg(info) for info in inputs]
-        self._outputs = [NodeArg(info) for info in outputs]
-        self._names = {info.name for info in self.executable.inputs}
-        self._places = {info.name: i for i, info in enumerate(self.executable.outputs)}
-        self._shared = self.executable.manifest.shared_outputs
-        self._copies = any(self._shared)
-        outputs = self.executable.outputs
-        self._bits = [i for i, info in enumerate(outputs) if info.dtype == "bfloat16"]
-        self._narrow = {i: x.dtype for i, x in enumerate(outputs) if is_narrow(x.dtype)}
-        self._setting = self.executable.setting
-        self._parallel = self._setting.count > 1
-        self._open = self.executable.is_open
-        self._local = threading.local()
-        with contextlib.suppress(IsaError):  # for another CPU: it can be looked at
-            self.executable.make_code()
-        self._runner = self._face.watched(self.executable)
 
     def __getattr__(self, name: str) -> Any:
         if self._waited_for(name):

@@ -89,9 +89,9 @@ _, _SHARED = explained(__doc__)
 class Explained(click.Command):
     """A command whose options are explained in its docstring, or where they are shared, here."""
 
-    def __init__(self, *arguments: Any, help: str | None = None, **settings: Any) -> None:
+    def __init__(self, name: str | None, help: str | None = None, **settings: Any) -> None:
         text, own = explained(help)
-        super().__init__(*arguments, help=text, **settings)
+        super().__init__(name, help=text, **settings)
         known = _SHARED | own
         for option in self.params:
             if isinstance(option, click.Option) and option.help is None:
@@ -168,7 +168,7 @@ def target_option(name: str, **settings: Any) -> Decorator:
 def threads_choice(value: str) -> int | str:
     """A number of threads, or a place for them as it is, which is looked at later."""
     is_number = value.lstrip("-").isdigit()
-    return AT_LEAST_ONE.convert(value, None, None) if is_number else value
+    return AT_LEAST_ONE.convert(int(value), None, None) if is_number else value
 
 
 def named(wanted: str, read: Callable[[str], Any]) -> Callable[[str], tuple[str, Any]]:

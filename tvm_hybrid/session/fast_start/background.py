@@ -240,7 +240,7 @@ class NumpyModel:
 
     def decisions(self, reason: str) -> list[Decision]:
         """That NumPy runs every node of the graph, and why."""
-        common = {"taken": False, "kernel": KERNEL, "reason": reason}
+        common: dict[str, Any] = {"taken": False, "kernel": KERNEL, "reason": reason}
         found = []
         for node in self._graph.node:
             name = node.name or (node.output[0] if node.output else "")
