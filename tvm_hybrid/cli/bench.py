@@ -71,6 +71,18 @@ class Turns:
             return self.repeat or default
         return math.ceil(self.duration / self.length(length) - 1e-9)
 
+    def of_layers(self) -> tuple[int | None, float | None]:
+        """What `--layers` takes of it.
+
+        Raises
+        ------
+        click.UsageError
+            If more was asked for.
+        """
+        if self.duration is not None or self.warmup != WARMUP:
+            raise click.UsageError("--layers goes with --repeat and --seconds")
+        return self.repeat, self.seconds
+
 
 @dataclass(frozen=True)
 class BenchRequest:
@@ -288,9 +300,8 @@ class BenchRequest:
         from ..options import given
         from ..runtime.threads import resolve_threads
 
-        options, turns = self.options, self.turns
-        if turns.duration is not None or turns.warmup != WARMUP:
-            raise click.UsageError("--layers goes with --repeat and --seconds")
+        options = self.options
+        repeat, seconds = self.turns.of_layers()
         if network not in NETWORKS:
             raise click.BadParameter(f"{network!r} is not one of {', '.join(NETWORKS)}")
         if given(options) - {"num_threads", "fast_math", "records"}:
@@ -310,8 +321,8 @@ class BenchRequest:
                 NETWORKS[network],
                 sorted({options.num_threads or 1, everything}),
                 peers=names,
-                rounds=turns.repeat or 20,
-                seconds=0.03 if turns.seconds is None else turns.seconds,
+                rounds=repeat or 20,
+                seconds=0.03 if seconds is None else seconds,
                 openvino=self.openvino_python,
                 options=options,
                 progress=step,

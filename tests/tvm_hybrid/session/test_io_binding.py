@@ -270,7 +270,7 @@ def test_places_that_overlap(
 
 
 class Slot(NamedTuple):
-    """A `Bindable` that is no cache."""
+    """A slot of a `Place` that is no cache."""
 
     name: str
     number: int
