@@ -26,16 +26,8 @@ from ..explain.profile import Profile, profile_runs
 from ..explain.program_graph import Outline, ProgramGraph, storage_plan
 from ..library.artifact import complete_library, read_manifest
 from ..library.manifest import Manifest
-from ..runtime import feeds
+from ..runtime import feeds, tensors
 from ..runtime.places import PoolSetting
-from ..runtime.tensors import (
-    DeclaredInterface,
-    OutputInfo,
-    TensorInfo,
-    numpy_dtype,
-    refuse_copies,
-    to_stored,
-)
 from ..runtime.thread_pool.native import note_user
 from ..runtime.threads import current, use_setting
 from .machine_code import MachineCode, description, releasing, report_fallback, takes_fallback
@@ -89,7 +81,7 @@ class Executable:
         whole: Manifest | None = None,
         setting: PoolSetting | None = None,
         graph: ProgramGraph | None = None,
-        declared: DeclaredInterface | None = None,
+        declared: tensors.DeclaredInterface | None = None,
     ) -> None:
         self.manifest = manifest
         self.declared = declared
@@ -111,12 +103,12 @@ class Executable:
             note_user(self, self.setting.spin)
 
     @property
-    def inputs(self) -> tuple[TensorInfo, ...]:
+    def inputs(self) -> tuple[tensors.TensorInfo, ...]:
         """The inputs, in the order in which `run` takes them."""
         return self.manifest.inputs
 
     @property
-    def outputs(self) -> tuple[OutputInfo, ...]:
+    def outputs(self) -> tuple[tensors.OutputInfo, ...]:
         """The outputs, in the order in which `run` returns them."""
         return self.manifest.outputs
 
@@ -291,15 +283,14 @@ class Executable:
         given: Sequence[Any]
         if inputs is None:
             shapes = feeds.sample_shapes(self.inputs)
-            dtypes = [numpy_dtype(info.dtype) for info in self.inputs]
+            dtypes = [tensors.numpy_dtype(info.dtype) for info in self.inputs]
             given = [np.zeros(*each) for each in zip(shapes, dtypes, strict=True)]
         else:
             given = [inputs] if isinstance(inputs, Mapping) else inputs
         if self._parallel:
             use_setting(self.setting)
-        tensors = self._prepare(given)
-        program = self.for_host()
-        return profile_runs(program.new_machine(), tensors, program.manifest.decisions, repeat)
+        prepared, program = self._prepare(given), self.for_host()
+        return profile_runs(program.new_machine(), prepared, program.manifest.decisions, repeat)
 
     def report(
         self,
@@ -451,11 +442,11 @@ class Executable:
         self._check_count(inputs)
         return tuple(map(self._tensor, inputs, self.inputs))
 
-    def _tensor(self, value: Any, info: TensorInfo) -> Tensor:
+    def _tensor(self, value: Any, info: tensors.TensorInfo) -> Tensor:
         return (
             value
             if type(value) is Tensor
-            else feeds.to_tensor(to_stored(feeds.to_array(value, info)))
+            else feeds.to_tensor(tensors.to_stored(feeds.to_array(value, info)))
         )
 
     def _check_count(self, inputs: Sequence[Any]) -> None:
@@ -465,10 +456,10 @@ class Executable:
                 f"({'; '.join(map(str, self.inputs))}), not {len(inputs)}"
             )
 
-    def _check(self, tensors: Sequence[Tensor]) -> None:
+    def _check(self, inputs: Sequence[Tensor]) -> None:
         """Finds what is wrong with tensors that the virtual machine refused."""
-        self._check_count(tensors)
-        feeds.check_feeds(tensors, [info.stored for info in self.inputs], self.manifest.limits)
+        self._check_count(inputs)
+        feeds.check_feeds(inputs, [info.stored for info in self.inputs], self.manifest.limits)
 
     @property
     def is_open(self) -> bool:
@@ -476,7 +467,7 @@ class Executable:
         return any(info.static_shape is None for info in self.inputs)
 
     def __reduce_ex__(self, _protocol: SupportsIndex) -> NoReturn:
-        refuse_copies(self, "executable")
+        tensors.refuse_copies(self, "executable")
 
     def __repr__(self) -> str:
         inputs, outputs = "; ".join(map(str, self.inputs)), "; ".join(map(str, self.outputs))
