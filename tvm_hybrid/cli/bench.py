@@ -380,7 +380,6 @@ class BenchRequest:
 @click.option("--variants", is_flag=True)
 @click.option("--predict", is_flag=True)
 @shared.compile_options()
-@shared.json_option
 def command(**settings: Any) -> int:
     """Measures MODEL: percentiles and least time of a run, requests a second, GFLOP/s, ratios.
 

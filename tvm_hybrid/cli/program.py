@@ -24,11 +24,9 @@ if TYPE_CHECKING:
     from ..options import CompileOptions
 
 
-@click.command("compile", shared.Explained)
-@shared.model_argument
+@shared.model_command("compile")
 @click.option("-o", "--output", required=True, metavar="FILE.so", type=shared.FILE)
 @shared.compile_options()
-@shared.json_option
 def compile_(model: Path, output: Path, options: CompileOptions, as_json: bool) -> int:
     """Compiles MODEL into a library for `tvm-hybrid run`, `tvm_hybrid.load` or TVM's runtime.
 
@@ -101,12 +99,10 @@ def check(library: Path, as_json: bool) -> int:
     return 0
 
 
-@click.command("run", shared.Explained)
-@shared.model_argument
+@shared.model_command("run")
 @input_options
 @click.option("--output", metavar="FILE.npz", type=shared.FILE)
 @shared.compile_options()
-@shared.json_option
 def run(
     model: Path, inputs: Inputs, output: Path | None, options: CompileOptions, as_json: bool
 ) -> int:
@@ -145,8 +141,7 @@ def run(
     return 0
 
 
-@click.command("serve", shared.Explained)
-@shared.model_argument
+@shared.model_command("serve")
 @click.option("--name")
 @click.option("--host", default="127.0.0.1")
 @click.option("--port", default=8000, type=click.IntRange(0, 65535))
@@ -154,7 +149,7 @@ def run(
 @click.option("--queue-size", type=shared.AT_LEAST_ONE)
 @click.option("--max-batch", default=1, type=shared.AT_LEAST_ONE)
 @click.option("--max-delay-ms", default=2.0, type=click.FloatRange(min=0))
-@shared.compile_options(*shared.OF_CODE, "num_threads")
+@shared.compile_options(*shared.OF_CODE, "num_threads", json=False)
 def serve(
     model: Path,
     name: str | None,
@@ -201,12 +196,10 @@ def serve(
     uvicorn.run(server.application, host=host, port=port, log_level="info")
 
 
-@click.command("verify", shared.Explained)
-@shared.model_argument
+@shared.model_command("verify")
 @input_options
 @click.option("--tolerance", type=click.FloatRange(min=0))
 @shared.compile_options()
-@shared.json_option
 def verify(
     model: Path, inputs: Inputs, tolerance: float | None, options: CompileOptions, as_json: bool
 ) -> int:
@@ -259,10 +252,8 @@ def verify(
     return 0 if report.passed else 1
 
 
-@click.command("explain", shared.Explained)
-@shared.model_argument
+@shared.model_command("explain")
 @shared.compile_options()
-@shared.json_option
 def explain(model: Path, options: CompileOptions, as_json: bool) -> int:
     """Shows what became of every node of MODEL, an ONNX file or a library that `compile` wrote."""
     explanation = executable_of(model, options).explain()
@@ -274,13 +265,11 @@ def explain(model: Path, options: CompileOptions, as_json: bool) -> int:
     return 0
 
 
-@click.command("report", shared.Explained)
-@shared.model_argument
+@shared.model_command("report")
 @click.option("-o", "--output", metavar="FILE.html", type=shared.FILE)
 @input_options
 @click.option("--repeat", type=shared.AT_LEAST_ONE, default=20)
 @shared.compile_options()
-@shared.json_option
 def report(
     model: Path,
     inputs: Inputs,
@@ -324,8 +313,7 @@ def report(
     return 0
 
 
-@click.command("scale", shared.Explained)
-@shared.model_argument
+@shared.model_command("scale")
 @input_options
 @click.option("--measure", is_flag=True)
 @click.option("--rows", type=shared.AT_LEAST_ONE)
@@ -337,7 +325,6 @@ def report(
     default="1,2",
 )
 @shared.compile_options(*(name for name in shared.ALL if name != "threads"))
-@shared.json_option
 def scale(
     model: Path,
     inputs: Inputs,
@@ -386,8 +373,7 @@ def scale(
     return 0
 
 
-@click.command("quantize", shared.Explained)
-@shared.model_argument
+@shared.model_command("quantize")
 @click.option("-o", "--output", required=True, metavar="FILE.onnx", type=shared.FILE)
 @click.option("--data", metavar="DIR|FILE.npz", type=click.Path(path_type=Path))
 @click.option("--static", "mode", flag_value="static", default=True, show_default=False)

@@ -27,8 +27,7 @@ if TYPE_CHECKING:
     from ..tuning.tune_result import Callback, TaskInfo, Trial, TuneResult
 
 
-@click.command("tune", shared.Explained)
-@shared.model_argument
+@shared.model_command("tune")
 @click.option("--records", default="records.jsonl", metavar="FILE", type=shared.FILE)
 @click.option("--trials", default=1000, type=shared.AT_LEAST_ONE)
 @click.option("--trials-per-region", type=shared.AT_LEAST_ONE)
@@ -46,7 +45,6 @@ if TYPE_CHECKING:
 @click.option("--rpc-timeout", default=10.0, metavar="SECONDS", type=shared.SECONDS)
 @click.option("--layouts", default="fixed", type=click.Choice(["fixed", "joint"]))
 @shared.compile_options(*shared.OF_CODE, "threads", "strict", "dump_ir")
-@shared.json_option
 def tune(model: Path, plot: Path | None, as_json: bool, **settings: Any) -> int:
     """Measures configurations of the regions of MODEL into a record file.
 
@@ -155,15 +153,13 @@ def _as_json(result: TuneResult) -> dict[str, object]:
     }
 
 
-@click.command("layouts", shared.Explained)
-@shared.model_argument
+@shared.model_command("layouts")
 @click.option("--folder", default=".", type=shared.FOLDER)
 @click.option("--trials", default=400, type=shared.AT_LEAST_ONE)
 @click.option("--time-limit", metavar="SECONDS", type=shared.SECONDS)
 @click.option("--strategy", default="model")
 @click.option("--seed", default=0)
 @shared.compile_options(*shared.OF_CODE, "num_threads")
-@shared.json_option
 def layouts(
     model: Path, folder: Path, options: CompileOptions, as_json: bool, **settings: Any
 ) -> None:

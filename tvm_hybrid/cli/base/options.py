@@ -296,7 +296,12 @@ OF_CODE = ("shapes", "values", "target", "machine", "precision", "fusion", "fast
 ALL = tuple(name for name in _OPTIONS if name != "num_threads")
 
 
-def compile_options(*names: str) -> Decorator:
+def model_command(name: str) -> Decorator:
+    """A command whose first argument is a model."""
+    return lambda function: click.command(name, Explained)(model_argument(function))
+
+
+def compile_options(*names: str, json: bool = True) -> Decorator:
     """Adds options of compilation, and gives the command a `CompileOptions` as `options`.
 
     Parameters
@@ -304,6 +309,8 @@ def compile_options(*names: str) -> Decorator:
     *names : str
         The fields of `CompileOptions` that a user may give; none for ALL. "threads" may be a number
         or a place, "num_threads" is a number.
+    json : bool
+        Whether --json comes behind them.
     """
     wanted = names or ALL
 
@@ -312,7 +319,7 @@ def compile_options(*names: str) -> Decorator:
         def with_options(*arguments: Any, **given: Any) -> Any:
             return command(*arguments, options=_taken(wanted, given), **given)
 
-        decorated: Callable[..., Any] = with_options
+        decorated: Callable[..., Any] = json_option(with_options) if json else with_options
         for name in reversed(_OPTIONS):
             if name in wanted:
                 decorated = _OPTIONS[name](decorated)

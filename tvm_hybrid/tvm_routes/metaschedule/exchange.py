@@ -119,11 +119,13 @@ def export_records(
         _add(writer, record.workload, forms, result)
     for trace in _traces(store, machine, threads):
         _add(writer, trace.workload, {"": trace.tuning_record}, result)
+    if model is None:
+        return result
     # Each program of the model gets the fastest record of its product.
     records: dict[ProductKey, Record] = {}
     for located in sorted(best, key=lambda item: item.record.median_us):
         records.setdefault(product_key(located.record.region), located.record)
-    for program, region in [] if model is None else programs_of(model):
+    for program, region in programs_of(model):
         fastest = records.get(product_key(region))
         if fastest is None:
             _leave_out(result, region.key, "no record of such a product")
