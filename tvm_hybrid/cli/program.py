@@ -14,7 +14,7 @@ from microkernels.base.errors import ArtifactError, VerifyError
 from microkernels.base.files import replacing, require_writable
 
 from .base import options as shared
-from .base.console import output_console, print_json, say, show, working
+from .base.console import output_console, show, working
 from .base.models import Inputs, executable_of, input_options, session_of, stages_shown
 
 if TYPE_CHECKING:
@@ -50,23 +50,22 @@ def compile_(model: Path, output: Path, options: CompileOptions, as_json: bool) 
     seconds = time.perf_counter() - start
     manifest = executable.manifest
     fallback = manifest.fallback
-    if as_json:
-        names = ("cpu", "isa", "threads", "precision", "fusion", "fast_math")
-        print_json(
-            {
-                "library": str(path),
-                "bytes": path.stat().st_size,
-                "seconds": seconds,
-                **{name: getattr(manifest, name) for name in names},
-                "taken": manifest.coverage.taken,
-                "nodes": manifest.coverage.nodes,
-                "fallback": fallback and {"cpu": fallback.cpu, "isa": fallback.isa},
-            }
-        )
-        return 0
+    size = path.stat().st_size
+    names = ("cpu", "isa", "threads", "precision", "fusion", "fast_math")
+    found = {
+        "library": str(path),
+        "bytes": size,
+        "seconds": seconds,
+        **{name: getattr(manifest, name) for name in names},
+        "taken": manifest.coverage.taken,
+        "nodes": manifest.coverage.nodes,
+        "fallback": fallback and {"cpu": fallback.cpu, "isa": fallback.isa},
+    }
     second = [] if fallback is None else [f"fallback: {fallback.cpu} ({fallback.isa})"]
-    say(
-        f"{path}: {path.stat().st_size / 1e6:.1f} MB in {seconds:.1f} s",
+    show(
+        found,
+        as_json,
+        f"{path}: {size / 1e6:.1f} MB in {seconds:.1f} s",
         f"for {manifest.cpu} ({manifest.isa}), threads: {manifest.threads}, "
         f"precision: {manifest.precision}, fusion: {manifest.fusion}, "
         f"fast_math: {manifest.fast_math}",
@@ -125,19 +124,13 @@ def run(
     if output is not None:
         with replacing(output, what="the outputs to") as draft:
             save_arrays(draft, outputs)
-    if as_json:
-        shown = {
-            name: {
-                "shape": list(array.shape),
-                "dtype": str(array.dtype),
-                "values": array.tolist() if array.size <= 1000 else None,
-            }
-            for name, array in outputs.items()
-        }
-        print_json({"random_inputs": drawn, "outputs": shown})
-        return 0
+    shown: dict[str, Any] = {}
+    lines: list[str] = []
     for name, array in outputs.items():
-        say(f"{name}: {array.dtype}[{', '.join(map(str, array.shape))}]", array)
+        values = array.tolist() if array.size <= 1000 else None
+        shown[name] = {"shape": array.shape, "dtype": str(array.dtype), "values": values}
+        lines += [f"{name}: {array.dtype}[{', '.join(map(str, array.shape))}]", str(array)]
+    show({"random_inputs": drawn, "outputs": shown}, as_json, *lines)
     return 0
 
 

@@ -10,7 +10,7 @@ import click
 from rich.markup import escape
 from rich.table import Table
 
-from .base.console import output_console, print_json, say, show
+from .base.console import show
 from .base.options import AT_LEAST_ONE, FILE, FOLDER, Explained, json_option
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ..records.record_file import Located
     from ..records.record_rewrite import Rewritten
     from ..records.record_store import RecordStore
-    from ..tvm_routes.metaschedule import Exchange
+    from ..tvm_routes.metaschedule import Exchange, TraceRecord
 
 EXISTING = click.Path(dir_okay=False, exists=True, path_type=Path)
 format_option = click.option(
@@ -125,37 +125,33 @@ def list_(file: Path, as_json: bool) -> None:
     store = _store(file)
     located = list(store)
     rows = []
+    names = ("workload", "isa", "machine", "threads", "ok", "failed", "speedup")
+    table = Table("region", "isa", "machine", "threads", "ok", "failed", "how", "best")
     for (workload, isa, machine, threads), records in _grouped(located).items():
         statuses = Counter(item.record.status for item in records)
         ok = statuses.pop("ok", 0)
         chosen = trusted(records)
         gain = _speedup(chosen[0].record) if chosen else None
-        rows.append((workload, isa, machine, threads, ok, dict(statuses), gain))
-    if as_json:
-        names = ("workload", "isa", "machine", "threads", "ok", "failed", "speedup")
-        print_json([dict(zip(names, row, strict=True)) for row in rows])
-        return
-
-    table = Table("region", "isa", "machine", "threads", "ok", "failed", "how", "best")
-    for workload, isa, machine, threads, ok, failed, gain in rows:
-        how = ", ".join(f"{count} {status}" for status, count in failed.items())
-        counts = (str(threads), str(ok), str(sum(failed.values())))
+        row = workload, isa, machine, threads, ok, dict(statuses), gain
+        rows.append(dict(zip(names, row, strict=True)))
+        how = ", ".join(f"{count} {status}" for status, count in statuses.items())
+        counts = str(threads), str(ok), str(sum(statuses.values()))
         table.add_row(escape(workload), isa, machine, *counts, how, _times(gain))
-    output_console().print(table)
     found = {kind: lines for file in store.files for kind, lines in file.others.items() if lines}
     others = [f", {len(lines)} of kind {kind}" for kind, lines in found.items()]
-    say(f"{len(located)} records of {len(rows)} regions{''.join(others)}")
-    if "metaschedule" not in found:
-        return
-    from ..tvm_routes.metaschedule import traces_of
+    lines = [f"{len(located)} records of {len(rows)} regions{''.join(others)}"]
+    traces: list[TraceRecord] = []
+    if "metaschedule" in found:
+        from ..tvm_routes.metaschedule import traces_of
 
-    traces = [trace for trace, _ in traces_of(store)]
+        traces = [trace for trace, _ in traces_of(store)]
     for workload in dict.fromkeys(trace.workload for trace in traces):
         of_it = [trace for trace in traces if trace.workload == workload]
         fastest = min(of_it, key=lambda trace: trace.median_us)
         time = f"best {fastest.median_us:.2f} us on {fastest.machine}"
         ran = time if fastest.times_us else "none ran"
-        say(f"MetaSchedule: {workload}: {len(of_it)} traces, {ran}; kept, never chosen")
+        lines.append(f"MetaSchedule: {workload}: {len(of_it)} traces, {ran}; kept, never chosen")
+    show(rows, as_json, table, *lines)
 
 
 @command.command("show")
