@@ -122,13 +122,12 @@ def in_options(error: TvmHybridError) -> str:
 def _option(argument: Argument) -> str:
     """`--threads`, `--dim batch=1`, `--value k=1`, or `dimension 1 of --shape x`."""
     if argument.value is not None and argument.name == "shapes":
-        sizes = argument.value.items()
-        return " ".join(
-            f"--dim {shlex.quote(f'{name}={size}')}"
-            if isinstance(size, int)
-            else f"--shape {shlex.quote(f'{name}=' + ('x'.join(map(str, size)) or 'scalar'))}"
-            for name, size in sizes
-        )
+        texts = []
+        for name, size in argument.value.items():
+            is_size = isinstance(size, int)
+            told = str(size) if is_size else "x".join(map(str, size)) or "scalar"
+            texts.append(f"{'--dim' if is_size else '--shape'} {shlex.quote(f'{name}={told}')}")
+        return " ".join(texts)
     if argument.value is not None and argument.name == "values":
         texts = (f"{name}={json.dumps(value)}" for name, value in argument.value.items())
         return " ".join(f"--value {shlex.quote(text)}" for text in texts)
