@@ -247,6 +247,7 @@ def _end_all() -> None:
         each.join()
 
 
+Names = Sequence[str] | None
 Results = list[np.ndarray]
 Callback = Callable[[Results, Any, str], object]
 
@@ -310,12 +311,7 @@ class AsyncRuns:
 
     if TYPE_CHECKING:
 
-        def run(
-            self,
-            output_names: Sequence[str] | None,
-            input_feed: Mapping[str, Any],
-            run_options: Any = None,
-        ) -> Results:
+        def run(self, output_names: Names, input_feed: Any, run_options: Any = None) -> Results:
             """Runs the model."""
 
     def _make_streams(

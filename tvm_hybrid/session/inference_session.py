@@ -29,7 +29,7 @@ from ..runtime.feeds import (
     to_array,
     without_values,
 )
-from ..runtime.stream_threads import Results
+from ..runtime.stream_threads import Names, Results
 from ..runtime.tensors import (
     OpenTensorInfo,
     OutputInfo,
@@ -40,7 +40,7 @@ from ..runtime.tensors import (
 )
 from ..runtime.threads import current, use_setting
 from .bound_run import Bound, BoundRun, copied
-from .fast_start.session_start import STARTS, Names, SessionStart
+from .fast_start.session_start import STARTS, SessionStart
 from .io_binding import IOBinding
 from .model_programs import ModelPrograms, OpenSession
 from .onnxruntime_api.model_surface import NodeArg, SessionFace, loaded
@@ -317,11 +317,8 @@ class InferenceSession(SessionStart):
         return explained.noting(self._start_note)
 
     def run(
-        self,
-        output_names: Sequence[str] | None,
-        input_feed: Mapping[str, Any],
-        run_options: Any = None,
-    ) -> list[np.ndarray]:
+        self, output_names: Names, input_feed: Mapping[str, Any], run_options: Any = None
+    ) -> Results:
         """Runs the model.
 
         Parameters

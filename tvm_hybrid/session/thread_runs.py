@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from _thread import get_ident
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ from tvm.runtime import Tensor
 
 from ..executable.executable import Executable
 from ..runtime import feeds, threads
+from ..runtime.stream_threads import Names
 from ..runtime.tensors import TensorInfo, is_narrow, numpy_dtype, to_stored
 
 from_dlpack, empty = np.from_dlpack, np.empty
@@ -19,7 +20,6 @@ from_dlpack, empty = np.from_dlpack, np.empty
 NUMPY_KEEPS_BYTES = 1 << 16
 
 Feed = Callable[[Any], Any]
-Names = Sequence[str] | None
 
 
 def _narrow_feeder(info: TensorInfo) -> Feed:

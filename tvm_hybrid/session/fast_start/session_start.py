@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +13,7 @@ from microkernels.base.errors import CompileError
 from microkernels.base.logs import logger
 
 from ...runtime.feeds import output_places
-from ...runtime.stream_threads import Results
+from ...runtime.stream_threads import Names, Results
 from ..onnxruntime_api.model_surface import NodeArg, SessionMethods
 from ..onnxruntime_api.ort_value import plain
 from ..onnxruntime_api.run_options import check_run_options
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from ..programs import Programs
     from .background import Compilation, NumpyAnswers
 
-Names = Sequence[str] | None
 Run = Callable[..., Results]
 STARTS = ("compiled", "fast")
 AWAITED = ("executable", "_programs", "_names", "_local", "_runner")
