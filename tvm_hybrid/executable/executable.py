@@ -437,7 +437,7 @@ class Executable:
         """Whatever the caller gave, as tensors in order."""
         if len(inputs) == 1 and isinstance(inputs[0], Mapping):
             names = [info.name for info in self.inputs]
-            given = feeds.named_feeds(feeds.without_values(inputs[0], self.values), names)
+            given = feeds.named_feeds(inputs[0], names, self.values)
             return tuple(map(self._tensor, given.values(), self.inputs))
         self._check_count(inputs)
         return tuple(map(self._tensor, inputs, self.inputs))

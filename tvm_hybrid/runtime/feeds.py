@@ -83,23 +83,30 @@ def check_feeds(
     check_sizes(infos, [array.shape for array in arrays], limits)
 
 
-def named_feeds(feeds: Any, names: Sequence[str]) -> dict[str, Any]:
-    """Feeds, in the order of the inputs' names.
+def named_feeds(
+    feeds: Any, names: Sequence[str], values: Sequence[InputValue] = ()
+) -> dict[str, Any]:
+    """Feeds, in the order of the inputs' names; those of known values are checked and left out.
 
     Raises
     ------
     FeedError
-        If they are no dictionary, or one is missing or unknown.
+        If they are no dictionary, or one is missing or unknown; if one has another value than the
+        program was made for.
     """
     if not isinstance(feeds, Mapping):
         raise FeedError(
             f"the feeds must be a dictionary from input names ({', '.join(names)}) to arrays, "
             f"not {type(feeds).__name__}"
         )
+    for value in values:
+        if value.name in feeds:
+            value.check(feeds[value.name])
+    made_for = {value.name for value in values}
     known = f"the model's inputs are {', '.join(map(repr, names))}"
     if missing := [name for name in names if name not in feeds]:
         raise FeedError(f"no value for input {', '.join(map(repr, missing))}; {known}")
-    if extra := [name for name in feeds if name not in names]:
+    if extra := [name for name in feeds if name not in names and name not in made_for]:
         raise FeedError(f"the model has no input {', '.join(map(repr, extra))}; {known}")
     return {name: feeds[name] for name in names}
 
@@ -347,20 +354,3 @@ class InputValue(msgspec.Struct, frozen=True):
 def arrays_of(values: Sequence[InputValue]) -> dict[str, np.ndarray]:
     """The values by the names of their inputs."""
     return {value.name: value.array for value in values}
-
-
-def without_values(feeds: Any, values: Sequence[InputValue]) -> Any:
-    """The feeds of a program: those for inputs whose value is known are checked and left out.
-
-    Raises
-    ------
-    FeedError
-        If one has another value than the program was made for.
-    """
-    if not values or not isinstance(feeds, Mapping):
-        return feeds
-    for value in values:
-        if value.name in feeds:
-            value.check(feeds[value.name])
-    known = {value.name for value in values}
-    return {name: feed for name, feed in feeds.items() if name not in known}

@@ -162,6 +162,7 @@ class DeclaredInterface(msgspec.Struct, frozen=True):
 
 
 InputInfo = TensorInfo | OpenTensorInfo
+Described = InputInfo | OutputInfo
 
 
 def shape_fits(declared: Sequence[object] | None, shape: Sequence[int]) -> bool:

@@ -27,17 +27,9 @@ from ..runtime.feeds import (
     output_places,
     raise_size_error,
     to_array,
-    without_values,
 )
 from ..runtime.stream_threads import Names, Results
-from ..runtime.tensors import (
-    OpenTensorInfo,
-    OutputInfo,
-    TensorInfo,
-    from_stored,
-    is_narrow,
-    refuse_copies,
-)
+from ..runtime.tensors import Described, from_stored, is_narrow, refuse_copies
 from ..runtime.threads import current, use_setting
 from .bound_run import Bound, BoundRun, copied
 from .fast_start.session_start import STARTS, SessionStart
@@ -54,7 +46,6 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 from_dlpack = np.from_dlpack
-Described = TensorInfo | OutputInfo | OpenTensorInfo
 
 
 class InferenceSession(SessionStart):
@@ -475,4 +466,4 @@ class InferenceSession(SessionStart):
         if type(feeds) is dict and feeds.keys() == self._names:
             return feeds
         names = [info.name for info in self.executable.inputs]
-        return named_feeds(without_values(feeds, self.executable.values), names)
+        return named_feeds(feeds, names, self.executable.values)

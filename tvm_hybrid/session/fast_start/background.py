@@ -20,7 +20,7 @@ from relay_passes.ir.decisions import Decision
 from ...explain.explanation import Explanation
 from ...frontend.onnx.reader.load_graph import load_graph, read_values
 from ...frontend.onnx.reader.open_model import OpenModel
-from ...runtime.feeds import InputValue, check_sizes, named_feeds, to_array, without_values
+from ...runtime.feeds import InputValue, check_sizes, named_feeds, to_array
 from ...runtime.tensors import OpenTensorInfo, TensorInfo, is_relation, numpy_dtype
 from ..onnxruntime_api.ort_value import plain
 from .numpy_operators import operators
@@ -129,7 +129,7 @@ class NumpyAnswers:
             If the feeds do not fit the model.
         """
         names = [info.name for info in self.inputs]
-        given = named_feeds(without_values(feeds, self._values), names)
+        given = named_feeds(feeds, names, self._values)
         arrays = {info.name: to_array(plain(given[info.name]), info) for info in self.inputs}
         shapes = [arrays[info.name].shape for info in self.inputs]
         check_sizes(list(map(_named, self.inputs, shapes)), shapes, {})

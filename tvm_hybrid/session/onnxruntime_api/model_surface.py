@@ -25,7 +25,7 @@ from ...frontend.onnx.reader.model_bytes import is_onnx
 from ...frontend.onnx.reader.wire_format import WireError, fields, read_varint
 from ...options import CompileOptions, given
 from ...runtime.stream_threads import AsyncRuns
-from ...runtime.tensors import OpenTensorInfo, OutputInfo, TensorInfo
+from ...runtime.tensors import Described
 from ...runtime.threads import MOST_PER_CPU
 from ...runtime.topology import ALLOWED_CPUS
 from ..progress import Progress, ProgressLike
@@ -88,7 +88,7 @@ class NodeArg:
         NumPy's name of the element type, or that of ml_dtypes. None as `type`.
     """
 
-    def __init__(self, info: TensorInfo | OutputInfo | OpenTensorInfo) -> None:
+    def __init__(self, info: Described) -> None:
         self.name = info.name
         self.shape = None if info.shape is None else list(info.shape)
         self.type = info.type
