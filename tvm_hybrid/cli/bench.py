@@ -19,14 +19,11 @@ from microkernels.base.files import require_writable, write_whole
 from ..bench.peers.peers import PYTHON_VARIABLE
 from .base import options as shared
 from .base.console import show, turns_bar, working
-from .base.models import Inputs, input_options, session_of
+from .base.models import Inputs, input_options, session_of, sums_of
 
 if TYPE_CHECKING:
     from ..bench.bench import BenchReport, ThroughputReport
     from ..bench.bench_tables import BenchTable
-    from ..bench.feeds import ProductSums
-    from ..bench.verify import Feeds
-    from ..executable.executable import Executable
     from ..options import CompileOptions
 
 
@@ -177,15 +174,6 @@ class BenchRequest:
                 raise click.BadParameter(f"{name!r} {unknown}")
         return list(filter(None, names))
 
-    def _sums(self, model: Path, program: Executable, feeds: Feeds) -> ProductSums:
-        """What tells how far results may be off."""
-        from ..bench.feeds import ProductSums
-        from ..frontend import import_onnx
-        from ..runtime.feeds import arrays_of
-
-        shapes = {info.name: feeds[info.name].shape for info in program.inputs}
-        return ProductSums(import_onnx(model, shapes, arrays_of(program.values)).mod)
-
     def _measure_model(self, model: Path) -> int:
         from relay_passes.pipeline_options import FUSION_LEVELS
 
@@ -207,7 +195,7 @@ class BenchRequest:
         }
         shapes = {info.name: feeds[info.name].shape for info in program.inputs}
         options = replace(options, shapes=shapes, **program.manifest.chosen())
-        sums = self._sums(model, program, feeds)
+        sums = sums_of(model, program, feeds)
         with turns_bar(f"measuring {model.name}") as (step, turned):
             report = bench(
                 session,
@@ -277,7 +265,7 @@ class BenchRequest:
                 model,
                 feeds,
                 threads=threads,
-                tolerance=self._sums(model, program, feeds).tolerance(precision),
+                tolerance=sums_of(model, program, feeds).tolerance(precision),
                 known=[value.name for value in program.values],
                 callers=self.callers,
                 peers=names,

@@ -15,7 +15,7 @@ from microkernels.base.files import replacing, require_writable
 
 from .base import options as shared
 from .base.console import output_console, show, working
-from .base.models import Inputs, executable_of, input_options, session_of, stages_shown
+from .base.models import Inputs, executable_of, input_options, session_of, stages_shown, sums_of
 
 if TYPE_CHECKING:
     import numpy as np
@@ -211,10 +211,8 @@ def verify(
     from .. import compile as compile_model
     from ..bench.bench_tables import verify_table
     from ..bench.compare import Tolerance
-    from ..bench.feeds import ProductSums
     from ..bench.verify import locate
     from ..bench.verify import verify as verify_outputs
-    from ..frontend import import_onnx
     from ..frontend.onnx.reader.read_model import read_model
     from ..runtime.feeds import arrays_of
     from ..session.inference_session import InferenceSession
@@ -224,8 +222,7 @@ def verify(
     feeds, _ = inputs.feeds_of(session.executable)
     options = replace(options, values=arrays_of(session.executable.values))
     if tolerance is None:
-        shapes = {info.name: feeds[info.name].shape for info in session.executable.inputs}
-        sums = ProductSums(import_onnx(proto, shapes, options.values).mod)
+        sums = sums_of(proto, session.executable, feeds)
         allowed = sums.tolerance(session.executable.manifest.precision)
     else:
         allowed = Tolerance.given(tolerance)

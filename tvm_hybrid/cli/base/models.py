@@ -19,6 +19,7 @@ from .options import FILE
 if TYPE_CHECKING:
     import numpy as np
 
+    from ...bench.feeds import ProductSums
     from ...executable.executable import Executable
     from ...options import CompileOptions
     from ...session.inference_session import InferenceSession
@@ -77,6 +78,16 @@ def session_of(model: Path, options: CompileOptions, given: Mapping[str, Any]) -
             if not found:
                 raise
             options = replace(options, values={**values, **found})
+
+
+def sums_of(model: Any, program: Executable, feeds: Mapping[str, np.ndarray]) -> ProductSums:
+    """What tells how far results of a program may be off; `model` as for `import_onnx`."""
+    from ...bench.feeds import ProductSums
+    from ...frontend import import_onnx
+    from ...runtime.feeds import arrays_of
+
+    shapes = {info.name: feeds[info.name].shape for info in program.inputs}
+    return ProductSums(import_onnx(model, shapes, arrays_of(program.values)).mod)
 
 
 @dataclass(frozen=True)
