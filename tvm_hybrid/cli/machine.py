@@ -178,12 +178,8 @@ def _versions() -> list[Fact]:
         facts.append(fact)
     facts.append(_checked("versions", "tvm with tvm-ffi", pair))
     hooks = metadata.entry_points(group="tvm.backends", name="tvm_hybrid")
-    facts.append(
-        Fact("versions", "tvm.backends hook", "registered")
-        if hooks
-        else Fact("versions", "tvm.backends hook", "missing; pip install tvm_hybrid", WARNING)
-    )
-    return facts
+    hook = ("registered", OK) if hooks else ("missing; pip install tvm_hybrid", WARNING)
+    return [*facts, Fact("versions", "tvm.backends hook", *hook)]
 
 
 def _checked(topic: str, name: str, find: Callable[[], str]) -> Fact:
@@ -290,21 +286,19 @@ def _tools() -> list[Fact]:
 
     from ..cache.cache_folder import KERNELS, PROGRAMS
 
-    compiler = shutil.which("g++")
-    facts = [
-        Fact("tools", "python", sys.executable),
-        Fact("tools", "g++", _first_line([compiler, "--version"]))
-        if compiler
-        else Fact("tools", "g++", "missing; needed only to export libraries", WARNING),
-    ]
+    path = shutil.which("g++")
+    compiler = "missing; needed only to export libraries", WARNING
+    if path:
+        compiler = _first_line([path, "--version"]), OK
     folder = cache_dir()
     parent = next((path for path in (folder, *folder.parents) if path.exists()), folder)
     writable = parent.is_dir() and os.access(parent, os.W_OK)
-    facts.append(
-        Fact("tools", "cache folder", str(folder))
-        if writable
-        else Fact("tools", "cache folder", f"{folder} cannot be written", WARNING)
-    )
+    place = (str(folder), OK) if writable else (f"{folder} cannot be written", WARNING)
+    facts = [
+        Fact("tools", "python", sys.executable),
+        Fact("tools", "g++", *compiler),
+        Fact("tools", "cache folder", *place),
+    ]
     for what, cached in (("compiled programs", PROGRAMS), ("compiled kernels", KERNELS)):
         count, size = cached.usage()
         facts.append(Fact("tools", what, f"{count}, {size / 1e6:.1f} MB"))

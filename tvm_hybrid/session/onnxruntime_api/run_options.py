@@ -84,6 +84,9 @@ class RunOptions:
         raise OptionError("a compiled program takes no adapters; merge them into the model")
 
 
+_PLAIN = RunOptions()
+
+
 def check_run_options(options: Any) -> None:
     """Refuses what a run cannot do; a debug line says what it does not look at.
 
@@ -103,7 +106,7 @@ def check_run_options(options: Any) -> None:
         )
     if options.terminate:
         raise OptionError("the run is ended before it begins: its options say terminate")
-    _log_unused("run options", options, RunOptions(), ("terminate",))
+    _log_unused("run options", options, _PLAIN, ("terminate",))
 
 
 def _log_unused(what: str, options: Any, defaults: Any, used: Collection[str]) -> None:
