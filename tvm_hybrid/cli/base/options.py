@@ -129,8 +129,8 @@ def _option(argument: Argument) -> str:
             texts.append(f"{'--dim' if is_size else '--shape'} {shlex.quote(f'{name}={told}')}")
         return " ".join(texts)
     if argument.value is not None and argument.name == "values":
-        texts = (f"{name}={json.dumps(value)}" for name, value in argument.value.items())
-        return " ".join(f"--value {shlex.quote(text)}" for text in texts)
+        values = (f"{name}={json.dumps(value)}" for name, value in argument.value.items())
+        return " ".join(f"--value {shlex.quote(text)}" for text in values)
     option = _OTHER_NAMES.get(argument.name, f"--{argument.name.replace('_', '-')}")
     if argument.value is not None:
         return f"{option} {shlex.quote(str(argument.value))}"
