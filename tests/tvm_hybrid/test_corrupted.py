@@ -21,7 +21,7 @@ from tests.onnx_builder import OnnxBuilder
 from tests.tvm_hybrid.small_models import mlp
 from tests.tvm_hybrid.tuning.forked import Child
 from tvm_hybrid.errors import ArtifactError, TvmHybridError
-from tvm_hybrid.executable import machine_code as fallback
+from tvm_hybrid.executable import load as loading
 from tvm_hybrid.frontend import import_onnx
 
 TRUNCATIONS, FLIPS = 100, 200
@@ -109,7 +109,7 @@ def test_libraries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         opened.append(path)
         return open_library(path)
 
-    monkeypatch.setattr(fallback, "open_library", noting)
+    monkeypatch.setattr(loading, "open_library", noting)
     for bad in damaged(data, 2):
         path.write_bytes(bad)
         with pytest.raises(ArtifactError, match=r"m\.so"):

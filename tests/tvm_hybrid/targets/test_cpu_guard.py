@@ -124,7 +124,7 @@ def test_fp16_tiles_are_asked_for_by_name_where_nothing_emulates_them(
     if emulator.available():
         missing = "needs amx-fp16, which this CPU lacks"
         other = EMULATED_LLVM_IR.replace(EMULATOR, "z" * len(EMULATOR))  # not to be found
-        monkeypatch.setattr(cpu_guard, "EMULATED_LLVM_IR", other)
+        monkeypatch.setattr(cpu_guard.permission, "EMULATED_LLVM_IR", other)
         guard = Guard("another CPU", ("amx-fp16",), False)
         with pytest.raises(RuntimeError, match=missing):
             guard.code()[guard.name]()
