@@ -16,10 +16,7 @@ SOFTMAX_ALONG_AXIS = 13  # the opset since which softmax is along one axis
 BFLOAT16, FLOAT16 = "bfloat16", "float16"
 # Those that are several steps in Relax, or a kernel of their own.
 _OF_STEPS = frozenset(
-    {
-        *("GlobalLpPool", "LRN", "LpPool", "Mean", "MeanVarianceNormalization"),
-        *("RoiAlign", "Sum"),
-    }
+    {*("GlobalLpPool", "LRN", "LpPool", "Mean", "MeanVarianceNormalization"), *("RoiAlign", "Sum")}
 )
 # Operators (but for products) that are computed in float32, by the type that they are given.
 _WIDENED: dict[str, frozenset[str]] = {
@@ -34,7 +31,7 @@ _WIDENED: dict[str, frozenset[str]] = {
     FLOAT16: _OF_STEPS,
 }
 SUMMING = _WIDENED[BFLOAT16] | {
-    *("CumSum", "Gemm", "MatMul", "NegativeLogLikelihoodLoss", "SoftmaxCrossEntropyLoss"),
+    *("CumSum", "Gemm", "MatMul", "NegativeLogLikelihoodLoss", "SoftmaxCrossEntropyLoss")
 }
 """Standard operators that sum; of constants, too, in float32."""
 

@@ -53,12 +53,7 @@ from .graph.freeze_shapes import OpenSizes, RelatedSizesError, current_sizes, ke
 from .graph.graph import Graph, describe, is_standard
 from .graph.inference import Inference
 from .graph.node_builder import attributes_of, constant_value
-from .graph.node_facts import (
-    check_signature,
-    drop_unused_outputs,
-    is_no_op,
-    mark_narrow,
-)
+from .graph.node_facts import check_signature, drop_unused_outputs, is_no_op, mark_narrow
 from .graph.parameters import note_inputs, note_node, require_choice, require_parameters
 from .graph.sizes import dims_of
 from .loops import Loop, OwnSizes, add_body, is_repeat, repeat

@@ -165,10 +165,7 @@ def _functions(library: relax.BlockBuilder, loop: Loop) -> GlobalVar:
 
 
 def _add(
-    library: relax.BlockBuilder,
-    name: str,
-    types: Sequence[relax.Type],
-    write: Callable[..., Expr],
+    library: relax.BlockBuilder, name: str, types: Sequence[relax.Type], write: Callable[..., Expr]
 ) -> GlobalVar:
     return library.add_func(_function(types, write), name)
 

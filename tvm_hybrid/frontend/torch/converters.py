@@ -24,11 +24,7 @@ from .sizes import Sizes
 
 _NARROW = ("bfloat16", "float16")
 # Which operands are widened where they are bfloat16.
-_PRODUCTS: dict[str, tuple[int, ...]] = {
-    "mm.default": (),
-    "bmm.default": (),
-    "addmm.default": (0,),
-}
+_PRODUCTS: dict[str, tuple[int, ...]] = {"mm.default": (), "bmm.default": (), "addmm.default": (0,)}
 _WIDENED = (
     "convolution.default",
     "_native_batch_norm_legit_no_training.default",

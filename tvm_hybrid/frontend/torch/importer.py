@@ -45,10 +45,7 @@ class AtenModule:
 
 
 def import_graph(
-    graph: Any,
-    frozen: Mapping[int, Any],
-    outputs: Sequence[Any],
-    in_memory_order: bool = False,
+    graph: Any, frozen: Mapping[int, Any], outputs: Sequence[Any], in_memory_order: bool = False
 ) -> AtenModule:
     """The Relax module that computes some nodes of a graph.
 

@@ -144,11 +144,7 @@ def _layers(node: Any, importer: Any, kind: _Kind) -> list[Any]:
 
 
 def _layer(
-    x: Any,
-    weights: list[list[Array]],
-    states: list[Any],
-    kind: _Kind,
-    finals: bool,
+    x: Any, weights: list[list[Array]], states: list[Any], kind: _Kind, finals: bool
 ) -> list[Any]:
     """All steps of one layer, both directions side by side; the final states if `finals`."""
     directions = len(weights)

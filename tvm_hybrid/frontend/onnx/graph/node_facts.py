@@ -12,18 +12,10 @@ from microkernels.base.errors import ModelError, UnsupportedOperatorError
 from ..reader.check_model import type_name
 from .graph import Graph, captured_names, describe, is_standard
 from .narrow_types import FLOATS, MOVING, NARROW
-from .node_builder import (
-    RESHAPE_TO_ZERO,
-    attributes_of,
-    constant_or_attribute,
-    optional_input,
-)
+from .node_builder import RESHAPE_TO_ZERO, attributes_of, constant_or_attribute, optional_input
 
 # Operators that read values of types with 2, 4 or 8 bits.
-_READING_NARROW = {
-    *("CastLike", "DequantizeLinear", "Shape", "Size"),
-    *("If", "Loop", "Scan"),
-}
+_READING_NARROW = {*("CastLike", "DequantizeLinear", "Shape", "Size"), *("If", "Loop", "Scan")}
 
 
 def schema_of(node: onnx.NodeProto, opset: int) -> onnx.defs.OpSchema | None:

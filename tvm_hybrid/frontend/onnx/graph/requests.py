@@ -124,9 +124,7 @@ def _factors(size: Expr) -> list[Expr]:
 
 
 def _checked_sizes(
-    tensor: Expr,
-    resolve: Callable[..., None],
-    limits: Sequence[Expr],
+    tensor: Expr, resolve: Callable[..., None], limits: Sequence[Expr]
 ) -> list[Expr]:
     """Sizes behind a leading 1, in whose place the program finds 0 if a request makes no sense."""
     (count,) = known_dims(tensor) or (1,)

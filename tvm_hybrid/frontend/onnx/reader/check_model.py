@@ -270,11 +270,7 @@ _SIZES: dict[str, _Sizes] = {
 }
 
 
-def with_checked_indices(
-    node: onnx.NodeProto,
-    inputs: Inputs,
-    attrs: Attrs,
-) -> Inputs:
+def with_checked_indices(node: onnx.NodeProto, inputs: Inputs, attrs: Attrs) -> Inputs:
     """Checks indices of Gather, Scatter and the like when a model runs, where a user asks for it.
 
         lv = check_indices(indices, n)      # a kernel: an error, or the indices as they are
