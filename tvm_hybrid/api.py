@@ -27,8 +27,7 @@ from .cache.kernel_cache import kernel_cache
 from .executable.executable import Executable
 from .explain.origins import decisions_with_origins, short, texts_in, with_origins
 from .explain.program_facts import program_facts
-from .frontend.imported_model import exported, is_module
-from .frontend.model_input import SourceModel, import_model
+from .frontend.model_input import ImportedModel, exported, import_model, is_module
 from .library.manifest import Coverage, Manifest, package_versions, uses_in
 from .runtime.places import PoolSetting
 from .runtime.topology import host_topology
@@ -131,7 +130,7 @@ def compile(
 
 
 def _compiled(
-    source: SourceModel,
+    source: ImportedModel,
     options: PipelineOptions,
     setting: PoolSetting,
     nodes: Nodes,

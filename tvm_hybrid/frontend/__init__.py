@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ..runtime.tensors import OutputInfo, TensorInfo
-    from .imported_model import ImportedModel
+    from .model_input import ImportedModel
     from .onnx.onnx_import import import_onnx
 
 __all__ = ["ImportedModel", "OutputInfo", "TensorInfo", "import_onnx"]
 
 _HOMES = {
-    "ImportedModel": "frontend.imported_model",
+    "ImportedModel": "frontend.model_input",
     "OutputInfo": "runtime.tensors",
     "TensorInfo": "runtime.tensors",
     "import_onnx": "frontend.onnx.onnx_import",

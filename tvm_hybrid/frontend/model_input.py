@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+import sys
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 import tvm
 from tvm import IRModule, ir, relax, tirx
@@ -16,27 +18,36 @@ from relay_passes.ir.rewrite import with_values
 
 from ..explain.origins import NO_NODES, ModelNodes
 from ..runtime.feeds import InputValue
-from ..runtime.tensors import DeclaredInterface, OutputInfo, TensorInfo, text_of
-from .imported_model import output_info, returned_types
+from ..runtime.tensors import DeclaredInterface, OutputInfo, TensorInfo, names_in, text_of
 from .onnx.reader.model_bytes import is_onnx
 
-Inputs = tuple[TensorInfo, ...]
-Outputs = tuple[OutputInfo, ...]
 
+@dataclass(frozen=True)
+class ImportedModel:
+    """A model in Relax.
 
-class SourceModel(NamedTuple):
-    """A Relax module whose function `main` has these inputs and outputs.
-
-    The inputs of `values` are constants inside; `limits` are the largest numbers that open sizes
-    of inputs may be. `declared` is the interface as an ONNX model with open sizes declares it,
-    `nodes` are its nodes.
+    Parameters
+    ----------
+    mod
+        Module whose ``main`` takes the inputs in the order of `inputs` and returns the outputs in
+        the order of `outputs` (a tuple if there are several). Weights are constants inside.
+    inputs, outputs
+        The interface, in the model's order and with the model's names.
+    values
+        The inputs that are constants inside, since their values were given.
+    limits
+        Open sizes of inputs, in words, and the largest numbers that they may be.
+    declared
+        The inputs and outputs as the model declares them, if sizes may stay open.
+    nodes
+        The model's nodes, which variables of `mod` tell by their names.
     """
 
-    mod: IRModule
-    inputs: Inputs
-    outputs: Outputs
-    values: tuple[InputValue, ...] = ()
-    limits: Mapping[str, int] = {}
+    mod: tvm.IRModule
+    inputs: list[TensorInfo]
+    outputs: list[OutputInfo]
+    values: list[InputValue] = field(default_factory=list)
+    limits: dict[str, int] = field(default_factory=dict)
     declared: DeclaredInterface | None = None
     nodes: ModelNodes = NO_NODES
 
@@ -48,7 +59,7 @@ def import_model(
     values: Mapping[str, Any] | None = None,
     keep_open: bool = False,
     check_indices: bool = False,
-) -> SourceModel:
+) -> ImportedModel:
     """The module, its inputs and its outputs.
 
     Parameters
@@ -89,7 +100,9 @@ def import_model(
     if isinstance(model, IRModule):
         return _from_relax(model, shapes, keep_open)
     if type(model).__module__.startswith("torch.export"):
-        return _from_torch(model, shapes, keep_open)
+        from .torch.importer import import_program
+
+        return _from_relax(import_program(model), shapes, keep_open)
     if not is_onnx(model):
         raise ModelError(
             f"a {type(model).__name__} is not a model; give a path or the bytes of an ONNX model, "
@@ -97,40 +110,46 @@ def import_model(
         )
     from . import import_onnx
 
-    imported = import_onnx(
-        model, shapes=shapes, values=values, keep_open=keep_open, check_indices=check_indices
-    )
-    return SourceModel(
-        imported.mod,
-        tuple(imported.inputs),
-        tuple(imported.outputs),
-        tuple(imported.values),
-        imported.limits,
-        imported.declared,
-        imported.nodes,
-    )
+    return import_onnx(model, shapes, values, keep_open=keep_open, check_indices=check_indices)
 
 
-def _from_torch(program: Any, shapes: Mapping[str, Any] | None, keep_open: bool) -> SourceModel:
-    from .torch.exported_program import import_program
-
-    mod = import_program(program)
-    return _from_relax(mod, shapes, keep_open)
-
-
-def _from_relax(mod: IRModule, shapes: Mapping[str, Any] | None, keep_open: bool) -> SourceModel:
+def _from_relax(mod: IRModule, shapes: Mapping[str, Any] | None, keep_open: bool) -> ImportedModel:
     mod = with_single_parameters(_with_main(mod))
     if shapes:
-        mod = _bind_sizes(mod, shapes)
-    function = mod["main"]
-    inputs = tuple(_info(var.name, var.ty, keep_open) for var in function.params)
-    symbols = [str(var.name) for var in _symbols(function)] if keep_open else []
-    types = returned_types(function)
-    outputs = tuple(
+        known = _symbols(mod)
+        for name, size in shapes.items():
+            if name not in known:
+                raise ShapeError(
+                    f"the Relax module has no symbolic dimension {name!r}; "
+                    f"it has {', '.join(sorted(known)) or 'none'}",
+                    argument="shapes",
+                )
+            if isinstance(size, bool) or not isinstance(size, int) or size < 0:
+                raise ShapeError(
+                    f"dimension {name!r} needs a size from 0 up, not {size!r}", argument="shapes"
+                )
+        mod = relax.transform.BindSymbolicVars(dict(shapes), "main")(mod)
+    inputs = []
+    for name, found in ((var.name, var.ty) for var in mod["main"].params):
+        if not isinstance(found, relax.TensorType) or not isinstance(found.shape, relax.ShapeExpr):
+            raise ModelError(f"{name!r} is not a tensor of known rank: {found}")
+        sizes = [text_of(size) for size in found.shape.values]
+        for position, size in enumerate(found.shape.values):
+            is_known = isinstance(size, (int, tirx.IntImm))
+            if not is_known and (not keep_open or sizes[position] is None):
+                raise ShapeError(
+                    f"dimension {position} of {name!r} has no size: {size}; give one by ",
+                    Argument("shapes", value={str(size): 1}),
+                )
+        known_sizes = tuple(size for size in sizes if size is not None)
+        inputs.append(TensorInfo(name, known_sizes, str(found.dtype)))
+    symbols = _symbols(mod) if keep_open else ()
+    types = returned_types(mod["main"])
+    outputs = [
         output_info(f"output_{i}" if len(types) > 1 else "output", found, symbols=symbols)
         for i, found in enumerate(types)
-    )
-    return SourceModel(mod, inputs, outputs)
+    ]
+    return ImportedModel(mod, inputs, outputs)
 
 
 def _with_main(mod: IRModule) -> IRModule:
@@ -154,44 +173,11 @@ def _with_main(mod: IRModule) -> IRModule:
     return IRModule({**others, main: function}, mod.attrs, mod.global_infos)
 
 
-def _bind_sizes(mod: IRModule, shapes: Mapping[str, Any]) -> IRModule:
-    known = {str(var) for var in _symbols(mod["main"])}
-    for name, size in shapes.items():
-        if name not in known:
-            raise ShapeError(
-                f"the Relax module has no symbolic dimension {name!r}; "
-                f"it has {', '.join(sorted(known)) or 'none'}",
-                argument="shapes",
-            )
-        if isinstance(size, bool) or not isinstance(size, int) or size < 0:
-            raise ShapeError(
-                f"dimension {name!r} needs a size from 0 up, not {size!r}", argument="shapes"
-            )
-    return relax.transform.BindSymbolicVars(dict(shapes), "main")(mod)
-
-
-def _symbols(function: relax.Function) -> list[tirx.Var]:
-    sizes = [
-        size
-        for var in function.params
-        if isinstance(var.ty, relax.TensorType) and isinstance(var.ty.shape, relax.ShapeExpr)
-        for size in var.ty.shape.values
-    ]
-    return [size for size in sizes if isinstance(size, tirx.Var)]
-
-
-def _info(name: str, type_: tvm.ir.Type, keep_open: bool) -> TensorInfo:
-    if not isinstance(type_, relax.TensorType) or not isinstance(type_.shape, relax.ShapeExpr):
-        raise ModelError(f"{name!r} is not a tensor of known rank: {type_}")
-    sizes = [text_of(size) for size in type_.shape.values]
-    for position, size in enumerate(type_.shape.values):
-        if not isinstance(size, (int, tirx.IntImm)) and (not keep_open or sizes[position] is None):
-            raise ShapeError(
-                f"dimension {position} of {name!r} has no size: {size}; give one by ",
-                Argument("shapes", value={str(size): 1}),
-            )
-    known = tuple(size for size in sizes if size is not None)
-    return TensorInfo(name, known, str(type_.dtype))
+def _symbols(mod: IRModule) -> set[str]:
+    """The names of the open sizes of main's inputs."""
+    types = [var.ty for var in mod["main"].params if isinstance(var.ty, relax.TensorType)]
+    shapes = [each.shape.values for each in types if isinstance(each.shape, relax.ShapeExpr)]
+    return {str(size.name) for shape in shapes for size in shape if isinstance(size, tirx.Var)}
 
 
 def with_single_parameters(mod: IRModule) -> IRModule:
@@ -214,11 +200,12 @@ def with_single_parameters(mod: IRModule) -> IRModule:
     Others stay, among them tuples of tuples.
     """
     function = mod[MAIN]
-    items = {
-        parameter: [relax.Var(f"{parameter.name}_{i}", ty) for i, ty in enumerate(fields)]
-        for parameter in function.params
-        if (fields := _tensors(parameter.ty))
-    }
+    items = {}
+    for parameter in function.params:
+        types = parameter.ty.fields if isinstance(parameter.ty, relax.TupleType) else ()
+        if types and all(isinstance(each, relax.TensorType) for each in types):
+            name = parameter.name
+            items[parameter] = [relax.Var(f"{name}_{i}", ty) for i, ty in enumerate(types)]
     if not items:
         return mod
 
@@ -240,7 +227,92 @@ def with_single_parameters(mod: IRModule) -> IRModule:
     return made
 
 
-def _tensors(ty: ir.Type) -> list[ir.Type]:
-    """The items of a tuple of tensors; nothing if it is none."""
-    fields = list(ty.fields) if isinstance(ty, relax.TupleType) else []
-    return fields if all(isinstance(each, relax.TensorType) for each in fields) else []
+def returned_types(function: relax.Function) -> list[ir.Type]:
+    """The types of all outputs.
+
+    Those of the body: a function's own return type forgets the rest of a shape in which one size
+    depends on data.
+    """
+    found = function.body.body.ty
+    return list(found.fields) if isinstance(found, relax.TupleType) else [found]
+
+
+def output_info(
+    name: str,
+    found: ir.Type,
+    names: Sequence[int | str | None] | None = None,
+    symbols: Collection[str] = (),
+) -> OutputInfo:
+    """An output of this type.
+
+    Parameters
+    ----------
+    names
+        What the model declares to be the shape: the names of sizes that depend on data.
+    symbols
+        The open sizes of inputs, of which sizes are told in words.
+
+    Raises
+    ------
+    ModelError
+        It is not a tensor, or its number of dimensions is not known.
+    """
+    if not isinstance(found, relax.TensorType) or found.ndim < 0:
+        raise ModelError(f"output {name!r} is not a tensor of known rank: {found}")
+    shape = found.shape
+    sizes = list(shape.values) if isinstance(shape, relax.ShapeExpr) else [None] * found.ndim
+    if names is None or len(names) != len(sizes):
+        names = [None] * len(sizes)
+    known: list[int | str | None] = []
+    for size, declared in zip(sizes, names, strict=True):
+        text = text_of(size) if symbols else None
+        if isinstance(size, int | tirx.IntImm):
+            known.append(int(size))
+        elif isinstance(text, str) and names_in(text) <= {*symbols}:
+            known.append(text)  # in terms of the inputs' sizes
+        else:
+            known.append(declared if isinstance(declared, str) else None)
+    return OutputInfo(name, tuple(known), str(found.dtype))
+
+
+def is_module(model: Any) -> bool:
+    """Whether a model is a `torch.nn.Module`; does not import torch."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(model, torch.nn.Module)
+
+
+def exported(module: Any, example_inputs: Any, dynamic_shapes: Any = None) -> Any:
+    """The program that `torch.export` makes of a module.
+
+    Parameters
+    ----------
+    module : torch.nn.Module
+        In evaluation mode.
+    example_inputs : tuple, list or mapping
+        The arguments of its `forward`, or those by name.
+    dynamic_shapes : optional
+        As `torch.export.export` takes it.
+
+    Raises
+    ------
+    ModelError
+        If the module is in training mode, there are no example inputs, or torch cannot export it.
+    """
+    import torch
+
+    name = type(module).__name__
+    if module.training:
+        raise ModelError(f"the module {name} is in training mode; call its eval() first")
+    if not isinstance(example_inputs, (tuple, list, Mapping)):
+        raise ModelError(
+            f"a torch module needs example_inputs=(x, ...), or {{name: x}}, for the module {name}; "
+            f"not {type(example_inputs).__name__}"
+        )
+    named = isinstance(example_inputs, Mapping)
+    arguments = () if named else tuple(example_inputs)
+    by_name = dict(example_inputs) if named else {}
+    try:
+        with torch.no_grad():
+            return torch.export.export(module, arguments, by_name, dynamic_shapes=dynamic_shapes)
+    except Exception as error:
+        raise ModelError(f"torch.export cannot export the module {name}: {error}") from error

@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import inspect
 import warnings
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -24,11 +24,10 @@ from microkernels.base.errors import CompileError, TvmHybridError
 from microkernels.base.logs import logger
 
 from ..frontend.torch.decompositions import with_decompositions
-from ..frontend.torch.exported_program import without_onednn
 from ..frontend.torch.images import METHODS, is_exact
-from .graph_program import GraphProgram, can_freeze, why_not
-from .options import TorchOptions, read_options
-from .programs import TorchProgram, add_program
+from ..frontend.torch.importer import without_onednn
+from .graph_program import GraphProgram, read_options, refuse
+from .programs import add_program
 
 
 def tvm_hybrid(
@@ -65,82 +64,61 @@ def tvm_hybrid(
     """
     chosen = read_options(options, mode)
     report = add_program(str(CompileContext.current_compile_id() or "?"))
+
+    def of_inference(aten: Any, _examples: Sequence[Any]) -> GraphProgram:
+        context = TracingContext.try_get()
+        # Tensors that TorchDynamo's graph holds itself are AOTAutograd's first arguments. With
+        # `torch._inductor.config.freezing` all parameters and buffers are there.
+        given = [*((context and context.params_flat) or ()), *arguments]
+        known = context and context.fw_metadata
+        freezable: list[int] = []
+        if known and len(aten.graph.find_nodes(op="placeholder")) == len(given):
+            # Parameters and buffers of modules that the graph leaves alone.
+            freezable = [
+                number
+                for number in known.static_input_indices
+                if type(given[number]) in (torch.Tensor, torch.nn.Parameter)
+                # Changes can be noticed: those made in inference mode have no version.
+                and not given[number].is_inference()
+                and not known.input_info[number].mutates_data
+            ]
+        return GraphProgram(aten, given, freezable, chosen, report)
+
+    def refuse_training(aten: Any, _examples: Sequence[Any]) -> Any:
+        raise CompileError("its results need gradients; only inference is compiled")
+
     try:
-        reason = why_not(graph, arguments)
-        if reason:
-            raise CompileError(reason)
+        refuse(graph, arguments)
         keep_resizes(graph)
-        return _lowered(graph, arguments, chosen, report)
+        backend = aot_autograd(
+            fw_compiler=refuse_training,
+            inference_compiler=of_inference,
+            decompositions=_decompositions(),
+        )
+        with without_onednn():
+            lowered: Callable[..., Any] = backend(graph, arguments)
+        return lowered
     except TvmHybridError as error:
         if chosen.strict:
             raise
         report.executable, report.reason = None, str(error)
         _warn(report.reason)
-        return _eager(graph, report)
 
+    def run(*arguments: Any) -> Any:
+        return graph.forward(*arguments)
 
-def _lowered(
-    graph: Any, arguments: Sequence[Any], options: TorchOptions, report: TorchProgram
-) -> Callable[..., Any]:
-    def of_inference(aten: Any, _examples: Sequence[Any]) -> GraphProgram:
-        given = [*_attributes(), *arguments]
-        count = len(aten.graph.find_nodes(op="placeholder"))
-        freezable = _freezable(given) if count == len(given) else ()
-        return GraphProgram(aten, given, freezable, options, report)
-
-    backend = aot_autograd(
-        fw_compiler=_refuse_training,
-        inference_compiler=of_inference,
-        decompositions=_decompositions(),
-    )
-    with without_onednn():
-        lowered: Callable[..., Any] = backend(graph, arguments)
-    return lowered
-
-
-def _attributes() -> Sequence[Any]:
-    """Tensors that TorchDynamo's graph holds itself; AOTAutograd makes them its first arguments.
-
-    With `torch._inductor.config.freezing` all parameters and buffers are there.
-    """
-    context = TracingContext.try_get()
-    return () if context is None else context.params_flat or ()
-
-
-def _freezable(arguments: Sequence[Any]) -> Collection[int]:
-    """The arguments that are parameters and buffers of modules, and that the graph leaves alone."""
-    context = TracingContext.try_get()
-    known = None if context is None else context.fw_metadata
-    if known is None:
-        return ()
-    return [
-        number
-        for number in known.static_input_indices
-        if type(arguments[number]) in (torch.Tensor, torch.nn.Parameter)
-        and can_freeze(arguments[number])
-        and not known.input_info[number].mutates_data
-    ]
-
-
-def _refuse_training(_graph: Any, _examples: Sequence[Any]) -> Any:
-    raise CompileError("its results need gradients; only inference is compiled")
+    vars(run)["report"] = report  # which nobody else holds
+    return run
 
 
 @functools.cache
 def _decompositions() -> dict[Any, Callable[..., Any]]:
     """Decompositions into core ATen operators: torch's, and ours."""
-    table = default_decompositions().materialize()
-    return with_decompositions(table) | fast_paths()
-
-
-def _eager(graph: Any, report: TorchProgram) -> Callable[..., Any]:
-    """The graph as it is; it keeps the report."""
-
-    def run(*arguments: Any) -> Any:
-        return graph.forward(*arguments)
-
-    vars(run)["report"] = report
-    return run
+    aten = torch.ops.aten
+    return with_decompositions(default_decompositions().materialize()) | {
+        aten._transformer_encoder_layer_fwd.default: _encoder_layer,
+        aten._native_multi_head_attention.default: _multi_head_attention,
+    }
 
 
 @functools.cache
@@ -150,38 +128,21 @@ def _warn(reason: str) -> None:
     warnings.warn(text, RuntimeWarning, stacklevel=2)  # the logger is silent unless asked
 
 
+# PyTorch's fused operators of transformers in terms of plain ones, for which it has no table. In
+# evaluation `nn.TransformerEncoderLayer` and `nn.MultiheadAttention` call them where they can.
+
+
 _SOURCE, _PADDING = 0, 1  # kinds of masks: of queries and keys, of keys; 2: of everything
 
 
-def fast_paths() -> dict[Any, Callable[..., Any]]:
-    """PyTorch's fused operators of transformers in terms of plain ones, for which it has no table.
-
-    In evaluation `nn.TransformerEncoderLayer` and `nn.MultiheadAttention` call them where they can.
-
-    Decompositions by operators.
-    """
-    aten = torch.ops.aten
-    return {
-        aten._transformer_encoder_layer_fwd.default: _encoder_layer,
-        aten._native_multi_head_attention.default: _multi_head_attention,
-    }
-
-
 def _multi_head_attention(
-    query: Any,
-    key: Any,
-    value: Any,
-    embed_dim: int,
-    heads: int,
-    qkv_weight: Any,
-    qkv_bias: Any,
-    proj_weight: Any,
-    proj_bias: Any,
-    mask: Any = None,
-    need_weights: bool = True,
-    average_attn_weights: bool = True,
-    mask_type: int | None = None,
+    query: Any, key: Any, value: Any, size: int, heads: int, *given: Any
 ) -> tuple[Any, Any]:
+    """As torch names what is given: weights and biases of both products, `mask`, `need_weights`,
+    `average_attn_weights`, `mask_type`.
+    """
+    missing = (None, True, True, None)[len(given) - 4 :]
+    qkv_weight, qkv_bias, weight, bias, mask, need_weights, average, mask_type = given + missing
     if query is key and key is value:
         parts = list(F.linear(query, qkv_weight, qkv_bias).chunk(3, -1))
     else:
@@ -189,7 +150,11 @@ def _multi_head_attention(
         given = (query, key, value)
         parts = [F.linear(*each) for each in zip(given, weights, biases, strict=True)]
     q, k, v = (each.unflatten(-1, (heads, -1)).transpose(1, 2) for each in parts)
-    taken = None if mask is None else _broadcast(mask.to(torch.bool), mask_type).logical_not()
+    taken = mask
+    if mask is not None:  # with dimensions for items, heads, queries and keys
+        mask = mask[None, None] if mask_type == _SOURCE else mask
+        mask = mask[:, None, None] if mask_type == _PADDING else mask
+        taken = mask.to(torch.bool).logical_not()  # says what is left out
     weights = query.new_empty(0)
     if need_weights:
         scores = q @ k.transpose(-2, -1) * (q.shape[-1] ** -0.5)
@@ -197,64 +162,35 @@ def _multi_head_attention(
             scores = scores.masked_fill(~taken, -torch.inf)
         weights = scores.softmax(-1)
         mixed = weights @ v
-        weights = weights.mean(1) if average_attn_weights else weights
+        weights = weights.mean(1) if average else weights
     else:
         mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=taken)
-    return F.linear(mixed.transpose(1, 2).flatten(2), proj_weight, proj_bias), weights
+    return F.linear(mixed.transpose(1, 2).flatten(2), weight, bias), weights
 
 
-def _broadcast(mask: Any, kind: int | None) -> Any:
-    """A mask that says what is left out, with dimensions for items, heads, queries and keys."""
-    if kind == _SOURCE:
-        return mask[None, None]
-    return mask[:, None, None] if kind == _PADDING else mask
+def _encoder_layer(source: Any, size: int, heads: int, *given: Any) -> Any:
+    """As torch names what is given: weights and biases of attention's two products, `use_gelu`,
+    `norm_first`, `eps`, weights and biases of two norms and of two products; a mask and its kind.
+    """
+    use_gelu, norm_first, eps = given[4:7]
+    mask, mask_type = (*given[15:], None, None)[:2]
 
-
-def _encoder_layer(
-    source: Any,
-    embed_dim: int,
-    heads: int,
-    qkv_weight: Any,
-    qkv_bias: Any,
-    proj_weight: Any,
-    proj_bias: Any,
-    use_gelu: bool,
-    norm_first: bool,
-    eps: float,
-    norm_weight_1: Any,
-    norm_bias_1: Any,
-    norm_weight_2: Any,
-    norm_bias_2: Any,
-    ffn_weight_1: Any,
-    ffn_bias_1: Any,
-    ffn_weight_2: Any,
-    ffn_bias_2: Any,
-    mask: Any = None,
-    mask_type: int | None = None,
-) -> Any:
     def attention(x: Any) -> Any:
-        projections = (qkv_weight, qkv_bias, proj_weight, proj_bias)
-        shape = embed_dim, heads
-        return _multi_head_attention(
-            x, x, x, *shape, *projections, mask, need_weights=False, mask_type=mask_type
-        )[0]
+        how = (*given[:4], mask, False, True, mask_type)
+        return _multi_head_attention(x, x, x, size, heads, *how)[0]
 
     def perceptron(x: Any) -> Any:
-        hidden = F.linear(x, ffn_weight_1, ffn_bias_1)
-        hidden = F.gelu(hidden) if use_gelu else F.relu(hidden)
-        return F.linear(hidden, ffn_weight_2, ffn_bias_2)
+        hidden = F.linear(x, *given[11:13])
+        return F.linear(F.gelu(hidden) if use_gelu else F.relu(hidden), *given[13:15])
 
-    def norm_1(x: Any) -> Any:
-        return F.layer_norm(x, (embed_dim,), norm_weight_1, norm_bias_1, eps)
-
-    def norm_2(x: Any) -> Any:
-        return F.layer_norm(x, (embed_dim,), norm_weight_2, norm_bias_2, eps)
+    def norm(x: Any, first: int) -> Any:
+        return F.layer_norm(x, (size,), *given[first : first + 2], eps)
 
     if norm_first:
-        x = source + attention(norm_1(source))
-        return x + perceptron(norm_2(x))
-    x = norm_1(source + attention(source))
-    return norm_2(x + perceptron(x))
+        x = source + attention(norm(source, 7))
+        return x + perceptron(norm(x, 9))
+    x = norm(source + attention(source), 7)
+    return norm(x + perceptron(x), 9)
 
 
 # Keeps the resizing of images whole, which torch would take apart into gathers.
@@ -285,33 +221,25 @@ def keep_resizes(graph: Any) -> None:
     """
     changed = False
     for node in graph.graph.find_nodes(op="call_function", target=F.interpolate):
-        arguments = _arguments(node)
-        if arguments is None:
+        bound = inspect.signature(F.interpolate).bind(*node.args, **node.kwargs)
+        bound.apply_defaults()
+        given = bound.arguments
+        x, mode, corners = given["input"], given["mode"], bool(given["align_corners"])
+        before, after = x.meta["example_value"].shape, node.meta["example_value"].shape
+        factors = given["scale_factor"]
+        if corners or given["recompute_scale_factor"]:
+            factors = None
+        elif not isinstance(factors, (tuple, list, type(None))):
+            factors = (factors, factors)
+        is_known = len(before) == 4 and mode in METHODS and not given["antialias"]
+        if not is_known or not is_exact((*before[2:], *after[2:]), factors):
             continue
         changed = True
         with graph.graph.inserting_before(node):
             target = torch.ops.tvm_hybrid.resize2d.default
-            resized = graph.graph.call_function(target, arguments)
+            resized = graph.graph.call_function(target, (x, *after[2:], mode, corners))
         resized.meta.update(node.meta)
         node.replace_all_uses_with(resized)
         graph.graph.erase_node(node)
     if changed:
         graph.recompile()
-
-
-def _arguments(node: Any) -> tuple[Any, ...] | None:
-    given = inspect.signature(F.interpolate).bind(*node.args, **node.kwargs)
-    given.apply_defaults()
-    x, mode = given.arguments["input"], given.arguments["mode"]
-    before, after = x.meta["example_value"].shape, node.meta["example_value"].shape
-    if len(before) != 4 or mode not in METHODS or given.arguments["antialias"]:
-        return None
-    factors = given.arguments["scale_factor"]
-    if given.arguments["recompute_scale_factor"] or factors is None:
-        factors = None
-    elif not isinstance(factors, (tuple, list)):
-        factors = (factors, factors)
-    corners = bool(given.arguments["align_corners"])
-    if not is_exact((*before[2:], *after[2:]), None if corners else factors):
-        return None
-    return x, *after[2:], mode, corners

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import logging
+import os
 import threading
 import weakref
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import replace
+from functools import partial
+from typing import Any, NamedTuple
 
 import torch
 from torch import fx
@@ -19,8 +22,10 @@ from microkernels.base.logs import logger
 from ..api import compile
 from ..executable.executable import Executable
 from ..frontend.torch.importer import Order, import_graph, inverse
+from ..options import CodeKeywords, CompileOptions, Records, check_options, given, setting_of
 from ..runtime.feeds import ALIGNMENT, raise_size_error
-from .options import TorchOptions
+from ..runtime.threads import VARIABLE, ThreadsLike
+from ..targets.resolve import TargetLike
 from .programs import TorchProgram
 
 MOST_CHANGES = 8
@@ -29,8 +34,7 @@ MOST_MODULES = 64
 """So many modules of one kind, as the layers of a model, have a graph compiled for each."""
 
 
-@dataclass(frozen=True)
-class _Compiled:
+class _Compiled(NamedTuple):
     """An executable for parameters as they are."""
 
     executable: Executable
@@ -113,24 +117,20 @@ class GraphProgram:
             current = [each for each in self._variants if not each.frozen.outdated]
             self._changes += len(self._variants) - len(current)
             self._variants = current
-            self._tell(self._compiled.frozen.changed(arguments))
+            changed = self._compiled.frozen.changed(arguments)
+            text = "torch graph %s is compiled again for %d other parameters"
+            too_often = self._changes >= MOST_CHANGES or len(self._variants) >= MOST_MODULES
+            if too_often:
+                self._freezable -= set(changed)
+                text = (
+                    "torch graph %s: %d parameters have changed again; from now on they are read "
+                    "at each call, which is slower"
+                )
+            level = logging.WARNING if too_often else logging.INFO
+            logger.log(level, text, self._report.name, len(changed))
             self._compiled = self._compile(arguments)
             self._variants.append(self._compiled)
             return self._compiled
-
-    def _tell(self, changed: Collection[int]) -> None:
-        """Says that it is compiled again; what has changed too often is no constant any more."""
-        name, count = self._report.name, len(changed)
-        if self._changes < MOST_CHANGES and len(self._variants) < MOST_MODULES:
-            logger.info("torch graph %s is compiled again for %d other parameters", name, count)
-            return
-        self._freezable -= set(changed)
-        logger.warning(
-            "torch graph %s: %d parameters have changed again; from now on they are read at each "
-            "call, which is slower",
-            name,
-            count,
-        )
 
     def _compile(self, arguments: Sequence[Any]) -> _Compiled:
         with _disable_current_modes(), torch.no_grad():
@@ -147,13 +147,13 @@ class GraphProgram:
         return _Compiled(
             executable,
             frozen,
-            tuple((number, giving(order, free)) for number, order, free in inputs),
+            tuple((number, partial(given_to, order, free)) for number, order, free in inputs),
             found.numbers,
-            tuple(taking(order, shared) for order, shared in outputs),
+            tuple(partial(taken_from, order and inverse(order), each) for order, each in outputs),
         )
 
 
-Pick = Callable[[Sequence[Any], Sequence[Any]], Any]  # (arguments, computed tensors) -> result
+_ARGUMENT, _COMPUTED, _CONSTANT = 0, 1, 2  # where a result is from
 
 
 class Results:
@@ -180,19 +180,19 @@ class Results:
         arguments = [node for node in nodes if node.op == "placeholder"]
         self.tensors: list[Any] = []
         numbers: list[Any] = []
-        self._picks: list[Pick] = []
+        self._picks: list[tuple[int, Any]] = []  # where a result is from, and which it is there
         for node in returned:
             if not isinstance(node, fx.Node):
-                self._picks.append(_constant(node))
+                self._picks.append((_CONSTANT, node))
             elif node.op == "placeholder":
-                self._picks.append(_argument(arguments.index(node)))
+                self._picks.append((_ARGUMENT, arguments.index(node)))
             elif not isinstance(node.meta["val"], torch.Tensor):
                 numbers.append(node)
-                self._picks.append(_argument(len(arguments) + len(numbers) - 1))
+                self._picks.append((_ARGUMENT, len(arguments) + len(numbers) - 1))
             else:
                 if node not in self.tensors:
                     self.tensors.append(node)
-                self._picks.append(_computed(self.tensors.index(node)))
+                self._picks.append((_COMPUTED, self.tensors.index(node)))
         if not self.tensors:
             raise CompileError("the graph computes no tensors")
         self._numbers = _part(graph, numbers) if numbers else None
@@ -209,19 +209,10 @@ class Results:
         """
         if self._numbers is not None:
             arguments = (*arguments, *self._numbers(*arguments))
-        return [pick(arguments, tensors) for pick in self._picks]
-
-
-def _constant(value: Any) -> Pick:
-    return lambda arguments, tensors: value
-
-
-def _argument(number: int) -> Pick:
-    return lambda arguments, tensors: arguments[number]
-
-
-def _computed(number: int) -> Pick:
-    return lambda arguments, tensors: tensors[number]
+        sources = (arguments, tensors)
+        return [
+            which if place == _CONSTANT else sources[place][which] for place, which in self._picks
+        ]
 
 
 def _part(graph: Any, outputs: Sequence[Any]) -> Any:
@@ -236,8 +227,8 @@ def _part(graph: Any, outputs: Sequence[Any]) -> Any:
     return fx.GraphModule(graph, part)
 
 
-def why_not(graph: Any, arguments: Sequence[Any]) -> str:
-    """Why a graph has to run in eager mode; "" if nothing is known against it.
+def refuse(graph: Any, arguments: Sequence[Any]) -> None:
+    """Refuses a graph that has to run in eager mode.
 
     Parameters
     ----------
@@ -245,26 +236,28 @@ def why_not(graph: Any, arguments: Sequence[Any]) -> str:
         As TorchDynamo captures it.
     arguments : sequence
         What it is called with.
+
+    Raises
+    ------
+    CompileError
+        Saying why.
     """
     values = [node.meta.get("example_value") for node in graph.graph.nodes]
-    tensors = list(_tensors([*arguments, *values]))
-    for each in tensors:
+    for each in _tensors([*arguments, *values]):
         if each.device.type != "cpu":
-            return f"it has tensors on {each.device}, and only those of CPUs are taken"
+            device = each.device
+            raise CompileError(f"it has tensors on {device}, and only those of CPUs are taken")
         if each.layout != torch.strided or each.is_nested:
-            return "it has nested or sparse tensors"
+            raise CompileError("it has nested or sparse tensors")
         if each.is_conj() or each.is_neg():
-            return "it has lazily conjugated or negated tensors"
-    returned = [
-        node.meta.get("example_value")
-        for node in next(iter(graph.graph.find_nodes(op="output"))).all_input_nodes
-    ]
+            raise CompileError("it has lazily conjugated or negated tensors")
+    (output,) = graph.graph.find_nodes(op="output")
+    returned = [node.meta.get("example_value") for node in output.all_input_nodes]
     if torch.is_grad_enabled() and any(each.requires_grad for each in _tensors(returned)):
-        return (
+        raise CompileError(
             "its results need gradients; for inference, call the model under torch.no_grad() or "
             "torch.inference_mode()"
         )
-    return ""
 
 
 def _tensors(values: Iterable[Any]) -> Iterable[Any]:
@@ -278,8 +271,8 @@ def _tensors(values: Iterable[Any]) -> Iterable[Any]:
 Change = Callable[[Any], Any]
 
 
-def giving(order: Order | None, anywhere: bool) -> Change:
-    """How an argument becomes a tensor that kernels can read.
+def given_to(order: Order | None, anywhere: bool, tensor: Any) -> Any:
+    """An argument as a tensor that kernels can read.
 
     Parameters
     ----------
@@ -287,43 +280,34 @@ def giving(order: Order | None, anywhere: bool) -> Change:
         In which the program takes its axes.
     anywhere : bool
         Whether kernels read it wherever it lies.
+    tensor : torch.Tensor
     """
-
-    def give(tensor: Any) -> Any:
-        if order is not None:
-            tensor = tensor.permute(order)
-        if tensor.requires_grad:
-            tensor = tensor.detach()
-        if not tensor.numel():  # of which torch's strides are not those that kernels expect
-            return runtime.empty(tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."))
-        if not tensor.is_contiguous():
-            return tensor.clone(memory_format=torch.contiguous_format)
-        if not anywhere and tensor.data_ptr() % ALIGNMENT:
-            return tensor.clone()
-        return tensor
-
-    return give
+    if order is not None:
+        tensor = tensor.permute(order)
+    if tensor.requires_grad:
+        tensor = tensor.detach()
+    if not tensor.numel():  # of which torch's strides are not those that kernels expect
+        return runtime.empty(tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."))
+    if not tensor.is_contiguous():
+        return tensor.clone(memory_format=torch.contiguous_format)
+    return tensor.clone() if not anywhere and tensor.data_ptr() % ALIGNMENT else tensor
 
 
-def taking(order: Order | None, shared: bool) -> Change:
-    """How a result becomes the caller's tensor.
+def taken_from(order: Order | None, shared: bool, result: Any) -> Any:
+    """A result as the caller's tensor.
 
     Parameters
     ----------
     order : Order or None
-        In which the program gives its axes.
+        That undoes the one in which the program gives its axes.
     shared : bool
         Whether it may share memory with an argument, a constant or another result.
+    result : torch.Tensor or tvm.runtime.Tensor
     """
-    back = None if order is None else inverse(order)
-
-    def take(result: Any) -> Any:
-        tensor = result if isinstance(result, torch.Tensor) else torch.from_dlpack(result)
-        if shared:
-            tensor = tensor.clone()
-        return tensor if back is None else tensor.permute(back)
-
-    return take
+    tensor = result if isinstance(result, torch.Tensor) else torch.from_dlpack(result)
+    if shared:
+        tensor = tensor.clone()
+    return tensor if order is None else tensor.permute(order)
 
 
 # Parameters that a program has as constants, and whether they still are what they were.
@@ -368,6 +352,64 @@ class Frozen:
         ]
 
 
-def can_freeze(tensor: Any) -> bool:
-    """Whether changes of a tensor can be noticed: those made in inference mode have no version."""
-    return not tensor.is_inference()
+# The options of `torch.compile(..., backend="tvm_hybrid", options={...})`.
+
+
+class TorchKeywords(CodeKeywords, total=False):
+    """Options of `torch.compile`; `CompileOptions` explains all but `strict`."""
+
+    target: TargetLike
+    threads: ThreadsLike
+    records: Records
+    strict: bool
+
+
+class TorchOptions(NamedTuple):
+    """What was chosen for graphs of torch.
+
+    Attributes
+    ----------
+    compile : CompileOptions
+        How graphs are compiled.
+    strict : bool
+        Whether what else runs eagerly is refused.
+    """
+
+    compile: CompileOptions
+    strict: bool = False
+
+    def of_compile(self) -> CompileOptions:
+        """How a graph is compiled now: with torch's number of threads, if nothing says another."""
+        options = self.compile
+        if {"num_threads", "threads"} & given(options) or os.environ.get(VARIABLE):
+            return options
+        return replace(options, num_threads=torch.get_num_threads())
+
+
+def read_options(options: Mapping[str, Any] | None, mode: str | None = None) -> TorchOptions:
+    """The options, checked before anything is compiled.
+
+    Raises
+    ------
+    CompileError
+        If there is no such option, no such value of one, or a mode is given.
+    TargetError
+        If target or threads make no sense.
+    RecordError
+        If a record file cannot be read.
+    """
+    given, known = dict(options or {}), list(TorchKeywords.__annotations__)
+    if mode is not None:
+        raise CompileError(
+            f"the backend tvm_hybrid has no mode {mode!r}; it has the options {', '.join(known)}"
+        )
+    for name in given:
+        if name not in known:
+            raise CompileError(f"unknown option {name!r}; the known ones are {', '.join(known)}")
+    strict = given.pop("strict", False)
+    if not isinstance(strict, bool):
+        raise CompileError(f"option 'strict' is True or False, not {strict!r}", argument="strict")
+    chosen = CompileOptions(**given)
+    check_options(chosen)
+    setting_of(chosen, here=chosen.target is None)
+    return TorchOptions(chosen, strict)

@@ -14,7 +14,7 @@ from tests.tvm_hybrid.tuning.layouts.test_joint_layout import convolved, write_f
 from tvm_hybrid.bench import compare_layouts as module
 from tvm_hybrid.cli import main
 from tvm_hybrid.errors import RecordError
-from tvm_hybrid.frontend.model_input import SourceModel
+from tvm_hybrid.frontend.model_input import ImportedModel
 from tvm_hybrid.options import CompileOptions
 from tvm_hybrid.targets.resolve import resolve_target
 from tvm_hybrid.tuning.joint_layout import JointResult
@@ -50,7 +50,7 @@ def tunes(monkeypatch: pytest.MonkeyPatch) -> Tunes:
     tunes = Tunes()
     monkeypatch.setattr(module, "tune", tunes)
     monkeypatch.setattr(module, "race", race)
-    monkeypatch.setattr(module, "import_model", lambda *_: SourceModel(convolved(), (), ()))
+    monkeypatch.setattr(module, "import_model", lambda *_: ImportedModel(convolved(), [], []))
     return tunes
 
 

@@ -15,7 +15,7 @@ import tvm_hybrid  # noqa: E402
 from tests.examples import some  # noqa: E402
 from tvm_hybrid.errors import ModelError, UnsupportedOperatorError  # noqa: E402
 from tvm_hybrid.frontend.torch.converters import known_converters, new_importer  # noqa: E402
-from tvm_hybrid.frontend.torch.exported_program import decomposed, import_core  # noqa: E402
+from tvm_hybrid.frontend.torch.importer import decomposed, import_core  # noqa: E402
 from tvm_hybrid.frontend.torch.quantized import QUANTIZED  # noqa: E402
 from tvm_hybrid.frontend.torch.recurrent import RECURRENT  # noqa: E402
 from tvm_hybrid.frontend.torch.sizes import Sizes  # noqa: E402

@@ -141,9 +141,9 @@ def test_arguments_are_read_and_results_written_where_they_are() -> None:
         model = perceptron()
         call, x = compiled(model), torch.randn(64, 32)
         call(x)
-        from tvm_hybrid.pytorch.graph_program import giving
+        from tvm_hybrid.pytorch.graph_program import given_to
 
-        assert giving(None, anywhere=False)(x).data_ptr() == x.data_ptr()
+        assert given_to(None, False, x).data_ptr() == x.data_ptr()
         (allocated,) = (
             event.count
             for profile in [_profile(lambda: call(x))]

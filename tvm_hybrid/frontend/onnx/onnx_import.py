@@ -28,7 +28,7 @@ from ...explain.origins import ModelNode, ModelNodes
 from ...runtime.feeds import InputValue
 from ...runtime.tensors import OutputInfo, TensorInfo
 from ..expressions import constant, literal, static_dims
-from ..imported_model import ImportedModel, output_info, returned_types
+from ..model_input import ImportedModel, output_info, returned_types
 from .graph.freeze_shapes import OpenSizes, Shapes, declared_dims, freeze_shapes
 from .graph.graph import Graph, captured_names
 from .importer import to_relax

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -13,12 +13,10 @@ from tvm.relax.frontend.torch.exported_program_translator import ExportedProgram
 from microkernels.base.errors import UnsupportedOperatorError
 
 from ..expressions import emit
-from .functions import ARITHMETIC, FUNCTIONS, TRUSTED, cast, clamp, hard, product
-from .images import antialiased, average, bilinear, nearest, resize, sampled
+from . import functions, images, reductions
 from .promotion import PROMOTED, promoting
 from .quantized import QUANTIZED
 from .recurrent import RECURRENT, drops_out
-from .reductions import ALONG_AXIS, REDUCTIONS, concatenate, cut, mean
 from .scattering import scatter
 from .sizes import Sizes
 
@@ -36,19 +34,10 @@ _WIDENED = (
 )
 
 
-def torch_converters(own: Mapping[str, Converter]) -> dict[str, Converter]:
-    """Converters for TVM's importer of torch programs, in place of its own of these names.
-
-    Parameters
-    ----------
-    own : mapping of str to callable
-        Converters that are used where they are, instead of TVM's.
+def _widening(name: str, own: Converter | None) -> Converter:
+    """A converter, TVM's unless there is an own one, with operands in float32 and a rounded result
+    where they are narrow.
     """
-    return {name: _converter(name, own.get(name)) for name in (*_PRODUCTS, *_WIDENED)}
-
-
-def _converter(name: str, own: Converter | None) -> Converter:
-    """A converter with operands in float32 and a rounded result where they are narrow."""
 
     def convert(node: Any, importer: Any) -> Any:
         def plain(node: Any) -> Any:
@@ -62,8 +51,11 @@ def _converter(name: str, own: Converter | None) -> Converter:
         if not narrow:
             return plain(node)
         before = {each: importer.env[each] for each in narrow}
-        for each in _to_widen(name, node, narrow):
-            importer.env[each] = emit(relax.op.astype(before[each], "float32"))
+        is_product = name in _PRODUCTS and "float16" not in narrow.values()
+        summed = [node.args[number] for number in _PRODUCTS.get(name, ())]
+        for each in narrow:
+            if not is_product or each in summed:
+                importer.env[each] = emit(relax.op.astype(before[each], "float32"))
         try:
             result = plain(node)
         finally:
@@ -71,13 +63,6 @@ def _converter(name: str, own: Converter | None) -> Converter:
         return _rounded(result, next(iter(narrow.values())))
 
     return convert
-
-
-def _to_widen(name: str, node: Any, narrow: dict[Any, str]) -> Iterable[Any]:
-    """The operands that are to be float32."""
-    if name not in _PRODUCTS or "float16" in narrow.values():
-        return list(narrow)
-    return [node.args[number] for number in _PRODUCTS[name] if node.args[number] in narrow]
 
 
 def _rounded(value: Any, dtype: str) -> Any:
@@ -110,7 +95,11 @@ def new_importer(sizes: Sizes) -> ExportedProgramImporter:
     """
     importer = ExportedProgramImporter()
     vars(importer).update(sizes=sizes, ranges={})
-    table = {name: importer.convert_map[name] for name in TRUSTED if name in importer.convert_map}
+    table = {
+        name: importer.convert_map[name]
+        for name in functions.TRUSTED
+        if name in importer.convert_map
+    }
     importer.convert_map = table
     for name, convert in _ours().items():
         table[name] = functools.partial(convert, importer=importer)
@@ -123,38 +112,29 @@ def new_importer(sizes: Sizes) -> ExportedProgramImporter:
 @functools.cache
 def known_converters() -> frozenset[str]:
     """The names of operators that can be imported, such as "add.Tensor"."""
-    return TRUSTED | frozenset(_ours())
+    return functions.TRUSTED | frozenset(_ours())
 
 
 @functools.cache
 def _ours() -> dict[str, Converter]:
-    ours: dict[str, Converter] = {
-        "convert_element_type.default": cast,
-        "clamp.default": clamp,
-        "clamp.Tensor": clamp,
-        "cat.default": concatenate,
-        "upsample_nearest2d.vec": nearest,
-        "upsample_bilinear2d.vec": bilinear,
-        "resize2d.default": resize,
-        "_upsample_bilinear2d_aa.default": antialiased,
-        "_upsample_bicubic2d_aa.default": antialiased,
-        "grid_sampler_2d.default": sampled,
-        "slice.Tensor": cut,
-        "hardswish.default": functools.partial(hard, swish=True),
-        "hardsigmoid.default": functools.partial(hard, swish=False),
+    summing = {
+        **{f"{name}.default": functions.product for name in ("mm", "bmm")},
+        **{f"avg_pool{rank}d.default": images.average for rank in (2, 3)},
+        "mean.dim": reductions.mean,
+    }
+    return {
+        **{name: _widening(name, summing.get(name)) for name in (*_PRODUCTS, *_WIDENED)},
+        **QUANTIZED,
+        **functions.CONVERTERS,
+        **images.CONVERTERS,
+        **reductions.CONVERTERS,
+        **RECURRENT,
         "getitem": item,
-        "lift_fresh_copy.default": unchanged,
+        # Which torch.compile leaves of tensors in the program.
+        "lift_fresh_copy.default": lambda node, importer: importer.env[node.args[0]],
         "scatter.src": scatter,
         "scatter_reduce.two": scatter,
     }
-    summing = {
-        **{f"{name}.default": product for name in ("mm", "bmm")},
-        **{f"avg_pool{rank}d.default": average for rank in (2, 3)},
-        "mean.dim": mean,
-    }
-    of_families = {**QUANTIZED, **ARITHMETIC, **FUNCTIONS, **REDUCTIONS, **ALONG_AXIS}
-    of_families |= RECURRENT
-    return {**torch_converters(summing), **of_families, **ours}
 
 
 def item(node: Any, importer: Any) -> Any:
@@ -171,12 +151,7 @@ def item(node: Any, importer: Any) -> Any:
     return whole
 
 
-def unchanged(node: Any, importer: Any) -> Any:
-    """`aten.lift_fresh_copy.default`, which torch.compile leaves of tensors in the program."""
-    return importer.env[node.args[0]]
-
-
-def refuse_unknown(nodes: Iterable[Any], known: Collection[str]) -> None:
+def refuse_unknown(nodes: Iterable[Any]) -> None:
     """Refuses a graph with operators that cannot be imported.
 
     Raises
@@ -188,10 +163,11 @@ def refuse_unknown(nodes: Iterable[Any], known: Collection[str]) -> None:
     random: dict[str, None] = {}
     for node in _with_branches(nodes):
         name = node.target.__name__
+        is_known = name in known_converters() and name not in _UNWANTED
         if _is_random(node, name):
             random[name] = None
-        elif (name not in known or name in _UNWANTED) and _makes_tensors(node):
-            unknown[name] = None
+        elif not is_known and not isinstance(node.meta.get("val"), NUMBERS):
+            unknown[name] = None  # more than arithmetic of sizes
     if random:
         raise UnsupportedOperatorError(
             f"operators that draw random numbers: {', '.join(random)}; in evaluation, call eval()"
@@ -218,8 +194,3 @@ def _is_random(node: Any, name: str) -> bool:
     if name in RECURRENT:
         return drops_out(node)
     return torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
-
-
-def _makes_tensors(node: Any) -> bool:
-    """Whether a node is more than arithmetic of sizes."""
-    return not isinstance(node.meta.get("val"), NUMBERS)

@@ -15,7 +15,7 @@ import functools
 import itertools
 import math
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -23,12 +23,14 @@ import torch.nn.functional as F
 from torch._decomp import decomposition_table
 from torch.backends import cuda
 
-from .functions import with_whole_activations
-from .images import inexact_resizes
-from .scattering import scattering
+from .functions import WHOLE
+from .images import by_gathers
+from .scattering import SCATTERING
 
 aten = torch.ops.aten
 
+_ATTENTION = aten._scaled_dot_product_flash_attention_for_cpu.default
+_RESIZES = (aten.upsample_nearest2d.vec, aten.upsample_bilinear2d.vec)
 # torch has these, too, but leaves them out of its default table.
 _OF_TORCH = (
     aten._native_batch_norm_legit_functional.default,
@@ -47,14 +49,13 @@ def with_decompositions(table: Any) -> Any:
     table : dict or torch.export.decomp_utils.CustomDecompTable
         torch's; it is changed, and returned.
     """
-    table = with_half_attention(with_whole_activations(table))
+    for name in WHOLE:
+        table.pop(getattr(aten, name).default, None)
+    table[_ATTENTION] = _half_attention(table[_ATTENTION])
     table.update({operator: decomposition_table[operator] for operator in _OF_TORCH})
-    table.update({**_PLAIN, **scattering(), **windows(), **inexact_resizes()})
+    table.update({operator: functools.partial(by_gathers, operator) for operator in _RESIZES})
+    table.update({**_OURS, **SCATTERING})
     return table
-
-
-def _min_dim(x: Any, dim: int, keepdim: bool = False) -> tuple[Any, Any]:
-    return x.amin(dim, keepdim), x.argmin(dim, keepdim)
 
 
 def _any(x: Any) -> Any:
@@ -69,24 +70,9 @@ def _kth_value(x: Any, k: int, dim: int = -1, keepdim: bool = False) -> tuple[An
     return values, places
 
 
-def _stable_sort(
-    x: Any, *, stable: bool | None, dim: int = -1, descending: bool = False
-) -> tuple[Any, Any]:
-    values, places = torch.sort(x, dim, descending)
-    return values, places
-
-
 def _search_number(lines: Any, number: float, **options: Any) -> Any:
     kind = torch.float32 if isinstance(number, float) else lines.dtype
     return torch.searchsorted(lines, torch.full((), number, dtype=kind), **options)
-
-
-def _bucketize_number(number: float, boundaries: Any, **options: Any) -> Any:
-    return _search_number(boundaries, number, **options)
-
-
-def _distances(one: Any, other: Any, p: float, compute_mode: int | None = None) -> Any:
-    return _norm(one.unsqueeze(-2) - other.unsqueeze(-3), p)
 
 
 def _pair_distances(x: Any, p: float = 2.0) -> Any:
@@ -109,12 +95,7 @@ def _norm(difference: Any, p: float) -> Any:
 
 
 def _rrelu(
-    x: Any,
-    noise: Any,
-    lower: float = 0.125,
-    upper: float = 1 / 3,
-    training: bool = False,
-    generator: Any = None,
+    x: Any, noise: Any, lower: float = 0.125, upper: float = 1 / 3, training: bool = False, *_: Any
 ) -> Any:
     return NotImplemented if training else F.leaky_relu(x, (lower + upper) / 2)
 
@@ -134,15 +115,12 @@ def _repeat(x: Any, repeats: Sequence[Any]) -> Any:
     return x.reshape(apart).expand(wide).reshape(whole)
 
 
-def _group_norm(
-    x: Any, weight: Any, bias: Any, batch: Any, channels: Any, *sizes: Any
-) -> tuple[Any, ...]:
+def _group_norm(x: Any, weight: Any, bias: Any, batch: Any, channels: Any, *sizes: Any) -> Any:
     if weight is not None and bias is not None:
         return NotImplemented
     weight = x.new_ones(channels) if weight is None else weight
     bias = x.new_zeros(channels) if bias is None else bias
-    found: tuple[Any, ...] = aten.native_group_norm(x, weight, bias, batch, channels, *sizes)
-    return found
+    return aten.native_group_norm(x, weight, bias, batch, channels, *sizes)
 
 
 def _variance_and_mean(
@@ -153,20 +131,15 @@ def _variance_and_mean(
 
 
 def _embedding_bag(
-    weight: Any,
-    indices: Any,
-    offsets: Any,
-    scale_grad_by_freq: bool = False,
-    mode: int = 0,
-    sparse: bool = False,
-    per_sample_weights: Any = None,
-    include_last_offset: bool = False,
-    padding_idx: int = -1,
+    weight: Any, indices: Any, offsets: Any, *given: Any
 ) -> tuple[Any, None, None, None]:
     """The sum, mean (mode 1) or maximum (mode 2) of the rows of each bag; 0 of an empty one.
 
     The other results serve torch's backward pass alone: a program that reads one is refused.
     """
+    # How gradients are scaled, the mode, whether they are sparse, and so on.
+    missing = (False, 0, False, None, False, -1)[len(given) :]
+    _, mode, _, per_sample_weights, include_last_offset, padding_idx = given + missing
     rows = weight.index_select(0, indices)
     if per_sample_weights is not None:
         rows = rows * per_sample_weights.unsqueeze(-1)
@@ -189,35 +162,14 @@ def _embedding_bag(
     return result, None, None, None
 
 
-def _add_products(x: Any, one: Any, other: Any, *, beta: float = 1, alpha: float = 1) -> Any:
-    return x * beta + torch.bmm(one, other).sum(0) * alpha
-
-
-def _trilinear(
-    one: Any,
-    two: Any,
-    three: Any,
-    expand1: Sequence[int],
-    expand2: Sequence[int],
-    expand3: Sequence[int],
-    sumdim: Sequence[int],
-    unroll_dim: int = 1,
-) -> Any:
+def _trilinear(*given: Any) -> Any:
+    """Of three tensors, the axes that each gets, the axes of the sum, and one to unroll."""
     parts = []
-    for part, axes in ((one, expand1), (two, expand2), (three, expand3)):
+    for part, axes in zip(given[:3], given[3:6], strict=True):
         for axis in sorted(axes):
             part = part.unsqueeze(axis)
         parts.append(part)
-    return functools.reduce(torch.mul, parts).sum(list(sumdim))
-
-
-def _turned(operator: Any) -> Any:
-    """An operator of a tensor and a number for one of a number and a tensor."""
-
-    def decomposed(number: Any, x: Any) -> Any:
-        return operator(x, number)
-
-    return decomposed
+    return functools.reduce(torch.mul, parts).sum(list(given[6]))
 
 
 def _remainder_of_number(number: Any, x: Any) -> Any:
@@ -225,32 +177,7 @@ def _remainder_of_number(number: Any, x: Any) -> Any:
     return torch.remainder(torch.full_like(x, number, dtype=kind), x.to(kind))
 
 
-_PLAIN = {
-    aten.min.dim: _min_dim,
-    aten.any.default: _any,
-    aten.kthvalue.default: _kth_value,
-    aten.sort.stable: _stable_sort,
-    aten.searchsorted.Scalar: _search_number,
-    aten.bucketize.Scalar: _bucketize_number,
-    aten._cdist_forward.default: _distances,
-    aten._pdist_forward.default: _pair_distances,
-    aten.rrelu_with_noise.default: _rrelu,
-    aten.rrelu_with_noise_functional.default: _rrelu_and_noise,
-    aten.repeat.default: _repeat,
-    aten.native_group_norm.default: _group_norm,
-    aten.var_mean.correction: _variance_and_mean,
-    aten._embedding_bag.default: _embedding_bag,
-    aten._embedding_bag_forward_only.default: _embedding_bag,
-    aten.addbmm.default: _add_products,
-    aten._trilinear.default: _trilinear,
-    aten.bitwise_and.Scalar_Tensor: _turned(aten.bitwise_and.Scalar),
-    aten.bitwise_or.Scalar_Tensor: _turned(aten.bitwise_or.Scalar),
-    aten.bitwise_xor.Scalar_Tensor: _turned(aten.bitwise_xor.Scalar),
-    aten.remainder.Scalar_Tensor: _remainder_of_number,
-}
-
-
-def with_half_attention(table: Any) -> Any:
+def _half_attention(decompose: Callable[..., Any]) -> Callable[..., Any]:
     """Attention of float16 in the operators of float16 that it is made of.
 
         aten._scaled_dot_product_flash_attention_for_cpu(q: float16, k: float16, v: float16)
@@ -260,16 +187,9 @@ def with_half_attention(table: Any) -> Any:
     no pass could tell from those of a user. Programs with products of float16 are computed in
     float32 (`relay_passes.bfloat16.widening`), so that nothing is lost.
 
-    A table of decompositions in which attention of float16 stays float16.
-
-    Parameters
-    ----------
-    table : dict or torch.export.decomp_utils.CustomDecompTable
-        torch's; it is changed, and returned. While it decomposes an attention of float16, torch's
-        switch for reductions in narrow types is set, in all threads.
+    While torch's own function decomposes an attention of float16, its switch for reductions in
+    narrow types is set, in all threads.
     """
-    operator = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
-    decompose = table[operator]
 
     def decomposed(query: Any, *args: Any, **options: Any) -> Any:
         before = cuda.fp16_bf16_reduction_math_sdp_allowed()
@@ -279,8 +199,7 @@ def with_half_attention(table: Any) -> Any:
         finally:
             cuda.allow_fp16_bf16_reduction_math_sdp(before)
 
-    table[operator] = decomposed
-    return table
+    return decomposed
 
 
 # Windows of tensors, and samples between elements, in terms of operators that have converters.
@@ -292,16 +211,6 @@ def with_half_attention(table: Any) -> Any:
 
 _NEAREST = 1  # a way to sample; 0 is linear
 _BORDER, _REFLECTION = 1, 2  # paddings; 0 are zeros
-
-
-def windows() -> dict[Any, Any]:
-    """Decompositions by operators."""
-    return {
-        aten.unfold.default: _unfold,
-        aten.adaptive_max_pool2d.default: _adaptive_max_pool,
-        aten.adaptive_max_pool3d.default: _adaptive_max_pool,
-        aten.grid_sampler_3d.default: _grid_sampler,
-    }
 
 
 def _unfold(x: Any, dimension: int, size: int, step: int) -> Any:
@@ -397,3 +306,36 @@ def _padded(at: Any, size: Any, padding: int, align_corners: bool) -> Any:
             even = turns - (turns / 2).floor() * 2 == 0
             at = torch.where(even, rest + start, span - rest + start)
     return at.clamp(0, size - 1) if padding in (_BORDER, _REFLECTION) else at
+
+
+_OURS: dict[Any, Any] = {
+    aten.min.dim: lambda x, *how: (x.amin(*how), x.argmin(*how)),
+    aten.any.default: _any,
+    aten.kthvalue.default: _kth_value,
+    aten.sort.stable: lambda x, *, stable, **how: tuple(torch.sort(x, **how)),
+    aten.searchsorted.Scalar: _search_number,
+    aten.bucketize.Scalar: lambda number, lines, **how: _search_number(lines, number, **how),
+    aten._cdist_forward.default: lambda one, other, p, mode=None: _norm(
+        one.unsqueeze(-2) - other.unsqueeze(-3), p
+    ),
+    aten._pdist_forward.default: _pair_distances,
+    aten.rrelu_with_noise.default: _rrelu,
+    aten.rrelu_with_noise_functional.default: _rrelu_and_noise,
+    aten.repeat.default: _repeat,
+    aten.native_group_norm.default: _group_norm,
+    aten.var_mean.correction: _variance_and_mean,
+    aten._embedding_bag.default: _embedding_bag,
+    aten._embedding_bag_forward_only.default: _embedding_bag,
+    aten.addbmm.default: lambda x, one, other, *, beta=1, alpha=1: (
+        x * beta + torch.bmm(one, other).sum(0) * alpha
+    ),
+    aten._trilinear.default: _trilinear,
+    aten.bitwise_and.Scalar_Tensor: lambda number, x: aten.bitwise_and.Scalar(x, number),
+    aten.bitwise_or.Scalar_Tensor: lambda number, x: aten.bitwise_or.Scalar(x, number),
+    aten.bitwise_xor.Scalar_Tensor: lambda number, x: aten.bitwise_xor.Scalar(x, number),
+    aten.remainder.Scalar_Tensor: _remainder_of_number,
+    aten.unfold.default: _unfold,
+    aten.adaptive_max_pool2d.default: _adaptive_max_pool,
+    aten.adaptive_max_pool3d.default: _adaptive_max_pool,
+    aten.grid_sampler_3d.default: _grid_sampler,
+}

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import fx
@@ -142,17 +142,6 @@ def _number(x: Value, value: float) -> Value:
     return relax.const(value, str(x.ty.dtype))
 
 
-FUNCTIONS = {
-    "expm1.default": expm1,
-    "log1p.default": log1p,
-    "elu.default": elu,
-    "sign.default": sign,
-    "arange.start_step": arange,
-    "full.default": full,
-    "full_like.default": full,
-}
-
-
 # Activations that torch's decompositions would take apart.
 #
 #     aten.silu(x)          ->    R.nn.silu(x)
@@ -164,15 +153,7 @@ FUNCTIONS = {
 # type do. In float16, whose products overflow, the formulas stay float32 between such casts.
 
 
-Table = TypeVar("Table", bound=Any)
-_WHOLE = ("silu", "hardswish", "hardsigmoid")
-
-
-def with_whole_activations(table: Table) -> Table:
-    """Decompositions without those of these activations; changes the table."""
-    for name in _WHOLE:
-        table.pop(getattr(torch.ops.aten, name).default, None)
-    return table
+WHOLE = ("silu", "hardswish", "hardsigmoid")
 
 
 def hard(node: Any, importer: Any, swish: bool) -> Any:
@@ -247,12 +228,7 @@ def divide(node: Any, importer: Any) -> Value:
         return emit((relax.op.divide if mode == "trunc" else relax.op.floor_divide)(x, y))
     if mode == "trunc":
         return emit(relax.op.trunc(emit(relax.op.divide(x, y))))
-    return _floor_divided(x, y)
-
-
-def _floor_divided(x: Value, y: Value) -> Value:
-    """What PyTorch computes: (x - fmod(x, y)) / y is nearly whole, and is rounded."""
-
+    # As PyTorch: (x - fmod(x, y)) / y is nearly whole, and is rounded.
     rest = emit(relax.op.mod(x, y))
     quotient = emit(relax.op.divide(relax.op.subtract(x, rest), y))
     less = emit(relax.op.subtract(quotient, _number(x, 1)))
@@ -291,22 +267,9 @@ def _operands(node: Any, importer: Any) -> tuple[Value, Value]:
     return x, y
 
 
-_ADD = partial(combined, of_numbers=relax.op.add, of_bools=relax.op.logical_or)
-_MULTIPLY = partial(combined, of_numbers=relax.op.multiply, of_bools=relax.op.logical_and)
-ARITHMETIC: dict[str, Callable[..., Value]] = {
-    **{f"ne.{form}": not_equal for form in ("Tensor", "Scalar")},
-    **{f"add.{form}": _ADD for form in ("Tensor", "Scalar")},
-    **{f"mul.{form}": _MULTIPLY for form in ("Tensor", "Scalar")},
-    **{f"remainder.{form}": remainder for form in ("Tensor", "Scalar")},
-    **{f"div.{form}_mode": divide for form in ("Tensor", "Scalar")},
-    **{f"pow.{form}": power for form in ("Tensor_Tensor", "Tensor_Scalar", "Scalar")},
-}
-
-
 def cast(node: Any, importer: Any) -> Any:
     """`prims.convert_element_type.default`: tensor, type."""
-    x = importer.env[node.args[0]]
-    return emit(relax.op.astype(x, type_name(node.args[1])))
+    return emit(relax.op.astype(importer.env[node.args[0]], type_name(node.args[1])))
 
 
 def clamp(node: Any, importer: Any) -> Any:
@@ -331,3 +294,27 @@ def clamp(node: Any, importer: Any) -> Any:
             is_tensor = isinstance(limit, fx.Node)
             x = emit(limited(x, importer.env[limit] if is_tensor else relax.const(limit, dtype)))
     return x
+
+
+_ADD = partial(combined, of_numbers=relax.op.add, of_bools=relax.op.logical_or)
+_MULTIPLY = partial(combined, of_numbers=relax.op.multiply, of_bools=relax.op.logical_and)
+CONVERTERS: dict[str, Callable[..., Value]] = {
+    **{f"ne.{form}": not_equal for form in ("Tensor", "Scalar")},
+    **{f"add.{form}": _ADD for form in ("Tensor", "Scalar")},
+    **{f"mul.{form}": _MULTIPLY for form in ("Tensor", "Scalar")},
+    **{f"remainder.{form}": remainder for form in ("Tensor", "Scalar")},
+    **{f"div.{form}_mode": divide for form in ("Tensor", "Scalar")},
+    **{f"pow.{form}": power for form in ("Tensor_Tensor", "Tensor_Scalar", "Scalar")},
+    "expm1.default": expm1,
+    "log1p.default": log1p,
+    "elu.default": elu,
+    "sign.default": sign,
+    "arange.start_step": arange,
+    "full.default": full,
+    "full_like.default": full,
+    "hardswish.default": partial(hard, swish=True),
+    "hardsigmoid.default": partial(hard, swish=False),
+    "convert_element_type.default": cast,
+    "clamp.default": clamp,
+    "clamp.Tensor": clamp,
+}

@@ -55,30 +55,22 @@ def is_exact(sizes: Sequence[Any], factors: Sequence[float] | None) -> bool:
 def resize(node: Any, importer: Any) -> Any:
     """`tvm_hybrid.resize2d`: image, height, width, mode, whether corners are aligned."""
     x, *size, mode, corners = importer.retrieve_args(node)
-    return _resized(importer, x, size, mode, corners)
+    return _resized(x, size, mode, corners)
 
 
-def nearest(node: Any, importer: Any) -> Any:
-    """`aten.upsample_nearest2d.vec`: image, size, factors."""
+def upsample(node: Any, importer: Any, mode: str) -> Any:
+    """`aten.upsample_nearest2d.vec`: image, size, factors; `aten.upsample_bilinear2d.vec`: image,
+    size, whether corners are aligned, factors.
+    """
     size = [importer.sizes.of(each) for each in node.meta["val"].shape[2:]]
-    return _resized(importer, importer.env[node.args[0]], size, "nearest", False)
+    corners = mode == "bilinear" and node.args[2]
+    return _resized(importer.env[node.args[0]], size, mode, corners)
 
 
-def bilinear(node: Any, importer: Any) -> Any:
-    """`aten.upsample_bilinear2d.vec`: image, size, whether corners are aligned, factors."""
-    size = [importer.sizes.of(each) for each in node.meta["val"].shape[2:]]
-    return _resized(importer, importer.env[node.args[0]], size, "bilinear", node.args[2])
-
-
-def inexact_resizes() -> dict[Any, Callable[..., Any]]:
-    """Decompositions into gathers of resizes by factors of which sizes lose a part."""
-    aten = torch.ops.aten
-    operators = (aten.upsample_nearest2d.vec, aten.upsample_bilinear2d.vec)
-    return {operator: functools.partial(_by_gathers, operator) for operator in operators}
-
-
-def _by_gathers(operator: Any, x: Any, size: Any, *options: Any) -> Any:
-    """NotImplemented for a resize that the importer takes whole."""
+def by_gathers(operator: Any, x: Any, size: Any, *options: Any) -> Any:
+    """A resize by factors of which sizes lose a part, decomposed into gathers; NotImplemented for
+    one that the importer takes whole.
+    """
     *corners, factors = options
     after = upsample_compute_output_size(x.shape, size, factors)
     if any(corners) or is_exact((*x.shape[2:], *after), factors):
@@ -129,7 +121,7 @@ def sampled(node: Any, importer: Any) -> Any:
     return as_type(value, dtype)
 
 
-def _resized(importer: Any, x: Any, size: Sequence[Any], mode: str, corners: bool) -> Any:
+def _resized(x: Any, size: Sequence[Any], mode: str, corners: bool) -> Any:
     places = "asymmetric" if mode == "nearest" else "half_pixel"
     return emit(
         relax.op.image.resize2d(
@@ -176,9 +168,8 @@ def average(node: Any, importer: Any) -> Any:
             reach = (count - 1) * stride[axis] + kernel[axis]
             ends[axis] = max(reach - size - padding[axis], 0)
     value = importer.env[x]
-    around = [0, 0] * (len(before) - rank)
-    for start, end in zip(padding, ends, strict=True):
-        around += [start, end]
+    inside = [each for pair in zip(padding, ends, strict=True) for each in pair]
+    around = [0, 0] * (len(before) - rank) + inside
     value = emit(relax.op.nn.pad(value, around, "constant", 0))
     pool, layout = _POOLS[rank]
     if len(before) == rank + 1:
@@ -194,3 +185,13 @@ def _each(given: Any, rank: int) -> list[int]:
     """Numbers for all axes, of which one may stand for all."""
     numbers = list(given) if isinstance(given, (list, tuple)) else [given]
     return numbers * rank if len(numbers) == 1 else numbers
+
+
+CONVERTERS: dict[str, Callable[..., Any]] = {
+    "upsample_nearest2d.vec": functools.partial(upsample, mode="nearest"),
+    "upsample_bilinear2d.vec": functools.partial(upsample, mode="bilinear"),
+    "resize2d.default": resize,
+    "_upsample_bilinear2d_aa.default": antialiased,
+    "_upsample_bicubic2d_aa.default": antialiased,
+    "grid_sampler_2d.default": sampled,
+}

@@ -1,27 +1,32 @@
-"""An ATen graph as a Relax module: TVM's converters, ours, and a check of what each makes."""
+"""An ATen graph, or a program of `torch.export`, as a Relax module: TVM's converters, ours, and a
+check of what each makes.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import math
 import operator
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
+from torch.export import default_decompositions
+from torch.export.graph_signature import InputKind, OutputKind
 from tvm import IRModule, relax, tirx
 
-from microkernels.base.errors import TvmHybridError, UnsupportedOperatorError
+from microkernels.base.errors import ModelError, TvmHybridError, UnsupportedOperatorError
 
 from ..expressions import writing_to
-from .converters import NUMBERS, known_converters, new_importer, refuse_unknown
+from .converters import NUMBERS, new_importer, refuse_unknown
+from .decompositions import with_decompositions
 from .promotion import constant_of, type_name
+from .recurrent import with_whole_layers
 from .sizes import Sizes, size_symbol
 
 
-@dataclass(frozen=True)
-class AtenModule:
+class AtenModule(NamedTuple):
     """A graph's tensors as a Relax module computes them.
 
     Attributes
@@ -65,8 +70,15 @@ def import_graph(
     UnsupportedOperatorError
         Naming the operators that nobody converts, or the one that cannot be.
     """
-    nodes = _needed(graph, outputs)
-    refuse_unknown(nodes, known_converters())
+    needed: set[Any] = set()
+    stack = list(outputs)
+    while stack:
+        node = stack.pop()
+        if node not in needed:
+            needed.add(node)
+            stack.extend(node.all_input_nodes)
+    nodes = [node for node in graph.graph.nodes if node in needed]
+    refuse_unknown(nodes)
     return _Import(graph, nodes).run(frozen, outputs, in_memory_order)
 
 
@@ -94,19 +106,26 @@ class _Import:
                 if node in self.needed:
                     self.env[node] = constant_of(frozen[position])
             elif isinstance(node.meta["val"], torch.Tensor):
-                order = memory_order(node.meta["val"]) if in_memory_order else None
-                parameters[position] = self._parameter(node, order)
-                orders[position] = order
+                value = node.meta["val"]
+                orders[position] = order = memory_order(value) if in_memory_order else None
+                shape = [self.sizes.of(size) for size in value.shape]
+                if order is not None:
+                    shape = [shape[axis] for axis in order]
+                found = relax.Var(node.name, relax.TensorType(shape, type_name(value.dtype)))
+                parameters[position] = self.env[node] = found
             elif node in self.needed:
                 self.env[node] = self._number(node.meta["val"])
         carriers = self._carriers(placeholders, parameters.values())
         into = [memory_order(node.meta["val"]) if in_memory_order else None for node in outputs]
         arguments = [*parameters.values(), *carriers.values()]
+        # Branches are not allowed in a block of dataflow.
+        branches = any(_name(node) == "cond" for node in self.nodes)
+        block = contextlib.nullcontext() if branches else self.builder.dataflow()
         with writing_to(self.builder), self.builder.function("main", arguments):
-            with self._block():
+            with block:
                 for position, order in orders.items():
                     if order is not None:
-                        undone = _permuted(parameters[position], inverse(order))
+                        undone = relax.op.permute_dims(parameters[position], inverse(order))
                         self.env[placeholders[position]] = self.builder.emit(undone)
                 for node in self.nodes:
                     if node.op != "placeholder":
@@ -118,7 +137,7 @@ class _Import:
                     for node, order in zip(outputs, into, strict=True)
                 ]
                 result = results[0] if len(results) == 1 else relax.Tuple(results)
-                if not self._branches():
+                if not branches:
                     result = self.builder.emit_output(result)
             self.builder.emit_func_output(result)
         return AtenModule(
@@ -129,29 +148,13 @@ class _Import:
             tuple(into),
         )
 
-    def _block(self) -> contextlib.AbstractContextManager[object]:
-        """Where values are written: branches are not allowed in a block of dataflow."""
-        return contextlib.nullcontext() if self._branches() else self.builder.dataflow()
-
-    def _branches(self) -> bool:
-        return any(_name(node) == "cond" for node in self.nodes)
-
-    def _parameter(self, node: Any, order: Order | None) -> relax.Var:
-        value = node.meta["val"]
-        shape = [self.sizes.of(size) for size in value.shape]
-        if order is not None:
-            shape = [shape[axis] for axis in order]
-        found = relax.Var(node.name, relax.TensorType(shape, type_name(value.dtype)))
-        self.env[node] = found
-        return found
-
     def _carriers(
         self, placeholders: Sequence[Any], parameters: Iterable[relax.Var]
     ) -> dict[int, relax.Var]:
         """Vectors that tell the sizes that no input has, by the placeholders of these."""
         shapes = [size for each in parameters for size in each.ty.shape.values]
         bound = {str(size.name) for size in shapes if isinstance(size, tirx.Var)}
-        missing = sorted(self.sizes.names - bound)
+        missing = sorted(self.sizes.symbols.keys() - bound)
         found: dict[int, relax.Var] = {}
         for position, node in enumerate(placeholders):
             name = size_symbol(node.meta["val"])
@@ -196,38 +199,18 @@ class _Import:
         if not isinstance(expected, torch.Tensor) or not isinstance(found, relax.TensorType):
             return
         wanted = type_name(expected.dtype)
-        if str(found.dtype) == wanted and not self._other_shape(expected.shape, found):
+        sizes = found.shape.values if isinstance(found.shape, relax.ShapeExpr) else ()
+        fits = found.ndim in (-1, len(expected.shape))
+        fits = fits and not any(map(self.sizes.differ, expected.shape, sizes))
+        if str(found.dtype) == wanted and fits:
             return
         raise UnsupportedOperatorError(
             f"{_described(node)} is imported as {found}, but torch makes {wanted} of shape "
             f"({', '.join(map(str, expected.shape))})"
         )
 
-    def _other_shape(self, wanted: Sequence[Any], found: relax.TensorType) -> bool:
-        if found.ndim == -1 or not isinstance(found.shape, relax.ShapeExpr):
-            return found.ndim not in (-1, len(wanted))
-        if found.ndim != len(wanted):
-            return True
-        return any(map(self.sizes.differ, wanted, found.shape.values))
-
     def _number(self, value: Any) -> Any:
         return self.sizes.of(value) if isinstance(value, torch.SymInt) else value
-
-
-def _needed(graph: Any, outputs: Sequence[Any]) -> list[Any]:
-    """The nodes that some depend on, these included, in order."""
-    found: set[Any] = set()
-    stack = list(outputs)
-    while stack:
-        node = stack.pop()
-        if node not in found:
-            found.add(node)
-            stack.extend(node.all_input_nodes)
-    return [node for node in graph.graph.nodes if node in found]
-
-
-def _permuted(value: relax.Expr, order: Order | None) -> relax.Expr:
-    return value if order is None else relax.op.permute_dims(value, order)
 
 
 def _name(node: Any) -> str:
@@ -265,7 +248,9 @@ def memory_order(tensor: Any) -> Order | None:
     strides = [_number(stride) for stride in tensor.stride()]
     axes = [axis for axis, size in enumerate(shape) if size != 1]
     order = sorted(axes, key=lambda axis: -strides[axis])
-    if order == axes or 0 in shape or not _is_dense(order, shape, strides):
+    inside = (order[place + 1 :] for place in range(len(order)))
+    dense = [math.prod(shape[axis] for axis in behind) for behind in inside]
+    if order == axes or 0 in shape or [strides[axis] for axis in order] != dense:
         return None
     # Axes of one element may stand anywhere: before the one that follows them.
     for axis in reversed([axis for axis, size in enumerate(shape) if size == 1]):
@@ -278,15 +263,88 @@ def inverse(order: Order) -> Order:
     return tuple(order.index(axis) for axis in range(len(order)))
 
 
-def _is_dense(order: Sequence[int], shape: Sequence[int], strides: Sequence[int]) -> bool:
-    expected = 1
-    for axis in reversed(order):
-        if strides[axis] != expected:
-            return False
-        expected *= shape[axis]
-    return True
-
-
 def _number(size: Any) -> int:
     """A size; of a symbolic one, what it is in the example."""
     return size if isinstance(size, int) else int(size.node.hint)
+
+
+# A program of `torch.export` as a Relax module.
+
+
+def import_program(program: Any) -> IRModule:
+    """The module of an exported program; its parameters are constants.
+
+    Parameters
+    ----------
+    program : torch.export.ExportedProgram
+
+    Raises
+    ------
+    UnsupportedOperatorError
+        Naming an operator that cannot be imported.
+    ModelError
+        If it changes its inputs or buffers, has inputs that are no tensors, or torch fails.
+    """
+    try:
+        return import_core(decomposed(program))
+    except TvmHybridError:
+        raise
+    except Exception as error:
+        raise ModelError(f"this ExportedProgram cannot be imported: {error}") from error
+
+
+def decomposed(program: Any) -> Any:
+    """An exported program in the operators that are imported."""
+    placeholders = [node for node in program.graph.nodes if node.op == "placeholder"]
+    known = {placeholders[position] for position in _constants(program)}
+    with without_onednn():
+        table = with_decompositions(default_decompositions())
+        return program.run_decompositions(with_whole_layers(table, program.graph_module, known))
+
+
+def import_core(program: Any) -> IRModule:
+    """The module of a program that `decomposed` returned; raises what `import_program` does."""
+    return import_graph(program.graph_module, _constants(program), _outputs(program)).mod
+
+
+def _constants(program: Any) -> dict[int, Any]:
+    """The values of inputs of the graph that callers do not give, by their positions."""
+    found: dict[int, Any] = {}
+    for position, spec in enumerate(program.graph_signature.input_specs):
+        if spec.kind in (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR):
+            named = program.state_dict if spec.target in program.state_dict else program.constants
+            found[position] = named[spec.target]
+        elif spec.kind is not InputKind.USER_INPUT:
+            raise ModelError(f"input {spec.arg.name!r} of the program is a {spec.kind.name}")
+    return found
+
+
+def _outputs(program: Any) -> list[Any]:
+    """The nodes that the program returns."""
+    found = []
+    nodes = next(node for node in program.graph.nodes if node.op == "output").args[0]
+    for number, (spec, node) in enumerate(
+        zip(program.graph_signature.output_specs, nodes, strict=True)
+    ):
+        if spec.kind not in (OutputKind.USER_OUTPUT, OutputKind.LOSS_OUTPUT):
+            raise ModelError(
+                f"the program changes {spec.target!r} in place, which a compiled model cannot; "
+                "return the new value instead"
+            )
+        if not isinstance(getattr(node, "meta", {}).get("val"), torch.Tensor):
+            raise ModelError(f"output {number} of the program is no tensor but {node}")
+        found.append(node)
+    if not found:
+        raise ModelError("the program returns no tensor")
+    return found
+
+
+@contextlib.contextmanager
+def without_onednn() -> Iterator[None]:
+    """torch does not decompose operators into oneDNN's meanwhile, in any thread."""
+    before = torch.backends.mkldnn.enabled
+    torch.backends.mkldnn.enabled = False
+    try:
+        yield
+    finally:
+        torch.backends.mkldnn.enabled = before

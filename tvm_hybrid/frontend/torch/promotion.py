@@ -61,14 +61,18 @@ def promoting(importer: Any, name: str, convert: Converter) -> Converter:
     """
 
     def promoted(node: Any) -> Any:
-        common = type_name(_common_type(name, node))
+        kind = node.meta["val"].dtype
+        if name in _COMPARISONS:
+            two = (each.meta["val"] if hasattr(each, "meta") else each for each in node.args[:2])
+            kind = torch.result_type(*map(_example, two))
+        common = type_name(kind)
         before: dict[Any, Any] = {}
         for number, each in enumerate(node.all_input_nodes):
             value = importer.env[each]
             told = each.meta.get("val")
             if isinstance(told, (torch.SymInt, torch.SymFloat)):
                 before[each] = value
-                importer.env[each] = importer.sizes.tensor(told, common)
+                importer.env[each] = as_type(importer.sizes.tensor(told.node.expr), common)
             is_condition = name == "where.self" and number == 0
             if isinstance(getattr(value, "ty", None), relax.TensorType) and not is_condition:
                 before[each] = value
@@ -95,13 +99,6 @@ def as_type(value: Any, dtype: str) -> Any:
     return value if dtype_of(value) == dtype else emit(relax.op.astype(value, dtype))
 
 
-def _common_type(name: str, node: Any) -> Any:
-    if name not in _COMPARISONS:
-        return node.meta["val"].dtype
-    one, other = (each.meta["val"] if hasattr(each, "meta") else each for each in node.args[:2])
-    return torch.result_type(_example(one), _example(other))
-
-
 def _example(value: Any) -> Any:
     """What a value's part in a common type depends on."""
     if isinstance(value, torch.Tensor):
@@ -114,18 +111,10 @@ def _example(value: Any) -> Any:
 # Copies have the alignment that kernels expect.
 
 
-_TYPES = {
-    torch.bool: "bool",
-    torch.uint8: "uint8",
-    torch.int8: "int8",
-    torch.int16: "int16",
-    torch.int32: "int32",
-    torch.int64: "int64",
-    torch.float16: "float16",
-    torch.bfloat16: "bfloat16",
-    torch.float32: "float32",
-    torch.float64: "float64",
-}
+_TYPES = (
+    *("bool", "uint8", "int8", "int16", "int32", "int64"),
+    *("float16", "bfloat16", "float32", "float64"),
+)
 
 
 def type_name(dtype: Any) -> str:
@@ -136,9 +125,10 @@ def type_name(dtype: Any) -> str:
     UnsupportedOperatorError
         There is none.
     """
-    if dtype not in _TYPES:
+    name = str(dtype).removeprefix("torch.")
+    if name not in _TYPES:
         raise UnsupportedOperatorError(f"tensors of type {dtype} are not supported")
-    return _TYPES[dtype]
+    return name
 
 
 def constant_of(tensor: Any) -> relax.Expr:

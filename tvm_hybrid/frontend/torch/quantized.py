@@ -9,6 +9,7 @@ Quotients are divided, where torch multiplies by the reciprocal: ties may round 
 
 from __future__ import annotations
 
+import operator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,7 +23,6 @@ from relay_passes.ir.dynamic_quantize import emit_dynamic_range
 
 from ..expressions import emit
 from .promotion import as_type, type_name
-from .token_ranges import PER_TOKEN
 
 # Dynamic quantisation of pt2e: the range of a tensor is found when the program runs.
 #
@@ -96,33 +96,6 @@ def _chosen(node: Any, importer: Any, chosen: ChosenRange) -> tuple[relax.Expr, 
     return scale, emit(relax.op.add(zero, relax.const(chosen.offset, "int64")))
 
 
-def quantize_by_range(node: Any, importer: Any) -> relax.Expr | None:
-    """`quantize_per_tensor` by a chosen range, None if its scale is another."""
-    chosen = _range_of(node, importer)
-    if chosen is None:
-        return None
-    x = importer.env[node.args[0]]
-    dtype = str(chosen.zero_point.ty.dtype)
-    q = emit(relax.op.quantize(x, chosen.scale, chosen.zero_point, axis=-1, out_dtype=dtype))
-    if not chosen.offset:
-        low, high = node.args[3:5]
-        return q if low == -high else limited(q, low, high)
-    chosen.quantised[node] = q
-    wide = relax.op.add(relax.op.astype(q, "int16"), relax.const(chosen.offset, "int16"))
-    return emit(relax.op.astype(wide, "int8"))
-
-
-def dequantize_by_range(node: Any, importer: Any) -> relax.Expr | None:
-    """`dequantize_per_tensor` of what was quantised by a chosen range, None if it was not."""
-    chosen = _range_of(node, importer)
-    source = node.args[0]
-    if chosen is None or (chosen.offset and source not in chosen.quantised):
-        return None
-    q = chosen.quantised.get(source, importer.env[source])
-    value = relax.op.dequantize(q, chosen.scale, chosen.zero_point, -1, "float32")
-    return emit(value)
-
-
 def limited(q: relax.Expr, low: int, high: int) -> relax.Expr:
     """Integers within limits, which may be narrower than those of their type."""
     dtype = str(q.ty.dtype)
@@ -148,23 +121,31 @@ def _range_of(node: Any, importer: Any) -> ChosenRange | None:
 
 def quantize(node: Any, importer: Any) -> relax.Expr:
     """`quantize_per_tensor` or `quantize_per_channel`: x, scale, zero, (axis,) low, high, type."""
-    by_range = quantize_by_range(node, importer)
-    if by_range is not None:
-        return by_range
     x, scale, zero, *rest = importer.retrieve_args(node)
     axis, (low, high, torch_type) = (-1, rest) if len(rest) == 3 else (rest[0], rest[1:])
-    dtype = type_name(torch_type)
-    parameters = _parameter(scale, "float32"), _parameter(zero, dtype)
-    value = emit(relax.op.quantize(x, *parameters, axis=axis, out_dtype=dtype))
-    return limited(value, low, high)
+    dtype, chosen = type_name(torch_type), _range_of(node, importer)
+    if chosen is None:
+        parameters = _parameter(scale, "float32"), _parameter(zero, dtype)
+        value = emit(relax.op.quantize(x, *parameters, axis=axis, out_dtype=dtype))
+        return limited(value, low, high)
+    dtype = str(chosen.zero_point.ty.dtype)
+    q = emit(relax.op.quantize(x, chosen.scale, chosen.zero_point, axis=-1, out_dtype=dtype))
+    if not chosen.offset:
+        return q if low == -high else limited(q, low, high)
+    chosen.quantised[node] = q
+    wide = relax.op.add(relax.op.astype(q, "int16"), relax.const(chosen.offset, "int16"))
+    return emit(relax.op.astype(wide, "int8"))
 
 
 def dequantize(node: Any, importer: Any) -> relax.Expr:
     """`dequantize_per_tensor` or `dequantize_per_channel`: as of `quantize`."""
-    by_range = dequantize_by_range(node, importer)
-    wanted = type_name(node.meta["val"].dtype)
-    if by_range is not None and wanted == "float32":
-        return by_range
+    source, wanted = node.args[0], type_name(node.meta["val"].dtype)
+    chosen = _range_of(node, importer)
+    # With an offset, only what was quantised by the range is of it.
+    known = chosen is not None and (not chosen.offset or source in chosen.quantised)
+    if chosen is not None and known and wanted == "float32":
+        q = chosen.quantised.get(source, importer.env[source])
+        return emit(relax.op.dequantize(q, chosen.scale, chosen.zero_point, -1, "float32"))
     q, scale, zero, *rest = importer.retrieve_args(node)
     axis = rest[0] if len(rest) == 4 else -1
     narrow = str(q.ty.dtype)
@@ -183,10 +164,106 @@ def _parameter(value: Any, dtype: str) -> relax.Expr:
     return emit(relax.op.astype(value, dtype))
 
 
+# Dynamic quantisation of tokens: every row has a scale, found when the program runs.
+#
+#     s, z = choose_qparams_per_token(x, int8)             x: [..., K], s and z: [..., 1]
+#     q = quantize_per_token(x, s, z, low, high, int8)     clip(round(x / s + z))
+#     y = dequantize_per_token(q, s, z, low, high, int8)   (q - z) * s
+#
+# `relay_passes.quantize.row_scales` makes products of such tensors ones of integers. Quotients are
+# divided, where torch multiplies by the reciprocal, and all is float32, where torch may take
+# float64: ties may round otherwise.
+
+
+_LEAST = 1e-5  # torch's least largest magnitude of a row
+_EPS = float(np.finfo(np.float32).eps)  # torch's least scale of a row with a zero point
+_LOW, _HIGH = -128, 127
+
+
+def choose_of_rows(node: Any, importer: Any) -> tuple[relax.Expr, relax.Expr]:
+    """`choose_qparams_per_token`: x, int8 -> float64 and int64 [..., 1], as it is exported."""
+    x = _source(node, importer)
+    largest = emit(relax.op.max(emit(relax.op.abs(x)), axis=-1, keepdims=True))
+    raised = emit(relax.op.maximum(largest, relax.const(_LEAST, "float32")))
+    scale = emit(relax.op.divide(raised, relax.const(_HIGH, "float32")))
+    zeros = emit(relax.op.astype(emit(relax.op.zeros_like(scale)), "int64"))
+    return emit(relax.op.astype(scale, "float64")), zeros
+
+
+def choose_asymmetric_of_rows(node: Any, importer: Any) -> tuple[relax.Expr, relax.Expr]:
+    """`choose_qparams_per_token_asymmetric`: x, int8 -> float64 and int64 [..., 1]."""
+    op = relax.op
+    x = _source(node, importer)
+
+    def number(value: float) -> relax.Expr:
+        return relax.const(value, "float32")
+
+    low = emit(op.minimum(emit(op.min(x, axis=-1, keepdims=True)), number(0)))
+    high = emit(op.maximum(emit(op.max(x, axis=-1, keepdims=True)), number(0)))
+    step = emit(op.divide(emit(op.subtract(high, low)), number(_HIGH - _LOW)))
+    scale = emit(op.maximum(step, number(_EPS)))
+    below, above = emit(op.divide(low, scale)), emit(op.divide(high, scale))
+    errors = emit(op.add(emit(op.add(below, number(_LOW))), emit(op.add(above, number(_HIGH)))))
+    chosen = op.where(
+        emit(op.greater(errors, number(0))),
+        emit(op.subtract(number(_LOW), below)),
+        emit(op.subtract(number(_HIGH), above)),
+    )
+    zero = emit(op.round(_clipped(emit(chosen), _LOW, _HIGH)))
+    return emit(op.astype(scale, "float64")), emit(op.astype(zero, "int64"))
+
+
+def quantize_rows(node: Any, importer: Any) -> relax.Expr:
+    """`quantize_per_token`: x, scales, zero points, low, high, type."""
+    x, scales, zeros, low, high, torch_type = importer.retrieve_args(node)
+    value = emit(relax.op.divide(as_type(x, "float32"), as_type(scales, "float32")))
+    if not _are_zeros(node.args[2]):
+        value = emit(relax.op.add(value, as_type(zeros, "float32")))
+    value = _clipped(emit(relax.op.round(value)), low, high)
+    return emit(relax.op.astype(value, type_name(torch_type)))
+
+
+def dequantize_rows(node: Any, importer: Any) -> relax.Expr:
+    """`dequantize_per_token`: q, scales, zero points, low, high, type, type of the result."""
+    q, scales, zeros = importer.retrieve_args(node)[:3]
+    value = emit(relax.op.astype(q, "float32"))
+    if not _are_zeros(node.args[2]):
+        value = emit(relax.op.subtract(value, as_type(zeros, "float32")))
+    value = emit(relax.op.multiply(value, as_type(scales, "float32")))
+    return as_type(value, type_name(node.meta["val"].dtype))
+
+
+def _are_zeros(node: Any) -> bool:
+    """Whether a node is the zero points that `choose_qparams_per_token` gives."""
+    picked = getattr(node, "target", None) is operator.getitem
+    chosen_by = getattr(node.args[0], "target", None) if picked else None
+    return getattr(chosen_by, "__name__", "") == "choose_qparams_per_token.default"
+
+
+def _source(node: Any, importer: Any) -> relax.Expr:
+    """What scales are chosen for, as float32."""
+    x, torch_type = importer.retrieve_args(node)
+    if type_name(torch_type) != "int8":
+        raise UnsupportedOperatorError(
+            f"operator choose_qparams_per_token (node {node.name!r}): rows as "
+            f"{type_name(torch_type)} are not supported; quantise as int8"
+        )
+    return as_type(x, "float32")
+
+
+def _clipped(x: relax.Expr, low: int, high: int) -> relax.Expr:
+    limits = relax.prim_value(float(low)), relax.prim_value(float(high))
+    return emit(relax.op.clip(x, *limits))
+
+
+_ASYMMETRIC = ("choose_qparams_per_token_asymmetric", "_choose_qparams_per_token_asymmetric_impl")
 QUANTIZED = {
     "choose_qparams.tensor": choose_qparams,
     "choose_qparams_symmetric.tensor": choose_symmetric,
-    **PER_TOKEN,
+    "choose_qparams_per_token.default": choose_of_rows,
+    **{f"{name}.default": choose_asymmetric_of_rows for name in _ASYMMETRIC},
+    "quantize_per_token.default": quantize_rows,
+    "dequantize_per_token.default": dequantize_rows,
     **{f"quantize_per_tensor.{form}": quantize for form in ("default", "tensor")},
     **{f"dequantize_per_tensor.{form}": dequantize for form in ("default", "tensor")},
     "quantize_per_channel.default": quantize,

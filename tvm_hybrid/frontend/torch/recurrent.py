@@ -11,8 +11,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Collection
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -33,8 +32,7 @@ aten = torch.ops.aten
 _NARROW = ("float16", "bfloat16")
 
 
-@dataclass(frozen=True)
-class _Kind:
+class _Kind(NamedTuple):
     """A kind of layer: torch's gates in ONNX's order, and ONNX's functions."""
 
     cell: str
@@ -50,8 +48,7 @@ _KINDS = {
 }
 
 
-@dataclass(frozen=True)
-class _Call:
+class _Call(NamedTuple):
     """The arguments of a node, as torch names them."""
 
     input: Any
@@ -91,24 +88,14 @@ def is_whole(node: Any, constants: Collection[Any]) -> bool:
     One that drops values at random is then refused: torch's decomposition forgets to.
     """
     call = _Call(*node.args)
-    count = call.num_layers * _directions(call) * _weights(call)
-    known = all(each in constants for each in call.params)
-    return known and len(call.params) == count
+    count = call.num_layers * (1 + call.bidirectional) * (2 + 2 * call.has_biases)
+    return len(call.params) == count and all(each in constants for each in call.params)
 
 
 def drops_out(node: Any) -> bool:
     """Whether layers drop values at random."""
     call = _Call(*node.args)
     return bool(call.train and call.dropout)
-
-
-def _directions(call: _Call) -> int:
-    return 2 if call.bidirectional else 1
-
-
-def _weights(call: _Call) -> int:
-    """Weights and biases of a layer in one direction."""
-    return 4 if call.has_biases else 2
 
 
 def _layers(node: Any, importer: Any, kind: _Kind) -> list[Any]:
@@ -125,7 +112,7 @@ def _layers(node: Any, importer: Any, kind: _Kind) -> list[Any]:
     given = [as_type(each, wide) for each in given]
     weights = [array_of(importer.env[each].value).astype(wide) for each in call.params]
     finals = any(user.args[1] != 0 for user in node.users)
-    directions, count = _directions(call), _weights(call)
+    directions, count = 1 + call.bidirectional, 2 + 2 * call.has_biases
     ends: list[list[Any]] = [[] for _ in range(STATES[kind.cell])]
     for layer in range(call.num_layers):
         sides = range(layer * directions, (layer + 1) * directions)

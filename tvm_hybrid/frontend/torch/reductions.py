@@ -103,11 +103,6 @@ def max_along(node: Any, importer: Any) -> Value:
     return emit(relax.Tuple([_of_numbers(relax.op.max, x, axis, keep), place]))
 
 
-def extreme(node: Any, importer: Any, reduce: Callable[..., Value]) -> Value:
-    """`aten.max.default` and `aten.min.default`."""
-    return _of_numbers(reduce, importer.env[node.args[0]], None, False)
-
-
 def any_along(node: Any, importer: Any) -> Value:
     """`aten.any.dim` and `aten.any.dims`: tensor, axis or axes, whether they stay."""
     x = importer.env[node.args[0]]
@@ -150,20 +145,9 @@ def _as_number(x: Value) -> Value:
 
 def _axis_and_keep(node: Any) -> tuple[Any, bool]:
     """The second and the third argument, which may be missing or named."""
-    return _argument(node, 1, "dim", None), _argument(node, 2, "keepdim", False)
-
-
-REDUCTIONS: dict[str, Callable[..., Any]] = {
-    "var.correction": variance,
-    "linalg_vector_norm.default": vector_norm,
-    "max.dim": max_along,
-    "max.default": functools.partial(extreme, reduce=relax.op.max),
-    "min.default": functools.partial(extreme, reduce=relax.op.min),
-    "any.dim": any_along,
-    "any.dims": any_along,
-    "median.default": median,
-    "median.dim": median,
-}
+    named = dict(zip(("dim", "keepdim"), node.args[1:], strict=False))
+    given = {"dim": None, "keepdim": False, **node.kwargs, **named}
+    return given["dim"], given["keepdim"]
 
 
 # Extremes, products, running extremes and searches along axes.
@@ -174,7 +158,7 @@ REDUCTIONS: dict[str, Callable[..., Any]] = {
 
 
 def extreme_along(node: Any, importer: Any, reduce: Callable[..., Expr]) -> Expr:
-    """`aten.amax.default` and `aten.amin.default`: tensor, axes (none: all), whether they stay."""
+    """`aten.amax`, `amin`, `max` and `min`: tensor, axes (none: all), whether they stay."""
     x = importer.env[node.args[0]]
     axes, keep = _axis_and_keep(node)
     return _of_numbers(reduce, x, axes or None, keep) if node.args[0].meta["val"].dim() else x
@@ -185,15 +169,8 @@ def product(node: Any, importer: Any) -> Expr:
     x = importer.env[node.args[0]]
     if not node.args[0].meta["val"].dim():
         return x
-    axis, keep = node.args[1], _argument(node, 2, "keepdim", False)
+    axis, keep = _axis_and_keep(node)
     return emit(relax.op.prod(x, axis, keepdims=keep))
-
-
-def _argument(node: Any, position: int, name: str, default: Any) -> Any:
-    """An argument that may be missing, or be given by name."""
-    if len(node.args) > position:
-        return node.args[position]
-    return node.kwargs.get(name, default)
 
 
 def running_extreme(
@@ -272,7 +249,9 @@ def _searched(node: Any, importer: Any, lines: Expr, values: Expr, right: bool) 
     """How many elements of a line are less than a value; `right`: or equal to it."""
     dtype = type_name(node.meta["val"].dtype)
     kinds = {str(each.ty.dtype) for each in (lines, values)}
-    wide = "float32" if kinds <= {*_NARROW} else max(kinds, key=_width)
+    width = {kind: 2 if kind == "bfloat16" else np.dtype(kind).itemsize for kind in kinds}
+    wide = max(kinds, key=lambda kind: ("float" in kind, width[kind]))
+    wide = "float32" if kinds <= {*_NARROW} else wide
     lines, values = as_type(lines, wide), as_type(values, wide)
 
     def compute(lines: te.Tensor, values: te.Tensor) -> Any:
@@ -311,23 +290,6 @@ def _searches(lines: Any, values: Any, places: Any, right: bool) -> tirx.Stmt:
         return ib.get()
 
 
-def _width(dtype: str) -> tuple[bool, int]:
-    """What makes a type the common one of two."""
-    return "float" in dtype, np.dtype(dtype).itemsize if dtype != "bfloat16" else 2
-
-
-ALONG_AXIS: dict[str, Callable[..., Any]] = {
-    "amax.default": functools.partial(extreme_along, reduce=relax.op.max),
-    "amin.default": functools.partial(extreme_along, reduce=relax.op.min),
-    "prod.dim_int": product,
-    "cummax.default": functools.partial(running_extreme, better=te.max),
-    "cummin.default": functools.partial(running_extreme, better=te.min),
-    "logcumsumexp.default": logcumsumexp,
-    "searchsorted.Tensor": searchsorted,
-    "bucketize.Tensor": bucketize,
-}
-
-
 # Slices whose ends are open sizes, of which torch has proved that they lie inside.
 #
 #     x: [s, 8], slice(x, 0, 1, n)  ->  R.strided_slice(x, [0], [1], [1 + (n - 1)])   of size n - 1
@@ -348,20 +310,12 @@ def cut(node: Any, importer: Any) -> Any:
         sizes = relax.ShapeExpr([importer.sizes.of(each) for each in made.shape])
         return emit(relax.op.zeros(sizes, type_name(made.dtype)))
     proved = step == 1 and not isinstance(size, tirx.Min)
-    if not (proved and _is_open(start, end)) or _is_negative(begin):
+    is_open = any(hasattr(bound, "meta") for bound in (start, end))  # a value of the graph
+    if not proved or not is_open or (isinstance(begin, int) and begin < 0):
         return importer.create_convert_map()["slice.Tensor"](node)
     x = importer.env[node.args[0]]
     sliced = relax.op.strided_slice(x, [axis], [begin], [begin + size], assume_inbound=True)
     return emit(sliced)
-
-
-def _is_open(*ends: Any) -> bool:
-    """Whether one of the ends is a value of the graph."""
-    return any(hasattr(end, "meta") for end in ends)
-
-
-def _is_negative(begin: Any) -> bool:
-    return isinstance(begin, int) and begin < 0
 
 
 def concatenate(node: Any, importer: Any) -> Any:
@@ -377,3 +331,26 @@ def concatenate(node: Any, importer: Any) -> Any:
     values = [importer.env[each] for each in parts or node.args[0]]
     axis = node.args[1] if len(node.args) > 1 else node.kwargs.get("dim", 0)
     return emit(relax.op.concat(values, axis=axis))
+
+
+CONVERTERS: dict[str, Callable[..., Any]] = {
+    "amax.default": functools.partial(extreme_along, reduce=relax.op.max),
+    "amin.default": functools.partial(extreme_along, reduce=relax.op.min),
+    "prod.dim_int": product,
+    "cummax.default": functools.partial(running_extreme, better=te.max),
+    "cummin.default": functools.partial(running_extreme, better=te.min),
+    "logcumsumexp.default": logcumsumexp,
+    "searchsorted.Tensor": searchsorted,
+    "bucketize.Tensor": bucketize,
+    "var.correction": variance,
+    "linalg_vector_norm.default": vector_norm,
+    "max.dim": max_along,
+    "max.default": functools.partial(extreme_along, reduce=relax.op.max),
+    "min.default": functools.partial(extreme_along, reduce=relax.op.min),
+    "any.dim": any_along,
+    "any.dims": any_along,
+    "median.default": median,
+    "median.dim": median,
+    "cat.default": concatenate,
+    "slice.Tensor": cut,
+}

@@ -31,25 +31,6 @@ _OLD_NAMES = {"add": "sum", "multiply": "prod"}
 _MASKS = (torch.bool, torch.uint8)
 
 
-def scattering() -> dict[Any, Any]:
-    """Decompositions of operators that read or write where indices or masks say."""
-    return {
-        aten.scatter.src: _scatter,
-        aten.scatter.value: _scatter_value,
-        aten.scatter.reduce: _scatter_by_old_name,
-        aten.scatter.value_reduce: _scatter_by_old_name,
-        aten.scatter_add.default: _scatter_add,
-        aten.scatter_reduce.two: _scatter_reduce,
-        aten.index.Tensor: _index,
-        aten.index_put.default: _index_put,
-        aten._unsafe_index_put.default: _index_put,
-        aten.index_reduce.default: _index_reduce,
-        aten.put.default: _put,
-        aten.masked_scatter.default: _masked_scatter,
-        aten.diagonal_scatter.default: _diagonal_scatter,
-    }
-
-
 def scatter(node: Any, importer: Any) -> Any:
     """`aten.scatter.src` and `aten.scatter_reduce.two`, of equal sizes but along the axis."""
     x, axis, index, src, *reduction = importer.retrieve_args(node)
@@ -97,18 +78,10 @@ def _scatter(x: Any, dim: int, index: Any, src: Any, reduce: str | None = None) 
     return again(x.flatten(), 0, places.flatten(), src.flatten()).view(x.shape)
 
 
-def _scatter_value(x: Any, dim: int, index: Any, value: Any) -> Any:
-    return aten.scatter.src(x, dim, index, _everywhere(value, index, x.dtype))
-
-
 def _scatter_by_old_name(x: Any, dim: int, index: Any, src: Any, *, reduce: str) -> Any:
     if not isinstance(src, torch.Tensor):
         src = _everywhere(src, index, x.dtype)
     return aten.scatter_reduce.two(x, dim, index, src, _OLD_NAMES[reduce])
-
-
-def _scatter_add(x: Any, dim: int, index: Any, src: Any) -> Any:
-    return aten.scatter_reduce.two(x, dim, index, src, "sum")
 
 
 def _scatter_reduce(
@@ -165,9 +138,8 @@ def _index_put(x: Any, indices: Sequence[Any], values: Any, accumulate: bool = F
     lines = (*before, rows.numel(), *after)
     along = _spread(rows.reshape(-1), first, len(lines)).expand(lines)
     flat = x.flatten(first, last)
-    if accumulate:
-        return flat.scatter_add(first, along, values.reshape(lines)).view(x.shape)
-    return flat.scatter(first, along, values.reshape(lines)).view(x.shape)
+    put = flat.scatter_add if accumulate else flat.scatter
+    return put(first, along, values.reshape(lines)).view(x.shape)
 
 
 def _index(x: Any, indices: Sequence[Any]) -> Any:
@@ -269,3 +241,23 @@ def _spread(vector: Any, axis: int, rank: int) -> Any:
 def _same(one: Any, other: Any) -> bool:
     """Whether two sizes are known to be equal; no guard is made of it."""
     return bool(statically_known_true(one == other))
+
+
+SCATTERING: dict[Any, Any] = {
+    aten.scatter.src: _scatter,
+    aten.scatter.value: lambda x, dim, index, value: aten.scatter.src(
+        x, dim, index, _everywhere(value, index, x.dtype)
+    ),
+    aten.scatter.reduce: _scatter_by_old_name,
+    aten.scatter.value_reduce: _scatter_by_old_name,
+    aten.scatter_add.default: lambda *given: aten.scatter_reduce.two(*given, "sum"),
+    aten.scatter_reduce.two: _scatter_reduce,
+    aten.index.Tensor: _index,
+    aten.index_put.default: _index_put,
+    aten._unsafe_index_put.default: _index_put,
+    aten.index_reduce.default: _index_reduce,
+    aten.put.default: _put,
+    aten.masked_scatter.default: _masked_scatter,
+    aten.diagonal_scatter.default: _diagonal_scatter,
+}
+"""Decompositions of operators that read or write where indices or masks say."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
 
@@ -30,16 +30,11 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
 
 
 class Sizes:
-    """TVM's variables of the symbols of one graph."""
+    """TVM's variables of the symbols of one graph; `symbols` are those that were asked for."""
 
     def __init__(self) -> None:
-        self._symbols: dict[str, tirx.Var] = {}
+        self.symbols: dict[str, tirx.Var] = {}
         self._analyzer = sym.Analyzer()
-
-    @property
-    def names(self) -> set[str]:
-        """The symbols that were asked for."""
-        return set(self._symbols)
 
     def of(self, size: Any) -> Any:
         """A size that torch tells: an `int`, or a `torch.SymInt`.
@@ -77,7 +72,7 @@ class Sizes:
 
     def _is_polynomial(self, expression: Any) -> bool:
         if isinstance(expression, tirx.Var):
-            return any(expression.same_as(symbol) for symbol in self._symbols.values())
+            return any(expression.same_as(symbol) for symbol in self.symbols.values())
         if isinstance(expression, (tirx.Add, tirx.Sub, tirx.Mul)):
             return self._is_polynomial(expression.a) and self._is_polynomial(expression.b)
         return isinstance(expression, tirx.IntImm)
@@ -87,13 +82,14 @@ class Sizes:
             return int(expression)
         if expression.is_Symbol:
             name = str(expression)
-            if name not in self._symbols:
-                self._symbols[name] = tirx.Var(name, "int64")
-            return self._symbols[name]
+            if name not in self.symbols:
+                self.symbols[name] = tirx.Var(name, "int64")
+            return self.symbols[name]
         kind = type(expression).__name__
         if kind in _TO_WHOLE:
             above, below = self._fraction(expression.args[0], expression)
-            return _TO_WHOLE[kind](above, below, _has_negative(expression))
+            may_be_negative = any(each.is_Number and each < 0 for each in expression.atoms())
+            return _TO_WHOLE[kind](above, below, may_be_negative)
         parts = [self._expression(each) for each in expression.args]
         if kind == "Pow" and isinstance(parts[1], int) and parts[1] > 0:
             return functools.reduce(lambda a, b: a * b, [parts[0]] * parts[1])
@@ -101,27 +97,24 @@ class Sizes:
             raise UnsupportedOperatorError(f"the size {expression} cannot be told to TVM ({kind})")
         return _FUNCTIONS[kind](*parts)
 
-    def tensor(self, number: Any, dtype: str) -> relax.Expr:
-        """A number that depends on sizes, a `torch.SymInt` or `torch.SymFloat`, as a tensor [].
+    def tensor(self, expression: Any) -> relax.Expr:
+        """That of a `torch.SymInt` or `torch.SymFloat` as a tensor []: in int64, or in float64 as
+        torch computes it.
 
         Raises
         ------
         UnsupportedOperatorError
             It is no simple function of sizes of inputs.
         """
-        found = self._computed(number.node.expr)
-        return as_type(found, dtype)
-
-    def _computed(self, expression: Any) -> relax.Expr:
-        """In int64, or in float64 as torch computes it."""
         kind = type(expression).__name__
         if expression.is_Float:
             return relax.const(float(expression), "float64")
-        if kind not in _IN_FLOAT and not (kind in ("Add", "Mul") and _has_float(expression)):
+        floats = expression.find(lambda part: type(part).__name__ in ("Float", *_IN_FLOAT))
+        if kind not in _IN_FLOAT and not (kind in _OF_BOTH and floats):
             size = relax.ShapeExpr([self._expression(expression)])
             return emit(relax.op.reshape(emit(relax.op.shape_to_tensor(size)), ()))
-        parts = [as_type(self._computed(part), "float64") for part in expression.args]
-        operator = _IN_FLOAT.get(kind) or {"Add": relax.op.add, "Mul": relax.op.multiply}[kind]
+        parts = [as_type(self.tensor(part), "float64") for part in expression.args]
+        operator = _IN_FLOAT.get(kind) or _OF_BOTH[kind]
         return functools.reduce(lambda one, other: emit(operator(one, other)), parts)
 
     def _fraction(self, expression: Any, whole: Any) -> tuple[Any, int]:
@@ -135,38 +128,18 @@ class Sizes:
             number = Fraction(float(expression))
             if max(abs(number.numerator), number.denominator) < _MOST:
                 return number.numerator, number.denominator
-        elif kind in ("Mul", "Add"):
-            parts = [self._fraction(each, whole) for each in expression.args]
-            if all(isinstance(below, int) for _, below in parts):
-                return functools.reduce(_product if kind == "Mul" else _sum, parts)
+        elif kind in _OF_BOTH:
+            (above, below), *parts = (self._fraction(each, whole) for each in expression.args)
+            if all(isinstance(divisor, int) for _, divisor in ((above, below), *parts)):
+                for term, divisor in parts:
+                    is_product = kind == "Mul"
+                    above = above * term if is_product else above * divisor + term * below
+                    below *= divisor
+                return above, below
         raise UnsupportedOperatorError(
             f"the size {whole} cannot be told to TVM: torch rounds {expression}; use factors such "
             "as 2, 1.5 or 0.25, or give sizes"
         )
-
-
-def _product(one: tuple[Any, int], other: tuple[Any, int]) -> tuple[Any, int]:
-    return one[0] * other[0], one[1] * other[1]
-
-
-def _sum(one: tuple[Any, int], other: tuple[Any, int]) -> tuple[Any, int]:
-    return one[0] * other[1] + other[0] * one[1], one[1] * other[1]
-
-
-def _walk(expression: Any) -> Iterator[Any]:
-    yield expression
-    for each in expression.args:
-        yield from _walk(each)
-
-
-def _has_float(expression: Any) -> bool:
-    kinds = {type(each).__name__ for each in _walk(expression)}
-    return bool(kinds & {"Float", *_IN_FLOAT})
-
-
-def _has_negative(expression: Any) -> bool:
-    """Whether an expression of sizes may be below 0."""
-    return any(each.is_Number and each < 0 for each in _walk(expression))
 
 
 # By the names of torch's functions: whole numbers of a numerator and a denominator.
@@ -184,6 +157,7 @@ _IN_FLOAT: dict[str, Callable[..., relax.Expr]] = {
     "FloatTrueDiv": relax.op.divide,
     "FloatPow": relax.op.power,
 }
+_OF_BOTH = {"Add": relax.op.add, "Mul": relax.op.multiply}  # of whole numbers, too
 # Numbers below it times any size are exact in float64.
 _MOST = 2**16
 
