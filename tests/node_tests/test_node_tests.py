@@ -4,7 +4,7 @@ import onnx
 import pytest
 
 from tvm_hybrid.errors import CompileError, TvmHybridError
-from tvm_hybrid.frontend.onnx.reader.open_model import open_model
+from tvm_hybrid.frontend.onnx.reader.load_graph import open_model
 from tvm_hybrid.session.fast_start.background import NumpyModel
 
 from .cases import all_cases, hold, passing, run

@@ -24,7 +24,7 @@ from ..runtime.tensors import DeclaredInterface
 from .progress import Progress
 
 if TYPE_CHECKING:
-    from ..frontend.onnx.reader.open_model import OpenModel
+    from ..frontend.onnx.reader.load_graph import OpenModel
 
 Given = Mapping[str, Any] | None
 MOST_SHOWN = 40  # characters of a shape or value in the line about progress
@@ -157,7 +157,7 @@ class ModelPrograms:
         """
         if not is_onnx(self._model):
             raise errors.CompileError("NumPy runs ONNX models only")
-        from ..frontend.onnx.reader.open_model import open_model
+        from ..frontend.onnx.reader.load_graph import open_model
 
         opened = open_model(self._model, shapes)
         in_file = isinstance(self._model, (str, os.PathLike))

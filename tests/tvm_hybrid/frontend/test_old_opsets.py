@@ -141,7 +141,7 @@ def test_forms_that_later_opsets_changed() -> None:
 
 
 def test_nodes_that_lose_an_attribute_or_an_input() -> None:
-    graph = Graph("g", 7, [], [], [], old_opset=1)
+    graph = Graph(7, [], [], [], old_opset=1)
     graph.add_constant("sizes", np.array([1, 3]))
     names = ["x", "w", "r"]
     for operator in ("RNN", "GRU", "LSTM"):

@@ -67,9 +67,12 @@ def convert(op_type: str, inputs: Inputs, attrs: Attrs, domain: str = "") -> Exp
     several steps; of what is one sum in Relax, relay_passes/bfloat16/widening.py takes care.
     """
     known = OPERATORS[domain, op_type]
-    half = _half_to_widen(op_type, inputs)
+    types = [None if value is None else dtype_of(value) for value in inputs]
+    halves = (each for each, names in _WIDENED.items() if each in types and op_type in names)
+    half = next(halves, None)
     if half is not None:
-        inputs = _widen(inputs, half)
+        pairs = zip(inputs, types, strict=True)
+        inputs = Inputs(cast(value, "float32") if of == half else value for value, of in pairs)
     if op_type in BROADCASTING:
         inputs = Inputs(align(inputs))
     result = normalize(known.convert(inputs, attrs))
@@ -100,21 +103,6 @@ def check_result(inputs: Sequence[Any], result: Expr, is_right: bool) -> None:
         for size in dims_of(value):
             if not never_negative(size):
                 check(size >= 0)
-
-
-def _half_to_widen(op_name: str, inputs: Inputs) -> str | None:
-    """The type that a node's result is rounded to, if its inputs are to be float32."""
-    types = {dtype_of(value) for value in inputs if value is not None}
-    found = (half for half, names in _WIDENED.items() if half in types and op_name in names)
-    return next(found, None)
-
-
-def _widen(inputs: Inputs, half: str) -> Inputs:
-    """The inputs, those in a type of 16 bits in float32."""
-    return Inputs(
-        cast(value, "float32") if value is not None and dtype_of(value) == half else value
-        for value in inputs
-    )
 
 
 def _rounded(value: Expr, half: str) -> Expr:

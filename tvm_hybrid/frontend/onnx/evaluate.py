@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -34,8 +34,7 @@ def quantize_linear(
     """QuantizeLinear per tensor or per axis: saturate(round_half_even(x / scale) + zero_point)."""
     code = attributes.get("output_dtype") or TensorProto.UINT8
     dtype = helper.tensor_dtype_to_np_dtype(code)
-    if zero_point is not None:
-        dtype = zero_point.dtype
+    dtype = dtype if zero_point is None else zero_point.dtype
     if attributes.get("block_size"):
         raise ValueError("quantising in blocks is not supported")
     axis = 0 if x.ndim == 1 else attributes.get("axis", 1)
@@ -182,7 +181,9 @@ def evaluate(
         return None
     if node.op_type == "DequantizeLinear" and _is_weight(graph.constants[node.input[0]]):
         return None
-    if node.op_type in _OF_NARROW and not _is_plain(node, graph):
+    # Of narrow types, arrays hold integers, but bits of floats.
+    narrow = [graph.narrow.get(name) in FLOATS for name in node.input]
+    if node.op_type in _OF_NARROW and (any(narrow) or node.output[0] in graph.narrow):
         return None
     if node.op_type in _AVERAGES and not graph.constants[node.input[0]].size:
         return None
@@ -216,10 +217,19 @@ def _run(node: onnx.NodeProto, graph: Graph) -> list[np.ndarray]:
     from onnx.reference import ReferenceEvaluator
 
     feeds = {name: graph.constants[name] for name in node.input if name}
-    if node.op_type in SUMMING:  # the caller rounds the result
-        feeds = {name: _widened(array) for name, array in feeds.items()}
+    for name, array in feeds.items():
+        if node.op_type in SUMMING and array.dtype.name in (BFLOAT16, FLOAT16):
+            feeds[name] = array.astype(np.float32)  # the caller rounds the result
+    # A model of one node: the reference takes a bare node for one of the newest opset.
+    declared = []
+    for name, array in feeds.items():
+        kind = helper.np_dtype_to_tensor_dtype(array.dtype)
+        declared.append(helper.make_tensor_value_info(name, kind, array.shape))
+    outputs = [onnx.ValueInfoProto(name=name) for name in node.output if name]
+    body = helper.make_graph([node], "folded", declared, outputs)
+    model = helper.make_model(body, opset_imports=[helper.make_opsetid("", graph.opset)])
     with np.errstate(all="ignore"):
-        return ReferenceEvaluator(_model_of(node, feeds, graph.opset)).run(None, feeds)
+        return ReferenceEvaluator(model).run(None, feeds)
 
 
 def computed(op_type: str, *inputs: Expr, **attrs: Any) -> Expr:
@@ -230,29 +240,6 @@ def computed(op_type: str, *inputs: Expr, **attrs: Any) -> Expr:
     own = _divide if op_type == "Div" else PLAIN_OPERATORS[op_type]
     with np.errstate(all="ignore"):
         return literal(np.asarray(own(*arrays, **attrs)))
-
-
-def _widened(array: np.ndarray) -> np.ndarray:
-    return array.astype(np.float32) if array.dtype.name in (BFLOAT16, FLOAT16) else array
-
-
-def _model_of(node: onnx.NodeProto, feeds: dict[str, np.ndarray], opset: int) -> onnx.ModelProto:
-    """A model of one node: the reference takes a bare node for one of the newest opset."""
-    inputs = [
-        helper.make_tensor_value_info(
-            name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape
-        )
-        for name, array in feeds.items()
-    ]
-    outputs = [onnx.ValueInfoProto(name=name) for name in node.output if name]
-    body = helper.make_graph([node], "folded", inputs, outputs)
-    return helper.make_model(body, opset_imports=[helper.make_opsetid("", opset)])
-
-
-def _is_plain(node: onnx.NodeProto, graph: Graph) -> bool:
-    """Whether arrays hold what a node reads, and what it makes."""
-    reads_bits = any(graph.narrow.get(name) in FLOATS for name in node.input)
-    return not reads_bits and node.output[0] not in graph.narrow
 
 
 def _is_weight(array: np.ndarray) -> bool:
@@ -298,10 +285,6 @@ def _small_enough(node: onnx.NodeProto, graph: Graph, types: dict[str, onnx.Type
 # well, but to import it takes 8 MB and most of a second.
 
 
-def _concat(*inputs: np.ndarray, axis: int) -> np.ndarray:
-    return np.concatenate(inputs, axis)
-
-
 def _constant_of_shape(shape: np.ndarray, *, value: Any = None) -> np.ndarray:
     filled = np.zeros(1, np.float32) if value is None else numpy_helper.to_array(value)
     return np.full(tuple(shape), filled.reshape(()))
@@ -311,22 +294,14 @@ def _expand(data: np.ndarray, shape: np.ndarray) -> np.ndarray:
     return np.broadcast_to(data, np.broadcast_shapes(data.shape, tuple(shape))).copy()
 
 
-def _gather(data: np.ndarray, indices: np.ndarray, *, axis: int = 0) -> np.ndarray:
-    return np.take(data, indices, axis)
-
-
-def _transpose(data: np.ndarray, *, perm: Sequence[int] | None = None) -> np.ndarray:
-    return data.transpose(perm)
-
-
 PLAIN_OPERATORS: dict[str, Callable[..., np.ndarray]] = {
     "Add": np.add,
     "And": np.logical_and,
-    "Concat": _concat,
+    "Concat": lambda *inputs, axis: np.concatenate(inputs, axis),
     "ConstantOfShape": _constant_of_shape,
     "Equal": np.equal,
     "Expand": _expand,
-    "Gather": _gather,
+    "Gather": lambda data, indices, *, axis=0: np.take(data, indices, axis),
     "Greater": np.greater,
     "GreaterOrEqual": np.greater_equal,
     "Identity": lambda data: data,
@@ -336,6 +311,6 @@ PLAIN_OPERATORS: dict[str, Callable[..., np.ndarray]] = {
     "Not": np.logical_not,
     "Or": np.logical_or,
     "Sub": np.subtract,
-    "Transpose": _transpose,
+    "Transpose": lambda data, *, perm=None: data.transpose(perm),
     "Where": np.where,
 }

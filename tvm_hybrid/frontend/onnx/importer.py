@@ -22,46 +22,29 @@ from onnx import helper
 from tvm import IRModule, relax, tirx
 from tvm.ir import GlobalVar
 
-from microkernels.base.errors import (
-    InputValueError,
-    ModelError,
-    ShapeError,
-    UnsupportedOperatorError,
-)
+from microkernels.base import errors
+from microkernels.base.errors import ModelError, ShapeError, UnsupportedOperatorError
 from microkernels.base.tvm_compat.relax import end_block
 from relay_passes.ir.constants import array_of
 from relay_passes.ir.rewrite import with_names
 
 from ...explain.origins import numbers_in, variable_name
-from ..expressions import (
-    NARROW_INPUTS,
-    NODE_NUMBER,
-    OPSET,
-    OUTPUTS,
-    Attrs,
-    Expr,
-    Inputs,
-    emit,
-    literal,
-    static_shape_of,
-    writing_to,
-)
+from .. import expressions
+from ..expressions import Attrs, Expr, Inputs, emit, literal, static_shape_of, writing_to
 from . import ops  # noqa: F401  registers the converters
 from .apply import convert
 from .evaluate import evaluate
+from .graph import node_facts, parameters
 from .graph.freeze_shapes import OpenSizes, RelatedSizesError, current_sizes, keeping
 from .graph.graph import Graph, describe, is_standard
-from .graph.inference import Inference
 from .graph.node_builder import attributes_of, constant_value
-from .graph.node_facts import check_signature, drop_unused_outputs, is_no_op, mark_narrow
-from .graph.parameters import note_inputs, note_node, require_choice, require_parameters
-from .graph.sizes import dims_of
-from .loops import Loop, OwnSizes, add_body, is_repeat, repeat
+from .loops import Loop, is_repeat, loop_of, repeat
 from .operators import operator_of, why_unsupported
 from .reader.check_model import check_parameters, with_checked_indices
 from .reader.left_data import LARGE_BYTES
 from .reader.old_forms import renewed
-from .rewrites import rewrite
+from .rewrites import nodes  # noqa: F401  registers the rewrites, those of loop.py too
+from .rewrites.table import rewrite
 
 MAX_NODES = 1_000_000
 # Operators whose results have other sizes in ONNX Runtime than ONNX infers: no window of a pool
@@ -71,6 +54,8 @@ MAX_NODES = 1_000_000
 #     Resize(x: [1, 10], scales=[1, 1.3])  ->  [1, 13]
 #     STFT(x: [1, 400, 1], 16, window: [64])  ->  [1, 22, 33, 2]
 _SIZED_OTHERWISE = {"AveragePool", "LpPool", "MaxPool", "Resize", "STFT", "Upsample"}
+
+_PRODUCTS = ("Conv", "ConvTranspose", "Gemm")  # whose third input is a bias
 
 Made = tuple[str, relax.Expr]  # a name, and the last variable of what a node became
 
@@ -138,13 +123,24 @@ class _Importer:
         self._shapes = shapes or {}
         self._values: dict[str, relax.Expr] = {}
         self._made: list[Made] = []
-        self._loops: dict[str, tuple[OwnSizes, relax.Function]] = {}
-        self._biases = {name for node in graph.nodes for name in _bias(node)}
-        self._types = Inference(graph)
+        self._loops: dict[str, Loop] = {}  # by their first output
+        products = (node for node in graph.nodes if node.op_type in _PRODUCTS and is_standard(node))
+        self._biases = {name for node in products for name in node.input[2:3]}
+        self._types = node_facts.Inference(graph)
 
     def function(self) -> relax.Function:
         """The function of the graph; what it calls goes into the library."""
-        params = self._params()
+        graph, names, sizes = self.graph, set[str](), current_sizes()
+        params: list[relax.Var] = []
+        for item in graph.inputs:
+            if item.name in graph.constants:
+                continue
+            shape: Sequence[Any] = self._shapes.get(item.name) or graph.shape(item.name) or ()
+            if sizes is not None and item.name in sizes.inputs and not graph.is_body:
+                shape = sizes.shape(item.name)
+            kind = str(helper.tensor_dtype_to_np_dtype(graph.elem_type(item.name)))
+            params.append(relax.Var(_plain(item.name, names), relax.TensorType(list(shape), kind)))
+            self._values[item.name] = params[-1]
         try:
             with writing_to(self._bb), self._bb.function("main", params=params):
                 with self._bb.dataflow():
@@ -166,26 +162,19 @@ class _Importer:
         }
         return _Renaming(others).visit_expr(function) if others else function
 
-    def _params(self) -> list[relax.Var]:
-        graph, names = self.graph, set[str]()
-        found: list[relax.Var] = []
-        for item in graph.inputs:
-            if item.name in graph.constants:
-                continue
-            shape = self._shapes.get(item.name, _input_shape(graph, item.name))
-            kind = str(helper.tensor_dtype_to_np_dtype(graph.elem_type(item.name)))
-            found.append(relax.Var(_plain(item.name, names), relax.TensorType(list(shape), kind)))
-            self._values[item.name] = found[-1]
-        return found
-
     def _walk(self) -> None:
         graph = self.graph
-        drop_unused_outputs(graph)
+        node_facts.drop_unused_outputs(graph)
         graph.makers = {name: node for node in graph.nodes for name in node.output if name}
-        note_inputs(graph)
+        parameters.note_inputs(graph)
         for item in graph.inputs:
             if graph.shape(item.name) == (0,):
-                self.aliases[item.name] = self._known_input(item)
+                # A constant in the place of an empty vector, such as axes, which has but one value.
+                self.aliases[item.name] = name = graph.fresh(item.name)
+                dtype = helper.tensor_dtype_to_np_dtype(graph.elem_type(item.name))
+                graph.add_constant(name, np.empty(0, dtype))
+                if item.name in graph.narrow:
+                    graph.narrow[name] = graph.narrow[item.name]
         visited = 0
         while self.queue:
             visited += 1
@@ -194,21 +183,15 @@ class _Importer:
             node = self.queue.popleft()
             try:
                 self._visit(node)
-            except InputValueError:
+            except errors.InputValueError:
                 raise
             except ModelError:
-                require_choice(node, graph)
+                # A branch that inputs choose may be for other shapes than those that are given.
+                for prefix, condition, source in graph.choices:
+                    if node.name.startswith(prefix):
+                        parameters.require_value(source, condition, graph)
                 raise
         graph.nodes = self.done
-
-    def _known_input(self, item: onnx.ValueInfoProto) -> str:
-        """A constant in the place of an empty vector, such as axes, which has but one value."""
-        name = self.graph.fresh(item.name)
-        dtype = helper.tensor_dtype_to_np_dtype(self.graph.elem_type(item.name))
-        self.graph.add_constant(name, np.empty(0, dtype))
-        if item.name in self.graph.narrow:
-            self.graph.narrow[name] = self.graph.narrow[item.name]
-        return name
 
     def _visit(self, node: onnx.NodeProto) -> None:
         graph = self.graph
@@ -219,12 +202,13 @@ class _Importer:
         if found is not None:
             self._put_back(node, found)
             return
-        check_signature(node, graph.opset)
-        mark_narrow(node, graph)
+        node_facts.check_signature(node, graph.opset)
+        node_facts.mark_narrow(node, graph)
         if is_standard(node) and node.op_type == "Constant":
             graph.add_constant(node.output[0], constant_value(node, graph))
             return
-        require_parameters(node, graph)
+        for name in parameters.parameters_of(node, graph):
+            parameters.require_value(describe(node), name, graph)
         check_parameters(node, graph)
         types = self._types.of_empty(node)
         values = self._types.empty_values(node, types)
@@ -234,13 +218,17 @@ class _Importer:
                 self._put_back(node, replacement)
                 return
             if is_repeat(node):
-                add_body(node, graph, self._convert_body)
+                self._loops[node.output[0]] = loop_of(node, graph, self._value, self._body)
             types = types or self._types.of(node)
             values = self._types.shape_values(node)
         if values is None:
             values = self._types.empty_values(node, types)
-        if values is None and not self._is_integer_bias(node):
-            values = evaluate(node, graph, types)
+        if values is None:
+            # A bias is added by an integer product as the integer that it is.
+            dequantizes = node.op_type == "DequantizeLinear" and node.output[0] in self._biases
+            array = graph.constants.get(node.input[0]) if dequantizes else None
+            if array is None or array.dtype != np.int32:
+                values = evaluate(node, graph, types)
         if values is not None:
             for name, value in zip(node.output, values, strict=True):
                 if name:
@@ -248,25 +236,22 @@ class _Importer:
             return
         if node.op_type not in _SIZED_OTHERWISE:
             graph.types.update(types)
-        if is_no_op(node, graph) and node.output[0] not in graph.outputs:
+        if node_facts.is_no_op(node, graph) and node.output[0] not in graph.outputs:
             self.aliases[node.output[0]] = node.input[0]
             return
         self._convert(node)
         self.done.append(node)
         graph.makers.update(dict.fromkeys(node.output, node))
-        note_node(node, graph)
+        parameters.note_node(node, graph)
 
     def _put_back(self, node: onnx.NodeProto, others: Sequence[onnx.NodeProto]) -> None:
-        """Others stand for a node, and are visited next."""
-        self.graph.replaced(node, others)
+        """Others stand for a node: they are visited next, and what they make is computed for it."""
+        origins = self.graph.origins
+        origin = next((origins[name] for name in node.output if name in origins), None)
+        if origin is not None:
+            for name in (name for each in others for name in each.output):
+                origins.setdefault(name, origin)
         self.queue.extendleft(reversed(others))
-
-    def _is_integer_bias(self, node: onnx.NodeProto) -> bool:
-        """Whether a node dequantises a bias, which an integer product adds as the integer it is."""
-        if node.op_type != "DequantizeLinear" or node.output[0] not in self._biases:
-            return False
-        array = self.graph.constants.get(node.input[0])
-        return array is not None and array.dtype == np.int32
 
     def _value(self, name: str) -> Any:
         """The expression of a value."""
@@ -298,10 +283,10 @@ class _Importer:
             outputs.pop()
         narrow = enumerate(map(self.graph.narrow.get, names))
         facts = {
-            NODE_NUMBER: len(self.done),
-            OPSET: self.graph.opset,
-            OUTPUTS: outputs,
-            NARROW_INPUTS: {place: elem_type for place, elem_type in narrow if elem_type},
+            expressions.NODE_NUMBER: len(self.done),
+            expressions.OPSET: self.graph.opset,
+            expressions.OUTPUTS: outputs,
+            expressions.NARROW_INPUTS: {place: each for place, each in narrow if each},
         }
         attrs = attributes_of(node) | facts
         try:
@@ -314,7 +299,7 @@ class _Importer:
             given = ", ".join(f"{name!r} {self.graph.shape(name)}" for name in node.input if name)
             raise UnsupportedOperatorError(
                 f"{describe(node)}: the importer refuses this form of it (inputs {given}): "
-                f"{_first_line(error)}"
+                f"{next(iter(str(error).strip().splitlines()), type(error).__name__)}"
             ) from error
         fields = list(result) if isinstance(result, relax.Tuple) else [result]
         if len(outputs) > len(fields):
@@ -327,7 +312,7 @@ class _Importer:
         if self.graph.check_indices:
             inputs = with_checked_indices(node, inputs, attrs)
         if is_repeat(node):
-            result = self._repeat(inputs, attrs)
+            result = repeat(self._library, self._loops[node.output[0]], *inputs[:2])
         else:
             domain = "" if is_standard(node) else node.domain
             result = convert(node.op_type, inputs, attrs, domain)
@@ -338,20 +323,8 @@ class _Importer:
         count = len(result.ty.fields)
         return relax.Tuple([emit(relax.TupleGetItem(result, i)) for i in range(count)])
 
-    def _convert_body(self, body: Graph, given: Sequence[str]) -> None:
-        """Converts a loop's body, whose inputs behind the counter are these values."""
-        # Of the sizes that the values have here, which may be open.
-        own = OwnSizes([self._value(name) for name in given])
-        pairs = zip((item.name for item in body.inputs[1:]), own.values, strict=True)
-        shapes = {name: list(dims_of(value)) for name, value in pairs}
-        self._loops[body.name] = own, _Importer(body, self._library, shapes).function()
-
-    def _repeat(self, inputs: Inputs, attrs: Attrs) -> relax.Expr:
-        own, body = self._loops[attrs["body"]]
-        steps = None if attrs["steps"] < 0 else attrs["steps"]
-        private = body.without_attr("global_symbol")
-        loop = Loop(private, attrs["states"], steps, bool(attrs["ends_early"]))
-        return own.undone(repeat(self._library, loop, [*inputs[:2], *own.values]))
+    def _body(self, body: Graph, shapes: dict[str, list[Expr]]) -> relax.Function:
+        return _Importer(body, self._library, shapes).function()
 
     def _named(self, node: onnx.NodeProto, result: relax.Expr) -> relax.Expr:
         """A result in variables that tell the node of the model."""
@@ -381,7 +354,7 @@ class _Importer:
         elif found.ndim >= 0:
             dims = [None] * found.ndim
         kind = graph.elem_type(name) or helper.np_dtype_to_tensor_dtype(np.dtype(str(found.dtype)))
-        graph.types[name] = helper.make_tensor_type_proto(kind, dims)
+        graph.declare(name, kind, dims)
 
     def _check_types(self, node: onnx.NodeProto, result: relax.Expr) -> None:
         """Holds what a converter made against what ONNX says it is."""
@@ -397,19 +370,6 @@ class _Importer:
                 raise TypeError(
                     f"it makes {found.dtype} {shape} where ONNX defines {dtype} {expected}"
                 )
-
-
-def _bias(node: onnx.NodeProto) -> list[str]:
-    """The name of a product's or convolution's bias, if it has one."""
-    has_bias = is_standard(node) and node.op_type in ("Conv", "ConvTranspose", "Gemm")
-    return [name for name in node.input[2:3] if name] if has_bias else []
-
-
-def _input_shape(graph: Graph, name: str) -> Sequence[Any]:
-    sizes = current_sizes()
-    if sizes is not None and name in sizes.inputs and not graph.is_body:
-        return sizes.shape(name)
-    return graph.shape(name) or ()
 
 
 @relax.expr_functor.mutator
@@ -434,10 +394,6 @@ def _plain(name: str, taken: set[str]) -> str:
         found = f"{plain}_{number}"
     taken.add(found)
     return found
-
-
-def _first_line(error: Exception) -> str:
-    return next(iter(str(error).strip().splitlines()), type(error).__name__)
 
 
 def name_variables(function: relax.Function, made: Sequence[Made]) -> relax.Function:

@@ -15,8 +15,7 @@ the loop, every range that is left ends at once, so the limit may be as high as 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import onnx
@@ -31,7 +30,7 @@ from tir_schedules.generic.expressions import substitute, variables_of
 from ..expressions import Expr, emit, literal, match_cast, reshaped, writing_to
 from .graph.elements import known_elements
 from .graph.freeze_shapes import new_size
-from .graph.graph import OWN_DOMAIN, Graph
+from .graph.graph import OWN_DOMAIN, Graph, copied
 from .graph.node_builder import attributes_of
 from .graph.parameters import require_value
 from .graph.sizes import INDEX, dims_of
@@ -39,8 +38,7 @@ from .graph.sizes import INDEX, dims_of
 UNLIMITED = np.iinfo(np.int64).max
 
 
-@dataclass(frozen=True)
-class Loop:
+class Loop(NamedTuple):
     """The form of a loop.
 
     Parameters
@@ -53,19 +51,20 @@ class Loop:
         How many iterations, None if that depends on data or on open sizes.
     ends_early
         Whether a condition may end it before the limit.
+    sizes
+        The states at the start and the values from outside, as the loop is called with them.
     """
 
     body: relax.Function
     states: int
     steps: int | None
     ends_early: bool
+    sizes: OwnSizes
 
     @property
     def made(self) -> list[relax.TensorType]:
         """The types of what the body makes."""
-        found = self.body.ret_ty
-        types = list(found.fields) if isinstance(found, relax.TupleType) else [found]
-        return [each for each in types if isinstance(each, relax.TensorType)]
+        return list(getattr(self.body.ret_ty, "fields", [self.body.ret_ty]))
 
     @property
     def rows(self) -> list[relax.TensorType]:
@@ -73,34 +72,24 @@ class Loop:
         return self.made[1 + self.states :]
 
 
-def repeat(library: relax.BlockBuilder, loop: Loop, inputs: Sequence[Expr]) -> Expr:
+def repeat(library: relax.BlockBuilder, loop: Loop, limit: Expr | None, condition: Expr) -> Expr:
     """The states after the loop, and all rows, as a tuple if it is more than one.
 
     Parameters
     ----------
     library
         Receives the functions.
-    inputs
-        The limit or None, the condition, the states, the values from outside.
     """
-    limit, condition, *values = inputs
     high = literal(np.array(UNLIMITED, INDEX)) if limit is None else reshaped(limit, ())
-    call = relax.Call(
-        _functions(library, loop),
-        [literal(np.array(0, INDEX)), high, reshaped(condition, ()), *values],
-    )
-    results = _fields(emit(call))[1:]
-    for index, row in enumerate(loop.rows):
-        position = loop.states + index
-        size = loop.steps if loop.steps is not None else _length(loop, high)
+    arguments = [literal(np.array(0, INDEX)), high, reshaped(condition, ()), *loop.sizes.values]
+    results = _fields(emit(relax.Call(_functions(library, loop), arguments)))[1:]
+    for position, row in enumerate(loop.rows, loop.states):
+        size: Expr | int | None = loop.steps
+        if size is None:  # in terms of other sizes if these tell it
+            found = None if loop.ends_early else known_elements(high)
+            size = new_size() if found is None else found.item()
         results[position] = match_cast(results[position], _stacked(row, size))
-    return relax.Tuple(results) if len(results) > 1 else results[0]
-
-
-def _length(loop: Loop, limit: Expr) -> Expr:
-    """How many iterations there are, in terms of other sizes if these tell it."""
-    found = None if loop.ends_early else known_elements(limit)
-    return new_size() if found is None else found.item()
+    return loop.sizes.undone(relax.Tuple(results) if len(results) > 1 else results[0])
 
 
 def _functions(library: relax.BlockBuilder, loop: Loop) -> GlobalVar:
@@ -142,9 +131,9 @@ def _functions(library: relax.BlockBuilder, loop: Loop) -> GlobalVar:
         nothing = [emit(relax.op.zeros([0, *_sizes(row)], str(row.dtype))) for row in loop.rows]
         return relax.Tuple([going, *values[: loop.states], *nothing])
 
-    once = _add(library, "loop_step", [integer, *values], step)
-    halves = _add(library, "loop_both", ranged, both)
-    end = _add(library, "loop_stop", [going, *values], stop)
+    once = library.add_func(_function([integer, *values], step), "loop_step")
+    halves = library.add_func(_function(ranged, both), "loop_both")
+    end = library.add_func(_function([going, *values], stop), "loop_stop")
 
     def part(low: Expr, high: Expr, *values: Expr) -> Expr:
         size = emit(relax.op.subtract(high, low))
@@ -152,7 +141,7 @@ def _functions(library: relax.BlockBuilder, loop: Loop) -> GlobalVar:
         several = relax.Call(halves, [low, high, *values])
         return emit(relax.If(single, relax.Call(once, [low, *values]), several))
 
-    some = _add(library, "loop_part", ranged, part)
+    some = library.add_func(_function(ranged, part), "loop_part")
 
     def run(low: Expr, high: Expr, going: Expr, *values: Expr) -> Expr:
         left = emit(relax.op.less(low, high))
@@ -162,12 +151,6 @@ def _functions(library: relax.BlockBuilder, loop: Loop) -> GlobalVar:
 
     library.update_func(whole, _function([integer, integer, going, *values], run))
     return whole
-
-
-def _add(
-    library: relax.BlockBuilder, name: str, types: Sequence[relax.Type], write: Callable[..., Expr]
-) -> GlobalVar:
-    return library.add_func(_function(types, write), name)
 
 
 def _function(types: Sequence[relax.Type], write: Callable[..., Expr]) -> relax.Function:
@@ -212,18 +195,22 @@ def is_repeat(node: onnx.NodeProto) -> bool:
     return node.op_type == "Repeat" and node.domain == OWN_DOMAIN
 
 
-def add_body(
-    node: onnx.NodeProto, graph: Graph, convert: Callable[[Graph, Sequence[str]], None]
-) -> None:
-    """Makes the graph of a Repeat's body, declares what the loop makes, and notes its form.
+def loop_of(
+    node: onnx.NodeProto,
+    graph: Graph,
+    value: Callable[[str], Expr],
+    convert: Callable[[Graph, dict[str, list[Expr]]], relax.Function],
+) -> Loop:
+    """Converts the body of a Repeat, and declares what the loop makes.
 
-    The graph has the name of the node's first output. Constants that the body reads become its own
-    and are no inputs of the node any more.
+    Constants that the body reads become its own and are no inputs of the node any more.
 
     Parameters
     ----------
+    value
+        Gives the expression of a name.
     convert
-        Is given the body, and the values of its inputs behind the counter.
+        Is given the body, and the shapes of its inputs behind the counter.
 
     Raises
     ------
@@ -240,23 +227,26 @@ def add_body(
     values = dict(zip((item.name for item in proto.input[1:]), node.input[2:], strict=True))
     states, captured = list(values)[:count], list(values)[count:]
     fed = [name for name in captured if values[name] not in graph.constants]
-    body = graph.inner(node.output[0], [proto.input[0].name, *states, *fed])
+    body = graph.inner([proto.input[0].name, *states, *fed])
     body.declare(proto.input[0].name, TensorProto.INT64, ())
     for name in [*states, *fed]:
         dims = _dims(graph, values[name], source)
-        body.types[name] = helper.make_tensor_type_proto(graph.elem_type(values[name]), dims)
+        body.declare(name, graph.elem_type(values[name]), dims)
     for name in captured:
         if name not in fed:
             body.add_constant(name, graph.constants[values[name]])
             if values[name] in graph.narrow:
                 body.narrow[name] = graph.narrow[values[name]]
-    body.nodes = [onnx.NodeProto.FromString(inner.SerializeToString()) for inner in proto.node]
+    body.nodes = list(map(copied, proto.node))
     # An output of its own for each: one may be an input, a constant, or given twice.
     body.outputs = [body.fresh(item.name) for item in proto.output]
     for item, output in zip(proto.output, body.outputs, strict=True):
         body.nodes.append(helper.make_node("Identity", [item.name], [output]))
     given = [values[name] for name in [*states, *fed]]
-    convert(body, given)
+    # The body is converted for the sizes that the values have here, which may be open.
+    sizes = OwnSizes([value(name) for name in given])
+    own = zip([*states, *fed], sizes.values, strict=True)
+    function = convert(body, {name: list(dims_of(each)) for name, each in own})
     for name, made in zip(states, body.outputs[1:], strict=False):
         before = body.elem_type(name), body.dims(name)
         after = body.elem_type(made), body.dims(made)
@@ -269,23 +259,21 @@ def add_body(
                 f"({after[1]} after {before[1]}), and it has too many iterations, or a number of "
                 "them that is no constant, to be written out"
             )
-    ends_early = not _goes_on(node, graph, body)
-    steps = None if ends_early else _steps(node, graph)
+    conditions = graph.constants.get(node.input[1]), body.constants.get(body.outputs[0])
+    ends_early = not all(each is not None and bool(each.all()) for each in conditions)
+    if not ends_early and not node.input[0]:
+        raise ModelError(f"{source} never ends: it has no limit, and its condition is always true")
+    limit = None if ends_early else graph.constants.get(node.input[0])
+    steps = None if limit is None else int(np.maximum(limit, 0).item())
     for output, made in zip(node.output, body.outputs[1:], strict=True):
         shape = _dims(body, made, source)
         if made not in body.outputs[1 : 1 + count]:
             shape = (steps, *shape)
-        graph.types[output] = helper.make_tensor_type_proto(body.elem_type(made), shape)
+        graph.declare(output, body.elem_type(made), shape)
     kept = [*node.input[:2], *given]
     del node.input[:], node.attribute[:]
     node.input.extend(kept)
-    form = {
-        "body": body.name,
-        "states": count,
-        "steps": -1 if steps is None else steps,
-        "ends_early": int(ends_early),
-    }
-    node.attribute.extend(helper.make_attribute(name, value) for name, value in form.items())
+    return Loop(function.without_attr("global_symbol"), count, steps, ends_early, sizes)
 
 
 def _dims(graph: Graph, name: str, source: str) -> tuple[int | None, ...]:
@@ -302,23 +290,6 @@ def _differ(one: tuple[int | None, ...] | None, other: tuple[int | None, ...] | 
     if one is None or other is None or len(one) != len(other):
         return True
     return any(a != b for a, b in zip(one, other, strict=True) if None not in (a, b))
-
-
-def _goes_on(node: onnx.NodeProto, graph: Graph, body: Graph) -> bool:
-    """Whether only the limit ends the loop."""
-    conditions = graph.constants.get(node.input[1]), body.constants.get(body.outputs[0])
-    return all(value is not None and bool(value.all()) for value in conditions)
-
-
-def _steps(node: onnx.NodeProto, graph: Graph) -> int | None:
-    """How often the body of a loop that goes on runs, None if that depends on data or sizes;
-    ModelError if it never ends."""
-    limit = graph.constants.get(node.input[0])
-    if not node.input[0]:
-        raise ModelError(
-            f"Loop node {node.name!r} never ends: it has no limit, and its condition is always true"
-        )
-    return None if limit is None else int(np.maximum(limit, 0).item())
 
 
 class OwnSizes:

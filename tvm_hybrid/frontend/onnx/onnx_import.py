@@ -7,15 +7,12 @@ from __future__ import annotations
 
 import logging
 import time
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import msgspec
-import numpy as np
-import onnx
 import tvm
 from onnx import helper
 from tvm import relax
-from tvm.ir import GenericConst
 
 from microkernels.base.errors import ModelError
 from relay_passes.ir.axes import view_of
@@ -26,16 +23,15 @@ from relay_passes.ir.traits import RESHAPES
 
 from ...explain.origins import ModelNode, ModelNodes
 from ...runtime.feeds import InputValue
-from ...runtime.tensors import OutputInfo, TensorInfo
+from ...runtime.tensors import TensorInfo
 from ..expressions import constant, literal, static_dims
 from ..model_input import ImportedModel, output_info, returned_types
 from .graph.freeze_shapes import OpenSizes, Shapes, declared_dims, freeze_shapes
 from .graph.graph import Graph, captured_names
 from .importer import to_relax
+from .reader import load_graph as loading
 from .reader.check_model import check_model
-from .reader.left_data import LeftData
-from .reader.load_graph import Values, bind_values, load_graph, read_values, shapes_with
-from .reader.open_model import declared_interface
+from .reader.load_graph import Values
 from .reader.read_model import ModelLike, read_all_but_large
 
 logger = logging.getLogger("tvm_hybrid")
@@ -90,9 +86,35 @@ def import_onnx(
     proto, left = read_all_but_large(model)
     try:
         with left:
-            graph = _load(proto, left)
+            check_model(proto)
+            graph = loading.load_graph(proto, left)
         graph.check_indices = check_indices
-        imported = _import(proto, graph, shapes, values, keep_open)
+        sources = source_nodes(graph)
+        arrays = loading.read_values(graph, values)
+        declared = loading.declared_interface(proto, graph, shapes) if keep_open else None
+        opened = freeze_shapes(graph, loading.shapes_with(arrays, shapes), keep_open)
+        for name, array in arrays.items():
+            graph.add_constant(name, array)
+        graph.inputs = [item for item in graph.inputs if item.name not in arrays]
+        sizes = OpenSizes.of(opened)
+        mod, graph = to_relax(graph, sizes)
+        mod = fold_views(mod)
+        inputs = []
+        for name in (item.name for item in graph.inputs):
+            kind = helper.tensor_dtype_to_np_dtype(graph.narrow.get(name, graph.elem_type(name)))
+            shape = sizes.inputs.get(name, graph.shape(name))
+            assert shape is not None  # freeze_shapes saw to it
+            inputs.append(TensorInfo(name, shape, str(kind)))
+        known = [InputValue.of(name, array) for name, array in arrays.items()]
+        # Names from the model, shapes and dtypes from the module that will run.
+        outputs, types = [], returned_types(mod["main"])
+        for item, found in zip(proto.graph.output, types, strict=True):
+            info = output_info(item.name, found, declared_dims(item.type), sizes.symbols)
+            if item.name in graph.narrow:
+                dtype = str(helper.tensor_dtype_to_np_dtype(graph.narrow[item.name]))
+                info = msgspec.structs.replace(info, dtype=dtype)
+            outputs.append(info)
+        nodes = nodes_at_run_time(sources, graph)
     except ModelError:
         raise
     except Exception as error:  # a malformed model can go wrong in more ways than can be foreseen
@@ -100,114 +122,37 @@ def import_onnx(
             f"the model cannot be imported: {type(error).__name__}: {error}"
         ) from error
     logger.debug("imported %s in %.2f s", proto.graph.name, time.perf_counter() - start)
-    return imported
+    return ImportedModel(mod, inputs, outputs, known, sizes.known_limits(), declared, nodes)
 
 
-def _load(proto: onnx.ModelProto, left: LeftData) -> Graph:
-    check_model(proto)
-    return load_graph(proto, left)
+class SourceNode(NamedTuple):
+    """A node of the model: its name and operator, and the values that it reads and makes."""
+
+    text: str
+    reads: tuple[str, ...]
+    makes: tuple[str, ...]
 
 
-def _import(
-    proto: onnx.ModelProto,
-    graph: Graph,
-    shapes: Shapes | None,
-    values: Values | None,
-    keep_open: bool,
-) -> ImportedModel:
-    sources = SourceNodes.of(graph)
-    arrays = read_values(graph, values)
-    declared = declared_interface(proto, graph, shapes) if keep_open else None
-    opened = freeze_shapes(graph, shapes_with(arrays, shapes), keep_open)
-    bind_values(graph, arrays)
-    sizes = OpenSizes.of(opened)
-    mod, graph = to_relax(graph, sizes)
-    mod = fold_views(mod)
-    inputs = [_info(graph, item.name, sizes) for item in graph.inputs]
-    known = [InputValue.of(name, array) for name, array in arrays.items()]
-    outputs = _outputs(proto, graph, mod, sizes)
-    limits, nodes = sizes.known_limits(), sources.at_run_time(graph)
-    return ImportedModel(mod, inputs, outputs, known, limits, declared, nodes)
+def source_nodes(graph: Graph) -> list[SourceNode]:
+    """The nodes of a graph that was just loaded; notes in it which node makes a value."""
+    found = []
+    for number, node in enumerate(graph.nodes):
+        text = f"{node.name or next(iter(node.output), '')} ({node.op_type})"
+        reads = (*filter(None, node.input), *sorted(captured_names(node)))
+        found.append(SourceNode(text, reads, tuple(filter(None, node.output))))
+        graph.origins.update(dict.fromkeys(found[-1].makes, number))
+    return found
 
 
-def _info(graph: Graph, name: str, sizes: OpenSizes) -> TensorInfo:
-    shape = sizes.inputs.get(name, graph.shape(name))
-    assert shape is not None  # freeze_shapes saw to it
-    kind = graph.narrow.get(name, graph.elem_type(name))
-    return TensorInfo(name, shape, str(helper.tensor_dtype_to_np_dtype(kind)))
-
-
-def _outputs(
-    proto: onnx.ModelProto, graph: Graph, mod: tvm.IRModule, sizes: OpenSizes
-) -> list[OutputInfo]:
-    """Names from the model, shapes and dtypes from the module that will run."""
-    outputs, types = [], returned_types(mod["main"])
-    for item, found in zip(proto.graph.output, types, strict=True):
-        info = output_info(item.name, found, declared_dims(item.type), sizes.symbols)
-        kind = graph.narrow.get(item.name)
-        if kind is not None:
-            dtype = str(helper.tensor_dtype_to_np_dtype(kind))
-            info = msgspec.structs.replace(info, dtype=dtype)
-        outputs.append(info)
-    return outputs
-
-
-@dataclass(frozen=True)
-class SourceNodes:
-    """A list of nodes, each with the values that it reads and makes.
-
-    Parameters
-    ----------
-    texts : list of str
-        Name and operator of each.
-    reads, makes : list of tuple of str
-        Names of values.
-    outputs : list of str
-        The model's.
-    """
-
-    texts: list[str]
-    reads: list[tuple[str, ...]]
-    makes: list[tuple[str, ...]]
-    outputs: list[str]
-
-    @staticmethod
-    def of(graph: Graph) -> SourceNodes:
-        """Those of a graph that was just loaded; notes in it which node makes a value."""
-        found = SourceNodes([], [], [], list(graph.outputs))
-        for number, node in enumerate(graph.nodes):
-            made = tuple(filter(None, node.output))
-            found.texts.append(_text(node))
-            found.reads.append((*filter(None, node.input), *sorted(captured_names(node))))
-            found.makes.append(made)
-            graph.origins.update(dict.fromkeys(made, number))
-        return found
-
-    def at_run_time(self, graph: Graph) -> ModelNodes:
-        """Those that are not constant in a graph that was folded."""
-        maker = {name: i for i, names in enumerate(self.makes) for name in names}
-        kept = [
-            number
-            for number, names in enumerate(self.makes)
-            if not all(name in graph.folded for name in names)
-        ]
-        alive = {*kept}
-        nodes = {
-            number: ModelNode(
-                self.texts[number],
-                tuple(
-                    dict.fromkeys(
-                        maker[name] for name in self.reads[number] if maker.get(name) in alive
-                    )
-                ),
-            )
-            for number in kept
-        }
-        return ModelNodes(nodes, tuple(maker.get(name) for name in self.outputs))
-
-
-def _text(node: onnx.NodeProto) -> str:
-    return f"{node.name or next(iter(node.output), '')} ({node.op_type})"
+def nodes_at_run_time(sources: list[SourceNode], graph: Graph) -> ModelNodes:
+    """Those that are not constant in a graph that was folded."""
+    maker = {name: i for i, each in enumerate(sources) for name in each.makes}
+    alive = {i: each for i, each in enumerate(sources) if not graph.folded.issuperset(each.makes)}
+    nodes = {}
+    for number, each in alive.items():
+        read = (maker[name] for name in each.reads if maker.get(name) in alive)
+        nodes[number] = ModelNode(each.text, tuple(dict.fromkeys(read)))
+    return ModelNodes(nodes, tuple(maker.get(name) for name in graph.outputs))
 
 
 # Reshapes and transposes of constants become constants.
@@ -240,32 +185,15 @@ class _Folder(relax.PyExprMutator):
         source: relax.Expr | None = call.args[0]
         if isinstance(source, relax.Var):
             source = self.lookup_binding(source)
-        array = _constant(source)
-        if array is not None:
-            return literal(_viewed(array, call))
         quantized = read_dequantize(source)
-        array = None if quantized is None else _constant(quantized.data)
-        if quantized is None or array is None:
+        array = constant(source if quantized is None else quantized.data)
+        view = None if array is None else view_of(array, call)
+        if view is None:
             return call
-        return _dequantized(call, quantized, _viewed(array, call))
-
-
-def _constant(expr: relax.Expr | None) -> np.ndarray | None:
-    return constant(expr) if isinstance(expr, GenericConst) else None
-
-
-def _dequantized(call: relax.Call, quantized: Quantized, integers: np.ndarray) -> relax.Expr:
-    """The view of a dequantised constant; as it was if the axis of its scales is cut by it."""
-    axis = quantized.quantization.axis
-    if axis is not None:
-        axis = result_axis(call, axis)
-        if axis is None:
-            return call
-    viewed = Quantized(literal(integers), quantized.quantization.along(axis), quantized.dtype)
-    return viewed.dequantize()
-
-
-def _viewed(array: np.ndarray, call: relax.Call) -> np.ndarray:
-    view = view_of(array, call)
-    assert view is not None
-    return view
+        if quantized is None:
+            return literal(view)
+        known = quantized.quantization
+        axis = None if known.axis is None else result_axis(call, known.axis)
+        if axis is None and known.axis is not None:
+            return call  # which cuts the axis of the scales
+        return Quantized(literal(view), known.along(axis), quantized.dtype).dequantize()

@@ -18,8 +18,7 @@ from microkernels.base.logs import logger
 from relay_passes.ir.decisions import Decision
 
 from ...explain.explanation import Explanation
-from ...frontend.onnx.reader.load_graph import load_graph, read_values
-from ...frontend.onnx.reader.open_model import OpenModel
+from ...frontend.onnx.reader.load_graph import OpenModel, load_graph, read_values
 from ...runtime.feeds import InputValue, check_sizes, named_feeds, to_array
 from ...runtime.tensors import OpenTensorInfo, TensorInfo, is_relation, numpy_dtype
 from ..onnxruntime_api.ort_value import plain

@@ -10,7 +10,7 @@ import onnxruntime
 import pytest
 
 from tests.onnx_builder import OnnxBuilder
-from tvm_hybrid.frontend.onnx.reader.open_model import open_model
+from tvm_hybrid.frontend.onnx.reader.load_graph import open_model
 from tvm_hybrid.session.fast_start.background import NumpyModel
 
 from ...frontend.test_weight_only import nbits_model

@@ -14,7 +14,7 @@ import pytest
 from tests.onnx_builder import CONTRIB, OnnxBuilder
 from tvm_hybrid import InferenceSession, SessionOptions, Stage
 from tvm_hybrid.errors import CompileError, FeedError, OptionError, SessionClosedError, ShapeError
-from tvm_hybrid.frontend.onnx.reader.open_model import open_model
+from tvm_hybrid.frontend.onnx.reader.load_graph import open_model
 from tvm_hybrid.session.fast_start import background
 from tvm_hybrid.session.fast_start.background import Compilation, NumpyAnswers
 

@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from tvm import ir, relax, te, tirx
@@ -94,18 +93,6 @@ def _array(values: Sequence[Any], dims: Sequence[int]) -> Elements:
     return array.reshape(dims)
 
 
-def _same(call: relax.Call, data: Elements) -> Elements:
-    return data
-
-
-def _concat(call: relax.Call, *arrays: Elements) -> Elements:
-    return np.concatenate(arrays, axis=int(call.attrs.axis))
-
-
-def _take(call: relax.Call, data: Elements, indices: Elements) -> Elements:
-    return np.take(data, indices.astype(np.int64), axis=int(call.attrs.axis or 0))
-
-
 def _strided_slice(call: relax.Call, data: Elements) -> Elements:
     axes, begins, ends, *rest = ([int(each) for each in list(part)] for part in call.args[1:])
     strides = rest[0] if rest else [1] * len(axes)
@@ -113,10 +100,6 @@ def _strided_slice(call: relax.Call, data: Elements) -> Elements:
     for axis, begin, end, stride in zip(axes, begins, ends, strides, strict=True):
         parts[axis] = slice(begin, end, stride)
     return data[tuple(parts)]
-
-
-def _where(call: relax.Call, condition: Elements, yes: Elements, no: Elements) -> Elements:
-    return np.where(condition.astype(bool), yes, no)
 
 
 def _binary(function: Callable[[Any, Any], Any]) -> Rule:
@@ -180,12 +163,12 @@ def _comparison(numbers: Callable[[Any, Any], bool], sizes: Callable[[Expr, Expr
 
 
 _RULES: dict[str, Rule] = {
-    "relax.reshape": _same,
-    "relax.expand_dims": _same,
-    "relax.squeeze": _same,
-    "relax.astype": _same,
-    "relax.concat": _concat,
-    "relax.where": _where,
+    **dict.fromkeys(
+        ("relax.reshape", "relax.expand_dims", "relax.squeeze", "relax.astype"),
+        lambda call, data: data,
+    ),
+    "relax.concat": lambda call, *arrays: np.concatenate(arrays, axis=int(call.attrs.axis)),
+    "relax.where": lambda call, condition, yes, no: np.where(condition.astype(bool), yes, no),
     "relax.equal": _comparison(operator.eq, tirx.EQ),
     "relax.not_equal": _comparison(operator.ne, tirx.NE),
     "relax.less": _comparison(operator.lt, tirx.LT),
@@ -196,7 +179,9 @@ _RULES: dict[str, Rule] = {
     "relax.floor_divide": _binary(_quotient),
     "relax.floor_mod": _binary(_remainder),
     "relax.negative": lambda call, data: -data,
-    "relax.take": _take,
+    "relax.take": lambda call, data, indices: np.take(
+        data, indices.astype(np.int64), axis=int(call.attrs.axis or 0)
+    ),
     "relax.strided_slice": _strided_slice,
     "relax.add": _binary(operator.add),
     "relax.subtract": _binary(operator.sub),
@@ -219,11 +204,9 @@ _RULES: dict[str, Rule] = {
 
 
 _DEPTH = 10  # of operators
-_BROADCAST = ("relax.add", "relax.multiply")
 
 
-@dataclass(frozen=True)
-class IndexGrid:
+class IndexGrid(NamedTuple):
     """An element is `start` and, for each axis, its place times a stride.
 
     Attributes
@@ -284,14 +267,29 @@ def index_grid(value: Expr, depth: int = _DEPTH) -> IndexGrid | None:
         first, _, step = (each.value if hasattr(each, "value") else each for each in call.args)
         return IndexGrid(index(0) + first, (index(0) + step,))
     if name in ("relax.expand_dims", "relax.reshape", "relax.squeeze"):
-        return _reshaped(index_grid(call.args[0], depth - 1), call.args[0], sizes)
+        grid = index_grid(call.args[0], depth - 1)
+        return grid and _reshaped(grid, call.args[0], sizes)
     if name == "relax.strided_slice":
-        return _sliced(index_grid(call.args[0], depth - 1), call)
-    if name in _BROADCAST:
-        one, other = (_broadcast(index_grid(each, depth - 1), len(sizes)) for each in call.args)
-        if one is None or other is None:
-            return None
-        return _sum(one, other) if name == "relax.add" else _multiple(one, other)
+        grid = index_grid(call.args[0], depth - 1)
+        return grid and _sliced(grid, call)
+    if name in ("relax.add", "relax.multiply"):
+        grids = []
+        for each in call.args:
+            grid = index_grid(each, depth - 1)
+            if grid is None:
+                return None
+            before = (index(0),) * (len(sizes) - len(grid.strides))
+            grids.append(IndexGrid(grid.start, before + grid.strides))
+        one, other = grids
+        if name == "relax.add":
+            pairs = zip(one.strides, other.strides, strict=True)
+            strides = tuple(simplified(left + right) for left, right in pairs)
+            return IndexGrid(simplified(one.start + other.start), strides)
+        for grid, number in ((one, other), (other, one)):
+            if all(is_number(stride, 0) for stride in number.strides):
+                factor = number.start
+                strides = tuple(simplified(stride * factor) for stride in grid.strides)
+                return IndexGrid(simplified(grid.start * factor), strides)
     return None
 
 
@@ -308,9 +306,9 @@ def _constant_grid(array: np.ndarray) -> IndexGrid | None:
     return IndexGrid(index(int(flat[0])), strides, int(flat.max()) + 1)
 
 
-def _sliced(grid: IndexGrid | None, call: relax.Call) -> IndexGrid | None:
+def _sliced(grid: IndexGrid, call: relax.Call) -> IndexGrid | None:
     """What a slice of every element from some on, or to some, is of a grid."""
-    if grid is None or len(call.args) > 4 or not call.attrs.assume_inbound:
+    if len(call.args) > 4 or not call.attrs.assume_inbound:
         return None
     start = grid.start
     for axis, begin in zip(call.args[1], call.args[2], strict=True):
@@ -318,10 +316,8 @@ def _sliced(grid: IndexGrid | None, call: relax.Call) -> IndexGrid | None:
     return IndexGrid(simplified(start), grid.strides, grid.below)
 
 
-def _reshaped(grid: IndexGrid | None, before: Expr, sizes: Sequence[Expr]) -> IndexGrid | None:
+def _reshaped(grid: IndexGrid, before: Expr, sizes: Sequence[Expr]) -> IndexGrid | None:
     """A grid with other axes of one element."""
-    if grid is None:
-        return None
     moving = [
         (size, stride)
         for size, stride in zip(dims_of(before), grid.strides, strict=True)
@@ -336,26 +332,3 @@ def _reshaped(grid: IndexGrid | None, before: Expr, sizes: Sequence[Expr]) -> In
         else:
             return None
     return None if moving else IndexGrid(grid.start, tuple(strides), grid.below)
-
-
-def _broadcast(grid: IndexGrid | None, rank: int) -> IndexGrid | None:
-    """A grid with further axes before its own."""
-    if grid is None:
-        return None
-    return IndexGrid(grid.start, (index(0),) * (rank - len(grid.strides)) + grid.strides)
-
-
-def _sum(one: IndexGrid, other: IndexGrid) -> IndexGrid:
-    pairs = zip(one.strides, other.strides, strict=True)
-    strides = tuple(simplified(left + right) for left, right in pairs)
-    return IndexGrid(simplified(one.start + other.start), strides)
-
-
-def _multiple(one: IndexGrid, other: IndexGrid) -> IndexGrid | None:
-    """The product, if a factor is one number."""
-    for grid, number in ((one, other), (other, one)):
-        if all(is_number(stride, 0) for stride in number.strides):
-            factor = number.start
-            strides = tuple(simplified(stride * factor) for stride in grid.strides)
-            return IndexGrid(simplified(grid.start * factor), strides)
-    return None

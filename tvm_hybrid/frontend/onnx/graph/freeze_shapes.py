@@ -6,19 +6,20 @@ y: float32[batch, 3]      shapes={"batch": 1, "seq": 128}     ->  y: float32[1, 
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from operator import index as as_index
-from typing import Any, SupportsIndex, cast
+from typing import Any, NamedTuple, SupportsIndex, cast
 
-import tvm_ffi
-from onnx import TensorShapeProto, TypeProto, helper
+from onnx import TypeProto
 from tvm import tirx
 
 from microkernels.base.errors import Argument, ShapeError
+from tir_schedules.generic.expressions import variables_of
 
 from ....runtime.tensors import evaluate, is_relation, names_in, renamed, text_of
 from ...expressions import Expr
@@ -31,8 +32,7 @@ Shapes = Mapping[str, int | Sequence[int | None]]
 Dim = int | str | None
 
 
-@dataclass(frozen=True)
-class _Input:
+class _Input(NamedTuple):
     """An input and its dimensions as declared: a number, a symbol, or None where unknown.
 
     `dims` itself is None if the model does not even tell the rank.
@@ -77,8 +77,7 @@ def freeze_shapes(
         return _keep_open(graph, resolved, values)
     for item, dims in resolved.items():
         numbers = _numbers(item, dims)
-        type_proto = helper.make_tensor_type_proto(graph.elem_type(item.name), numbers)
-        graph.types[item.name] = type_proto
+        graph.declare(item.name, graph.elem_type(item.name), numbers)
     return {}
 
 
@@ -98,7 +97,8 @@ def _resolved(
     graph: Graph, shapes: Shapes | None
 ) -> tuple[dict[_Input, list[Dim]], dict[str, int]]:
     """The inputs' dimensions, as far as they have numbers, and the numbers of names."""
-    inputs = [_declared(item.name, graph) for item in graph.inputs]
+    names = [item.name for item in graph.inputs]
+    inputs = [_Input(name, declared_dims(graph.types[name])) for name in names]
     by_name = {item.name: item for item in inputs}
     symbols = {dim for item in inputs for dim in item.dims or () if isinstance(dim, str)}
     values: dict[str, int] = {}
@@ -127,8 +127,27 @@ def _resolved(
             where = Argument("shapes", key, is_size=True)
             bind(key, _check_dim(value, where), where)
         else:
-            raise ShapeError(Argument("shapes"), _unknown_name(key, graph, inputs, symbols))
-    return {item: _resolve(item, given.get(item.name), values) for item in inputs}, values
+            text = f"names {key!r}; the model's inputs are {', '.join(map(str, inputs)) or 'none'}"
+            text += f" and its dimensions {', '.join(sorted(symbols))}" if symbols else ""
+            if key in graph.constants:
+                text = f"names {key!r}, which is an initializer (a constant), not an input"
+            raise ShapeError(Argument("shapes"), f" {text}")
+    resolved: dict[_Input, list[Dim]] = {}
+    for item in inputs:
+        own = given.get(item.name)
+        if item.dims is None and own is None:
+            raise ShapeError(
+                f"input {item} has no shape in the model; give all its sizes by ",
+                Argument("shapes", item.name),
+            )
+        dims: list[Dim] = list(own or [None] * len(item.dims or ()))
+        for position, size in enumerate(item.dims or ()):
+            if isinstance(size, str) and dims[position] is None:
+                related = is_relation(size) and names_in(size) <= values.keys()
+                size = values.get(size, evaluate(size, values) if related else size)
+            dims[position] = size if dims[position] is None else dims[position]
+        resolved[item] = dims
+    return resolved, values
 
 
 def _keep_open(
@@ -157,8 +176,7 @@ def _keep_open(
             sizes.append(dim)
         numbers = [size for size in sizes if isinstance(size, int)]
         _numbers(item, list(numbers))
-        type_proto = helper.make_tensor_type_proto(graph.elem_type(item.name), sizes)
-        graph.types[item.name] = type_proto
+        graph.declare(item.name, graph.elem_type(item.name), sizes)
         if len(numbers) < len(sizes):
             found[item.name] = tuple(sizes)
     return found
@@ -169,18 +187,13 @@ def declared_dims(type_proto: TypeProto) -> tuple[Dim, ...] | None:
     tensor = type_proto.tensor_type
     if not tensor.HasField("shape"):
         return None
-    return tuple(_declared_dim(dim) for dim in tensor.shape.dim)
-
-
-def _declared(name: str, graph: Graph) -> _Input:
-    return _Input(name, declared_dims(graph.types[name]))
-
-
-def _declared_dim(dim: TensorShapeProto.Dimension) -> Dim:
-    if dim.HasField("dim_value") and dim.dim_value >= 0:
-        return dim.dim_value
-    # Exporters write "?" or "" for dimensions that have nothing to do with each other.
-    return None if dim.dim_param.strip() in ("", "?") else dim.dim_param
+    dims: list[Dim] = []
+    for dim in tensor.shape.dim:
+        # Exporters write "?" or "" for dimensions that have nothing to do with each other.
+        symbol = None if dim.dim_param.strip() in ("", "?") else dim.dim_param
+        is_number = dim.HasField("dim_value") and dim.dim_value >= 0
+        dims.append(dim.dim_value if is_number else symbol)
+    return tuple(dims)
 
 
 def _check_dim(value: object, where: Argument) -> int:
@@ -196,8 +209,9 @@ def _check_dim(value: object, where: Argument) -> int:
 def _check_shape(item: _Input, value: object) -> list[int | None]:
     where = Argument("shapes", item.name)
     if isinstance(value, str | bytes) or not hasattr(value, "__iter__"):
+        rank = "" if item.dims is None else f"{len(item.dims)} "
         raise ShapeError(
-            where, f" is {value!r}; the shape of input {item} is a tuple of {_rank(item)}integers"
+            where, f" is {value!r}; the shape of input {item} is a tuple of {rank}integers"
         )
     dims = [
         None if dim is None else _check_dim(dim, replace(where, position=position))
@@ -218,28 +232,6 @@ def _check_shape(item: _Input, value: object) -> list[int | None]:
     return dims
 
 
-def _rank(item: _Input) -> str:
-    return "" if item.dims is None else f"{len(item.dims)} "
-
-
-def _resolve(item: _Input, given: list[int | None] | None, values: dict[str, int]) -> list[Dim]:
-    """The dimensions, as far as they have numbers."""
-    if item.dims is None and given is None:
-        raise ShapeError(
-            f"input {item} has no shape in the model; give all its sizes by ",
-            Argument("shapes", item.name),
-        )
-    declared: Sequence[Dim] = item.dims if item.dims is not None else [None] * len(given or ())
-    dims: list[Dim] = list(declared)
-    for position, dim in enumerate(declared):
-        if isinstance(dim, str):
-            related = is_relation(dim) and names_in(dim) <= values.keys()
-            dims[position] = values.get(dim, evaluate(dim, values) if related else dim)
-        if given is not None and given[position] is not None:
-            dims[position] = given[position]
-    return dims
-
-
 def _numbers(item: _Input, dims: list[Dim]) -> list[int]:
     """The dimensions, which all must have numbers."""
     numbers = [dim for dim in dims if isinstance(dim, int)]
@@ -253,19 +245,9 @@ def _numbers(item: _Input, dims: list[Dim]) -> list[int]:
             Argument("shapes", value={item.name: example}),
             *also,
         )
-    elements = 1
-    for number in numbers:
-        elements *= max(number, 1)  # NumPy's limit disregards zeros
-    if elements > MAX_ELEMENTS:
+    if math.prod(max(number, 1) for number in numbers) > MAX_ELEMENTS:  # as NumPy, without zeros
         raise ShapeError(f"input {item.name!r} of shape {tuple(numbers)} has too many elements")
     return numbers
-
-
-def _unknown_name(key: object, graph: Graph, inputs: list[_Input], symbols: set[str]) -> str:
-    if key in graph.constants:
-        return f" names {key!r}, which is an initializer (a constant), not an input"
-    text = f" names {key!r}; the model's inputs are {', '.join(map(str, inputs)) or 'none'}"
-    return text + (f" and its dimensions {', '.join(sorted(symbols))}" if symbols else "")
 
 
 # The sizes of a model's inputs that stay open, as symbols of Relax.
@@ -304,8 +286,6 @@ class OpenSizes:
         Input -> its sizes: numbers, names, and sums and products of names in words.
     symbols : dict
         Name -> variable.
-    relations : dict
-        Name of a size that has turned out to be another one in words -> that one.
     limits : list
         Sizes, and the largest numbers that they may be.
     found : int
@@ -316,7 +296,6 @@ class OpenSizes:
 
     inputs: dict[str, tuple[Size, ...]] = field(default_factory=dict)
     symbols: dict[str, tirx.Var] = field(default_factory=dict)
-    relations: dict[str, str] = field(default_factory=dict)
     limits: list[tuple[Expr, int]] = field(default_factory=list)
     found: int = 0
     lengths: dict[str, int] = field(default_factory=dict)
@@ -338,7 +317,6 @@ class OpenSizes:
     def relate(self, name: str, text: str) -> None:
         """Takes a size for what another one is, in words, from now on."""
         del self.symbols[name]
-        self.relations[name] = text
         for key, sizes in self.inputs.items():
             self.inputs[key] = tuple(_replaced(size, name, text) for size in sizes)
         self.limits.clear()
@@ -347,23 +325,22 @@ class OpenSizes:
 
     def unite(self, one: Expr, other: Expr) -> None:
         """Raises a RelatedSizesError if the first is a symbol that the other can stand for."""
-        name = str(one.name) if isinstance(one, tirx.Var) else None
         text, known = text_of(other), {*self.symbols.values()}
-        if name is None or text is None or one not in known:
+        if not isinstance(one, tirx.Var) or text is None or one not in known:
             return
-        if _variables(other) <= known - {one}:
-            raise RelatedSizesError(name, str(text))
+        if variables_of(other) <= known - {one}:
+            raise RelatedSizesError(str(one.name), str(text))
 
     def limit(self, size: Expr, most: int) -> bool:
         """Notes that a size is at most a number; False if it is not known from the inputs."""
-        if not self.knows(size):
-            return False
-        self.limits.append((size, most))
-        return True
+        known = self.knows(size)
+        if known:
+            self.limits.append((size, most))
+        return known
 
     def knows(self, size: Expr) -> bool:
         """Whether a size is open, and one of the inputs' or follows from theirs."""
-        found = _variables(size)
+        found = variables_of(size)
         return bool(found) and found <= {*self.symbols.values()}
 
     def known_limits(self) -> dict[str, int]:
@@ -419,13 +396,7 @@ def new_size(length: int = 1) -> tirx.Var:
 def length_of(*sizes: Expr) -> int:
     """How many sizes some are, choices in them written out."""
     known = current_sizes() or OpenSizes()
-    return sum(known.lengths.get(var.name, 1) for size in sizes for var in _variables(size))
-
-
-def _variables(size: Expr) -> set[tirx.Var]:
-    found: set[tirx.Var] = set()
-    tvm_ffi.structural_walk(size, (tirx.Var, found.add))
-    return found
+    return sum(known.lengths.get(var.name, 1) for size in sizes for var in variables_of(size))
 
 
 def _replaced(size: Size, name: str, text: str) -> Size:

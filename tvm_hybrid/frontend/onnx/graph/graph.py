@@ -58,7 +58,6 @@ class Graph:
         Values that were made constants, also those that nothing reads any more.
     """
 
-    name: str
     opset: int
     inputs: list[onnx.ValueInfoProto]
     outputs: list[str]
@@ -84,20 +83,17 @@ class Graph:
             self.narrow[name] = kind
             array = stored(array)
         self.constants[name] = array
-        self.types[name] = helper.make_tensor_type_proto(
-            helper.np_dtype_to_tensor_dtype(array.dtype), array.shape
-        )
+        self.declare(name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)
 
-    def declare(self, name: str, elem_type: int, shape: Sequence[int | None]) -> None:
-        """Tells the type of a value that ONNX cannot infer; a size of None is open."""
+    def declare(self, name: str, elem_type: int, shape: Sequence[int | str | None] | None) -> None:
+        """Tells the type of a value; a size of None is open, or a name."""
         self.types[name] = helper.make_tensor_type_proto(elem_type, shape)
 
     def shape(self, name: str) -> tuple[int, ...] | None:
         """The static shape of a value, or None while any of it is unknown."""
         if name in self.constants:
             return self.constants[name].shape
-        found = self.types.get(name)
-        return None if found is None else static_shape(found)
+        return static_shape(self.types.get(name, onnx.TypeProto()))
 
     def dims(self, name: str) -> tuple[int | None, ...] | None:
         """The sizes of a value, None where one is open; None while its rank is unknown."""
@@ -106,29 +102,17 @@ class Graph:
         tensor = self.types.get(name, onnx.TypeProto()).tensor_type
         if not tensor.HasField("shape"):
             return None
-        known = (dim.HasField("dim_value") for dim in tensor.shape.dim)
-        return tuple(
-            dim.dim_value if is_known else None
-            for dim, is_known in zip(tensor.shape.dim, known, strict=True)
-        )
+        dims = tensor.shape.dim
+        return tuple(dim.dim_value if dim.HasField("dim_value") else None for dim in dims)
 
     def elem_type(self, name: str) -> int:
         """The onnx.TensorProto element type of a value, 0 while unknown."""
-        found = self.types.get(name)
-        return found.tensor_type.elem_type if found is not None else 0
+        return self.types.get(name, onnx.TypeProto()).tensor_type.elem_type
 
-    def replaced(self, node: onnx.NodeProto, others: Sequence[onnx.NodeProto]) -> None:
-        """Notes that others stand for a node: what they make is computed for it."""
-        origin = next((self.origins[name] for name in node.output if name in self.origins), None)
-        if origin is not None:
-            for each in others:
-                for name in each.output:
-                    self.origins.setdefault(name, origin)
-
-    def inner(self, name: str, inputs: list[str]) -> Graph:
+    def inner(self, inputs: list[str]) -> Graph:
         """A graph without nodes for a body, whose fresh names differ from all of this one."""
         items = [onnx.ValueInfoProto(name=item) for item in inputs]
-        found = Graph(name, self.opset, items, [], [], is_body=True, _fresh=self._fresh)
+        found = Graph(self.opset, items, [], [], is_body=True, _fresh=self._fresh)
         found.old_opset, found.check_indices = self.old_opset, self.check_indices
         return found
 
@@ -138,7 +122,7 @@ class Graph:
         for name, value in vars(self).items():
             if isinstance(value, dict | list | set):
                 setattr(found, name, value.copy())
-        found.nodes = [onnx.NodeProto.FromString(node.SerializeToString()) for node in self.nodes]
+        found.nodes = [copied(node) for node in self.nodes]
         return found
 
     def fresh(self, hint: str) -> str:
@@ -147,15 +131,18 @@ class Graph:
         return f"{hint}::{self._fresh}"
 
 
+def copied(node: onnx.NodeProto) -> onnx.NodeProto:
+    """A node of its own with all that is in one."""
+    return copy.deepcopy(node)
+
+
 def static_shape(type_proto: onnx.TypeProto) -> tuple[int, ...] | None:
     """The shape in a tensor type, or None if the rank or any dimension is unknown."""
     tensor = type_proto.tensor_type
-    if not type_proto.HasField("tensor_type") or not tensor.HasField("shape"):
-        return None
     dims = tensor.shape.dim
-    if all(dim.HasField("dim_value") for dim in dims):
-        return tuple(dim.dim_value for dim in dims)
-    return None
+    if not tensor.HasField("shape") or not all(dim.HasField("dim_value") for dim in dims):
+        return None
+    return tuple(dim.dim_value for dim in dims)
 
 
 def describe(node: onnx.NodeProto) -> str:
@@ -193,8 +180,8 @@ def captured_names(node: onnx.NodeProto) -> set[str]:
     return names
 
 
-def drop_dead_nodes(graph: Graph) -> None:
-    """Removes nodes and constants that no output depends on; needs sorted nodes."""
+def drop_dead_nodes(graph: Graph) -> set[str]:
+    """Removes nodes that no output depends on, which needs sorted nodes; returns what is read."""
     needed = set(graph.outputs)
     kept = []
     for node in reversed(graph.nodes):
@@ -204,7 +191,7 @@ def drop_dead_nodes(graph: Graph) -> None:
         needed |= captured_names(node)
         kept.append(node)
     graph.nodes = kept[::-1]
-    graph.constants = {name: graph.constants[name] for name in graph.constants if name in needed}
+    return needed
 
 
 def inline(
@@ -223,8 +210,7 @@ def inline(
     """
     copies = []
     for node in nodes:
-        copy = onnx.NodeProto()
-        copy.CopyFrom(node)
+        copy = copied(node)
         copy.name = f"{prefix}/{node.name or node.op_type}"
         rename_values(copy, names)
         for position, name in enumerate(node.output):

@@ -20,16 +20,8 @@ INTEGERS = {
     TensorProto.INT4: (-8, 7),
     TensorProto.UINT4: (0, 15),
 }
-FLOATS = frozenset(
-    {
-        TensorProto.FLOAT8E4M3FN,
-        TensorProto.FLOAT8E4M3FNUZ,
-        TensorProto.FLOAT8E5M2,
-        TensorProto.FLOAT8E5M2FNUZ,
-        TensorProto.FLOAT8E8M0,
-        TensorProto.FLOAT4E2M1,
-    }
-)
+_EIGHT_BITS = ("FLOAT8E4M3FN", "FLOAT8E4M3FNUZ", "FLOAT8E5M2", "FLOAT8E5M2FNUZ", "FLOAT8E8M0")
+FLOATS = frozenset(map(TensorProto.DataType.Value, (*_EIGHT_BITS, "FLOAT4E2M1")))
 NARROW = FLOATS | INTEGERS.keys()
 # Operators that move elements of their first input, whatever they are.
 MOVING = frozenset(

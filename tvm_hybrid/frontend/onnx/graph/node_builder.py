@@ -12,18 +12,13 @@ from onnx import helper, numpy_helper
 
 from microkernels.base.errors import ModelError, UnsupportedOperatorError
 
-from .graph import Graph, describe
+from .graph import Graph, copied, describe
 
 Extent = int | str
 """A size: a number, or the name of a value int64[1] that holds it."""
 
-SPLIT_BY_INPUT = 13
-SQUEEZE_BY_INPUT = 13
 UNSQUEEZE_BY_INPUT = 13
-CLIP_BY_INPUT = 11
 RESHAPE_TO_ZERO = 14  # of Reshape's attribute allowzero
-SUM_AXES_BY_INPUT = 13
-AXES_BY_INPUT = 18  # of all reductions but ReduceSum
 
 
 class NodeBuilder:
@@ -61,72 +56,24 @@ class NodeBuilder:
         )
         return names
 
-    def split(self, value: str, sizes: Sequence[int], axis: int) -> list[str]:
-        """Cuts a value in pieces along an axis, in the form that the model's opset wants."""
-        outputs = [""] * len(sizes)
-        if self.graph.opset >= SPLIT_BY_INPUT:
-            lengths = self.constant(list(sizes), np.int64)
-            return self.add_many("Split", value, lengths, outputs=outputs, axis=axis)
-        return self.add_many("Split", value, outputs=outputs, axis=axis, split=list(sizes))
-
-    def number(self, value: str, number: float) -> str:
-        """A new scalar constant of another value's type."""
-        elem_type = self.graph.elem_type(value) or onnx.TensorProto.FLOAT
-        return self.constant(number, helper.tensor_dtype_to_np_dtype(elem_type))
-
-    def clip(self, value: str, like: str, low: float, high: float, output: str = "") -> str:
-        """A value between two numbers, in the form that the model's opset wants.
-
-        Parameters
-        ----------
-        like
-            A value whose type is known, the same as that of `value`.
-        """
-        if self.graph.opset >= CLIP_BY_INPUT:
-            bounds = self.number(like, low), self.number(like, high)
-            return self.add("Clip", value, *bounds, output=output)
-        return self.add("Clip", value, output=output, min=low, max=high)
-
-    def reduce(self, op_type: str, value: str, axes: Sequence[int], output: str = "") -> str:
-        """A reduction over axes, which stay as 1, in the form that the model's opset wants."""
-        by_input_from = SUM_AXES_BY_INPUT if op_type == "ReduceSum" else AXES_BY_INPUT
-        if self.graph.opset >= by_input_from:
-            given = self.constant(list(axes), np.int64)
-            return self.add(op_type, value, given, output=output, keepdims=1)
-        return self.add(op_type, value, output=output, axes=list(axes), keepdims=1)
-
-    def shape(self, shape: Sequence[Extent]) -> str:
-        """A shape as a value."""
-        if not any(isinstance(extent, str) for extent in shape):
-            return self.constant(list(shape), np.int64)
-        parts = [x if isinstance(x, str) else self.constant([x], np.int64) for x in shape]
-        return self.add("Concat", *parts, axis=0)
-
-    def reshape(self, value: str, shape: Sequence[Extent], output: str = "") -> str:
+    def reshape(self, value: str, shape: Sequence[Extent]) -> str:
         """A reshape, of any opset; a size of 0 is one, and copies nothing."""
-        may_be_empty = any(isinstance(extent, str) or extent == 0 for extent in shape)
-        zero = {"allowzero": 1} if may_be_empty else {}
-        return self.add("Reshape", value, self.shape(shape), output=output, **zero)
-
-    def squeeze(self, value: str, axes: Sequence[int], output: str = "") -> str:
-        """Drops axes of size 1; of any opset."""
-        if self.graph.opset >= SQUEEZE_BY_INPUT:
-            given = self.constant(list(axes), np.int64)
-            return self.add("Squeeze", value, given, output=output)
-        return self.add("Squeeze", value, output=output, axes=list(axes))
+        is_open = any(isinstance(extent, str) for extent in shape)
+        if is_open:
+            parts = [x if isinstance(x, str) else self.constant([x], np.int64) for x in shape]
+            wanted = self.add("Concat", *parts, axis=0)
+        else:
+            wanted = self.constant(list(shape), np.int64)
+        zero: dict[str, Any] = {"allowzero": 1} if is_open or 0 in shape else {}
+        return self.add("Reshape", value, wanted, **zero)
 
     def stack(self, values: Sequence[str], axis: int, output: str = "") -> str:
         """Joins values of one shape along a new axis; of any opset."""
-        if self.graph.opset >= UNSQUEEZE_BY_INPUT:
-            axes = self.constant([axis], np.int64)
-            slices = [self.add("Unsqueeze", value, axes) for value in values]
-        else:
-            slices = [self.add("Unsqueeze", value, axes=[axis]) for value in values]
+        by_input = self.graph.opset >= UNSQUEEZE_BY_INPUT
+        axes = [self.constant([axis], np.int64)] if by_input else []
+        how: dict[str, Any] = {} if by_input else {"axes": [axis]}
+        slices = [self.add("Unsqueeze", value, *axes, **how) for value in values]
         return self.add("Concat", *slices, output=output, axis=axis)
-
-    def take(self, value: str, position: int, axis: int) -> str:
-        """One slice along an axis, the axis dropped."""
-        return self.add("Gather", value, self.constant(position, np.int64), axis=axis)
 
 
 def attributes_of(node: onnx.NodeProto) -> dict[str, Any]:
@@ -137,8 +84,7 @@ def attributes_of(node: onnx.NodeProto) -> dict[str, Any]:
 
 def with_attributes(node: onnx.NodeProto, **changed: Any) -> onnx.NodeProto:
     """A copy of a node, some attributes of other values; those of None are left out."""
-    copy = onnx.NodeProto()
-    copy.CopyFrom(node)
+    copy = copied(node)
     del copy.attribute[:]
     copy.attribute.extend(item for item in node.attribute if item.name not in changed)
     copy.attribute.extend(
@@ -152,23 +98,6 @@ def constant_or_attribute(node: onnx.NodeProto, graph: Graph, position: int, nam
     an input that is not constant."""
     value = optional_input(node, position)
     return graph.constants.get(value) if value else attributes_of(node).get(name)
-
-
-def known_shape(graph: Graph, node: onnx.NodeProto, name: str) -> tuple[int, ...]:
-    """The shape of an input.
-
-    Raises
-    ------
-    UnsupportedOperatorError
-        It is not known.
-    """
-    shape = graph.shape(name)
-    if shape is None:
-        raise UnsupportedOperatorError(
-            f"{describe(node)}: the shape of its input {name!r} is not known; give shapes that fix "
-            "every dimension"
-        )
-    return shape
 
 
 def _text(value: Any) -> Any:
@@ -226,18 +155,9 @@ def extents_of(build: NodeBuilder, name: str) -> tuple[Extent, ...]:
         raise UnsupportedOperatorError(
             f"{describe(build.source)}: the rank of its input {name!r} is not known"
         )
-    if all(dim is not None for dim in dims):
-        return tuple(dim for dim in dims if dim is not None)
-    shape = build.add("Shape", name)
-    return tuple(
-        build.add("Gather", shape, build.constant([axis], np.int64), axis=0) if dim is None else dim
-        for axis, dim in enumerate(dims)
-    )
-
-
-def times(build: NodeBuilder, one: Extent, other: Extent) -> Extent:
-    """The product of two sizes."""
-    if isinstance(one, int) and isinstance(other, int):
-        return one * other
-    values = (x if isinstance(x, str) else build.constant([x], np.int64) for x in (one, other))
-    return build.add("Mul", *values)
+    extents: list[Extent] = []
+    shape = build.add("Shape", name) if None in dims else ""
+    for axis, dim in enumerate(dims):
+        place = "" if dim is not None else build.constant([axis], np.int64)
+        extents.append(build.add("Gather", shape, place, axis=0) if dim is None else dim)
+    return tuple(extents)

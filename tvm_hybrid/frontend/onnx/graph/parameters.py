@@ -13,7 +13,8 @@ from onnx import helper
 
 from microkernels.base.errors import Argument, InputValueError
 
-from .graph import CONTRIB_DOMAIN, STANDARD_DOMAINS, Graph, captured_names, describe
+from .graph import CONTRIB_DOMAIN, STANDARD_DOMAINS, Graph, captured_names
+from .node_builder import optional_input
 
 # Positions among the inputs of an operator whose values the importer must know.
 PARAMETERS: dict[str, tuple[int, ...]] = {
@@ -44,18 +45,6 @@ _SHAPES = {"Shape", "Size"}
 _SIZED_BY_DATA = {"NonZero", "Unique", "Compress", "NonMaxSuppression"}
 
 
-def require_parameters(node: onnx.NodeProto, graph: Graph) -> None:
-    """Refuses a node whose parameters come from inputs of the graph.
-
-    Raises
-    ------
-    InputValueError
-        As `require_value`.
-    """
-    for name in _parameters(node, graph):
-        require_value(describe(node), name, graph)
-
-
 def require_value(node: str, name: str, graph: Graph) -> None:
     """Refuses a node whose input of this name depends on nothing but small inputs of the graph.
 
@@ -75,11 +64,14 @@ def require_value(node: str, name: str, graph: Graph) -> None:
     others = {
         source
         for each in graph.nodes
-        for parameter in _parameters(each, graph)
+        for parameter in parameters_of(each, graph)
         for source in _sources(parameter, graph)
     }
     needed = tuple(item.name for item in graph.inputs if item.name in {*inputs, *others})
-    example = {name: _example(name, graph) for name in needed}
+    example: dict[str, object] = {}
+    for each in needed:
+        dtype = helper.tensor_dtype_to_np_dtype(graph.elem_type(each))
+        example[each] = np.ones(graph.shape(each) or (), dtype).tolist()
     raise InputValueError(
         f"{node}: the value of its input {name!r} must be known when the model is "
         f"compiled, and comes from graph input {', '.join(map(repr, inputs))}; give values, "
@@ -90,41 +82,23 @@ def require_value(node: str, name: str, graph: Graph) -> None:
     )
 
 
-def require_choice(node: onnx.NodeProto, graph: Graph) -> None:
-    """Refuses a node that fits nothing, if it is one of a branch that inputs choose.
-
-    The branch may be for other shapes of inputs than those that are given.
-
-    Raises
-    ------
-    InputValueError
-        As `require_value`, of the branch's condition.
-    """
-    for prefix, condition, source in graph.choices:
-        if node.name.startswith(prefix):
-            require_value(source, condition, graph)
-
-
-def _parameters(node: onnx.NodeProto, graph: Graph) -> list[str]:
+def parameters_of(node: onnx.NodeProto, graph: Graph) -> list[str]:
     """The inputs of a node whose values the importer must know."""
     positions = PARAMETERS.get(node.op_type, ()) if node.domain in _DOMAINS else ()
     if node.op_type == "Resize" and len(node.input) > 2:
         positions = positions[1:]  # the region is data; before opset 11, these are the scales
-    if node.op_type == "Dropout" and not _trains(node, graph):
+    training = graph.constants.get(optional_input(node, 2))
+    if node.op_type == "Dropout" and (training is None or not training.any()):
         positions = positions[:1]  # the ratio does not count
     return [node.input[position] for position in positions if position < len(node.input)]
-
-
-def _trains(node: onnx.NodeProto, graph: Graph) -> bool:
-    """Whether a Dropout is known to be in training mode."""
-    training = graph.constants.get(node.input[2]) if len(node.input) > 2 else None
-    return training is not None and bool(training.any())
 
 
 def note_inputs(graph: Graph) -> None:
     """Notes which inputs of a graph may be asked for; `note_node` goes on from there."""
     for item in graph.inputs:
-        graph.sources[item.name] = {item.name} if _is_small(item.name, graph) else None
+        shape = graph.shape(item.name)
+        small = shape is not None and len(shape) <= 1 and math.prod(shape) <= MOST_ELEMENTS
+        graph.sources[item.name] = {item.name} if small else None
 
 
 def note_node(node: onnx.NodeProto, graph: Graph) -> None:
@@ -167,13 +141,3 @@ def _sources(name: str, graph: Graph) -> list[str]:
                 continue  # it will be folded
             waiting += [*maker.input, *captured_names(maker)]
     return [item.name for item in graph.inputs if item.name in found]
-
-
-def _is_small(name: str, graph: Graph) -> bool:
-    shape = graph.shape(name)
-    return shape is not None and len(shape) <= 1 and math.prod(shape) <= MOST_ELEMENTS
-
-
-def _example(name: str, graph: Graph) -> object:
-    dtype = helper.tensor_dtype_to_np_dtype(graph.elem_type(name))
-    return np.ones(graph.shape(name) or (), dtype).tolist()

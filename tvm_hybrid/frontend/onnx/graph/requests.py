@@ -10,27 +10,17 @@ import tvm.tirx.script.builder.ir as I
 from tvm import relax, te, tirx
 
 from ....runtime.tensors import text_of
-from ...expressions import (
-    Expr,
-    cast,
-    constant,
-    emit,
-    known_dims,
-    literal,
-    match_cast,
-    normalize,
-    once,
-)
+from ... import expressions
+from ...expressions import Expr, cast, constant, emit, literal, match_cast, normalize
+from . import kernels
+from . import sizes as of_sizes
 from .elements import known_elements
 from .freeze_shapes import current_sizes, length_of, new_size
-from .kernels import cell, emit_kernel, put, reshaped_to, sizes_in
+from .kernels import put
 from .sizes import (
-    INDEX,
     dims_of,
     index,
     is_number,
-    is_open,
-    plain_dims,
     product,
     same_size,
     simplified,
@@ -67,13 +57,19 @@ def reshaped_sizes(data: Sequence[Expr], tensor: Expr, zero_copies: bool) -> lis
     """The sizes of data reshaped to what a vector asks for, with -1 and, if copied, 0 resolved."""
     known = known_elements(tensor)
     if known is not None:
-        sizes = _resolved(list(known.ravel()), data, zero_copies)
+        sizes = [index(each) for each in known.ravel()]
+        for place, size in enumerate(sizes):
+            if zero_copies and is_number(size, 0) and place < len(data):
+                sizes[place] = data[place]
+        for place, size in enumerate(sizes):
+            if is_number(size, -1):
+                sizes[place] = _quotient(data, [*sizes[:place], *sizes[place + 1 :]])
         for size in sizes:
             check(size >= 0)
         return sizes
 
     def resolve(asked: Expr, sizes: Expr, *data: Expr) -> None:
-        rest, extent, total = cell(), asked.shape[0], product(data)
+        rest, extent, total = kernels.cell(), asked.shape[0], product(data)
         put(rest, index(1))
         for place in range(int(extent)):
             size = asked[place]
@@ -93,17 +89,6 @@ def reshaped_sizes(data: Sequence[Expr], tensor: Expr, zero_copies: bool) -> lis
             put(sizes, index(0))
 
     return _checked_sizes(tensor, resolve, data)
-
-
-def _resolved(asked: list[Expr | int], data: Sequence[Expr], zero_copies: bool) -> list[Expr]:
-    sizes = [
-        data[place] if zero_copies and is_number(size, 0) and place < len(data) else size
-        for place, size in enumerate(map(index, asked))
-    ]
-    for place, size in enumerate(sizes):
-        if is_number(size, -1):
-            sizes[place] = _quotient(data, [*sizes[:place], *sizes[place + 1 :]])
-    return sizes
 
 
 def _quotient(sizes: Sequence[Expr], divisors: Sequence[Expr]) -> Expr:
@@ -127,15 +112,15 @@ def _checked_sizes(
     tensor: Expr, resolve: Callable[..., None], limits: Sequence[Expr]
 ) -> list[Expr]:
     """Sizes behind a leading 1, in whose place the program finds 0 if a request makes no sense."""
-    (count,) = known_dims(tensor) or (1,)
-    asked = emit(relax.op.reshape(cast(tensor, INDEX), (count,)))
+    (count,) = expressions.known_dims(tensor) or (1,)
+    asked = emit(relax.op.reshape(cast(tensor, of_sizes.INDEX), (count,)))
 
     def body(ins: list[Expr], outs: list[Expr], *limits: Expr) -> None:
         put(outs[0], index(1))
         resolve(ins[0], outs[0], *limits)
 
-    (found,) = emit_kernel("sizes", [asked], [([count + 1], INDEX)], body, limits)
-    return sizes_in(found)
+    (found,) = kernels.emit_kernel("sizes", [asked], [([count + 1], of_sizes.INDEX)], body, limits)
+    return kernels.sizes_in(found)
 
 
 MISFIT = "its sizes do not fit"
@@ -185,7 +170,7 @@ def differ(one: Expr | int, other: Expr | int) -> bool:
 
 def expect_shape(what: str, value: Expr, *wanted: Expr | int) -> None:
     """Raises a ValueError if a shape is known not to be the one that other inputs ask for."""
-    found = plain_dims(value)
+    found = of_sizes.plain_dims(value)
     if len(found) != len(wanted) or any(map(differ, found, wanted)):
         raise ValueError(
             f"{what} has the shape {sizes_text(found)}; the other inputs and the attributes ask "
@@ -210,7 +195,7 @@ def viewed(value: Expr, *sizes: Expr | int) -> Expr:
     if len(wanted) == len(dims) and all(map(same_size, wanted, dims)):
         return value
     check_equal(product(wanted), product(dims))
-    return reshaped_to(value, wanted)
+    return kernels.reshaped_to(value, wanted)
 
 
 # Broadcasting of operands whose sizes depend on data.
@@ -233,7 +218,7 @@ def check_product(left: Expr, right: Expr) -> None:
 
 def align(inputs: Sequence[Any]) -> list[Any]:
     """The operands, broadcast where TVM could not tell that their sizes fit."""
-    if not any(is_open(value) for value in inputs):
+    if not any(of_sizes.is_open(value) for value in inputs):
         return list(inputs)
     shapes = [dims_of(value) for value in inputs]
     common = common_shape(shapes)
@@ -263,7 +248,7 @@ def _common(one: Expr, other: Expr) -> Expr:
         # A mask of `total` keys meets `past + sequence` of them.
         unite(one, other)
     # Operators that meet the same two sizes have results of one size.
-    return once(frozenset((str(one), str(other))), lambda: _chosen(one, other, *known))
+    return expressions.once(frozenset((str(one), str(other))), lambda: _chosen(one, other, *known))
 
 
 def _chosen(one: Expr, other: Expr, known: Expr | None = None) -> Expr:

@@ -152,6 +152,7 @@ def _without_remainders(size: Expr) -> Expr | None:
     quotients: list[tuple[tirx.Var, Expr]] = []  # those inside of others come first
     remainders: list[Expr] = []
     less: list[Expr] = []
+    numbers: list[Expr] = []
 
     def quotient(dividend: Expr, divisor: Expr) -> tirx.Var:
         made = Analyzer().simplify(tirx.floordiv(dividend, divisor))
@@ -161,9 +162,6 @@ def _without_remainders(size: Expr) -> Expr | None:
         quotients.append((tirx.Var(f"quotient_{len(quotients)}", INDEX), made))
         return quotients[-1][0]
 
-    def of_quotient(found: tirx.FloorDiv) -> Expr:
-        return quotient(found.a, found.b)
-
     def of_remainder(found: tirx.FloorMod) -> Expr:
         remainders.append(found)
         dividend, divisor = found.a, found.b
@@ -171,20 +169,15 @@ def _without_remainders(size: Expr) -> Expr | None:
             return dividend + divisor * quotient(dividend - divisor - 1, -divisor)
         return dividend - divisor * quotient(dividend, divisor)
 
-    def note_less(number: tirx.IntImm) -> None:
-        if is_negative(number):
-            less.append(number)
-
-    found = tvm_ffi.structural_map(
-        size, [(tirx.FloorMod, of_remainder), (tirx.FloorDiv, of_quotient)]
-    )
+    of_quotient = (tirx.FloorDiv, lambda found: quotient(found.a, found.b))
+    found = tvm_ffi.structural_map(size, [(tirx.FloorMod, of_remainder), of_quotient])
     if not remainders:
         return None
     found = Analyzer().simplify(found)
-    tvm_ffi.structural_walk(found, [(tirx.Sub, less.append), (tirx.IntImm, note_less)])
+    tvm_ffi.structural_walk(found, [(tirx.Sub, less.append), (tirx.IntImm, numbers.append)])
     for var, made in reversed(quotients):
         found = substitute(found, {var: made})
-    return None if less else found
+    return None if less or any(map(is_negative, numbers)) else found
 
 
 def is_negative(size: Expr) -> bool:

@@ -28,23 +28,11 @@ MIN_IR_VERSION = 3
 MAX_NESTING = 16
 MAX_INLINED_NODES = 1_000_000
 
-SUPPORTED_TYPES = frozenset(
-    {
-        TensorProto.FLOAT,
-        TensorProto.DOUBLE,
-        TensorProto.FLOAT16,
-        TensorProto.BFLOAT16,
-        TensorProto.BOOL,
-        TensorProto.INT8,
-        TensorProto.INT16,
-        TensorProto.INT32,
-        TensorProto.INT64,
-        TensorProto.UINT8,
-        TensorProto.UINT16,
-        TensorProto.UINT32,
-        TensorProto.UINT64,
-    }
+_TYPES = (
+    *("FLOAT", "DOUBLE", "FLOAT16", "BFLOAT16", "BOOL", "INT8", "INT16", "INT32", "INT64"),
+    *("UINT8", "UINT16", "UINT32", "UINT64"),
 )
+SUPPORTED_TYPES = frozenset(map(TensorProto.DataType.Value, _TYPES))
 
 
 def check_model(model: onnx.ModelProto) -> None:
@@ -63,7 +51,16 @@ def check_model(model: onnx.ModelProto) -> None:
     if graph.sparse_initializer:
         name = graph.sparse_initializer[0].values.name
         raise ModelError(f"initializer {name!r} is sparse; store it dense")
-    _check_nesting(graph.node)
+    # Walking bodies in bodies could exhaust the stack.
+    level = [(node, node) for node in graph.node]
+    for _ in range(MAX_NESTING):
+        level = [
+            (outer, inner) for outer, node in level for b in subgraphs(node) for inner in b.node
+        ]
+    if level:
+        raise UnsupportedOperatorError(
+            f"{describe(level[0][0])}: bodies are nested more than {MAX_NESTING} deep"
+        )
     _check_functions(model)
 
 
@@ -120,20 +117,6 @@ def _check_interface(kind: str, items: Sequence[onnx.ValueInfoProto]) -> None:
                 )
 
 
-def _check_nesting(nodes: Iterable[onnx.NodeProto]) -> None:
-    """Refuses bodies in bodies so deep that walking them could exhaust the stack."""
-    level = [(node, node) for node in nodes]
-    for _ in range(MAX_NESTING):
-        level = [
-            (outer, inner) for outer, node in level for b in subgraphs(node) for inner in b.node
-        ]
-        if not level:
-            return
-    raise UnsupportedOperatorError(
-        f"{describe(level[0][0])}: bodies are nested more than {MAX_NESTING} deep"
-    )
-
-
 def _check_functions(model: onnx.ModelProto) -> None:
     """Refuses functions that call themselves, or that blow up when they are expanded."""
     functions = {(item.domain, item.name): item for item in model.functions}
@@ -161,9 +144,6 @@ def _check_functions(model: onnx.ModelProto) -> None:
     count(model.graph.node, ())
 
 
-Check = Callable[[onnx.NodeProto, Graph], str | None]
-
-
 def check_parameters(node: onnx.NodeProto, graph: Graph) -> None:
     """Parameters with which an operator means nothing, and which ONNX's inference lets pass.
 
@@ -184,10 +164,10 @@ def check_parameters(node: onnx.NodeProto, graph: Graph) -> None:
     ShapeError
         Naming the node, and what is wrong.
     """
-    check = _CHECKS.get(node.op_type) if is_standard(node) else None
-    wrong = None if check is None else check(node, graph)
-    if wrong is not None:
-        raise ShapeError(f"{describe(node)}: {wrong}; mend the model, or the inputs given")
+    if is_standard(node) and node.op_type in _CHECKS:
+        wrong = _CHECKS[node.op_type](node, graph)
+        if wrong is not None:
+            raise ShapeError(f"{describe(node)}: {wrong}; mend the model, or the inputs given")
 
 
 def _depth_to_space(node: onnx.NodeProto, graph: Graph) -> str | None:
@@ -233,7 +213,7 @@ def _split(node: onnx.NodeProto, graph: Graph) -> str | None:
     return None
 
 
-_CHECKS: dict[str, Check] = {
+_CHECKS: dict[str, Callable[[onnx.NodeProto, Graph], str | None]] = {
     "DFT": _dft,
     "DepthToSpace": _depth_to_space,
     "Range": _range,
@@ -243,31 +223,9 @@ _CHECKS: dict[str, Check] = {
 }
 
 
-_POSITION = 1  # of the indices among the inputs
-# The sizes of data that the elements of an index choose from: one, or one for each coordinate.
-_Sizes = Callable[[Inputs, Attrs], list[Expr]]
-
-
-def _along_axis(inputs: Inputs, attrs: Attrs) -> list[Expr]:
-    dims = dims_of(inputs[0])
-    return [dims[attrs.get("axis", 0) % len(dims)]]
-
-
-def _of_coordinates(inputs: Inputs, attrs: Attrs) -> list[Expr]:
-    first, (*_, count) = attrs.get("batch_dims", 0), dims_of(inputs[_POSITION])
-    if not isinstance(count, tirx.IntImm):
-        raise ValueError("the number of coordinates depends on data")
-    return dims_of(inputs[0])[first : first + int(count)]
-
-
-_SIZES: dict[str, _Sizes] = {
-    "Gather": _along_axis,
-    "GatherElements": _along_axis,
-    "GatherND": _of_coordinates,
-    "Scatter": _along_axis,
-    "ScatterElements": _along_axis,
-    "ScatterND": _of_coordinates,
-}
+# Each index, or each coordinate of an index, is one of a size of the data.
+_ALONG_AXIS = {"Gather", "GatherElements", "Scatter", "ScatterElements"}
+_BY_COORDINATES = {"GatherND", "ScatterND"}
 
 
 def with_checked_indices(node: onnx.NodeProto, inputs: Inputs, attrs: Attrs) -> Inputs:
@@ -286,26 +244,28 @@ def with_checked_indices(node: onnx.NodeProto, inputs: Inputs, attrs: Attrs) -> 
     ValueError
         A constant index is out of range.
     """
-    sizes_of = _SIZES.get(node.op_type) if is_standard(node) else None
-    if sizes_of is None:
+    if not is_standard(node) or node.op_type not in _ALONG_AXIS | _BY_COORDINATES:
         return inputs
-    sizes, indices, values = sizes_of(inputs, attrs), inputs[_POSITION], constant(inputs[_POSITION])
-    message = f"{OUT_OF_RANGE}: {describe(node)}: {_allowed(sizes, node.input[0])}"
-    if values is not None and all(isinstance(size, tirx.IntImm) for size in sizes):
-        extents = np.array([int(size) for size in sizes])
+    data, indices, *others = inputs
+    sizes = dims_of(data)
+    if node.op_type in _ALONG_AXIS:
+        sizes = [sizes[attrs.get("axis", 0) % len(sizes)]]
+    else:
+        first, count = attrs.get("batch_dims", 0), dims_of(indices)[-1]
+        if not isinstance(count, tirx.IntImm):
+            raise ValueError("the number of coordinates depends on data")
+        sizes = sizes[first : first + int(count)]
+    known = [int(size) if isinstance(size, tirx.IntImm) else None for size in sizes]
+    texts = ["-n to n - 1 (n: its size)" if n is None else f"{-n} to {n - 1}" for n in known]
+    what = "indices" if len(sizes) == 1 else "coordinates"
+    allowed = f"{what} of {node.input[0]!r} are {'; '.join(texts)}"
+    message, values = f"{OUT_OF_RANGE}: {describe(node)}: {allowed}", constant(indices)
+    if values is not None and None not in known:
+        extents = np.array(known)
         if np.any(values < -extents) or np.any(values >= extents):
             raise ValueError(message)
         return inputs
-    return Inputs([inputs[0], _checked(indices, sizes, message), *inputs[_POSITION + 1 :]])
-
-
-def _allowed(sizes: Sequence[Expr], data: str) -> str:
-    """Which indices there are."""
-    known = [int(size) if isinstance(size, tirx.IntImm) else None for size in sizes]
-    texts = ["-n to n - 1 (n: its size)" if n is None else f"{-n} to {n - 1}" for n in known]
-    if len(texts) == 1:
-        return f"indices of {data!r} are {texts[0]}"
-    return f"coordinates of {data!r} are {'; '.join(texts)}"
+    return Inputs([data, _checked(indices, sizes, message), *others])
 
 
 def _checked(indices: Expr, sizes: Sequence[Expr], message: str) -> Expr:

@@ -10,24 +10,18 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from io import BufferedIOBase, BytesIO
-from typing import NamedTuple
 
 import numpy as np
 import onnx
 import tvm
-from onnx import TensorProto, helper, numpy_helper
-from onnx.external_data_helper import (
-    ExternalDataInfo,
-    load_external_data_for_tensor,
-    uses_external_data,
-)
+from onnx import TensorProto, external_data_helper, helper, numpy_helper
 
 from microkernels.base.arrays import aligned_empty
 from relay_passes.ir.constants import array_of, memory_of, tensor_over
 
+from .check_model import SUPPORTED_TYPES
 from .wire_format import BYTES, Field, WireError, fields, message
 
 LARGE_BYTES = 1 << 18
@@ -35,18 +29,7 @@ _GRAPH, _INITIALIZER, _RAW_DATA = 7, 5, 9  # of ModelProto, GraphProto, TensorPr
 # A tensor of these fields (dims, type, name, data, text) is what it seems to be.
 _PLAIN = {1, 2, 8, 9, 12}
 # What NumPy has, and as many bits in the file as in memory.
-_READ_STRAIGHT = {
-    *(TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.BFLOAT16),
-    *(TensorProto.INT8, TensorProto.INT16, TensorProto.INT32, TensorProto.INT64),
-    *(TensorProto.UINT8, TensorProto.UINT16, TensorProto.UINT32, TensorProto.UINT64),
-}
-
-
-class Place(NamedTuple):
-    """Where data lie in a file."""
-
-    start: int
-    end: int
+_READ_STRAIGHT = SUPPORTED_TYPES - {TensorProto.BOOL}
 
 
 class LeftData(AbstractContextManager["LeftData"]):
@@ -56,17 +39,17 @@ class LeftData(AbstractContextManager["LeftData"]):
     ----------
     file : file or None
         The model. It is closed with this object.
-    places : list of Place or None
+    places : list of Field or None
         Of the data of each initializer, None where the ModelProto has them.
     """
 
     def __init__(
-        self, file: BufferedIOBase | None = None, places: list[Place | None] | None = None
+        self, file: BufferedIOBase | None = None, places: list[Field | None] | None = None
     ) -> None:
         self.folder = ""
         self._file = file
         self._places = places or []
-        self._by_name: dict[str, Place] = {}
+        self._by_name: dict[str, Field] = {}
 
     def __exit__(self, *_: object) -> None:
         self.close()
@@ -89,18 +72,32 @@ class LeftData(AbstractContextManager["LeftData"]):
         Exception
             Of many kinds, if they cannot be read or do not fit the shape.
         """
+        shape, dtype = tuple(tensor.dims), helper.tensor_dtype_to_np_dtype(tensor.data_type)
+        straight = tensor.data_type in _READ_STRAIGHT
+        size = math.prod(shape) * dtype.itemsize if straight else -1
         place = self._by_name.get(tensor.name)
-        if place is None or self._file is None:
-            return _of_other_file(tensor, self.folder)
-        self._file.seek(place.start)
-        size = place.end - place.start
-        if tensor.data_type in _READ_STRAIGHT:
-            dtype = helper.tensor_dtype_to_np_dtype(tensor.data_type)
-            if math.prod(tensor.dims) * dtype.itemsize == size:
-                return _read(self._file, tuple(tensor.dims), dtype)
-        whole = TensorProto(raw_data=self._file.read(size))
-        whole.MergeFrom(tensor)
-        return numpy_helper.to_array(whole)
+        if place is not None and self._file is not None:
+            self._file.seek(place.start)
+            if place.end - place.start == size:
+                return _read(self._file, shape, dtype)
+            whole = TensorProto(raw_data=self._file.read(place.end - place.start))
+            whole.MergeFrom(tensor)
+            return numpy_helper.to_array(whole)
+        if tensor.HasField("raw_data") and len(tensor.raw_data) == size > 0:
+            return _read(BytesIO(tensor.raw_data), shape, dtype)
+        outside = external_data_helper.ExternalDataInfo(tensor)
+        if not external_data_helper.uses_external_data(tensor) or not outside.length == size > 0:
+            return numpy_helper.to_array(tensor, self.folder)
+        first = TensorProto()
+        first.CopyFrom(tensor)
+        for entry in first.external_data:
+            if entry.key == "length":
+                entry.value = "1"
+        # Refuses files that a model must not name.
+        external_data_helper.load_external_data_for_tensor(first, self.folder)
+        with open(os.path.join(self.folder, outside.location), "rb") as file:
+            file.seek(outside.offset or 0)
+            return _read(file, shape, dtype)
 
 
 def without_large_data(file: BufferedIOBase, size: int) -> tuple[bytes, LeftData]:
@@ -113,7 +110,7 @@ def without_large_data(file: BufferedIOBase, size: int) -> tuple[bytes, LeftData
     OSError
         If it cannot be read.
     """
-    places: list[Place | None] = []
+    places: list[Field | None] = []
     model = bytearray()
     for field in fields(file, 0, size):
         if (field.number, field.kind) == (_GRAPH, BYTES):
@@ -123,7 +120,7 @@ def without_large_data(file: BufferedIOBase, size: int) -> tuple[bytes, LeftData
     return bytes(model), LeftData(file, places)
 
 
-def _light_graph(file: BufferedIOBase, graph: Field, places: list[Place | None]) -> bytearray:
+def _light_graph(file: BufferedIOBase, graph: Field, places: list[Field | None]) -> bytearray:
     """A graph without large data; `places` receives where those of its initializers are."""
     light = bytearray()
     for field in fields(file, graph.start, graph.end):
@@ -136,16 +133,13 @@ def _light_graph(file: BufferedIOBase, graph: Field, places: list[Place | None])
             light += _copied(file, field.tag, field.end)
         else:
             inner = fields(file, field.start, field.end)
-            kept = (_copied(file, each.tag, each.end) for each in _small(inner))
+            small = (each for each in inner if each.number != _RAW_DATA)
+            kept = (_copied(file, each.tag, each.end) for each in small)
             light += message(_INITIALIZER, b"".join(kept))
     return light
 
 
-def _small(found: Iterator[Field]) -> Iterator[Field]:
-    return (field for field in found if field.number != _RAW_DATA)
-
-
-def _large_data(file: BufferedIOBase, tensor: Field) -> Place | None:
+def _large_data(file: BufferedIOBase, tensor: Field) -> Field | None:
     """Where the data of a plain tensor are, if they are large; None else."""
     if tensor.kind != BYTES:
         raise WireError("an initializer that is no message")
@@ -155,8 +149,7 @@ def _large_data(file: BufferedIOBase, tensor: Field) -> Place | None:
     data = [field for field in inner if field.number == _RAW_DATA]
     if len(data) != 1 or data[0].kind != BYTES or any(f.number not in _PLAIN for f in inner):
         return None
-    found = Place(data[0].start, data[0].end)
-    return found if found.end - found.start >= LARGE_BYTES else None
+    return data[0] if data[0].end - data[0].start >= LARGE_BYTES else None
 
 
 def _copied(file: BufferedIOBase, start: int, end: int) -> bytes:
@@ -165,30 +158,6 @@ def _copied(file: BufferedIOBase, start: int, end: int) -> bytes:
     if len(data) < end - start:
         raise WireError("the file is cut off")
     return data
-
-
-def _of_other_file(tensor: TensorProto, folder: str) -> np.ndarray:
-    """The data of a tensor that has them itself, or in a file beside the model's."""
-    if tensor.HasField("raw_data") and tensor.data_type in _READ_STRAIGHT:
-        dtype = helper.tensor_dtype_to_np_dtype(tensor.data_type)
-        raw = tensor.raw_data
-        if math.prod(tensor.dims) * dtype.itemsize == len(raw) > 0:
-            return _read(BytesIO(raw), tuple(tensor.dims), dtype)
-    if not uses_external_data(tensor) or tensor.data_type not in _READ_STRAIGHT:
-        return numpy_helper.to_array(tensor, folder)
-    place = ExternalDataInfo(tensor)
-    dtype = helper.tensor_dtype_to_np_dtype(tensor.data_type)
-    if place.length != math.prod(tensor.dims) * dtype.itemsize or not place.length:
-        return numpy_helper.to_array(tensor, folder)
-    first = TensorProto()
-    first.CopyFrom(tensor)
-    for entry in first.external_data:
-        if entry.key == "length":
-            entry.value = "1"
-    load_external_data_for_tensor(first, folder)  # refuses files that a model must not name
-    with open(os.path.join(folder, place.location), "rb") as file:
-        file.seek(place.offset or 0)
-        return _read(file, tuple(tensor.dims), dtype)
 
 
 def _read(file: BufferedIOBase, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:

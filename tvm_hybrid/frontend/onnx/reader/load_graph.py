@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
+import msgspec
 import numpy as np
 import onnx
 import onnx.inliner
@@ -15,13 +17,14 @@ from onnx.external_data_helper import uses_external_data
 from microkernels.base.errors import Argument, FeedError, InputValueError, ModelError
 
 from ....runtime.feeds import to_array
-from ....runtime.tensors import OpenTensorInfo
-from ..graph.freeze_shapes import Shapes, declared_dims
-from ..graph.graph import Graph, captured_names, describe, drop_dead_nodes
+from ....runtime.tensors import DeclaredInterface, OpenTensorInfo
+from ..graph.freeze_shapes import Shapes, declared_dims, open_sizes
+from ..graph.graph import Graph, captured_names, copied, describe, drop_dead_nodes
 from ..graph.narrow_types import NARROW, stored_type
-from .check_model import SUPPORTED_TYPES, opset_version, type_name
+from .check_model import SUPPORTED_TYPES, check_model, opset_version, type_name
 from .left_data import LeftData
 from .old_forms import OPSET
+from .read_model import ModelLike, read_model
 
 
 def load_graph(model: onnx.ModelProto, left: LeftData | None = None) -> Graph:
@@ -47,41 +50,31 @@ def load_graph(model: onnx.ModelProto, left: LeftData | None = None) -> Graph:
             raise ModelError(f"the model's functions cannot be expanded: {error}") from error
     proto, opset = model.graph, opset_version(model)
     initializers = {tensor.name for tensor in proto.initializer}
+    defined = initializers | {item.name for item in proto.input}
     graph = Graph(
-        name=proto.name,
         opset=max(opset, OPSET),
         old_opset=opset if opset < OPSET else 0,
         inputs=[item for item in proto.input if item.name not in initializers],
         outputs=[item.name for item in proto.output],
-        nodes=_sort(_copy_nodes(proto.node), {i.name for i in proto.input} | initializers),
+        nodes=_sort(list(map(copied, proto.node)), defined),
     )
-    _check_outputs(graph, initializers | {item.name for item in proto.input})
+    made = defined.union(*(node.output for node in graph.nodes))
+    for name in graph.outputs:
+        if name not in made:
+            raise ModelError(f"graph output {name!r} is made by no node, input or initializer")
     for item in graph.inputs:
         kind = item.type.tensor_type.elem_type
         graph.types[item.name] = onnx.TypeProto.FromString(item.type.SerializeToString())
         graph.types[item.name].tensor_type.elem_type = stored_type(kind)
         if kind in NARROW:
             graph.narrow[item.name] = kind
-    drop_dead_nodes(graph)
     _load_constants(graph, proto.initializer, left or LeftData())
     return graph
 
 
-def _copy_nodes(nodes: Iterable[onnx.NodeProto]) -> list[onnx.NodeProto]:
-    copies = []
-    for node in nodes:
-        copy = onnx.NodeProto()
-        copy.CopyFrom(node)
-        copies.append(copy)
-    return copies
-
-
 def _load_constants(graph: Graph, initializers: Iterable[onnx.TensorProto], left: LeftData) -> None:
     """Loads the arrays that live nodes or outputs use."""
-    used = set(graph.outputs)
-    for node in graph.nodes:
-        used.update(node.input)
-        used |= captured_names(node)
+    used = drop_dead_nodes(graph)
     seen: set[str] = set()
     for tensor in initializers:
         if not tensor.name:
@@ -154,13 +147,6 @@ def _sort(nodes: list[onnx.NodeProto], defined: set[str]) -> list[onnx.NodeProto
     return order
 
 
-def _check_outputs(graph: Graph, defined: set[str]) -> None:
-    made = defined.union(*(node.output for node in graph.nodes))
-    for name in graph.outputs:
-        if name not in made:
-            raise ModelError(f"graph output {name!r} is made by no node, input or initializer")
-
-
 # Makes constants of inputs whose values are given.
 #
 # x: float32[3, 4], axes: int64[1]    values={"axes": [1]}    ->    x: float32[3, 4]
@@ -177,7 +163,7 @@ def read_values(graph: Graph, values: Values | None) -> dict[str, np.ndarray]:
     InputValueError
         There is no such input, or it is of another type or shape.
     """
-    inputs = {item.name: _declared(graph, item.name) for item in graph.inputs}
+    inputs = [item.name for item in graph.inputs]
     arrays = {}
     for name, value in (values or {}).items():
         if name not in inputs:
@@ -185,7 +171,14 @@ def read_values(graph: Graph, values: Values | None) -> dict[str, np.ndarray]:
             raise InputValueError(
                 Argument("values"), f" names {name!r}; the model's inputs are {known}"
             )
-        arrays[name] = _array(inputs[name], value)
+        dtype = str(helper.tensor_dtype_to_np_dtype(graph.elem_type(name)))
+        info = OpenTensorInfo(name, declared_dims(graph.types[name]), dtype)
+        try:
+            array = to_array(value, info)
+        except FeedError as error:
+            text = f" is no value of {info}: {error}"
+            raise InputValueError(Argument("values", name), text) from error
+        arrays[name] = np.ascontiguousarray(array).reshape(array.shape)
     return arrays
 
 
@@ -210,23 +203,84 @@ def shapes_with(arrays: Mapping[str, np.ndarray], shapes: Shapes | None) -> Shap
     return known
 
 
-def bind_values(graph: Graph, arrays: Mapping[str, np.ndarray]) -> None:
-    """Turns the inputs of these names into constants, in place; their shapes are frozen."""
-    for name, array in arrays.items():
-        graph.add_constant(name, array)
-    graph.inputs = [item for item in graph.inputs if item.name not in arrays]
+# A model whose shapes are not all known yet: read and checked, to be imported for given shapes.
 
 
-def _declared(graph: Graph, name: str) -> OpenTensorInfo:
-    dtype = str(helper.tensor_dtype_to_np_dtype(graph.elem_type(name)))
-    return OpenTensorInfo(name, declared_dims(graph.types[name]), dtype)
+SMALL = 1 << 7  # elements of an initializer that inference may want to read
+INFERRED = "unk__"  # what the names begin with that ONNX's inference makes up
 
 
-def _array(info: OpenTensorInfo, value: Any) -> np.ndarray:
+class OpenModel(NamedTuple):
+    """A checked model and its interface, as declared or, of outputs, inferred."""
+
+    proto: onnx.ModelProto
+    inputs: tuple[OpenTensorInfo, ...]
+    outputs: tuple[OpenTensorInfo, ...]
+
+
+def open_model(model: ModelLike, shapes: Shapes | None = None) -> OpenModel:
+    """Reads a model without giving all of its dimensions values.
+
+    Parameters
+    ----------
+    model : path-like, bytes or onnx.ModelProto
+        The model; it stays as it is.
+    shapes : mapping, optional
+        As for `import_onnx`; the interface has the numbers that it gives.
+
+    Raises
+    ------
+    ModelError
+        The model cannot be read or is not valid, or the shapes do not fit it.
+    """
+    proto = read_model(model)
+    check_model(proto)
+    found = declared_interface(proto, load_graph(proto), shapes)
+    return OpenModel(proto, found.inputs, found.outputs)
+
+
+def declared_interface(
+    proto: onnx.ModelProto, graph: Graph, shapes: Shapes | None = None
+) -> DeclaredInterface:
+    """What a model declares, with the numbers that `shapes` gives; `graph` is just loaded."""
+    inputs = [_info(item) for item in graph.inputs]
+    outputs = list(proto.graph.output)
+    if any(_info(item).dtype is None or _info(item).shape is None for item in outputs):
+        outputs = _inferred(proto)
+    made = [_info(item) for item in outputs]
+    if shapes:  # of inputs by their names, of outputs by their dimensions'
+        sizes, values = open_sizes(graph, shapes)
+        inputs = [msgspec.structs.replace(each, shape=sizes[each.name]) for each in inputs]
+        for place, each in enumerate(made):
+            dims = each.shape and tuple(values.get(str(dim), dim) for dim in each.shape)
+            made[place] = msgspec.structs.replace(each, shape=dims)
+    return DeclaredInterface(tuple(inputs), tuple(made))
+
+
+def _inferred(proto: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
+    """The outputs with what ONNX can tell of their types and shapes."""
+    graph = proto.graph
+    light = onnx.ModelProto(
+        ir_version=proto.ir_version,
+        opset_import=proto.opset_import,
+        functions=proto.functions,
+        graph=onnx.GraphProto(name=graph.name, node=graph.node, output=graph.output),
+    )
+    # Inference copies the model, and takes 2 GB at most: weights go without their values.
+    large = {item.name: item for item in graph.initializer if math.prod(item.dims) > SMALL}
+    light.graph.initializer.extend(item for item in graph.initializer if item.name not in large)
+    light.graph.input.extend(item for item in graph.input if item.name not in large)
+    for name, item in large.items():
+        light.graph.input.append(helper.make_tensor_value_info(name, item.data_type, item.dims))
     try:
-        array = to_array(value, info)
-    except FeedError as error:
-        raise InputValueError(
-            Argument("values", info.name), f" is no value of {info}: {error}"
-        ) from error
-    return np.ascontiguousarray(array).reshape(array.shape)
+        return list(onnx.shape_inference.infer_shapes(light).graph.output)
+    except Exception:  # C++ inference raises several kinds; what is wrong is said once it matters
+        return list(graph.output)
+
+
+def _info(item: onnx.ValueInfoProto) -> OpenTensorInfo:
+    dims, kind = declared_dims(item.type), item.type.tensor_type.elem_type
+    if dims is not None:
+        dims = tuple(None if str(dim).startswith(INFERRED) else dim for dim in dims)
+    dtype = str(helper.tensor_dtype_to_np_dtype(kind)) if kind else None
+    return OpenTensorInfo(item.name, dims, dtype)

@@ -5,10 +5,9 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from io import BufferedIOBase
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from microkernels.base.errors import ModelError
 
@@ -33,8 +32,7 @@ def is_onnx(model: Any) -> bool:
     )
 
 
-@dataclass(frozen=True)
-class ModelBytes:
+class ModelBytes(NamedTuple):
     """A model at one moment.
 
     Attributes
@@ -64,7 +62,10 @@ class ModelBytes:
         """
         if not isinstance(model, (str, os.PathLike)):
             in_memory = isinstance(model, (bytes, bytearray, memoryview))
-            data = bytes(model) if in_memory else _serialized(model)
+            try:
+                data = bytes(model) if in_memory else model.SerializeToString(deterministic=True)
+            except Exception as error:  # protobuf's EncodeError, and others of its C library
+                raise ValueError(f"the model cannot be serialized: {error}") from error
             return ModelBytes(hashlib.sha256(data).hexdigest(), data, ())
         path = Path(model)
         files = [file_state(path)]
@@ -135,13 +136,6 @@ def are_older(files: Iterable[FileState], moment: int) -> bool:
         In nanoseconds since 1970. Times of files may be as coarse as two seconds.
     """
     return all(max(state[2], state[3]) + _COARSE < moment for state in files)
-
-
-def _serialized(model: onnx.ModelProto) -> bytes:
-    try:
-        return bytes(model.SerializeToString(deterministic=True))
-    except Exception as error:  # protobuf's EncodeError, and others of its C library
-        raise ValueError(f"the model cannot be serialized: {error}") from error
 
 
 def _add_file(digest: hashlib._Hash, path: Path) -> None:

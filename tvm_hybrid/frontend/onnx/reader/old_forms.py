@@ -28,9 +28,6 @@ EXACT_SELU = 6
 _BROADCASTING = (
     *("Add", "And", "Div", "Equal", "Greater", "Less", "Mul", "Or", "Pow", "Sub", "Xor"),
 )
-_RECURRENT = ("GRU", "LSTM", "RNN")
-_TRAINED = ("BatchNormalization", "Dropout")
-_POWERS = ("GlobalLpPool", "LpPool")
 _SELU = {"alpha": 1.6732, "gamma": 1.0507}  # defaults, later with more digits
 
 
@@ -57,11 +54,16 @@ def renewed(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto] | None:
     if node.op_type == "Selu" and graph.old_opset < EXACT_SELU and not _SELU.keys() <= given.keys():
         return [with_attributes(node, **{**_SELU, **given})]
     if node.op_type == "Split" and len(node.input) > 1:
-        return _split(node, graph)
+        sizes = _constant(node, graph, 1, "split")
+        copy = with_attributes(node, split=[int(each) for each in sizes.ravel()])
+        del copy.input[1:]
+        return [copy]
     if node.op_type == "Tile" and len(node.input) > 2:
         return _tile(node, graph)
-    if node.op_type == "PRelu":
-        return _slopes(node, graph)
+    if node.op_type == "PRelu":  # a vector of slopes is one for each channel
+        rank, own = (_rank(node, graph, name) for name in node.input[:2])
+        if own == 1 and rank > 2:
+            return _with_sizes_behind(node, graph, own, rank - 2)
     return None
 
 
@@ -80,14 +82,6 @@ def _broadcast(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto]:
             f"behind axis {axis} of {rank}"
         )
     return _with_sizes_behind(plain, graph, own, behind)
-
-
-def _slopes(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto] | None:
-    """A vector of slopes is one for each channel."""
-    rank, own = (_rank(node, graph, name) for name in node.input[:2])
-    if own != 1 or rank < 3:
-        return None
-    return _with_sizes_behind(node, graph, own, rank - 2)
 
 
 def _with_sizes_behind(
@@ -162,13 +156,6 @@ def _without_output_sequence(node: onnx.NodeProto, _graph: Graph) -> list[onnx.N
     return [with_attributes(node, output_sequence=None)]
 
 
-def _split(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto]:
-    sizes = _constant(node, graph, 1, "split")
-    copy = with_attributes(node, split=[int(each) for each in sizes.ravel()])
-    del copy.input[1:]
-    return [copy]
-
-
 def _tile(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto]:
     times, axis = (_constant(node, graph, i + 1, name) for i, name in enumerate(("tiles", "axis")))
     repeats = np.ones(_rank(node, graph, node.input[0]), np.int64)
@@ -196,7 +183,7 @@ _FORMS: list[tuple[tuple[str, ...], str, Callable[..., list[onnx.NodeProto] | No
     (("Reshape",), "shape", _reshape),
     (("Pad",), "paddings", _pad),
     (("Upsample",), "height_scale", _upsample),
-    (_TRAINED, "is_test", _inference),
-    (_RECURRENT, "output_sequence", _without_output_sequence),
-    (_POWERS, "p", _power),
+    (("BatchNormalization", "Dropout"), "is_test", _inference),
+    (("GRU", "LSTM", "RNN"), "output_sequence", _without_output_sequence),
+    (("GlobalLpPool", "LpPool"), "p", _power),
 ]

@@ -53,7 +53,9 @@ def read_model(model: ModelLike) -> onnx.ModelProto:
         _refuse_external(proto, "bytes in memory")
         return proto
     if isinstance(model, str | os.PathLike):
-        return _read_file(Path(model))
+        proto = _parse_file(Path(model))
+        _load_external(proto, Path(model), set())
+        return proto
     raise ModelError(
         f"a model is a path, bytes or an onnx.ModelProto, not {type(model).__name__}: {model!r:.80}"
     )
@@ -75,7 +77,9 @@ def read_all_but_large(model: ModelLike) -> tuple[onnx.ModelProto, LeftData]:
     if isinstance(model, str | os.PathLike):
         path = Path(model)
         proto, left = light_model(path)
-        late = [each for each in _external_tensors(proto) if _declared_bytes(each) >= LARGE_BYTES]
+        # At least so many bytes, if the model tells the truth.
+        large = 4 * LARGE_BYTES
+        late = [each for each in _external_tensors(proto) if math.prod(each.dims) >= large]
         try:
             _load_external(proto, path, {tensor.name for tensor in late})
         except ModelError:
@@ -124,12 +128,6 @@ def _parsed_apart(
     return proto, left
 
 
-def _read_file(path: Path) -> onnx.ModelProto:
-    proto = _parse_file(path)
-    _load_external(proto, path, set())
-    return proto
-
-
 def _parse_file(path: Path) -> onnx.ModelProto:
     with _opened(path) as file:
         try:
@@ -166,11 +164,6 @@ def _load_external(proto: onnx.ModelProto, path: Path, left: Container[str]) -> 
             f"{path}: the external data of its tensors ({names}, ...) cannot be loaded: {error}"
         ) from error
     proto.graph.initializer.extend(kept)
-
-
-def _declared_bytes(tensor: onnx.TensorProto) -> int:
-    """At least so many bytes, if the model tells the truth."""
-    return math.prod(tensor.dims) // 4
 
 
 def _parse(data: bytes, where: str) -> onnx.ModelProto:

@@ -54,19 +54,13 @@ def fields(file: BufferedIOBase, start: int, end: int) -> Iterator[Field]:
         file.seek(place)
         tag = read_varint(file)
         number, kind = tag >> 3, tag & 7
-        if kind == 0:
-            first = file.tell()
-            read_varint(file)
-            last = file.tell()
-        elif kind == BYTES:
-            length = read_varint(file)
-            first = file.tell()
-            last = first + length
-        elif kind in _SIZES:
-            first = file.tell()
-            last = first + _SIZES[kind]
-        else:
+        if kind not in (0, BYTES, *_SIZES):
             raise WireError(f"a field of kind {kind}")
+        length = read_varint(file) if kind == BYTES else _SIZES.get(kind, 0)
+        first = file.tell()
+        if kind == 0:
+            read_varint(file)
+        last = file.tell() + length
         if not number or last > end:
             raise WireError("a field reaches beyond its message")
         yield Field(number, kind, place, first, last)

@@ -32,25 +32,12 @@ from onnx import helper, numpy_helper
 
 from microkernels.base.errors import ModelError, UnsupportedOperatorError
 
+from ..graph import graph as graphs
+from ..graph import node_builder
 from ..graph.freeze_shapes import declared_dims
-from ..graph.graph import (
-    OWN_DOMAIN,
-    Graph,
-    captured_names,
-    describe,
-    inline,
-    is_standard,
-    rename_values,
-    subgraphs,
-)
-from ..graph.node_builder import (
-    NodeBuilder,
-    attributes_of,
-    constant_value,
-    extents_of,
-    optional_input,
-)
-from .registry import rewrites
+from ..graph.graph import OWN_DOMAIN, Graph, describe, is_standard, rename_values
+from ..graph.node_builder import NodeBuilder, attributes_of, extents_of, optional_input
+from .table import rewrites
 
 MAX_LIMIT = 2**31  # a limit of more says that the condition ends the loop
 MAX_NODES = 1024  # that iterations may be written out to
@@ -166,7 +153,7 @@ def _repeat(
             0, helper.make_node("Reshape", [counter.name, vector], [names[counter.name]])
         )
     del body.input[1]
-    captured = sorted(captured_names(helper.make_node("Repeat", [], [], body=body)))
+    captured = sorted(graphs.captured_names(helper.make_node("Repeat", [], [], body=body)))
     body.input.extend(onnx.ValueInfoProto(name=name) for name in captured)
     count = len(inputs) - 2
     outputs = [name or build.graph.fresh("unused") for name in build.source.output]
@@ -277,35 +264,29 @@ def _batches(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto]:
         "num_scan_inputs": attributes["num_scan_inputs"],
         "scan_input_directions": _listed(node, "directions", attributes["num_scan_inputs"]),
     }
-    if isinstance(batches, str):
-        _scan_of_scans(build, forms)
+    if isinstance(batches, str):  # a scan along the batches, whose body scans one of them
+        inputs = [graph.fresh(name) for name in node.input[1:]]
+        outputs = [graph.fresh(name or "output") for name in node.output]
+        inner = helper.make_node("Scan", inputs, outputs, build.prefix, domain=OWN_DOMAIN, **forms)
+        body = onnx.GraphProto(name=f"{build.prefix}/batch", node=[inner])
+        body.input.extend(onnx.ValueInfoProto(name=name) for name in inputs)
+        body.output.extend(onnx.ValueInfoProto(name=name) for name in outputs)
+        outer = {"body": body, "num_scan_inputs": len(inputs)}
+        build.add_many("Scan", *node.input[1:], outputs=node.output, domain=OWN_DOMAIN, **outer)
         return build.nodes
     rows = [
         build.add_many(
             "Scan",
-            *(build.take(name, batch, axis=0) for name in node.input[1:]),
+            *(build.add("Gather", name, number, axis=0) for name in node.input[1:]),
             outputs=[""] * len(node.output),
             domain=OWN_DOMAIN,
             **forms,
         )
-        for batch in range(batches)
+        for number in (build.constant(batch, np.int64) for batch in range(batches))
     ]
     for output, column in zip(node.output, zip(*rows, strict=True), strict=True):
         build.stack(column, 0, output)
     return build.nodes
-
-
-def _scan_of_scans(build: NodeBuilder, forms: dict[str, Any]) -> None:
-    """Writes a scan along the batches, whose body scans one of them."""
-    node, fresh = build.source, build.graph.fresh
-    inputs = [fresh(name) for name in node.input[1:]]
-    outputs = [fresh(name or "output") for name in node.output]
-    inner = helper.make_node("Scan", inputs, outputs, build.prefix, domain=OWN_DOMAIN, **forms)
-    body = onnx.GraphProto(name=f"{build.prefix}/batch", node=[inner])
-    body.input.extend(onnx.ValueInfoProto(name=name) for name in inputs)
-    body.output.extend(onnx.ValueInfoProto(name=name) for name in outputs)
-    outer = {"body": body, "num_scan_inputs": len(inputs)}
-    build.add_many("Scan", *node.input[1:], outputs=node.output, domain=OWN_DOMAIN, **outer)
 
 
 def _listed(node: onnx.NodeProto, name: str, count: int) -> list[int]:
@@ -345,7 +326,24 @@ class Body:
                     f"not {wanted}"
                 )
         self._build = build
-        self.proto = _without_constants(proto, build)
+        # A copy that reads its initialisers and Constants from the graph around it.
+        self.proto = onnx.GraphProto(name=proto.name, input=proto.input, output=proto.output)
+        names: dict[str, str] = {}
+
+        def share(name: str, array: np.ndarray) -> None:
+            names[name] = build.graph.fresh(f"{build.prefix}/{name}")
+            build.graph.add_constant(names[name], array)
+
+        for tensor in proto.initializer:
+            share(tensor.name, numpy_helper.to_array(tensor))
+        for node in proto.node:
+            if node.op_type == "Constant" and is_standard(node):
+                share(node.output[0], node_builder.constant_value(node, build.graph))
+            else:
+                self.proto.node.append(node)
+                rename_values(self.proto.node[-1], names)
+        for item in self.proto.output:
+            item.name = names.get(item.name, item.name)
 
     @property
     def most(self) -> int:
@@ -355,7 +353,8 @@ class Body:
     def write(self, inputs: Sequence[str]) -> list[str]:
         """Writes a copy that reads `inputs`; returns what the body's outputs are called in it."""
         names = dict(zip((item.name for item in self.proto.input), inputs, strict=True))
-        self._build.nodes += inline(self.proto.node, names, self._build.graph, self._build.prefix)
+        build = self._build
+        build.nodes += graphs.inline(self.proto.node, names, build.graph, build.prefix)
         # An output may also be an input of the body or a value from outside.
         return [names.get(item.name, item.name) for item in self.proto.output]
 
@@ -380,31 +379,6 @@ class Body:
         self._build.graph.add_constant(output, np.empty(shape, dtype))
 
 
-def _without_constants(proto: onnx.GraphProto, build: NodeBuilder) -> onnx.GraphProto:
-    """A copy of a body that reads its initialisers and Constants from the graph around it."""
-    names: dict[str, str] = {}
-
-    def shared(name: str) -> str:
-        names[name] = build.graph.fresh(f"{build.prefix}/{name}")
-        return names[name]
-
-    copy = onnx.GraphProto(name=proto.name, input=proto.input, output=proto.output)
-    for tensor in proto.initializer:
-        name = shared(tensor.name)
-        build.graph.add_constant(name, numpy_helper.to_array(tensor))
-    for node in proto.node:
-        inner = onnx.NodeProto.FromString(node.SerializeToString())
-        if node.op_type == "Constant" and is_standard(node):
-            inner.output[0] = shared(node.output[0])
-            build.graph.add_constant(inner.output[0], constant_value(inner, build.graph))
-        else:
-            rename_values(inner, names)
-            copy.node.append(inner)
-    for item in copy.output:
-        item.name = names.get(item.name, item.name)
-    return copy
-
-
 def _size(node: onnx.NodeProto) -> int:
     """How many nodes a node is, those of bodies inside it included."""
-    return 1 + sum(_size(inner) for body in subgraphs(node) for inner in body.node)
+    return 1 + sum(_size(inner) for body in graphs.subgraphs(node) for inner in body.node)

@@ -1,4 +1,4 @@
-"""Operators with bodies that are written out: If, as far as that is possible, and FlexAttention.
+"""Rewrites of If, as far as its branches can be written out, FlexAttention, CastLike and Transpose.
 
     If(constant)                  ->  the nodes of the branch taken
     If(condition) with two pure   ->  the nodes of both branches, then Where(condition, then, else)
@@ -13,17 +13,18 @@ side effects, so the branch not taken costs time but changes nothing.
 
 from __future__ import annotations
 
+import numpy as np
 import onnx
-from onnx import helper
 
 from microkernels.base.errors import UnsupportedOperatorError
 
 from ..graph.freeze_shapes import declared_dims
 from ..graph.graph import OWN_DOMAIN, Graph, describe
+from ..graph.narrow_types import FLOATS
 from ..graph.node_builder import NodeBuilder, attributes_of
 from ..graph.parameters import require_value
 from .loop import Body
-from .registry import rewrites
+from .table import rewrites
 
 
 @rewrites("If")
@@ -36,8 +37,7 @@ def conditional(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto]:
     if condition is not None and condition.size == 1:
         taken = bodies["then_branch" if condition.item() else "else_branch"]
         return _branch(node, taken, list(node.output), graph)
-    build = NodeBuilder(graph, node)
-    branches = {}
+    build, branches = NodeBuilder(graph, node), {}
     graph.choices.append((f"{build.prefix}/", node.input[0], describe(node)))
     for key in ("then_branch", "else_branch"):
         branches[key] = [graph.fresh(f"{build.prefix}/{key}") for _ in node.output]
@@ -70,7 +70,7 @@ def select(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto] | None:
             f"ranks for {node.output[0]!r}: {shapes[0]} and {shapes[1]}"
         )
     sizes = [a if a == b and isinstance(a, int) else None for a, b in zip(one, two, strict=True)]
-    graph.types[node.output[0]] = helper.make_tensor_type_proto(types[0], sizes)
+    graph.declare(node.output[0], types[0], sizes)
     return None
 
 
@@ -105,4 +105,55 @@ def flex_attention(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto]:
     shares = build.add("Softmax", changed("score_mod", scores), axis=3)
     shares = changed("prob_mod", shares)
     build.add("FlexMix", shares, node.input[2], domain=OWN_DOMAIN, output=node.output[0])
+    return build.nodes
+
+
+# What becomes of CastLike and of a Transpose, by what the graph knows of their inputs.
+
+
+@rewrites("CastLike")
+def cast_like(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto] | None:
+    """Replaces CastLike by Cast, once types are known.
+
+    CastLike(x, like: int32)    ->    Cast(x, to=INT32)
+
+    One Cast; a narrow type is that of the model.
+    """
+    like = node.input[1]
+    elem_type = graph.narrow.get(like) or graph.elem_type(like)
+    if not elem_type:
+        return None
+    build = NodeBuilder(graph, node)
+    # Cast, too, has saturate and round_mode.
+    build.add("Cast", node.input[0], output=node.output[0], to=elem_type, **attributes_of(node))
+    return build.nodes
+
+
+@rewrites("Transpose")
+def transposed_blocks(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto] | None:
+    """Blocks of a constant along another axis.
+
+        Transpose(DequantizeLinear(w: int8 [N, K], ..., axis=1, block_size=32))
+            ->  DequantizeLinear(constant w^T: int8 [K, N], ..., axis=0, block_size=32)
+
+    Exporters quantise the weight of a linear layer as [N, K] and transpose the floats; products
+    want the integers as [K, N].
+    """
+    source = graph.makers.get(node.input[0])
+    if source is None or source.op_type != "DequantizeLinear":
+        return None
+    how = attributes_of(source)
+    names = [name for name in source.input if name]
+    arrays = [graph.constants[name] for name in names if name in graph.constants]
+    bits = graph.narrow.get(names[0]) in FLOATS
+    if not how.get("block_size") or bits or len(arrays) < len(names):
+        return None
+    rank = arrays[0].ndim
+    if any(array.ndim != rank for array in arrays):
+        return None
+    order = list(attributes_of(node).get("perm") or range(rank)[::-1])
+    build = NodeBuilder(graph, node)
+    moved = [build.constant(np.ascontiguousarray(array.transpose(order))) for array in arrays]
+    how["axis"] = order.index(how.get("axis", 1) % rank)
+    build.add("DequantizeLinear", *moved, output=node.output[0], **how)
     return build.nodes
