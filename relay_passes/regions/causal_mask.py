@@ -88,7 +88,6 @@ class _Masks:
         self.region, self.operands, self.causal = scores.region, scores.operands, scores.causal
         self.first, self.steps = 1 + len(self.operands), list(self.region.epilogue)
         self.result = self.first + len(self.steps) - 1 if self.steps else 0
-        self.highest = LOWEST if finite else -math.inf  # number that hides a score
         self.shape: tuple[int, int] = (self.region.output.shape[-2], self.region.output.shape[-1])
 
     def removed(self) -> CausalScores:
@@ -120,9 +119,10 @@ class _Masks:
         if step.op == "add":
             for value, mask in (step.args, step.args[::-1]):
                 expr = self.operand(mask)
-                diagonal = None if expr is None else self.added(expr)
-                if diagonal is not None:
-                    return value, diagonal
+                if expr is not None:
+                    diagonal = additive_diagonal(self.graph, expr, self.shape, self.finite)
+                    if diagonal is not None:
+                        return value, diagonal
         if step.op == "where":
             condition, x, y = self.operand(step.args[0]), *step.args[1:]
             array = (
@@ -132,40 +132,11 @@ class _Masks:
                 return None
             for value, other, seen in ((x, y, True), (y, x, False)):
                 number = self.number(other)
-                if number is not None and number <= self.highest:
+                if number is not None and number <= _highest(self.finite):
                     diagonal = _diagonal(array == seen, number == -math.inf)
                     if diagonal is not None:
                         return value, diagonal
         return None
-
-    def added(self, mask: relax.Expr) -> int | None:
-        """c, if adding a mask hides exactly the keys j > i + c from query i, for all batches alike.
-
-        Finite numbers of at most `LOWEST` hide, too, if they may and every query sees a key.
-        """
-        graph, shape = self.graph, self.shape
-        if isinstance(mask, ir.GenericConst):
-            array = _matrix(mask, shape)
-            if array is None or str(array.dtype) != "float32":
-                return None
-            hidden = array <= self.highest
-            if not np.all(hidden | (array == 0)):
-                return None
-            return _diagonal(~hidden, bool(np.all(array[hidden] == -np.inf)))
-        call = graph.definition(mask)
-        while is_call(call, *_VIEWS) and _is_matrix(mask, shape):
-            mask = call.args[0]
-            call = graph.definition(mask)
-        if not is_call(call, "relax.triu"):
-            return None
-        filled = graph.definition(call.args[0])
-        if is_call(filled, "relax.astype"):
-            filled = graph.definition(filled.args[0])
-        if not is_call(filled, *_FILL) or not _is_matrix(mask, shape):
-            return None
-        if ir_graph.scalar_constant(filled.args[_FILL[op_name(filled)]]) != -math.inf:
-            return None
-        return ir_graph.size_of(call.args[1]) + -1
 
     def stays_hidden(self, index: int) -> bool:
         """Whether what a step hides stays hidden up to the result, its only use.
@@ -223,6 +194,42 @@ def _least(causal: int | None, diagonal: int) -> int | None:
     if causal is None or not may_be_negative(causal + diagonal * -1):
         return diagonal
     return causal if not may_be_negative(diagonal + causal * -1) else None
+
+
+def _highest(finite: bool) -> float:
+    """The highest number that hides a score."""
+    return LOWEST if finite else -math.inf
+
+
+def additive_diagonal(
+    graph: DataflowGraph, mask: relax.Expr, shape: tuple[int, int], finite: bool = False
+) -> int | None:
+    """c, if adding a mask hides exactly the keys j > i + c from query i, for all batches alike.
+
+    If `finite`, numbers of at most `LOWEST` hide, too, if every query sees a key.
+    """
+    if isinstance(mask, ir.GenericConst):
+        array = _matrix(mask, shape)
+        if array is None or str(array.dtype) != "float32":
+            return None
+        hidden = array <= _highest(finite)
+        if not np.all(hidden | (array == 0)):
+            return None
+        return _diagonal(~hidden, bool(np.all(array[hidden] == -np.inf)))
+    call = graph.definition(mask)
+    while is_call(call, *_VIEWS) and _is_matrix(mask, shape):
+        mask = call.args[0]
+        call = graph.definition(mask)
+    if not is_call(call, "relax.triu"):
+        return None
+    filled = graph.definition(call.args[0])
+    if is_call(filled, "relax.astype"):
+        filled = graph.definition(filled.args[0])
+    if not is_call(filled, *_FILL) or not _is_matrix(mask, shape):
+        return None
+    if ir_graph.scalar_constant(filled.args[_FILL[op_name(filled)]]) != -math.inf:
+        return None
+    return ir_graph.size_of(call.args[1]) + -1
 
 
 def _diagonal(visible: np.ndarray, infinite: bool) -> int | None:
