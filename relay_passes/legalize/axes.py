@@ -9,10 +9,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import numpy as np
 import tvm.tirx.script.builder.ir as I
 import tvm_ffi
-from tvm import IRModule, ir, relax, te, tirx, topi
+from tvm import IRModule, relax, te, tirx, topi
 from tvm.ir.expr import TensorLoad
 from tvm.script.ir_builder import IRBuilder
 
@@ -20,6 +19,7 @@ from microkernels.base.tvm_compat.relax import Legalize, legalize_by_tvm
 from microkernels.vector import ieee
 from microkernels.vector.expressions import Expr, cast, element_of
 from relay_passes.ir.functions import named_pass
+from relay_passes.ir.graph import scalar_constant
 from relay_passes.ir.rewrite import is_kernel, map_functions
 from tir_schedules.core.emission import opaque_block
 from tir_schedules.generic.expressions import call_name, loads_of
@@ -286,10 +286,7 @@ def _identity(value: tirx.Expr, kind: type) -> tirx.Expr:
 
 Element = Callable[[tirx.Expr], tirx.Expr]
 _ARITHMETIC = {
-    "relax.add": topi.add,
-    "relax.subtract": topi.subtract,
-    "relax.multiply": topi.multiply,
-    "relax.divide": topi.divide,
+    f"relax.{name}": getattr(topi, name) for name in ("add", "subtract", "multiply", "divide")
 }
 
 
@@ -301,10 +298,7 @@ def _arithmetic(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
 
 
 def _is_zero(expr: relax.Expr) -> bool:
-    if not isinstance(expr, ir.GenericConst) or "float" not in str(expr.ty.dtype):
-        return False
-    array = expr.value.numpy()
-    return array.size == 1 and not array.astype(np.float32).any()
+    return scalar_constant(expr) == 0.0 and "float" in str(expr.ty.dtype)
 
 
 def _elementwise(builder: relax.BlockBuilder, call: relax.Call, element: Element) -> relax.Expr:

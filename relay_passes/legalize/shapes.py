@@ -21,6 +21,7 @@ After
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from tvm import IRModule, ir, relax, te, tirx, topi
 from tvm.relax.expr_functor import PyExprMutator, mutator
@@ -281,7 +282,7 @@ def rewrite_reshapes(mod: IRModule) -> IRModule:
         found[name] = kernel
     for function in filter(is_relax, mod.functions.values()):
         for binding in bindings_of(function):
-            call = binding.value
+            call: Any = binding.value
             if isinstance(binding.var, relax.DataflowVar) or not is_call(call, "relax.call_tir"):
                 continue
             callee = call.args[0]
