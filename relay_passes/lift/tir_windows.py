@@ -211,15 +211,12 @@ def _is_same(theirs: Nest, mine: Nest, same: dict[tirx.Var, Expr]) -> bool:
     if [*map(theirs.size, their.buffer.shape)] != [*map(mine.size, own.buffer.shape)]:
         return False
     same[their.buffer] = own.buffer
-    values = [*their.indices, their.value], [*own.indices, own.value]
-    if (their.init is None) != (own.init is None):
-        return False
-    if their.init is not None and own.init is not None:
-        values[0].append(their.init)
-        values[1].append(own.init)
-    return all(
-        tvm_ffi.structural_equal(substitute(a, same), b) for a, b in zip(*values, strict=True)
+    parts, wanted = (
+        [*store.indices, store.value, *([] if store.init is None else [store.init])]
+        for store in (their, own)
     )
+    equal = map(tvm_ffi.structural_equal, (substitute(part, same) for part in parts), wanted)
+    return len(parts) == len(wanted) and all(equal)
 
 
 # Reads blocks that are a transposed convolution together, as TVM legalises one.

@@ -21,6 +21,7 @@ packed by then: where a part would read them in another order, the kernels stay 
 
 from __future__ import annotations
 
+import graphlib
 import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -306,22 +307,16 @@ def _ordered(graph: DataflowGraph, units: Sequence[int]) -> list[int]:
     units : sequence of int
         For every binding the unit that it belongs to: the position of the unit's first binding.
     """
-    users: dict[int, set[int]] = {unit: set() for unit in units}
-    missing: dict[int, int] = dict.fromkeys(users, 0)
-    for position in range(len(graph.bindings)):
-        for var in variables(graph.value(position)):
-            made = graph.position.get(var)
-            if made is not None and units[position] not in users[units[made]]:
-                users[units[made]].add(units[position])
-                missing[units[position]] += 1
-    ready = [unit for unit, count in missing.items() if count == 0]
-    heapq.heapify(ready)
-    order = []
-    while ready:
-        unit = heapq.heappop(ready)
-        order.append(unit)
-        for user in users[unit]:
-            missing[user] -= 1
-            if missing[user] == 0:
-                heapq.heappush(ready, user)
+    sorter = graphlib.TopologicalSorter[int]()
+    for position, unit in enumerate(units):
+        places = (graph.position.get(var) for var in variables(graph.value(position)))
+        sorter.add(unit, *(units[made] for made in places if made is not None))
+    sorter.prepare()
+    ready: list[int] = []
+    order: list[int] = []
+    while sorter.is_active():
+        for unit in sorter.get_ready():
+            heapq.heappush(ready, unit)
+        order.append(heapq.heappop(ready))
+        sorter.done(order[-1])
     return order

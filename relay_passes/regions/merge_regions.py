@@ -26,7 +26,7 @@ reason as an attribute.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from tvm import IRModule, ir, relax
@@ -182,18 +182,9 @@ def merging_pass(name: str, match: Matcher) -> ir.transform.Pass:
 
 def _call(builder: relax.BlockBuilder, graph: RegionGraph, merge: Merge) -> list[relax.Binding]:
     """The bindings that replace a merge's last one: views of arguments, and the call."""
-    result = graph.bindings[merge.members[-1]].var
-    tensors = (*merge.region.inputs, *merge.region.operands)
-    wanted = zip(merge.arguments, (tensor.shape for tensor in tensors), strict=True)
-    bindings, arguments = as_seen(builder, wanted, result)
-    parameters = [relax.Var(f"p{i}", argument.ty) for i, argument in enumerate(arguments)]
 
-    def emit(inner: relax.BlockBuilder) -> relax.Expr:
+    def fill(inner: relax.BlockBuilder, values: dict[relax.Expr, relax.Expr]) -> None:
         """All members, in ordinary Relax: operators, and bodies of region functions."""
-        values: dict[relax.Expr, relax.Expr] = {}
-        for original, parameter in zip(merge.arguments, parameters, strict=True):
-            if original not in values:
-                values[original] = functions.emit_as_used(inner, original, parameter)
         for position in merge.members:
             var, value = graph.bindings[position].var, graph.value(position)
             callee = graph.callees.get(position)
@@ -205,36 +196,66 @@ def _call(builder: relax.BlockBuilder, graph: RegionGraph, merge: Merge) -> list
             given = (substitute(argument, values) for argument in value.args)
             inside: dict[relax.Expr, relax.Expr] = dict(zip(callee.params, given, strict=True))
             values[var] = functions.emit_body(inner, callee, inside)
-        return values[result]
 
-    attrs = {REASON: merge.reason}
-    function = functions.region_function(merge.region, parameters, emit, attrs)
-    gvar = builder.add_func(function, f"fused_{merge.region.op}")
-    bindings.append(relax.VarBinding(result, relax.Call(gvar, arguments, ret_ty=result.ty)))
-    return bindings
+    result = graph.bindings[merge.members[-1]].var
+    return region_call(builder, merge.region, merge.arguments, result, fill, merge.reason)
 
 
-def as_seen(
+Fill = Callable[[relax.BlockBuilder, dict[relax.Expr, relax.Expr]], None]
+
+
+def region_call(
     builder: relax.BlockBuilder,
-    wanted: Iterable[tuple[relax.Expr, tuple[int, ...]]],
+    region: Region,
+    given: Sequence[relax.Expr],
     result: relax.Var,
-) -> tuple[list[relax.Binding], list[relax.Expr]]:
-    """Arguments of a region in the shapes in which it sees them: reshapes, and the arguments.
+    fill: Fill,
+    reason: str = "",
+) -> list[relax.Binding]:
+    """The bindings that replace what a region computes: views of arguments, and the call.
 
-    The sizes of `result`, which the region computes, may stand in the shapes.
+    Parameters
+    ----------
+    builder : BlockBuilder
+        Receives the region function.
+    region : Region
+        The region.
+    given : sequence of relax.Expr
+        What its inputs and operands stand for. One of another shape than the tensor is reshaped.
+    result : relax.Var
+        What it computes.
+    fill : callable
+        Emits what the region computes; the dict has what stands for `given`, and receives what
+        stands for `result`.
+    reason : str
+        What `explain` says about it.
     """
     bindings: list[relax.Binding] = []
     arguments: list[relax.Expr] = []
-    for argument, sizes in wanted:
+    for argument, tensor in zip(given, (*region.inputs, *region.operands), strict=True):
         actual = region_tensor(argument)
-        if actual is not None and actual.shape != sizes:
-            shape = relax_shape(sizes, argument, result)
+        if actual is not None and actual.shape != tensor.shape:
+            shape = relax_shape(tensor.shape, argument, result)
             view = relax.DataflowVar("view", relax.TensorType(shape, actual.dtype))
             reshape = builder.normalize(relax.op.reshape(argument, shape))
             bindings.append(relax.VarBinding(view, reshape))
             argument = view
         arguments.append(argument)
-    return bindings, arguments
+    parameters = [relax.Var(f"p{i}", argument.ty) for i, argument in enumerate(arguments)]
+
+    def emit(inner: relax.BlockBuilder) -> relax.Expr:
+        values: dict[relax.Expr, relax.Expr] = {}
+        for original, parameter in zip(given, parameters, strict=True):
+            if original not in values:
+                values[original] = functions.emit_as_used(inner, original, parameter)
+        fill(inner, values)
+        return values[result]
+
+    attrs = {REASON: reason} if reason else {}
+    function = functions.region_function(region, parameters, emit, attrs)
+    gvar = builder.add_func(function, f"fused_{region.op}")
+    call = relax.Call(gvar, arguments, ret_ty=result.ty)
+    return [*bindings, relax.VarBinding(result, call)]
 
 
 def _refused(

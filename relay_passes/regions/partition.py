@@ -40,7 +40,7 @@ from tir_schedules.core.template import has_template, template_for
 from .anchor import Anchor
 from .grow_epilogue import Growth, grow
 from .match_anchors import match_anchor, match_conversion
-from .merge_regions import as_seen
+from .merge_regions import region_call
 
 
 @named_pass
@@ -142,37 +142,16 @@ class _Partitioner:
 
     def call(self, graph: DataflowGraph, growth: Growth) -> list[relax.Binding]:
         """The bindings that replace a region: reshaped operands, and the call."""
-        region = growth.region()
-        wanted = [(expr, tensor.shape) for expr, tensor in growth.epilogue.operands]
-        bindings, operands = as_seen(self.builder, wanted, growth.result)
-        arguments = [*growth.anchor.inputs, *operands]
-        function = _region_function(graph, growth, region, arguments)
-        gvar = self.builder.add_func(function, f"fused_{region.op}")
-        call = relax.Call(gvar, arguments, ret_ty=growth.result.ty)
-        bindings.append(relax.VarBinding(growth.result, call))
-        return bindings
+        anchor, epilogue = growth.anchor, growth.epilogue
 
+        def fill(inner: relax.BlockBuilder, values: dict[relax.Expr, relax.Expr]) -> None:
+            inlined = sorted({*epilogue.inlined} - {*anchor.absorbed})
+            for position in (*anchor.absorbed, *inlined, *growth.members):
+                value = functions.substitute(graph.value(position), values)
+                values[graph.bindings[position].var] = inner.emit(value)
 
-def _region_function(
-    graph: DataflowGraph, growth: Growth, region: Region, arguments: list[relax.Expr]
-) -> relax.Function:
-    """The region as a function of its arguments, in ordinary Relax."""
-    parameters = [relax.Var(f"p{i}", argument.ty) for i, argument in enumerate(arguments)]
-    inputs = len(growth.anchor.inputs)
-
-    def emit(inner: relax.BlockBuilder) -> relax.Expr:
-        values: dict[relax.Expr, relax.Expr] = {}
-        for expr, parameter in zip(growth.anchor.inputs, parameters, strict=False):
-            values.setdefault(expr, parameter)
-        for (expr, _), parameter in zip(growth.epilogue.operands, parameters[inputs:], strict=True):
-            values.setdefault(expr, functions.emit_as_used(inner, expr, parameter))
-        inlined = sorted({*growth.epilogue.inlined} - {*growth.anchor.absorbed})
-        for position in (*growth.anchor.absorbed, *inlined, *growth.members):
-            value = functions.substitute(graph.value(position), values)
-            values[graph.bindings[position].var] = inner.emit(value)
-        return values[growth.result]
-
-    return functions.region_function(region, parameters, emit)
+        given = (*anchor.inputs, *(expr for expr, _ in epilogue.operands))
+        return region_call(self.builder, growth.region(), given, growth.result, fill)
 
 
 def region_counts(mod: IRModule) -> list[tuple[Region, int]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
-from functools import reduce
+from functools import partial, reduce
 from typing import Any
 
 import tvm_ffi
@@ -87,7 +87,10 @@ def _shared(function: relax.Function) -> relax.Function:
         if binding.var not in lives:
             continue
         (size,) = binding.value.args[0].values
-        slot = _free(slots, size, lives[binding.var].start)
+        # The one that is used no more and whose size is nearest.
+        free = [slot for slot in slots if slot.last < lives[binding.var].start]
+        same = [slot for slot in free if slot.has(size)]
+        slot = min(same or free, key=partial(_Slot.distance, size=size), default=None)
         if slot is None:
             slot = _Slot(binding.var, 0)
             slots.append(slot)
@@ -112,13 +115,6 @@ def _allocating(call: Any, size: tirx.Expr) -> relax.Call:
     """The same storage, of so many bytes."""
     arguments = [relax.ShapeExpr([size]), *list(call.args)[1:]]
     return relax.Call(call.op, arguments, call.attrs, call.ty_args, ret_ty=call.ty)
-
-
-def _free(slots: Sequence[_Slot], size: tirx.Expr, start: int) -> _Slot | None:
-    """The slot that is used no more and whose size is nearest; None if there is none."""
-    free = [slot for slot in slots if slot.last < start]
-    same = [slot for slot in free if slot.has(size)]
-    return min(same or free, key=lambda slot: slot.distance(size), default=None)
 
 
 def _lives(bindings: Sequence[AnyBinding], function: relax.Function) -> dict[relax.Var, range]:
@@ -218,9 +214,7 @@ def _with_shared_objects(function: relax.Function) -> relax.Function:
         return op_name(value) != _KILL or last_kills.get(value.args[0]) == number
 
     kept = [each for number, each in enumerate(bindings) if is_needed(number, each.value)]
-    return with_blocks(
-        function, [relax.BindingBlock(kept)], renamed(function.body.body, names)
-    )
+    return with_blocks(function, [relax.BindingBlock(kept)], renamed(function.body.body, names))
 
 
 def _key(value: relax.Expr) -> Hashable | None:
