@@ -282,10 +282,10 @@ def rewrite_reshapes(mod: IRModule) -> IRModule:
         found[name] = kernel
     for function in filter(is_relax, mod.functions.values()):
         for binding in bindings_of(function):
-            call: Any = binding.value
+            call = binding.value
             if isinstance(binding.var, relax.DataflowVar) or not is_call(call, "relax.call_tir"):
                 continue
-            callee = call.args[0]
+            callee: Any = call.args[0]
             if callee in hidden or len(call.args[1].fields) != 1 or not is_kernel(mod[callee]):
                 continue
             if relax.analysis.has_reshape_pattern(mod[callee]):  # an output that is a copy

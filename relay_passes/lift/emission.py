@@ -15,9 +15,11 @@ So a product finds the 8-bit integers and the zero point that its operand is mad
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 import tvm_ffi
-from tvm import ir, relax
+from tvm import ir, relax, tirx
 
 from microkernels.base.arrays import RANGES
 from relay_passes.ir.axes import view_of
@@ -26,6 +28,9 @@ from relay_passes.ir.functions import with_args
 from relay_passes.ir.graph import is_call, scalar_constant
 from relay_passes.ir.rewrite import Bindings
 from tir_schedules.tensorize.arrangement import ChooseArrangement
+
+Tensors = Mapping[tirx.Var, relax.Expr]
+"""What the buffers of a function hold."""
 
 _MOVES = ("relax.permute_dims", "relax.reshape", "relax.strided_slice", "relax.flip")
 

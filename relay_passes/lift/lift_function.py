@@ -33,10 +33,9 @@ from tir_schedules.generic.nest import Axis, Nest, NotHandledError, read_program
 from tir_schedules.tensorize.arrangement import RefusedError
 from tir_schedules.tensorize.read_contraction import factors_of
 
-from .emission import Emission
+from .emission import Emission, Tensors
 from .tir_contraction import AddFunction, read_product, read_products
 from .tir_convolution import read_convolution
-from .tir_elements import Tensors
 from .tir_values import ValueReader, block_axes, read_block
 from .tir_windows import Pool, Transposed, find_pools, find_transposed, read_pool, read_transposed
 

@@ -29,10 +29,9 @@ from tir_schedules.generic.nest import Nest
 from tir_schedules.tensorize.arrangement import RefusedError
 from tir_schedules.tensorize.read_contraction import Factor, read_contraction, read_factors
 
-from .emission import Emission
+from .emission import Emission, Tensors
 from .in_turns import Operand, multiply_in_turns
 from .product import emit_contraction
-from .tir_elements import Tensors
 
 AddFunction = Callable[[tirx.PrimFunc, str], Any]
 """Adds a function to the module; gives its global variable."""

@@ -32,10 +32,9 @@ from tir_schedules.generic.nest import Axis, Nest, analyzer_for
 from tir_schedules.tensorize.arrangement import RefusedError
 from tir_schedules.tensorize.read_contraction import PRODUCTS, product_of
 
-from .emission import Emission
+from .emission import Emission, Tensors
 from .product import widened
 from .tir_contraction import narrowed
-from .tir_elements import Tensors
 
 _OPERATORS = {1: relax.op.nn.conv1d, 2: relax.op.nn.conv2d, 3: relax.op.nn.conv3d}
 SPATIAL = {1: "W", 2: "HW", 3: "DHW"}

@@ -16,7 +16,7 @@ An index is an axis of the block, a number, or a multiple of an axis plus a numb
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -33,10 +33,7 @@ from tir_schedules.generic.expressions import call_name, const_int, variables_of
 from tir_schedules.generic.nest import Axis
 from tir_schedules.tensorize.arrangement import RefusedError
 
-from .emission import Emission
-
-Tensors = Mapping[tirx.Var, relax.Expr]
-"""What the buffers of a function hold."""
+from .emission import Emission, Tensors
 
 
 @dataclass(frozen=True)

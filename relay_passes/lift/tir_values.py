@@ -31,8 +31,8 @@ from tir_schedules.generic.expressions import call_name, const_int, substitute
 from tir_schedules.generic.nest import Axis, Nest, Store, analyzer_for, read_program
 from tir_schedules.tensorize.arrangement import RefusedError
 
-from .emission import Emission
-from .tir_elements import ElementReader, Tensors, shown
+from .emission import Emission, Tensors
+from .tir_elements import ElementReader, shown
 
 _BINARY: dict[type, Callable[[relax.Expr, relax.Expr], relax.Expr]] = {
     tirx.Add: relax.op.add,
@@ -57,23 +57,8 @@ _CALLS: dict[str, Callable[..., relax.Expr]] = {
 _EXTREMES = {"llvm.maximum": relax.op.maximum, "llvm.minimum": relax.op.minimum}
 
 
-class ValueReader:
-    """Emits the values of a block as tensors.
-
-    Parameters
-    ----------
-    block : Emission
-        Receives the operators.
-    tensors : mapping
-        What the buffers hold that the values read.
-    axes : sequence of Axis
-        The axes of the tensors, in order; an axis of extent 1 may stand for none of the block.
-    """
-
-    def __init__(self, block: Emission, tensors: Tensors, axes: Sequence[Axis]) -> None:
-        self._block = block
-        self._axes = axes
-        self._elements = ElementReader(block, tensors, axes)
+class ValueReader(ElementReader):
+    """Emits the values of a block as tensors; an axis of extent 1 may stand for none of it."""
 
     def whole(self, value: Expr) -> relax.Expr:
         """A value as a tensor with an element for every point of the axes.
@@ -96,7 +81,7 @@ class ValueReader:
         if isinstance(value, (tirx.FloatImm, tirx.IntImm)):
             return relax.const(value.value, dtype)
         if isinstance(value, TensorLoad):
-            return self._elements.load(value)
+            return self.load(value)
         if isinstance(value, tirx.Cast):
             return self._emit(relax.op.astype(self.read(value.value), dtype))
         if isinstance(value, tirx.Max) and _is_zero(value.a) and "float" in dtype:
@@ -112,7 +97,7 @@ class ValueReader:
         name = call_name(value)
         if name == "if_then_else":
             condition, inside, outside = value.args
-            padded = self._elements.padded(condition, inside, outside)
+            padded = self.padded(condition, inside, outside)
             return self._choice(condition, inside, outside) if padded is None else padded
         if name in _CALLS:
             return self._emit(_CALLS[name](*map(self.read, value.args)))
@@ -122,9 +107,6 @@ class ValueReader:
                 if called.startswith(prefix):
                     return self._emit(operator(*map(self.read, value.args[-2:])))
         raise RefusedError(f"a value that no operator computes: {name or type(value).__name__}")
-
-    def _emit(self, expr: relax.Expr) -> relax.Expr:
-        return self._block.emit(expr) if isinstance(expr, relax.Call) else expr
 
     def _choice(self, condition: Expr, first: Expr, second: Expr) -> relax.Expr:
         return self._emit(relax.op.where(*map(self.read, (condition, first, second))))

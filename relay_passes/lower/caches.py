@@ -7,17 +7,6 @@ from tvm import IRModule, relax, tirx
 
 from microkernels.base.tvm_compat.relax import OP_PATTERN, OPAQUE
 from microkernels.machines.machine import Machine
-from relay_passes.ir.decisions import Decision, DecisionLog
-from relay_passes.ir.functions import (
-    IN_PLACE,
-    KERNEL,
-    UNALIGNED,
-    called_region,
-    named_pass,
-    region_of,
-)
-from relay_passes.ir.graph import DataflowGraph, is_call, region_tensor
-from relay_passes.ir.rewrite import is_relax, rewrite_blocks, with_values
 from tir_schedules.attention.caches import Growth, reject_growth
 from tir_schedules.attention.config import AttentionConfig
 from tir_schedules.attention.dynamic import build_growing
@@ -26,6 +15,10 @@ from tir_schedules.core.size import is_open
 from tir_schedules.core.template import template_for
 from tir_schedules.rows.row_update import build_row_update
 
+from ..ir.decisions import Decision, DecisionLog
+from ..ir.functions import IN_PLACE, KERNEL, UNALIGNED, called_region, named_pass, region_of
+from ..ir.graph import DataflowGraph, is_call, region_tensor
+from ..ir.rewrite import is_relax, rewrite_blocks, with_values
 from .lower_regions import config_of, decision_of
 
 _PAST_AND_PRESENT = [[1, 0], [3, 1]]  # of the keys, of the values

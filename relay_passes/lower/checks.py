@@ -118,17 +118,14 @@ class _Calls:
             if not isinstance(binding, relax.VarBinding) or not isinstance(value, relax.Call):
                 continue
             is_view = packed_name(value) in OWN_VIEWS and is_own(value.args[0])
-            if is_view or _is_own_result(value):
+            # What makes a tensor or a number of which the program knows all.
+            maker = op_name(value) or packed_name(value)
+            if maker == "relax.call_builtin_with_ctx":
+                maker = str(getattr(value.args[0], "global_symbol", ""))
+            if is_view or maker in OWN_RESULTS:
                 known.add(binding.var)
             elif isinstance(value.op, ir.GlobalVar) and all(map(is_own, value.args)):
                 self.own[value.op] += 1
-
-
-def _is_own_result(call: relax.Call) -> bool:
-    """Whether a call makes a tensor or a number of which the program knows all."""
-    if op_name(call) == "relax.call_builtin_with_ctx":
-        return str(getattr(call.args[0], "global_symbol", "")) in OWN_RESULTS
-    return op_name(call) in OWN_RESULTS or packed_name(call) in OWN_RESULTS
 
 
 def _asserts(statement: tirx.Stmt) -> bool:

@@ -23,14 +23,7 @@ from microkernels.machines.machine import Machine
 from tir_schedules.core.emission import EXACT_BUFFERS
 
 from ..ir.decisions import Decision, DecisionLog
-from ..ir.functions import (
-    COMPOSITE,
-    REGION,
-    called_region,
-    is_region_function,
-    named_pass,
-    region_of,
-)
+from ..ir.functions import COMPOSITE, called_region, is_region_function, named_pass, region_of
 from ..ir.graph import bindings_of, op_name
 from ..ir.move_functions import copy_module
 from ..ir.rewrite import is_ordinary
@@ -316,7 +309,7 @@ def compile_functions(
 
 def _compile(function: relax.Function) -> Any:
     symbol = str(function.attrs["global_symbol"])
-    if REGION not in function.attrs or MACHINE not in function.attrs:
+    if not is_region_function(function) or MACHINE not in function.attrs:
         raise CompileError(
             f"{symbol} is not a function of partition_for_tvm_hybrid; relax.ext.{CODEGEN} builds "
             "only those"
