@@ -95,6 +95,14 @@ def constant(value: Any) -> np.ndarray | None:
     return value.value.numpy() if isinstance(value, GenericConst) else None
 
 
+def known_array(value: Any, otherwise: str) -> np.ndarray:
+    """The array of a constant expression; ValueError with this text for anything else."""
+    array = constant(value)
+    if array is None:
+        raise ValueError(otherwise)
+    return array
+
+
 def static_dims(value: Any) -> tuple[int, ...] | None:
     """The static shape of a tensor expression, or None."""
     return static_shape_of(getattr(value, "ty", None))

@@ -175,9 +175,8 @@ def _put_back(ins: list[Expr], outs: list[Expr]) -> None:
 
 @operator("Col2Im")
 def _col2im(inputs: Inputs, attrs: Attrs) -> Any:
-    x, dtype, block = inputs[0], ex.dtype_of(inputs[0]), ex.constant(inputs[2])
-    if block is None:
-        raise ValueError("block_shape must be a constant")
+    x, dtype = inputs[0], ex.dtype_of(inputs[0])
+    block = ex.known_array(inputs[2], "block_shape must be a constant")
     image, sizes = plain(requested_sizes(inputs[1])), [int(n) for n in block]
     form = window_form(attrs, len(image))
     dilations, strides, pads = (form[name] for name in ("dilations", "strides", "pads"))

@@ -308,9 +308,7 @@ def _matmul_nbits(inputs: Inputs, attrs: Attrs) -> Expr:
 
 def _array(value: Expr, shape: Sequence[int]) -> NDArray[Any]:
     """The array of a constant; older models store scales and zero points flat."""
-    array = ex.constant(value)
-    if array is None:
-        raise ValueError("its weight, scales and zero points must be constant")
+    array = ex.known_array(value, "its weight, scales and zero points must be constant")
     if array.shape not in (shape, (math.prod(shape),)):
         raise ValueError(f"an array of the shape {array.shape}; its attributes ask for {shape}")
     return array.reshape(shape)

@@ -37,10 +37,8 @@ def _reduction(
     def convert(inputs: Inputs, attrs: Attrs) -> Any:
         x, axes = inputs[0], attrs.get("axes")
         if inputs[1] is not None:
-            known = ex.constant(inputs[1])
-            if known is None:
-                raise ValueError("the axes are computed at run time; only known ones are supported")
-            axes = known.tolist()
+            misfit = "the axes are computed at run time; only known ones are supported"
+            axes = ex.known_array(inputs[1], misfit).tolist()
         if not axes and attrs.get("noop_with_empty_axes", 0):
             return relax.op.abs(x) if name == "ReduceL2" else after(before(x))
         dtype = ex.dtype_of(x)

@@ -30,9 +30,7 @@ def _scan(operator: Callable[..., Expr]) -> Converter:
     """Running sums or products; those of narrow floats in float32."""
 
     def convert(inputs: Inputs, attrs: Attrs) -> Any:
-        x, place = inputs[0], ex.constant(inputs[1])
-        if place is None:
-            raise ValueError("the axis must be a constant")
+        x, place = inputs[0], ex.known_array(inputs[1], "the axis must be a constant")
         axis, dtype, rank = int(place.item()), ex.dtype_of(x), ex.rank_of(x)
         if not -rank <= axis < rank:
             raise ValueError(f"axis {axis} of a tensor of rank {rank}")

@@ -144,10 +144,8 @@ def _concat(inputs: Inputs, attrs: Attrs) -> Any:
 def _split(inputs: Inputs, attrs: Attrs) -> Any:
     sizes, given, count = attrs.get("split"), inputs[1], len(attrs[OUTPUTS])
     if given is not None:
-        known = ex.constant(given)
-        if known is None:
-            raise ValueError("the sizes of the parts are computed at run time")
-        sizes = known.tolist()
+        misfit = "the sizes of the parts are computed at run time"
+        sizes = ex.known_array(given, misfit).tolist()
     axis, misfit = attrs.get("axis", 0), "the parts are not the whole"
     size = dims_of(inputs[0])[axis]
     if sizes is not None:
