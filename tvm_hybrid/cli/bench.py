@@ -344,29 +344,83 @@ class BenchRequest:
         return 0
 
 
-@click.command("bench", shared.Explained)
+@click.command("bench")
 @click.argument("model", required=False, type=shared.FILE)
 @input_options
-@click.option("--peers", show_default="ort,stock; for layers and streams ort,openvino")
-@click.option("--repeat", show_default="10; for layers 20, for streams 5", type=shared.AT_LEAST_ONE)
 @click.option(
-    "--seconds", show_default="0.1; for layers 0.03, for streams 1", type=click.FloatRange(min=0)
+    "--peers",
+    show_default="ort,stock; for layers and streams ort,openvino",
+    help="Contestants besides us: ort (ONNX Runtime), openvino, stock (TVM without this plugin).",
 )
-@click.option("--duration", type=shared.SECONDS)
-@click.option("--warmup", default=WARMUP, type=click.FloatRange(min=0))
+@click.option(
+    "--repeat",
+    show_default="10; for layers 20, for streams 5",
+    type=shared.AT_LEAST_ONE,
+    help="Turns of each contestant.",
+)
+@click.option(
+    "--seconds",
+    show_default="0.1; for layers 0.03, for streams 1",
+    type=click.FloatRange(min=0),
+    help="Length of a turn.",
+)
+@click.option(
+    "--duration",
+    type=shared.SECONDS,
+    help="Seconds that each contestant is measured, with each number of streams, in "
+    "place of --repeat.",
+)
+@click.option(
+    "--warmup",
+    default=WARMUP,
+    type=click.FloatRange(min=0),
+    help="Seconds that each contestant runs before it is measured, after its first run.",
+)
 @click.option(
     "--openvino-python",
     metavar="PYTHON",
     help=f"The Python that has OpenVINO (pip install openvino numpy). Default: {PYTHON_VARIABLE}, "
     "else this one.",
 )
-@click.option("--streams", metavar="N,N,...", type=shared.counts_of("numbers from 1 up"))
-@click.option("--callers", show_default="as many as streams", type=shared.AT_LEAST_ONE)
-@click.option("--csv", "table", metavar="FILE", type=shared.FILE)
-@click.option("--layers", metavar="NETWORK")
-@click.option("--markdown", type=shared.FILE)
-@click.option("--variants", is_flag=True)
-@click.option("--predict", is_flag=True)
+@click.option(
+    "--streams",
+    metavar="N,N,...",
+    type=shared.counts_of("numbers from 1 up"),
+    help="Measure throughput: so many runs at once, which share --threads.",
+)
+@click.option(
+    "--callers",
+    show_default="as many as streams",
+    type=shared.AT_LEAST_ONE,
+    help="Requests under way at once, with --streams.",
+)
+@click.option(
+    "--csv",
+    "table",
+    metavar="FILE",
+    type=shared.FILE,
+    help="Write the results into this file, too, as comma-separated values.",
+)
+@click.option(
+    "--layers",
+    metavar="NETWORK",
+    help="Measure, in place of a MODEL, each convolution of resnet18, in f32 and int8.",
+)
+@click.option(
+    "--markdown",
+    type=shared.FILE,
+    help="Write the tables of --layers as a page of documentation into this file.",
+)
+@click.option(
+    "--variants",
+    is_flag=True,
+    help="Let us also run without coarse fusion (fine) and without any (none), with what it costs.",
+)
+@click.option(
+    "--predict",
+    is_flag=True,
+    help="Run nothing: show what AMX kernels are predicted to do, for MODEL or a table of shapes.",
+)
 @shared.compile_options()
 def command(**settings: Any) -> int:
     """Measures MODEL: percentiles and least time of a run, requests a second, GFLOP/s, ratios.
@@ -389,33 +443,6 @@ def command(**settings: Any) -> int:
     With --predict nothing is compiled or run, and no AMX is needed: cycles, share of peak, tile
     instructions and bytes from each level of memory come from a performance model, and are labelled
     so. Without --target it is about Sapphire Rapids.
-
-    Options
-    -------
-    --peers
-        Contestants besides us: ort (ONNX Runtime), openvino, stock (TVM without this plugin).
-    --repeat
-        Turns of each contestant.
-    --seconds
-        Length of a turn.
-    --duration
-        Seconds that each contestant is measured, with each number of streams, in place of --repeat.
-    --warmup
-        Seconds that each contestant runs before it is measured, after its first run.
-    --streams
-        Measure throughput: so many runs at once, which share --threads.
-    --callers
-        Requests under way at once, with --streams.
-    --csv
-        Write the results into this file, too, as comma-separated values.
-    --layers
-        Measure, in place of a MODEL, each convolution of resnet18, in f32 and int8.
-    --markdown
-        Write the tables of --layers as a page of documentation into this file.
-    --variants
-        Let us also run without coarse fusion (fine) and without any (none), with what it costs.
-    --predict
-        Run nothing: show what AMX kernels are predicted to do, for MODEL or a table of shapes.
     """
     turns = Turns(**{each.name: settings.pop(each.name) for each in fields(Turns)})
     return BenchRequest(turns=turns, **settings).run()

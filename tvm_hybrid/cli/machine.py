@@ -21,7 +21,7 @@ from microkernels.base.errors import OutputError, TvmHybridError
 from microkernels.base.files import require_writable, why_not_written, write_whole
 
 from .base.console import output_console, show, working
-from .base.options import AT_LEAST_ONE, FILE, Explained, json_option
+from .base.options import AT_LEAST_ONE, FILE, json_option
 
 if TYPE_CHECKING:
     from ..runtime.topology import Cpu, Topology
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 _COLOURS = {"ok": "", "warning": "yellow", "bad": "bold red"}
 
 
-@click.command("doctor", Explained)
+@click.command("doctor")
 @json_option
 def doctor(as_json: bool) -> int:
     """Shows versions, CPU, instruction sets, threads and settings; exit code 1 if something is bad.
@@ -51,10 +51,12 @@ def doctor(as_json: bool) -> int:
     return 1 if any(fact.state == BAD for fact in facts) else 0
 
 
-@click.command("kernels", Explained)
-@click.option("--repeat", default=5, type=AT_LEAST_ONE)
-@click.option("--seconds", default=0.005, type=click.FloatRange(min=0))
-@click.option("--markdown", type=FILE)
+@click.command("kernels")
+@click.option("--repeat", default=5, type=AT_LEAST_ONE, help="Turns of each microkernel.")
+@click.option("--seconds", default=0.005, type=click.FloatRange(min=0), help="Length of a turn.")
+@click.option(
+    "--markdown", type=FILE, help="Write a Markdown table for documentation into this file."
+)
 @json_option
 def kernels(repeat: int, seconds: float, markdown: Path | None, as_json: bool) -> int:
     """Measures every microkernel that this CPU runs, on one thread, against the CPU's own peak.
@@ -62,15 +64,6 @@ def kernels(repeat: int, seconds: float, markdown: Path | None, as_json: bool) -
     The peak of a pair of types is measured in the same run: the fastest tile with its weight in
     registers. Code for instruction sets that the CPU lacks, or that TVM_HYBRID_ISA forbids, is left
     out.
-
-    Options
-    -------
-    --repeat
-        Turns of each microkernel.
-    --seconds
-        Length of a turn.
-    --markdown
-        Write a Markdown table for documentation into this file.
     """
     from ..bench.bench_tables import kernel_speed_table
     from ..report.kernel_speed import kernel_page, measure_kernels
@@ -85,22 +78,15 @@ def kernels(repeat: int, seconds: float, markdown: Path | None, as_json: bool) -
     return 0
 
 
-@click.command("calibrate", Explained)
-@click.option("--threads", type=AT_LEAST_ONE)
-@click.option("--output", type=FILE)
+@click.command("calibrate")
+@click.option("--threads", type=AT_LEAST_ONE, help="Threads to measure. Default: one a core.")
+@click.option("--output", type=FILE, help="Write here. Default: a file in the user's cache.")
 def calibrate(threads: int | None, output: Path | None) -> int:
     """Measures clock, bandwidths and the cost of a fork, and describes this machine by them.
 
     Takes some seconds, on an idle machine. A description in the user's cache is in force from
     then on; TVM_HYBRID_MACHINE or, of other commands, --machine names another. `doctor` shows
     which one is.
-
-    Options
-    -------
-    --threads
-        Threads to measure. Default: one a core.
-    --output
-        Write here. Default: a file in the user's cache.
     """
     from microkernels.machines.host import calibrated_path
 
@@ -319,7 +305,7 @@ def _first_line(command: list[str]) -> str:
 VARIABLE = "_TVM_HYBRID_COMPLETE"
 
 
-@click.command("completion", Explained)
+@click.command("completion")
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 @click.pass_context
 def command(context: click.Context, shell: str) -> None:

@@ -25,16 +25,17 @@ if TYPE_CHECKING:
 
 
 @shared.model_command("compile")
-@click.option("-o", "--output", required=True, metavar="FILE.so", type=shared.FILE)
+@click.option(
+    "-o",
+    "--output",
+    required=True,
+    metavar="FILE.so",
+    type=shared.FILE,
+    help="The library to write.",
+)
 @shared.compile_options()
 def compile_(model: Path, output: Path, options: CompileOptions, as_json: bool) -> int:
-    """Compiles MODEL into a library for `tvm-hybrid run`, `tvm_hybrid.load` or TVM's runtime.
-
-    Options
-    -------
-    --output
-        The library to write.
-    """
+    """Compiles MODEL into a library for `tvm-hybrid run`, `tvm_hybrid.load` or TVM's runtime."""
     from ..library.artifact import is_library
 
     if is_library(model):
@@ -75,7 +76,7 @@ def compile_(model: Path, output: Path, options: CompileOptions, as_json: bool) 
     return 0
 
 
-@click.command("check", shared.Explained)
+@click.command("check")
 @click.argument("library", type=shared.FILE)
 @shared.json_option
 def check(library: Path, as_json: bool) -> int:
@@ -100,18 +101,14 @@ def check(library: Path, as_json: bool) -> int:
 
 @shared.model_command("run")
 @input_options
-@click.option("--output", metavar="FILE.npz", type=shared.FILE)
+@click.option(
+    "--output", metavar="FILE.npz", type=shared.FILE, help="Where to write the outputs, by name."
+)
 @shared.compile_options()
 def run(
     model: Path, inputs: Inputs, output: Path | None, options: CompileOptions, as_json: bool
 ) -> int:
-    """Runs MODEL, an ONNX file or a library that `compile` wrote.
-
-    Options
-    -------
-    --output
-        Where to write the outputs, by name.
-    """
+    """Runs MODEL, an ONNX file or a library that `compile` wrote."""
     from ..bench.feeds import save_arrays
 
     if output is not None:
@@ -135,13 +132,34 @@ def run(
 
 
 @shared.model_command("serve")
-@click.option("--name")
-@click.option("--host", default="127.0.0.1")
-@click.option("--port", default=8000, type=click.IntRange(0, 65535))
-@click.option("--streams", default=1, type=shared.AT_LEAST_ONE)
-@click.option("--queue-size", type=shared.AT_LEAST_ONE)
-@click.option("--max-batch", default=1, type=shared.AT_LEAST_ONE)
-@click.option("--max-delay-ms", default=2.0, type=click.FloatRange(min=0))
+@click.option("--name", help="What clients call the model. Default: the file's name.")
+@click.option("--host", default="127.0.0.1", help="Address to listen at.")
+@click.option(
+    "--port",
+    default=8000,
+    type=click.IntRange(0, 65535),
+    help="Port to listen at; 0 takes one that is free.",
+)
+@click.option(
+    "--streams", default=1, type=shared.AT_LEAST_ONE, help="Runs at once, which share --threads."
+)
+@click.option(
+    "--queue-size",
+    type=shared.AT_LEAST_ONE,
+    help="Runs that may wait; more are refused with 503. Default: four for each stream.",
+)
+@click.option(
+    "--max-batch",
+    default=1,
+    type=shared.AT_LEAST_ONE,
+    help="Rows of requests that are put together into one run; 1: none are.",
+)
+@click.option(
+    "--max-delay-ms",
+    default=2.0,
+    type=click.FloatRange(min=0),
+    help="Milliseconds that a request waits for others to be put together with.",
+)
 @shared.compile_options(*shared.OF_CODE, "num_threads", json=False)
 def serve(
     model: Path,
@@ -156,23 +174,6 @@ def serve(
 
     It needs the extra `serve`: pip install 'tvm_hybrid[serve]'. Batches are for models whose first
     dimension is open, and whose rows do not depend on each other.
-
-    Options
-    -------
-    --name
-        What clients call the model. Default: the file's name.
-    --host
-        Address to listen at.
-    --port
-        Port to listen at; 0 takes one that is free.
-    --streams
-        Runs at once, which share --threads.
-    --queue-size
-        Runs that may wait; more are refused with 503. Default: four for each stream.
-    --max-batch
-        Rows of requests that are put together into one run; 1: none are.
-    --max-delay-ms
-        Milliseconds that a request waits for others to be put together with.
     """
     try:
         import uvicorn
@@ -191,7 +192,11 @@ def serve(
 
 @shared.model_command("verify")
 @input_options
-@click.option("--tolerance", type=click.FloatRange(min=0))
+@click.option(
+    "--tolerance",
+    type=click.FloatRange(min=0),
+    help="Largest error relative to an output's largest value. Default: derived from the model.",
+)
 @shared.compile_options()
 def verify(
     model: Path, inputs: Inputs, tolerance: float | None, options: CompileOptions, as_json: bool
@@ -200,11 +205,6 @@ def verify(
 
     The reference is ONNX Runtime without graph optimisation. A difference is traced to the first
     node and region that shows it.
-
-    Options
-    -------
-    --tolerance
-        Largest error relative to an output's largest value. Default: derived from the model.
     """
     import msgspec
 
@@ -256,9 +256,9 @@ def explain(model: Path, options: CompileOptions, as_json: bool) -> int:
 
 
 @shared.model_command("report")
-@click.option("-o", "--output", metavar="FILE.html", type=shared.FILE)
+@click.option("-o", "--output", metavar="FILE.html", type=shared.FILE, help="The page to write.")
 @input_options
-@click.option("--repeat", type=shared.AT_LEAST_ONE, default=20)
+@click.option("--repeat", type=shared.AT_LEAST_ONE, default=20, help="Runs that are timed.")
 @shared.compile_options()
 def report(
     model: Path,
@@ -273,13 +273,6 @@ def report(
     MODEL is an ONNX file or a library that `compile` wrote. The page is one HTML file that loads
     nothing. Machine and model are measured for it: nothing else should run.
     --json prints what the page shows, and needs no -o.
-
-    Options
-    -------
-    --output
-        The page to write.
-    --repeat
-        Runs that are timed.
     """
     if output is None and not as_json:
         raise click.UsageError("name the page to write, such as -o report.html, or give --json")
@@ -305,14 +298,17 @@ def report(
 
 @shared.model_command("scale")
 @input_options
-@click.option("--measure", is_flag=True)
-@click.option("--rows", type=shared.AT_LEAST_ONE)
+@click.option(
+    "--measure", is_flag=True, help="Also run it here, which must be idle, and show both times."
+)
+@click.option("--rows", type=shared.AT_LEAST_ONE, help="Show so many regions at most.")
 @click.option(
     "--threads",
     "counts",
     metavar="1,2,4",
     type=shared.counts_of("numbers of threads"),
     default="1,2",
+    help="Numbers of threads.",
 )
 @shared.compile_options(*(name for name in shared.ALL if name != "threads"))
 def scale(
@@ -329,15 +325,6 @@ def scale(
     The numbers come from the machine's description: instructions of the kernels as they would be
     built, bytes at each level of the memory, forks, and how unequal the threads' shares are. For
     each region the table names what limits it on the most threads.
-
-    Options
-    -------
-    --measure
-        Also run it here, which must be idle, and show both times.
-    --rows
-        Show so many regions at most.
-    --threads
-        Numbers of threads.
     """
     if measure and options.target is not None:
         raise click.UsageError("--measure is for this machine, and excludes --target")
@@ -364,23 +351,76 @@ def scale(
 
 
 @shared.model_command("quantize")
-@click.option("-o", "--output", required=True, metavar="FILE.onnx", type=shared.FILE)
-@click.option("--data", metavar="DIR|FILE.npz", type=click.Path(path_type=Path))
-@click.option("--static", "mode", flag_value="static", default=True, show_default=False)
-@click.option("--dynamic", "mode", flag_value="dynamic")
-@click.option("--weights", "bits", type=click.Choice(["4", "8"]))
-@click.option("--block", default=32, type=shared.AT_LEAST_ONE)
-@click.option("--weight-range", default="auto", type=click.Choice(["auto", "full", "reduced"]))
 @click.option(
-    "--calibration", default="minmax", type=click.Choice(["minmax", "entropy", "percentile"])
+    "-o",
+    "--output",
+    required=True,
+    metavar="FILE.onnx",
+    type=shared.FILE,
+    help="The model to write.",
 )
-@click.option("--operators", metavar="Conv,MatMul")
-@click.option("--exclude", metavar="NODE", multiple=True)
-@click.option("--samples", default=128, type=shared.AT_LEAST_ONE)
-@shared.target_option("--target")
+@click.option(
+    "--data",
+    metavar="DIR|FILE.npz",
+    type=click.Path(path_type=Path),
+    help="Samples: a folder of .npz (arrays by input), .npy or input_0.pb files, or "
+    "one .npz whose arrays have the samples along a first axis.",
+)
+@click.option(
+    "--static",
+    "mode",
+    flag_value="static",
+    default=True,
+    show_default=False,
+    help="Ranges of activations come from --data (the default).",
+)
+@click.option(
+    "--dynamic",
+    "mode",
+    flag_value="dynamic",
+    help="Ranges of activations are found at every run; products alone are quantised.",
+)
+@click.option(
+    "--weights",
+    "bits",
+    type=click.Choice(["4", "8"]),
+    help="Only weights of products are narrow, of so many bits (MatMulNBits).",
+)
+@click.option(
+    "--block",
+    default=32,
+    type=shared.AT_LEAST_ONE,
+    help="How many weights share a scale with --weights.",
+)
+@click.option(
+    "--weight-range",
+    default="auto",
+    type=click.Choice(["auto", "full", "reduced"]),
+    help="Weights of 8 bits (full) or 7. auto: 7 for a CPU without VNNI, which is faster so.",
+)
+@click.option(
+    "--calibration",
+    default="minmax",
+    type=click.Choice(["minmax", "entropy", "percentile"]),
+    help="How ranges follow from the samples.",
+)
+@click.option(
+    "--operators",
+    metavar="Conv,MatMul",
+    help="Types of nodes to quantise. Default: products and convolutions, and with "
+    "convolutions what lies between them.",
+)
+@click.option("--exclude", metavar="NODE", multiple=True, help="A node that stays float32.")
+@click.option("--samples", default=128, type=shared.AT_LEAST_ONE, help="Samples to read at most.")
+@shared.target_option("--target", "CPU that the model is meant for. Default: this one.")
 @shared.num_threads_option
-@click.option("--seconds", default=0.05, type=click.FloatRange(min=0))
-@click.option("--seed", default=0)
+@click.option(
+    "--seconds",
+    default=0.05,
+    type=click.FloatRange(min=0),
+    help="Length of a turn of the measurement; 0: none.",
+)
+@click.option("--seed", default=0, help="For random inputs.")
 @shared.json_option
 def quantize(
     model: Path,
@@ -397,39 +437,6 @@ def quantize(
     uint8 activations. The tables show how far results are from those of MODEL, here and in ONNX
     Runtime, and what a run takes. Exit code 1 if results of the quantised model here are not those
     of ONNX Runtime. The file appears whole or not at all.
-
-    Options
-    -------
-    --output
-        The model to write.
-    --data
-        Samples: a folder of .npz (arrays by input), .npy or input_0.pb files, or one .npz whose
-        arrays have the samples along a first axis.
-    --static
-        Ranges of activations come from --data (the default).
-    --dynamic
-        Ranges of activations are found at every run; products alone are quantised.
-    --weights
-        Only weights of products are narrow, of so many bits (MatMulNBits).
-    --block
-        How many weights share a scale with --weights.
-    --weight-range
-        Weights of 8 bits (full) or 7. auto: 7 for a CPU without VNNI, which is faster so.
-    --calibration
-        How ranges follow from the samples.
-    --operators
-        Types of nodes to quantise. Default: products and convolutions, and with convolutions what
-        lies between them.
-    --exclude
-        A node that stays float32.
-    --samples
-        Samples to read at most.
-    --target
-        CPU that the model is meant for. Default: this one.
-    --seconds
-        Length of a turn of the measurement; 0: none.
-    --seed
-        For random inputs.
     """
     if bits is not None and mode == "dynamic":
         raise click.UsageError("--dynamic and --weights exclude each other")

@@ -11,7 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from .base.console import show
-from .base.options import AT_LEAST_ONE, FILE, FOLDER, Explained, json_option
+from .base.options import AT_LEAST_ONE, FILE, FOLDER, json_option
 
 if TYPE_CHECKING:
     from ..records.record import Record
@@ -30,11 +30,7 @@ format_option = click.option(
 )
 
 
-class _Records(click.Group):
-    command_class = Explained
-
-
-@click.group("records", _Records)
+@click.group("records")
 def command() -> None:
     """Shows, ranks, checks, merges and prunes tuning records."""
 
@@ -43,24 +39,17 @@ def command() -> None:
 @click.argument("file", type=EXISTING)
 @click.argument("folder", metavar="DIR", type=FOLDER)
 @format_option
-@click.option("--machine")
-@click.option("--threads", type=AT_LEAST_ONE)
-@click.option("--model", type=EXISTING)
+@click.option("--machine", help="Only records of this CPU, by its LLVM name.")
+@click.option("--threads", type=AT_LEAST_ONE, help="Only records of so many threads.")
+@click.option(
+    "--model", type=EXISTING, help="Write also for the programs that TVM makes of this model."
+)
 @json_option
 def export(file: Path, folder: Path, as_json: bool, **chosen: Any) -> None:
     """Writes the best record of every region into DIR, as a database of MetaSchedule.
 
     tvm_hybrid.metaschedule.apply_database(mod, DIR) applies it to a module. What a schedule cannot
     express is listed with the reason.
-
-    Options
-    -------
-    --machine
-        Only records of this CPU, by its LLVM name.
-    --threads
-        Only records of so many threads.
-    --model
-        Write also for the programs that TVM makes of this model.
     """
     from ..records.record_store import RecordStore
     from ..tvm_routes.metaschedule import export_records
@@ -76,18 +65,15 @@ def export(file: Path, folder: Path, as_json: bool, **chosen: Any) -> None:
 @click.argument("folder", metavar="DIR", type=FOLDER)
 @click.argument("file", type=FILE)
 @format_option
-@click.option("--model", type=EXISTING)
+@click.option(
+    "--model", type=EXISTING, help="A model whose regions foreign programs are compared with."
+)
 @json_option
 def import_(folder: Path, file: Path, model: Path | None, as_json: bool) -> None:
     """Adds the records of a database in DIR to FILE, those that it lacks.
 
     What `export` wrote comes back as it was. Traces of others are kept for regions that are
     recognised: `list` counts them, `export` writes them back, `compile` never chooses them.
-
-    Options
-    -------
-    --model
-        A model whose regions foreign programs are compared with.
     """
     from ..records.record_store import RecordStore
     from ..tvm_routes.metaschedule import import_records, regions_of_model
@@ -219,18 +205,13 @@ def check(file: Path, as_json: bool) -> int:
 
 @command.command("merge")
 @click.argument("files", type=FILE, nargs=-1, required=True)
-@click.option("-o", "--output", type=FILE, required=True)
+@click.option("-o", "--output", type=FILE, required=True, help="The file to write.")
 @json_option
 def merge(files: tuple[Path, ...], output: Path, as_json: bool) -> None:
     """Writes the lines of several FILES into one, each line once, in their order.
 
     What cannot be read is left out, and named. OUTPUT may be one of the FILES, even while a tuner
     writes to it.
-
-    Options
-    -------
-    --output
-        The file to write.
     """
     from ..records.record_rewrite import merge as merge_files
 
@@ -239,24 +220,21 @@ def merge(files: tuple[Path, ...], output: Path, as_json: bool) -> None:
 
 @command.command("prune")
 @file_argument
-@click.option("-k", "--best", default=3, type=click.IntRange(min=0))
-@click.option("--keep-failures", is_flag=True)
-@click.option("--dry-run", is_flag=True)
+@click.option(
+    "-k",
+    "--best",
+    default=3,
+    type=click.IntRange(min=0),
+    help="Configurations to keep of every region, machine and number of threads.",
+)
+@click.option("--keep-failures", is_flag=True, help="Keep those that failed, too.")
+@click.option("--dry-run", is_flag=True, help="Say what would be removed; change nothing.")
 @json_option
 def prune(file: Path, best: int, keep_failures: bool, dry_run: bool, as_json: bool) -> None:
     """Removes all but the best measurements of every region, and of the default.
 
     What other versions of a template measured, repeated measurements and unreadable lines go, too.
     A tuner may be writing to the FILE.
-
-    Options
-    -------
-    --best
-        Configurations to keep of every region, machine and number of threads.
-    --keep-failures
-        Keep those that failed, too.
-    --dry-run
-        Say what would be removed; change nothing.
     """
     from ..records.record_rewrite import prune as prune_file
 

@@ -28,22 +28,87 @@ if TYPE_CHECKING:
 
 
 @shared.model_command("tune")
-@click.option("--records", default="records.jsonl", metavar="FILE", type=shared.FILE)
-@click.option("--trials", default=1000, type=shared.AT_LEAST_ONE)
-@click.option("--trials-per-region", type=shared.AT_LEAST_ONE)
-@click.option("--time-limit", metavar="SECONDS", type=shared.SECONDS)
-@click.option("--min-gain", default=0.005, type=click.FloatRange(min=0))
-@click.option("--strategy", default="model")
-@click.option("--batch", default=8, type=shared.AT_LEAST_ONE)
-@click.option("--seed", default=0)
-@click.option("--timeout", default=30.0, type=shared.SECONDS)
-@click.option("--resume/--again", default=True, show_default=False)
-@click.option("--replay", metavar="FILE", type=shared.FILE)
-@click.option("--plot", metavar="FILE", type=shared.FILE)
-@click.option("--tracker", metavar="HOST:PORT")
-@click.option("--key", default="", show_default=False)
-@click.option("--rpc-timeout", default=10.0, metavar="SECONDS", type=shared.SECONDS)
-@click.option("--layouts", default="fixed", type=click.Choice(["fixed", "joint"]))
+@click.option(
+    "--records",
+    default="records.jsonl",
+    metavar="FILE",
+    type=shared.FILE,
+    help="File to append measurements to.",
+)
+@click.option(
+    "--trials",
+    default=1000,
+    type=shared.AT_LEAST_ONE,
+    help="Configurations of the whole model, those in the file included.",
+)
+@click.option(
+    "--trials-per-region",
+    type=shared.AT_LEAST_ONE,
+    help="Configurations of each region at most, those in the file included.",
+)
+@click.option(
+    "--time-limit", metavar="SECONDS", type=shared.SECONDS, help="Seconds that the search may take."
+)
+@click.option(
+    "--min-gain",
+    default=0.005,
+    type=click.FloatRange(min=0),
+    help="End when the model is expected to gain less than this share of its time.",
+)
+@click.option(
+    "--strategy",
+    default="model",
+    help="What is tried next: model (learns), evolutionary, random or grid.",
+)
+@click.option(
+    "--batch",
+    default=8,
+    type=shared.AT_LEAST_ONE,
+    help="Configurations that a region gets at a time.",
+)
+@click.option("--seed", default=0, help="Of the search.")
+@click.option(
+    "--timeout", default=30.0, type=shared.SECONDS, help="Seconds that one configuration may take."
+)
+@click.option(
+    "--resume/--again",
+    default=True,
+    show_default=False,
+    help="Leave out, or measure again, what the file holds.",
+)
+@click.option(
+    "--replay",
+    metavar="FILE",
+    type=shared.FILE,
+    help="Simulate the search from these records; nothing is measured or written.",
+)
+@click.option(
+    "--plot",
+    metavar="FILE",
+    type=shared.FILE,
+    help="Draw progress, predictions and a roofline into this file, such as out.png.",
+)
+@click.option(
+    "--tracker",
+    metavar="HOST:PORT",
+    help="Measure at the servers of this TVM RPC tracker, and for their CPU, instead of here.",
+)
+@click.option(
+    "--key", default="", show_default=False, help="The key that these servers were started with."
+)
+@click.option(
+    "--rpc-timeout",
+    default=10.0,
+    metavar="SECONDS",
+    type=shared.SECONDS,
+    help="Time that one configuration may occupy a server, besides its samples.",
+)
+@click.option(
+    "--layouts",
+    default="fixed",
+    type=click.Choice(["fixed", "joint"]),
+    help="joint: search layouts together with loops first. fixed: those known to the file.",
+)
 @shared.compile_options(*shared.OF_CODE, "threads", "strict", "dump_ir")
 def tune(model: Path, plot: Path | None, as_json: bool, **settings: Any) -> int:
     """Measures configurations of the regions of MODEL into a record file.
@@ -51,41 +116,6 @@ def tune(model: Path, plot: Path | None, as_json: bool, **settings: Any) -> int:
     Where it shortens the model's time most, first. Apply the records with --records of the other
     commands: only what was confirmed to be faster than the default is used. Ctrl-C keeps everything
     that was measured; the same command continues.
-
-    Options
-    -------
-    --records
-        File to append measurements to.
-    --trials
-        Configurations of the whole model, those in the file included.
-    --trials-per-region
-        Configurations of each region at most, those in the file included.
-    --time-limit
-        Seconds that the search may take.
-    --min-gain
-        End when the model is expected to gain less than this share of its time.
-    --strategy
-        What is tried next: model (learns), evolutionary, random or grid.
-    --batch
-        Configurations that a region gets at a time.
-    --seed
-        Of the search.
-    --timeout
-        Seconds that one configuration may take.
-    --resume
-        Leave out, or measure again, what the file holds.
-    --replay
-        Simulate the search from these records; nothing is measured or written.
-    --plot
-        Draw progress, predictions and a roofline into this file, such as out.png.
-    --tracker
-        Measure at the servers of this TVM RPC tracker, and for their CPU, instead of here.
-    --key
-        The key that these servers were started with.
-    --rpc-timeout
-        Time that one configuration may occupy a server, besides its samples.
-    --layouts
-        joint: search layouts together with loops first. fixed: those known to the file.
     """
     from ..tuning.tune_model import tune as tune_model
 
@@ -154,30 +184,31 @@ def _as_json(result: TuneResult) -> dict[str, object]:
 
 
 @shared.model_command("layouts")
-@click.option("--folder", default=".", type=shared.FOLDER)
-@click.option("--trials", default=400, type=shared.AT_LEAST_ONE)
-@click.option("--time-limit", metavar="SECONDS", type=shared.SECONDS)
-@click.option("--strategy", default="model")
-@click.option("--seed", default=0)
+@click.option(
+    "--folder",
+    default=".",
+    type=shared.FOLDER,
+    help="Where both record files go: loops.jsonl and joint.jsonl, which must not exist.",
+)
+@click.option(
+    "--trials",
+    default=400,
+    type=shared.AT_LEAST_ONE,
+    help="Configurations that each of both runs measures.",
+)
+@click.option(
+    "--time-limit",
+    metavar="SECONDS",
+    type=shared.SECONDS,
+    help="Seconds that each of both may take.",
+)
+@click.option("--strategy", default="model", help="As for tune.")
+@click.option("--seed", default=0, help="Of both searches.")
 @shared.compile_options(*shared.OF_CODE, "num_threads")
 def layouts(
     model: Path, folder: Path, options: CompileOptions, as_json: bool, **settings: Any
 ) -> None:
-    """Tunes MODEL twice with as many trials, with its layouts and without, and compares both.
-
-    Options
-    -------
-    --folder
-        Where both record files go: loops.jsonl and joint.jsonl, which must not exist.
-    --trials
-        Configurations that each of both runs measures.
-    --time-limit
-        Seconds that each of both may take.
-    --strategy
-        As for tune.
-    --seed
-        Of both searches.
-    """
+    """Tunes MODEL twice with as many trials, with its layouts and without, and compares both."""
     from ..bench.compare_layouts import compare_layouts
 
     with shown() as callback:

@@ -16,7 +16,6 @@ from relay_passes.ir.functions import REGION
 from relay_passes.lower.lower_regions import config_of
 from tests.onnx_builder import OnnxBuilder
 from tests.onnx_reference.evaluate import evaluate
-from tir_schedules.core.region import Region
 
 pytestmark = pytest.mark.turns
 
@@ -110,7 +109,6 @@ def test_partitioned_functions_have_integer_kernels(name: str) -> None:
     functions, kernels = 0, []
     for _, function in mod.functions_items():
         if REGION in function.attrs:
-            region = Region.from_json(str(function.attrs[REGION]))
             config = config_of(function)
             kernels += [getattr(c, "kernel", "") for c in getattr(config, "matmuls", (config,))]
             functions += 1

@@ -132,9 +132,21 @@ class Inputs:
 def input_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Adds `--input`, `--inputs` and `--seed`; the command gets `inputs`."""
 
-    @click.option("--input", "arrays", metavar="NAME=FILE.npy", multiple=True)
-    @click.option("--inputs", "archive", metavar="FILE.npz", type=FILE)
-    @click.option("--seed", default=0)
+    @click.option(
+        "--input",
+        "arrays",
+        metavar="NAME=FILE.npy",
+        multiple=True,
+        help="The array for one input. Inputs without an array get random values.",
+    )
+    @click.option(
+        "--inputs",
+        "archive",
+        metavar="FILE.npz",
+        type=FILE,
+        help="Arrays for several inputs, by name.",
+    )
+    @click.option("--seed", default=0, help="For random inputs.")
     @wraps(command)
     def with_inputs(*, arrays: Any, archive: Any, seed: int, **others: Any) -> Any:
         return command(inputs=Inputs(arrays, archive, seed), **others)

@@ -1,64 +1,10 @@
-"""Options that several commands share, with one spelling and one meaning each.
-
-Options
--------
---shape
-    Shape of an input.
---dim
-    Size of a symbolic dimension.
---value
-    Value of an input that is made a constant, such as axes, shapes or k.
---target
-    CPU to compile for: spr, sapphirerapids, a TVM target as JSON. Default: this one.
---machine
-    Description of the target's CPU for estimates, as calibrate writes. Default: for this CPU
-    TVM_HYBRID_MACHINE or what was calibrated; else what comes along.
---precision
-    Operands of matrix products. auto: as the model says.
---fusion
-    What may become one kernel: several products, one with what is around it, or it alone.
---fast-math
-    Winograd's convolutions: nowhere, where they err by 5e-5 at most, wherever faster.
---keep-open
-    Leave sizes open that the model leaves open and --shape and --dim do not give: one program for
-    all of them.
---check-indices
-    Make an index out of range an error when the program runs. Otherwise it is clipped.
---threads
-    Threads of one run: how many, or the place whose cores they are bound to, such as socket:0,
-    node:0, all or CPUs 0-13,28. Default: all cores, not bound.
---weights
-    Memory nodes of weights: where they are made, in turns those of --threads, or those of its
-    socket. Default: replicate for threads of one socket, else first-touch.
---spin
-    How long threads wait awake: inside a run, always, never. Default: TVM_HYBRID_SPIN, else run.
---fallback
-    Compile also for this lower CPU, or for the same one with a lower instruction set, such as
-    avx512_vnni: code to run where AMX is missing or denied.
---records
-    Tuning records to apply, before those that tvm_hybrid brings along.
---no-records
-    Apply no tuning records at all.
---strict
-    Refuse products, convolutions, norms and other operators that there is a template for but that
-    it does not take, as float64; operators without any template remain.
---dump-ir
-    Write the IR after every pass into this folder.
---input
-    The array for one input. Inputs without an array get random values.
---inputs
-    Arrays for several inputs, by name.
---seed
-    For random inputs.
-"""
+"""Options that several commands share, with one spelling and one meaning each."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
-import inspect
 import json
-import re
 import shlex
 from collections.abc import Callable, Collection
 from pathlib import Path
@@ -73,29 +19,6 @@ from ...targets.architectures import ARCHITECTURES
 
 if TYPE_CHECKING:
     from ...options import CompileOptions
-
-
-def explained(docstring: str | None) -> tuple[str, dict[str, str]]:
-    """What a docstring says before its section "Options", and option -> what the section says."""
-    text, _, section = inspect.cleandoc(docstring or "").partition("\n\nOptions\n-------\n")
-    paragraphs = re.split(r"^(?=--)", section, flags=re.MULTILINE)
-    words = (paragraph.split() for paragraph in paragraphs if paragraph)
-    return text, {option: " ".join(said) for option, *said in words}
-
-
-_, _SHARED = explained(__doc__)
-
-
-class Explained(click.Command):
-    """A command whose options are explained in its docstring, or where they are shared, here."""
-
-    def __init__(self, name: str | None, help: str | None = None, **settings: Any) -> None:
-        text, own = explained(help)
-        super().__init__(name, help=text, **settings)
-        known = _SHARED | own
-        for option in self.params:
-            if isinstance(option, click.Option) and option.help is None:
-                option.help = next((known[name] for name in option.opts if name in known), None)
 
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -152,7 +75,7 @@ def target_name(value: str) -> str | dict[str, Any]:
         raise click.BadParameter(f"{value!r} is not a JSON object: {error}") from None
 
 
-def target_option(name: str, **settings: Any) -> Decorator:
+def target_option(name: str, text: str) -> Decorator:
     """An option for a target; shells complete short names of CPUs, and LLVM's."""
     names = [*ARCHITECTURES, *ARCHITECTURES.values()]
     return click.option(
@@ -160,7 +83,7 @@ def target_option(name: str, **settings: Any) -> Decorator:
         type=target_name,
         metavar="TARGET",
         shell_complete=lambda _ctx, _param, begin: [n for n in names if n.startswith(begin)],
-        **settings,
+        help=text,
     )
 
 
@@ -253,8 +176,16 @@ _OPTIONS: dict[str, Decorator] = {
             metavar="NAME=1x128",
             type=named("NAME=SIZExSIZE..., such as x=1x128", _shape),
             multiple=True,
+            help="Shape of an input.",
         ),
-        click.option("--dim", "sizes", metavar="NAME=8", type=named_size, multiple=True),
+        click.option(
+            "--dim",
+            "sizes",
+            metavar="NAME=8",
+            type=named_size,
+            multiple=True,
+            help="Size of a symbolic dimension.",
+        ),
     ),
     "values": click.option(
         "--value",
@@ -262,33 +193,100 @@ _OPTIONS: dict[str, Decorator] = {
         metavar="NAME=[0,1]",
         type=named("NAME=VALUE, such as k=5 or axes=[0,1]", _value),
         multiple=True,
+        help="Value of an input that is made a constant, such as axes, shapes or k.",
     ),
-    "target": target_option("--target"),
-    "machine": click.option("--machine", metavar="FILE", type=FILE),
+    "target": target_option(
+        "--target",
+        "CPU to compile for: spr, sapphirerapids, a TVM target as JSON. Default: this one.",
+    ),
+    "machine": click.option(
+        "--machine",
+        metavar="FILE",
+        type=FILE,
+        help="Description of the target's CPU for estimates, as calibrate writes. "
+        "Default: for this CPU TVM_HYBRID_MACHINE or what was calibrated; else what "
+        "comes along.",
+    ),
     "precision": click.option(
-        "--precision", default="auto", type=click.Choice(["auto", "f32", "bf16"])
+        "--precision",
+        default="auto",
+        type=click.Choice(["auto", "f32", "bf16"]),
+        help="Operands of matrix products. auto: as the model says.",
     ),
     "fusion": click.option(
-        "--fusion", default="coarse", type=click.Choice(["coarse", "fine", "none"])
+        "--fusion",
+        default="coarse",
+        type=click.Choice(["coarse", "fine", "none"]),
+        help="What may become one kernel: several products, one with what is around it, "
+        "or it alone.",
     ),
     "fast_math": click.option(
-        "--fast-math", default="default", type=click.Choice(["off", "default", "on"])
+        "--fast-math",
+        default="default",
+        type=click.Choice(["off", "default", "on"]),
+        help="Winograd's convolutions: nowhere, where they err by 5e-5 at most, wherever faster.",
     ),
-    "keep_open": click.option("--keep-open", is_flag=True),
-    "check_indices": click.option("--check-indices", is_flag=True),
+    "keep_open": click.option(
+        "--keep-open",
+        is_flag=True,
+        help="Leave sizes open that the model leaves open and --shape and --dim do not "
+        "give: one program for all of them.",
+    ),
+    "check_indices": click.option(
+        "--check-indices",
+        is_flag=True,
+        help="Make an index out of range an error when the program runs. Otherwise it is clipped.",
+    ),
     "num_threads": num_threads_option,
-    "threads": click.option("--threads", "where", metavar="N|PLACE", type=threads_choice),
+    "threads": click.option(
+        "--threads",
+        "where",
+        metavar="N|PLACE",
+        type=threads_choice,
+        help="Threads of one run: how many, or the place whose cores they are bound to, "
+        "such as socket:0, node:0, all or CPUs 0-13,28. Default: all cores, not "
+        "bound.",
+    ),
     "weights": click.option(
-        "--weights", type=click.Choice(["first-touch", "interleave", "replicate"])
+        "--weights",
+        type=click.Choice(["first-touch", "interleave", "replicate"]),
+        help="Memory nodes of weights: where they are made, in turns those of --threads, "
+        "or those of its socket. Default: replicate for threads of one socket, else "
+        "first-touch.",
     ),
-    "spin": click.option("--spin", type=click.Choice(SPINS)),
-    "fallback": target_option("--fallback"),
+    "spin": click.option(
+        "--spin",
+        type=click.Choice(SPINS),
+        help="How long threads wait awake: inside a run, always, never. Default: "
+        "TVM_HYBRID_SPIN, else run.",
+    ),
+    "fallback": target_option(
+        "--fallback",
+        "Compile also for this lower CPU, or for the same one with a lower instruction set, "
+        "such as avx512_vnni: code to run where AMX is missing or denied.",
+    ),
     "records": _both(
-        click.option("--records", multiple=True, metavar="FILE"),
-        click.option("--no-records", is_flag=True),
+        click.option(
+            "--records",
+            multiple=True,
+            metavar="FILE",
+            help="Tuning records to apply, before those that tvm_hybrid brings along.",
+        ),
+        click.option("--no-records", is_flag=True, help="Apply no tuning records at all."),
     ),
-    "strict": click.option("--strict", is_flag=True),
-    "dump_ir": click.option("--dump-ir", metavar="DIR", type=FOLDER),
+    "strict": click.option(
+        "--strict",
+        is_flag=True,
+        help="Refuse products, convolutions, norms and other operators that there is a "
+        "template for but that it does not take, as float64; operators without any "
+        "template remain.",
+    ),
+    "dump_ir": click.option(
+        "--dump-ir",
+        metavar="DIR",
+        type=FOLDER,
+        help="Write the IR after every pass into this folder.",
+    ),
 }
 OF_CODE = ("shapes", "values", "target", "machine", "precision", "fusion", "fast_math")
 """The options that say which code a model becomes, but for the number of threads."""
@@ -297,7 +295,7 @@ ALL = tuple(name for name in _OPTIONS if name != "num_threads")
 
 def model_command(name: str) -> Decorator:
     """A command whose first argument is a model."""
-    return lambda function: click.command(name, Explained)(model_argument(function))
+    return lambda function: click.command(name)(model_argument(function))
 
 
 def compile_options(*names: str, json: bool = True) -> Decorator:
