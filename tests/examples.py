@@ -48,9 +48,7 @@ def turns_of(day: int) -> Turns:
     is, it would meet the same third of the cases for ever.
     """
     return Turns(
-        case=day % EVERY_CASE,
-        isa=(day + day // EVERY_CASE) % EVERY_ISA,
-        sample=day % EVERY_SAMPLE,
+        case=day % EVERY_CASE, isa=(day + day // EVERY_CASE) % EVERY_ISA, sample=day % EVERY_SAMPLE
     )
 
 

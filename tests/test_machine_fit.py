@@ -5,14 +5,7 @@ from __future__ import annotations
 import pytest
 
 from microkernels.machines.description import describe
-from tools.machine_fit import (
-    Fit,
-    TileFit,
-    fitted_numbers,
-    product_fits,
-    tile_fits,
-    vector_fits,
-)
+from tools.machine_fit import Fit, TileFit, fitted_numbers, product_fits, tile_fits, vector_fits
 
 VECTORS, TILES, PRODUCTS = [*vector_fits()], [*tile_fits()], [*product_fits()]
 

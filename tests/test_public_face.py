@@ -10,13 +10,7 @@ import click
 import pytest
 
 from tools.api_reference import PAGE, page
-from tools.public_face import (
-    Docstring,
-    function_of,
-    public_commands,
-    public_errors,
-    public_objects,
-)
+from tools.public_face import Docstring, function_of, public_commands, public_errors, public_objects
 
 OBJECTS = public_objects()
 

@@ -49,11 +49,7 @@ PUBLISHED = {
     ("MHA_3", "int8"): 2.11,
     ("MHA_4", "int8"): 2.44,
 }
-ELEMENTS = {
-    "float32": TensorProto.FLOAT,
-    "uint8": TensorProto.UINT8,
-    "int8": TensorProto.INT8,
-}
+ELEMENTS = {"float32": TensorProto.FLOAT, "uint8": TensorProto.UINT8, "int8": TensorProto.INT8}
 
 
 class _Graph:

@@ -233,9 +233,7 @@ def sinh(x: Expr) -> Expr:
     magnitude = bind(absolute(x))
     grown, shrunk = _exp_halves(magnitude)
     value = tirx.Select(
-        magnitude < like(1, x),
-        _odd(SINH, magnitude, bind(magnitude * magnitude)),
-        grown - shrunk,
+        magnitude < like(1, x), _odd(SINH, magnitude, bind(magnitude * magnitude)), grown - shrunk
     )
     return flipped(value, reinterpret("int32", x))
 

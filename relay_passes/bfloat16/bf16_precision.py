@@ -13,13 +13,7 @@ from relay_passes.ir.constants import array_of
 from relay_passes.ir.convolution import is_convolution, is_transposed, output_channels
 from relay_passes.ir.entries import BITS_ENTRY, MAIN
 from relay_passes.ir.functions import named_pass, with_args
-from relay_passes.ir.graph import (
-    DataflowGraph,
-    is_call,
-    region_tensor,
-    static_tensor,
-    variables,
-)
+from relay_passes.ir.graph import DataflowGraph, is_call, region_tensor, static_tensor, variables
 from relay_passes.ir.moving_operators import (
     joined_axis,
     keeps_order,

@@ -169,9 +169,7 @@ def with_body(function: relax.Function, body: relax.SeqExpr) -> relax.Function:
 
 
 def with_blocks(
-    function: relax.Function,
-    blocks: Iterable[relax.BindingBlock],
-    result: relax.Expr | None = None,
+    function: relax.Function, blocks: Iterable[relax.BindingBlock], result: relax.Expr | None = None
 ) -> relax.Function:
     """A function of other blocks that returns the same, or what has the same type."""
     body = relax.SeqExpr(list(blocks), function.body.body if result is None else result)

@@ -21,14 +21,7 @@ from typing import Any, TypeGuard
 from tvm import IRModule, ir, relax, tirx
 from tvm.ir.transform import PassContext, module_pass
 
-from .functions import (
-    called_region,
-    is_region_function,
-    rebound,
-    renamed,
-    substitute,
-    with_blocks,
-)
+from .functions import called_region, is_region_function, rebound, renamed, substitute, with_blocks
 from .graph import AnyBinding, DataflowGraph, variables
 from .tidy import tidied, used_bindings
 

@@ -110,9 +110,7 @@ class ElementwiseCall:
 
 
 def read_elementwise(
-    expr: relax.Expr,
-    tensors: Collection[relax.Expr],
-    is_constant: Callable[[relax.Expr], bool],
+    expr: relax.Expr, tensors: Collection[relax.Expr], is_constant: Callable[[relax.Expr], bool]
 ) -> ElementwiseCall | None:
     """A call as an elementwise operator on some of `tensors` and constants; None if it is none."""
     if not isinstance(expr, relax.Call):

@@ -47,9 +47,7 @@ logger = logging.getLogger("tvm_hybrid")
 
 
 def propagate_layout(
-    choose: ChooseLabels | None = None,
-    decisions: DecisionLog | None = None,
-    planes: bool = True,
+    choose: ChooseLabels | None = None, decisions: DecisionLog | None = None, planes: bool = True
 ) -> ir.transform.Pass:
     """The pass; it needs A-normal form.
 

@@ -66,11 +66,7 @@ CASES: dict[str, tuple[np.ndarray | None, str, str]] = {
         ".byte 0xC4, 0xE2, 0x5A, 0x5C, 0xE1",
         "the three tiles must differ",
     ),
-    "same_factors": (
-        FULL,
-        ".byte 0xC4, 0xE2, 0x6B, 0x5E, 0xC2",
-        "the three tiles must differ",
-    ),
+    "same_factors": (FULL, ".byte 0xC4, 0xE2, 0x6B, 0x5E, 0xC2", "the three tiles must differ"),
     "m": (image(b48=15), "tdpbusd %tmm2, %tmm1, %tmm0", "tmm0 has 15 rows, tmm1 has 16: M differs"),
     "n": (
         image(b16=60),

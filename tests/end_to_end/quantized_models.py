@@ -81,11 +81,7 @@ def dynamic(
     return _written(
         model,
         lambda source, path: quantization.quantize_dynamic(
-            source,
-            path,
-            per_channel=per_channel,
-            weight_type=TYPES[weight],
-            extra_options=options,
+            source, path, per_channel=per_channel, weight_type=TYPES[weight], extra_options=options
         ),
     )
 

@@ -19,14 +19,8 @@ X = np.arange(30, dtype=np.float32).reshape(6, 5)
 Meaning = Callable[[Any], Any]
 
 CASES: dict[str, tuple[Meaning, Meaning]] = {
-    "tile": (
-        lambda x: op.flip(op.tile(x, (1, 2)), 1),
-        lambda x: np.tile(x, (1, 2))[:, ::-1],
-    ),
-    "repeat": (
-        lambda x: op.flip(op.repeat(x, 2, 0), 0),
-        lambda x: np.repeat(x, 2, 0)[::-1],
-    ),
+    "tile": (lambda x: op.flip(op.tile(x, (1, 2)), 1), lambda x: np.tile(x, (1, 2))[:, ::-1]),
+    "repeat": (lambda x: op.flip(op.repeat(x, 2, 0), 0), lambda x: np.repeat(x, 2, 0)[::-1]),
     "reshape": (
         lambda x: op.flip(op.reshape(op.negative(x), (30,)), 0),
         lambda x: -x.reshape(30)[::-1],

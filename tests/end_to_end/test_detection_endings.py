@@ -124,8 +124,7 @@ def ssd() -> OnnxBuilder:
     place = model.node("Add", model.node("Mul", kinds, model.constant(CELLS)), cells)
     chosen = model.node("Gather", flat, place)
     most = model.node(
-        "ReduceMin",
-        model.node("Concat", model.constant([10]), model.node("Shape", chosen), axis=0),
+        "ReduceMin", model.node("Concat", model.constant([10]), model.node("Shape", chosen), axis=0)
     )
     best, order = model.nodes("TopK", 2, chosen, most)
     rows = model.node("Squeeze", boxes, model.constant([0]))

@@ -21,12 +21,7 @@ def run(model: onnx.ModelProto, x: np.ndarray, **options: Any) -> list[np.ndarra
     return [np.asarray(each) for each in session.run(None, {"x": x})]
 
 
-REDUCTIONS = {
-    "ReduceMax": np.max,
-    "ReduceMin": np.min,
-    "ArgMax": np.argmax,
-    "ArgMin": np.argmin,
-}
+REDUCTIONS = {"ReduceMax": np.max, "ReduceMin": np.min, "ArgMax": np.argmax, "ArgMin": np.argmin}
 
 
 @pytest.mark.sampled

@@ -19,12 +19,7 @@ class Block:
     def __init__(self, height: int, width: int) -> None:
         rng = np.random.default_rng(3)
         self.shape = (1, INPUTS, height, width)
-        sizes = (
-            (CHANNELS, INPUTS),
-            (SQUEEZED, CHANNELS),
-            (CHANNELS, SQUEEZED),
-            (OUT, CHANNELS),
-        )
+        sizes = ((CHANNELS, INPUTS), (SQUEEZED, CHANNELS), (CHANNELS, SQUEEZED), (OUT, CHANNELS))
         self.weights = [rng.standard_normal(size).astype(np.float32) for size in sizes]
         self.biases = [rng.standard_normal(size[0]).astype(np.float32) for size in sizes]
         self.x = rng.standard_normal(self.shape).astype(np.float32)

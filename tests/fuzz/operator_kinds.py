@@ -103,15 +103,7 @@ SUMS = PRODUCTS.union(
 
 # Operators with products inside, whose operands `precision="bf16"` rounds too.
 ROUNDED = PRODUCTS.union(
-    [
-        "Attention",
-        "GroupQueryAttention",
-        "GRU",
-        "LSTM",
-        "MatMulNBits",
-        "MultiHeadAttention",
-        "RNN",
-    ]
+    ["Attention", "GroupQueryAttention", "GRU", "LSTM", "MatMulNBits", "MultiHeadAttention", "RNN"]
 )
 
 # They may give 0 for less than 2^-126: see docs/numerics.md.

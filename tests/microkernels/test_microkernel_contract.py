@@ -23,12 +23,7 @@ from microkernels.registry import (
 )
 from tests.guard import guarded
 from tests.microkernels.isa_targets import named, runnable, target_of
-from tests.microkernels.operands import (
-    assert_product,
-    bfloat16_bits,
-    extremes,
-    random_operand,
-)
+from tests.microkernels.operands import assert_product, bfloat16_bits, extremes, random_operand
 from tests.microkernels.tile_function import tile_function
 from tests.stand_ins import running
 from tir_schedules.core.blocking import pack_weight
@@ -43,12 +38,7 @@ VECTOR = [kernel for kernel in ALL if kernel.lanes > 1 and not kernel.by_tiles]
 
 @functools.lru_cache(maxsize=4)
 def compiled(
-    kernel: Microkernel,
-    rows: int,
-    vectors: int,
-    blocks: int,
-    steps: int,
-    start: str = "zero",
+    kernel: Microkernel, rows: int, vectors: int, blocks: int, steps: int, start: str = "zero"
 ) -> tvm.runtime.Executable:
     function = tile_function(kernel, rows, vectors, blocks, steps, start)
     return running.compiled(function, kernel.isa_name)

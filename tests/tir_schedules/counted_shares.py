@@ -225,12 +225,7 @@ class _Counter:
         return iter(plain)
 
     def count(
-        self,
-        buffer: Any,
-        indices: Any,
-        passes: int,
-        names: dict[Any, np.ndarray],
-        mask: Any = None,
+        self, buffer: Any, indices: Any, passes: int, names: dict[Any, np.ndarray], mask: Any = None
     ) -> None:
         """Notes the elements at indices of a buffer."""
         flat: Any = np.zeros((1, 1), np.int64)

@@ -16,12 +16,7 @@ from tir_schedules.convolution.depthwise.config import (
 )
 from tir_schedules.core.region import Region
 
-ISAS_OF = {
-    "float32": ISAS,
-    "uint8": INTEGER_ISAS,
-    "int8": INTEGER_ISAS,
-    "bfloat16": BF16_ISAS,
-}
+ISAS_OF = {"float32": ISAS, "uint8": INTEGER_ISAS, "int8": INTEGER_ISAS, "bfloat16": BF16_ISAS}
 DTYPES = tuple(ISAS_OF)
 
 

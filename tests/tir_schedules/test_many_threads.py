@@ -15,13 +15,7 @@ from tests.tir_schedules import winograd_regions
 from tests.tir_schedules.conv_regions import conv_region
 from tests.tir_schedules.pair_regions import pair
 from tests.tir_schedules.recurrent_regions import recurrent
-from tests.tir_schedules.run_region import (
-    expected,
-    highest_native,
-    machine_for,
-    random_inputs,
-    run,
-)
+from tests.tir_schedules.run_region import expected, highest_native, machine_for, random_inputs, run
 from tests.tir_schedules.shared_work import (
     AROUND,
     activated,

@@ -92,11 +92,7 @@ BAD: list[tuple[str, Callable[[bytes], bytes], str]] = [
     ("flipped bytes of weights", lambda data: flipped(data, len(data) - 56), "damaged"),
     ("older, flipped", lambda data: flipped(older(data), len(data) // 3), "checksum"),
     ("older, one byte short", lambda data: older(data)[1:], "not a shared library"),
-    (
-        "manifest too long",
-        lambda data: data[:-16] + struct.pack("<Q8s", 1 << 40, MAGIC),
-        "damaged",
-    ),
+    ("manifest too long", lambda data: data[:-16] + struct.pack("<Q8s", 1 << 40, MAGIC), "damaged"),
     ("manifest is no JSON", lambda data: sealed(data, b"{"), "unreadable manifest"),
     ("manifest is a list", lambda data: with_manifest(data, lambda m: [m]), "unreadable manifest"),
     (

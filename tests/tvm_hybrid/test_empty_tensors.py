@@ -101,11 +101,7 @@ CASES: list[Case] = [
         lambda g: g.node("Range", g.constant(3), g.constant(3), g.constant(1)),
         none(0, dtype=INDEX),
     ),
-    (
-        "no zeros",
-        lambda g: g.node("NonZero", g.constant(none(3))),
-        none(1, 0, dtype=INDEX),
-    ),
+    ("no zeros", lambda g: g.node("NonZero", g.constant(none(3))), none(1, 0, dtype=INDEX)),
     (
         "compress",
         lambda g: g.node("Compress", g.constant(values(3)), g.constant([False] * 3)),
@@ -199,21 +195,13 @@ CASES: list[Case] = [
         none(0, 2, 10, 10),
     ),
     ("softmax", lambda g: g.node("Softmax", "e_columns"), none(2, 0)),
-    (
-        "layer norm",
-        lambda g: g.node("LayerNormalization", "e_rows", "bias"),
-        none(0, 4),
-    ),
+    ("layer norm", lambda g: g.node("LayerNormalization", "e_rows", "bias"), none(0, 4)),
     (
         "pad",
         lambda g: g.node("Pad", "e_columns", g.constant([0, 1, 0, 2]), g.constant(5, F32)),
         full((2, 3), 5),
     ),
-    (
-        "crop",
-        lambda g: g.node("Pad", "x", g.constant([0, -1, 0, -3])),
-        none(2, 0),
-    ),
+    ("crop", lambda g: g.node("Pad", "x", g.constant([0, -1, 0, -3])), none(2, 0)),
     (
         "top k",
         lambda g: g.nodes("TopK", 2, "x", g.constant([0])),

@@ -163,9 +163,7 @@ def _disguised() -> None:
 
 @pytest.mark.parametrize("command", [_swallowed, _disguised])
 def test_what_is_swallowed_or_comes_as_another_error(
-    command: Callable[[], None],
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    command: Callable[[], None], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(group.cli, "main", lambda **_: command())
     begun = time.monotonic()

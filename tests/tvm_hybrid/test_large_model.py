@@ -102,11 +102,7 @@ def test_more_than_2_gb(tmp_path: Path) -> None:
     path.unlink()
     (tmp_path / "weights").unlink()
     done = run_python(
-        _RUN,
-        library,
-        tmp_path / "x.npy",
-        TVM_USE_RUNTIME_LIB="1",
-        TVM_DEVICE_BACKEND_AUTOLOAD="0",
+        _RUN, library, tmp_path / "x.npy", TVM_USE_RUNTIME_LIB="1", TVM_DEVICE_BACKEND_AUTOLOAD="0"
     )
     assert done.returncode == 0, done.stderr
     loaded, anonymous, mapped, y = json.loads(done.stdout)

@@ -81,11 +81,7 @@ def test_one_program_runs_all_sizes(
 def test_sizes_that_are_given_are_known() -> None:
     session = tvm_hybrid.InferenceSession(model(), shapes={"batch": 2, "x": (None, 3, 4)})
     (program,) = session.programs
-    assert program.shapes == {
-        "x": (2, 3, 4),
-        "cache": (2, "past", 4),
-        "mask": (2, "past + 3"),
-    }
+    assert program.shapes == {"x": (2, 3, 4), "cache": (2, "past", 4), "mask": (2, "past + 3")}
     assert [x.shape for x in session.get_outputs()] == [[2, "past + n", 4], [2]]
     same_as_onnx_runtime(session, (2, 3, 5))
     with pytest.raises(FeedError, match=r"expected x: float32\[2, 3, 4\]"):

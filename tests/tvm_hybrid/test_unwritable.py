@@ -194,10 +194,7 @@ def test_a_full_disk_is_found_before_the_work(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(output_file, "require_room", _no_room)
-    for use in (
-        lambda: require_writable(tmp_path / "f"),
-        lambda: mlp().export(tmp_path / "m.so"),
-    ):
+    for use in (lambda: require_writable(tmp_path / "f"), lambda: mlp().export(tmp_path / "m.so")):
         with pytest.raises((OutputError, ArtifactError), match="No space left on device; free"):
             use()
     assert why_not_written("f", OSError("odd")) == "cannot write f: odd"

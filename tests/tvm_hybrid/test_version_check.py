@@ -11,11 +11,7 @@ from tvm_hybrid.version_check import MEND, check, check_pair
 
 @pytest.mark.parametrize(
     ("tvm", "ffi"),
-    [
-        ("0.27.0", "0.1.14.post0"),
-        ("0.27.0.post1", "0.1.14.post1"),
-        ("0.27.3", "0.1.14.post12"),
-    ],
+    [("0.27.0", "0.1.14.post0"), ("0.27.0.post1", "0.1.14.post1"), ("0.27.3", "0.1.14.post12")],
 )
 def test_accepts_what_works(tvm: str, ffi: str) -> None:
     check_pair(tvm, ffi)

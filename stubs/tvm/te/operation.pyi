@@ -18,9 +18,7 @@ def compute(
 ) -> Tensor: ...
 @overload
 def compute(
-    shape: Sequence[Expr | int],
-    fcompute: Callable[..., tuple[Expr, ...]],
-    name: str = "compute",
+    shape: Sequence[Expr | int], fcompute: Callable[..., tuple[Expr, ...]], name: str = "compute"
 ) -> list[Tensor]: ...
 def extern(
     shape: Sequence[Sequence[Expr | int]],

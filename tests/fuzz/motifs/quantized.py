@@ -35,10 +35,7 @@ def there_and_back(d: Draw, x: Value) -> Value:
     """QuantizeLinear and DequantizeLinear, for the values that x has."""
     dtype = d.pick(BYTES)
     largest = float(np.abs(x.array).max(initial=1e-3)) or 1.0
-    parameters = [
-        d.constant(np.float32(scale_of(d, largest / 100))),
-        d.constant(zero_of(d, dtype)),
-    ]
+    parameters = [d.constant(np.float32(scale_of(d, largest / 100))), d.constant(zero_of(d, dtype))]
     return d.node("DequantizeLinear", d.node("QuantizeLinear", x, *parameters), *parameters)
 
 

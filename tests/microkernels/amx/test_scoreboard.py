@@ -9,13 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from microkernels.amx.instructions import TileBlock
-from microkernels.amx.scoreboard import (
-    ALL_L1,
-    LEVELS,
-    Core,
-    Scoreboard,
-    block_cycles,
-)
+from microkernels.amx.scoreboard import ALL_L1, LEVELS, Core, Scoreboard, block_cycles
 from microkernels.amx.tile_shapes import LAYOUTS
 from microkernels.isa import isa_named
 from microkernels.machines.machine import Machine

@@ -156,10 +156,7 @@ def test_rules_of_metaschedule_leave_annotated_blocks_alone(
             sch_rules=[rule], postprocs=[], mutator_probs={}
         )
         context = ms.TuneContext(
-            schedule.mod,
-            target=host_target(),
-            space_generator=generator,
-            num_threads=1,
+            schedule.mod, target=host_target(), space_generator=generator, num_threads=1
         )
         return context.generate_design_space()
 

@@ -9,13 +9,7 @@ import pytest
 
 from microkernels.base.errors import TargetError
 from microkernels.isa import isa_named
-from microkernels.machines.description import (
-    BASE,
-    Number,
-    describe,
-    described,
-    read_description,
-)
+from microkernels.machines.description import BASE, Number, describe, described, read_description
 from microkernels.machines.machine import Machine
 
 # What may be a curve over threads: the rest is of one core.

@@ -106,10 +106,7 @@ def test_the_instruction_on_zmm_registers_after_tensorize(name: str, instruction
 @pytest.mark.parametrize(
     ("name", "tiles"),
     [
-        (
-            "avx512_f32_8x48",
-            [(9, 48, 8), (8, 40, 8), (8, 64, 8), (0, 48, 8), (8, 0, 8)],
-        ),
+        ("avx512_f32_8x48", [(9, 48, 8), (8, 40, 8), (8, 64, 8), (0, 48, 8), (8, 0, 8)]),
         ("avx512_vnni_u8s8s32_8x48", [(8, 48, 6), (9, 48, 8)]),
         ("avx512_bf16_bf16_8x48", [(8, 48, 7)]),
     ],

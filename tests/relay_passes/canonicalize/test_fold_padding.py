@@ -61,14 +61,8 @@ def average(
                 kernel_layout="HWIO",
             ),
         ),
-        (
-            lambda x: maximum(padded(op.nn.relu(x))),
-            lambda x: maximum(op.nn.relu(x), FOLDED),
-        ),
-        (
-            lambda x: maximum(padded(op.clip(x, 0, 6))),
-            lambda x: maximum(op.clip(x, 0, 6), FOLDED),
-        ),
+        (lambda x: maximum(padded(op.nn.relu(x))), lambda x: maximum(op.nn.relu(x), FOLDED)),
+        (lambda x: maximum(padded(op.clip(x, 0, 6))), lambda x: maximum(op.clip(x, 0, 6), FOLDED)),
         (lambda x: maximum(padded(x, -np.inf)), lambda x: maximum(x, FOLDED)),
         (lambda x: average(padded(x)), lambda x: average(x, FOLDED, True)),
     ],

@@ -49,8 +49,7 @@ GELU: dict[str, Formula] = {
         x, multiply(c(0.5), add(c(1.0), relax.op.erf(multiply(c(math.sqrt(0.5)), x))))
     ),
     "spread out": lambda x: add(
-        multiply(x, c(0.5)),
-        multiply(multiply(x, c(0.5)), relax.op.erf(divide(x, c(math.sqrt(2))))),
+        multiply(x, c(0.5)), multiply(multiply(x, c(0.5)), relax.op.erf(divide(x, c(math.sqrt(2)))))
     ),
     "ones of full shape": lambda x: multiply(
         multiply(x, add(ones(), relax.op.erf(divide(x, c(math.sqrt(2)))))), c(0.5)
@@ -66,8 +65,7 @@ GELU_TANH: dict[str, Formula] = {
                 ones(),
                 relax.op.tanh(
                     multiply(
-                        c(0.79788458),
-                        add(x, multiply(x, multiply(x, multiply(c(0.044714998), x)))),
+                        c(0.79788458), add(x, multiply(x, multiply(x, multiply(c(0.044714998), x))))
                     )
                 ),
             ),

@@ -73,8 +73,7 @@ LAYER: dict[str, Formula] = {
         op.multiply(op.divide(centered(x), op.sqrt(by_power(centered(x)))), gamma()), beta()
     ),
     "scale folded into the root": lambda x: op.add(
-        beta(),
-        op.multiply(op.multiply(op.rsqrt(by_power(centered(x))), gamma()), centered(x)),
+        beta(), op.multiply(op.multiply(op.rsqrt(by_power(centered(x))), gamma()), centered(x))
     ),
     "variance": lambda x: op.add(
         op.multiply(

@@ -28,11 +28,7 @@ def test_permutations(axes: list[int] | None, wanted: tuple[int, ...]) -> None:
 
 @pytest.mark.parametrize(
     ("call", "wanted"),
-    [
-        (op.sum(X), [0, 1, 2]),
-        (op.mean(X, [-1, 0]), [0, 2]),
-        (op.argmax(X, -2), [1]),
-    ],
+    [(op.sum(X), [0, 1, 2]), (op.mean(X, [-1, 0]), [0, 2]), (op.argmax(X, -2), [1])],
 )
 def test_reductions(call: relax.Call, wanted: list[int]) -> None:
     assert reduced_axes(called(call)) == wanted

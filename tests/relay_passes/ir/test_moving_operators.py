@@ -30,10 +30,7 @@ MOVES: dict[str, Moved] = {
         lambda x: op.take(x, relax.const(INDICES), -2),
         lambda x: x.take(INDICES, 1),
     ),
-    "take one": (
-        lambda x: op.take(x, relax.const(1, "int64"), 0),
-        lambda x: x.take(1, 0),
-    ),
+    "take one": (lambda x: op.take(x, relax.const(1, "int64"), 0), lambda x: x.take(1, 0)),
     "flip": (lambda x: op.flip(x, -1), lambda x: np.flip(x, 2)),
     "repeat": (lambda x: op.repeat(x, 2, 1), lambda x: x.repeat(2, 1)),
     "tile": (lambda x: op.tile(x, [3, 1, 1, 2]), lambda x: np.tile(x, (3, 1, 1, 2))),

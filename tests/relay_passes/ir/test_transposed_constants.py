@@ -70,9 +70,7 @@ def test_the_values_in_another_order(make: Callable[[], relax.Expr], trims: bool
     x = relax.Var("x", relax.TensorType((2, 4, 5, 3), "float32"))
     block.bind(relax.Var("gv", x.ty), op.add(x, result))
     after = relax.Function(
-        [x],
-        relax.SeqExpr([relax.DataflowBlock(block.bindings)], block.bindings[-1].var),
-        x.ty,
+        [x], relax.SeqExpr([relax.DataflowBlock(block.bindings)], block.bindings[-1].var), x.ty
     )
     array = np.zeros(SHAPE, np.float32)
     (reference,) = run(before, [array])

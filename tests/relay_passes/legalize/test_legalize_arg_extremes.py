@@ -66,10 +66,7 @@ def test_known_sizes_read_neighbours(name: str, axis: int) -> None:
     mod = scheduled(name, (70, 133), axis, "float32", noted)
     assert [each.kernel for each in noted] == ["generic_reduction"]
     text = mod[name].script()
-    row, lane = (
-        ("v_k0", "(columns * T.int64(32) + i)"),
-        ("v_i0", "(i * T.int64(32) + i_1)"),
-    )[axis]
+    row, lane = (("v_k0", "(columns * T.int64(32) + i)"), ("v_i0", "(i * T.int64(32) + i_1)"))[axis]
     assert f"x0_flat[{row} * T.int64(133) + {lane}]" in text
     x = values((70, 133), "float32")
     found = compiled(mod)(tvm.runtime.tensor(x)).numpy()

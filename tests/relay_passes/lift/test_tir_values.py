@@ -73,31 +73,18 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...], list[str]]] = {
         ["maximum", "minimum"],
     ),
     "turned": (lambda x: te.compute((6, 4), lambda j, i: x[i, j]), (X,), ["permute_dims"]),
-    "repeated": (
-        lambda x: te.compute((3, 4, 6), lambda n, i, j: x[i, j]),
-        (X,),
-        ["broadcast_to"],
-    ),
+    "repeated": (lambda x: te.compute((3, 4, 6), lambda n, i, j: x[i, j]), (X,), ["broadcast_to"]),
     "a column": (
         lambda x, y: te.compute((4, 6), lambda i, j: x[i, j] / y[i]),
         (X, ((4,), F)),
         ["reshape", "divide"],
     ),
-    "a part": (
-        lambda x: te.compute((2, 3), lambda i, j: x[i + 1, j * 2]),
-        (X,),
-        ["strided_slice"],
-    ),
+    "a part": (lambda x: te.compute((2, 3), lambda i, j: x[i + 1, j * 2]), (X,), ["strided_slice"]),
     "backwards": (lambda x: te.compute((4, 6), lambda i, j: x[3 - i, j]), (X,), ["flip"]),
-    "one row": (
-        lambda x: te.compute((6,), lambda j: x[2, j]),
-        (X,),
-        ["strided_slice", "reshape"],
-    ),
+    "one row": (lambda x: te.compute((6,), lambda j: x[2, j]), (X,), ["strided_slice", "reshape"]),
     "zeros around": (
         lambda x: te.compute(
-            (7, 6),
-            lambda i, j: tirx.if_then_else(tirx.all(i >= 1, i < 5), x[i - 1, j], number(0)),
+            (7, 6), lambda i, j: tirx.if_then_else(tirx.all(i >= 1, i < 5), x[i - 1, j], number(0))
         ),
         (X,),
         ["nn.pad"],
@@ -167,9 +154,7 @@ def test_refusals(value: Callable[..., Any], reason: str) -> None:
     st.tuples(*[st.tuples(st.integers(0, 2), st.integers(0, 2))] * 3),
 )
 def test_random_slices_and_pads(
-    order: list[int],
-    cuts: tuple[tuple[int, int, bool], ...],
-    pads: tuple[tuple[int, int], ...],
+    order: list[int], cuts: tuple[tuple[int, int, bool], ...], pads: tuple[tuple[int, int], ...]
 ) -> None:
     x = ((5, 6, 7), F)
     counts = [(e - 1 - s) // t + 1 for e, (s, t, _) in zip(x[0], cuts, strict=True)]

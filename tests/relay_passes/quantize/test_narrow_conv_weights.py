@@ -8,12 +8,7 @@ from tvm import relax
 
 from relay_passes.quantize.integer_product import int8_parts, narrow_conv_weights
 from tests.relay_passes.graphs import module
-from tests.relay_passes.quantized import (
-    assert_becomes,
-    assert_same_bits,
-    assert_stays,
-    constant,
-)
+from tests.relay_passes.quantized import assert_becomes, assert_same_bits, assert_stays, constant
 
 op = relax.op
 X = ((1, 5, 5, 3), "int32")

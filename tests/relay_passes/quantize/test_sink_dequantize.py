@@ -212,8 +212,7 @@ def test_padding_that_stays() -> None:
     """With another number, and of a tensor whose zero points differ."""
     ones = module(lambda q: op.nn.pad(dequantize(q, 0.3, -7, "int8"), PADS, "constant", 1.0), IMAGE)
     axis = module(
-        lambda q: op.nn.pad(dequantize(q, [1, 2, 3], [1, 2, 3], "int8", 3), PADS, "constant"),
-        IMAGE,
+        lambda q: op.nn.pad(dequantize(q, [1, 2, 3], [1, 2, 3], "int8", 3), PADS, "constant"), IMAGE
     )
     for mod in (ones, axis):
         assert_stays(mod, sink_dequantize())

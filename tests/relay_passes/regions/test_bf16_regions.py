@@ -46,9 +46,7 @@ def check(body: Body, *shapes: tuple[tuple[int, ...], str]) -> list[Region]:
 
 
 JSON = Region(
-    op="matmul",
-    inputs=(Tensor((5, 6), F), Tensor((6, 4), B, True)),
-    output=Tensor((5, 4), F),
+    op="matmul", inputs=(Tensor((5, 6), F), Tensor((6, 4), B, True)), output=Tensor((5, 4), F)
 ).to_json()
 
 

@@ -7,11 +7,7 @@ import pytest
 from tvm import relax, tirx
 
 from relay_passes.ir.graph import DataflowGraph, op_name
-from relay_passes.regions.causal_mask import (
-    LOWEST,
-    additive_diagonal,
-    without_causal_mask,
-)
+from relay_passes.regions.causal_mask import LOWEST, additive_diagonal, without_causal_mask
 from tests.relay_passes.graphs import module
 from tir_schedules.core.region import Region, Step, Tensor
 from tir_schedules.core.size import SymbolicSize, size_from

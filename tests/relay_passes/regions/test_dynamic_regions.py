@@ -137,11 +137,7 @@ def test_one_product_finds_the_range_itself() -> None:
     assert_structural_equal(quantization_ranges()(mod), mod)
     (region,) = check(body)
     assert region.inputs == (Tensor((5, 6), F), Tensor((6, 4), I8, True))
-    assert region.attrs == {
-        "a_quantize": U8,
-        "a_scale": "dynamic",
-        "a_zero_point": "dynamic",
-    }
+    assert region.attrs == {"a_quantize": U8, "a_scale": "dynamic", "a_zero_point": "dynamic"}
     assert operators(region) == ["cast", "range", "multiply", "multiply", "relu"]
 
 

@@ -220,12 +220,7 @@ def test_the_plain_form_becomes_one_function() -> None:
 
 def test_masks_and_scales_stay_steps_of_the_scores() -> None:
     region = check(plain, *ROWS, MASK, ((2, H, S, S), F))
-    assert [step.op for step in region.parts[0].epilogue] == [
-        "constant",
-        "multiply",
-        "add",
-        "add",
-    ]
+    assert [step.op for step in region.parts[0].epilogue] == ["constant", "multiply", "add", "add"]
     assert [tensor.shape for tensor in region.inputs[3:]] == [(2, 1, 1, S), (2, H, S, S)]
 
 

@@ -28,12 +28,7 @@ def depthwise(x: relax.Expr) -> relax.Expr:
     """relu(3x3 convolution of every channel + bias)."""
     c = int(x.ty.shape[-1])
     made = op.nn.conv2d(
-        x,
-        constant(3, 3, 1, c),
-        padding=1,
-        groups=c,
-        data_layout="NHWC",
-        kernel_layout="HWIO",
+        x, constant(3, 3, 1, c), padding=1, groups=c, data_layout="NHWC", kernel_layout="HWIO"
     )
     return emitted(op.nn.relu(op.add(made, constant(c, seed=1))))
 

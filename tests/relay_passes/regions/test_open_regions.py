@@ -76,11 +76,7 @@ def taken(result: CompiledModule) -> list[str]:
 def test_one_program_has_the_results_of_known_sizes(threads: int) -> None:
     opened = compiled(layer(BATCH, LENGTH), threads)
     ops = taken(opened)
-    assert [name.split(" ")[0] for name in ops] == [
-        "matmul",
-        "attention",
-        "mlp_chain",
-    ]
+    assert [name.split(" ")[0] for name in ops] == ["matmul", "attention", "mlp_chain"]
     run = relax.VirtualMachine(opened.executable, tvm.cpu())["main"]
     rng = np.random.default_rng(0)
     for batch, length in [(1, 1), (2, 3), (1, 20), (3, 33)]:

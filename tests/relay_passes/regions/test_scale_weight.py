@@ -65,11 +65,7 @@ LEFT: dict[str, tuple[Body, tuple[int, ...], tuple[int, ...]]] = {
         (1, 4, 9, 20),
         (1, 4, 9, 1),
     ),
-    "a number": (
-        lambda x, s: op.matmul(op.multiply(x, s), weight()),
-        (1, 4, 9, 20),
-        (1, 1, 1, 1),
-    ),
+    "a number": (lambda x, s: op.matmul(op.multiply(x, s), weight()), (1, 4, 9, 20), (1, 1, 1, 1)),
     "constant factors": (
         lambda x, s: op.add(op.matmul(op.multiply(x, constant(20)), weight()), s),
         (1, 4, 9, 20),

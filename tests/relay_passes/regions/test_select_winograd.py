@@ -14,12 +14,7 @@ from relay_passes.ir.functions import COMPOSITE, REASON, is_region_function
 from relay_passes.ir.moving_operators import weight_bytes, weights_of
 from relay_passes.lower_module import compile_module
 from relay_passes.pipeline_options import FAST_MATH_LEVELS, PipelineOptions
-from relay_passes.regions.select_winograd import (
-    TOLERANCE,
-    choose,
-    constant_bytes,
-    select_winograd,
-)
+from relay_passes.regions.select_winograd import TOLERANCE, choose, constant_bytes, select_winograd
 from tests.relay_passes.graphs import (
     MACHINE,
     TARGET,

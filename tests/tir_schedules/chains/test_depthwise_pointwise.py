@@ -14,13 +14,7 @@ from microkernels.machines.machine import Machine
 from tests.relay_passes.graphs import run as run_relax
 from tests.tir_schedules.chain_regions import f32_layer, small_integers, values
 from tests.tir_schedules.pair_regions import pair
-from tests.tir_schedules.run_region import (
-    BF16_ISAS,
-    INTEGER_ISAS,
-    ISAS,
-    machine_for,
-    run,
-)
+from tests.tir_schedules.run_region import BF16_ISAS, INTEGER_ISAS, ISAS, machine_for, run
 from tir_schedules.chains.depthwise_pointwise import DEPTHWISE_POINTWISE
 from tir_schedules.chains.depthwise_pointwise_cost import PairConfig, in_bands
 from tir_schedules.chains.depthwise_pointwise_cost import check as check_config

@@ -25,13 +25,7 @@ from tests.tir_schedules.chain_regions import (
     values,
 )
 from tests.tir_schedules.integer_regions import matmul_region as integer_matmul
-from tests.tir_schedules.run_region import (
-    BF16_ISAS,
-    INTEGER_ISAS,
-    ISAS,
-    machine_for,
-    run,
-)
+from tests.tir_schedules.run_region import BF16_ISAS, INTEGER_ISAS, ISAS, machine_for, run
 from tir_schedules.chains.mlp_chain import MLP_CHAIN
 from tir_schedules.chains.mlp_chain_config import MlpChainConfig, by_rows
 from tir_schedules.chains.parts import sources_of
@@ -87,9 +81,7 @@ def test_leading_dimensions_and_rows_of_other_shapes() -> None:
     chain = ChainBuilder([first.inputs[0]])
     middle = chain.add(first, INPUT)
     # The residual broadcasts over the rows as [1, 9]; the bias is a number for each row.
-    second = second.replace(
-        operands=(Tensor((33, 1), "float32"), Tensor((1, 9), "float32")),
-    )
+    second = second.replace(operands=(Tensor((33, 1), "float32"), Tensor((1, 9), "float32")))
     chain.add(second, middle)
     region = chain.region()
     for config in configs(region, BEST).values():

@@ -45,12 +45,7 @@ CHAIN = Region(
     output=CONV.output,
     attrs={"sources": ((Source(False, 0), Source(False, 1)), (Source(True, 0), Source(False, 12)))},
 )
-TEXTS = {
-    "strides": "2,2",
-    "padding": "0,0,0,0",
-    "dilation": "1,1",
-    "sources": "i0,i1;p0,i12",
-}
+TEXTS = {"strides": "2,2", "padding": "0,0,0,0", "dilation": "1,1", "sources": "i0,i1;p0,i12"}
 
 
 @pytest.mark.parametrize("region", [CONV, CHAIN], ids=lambda region: region.op)

@@ -7,10 +7,7 @@ from dataclasses import replace
 from microkernels.isa import isa_named
 from microkernels.machines.machine import Machine
 from tir_schedules.cost.cost import Cost
-from tir_schedules.cost.parallel import (
-    halves,
-    threads_worth,
-)
+from tir_schedules.cost.parallel import halves, threads_worth
 
 FOUR = Machine("znver4", isa_named("avx512"), 4)
 

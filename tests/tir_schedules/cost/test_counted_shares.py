@@ -31,10 +31,7 @@ LANES = 64  # the most of a vector
 # that of its columns, and few threads along the rows are better: of 49 pixels, grids that are even
 # are estimated 5.0 times as long on 15 threads, 3.4 times on 24 and 3.8 times on 53. Of Winograd's,
 # 5 x 2 shares are 1.14 times as long on 10 and 11 threads as 3 x 3; none is more even on 127.
-LESS_EVEN = {
-    "conv2d(float32[1x7x7x512]": 1.5,
-    "conv2d_winograd(float32[16x7x7x512]": 1.45,
-}
+LESS_EVEN = {"conv2d(float32[1x7x7x512]": 1.5, "conv2d_winograd(float32[16x7x7x512]": 1.45}
 
 
 def machine_of(threads: int) -> Machine:

@@ -66,11 +66,7 @@ CASES: dict[str, tuple[str, Callable[..., relax.Expr], Inputs]] = {
         (ROWS, ROWS),
     ),
     "divided by a size": ("generic_injective", divided_by_length, (ROWS,)),
-    "batches within rows": (
-        "generic_transpose",
-        lambda x: op.permute_dims(x, (2, 0, 1)),
-        (ROWS,),
-    ),
+    "batches within rows": ("generic_transpose", lambda x: op.permute_dims(x, (2, 0, 1)), (ROWS,)),
     "rows before columns": (
         "generic_transpose",
         lambda x: op.permute_dims(x, (0, 3, 1, 2)),

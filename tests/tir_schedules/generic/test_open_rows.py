@@ -58,11 +58,7 @@ CASES: dict[str, tuple[str, Callable[..., relax.Expr], tuple[Shape, ...]]] = {
         lambda x, y: op.permute_dims(op.concat([x, op.tanh(y)], axis=1), (0, 2, 3, 1)),
         (FIRST, FIRST),
     ),
-    "channels first": (
-        "generic_transpose",
-        lambda x: op.permute_dims(x, (0, 3, 1, 2)),
-        (IMAGES,),
-    ),
+    "channels first": ("generic_transpose", lambda x: op.permute_dims(x, (0, 3, 1, 2)), (IMAGES,)),
     "rows of three": ("generic_injective", op.tanh, ((BATCH, HALF, 3),)),
 }
 

@@ -213,10 +213,7 @@ def test_what_is_no_number_stays() -> None:
         (lambda x: op.sum(x, 0), (N, 64)),  # an axis of open size
         (lambda x: op.nn.max_pool2d(x, (1, 17)), (N, 3, HEIGHT, WIDTH)),  # too many elements
         (lambda x: op.nn.max_pool2d(x, (2, 2), (5, 5)), (N, 3, HEIGHT, WIDTH)),  # too far apart
-        (
-            lambda x: op.nn.max_pool2d(x, (2, 2), (2, 2), layout="NHWC"),
-            (N, HEIGHT, WIDTH, 8),
-        ),
+        (lambda x: op.nn.max_pool2d(x, (2, 2), (2, 2), layout="NHWC"), (N, HEIGHT, WIDTH, 8)),
     ],
 )
 def test_what_is_left(

@@ -53,10 +53,7 @@ def test_any_axes(name: str, shape: list[int], data: st.DataObject, isa: str, ke
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("isa", ISAS)
-@pytest.mark.parametrize(
-    "shape, axis",
-    [((102, 101), 1), ((101, 102), 0), ((2, 35, 40), 1)],
-)
+@pytest.mark.parametrize("shape, axis", [((102, 101), 1), ((101, 102), 0), ((2, 35, 40), 1)])
 def test_a_nan_stays_wherever_it_is(isa: str, shape: tuple[int, ...], axis: int) -> None:
     x = np.random.default_rng(2).choice([1.0, -2.0, np.inf], shape).astype(np.float32)
     # Each result but the last one has a NaN, each in another place.

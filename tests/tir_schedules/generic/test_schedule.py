@@ -234,9 +234,7 @@ CASES = {
         scale=64.0,
     ),
     "take": Case(
-        lambda x, i: op.take(x, i, axis=0),
-        [((10, 100), F32), ((1, 12), I64)],
-        lambda x, i: x[i],
+        lambda x, i: op.take(x, i, axis=0), [((10, 100), F32), ((1, 12), I64)], lambda x, i: x[i]
     ),
     "gather_elements": Case(
         lambda x, i: op.gather_elements(x, i, axis=1),
@@ -268,14 +266,10 @@ CASES = {
         scale=32.0,
     ),
     "split": Case(
-        lambda x: op.split(x, 3, axis=-1),
-        [((4, 36), F32)],
-        lambda x: list(np.split(x, 3, -1)),
+        lambda x: op.split(x, 3, axis=-1), [((4, 36), F32)], lambda x: list(np.split(x, 3, -1))
     ),
     "slice": Case(
-        lambda x: op.strided_slice(x, [1], [1], [90], [2]),
-        [((4, 91), F32)],
-        lambda x: x[:, 1:90:2],
+        lambda x: op.strided_slice(x, [1], [1], [90], [2]), [((4, 91), F32)], lambda x: x[:, 1:90:2]
     ),
     "flip": Case(lambda x: op.flip(x, 1), [((4, 37), F32)], lambda x: x[:, ::-1]),
     "tile": Case(lambda x: op.tile(x, (2, 3)), [((4, 35), F32)], lambda x: np.tile(x, (2, 3))),

@@ -74,11 +74,7 @@ def test_against_float64(region: Region) -> None:
 
 @pytest.mark.parametrize(
     "region",
-    [
-        weighted(33, 17, 31, "float16"),
-        batched(19, 33, 31, "float16"),
-        convolved("float16"),
-    ],
+    [weighted(33, 17, 31, "float16"), batched(19, 33, 31, "float16"), convolved("float16")],
     ids=lambda each: each.op,
 )
 def test_other_cpus_refuse(region: Region) -> None:

@@ -244,7 +244,6 @@ def test_what_it_does_not_build_has_a_reason(change: dict[str, Any], reason: str
     left = Tensor(a.shape, change.get("a", a.dtype))
     inputs = (left, w, change.get("zero", zero), change.get("zeros", zeros))
     broken = region.replace(
-        inputs=inputs[: change.get("inputs", 4)],
-        attrs={**region.attrs, **change.get("attrs", {})},
+        inputs=inputs[: change.get("inputs", 4)], attrs={**region.attrs, **change.get("attrs", {})}
     )
     assert reason in str(MATMUL.reject(broken, isa_named("avx512")))

@@ -15,13 +15,7 @@ from tests.examples import examples
 from tests.microkernels.operands import random_operand
 from tests.onnx_reference.arithmetic import integer_product, quantize
 from tests.tir_schedules.bf16_products import exact, normal, small_integers
-from tests.tir_schedules.run_region import (
-    BF16_ISAS,
-    INTEGER_ISAS,
-    dtype_named,
-    machine_for,
-    run,
-)
+from tests.tir_schedules.run_region import BF16_ISAS, INTEGER_ISAS, dtype_named, machine_for, run
 from tir_schedules.core.attributes import Attribute
 from tir_schedules.core.region import Region, Step, Tensor
 from tir_schedules.product.batch_matmul import BATCH_MATMUL, BatchMatmulConfig
@@ -147,11 +141,7 @@ def test_bfloat16_of_sizes_around_the_tile_and_the_vector(
     isa: str, transposed: bool, dtype: str
 ) -> None:
     lanes = machine_for(isa).isa.f32_lanes
-    for m, n, k in [
-        (1, 1, 1),
-        (5, lanes + 15, 4 * lanes - 1),
-        (7, 2 * lanes, 2 * lanes),
-    ]:
+    for m, n, k in [(1, 1, 1), (5, lanes + 15, 4 * lanes - 1), (7, 2 * lanes, 2 * lanes)]:
         axes, at_end = TRANSPOSED if transposed else None, n % 2 == 0
         check(region_of((3, m, k), (3, k, n), dtype, dtype, b_axes=axes), isa, at_end=at_end)
 

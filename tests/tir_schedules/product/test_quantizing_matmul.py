@@ -165,12 +165,7 @@ def test_an_int32_bias_and_scales_at_run_time(isa: str) -> None:
         Step("add", (9, 4)),
     )
     n = 37
-    operands = (
-        Tensor((n,), "int32"),
-        Tensor((2,), F),
-        Tensor((n,), F),
-        Tensor((4, n), F),
-    )
+    operands = (Tensor((n,), "int32"), Tensor((2,), F), Tensor((n,), F), Tensor((4, n), F))
     region = matmul_region(
         (4,), 31, n, "uint8", "int8", "range", 0, "range",
         operands=operands, epilogue=steps, output=Tensor((4, n), F),

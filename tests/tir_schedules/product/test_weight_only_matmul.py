@@ -54,12 +54,7 @@ def region_of(
     attrs = {"bits": bits, "block": block} | ({} if zero == "blocks" else {"zero_point": zero})
     return Region(
         op="weight_only_matmul",
-        inputs=(
-            Tensor((*lead, k), "float32"),
-            Tensor((rows, n), dtype, True),
-            per_block,
-            *zeros,
-        ),
+        inputs=(Tensor((*lead, k), "float32"), Tensor((rows, n), dtype, True), per_block, *zeros),
         output=fields.pop("output", Tensor((*lead, n), "float32")),
         attrs=attrs,
         **fields,

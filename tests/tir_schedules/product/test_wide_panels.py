@@ -15,11 +15,7 @@ from tir_schedules.core.product_plan import ProductPlan
 from tir_schedules.core.region import Region, Tensor
 from tir_schedules.product.matmul import MATMUL
 from tir_schedules.product.tile_config import plan_of
-from tir_schedules.product.tile_products import (
-    FEWEST_INTEGER_ROWS,
-    FEWEST_ROWS,
-    wide_product_of,
-)
+from tir_schedules.product.tile_products import FEWEST_INTEGER_ROWS, FEWEST_ROWS, wide_product_of
 
 pytestmark = pytest.mark.turns
 
@@ -36,9 +32,7 @@ def floats(m: int) -> Region:
     """m rows times a bfloat16 weight."""
     weight = Tensor((256, 96), "bfloat16", True)
     return Region(
-        op="matmul",
-        inputs=(Tensor((m, 256), "float32"), weight),
-        output=Tensor((m, 96), "float32"),
+        op="matmul", inputs=(Tensor((m, 256), "float32"), weight), output=Tensor((m, 96), "float32")
     )
 
 

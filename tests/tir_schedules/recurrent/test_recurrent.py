@@ -12,13 +12,7 @@ from tvm import relax
 from microkernels.base.errors import ConfigError
 from tests.tir_schedules.open_regions import BATCH, LENGTH, OpenKernel, at_sizes
 from tests.tir_schedules.recurrent_regions import all_given, recurrent, recurrent_inputs
-from tests.tir_schedules.run_region import (
-    INTEGER_ISAS,
-    ISAS,
-    Kernel,
-    highest_native,
-    machine_for,
-)
+from tests.tir_schedules.run_region import INTEGER_ISAS, ISAS, Kernel, highest_native, machine_for
 from tir_schedules.core.region import Region, Tensor
 from tir_schedules.core.template import template_for
 from tir_schedules.recurrent.activations import ACTIVATIONS

@@ -33,11 +33,7 @@ def constant(value: float) -> Step:
 
 
 def region_of(
-    shape: tuple[int, ...],
-    x: str,
-    y: str,
-    steps: Steps,
-    operands: tuple[Tensor, ...] = (),
+    shape: tuple[int, ...], x: str, y: str, steps: Steps, operands: tuple[Tensor, ...] = ()
 ) -> Region:
     return Region(
         op="elementwise",

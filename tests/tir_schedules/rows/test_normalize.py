@@ -12,14 +12,7 @@ from tvm.ir.instrument import pass_instrument
 from microkernels.base.errors import ConfigError
 from microkernels.isa import isa_named
 from tests.examples import examples
-from tests.tir_schedules.run_region import (
-    ISAS,
-    MCPU,
-    expected,
-    machine_for,
-    random_inputs,
-    run,
-)
+from tests.tir_schedules.run_region import ISAS, MCPU, expected, machine_for, random_inputs, run
 from tir_schedules.core.attributes import Attribute
 from tir_schedules.core.region import Region, Step, Tensor
 from tir_schedules.core.template import template_for

@@ -25,10 +25,7 @@ SIZES = [(1, 1), (1, 5), (2, 6), (3, 7), (1, 40)]
 
 
 def rows(
-    op: str,
-    n: int,
-    operands: tuple[Tensor, ...] = (),
-    shape: tuple[int, ...] | None = None,
+    op: str, n: int, operands: tuple[Tensor, ...] = (), shape: tuple[int, ...] | None = None
 ) -> Region:
     shape = shape or (BATCH, LENGTH, n)
     weights = {"layer_norm": 2, "rms_norm": 1}.get(op, 0)
@@ -37,10 +34,7 @@ def rows(
         attrs["epsilon"] = 1e-5
     return Region(
         op=op,
-        inputs=(
-            Tensor(shape, "float32"),
-            *(Tensor((n,), "float32") for _ in range(weights)),
-        ),
+        inputs=(Tensor(shape, "float32"), *(Tensor((n,), "float32") for _ in range(weights))),
         operands=operands,
         output=Tensor(shape, "float32"),
         attrs=attrs,

@@ -20,9 +20,7 @@ from tir_schedules.rows.quantization_range import QUANTIZATION_RANGE, RangeConfi
 
 def region_for(shape: tuple[int, ...]) -> Region:
     return Region(
-        op="quantization_range",
-        inputs=(Tensor(shape, "float32"),),
-        output=Tensor((2,), "float32"),
+        op="quantization_range", inputs=(Tensor(shape, "float32"),), output=Tensor((2,), "float32")
     )
 
 

@@ -156,10 +156,7 @@ def test_a_fallback_has_kernels_of_its_own(folder: Path, compiled: list[tirx.Pri
 
 @pytest.mark.parametrize("damage", ["half", "nothing", "byte", "foreign"])
 def test_a_damaged_kernel_is_compiled_anew(
-    damage: str,
-    folder: Path,
-    compiled: list[tirx.PrimFunc],
-    caplog: pytest.LogCaptureFixture,
+    damage: str, folder: Path, compiled: list[tirx.PrimFunc], caplog: pytest.LogCaptureFixture
 ) -> None:
     wanted = result(made())
     path = kernels(folder)[1]

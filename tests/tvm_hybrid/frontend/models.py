@@ -83,9 +83,7 @@ def parsed(text: str, opset: int = OPSET) -> onnx.ModelProto:
 
 
 def run_imported(
-    imported: ImportedModel,
-    feeds: Mapping[str, NDArray],
-    target: str | Mapping[str, Any] = "llvm",
+    imported: ImportedModel, feeds: Mapping[str, NDArray], target: str | Mapping[str, Any] = "llvm"
 ) -> list[NDArray]:
     """Compiles with TVM's own pipeline and runs."""
     with unchecked(), kernel_context():

@@ -11,12 +11,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from tvm_hybrid.errors import (
-    InputValueError,
-    ModelError,
-    ShapeError,
-    UnsupportedOperatorError,
-)
+from tvm_hybrid.errors import InputValueError, ModelError, ShapeError, UnsupportedOperatorError
 from tvm_hybrid.frontend import import_onnx
 
 from .models import f32, i64, make_model, random

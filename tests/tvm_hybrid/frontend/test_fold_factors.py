@@ -72,11 +72,7 @@ def test_a_shift_stays_before_padding_and_a_factor_does_not() -> None:
 
 
 def test_a_value_read_twice_keeps_its_factor() -> None:
-    nodes = [
-        node("Mul", "x s", "m"),
-        node("Conv", "m w", "c"),
-        node("Add", "c m", "y"),
-    ]
+    nodes = [node("Mul", "x s", "m"), node("Conv", "m w", "c"), node("Add", "c m", "y")]
     constants = {"s": channels(4, 1, 1, 1), "w": random(4, 4, 1, 1)}
     check(nodes, (1, 4, 5, 5), constants, {"multiply": 1, "nn.conv2d": 1, "add": 1})
 

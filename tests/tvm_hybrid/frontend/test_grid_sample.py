@@ -30,10 +30,7 @@ def test_types(dtypes: tuple[str, str]) -> None:
     modes = ("linear", "cubic")
     nodes = [helper.make_node("GridSample", ["x", "g"], [mode], mode=mode) for mode in modes]
     results = []
-    for feeds in (
-        {"x": x, "g": grid},
-        {"x": x.astype(np.float64), "g": grid.astype(np.float64)},
-    ):
+    for feeds in ({"x": x, "g": grid}, {"x": x.astype(np.float64), "g": grid.astype(np.float64)}):
         y = np.zeros((2, 3, 4, 7), feeds["x"].dtype)
         inputs = [declared(name, array) for name, array in feeds.items()]
         model = make_model(nodes, inputs, [declared(mode, y) for mode in modes], opset=20)

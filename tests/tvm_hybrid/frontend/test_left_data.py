@@ -32,10 +32,7 @@ DAMAGED = bytes([99 << 3 & 127 | 128 | 2, 6, 255, 255, 3])  # a field that is lo
 
 def model(*tensors: TensorProto, opset: int = 17) -> onnx.ModelProto:
     """x[1, ROWS] @ w, and a Relu."""
-    nodes = [
-        helper.make_node("MatMul", ["x", "w"], ["h"]),
-        helper.make_node("Relu", ["h"], ["y"]),
-    ]
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["h"]), helper.make_node("Relu", ["h"], ["y"])]
     inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, ROWS])]
     outputs = [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, COLUMNS])]
     weights = tensors or (numpy_helper.from_array(W, "w"),)

@@ -55,8 +55,7 @@ _WHILE = """
 def test_limit_and_condition_are_fed() -> None:
     cases = [(1, True), (5, True), (100, True), (2**62, True), (0, True), (-3, True), (5, False)]
     _check(
-        _WHILE,
-        *({"x": random(2, 3), "limit": np.array(n), "yes": np.array(c)} for n, c in cases),
+        _WHILE, *({"x": random(2, 3), "limit": np.array(n), "yes": np.array(c)} for n, c in cases)
     )
 
 

@@ -37,10 +37,7 @@ def grid_of(
 def feeds_of(axes: int, sizes: dict[str, int], dtype: type = np.float32) -> dict[str, np.ndarray]:
     theta = np.random.default_rng(1).uniform(-1, 1, (sizes["n"], axes, axes + 1))
     extents = [sizes[name] for name in EXTENTS[axes]]
-    return {
-        "theta": theta.astype(dtype),
-        "image": np.zeros((sizes["n"], 2, *extents), np.float32),
-    }
+    return {"theta": theta.astype(dtype), "image": np.zeros((sizes["n"], 2, *extents), np.float32)}
 
 
 @pytest.mark.sampled

@@ -14,10 +14,7 @@ from tvm_hybrid.frontend import import_onnx
 from .models import f32, make_model
 
 node = helper.make_node
-COUNT = [
-    node("Shape", ["x"], ["shape"]),
-    node("Gather", ["shape", "first"], ["n"], axis=0),
-]
+COUNT = [node("Shape", ["x"], ["shape"]), node("Gather", ["shape", "first"], ["n"], axis=0)]
 
 
 def made(model: onnx.ModelProto) -> list[list[int | str]]:

@@ -13,15 +13,7 @@ from tvm_hybrid import InferenceSession
 from tvm_hybrid.errors import ModelError, UnsupportedOperatorError
 from tvm_hybrid.frontend import import_onnx
 
-from .models import (
-    compare,
-    f32,
-    integers,
-    make_model,
-    onnxruntime_run,
-    operators,
-    random,
-)
+from .models import compare, f32, integers, make_model, onnxruntime_run, operators, random
 
 
 def _sigmoid(x: NDArray) -> NDArray:

@@ -13,16 +13,7 @@ from onnx import TensorProto, helper
 from tvm_hybrid.errors import ModelError, UnsupportedOperatorError
 from tvm_hybrid.frontend import import_onnx
 
-from .models import (
-    compare,
-    f32,
-    i64,
-    integers,
-    make_model,
-    onnxruntime_run,
-    operators,
-    random,
-)
+from .models import compare, f32, i64, integers, make_model, onnxruntime_run, operators, random
 from .test_integer_products import constants_of
 from .test_quantize_linear import reference, with_opset
 

@@ -11,14 +11,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 from .compiling import compiled, only_program  # noqa: E402
-from .transformers_models import (  # noqa: E402
-    WITH_ATTENTION,
-    WITHOUT_ATTENTION,
-    Made,
-    bert,
-    llama,
-    resnet,
-)
+from .transformers_models import WITH_ATTENTION, WITHOUT_ATTENTION, Made, bert, llama, resnet  # noqa: E402
 
 pytestmark = pytest.mark.turns
 

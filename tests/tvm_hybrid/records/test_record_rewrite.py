@@ -113,8 +113,7 @@ def test_prune_and_failures(tmp_path: Path, record: MakeRecord, keep: bool) -> N
 
 
 @pytest.mark.parametrize(
-    "other",
-    [{"threads": 2}, {"isa": "avx512"}, {"machine": "elsewhere"}, {"workload": "another"}],
+    "other", [{"threads": 2}, {"isa": "avx512"}, {"machine": "elsewhere"}, {"workload": "another"}]
 )
 def test_prune_compares_like_with_like(
     tmp_path: Path, record: MakeRecord, other: dict[str, Any]

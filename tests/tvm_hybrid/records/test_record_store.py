@@ -48,11 +48,7 @@ def test_quotients_count_more_than_times(
 
 @pytest.mark.parametrize("baseline_us", [None, 4.0])
 def test_equals_are_told_apart_whatever_their_order(
-    tmp_path: Path,
-    toy: ModuleType,
-    machine: Machine,
-    record: MakeRecord,
-    baseline_us: float | None,
+    tmp_path: Path, toy: ModuleType, machine: Machine, record: MakeRecord, baseline_us: float | None
 ) -> None:
     found = set()
     for name, blocks in {"up": (1, 4, 16), "down": (16, 4, 1)}.items():
@@ -90,11 +86,7 @@ def test_the_newest_measurement_of_a_configuration_counts(
     ],
 )
 def test_records_that_do_not_fit(
-    tmp_path: Path,
-    toy: ModuleType,
-    machine: Machine,
-    record: MakeRecord,
-    change: dict[str, object],
+    tmp_path: Path, toy: ModuleType, machine: Machine, record: MakeRecord, change: dict[str, object]
 ) -> None:
     store = store_of(tmp_path, record(16, **{"time_us": 0.5, **change}), record(4, 9.0))
     found = RecordLookup(store)(toy.region(), machine)

@@ -151,9 +151,7 @@ def test_sizes_may_change_between_runs() -> None:
     assert len(session.programs) == 1
 
 
-def test_inputs_that_are_copied_may_change_in_size(
-    session: tvm_hybrid.InferenceSession,
-) -> None:
+def test_inputs_that_are_copied_may_change_in_size(session: tvm_hybrid.InferenceSession) -> None:
     binding = session.io_binding()
     binding.bind_output(names_of(session)[1])
     is_open = session.get_inputs()[0].shape != [5, WIDTH]

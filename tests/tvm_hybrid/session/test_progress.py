@@ -68,10 +68,7 @@ def doubled(rows: int | str) -> onnx.ModelProto:
 
 
 X = {"x": np.ones((3, 4), np.float32)}
-DECODER = {
-    "x": np.ones((1, 2, 8), np.float32),
-    "past": np.ones((1, 3, 8), np.float32),
-}
+DECODER = {"x": np.ones((1, 2, 8), np.float32), "past": np.ones((1, 3, 8), np.float32)}
 FLAG = "use_cache_branch"
 
 
@@ -115,10 +112,7 @@ def test_a_run_that_compiles_tells_its_stages() -> None:
     told: list[Stage] = []
     session = InferenceSession(build.model(), num_threads=1, progress=told.append)
     told.clear()
-    feeds = {
-        "x": np.ones((1, 3, 6, 6), np.float32),
-        "weight": np.ones((2, 3, 3, 3), np.float32),
-    }
+    feeds = {"x": np.ones((1, 3, 6, 6), np.float32), "weight": np.ones((2, 3, 3, 3), np.float32)}
     for wanted in ([*range(1, 11)], []):
         session.run(None, feeds)
         assert [stage.number for stage in told if not stage.done] == wanted
@@ -274,9 +268,7 @@ def test_the_line_can_be_silenced(
 
 
 @pytest.mark.usefixtures("at_once")
-def test_no_thread_is_left_and_nobody_needs_standard_error(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_no_thread_is_left_and_nobody_needs_standard_error(monkeypatch: pytest.MonkeyPatch) -> None:
     before = set(threading.enumerate())
     for stream in (None, io.StringIO()):
         monkeypatch.setattr(sys, "stderr", stream)

@@ -186,9 +186,7 @@ REGIONS: dict[str, Region] = {
     ),
     "round to bfloat16": elementwise(F32, "bfloat16", (Step("cast", (0,), dtype="bfloat16"),)),
     "range": Region(
-        op="quantization_range",
-        inputs=(Tensor((5, 37), F32),),
-        output=Tensor((2,), F32),
+        op="quantization_range", inputs=(Tensor((5, 37), F32),), output=Tensor((2,), F32)
     ),
     "float product, quantised": Region(
         op="matmul",

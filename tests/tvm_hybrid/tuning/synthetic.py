@@ -23,10 +23,7 @@ def product(rows: int = 16, inner: int = 64, columns: int = 64) -> Region:
     """A float32 product with a constant weight."""
     return Region(
         op="matmul",
-        inputs=(
-            Tensor((rows, inner), "float32"),
-            Tensor((inner, columns), "float32", True),
-        ),
+        inputs=(Tensor((rows, inner), "float32"), Tensor((inner, columns), "float32", True)),
         output=Tensor((rows, columns), "float32"),
     )
 

@@ -59,11 +59,7 @@ def test_edge_sizes(dtype: str) -> None:
     """Images of one pixel, kernels larger than the image, few and odd channels."""
     zero = {"a_zero_point": 11} if "int8" in dtype else {}
     for (extents, kernel, padding), channels in itertools.product(
-        [
-            ((1, 1), (1, 1), (0, 0, 0, 0)),
-            ((1, 1), (3, 3), ALL),
-            ((2, 3), (5, 7), (2, 3, 2, 3)),
-        ],
+        [((1, 1), (1, 1), (0, 0, 0, 0)), ((1, 1), (3, 3), ALL), ((2, 3), (5, 7), (2, 3, 2, 3))],
         (1, 17),
     ):
         region = depthwise(extents, channels, kernel, padding=padding, dtype=dtype, **zero)
@@ -360,11 +356,7 @@ def test_what_the_template_does_not_build_has_a_reason(region: Region, reason: s
 def test_columns_are_cut_into_tiles_of_equal_code() -> None:
     region = depthwise((5, 29), 4, (3, 5), padding=(1, 2, 1, 2))
     found = list(strips(DepthwiseProblem.of(region), 6))
-    assert found == [
-        Strip(0, 1, 6, True),
-        Strip(6, 3, 6, False),
-        Strip(24, 1, 5, True),
-    ]
+    assert found == [Strip(0, 1, 6, True), Strip(6, 3, 6, False), Strip(24, 1, 5, True)]
     inner = list(strips(DepthwiseProblem.of(depthwise((5, 29), 4, (3, 5))), 6))
     assert inner == [Strip(0, 5, 5, False)]
 

@@ -126,10 +126,7 @@ def test_packing_is_undone_and_expressed() -> None:
     assert packing is not None and packing.express is not None
     array = packing.pack(region, config, machine.isa, 1, weight)
     assert array.shape == packing.shape(region, config, machine.isa, 1)
-    for given, wanted, body in (
-        (array, weight, packing.unpack),
-        (weight, array, packing.express),
-    ):
+    for given, wanted, body in ((array, weight, packing.unpack), (weight, array, packing.express)):
         builder = relax.BlockBuilder()
         x = relax.Var("w", relax.TensorType(given.shape, "int8"))
         with builder.function("main", [x]):

@@ -9,11 +9,7 @@ import pytest
 
 from tests.onnx_builder import OnnxBuilder
 from tests.tvm_hybrid.frontend.onnx.chosen_rows import Build, compare
-from tests.tvm_hybrid.frontend.onnx.compare import (
-    Feeds,
-    same_as_onnx_runtime,
-    session_of,
-)
+from tests.tvm_hybrid.frontend.onnx.compare import Feeds, same_as_onnx_runtime, session_of
 from tvm_hybrid.errors import FeedError
 
 NUMBERS = 65  # more than an input has whose value a session compiles for

@@ -8,12 +8,7 @@ import numpy as np
 import pytest
 
 from tests.onnx_builder import OnnxBuilder
-from tests.tvm_hybrid.frontend.onnx.compare import (
-    BFLOAT16,
-    Feeds,
-    same,
-    same_as_onnx_runtime,
-)
+from tests.tvm_hybrid.frontend.onnx.compare import BFLOAT16, Feeds, same, same_as_onnx_runtime
 from tvm_hybrid.frontend.onnx.onnx_import import import_onnx
 
 

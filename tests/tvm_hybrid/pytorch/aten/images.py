@@ -102,9 +102,7 @@ FAMILIES: dict[str, Family] = {
             near(*_SMALL, _IMAGES, None, True, [1.7, 1.7]),
             near(*_SMALL, _IMAGES, [3, 4], False, None),
         ],
-        "upsample_bicubic2d.vec": [
-            near(*_SMALL, _IMAGES, None, False, [1.7, 1.7]),
-        ],
+        "upsample_bicubic2d.vec": [near(*_SMALL, _IMAGES, None, False, [1.7, 1.7])],
         "resize2d.default": [
             call(_IMAGES, 9, 4, "nearest", False),
             near(*_SMALL, _IMAGES, 9, 4, "bilinear", False),

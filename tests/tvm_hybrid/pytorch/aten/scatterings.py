@@ -103,9 +103,6 @@ FAMILIES: dict[str, Family] = {
             call(_X, _MASK.unsqueeze(-1), _SRC),
             call(_I, _X > 0, _I),
         ],
-        "diagonal_scatter.default": [
-            call(_X, floats(5, 3)),
-            call(_X, floats(3, 4), 1, -2, -1),
-        ],
+        "diagonal_scatter.default": [call(_X, floats(5, 3)), call(_X, floats(3, 4), 1, -2, -1)],
     },
 }

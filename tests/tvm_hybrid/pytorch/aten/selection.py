@@ -70,12 +70,10 @@ FAMILIES: dict[str, Family] = {
             call(_X, _X > 0),
             call(_X, _MASK[..., None]),
             call(floats(5), floats(5) > 0.3),
-        ],
+        ]
     },
     "written to indices": {
-        "scatter.src": [
-            call(_X, 0, _IN[:1], floats(1, 5, 6, seed=3)),
-        ],
+        "scatter.src": [call(_X, 0, _IN[:1], floats(1, 5, 6, seed=3))],
         "scatter.value": [
             call(_X, 0, _IN, 2.5),
             call(_X, -1, wholes(4, 5, 3, low=0, high=6), -1),

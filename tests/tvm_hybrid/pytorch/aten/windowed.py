@@ -71,6 +71,6 @@ FAMILIES: dict[str, Family] = {
                 (2, None, False, None),
                 (2, None, False, int(_WORDS[3])),
             )
-        ],
+        ]
     },
 }

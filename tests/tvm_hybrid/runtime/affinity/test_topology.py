@@ -51,10 +51,7 @@ def test_two_sockets_with_siblings(tmp_path: Path) -> None:
 def test_clusters_of_a_socket_are_nodes_of_their_own(tmp_path: Path) -> None:
     # SNC-2: each half of a socket is a node; the cache is the socket's. CPUs alternate.
     found = machine(
-        tmp_path,
-        {0: [(0,), (1,), (2,), (3,)]},
-        nodes={0: [0, 2], 1: [1, 3]},
-        caches=[[0, 1, 2, 3]],
+        tmp_path, {0: [(0,), (1,), (2,), (3,)]}, nodes={0: [0, 2], 1: [1, 3]}, caches=[[0, 1, 2, 3]]
     )
     assert [cpu.number for cpu in found.usable] == [0, 2, 1, 3]  # a node after the other
     assert found.groups(lambda cpu: cpu.node) == {0: (0, 2), 1: (1, 3)}

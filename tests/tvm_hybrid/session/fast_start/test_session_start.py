@@ -106,13 +106,7 @@ def test_integers_are_exact(gate: Gate) -> None:
 
 def test_feeds_are_checked_alike(gate: Gate) -> None:
     session = held(gate, layer("rows"))
-    wrong = [
-        {},
-        {"x": X, "y": X},
-        {"x": X.astype(np.float64)},
-        {"x": X[:, :5]},
-        [X],
-    ]
+    wrong = [{}, {"x": X, "y": X}, {"x": X.astype(np.float64)}, {"x": X[:, :5]}, [X]]
     for feeds in wrong:
         with pytest.raises(FeedError):
             session.run(None, feeds)  # type: ignore[arg-type]

@@ -10,11 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from tvm_hybrid.cli.simulate import simulate as command
-from tvm_hybrid.tuning.recordings.simulate import (
-    Loan,
-    Recording,
-    simulate_borrowing,
-)
+from tvm_hybrid.tuning.recordings.simulate import Loan, Recording, simulate_borrowing
 
 from ..synthetic import load_recording, product, synthetic_records, write_recording
 

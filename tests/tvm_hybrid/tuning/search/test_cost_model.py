@@ -5,12 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tvm_hybrid.tuning.search.cost_model import (
-    LOWEST,
-    CostModel,
-    Objective,
-    target,
-)
+from tvm_hybrid.tuning.search.cost_model import LOWEST, CostModel, Objective, target
 
 FEATURES: np.ndarray = np.random.default_rng(0).random((300, 6)).astype(np.float32)
 SCORES: np.ndarray = np.exp2(FEATURES[:, 0] - 2 * (FEATURES[:, 1] - 0.5) ** 2)

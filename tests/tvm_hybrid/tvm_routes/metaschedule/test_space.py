@@ -123,8 +123,7 @@ def test_other_programs_get_tvms_rules() -> None:
     program = normalized(fused_program(builder.get()))
     ours = context_of(program, space_generator()).generate_design_space()
     theirs = context_of(
-        program,
-        ms.space_generator.PostOrderApply(sch_rules="llvm", postprocs=[], mutator_probs={}),
+        program, ms.space_generator.PostOrderApply(sch_rules="llvm", postprocs=[], mutator_probs={})
     ).generate_design_space()
     assert [str(each.trace) for each in ours] == [str(each.trace) for each in theirs]
     assert not any("tvm_hybrid" in str(each.trace) for each in ours)

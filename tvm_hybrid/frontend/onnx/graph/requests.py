@@ -17,14 +17,7 @@ from . import sizes as of_sizes
 from .elements import known_elements
 from .freeze_shapes import current_sizes, length_of, new_size
 from .kernels import put
-from .sizes import (
-    dims_of,
-    index,
-    is_number,
-    product,
-    same_size,
-    simplified,
-)
+from .sizes import dims_of, index, is_number, product, same_size, simplified
 
 
 def requested_sizes(tensor: Expr, largest: Expr | None = None) -> list[Expr]:
