@@ -1,10 +1,11 @@
-"""Runs passes of the pipeline on a module, under a target, and tells which phase begins."""
+"""Runs passes of the pipeline on a module, and tells which phase begins; finds regions for tuning."""
 
 from __future__ import annotations
 
 import bisect
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from tvm import IRModule, ir, relax
@@ -15,16 +16,19 @@ from microkernels.base.errors import CompileError, OutputError, TvmHybridError, 
 from microkernels.base.files import require_room, why_not_written
 from microkernels.base.memory import without_full_collections
 from microkernels.base.tvm_compat import relax as tvm_compat
+from tir_schedules.core.region import Region
+from tir_schedules.tensorize.arrangement import ArrangementProblem
 
 from .ir.decisions import DecisionLog
 from .ir.entries import MAIN
 from .ir.functions import with_body
 from .ir.graph import bindings_of, forget_block
-from .ir.move_functions import copy_module, move_functions
-from .ir.rewrite import is_relax
+from .ir.rewrite import copy_module, is_relax, move_functions
 from .ir.stages import announce
+from .layout.search_space import LayoutProblem
 from .pipeline import Phase, phases
 from .pipeline_options import PipelineOptions
+from .regions.partition import region_counts
 
 STAGES = len(Phase) + 2  # behind the phases: LLVM's passes, then machine code
 
@@ -208,3 +212,43 @@ class DumpIR:
             if isinstance(error, OSError):
                 raise OutputError(why_not_written(path, error, "the IR to")) from error
             raise
+
+
+def collect_regions(mod: IRModule, options: PipelineOptions) -> list[Region]:
+    """The different regions of a module, in order of their functions' names."""
+    return [region for region, _ in count_regions(mod, options)]
+
+
+def count_regions(
+    mod: IRModule, options: PipelineOptions, strict: bool = False
+) -> list[tuple[Region, int]]:
+    """The different regions of a module and how often it calls each; for tuning.
+
+    What no template takes is no region; a CompileError if `strict`.
+    """
+    asked = replace(options, strict=strict)
+    return region_counts(run_passes(mod, passes_through(Phase.FORM_REGIONS, asked, []), options))
+
+
+def layout_problems(mod: IRModule, options: PipelineOptions) -> list[LayoutProblem]:
+    """What can be chosen about the layouts of each block of a module that has a choice; for tuning.
+
+    The labels of `options.layouts`, if given, are ignored.
+    """
+    found: list[LayoutProblem] = []
+    # `append` returns None, so every block keeps the labels of its cheapest cut.
+    asked = replace(options, layouts=found.append)
+    run_passes(mod, passes_through(Phase.CLEAN_UP, asked, []), options)
+    return found
+
+
+def arrangement_problems(mod: IRModule, options: PipelineOptions) -> list[ArrangementProblem]:
+    """The contractions in a module's programs without operators, also those without a choice.
+
+    What `options.arrange` says is ignored.
+    """
+    found: list[ArrangementProblem] = []
+    # `append` returns None, so every contraction is arranged as the estimate says.
+    asked = replace(options, arrange=found.append)
+    run_passes(mod, passes_through(Phase.CLEAN_UP, asked, []), options)
+    return found

@@ -10,7 +10,6 @@ import ml_dtypes
 from tvm import IRModule, ir, relax, tirx
 
 from relay_passes.ir.constants import array_of
-from relay_passes.ir.convolution import is_convolution, is_transposed, output_channels
 from relay_passes.ir.entries import BITS_ENTRY, MAIN
 from relay_passes.ir.functions import named_pass, with_args
 from relay_passes.ir.graph import DataflowGraph, is_call, region_tensor, static_tensor, variables
@@ -23,6 +22,7 @@ from relay_passes.ir.moving_operators import (
     picks_largest,
 )
 from relay_passes.ir.rewrite import Bindings, block_pass, rewrite_values
+from relay_passes.ir.traits import is_convolution, is_transposed, output_channels
 
 from .widening import HALF, NARROW, WIDE
 

@@ -12,7 +12,7 @@ import numpy as np
 from tvm import ir, relax
 
 from microkernels.machines.machine import Machine
-from relay_passes.ir import convolution
+from relay_passes.ir import traits
 from relay_passes.ir.algebra import LARGEST, LEAST, number_factor
 from relay_passes.ir.constants import array_of
 from relay_passes.ir.decisions import Decision, DecisionLog
@@ -74,7 +74,7 @@ def _rewrite(graph: DataflowGraph, kind: str) -> list[relax.Binding] | None:
         call = binding.value
         if not is_product(call) or str(call.ty.dtype) != WIDE:
             return None
-        if convolution.is_convolution(call):
+        if traits.is_convolution(call):
             x, w = (_exactly(graph, arg, kind) for arg in call.args)
             return None if x is None or w is None else with_args(call, [x, w], out_dtype=WIDE)
         left, right = (_widened(graph, arg, kind) for arg in call.args)
@@ -194,7 +194,7 @@ def half_products(machine: Machine, decisions: DecisionLog) -> KeepsHalf:
         region = _region_of(call, shapes)
         if region is None:
             return "a convolution in groups"
-        if convolution.has_one_tap(call):  # a product of pixels
+        if traits.has_one_tap(call):  # a product of pixels
             *_, inputs, outputs = region.inputs[1].shape
             pays = weighted(math.prod(output) // outputs, outputs, inputs)
         else:
@@ -228,9 +228,9 @@ def _region_of(call: relax.Call, shapes: Sequence[tuple[int, ...]]) -> Region | 
     `shapes` are those of its operands and its result.
     """
     attrs, name = call.attrs, op_name(call)
-    if name not in convolution.CHANNELS_LAST or int(attrs.groups) != 1:
+    if name not in traits.CHANNELS_LAST or int(attrs.groups) != 1:
         return None
-    layouts = zip(convolution.layouts_of(call), convolution.CHANNELS_LAST[name], strict=True)
+    layouts = zip(traits.layouts_of(call), traits.CHANNELS_LAST[name], strict=True)
     image, kernel, result = (
         tuple(shape[layout.index(letter)] for letter in wanted)
         for shape, (layout, wanted) in zip(shapes, layouts, strict=True)

@@ -10,12 +10,11 @@ import numpy as np
 import tvm_ffi
 from tvm import ir, relax
 
-from relay_passes.ir.convolution import is_convolution, is_transposed
 from relay_passes.ir.functions import with_args
 from relay_passes.ir.graph import DataflowGraph, is_call, op_name, variables
 from relay_passes.ir.moving_operators import moves
 from relay_passes.ir.rewrite import Bindings, block_pass
-from relay_passes.ir.traits import SCATTERS, SUMMING
+from relay_passes.ir.traits import SCATTERS, SUMMING, is_convolution, is_transposed
 
 NARROW, HALF, WIDE = "bfloat16", "float16", "float32"
 _JOINS = ("relax.concat", "relax.split")

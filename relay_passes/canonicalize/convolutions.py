@@ -9,14 +9,6 @@ import numpy as np
 from tvm import ir, relax
 
 from relay_passes.ir.axes import view_axes
-from relay_passes.ir.convolution import (
-    CHANNELS_FIRST,
-    CHANNELS_LAST,
-    has_one_tap,
-    is_convolution,
-    layouts_of,
-    runs_on_planes,
-)
 from relay_passes.ir.functions import with_args
 from relay_passes.ir.graph import (
     AnyBinding,
@@ -32,7 +24,17 @@ from relay_passes.ir.graph import (
 from relay_passes.ir.quantization import with_axes
 from relay_passes.ir.rewrite import Bindings, block_rewrite, rewrite_values
 from relay_passes.ir.rules import RuleGraph, rule
-from relay_passes.ir.traits import CONVOLUTIONS, ELEMENTWISE, MAX_POOLS
+from relay_passes.ir.traits import (
+    CHANNELS_FIRST,
+    CHANNELS_LAST,
+    CONVOLUTIONS,
+    ELEMENTWISE,
+    MAX_POOLS,
+    has_one_tap,
+    is_convolution,
+    layouts_of,
+    runs_on_planes,
+)
 
 
 @block_rewrite

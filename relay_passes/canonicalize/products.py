@@ -9,12 +9,18 @@ from tvm import ir, relax
 
 from relay_passes.ir.algebra import ChannelFactors, factors_of, uniform_constant
 from relay_passes.ir.constants import array_of, constant_of
-from relay_passes.ir.convolution import is_convolution, kernel_outputs, output_channels
 from relay_passes.ir.functions import with_args
 from relay_passes.ir.graph import DataflowGraph, is_call, known_tensor, region_tensor, same_shape
 from relay_passes.ir.rewrite import Bindings
 from relay_passes.ir.rules import RuleGraph, rule
-from relay_passes.ir.traits import CONVOLUTIONS, RESHAPES, TRANSPOSED_CONVOLUTIONS
+from relay_passes.ir.traits import (
+    CONVOLUTIONS,
+    RESHAPES,
+    TRANSPOSED_CONVOLUTIONS,
+    is_convolution,
+    kernel_outputs,
+    output_channels,
+)
 
 _FLOATS = ("float16", "float32", "float64")
 

@@ -19,11 +19,11 @@ from tvm import relax
 
 from relay_passes.ir import traits
 from relay_passes.ir.axes import match_regroup, moves, reduced_axes, view_axes
-from relay_passes.ir.convolution import runs_on_planes
 from relay_passes.ir.functions import with_args
 from relay_passes.ir.graph import is_call, op_name, relax_shape
 from relay_passes.ir.moving_operators import parts_of_concat
 from relay_passes.ir.quantization import is_transposable
+from relay_passes.ir.traits import runs_on_planes
 
 from .channel_layouts import LABELS, Form, Forms, How, Operand, Order, Role, permuted, same_memory
 from .minimum_cut import FIRST, LAST

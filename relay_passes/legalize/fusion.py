@@ -12,8 +12,7 @@ from microkernels.base.tvm_compat.relax import FUSED, OP_PATTERN, OPAQUE, set_ty
 from relay_passes.ir.entries import MAIN
 from relay_passes.ir.functions import named_pass
 from relay_passes.ir.graph import bindings_of, op_name, variables
-from relay_passes.ir.move_functions import copy_module
-from relay_passes.ir.rewrite import is_relax, with_names
+from relay_passes.ir.rewrite import copy_module, is_relax, with_names
 from tir_schedules.generic.expressions import const_int, substitute, variables_of
 
 

@@ -26,8 +26,7 @@ from microkernels.machines.machine import Machine
 from relay_passes.ir.decisions import REORDER, Decision, DecisionLog
 from relay_passes.ir.functions import KERNEL, UNALIGNED
 from relay_passes.ir.graph import bindings_of
-from relay_passes.ir.move_functions import copy_module
-from relay_passes.ir.rewrite import is_kernel, is_relax
+from relay_passes.ir.rewrite import copy_module, is_kernel, is_relax
 from tir_schedules.generic.schedule import schedule_generic
 
 from . import axes, moves, numbers, resize, shapes

@@ -32,8 +32,7 @@ from microkernels.base.tvm_compat.relax import OP_PATTERN, Legalize, legalize_by
 from relay_passes.ir.axes import moves, view_axes
 from relay_passes.ir.functions import VIEW, named_pass
 from relay_passes.ir.graph import bindings_of, is_call, region_tensor
-from relay_passes.ir.move_functions import copy_module
-from relay_passes.ir.rewrite import Bindings, is_kernel, is_relax
+from relay_passes.ir.rewrite import Bindings, copy_module, is_kernel, is_relax
 from relay_passes.ir.rules import RuleGraph, rule
 from relay_passes.ir.traits import RESHAPES
 from tir_schedules.generic.expressions import const_int

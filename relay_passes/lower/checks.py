@@ -14,8 +14,7 @@ from microkernels.base.tvm_compat.relax import OWN_RESULTS, OWN_VIEWS
 from microkernels.base.tvm_compat.tir import IMPORT_LLVM
 from relay_passes.ir.functions import named_pass
 from relay_passes.ir.graph import bindings_of, op_name, packed_name
-from relay_passes.ir.move_functions import copy_module
-from relay_passes.ir.rewrite import is_kernel, map_functions
+from relay_passes.ir.rewrite import copy_module, is_kernel, map_functions
 from tir_schedules.core.emission import children, with_children
 
 from .one_kernel import accept_bits

@@ -25,8 +25,7 @@ from tir_schedules.core.emission import EXACT_BUFFERS
 from ..ir.decisions import Decision, DecisionLog
 from ..ir.functions import COMPOSITE, called_region, is_region_function, named_pass, region_of
 from ..ir.graph import bindings_of, op_name
-from ..ir.move_functions import copy_module
-from ..ir.rewrite import is_ordinary
+from ..ir.rewrite import copy_module, is_ordinary
 from ..ir.traits import RESHAPES
 from .launch_few import made_for, pipeline_for
 from .lower_regions import build_kernel, config_of, decision_of

@@ -37,8 +37,7 @@ from tvm.target import Target
 from microkernels.base.tvm_compat import relax as tvm_compat
 from relay_passes.ir.constants import bytes_of, constants_of
 from relay_passes.ir.entries import WEIGHTS_ENTRY
-from relay_passes.ir.move_functions import copy_module
-from relay_passes.ir.rewrite import is_kernel, is_relax, with_values
+from relay_passes.ir.rewrite import copy_module, is_kernel, is_relax, with_values
 from relay_passes.ir.stages import wait_for, workers
 
 from . import codegen

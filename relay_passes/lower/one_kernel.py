@@ -12,8 +12,7 @@ from microkernels.vector.expressions import Expr
 from relay_passes.ir.entries import BITS_ENTRY, MAIN
 from relay_passes.ir.functions import TAKES_BITS, named_pass
 from relay_passes.ir.graph import bindings_of, is_call, op_name
-from relay_passes.ir.move_functions import copy_module
-from relay_passes.ir.rewrite import is_kernel, map_functions
+from relay_passes.ir.rewrite import copy_module, is_kernel, map_functions
 from tir_schedules.assembled.side_by_side import Step, one_after_another
 from tir_schedules.core.emission import children, with_children
 from tir_schedules.generic.expressions import const_int, substitute

@@ -26,8 +26,15 @@ from ..ir import functions
 from ..ir.constants import array_of, bytes_of, constant_of, constants_in
 from ..ir.functions import called_region, is_region_function, named_pass, region_of, with_blocks
 from ..ir.graph import bindings_of, op_name, static_tensor
-from ..ir.move_functions import move_functions, take_callers, take_values
-from ..ir.rewrite import Bindings, is_ordinary, is_relax, map_functions
+from ..ir.rewrite import (
+    Bindings,
+    is_ordinary,
+    is_relax,
+    map_functions,
+    move_functions,
+    take_callers,
+    take_values,
+)
 from .codegen import kernel_context
 from .lower_regions import config_of
 

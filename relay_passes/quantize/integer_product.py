@@ -36,7 +36,7 @@ import numpy as np
 from tvm import ir, relax
 
 from microkernels.base.arrays import RANGES
-from relay_passes.ir import convolution
+from relay_passes.ir import traits
 from relay_passes.ir.axes import known_integers
 from relay_passes.ir.decisions import Decision, DecisionLog
 from relay_passes.ir.functions import with_args
@@ -268,21 +268,19 @@ def integer_conv(decisions: DecisionLog | None = None) -> ir.transform.Pass:
     decisions : list of Decision, optional
         Receives why a convolution of two dequantised tensors is left in f32.
     """
-    return products_pass(
-        "tvm_hybrid.integer_conv", convolution.is_convolution, _convolution, decisions
-    )
+    return products_pass("tvm_hybrid.integer_conv", traits.is_convolution, _convolution, decisions)
 
 
 def _convolution(call: relax.Call, x: Quantized, w: Quantized) -> IntegerProduct | str:
     """A convolution of integers; or why it stays in f32."""
-    outputs = convolution.kernel_outputs(call)
+    outputs = traits.kernel_outputs(call)
     if any(region_tensor(each) is None for each in (call, x.data, w.data)):
         return "a shape is not known at compile time"
     if x.quantization.axis is not None:
         return "the scale or zero point of the first operand differs along an axis"
     if w.quantization.axis not in (None, outputs):
         return "the scale or zero point of the weight differs along another axis than its outputs"
-    if convolution.is_transposed(call) and int(call.attrs.groups) != 1:
+    if traits.is_transposed(call) and int(call.attrs.groups) != 1:
         return "a transposed convolution in groups"
     if not all(is_f32(factor.quantization.scale) for factor in (x, w)):
         return "a scale is not float32"
@@ -313,7 +311,7 @@ def _convolution(call: relax.Call, x: Quantized, w: Quantized) -> IntegerProduct
         return emit(with_args(call, [integers, wide], out_dtype="int32"))
 
     scales = (x.quantization.scale, w.quantization.scale)
-    return IntegerProduct(scales, multiply, bounds, convolution.output_channels(call))
+    return IntegerProduct(scales, multiply, bounds, traits.output_channels(call))
 
 
 def integer_matmul(decisions: DecisionLog | None = None) -> ir.transform.Pass:

@@ -12,11 +12,10 @@ import math
 from tvm import ir, relax
 
 from relay_passes.ir.axes import permutation
-from relay_passes.ir.convolution import CHANNELS_LAST, layouts_of
 from relay_passes.ir.graph import DataflowGraph, is_call, op_name, region_tensor, static_tensor
 from relay_passes.ir.rewrite import Bindings
 from relay_passes.ir.rules import rule
-from relay_passes.ir.traits import CONVERSIONS
+from relay_passes.ir.traits import CHANNELS_LAST, CONVERSIONS, layouts_of
 from tir_schedules.core.attributes import Attribute
 from tir_schedules.core.region import Tensor
 from tir_schedules.product.narrow_weight import SCALE

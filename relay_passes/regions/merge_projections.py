@@ -37,9 +37,8 @@ from relay_passes.ir.constants import array_of
 from relay_passes.ir.decisions import Decision, DecisionLog
 from relay_passes.ir.functions import named_pass, with_args
 from relay_passes.ir.graph import DataflowGraph, is_call, known_tensor, op_name, region_tensor
-from relay_passes.ir.move_functions import move_functions, take_blocks, take_callers
 from relay_passes.ir.moving_operators import keeps_order
-from relay_passes.ir.rewrite import Bindings
+from relay_passes.ir.rewrite import Bindings, move_functions, take_blocks, take_callers
 from relay_passes.ir.tidy import tidied
 from relay_passes.ir.traits import QUANTIZING, VIEWS
 

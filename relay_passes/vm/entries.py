@@ -15,9 +15,8 @@ from relay_passes.ir.constants import bytes_of, constants_of
 from relay_passes.ir.entries import INTO_ENTRY, MAIN, RELEASE_ENTRY, SHAPES_ENTRY, WEIGHTS_ENTRY
 from relay_passes.ir.functions import IN_PLACE, UNALIGNED, VIEW, named_pass
 from relay_passes.ir.graph import AnyBinding, bindings_of, is_call, packed_name
-from relay_passes.ir.move_functions import copy_module
-from relay_passes.ir.rewrite import is_relax, map_functions
-from relay_passes.ir.told_sizes import ToldSizes
+from relay_passes.ir.rewrite import copy_module, is_relax, map_functions
+from relay_passes.vm.told_sizes import ToldSizes
 
 INTO_OUTPUTS = "tvm_hybrid.into_outputs"
 

@@ -9,7 +9,6 @@ from tvm import relax, tirx
 
 import tvm_hybrid._autoload
 from microkernels.base.errors import CompileError
-from relay_passes.collect_regions import collect_regions
 from relay_passes.ir.functions import KERNEL, REGION, is_region_function
 from relay_passes.lower.codegen import compile_functions
 from relay_passes.lower.lower_regions import (
@@ -23,6 +22,7 @@ from relay_passes.lower.lower_regions import (
 from relay_passes.lower.weights import prepack
 from relay_passes.lower_module import compile_module, partition_module
 from relay_passes.pipeline_options import PipelineOptions
+from relay_passes.run_passes import collect_regions
 from tests.relay_passes.graphs import MACHINE, TARGET, constant, module, partitioned, run
 from tir_schedules.core.region import Region
 from tir_schedules.product.matmul import MATMUL, MatmulConfig

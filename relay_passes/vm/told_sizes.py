@@ -15,7 +15,7 @@ import tvm_ffi
 from tvm import ir, relax
 from tvm.relax.analysis import definable_tir_vars_in_type, tir_vars_in_type
 
-from .graph import AnyBinding, op_name, static_tensor
+from ..ir.graph import AnyBinding, op_name, static_tensor
 
 MOST_ELEMENTS = 64  # of a tensor that sizes are computed with
 
