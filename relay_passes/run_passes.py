@@ -1,4 +1,4 @@
-"""Runs passes of the pipeline on a module, and tells which phase begins; finds regions for tuning."""
+"""Runs passes of the pipeline on a module, tells which phase begins, and finds regions to tune."""
 
 from __future__ import annotations
 

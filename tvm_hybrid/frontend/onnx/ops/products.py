@@ -1,4 +1,4 @@
-"""Products of matrices, in floats and in integers, and integer convolutions.
+"""Products of matrices, in floats and in integers; integer convolutions, determinants, diagonals.
 
 operator               Relax
 MatMulInteger          R.matmul(R.subtract(R.astype(a, "int32"), za), R.astype(b, "int32"),

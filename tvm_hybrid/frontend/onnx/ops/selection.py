@@ -1,4 +1,4 @@
-"""Operators that choose elements by what these are: NonZero, Compress, Unique, the result of an If.
+"""Operators that choose elements by what these are: NonZero, Compress, Unique, If, and of boxes.
 
 A kernel computes results of the largest size that is possible, and counts. The count becomes a
 symbolic size, `R.match_cast(R.tensor_to_shape(count), R.Shape([n]))`, to which results are cut and
