@@ -1,8 +1,8 @@
 """Trigonometric and hyperbolic functions of f32 vectors and their inverses, as arithmetic TIR.
 
 They keep the rules of `vector_math`: vector instructions only, errors in ulp measured by
-`python -m tools.vector_math_error`, first with fused multiply-add, then "plain", without; tables by
-`python -m tools.vector_math_fit`.
+`python -m tools.vector_math.error`, first with fused multiply-add, then "plain", without; tables by
+`python -m tools.vector_math.fit`.
 
 sin, cos and tan are right for every finite x. Quarter turns are counted in float64, with 2 / pi in
 three parts, so that a product with a part is exact. Of a large x, which is a multiple of a power of

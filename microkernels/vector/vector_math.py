@@ -7,9 +7,9 @@ and TVM's own vectoriser can widen it.
 
 The error in a docstring is the largest against float64, in ulp of the correctly rounded result:
 first with fused multiply-add (AVX2 and AVX-512 code, which give the same bits), then "plain",
-without (SSE2). `python -m tools.vector_math_error` measures it, over every float32 in the
+without (SSE2). `python -m tools.vector_math.error` measures it, over every float32 in the
 interesting range. Results below 2^-126 may be flushed to zero. NaN gives NaN everywhere. The
-coefficients come from `python -m tools.vector_math_fit`.
+coefficients come from `python -m tools.vector_math.fit`.
 
 x86 has no symmetric min and max: `Max(constant, x)`, in this order, is what keeps a NaN in x.
 """

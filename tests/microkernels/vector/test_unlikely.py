@@ -10,7 +10,7 @@ import tvm
 
 from microkernels.vector.expressions import Expr, like
 from microkernels.vector.unlikely import unlikely
-from tools.vector_math_error import elementwise
+from tools.vector_math.error import elementwise
 
 COUNT = 1024
 

@@ -14,8 +14,9 @@ from tvm import s_tir, te, tirx
 from microkernels.isa import host_features
 from microkernels.vector import trigonometry, vector_math
 from microkernels.vector.expressions import Expr, let_scope, with_lets
-from tools import vector_math_error, vector_math_fit
-from tools.vector_math_error import FUNCTIONS, LEVELS, bit_patterns, elementwise, measure
+from tools.vector_math import error as vector_math_error
+from tools.vector_math import fit as vector_math_fit
+from tools.vector_math.error import FUNCTIONS, LEVELS, bit_patterns, elementwise, measure
 
 _NEEDED = {"skylake-avx512": {"avx512f", "avx512dq"}, "haswell": {"avx2", "fma"}, "x86-64": set()}
 HOST_LEVELS = [mcpu for mcpu in LEVELS if _NEEDED[mcpu] <= host_features()]

@@ -15,7 +15,7 @@ from tvm.relax import op
 import tvm_hybrid
 from tir_schedules.generic.expressions import call_name
 from tir_schedules.generic.vector_math import lower_math
-from tools import vector_math_error
+from tools.vector_math import error as vector_math_error
 
 Meaning = Callable[..., np.ndarray]
 UNARY: dict[str, Meaning] = {

@@ -42,7 +42,7 @@ _DOMAINS = {*STANDARD_DOMAINS, CONTRIB_DOMAIN}
 MOST_ELEMENTS = 64
 _SHAPES = {"Shape", "Size"}
 # What comes from these has a size that only a run finds.
-_SIZED_BY_DATA = {"NonZero", "Unique", "Compress", "NonMaxSuppression"}
+SIZED_BY_DATA = {"NonZero", "Unique", "Compress", "NonMaxSuppression"}
 
 
 def require_value(node: str, name: str, graph: Graph) -> None:
@@ -106,7 +106,7 @@ def note_node(node: onnx.NodeProto, graph: Graph) -> None:
 
     Otherwise every shape of a dynamic model would be followed back through the whole graph.
     """
-    found: set[str] | None = None if node.op_type in _SIZED_BY_DATA else set()
+    found: set[str] | None = None if node.op_type in SIZED_BY_DATA else set()
     for name in (*node.input, *captured_names(node)):
         known = set() if name in graph.constants else graph.sources.get(name, set())
         found = None if found is None or known is None else found | known
@@ -135,7 +135,7 @@ def _sources(name: str, graph: Graph) -> list[str]:
             continue
         maker = graph.makers.get(value)
         if maker is not None:
-            if maker.op_type in _SIZED_BY_DATA:
+            if maker.op_type in SIZED_BY_DATA:
                 return []
             if maker.op_type in _SHAPES and value not in graph.types:
                 continue  # it will be folded

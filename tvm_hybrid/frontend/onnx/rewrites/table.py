@@ -23,7 +23,7 @@ logger = logging.getLogger("tvm_hybrid")
 
 Rewrite = Callable[[onnx.NodeProto, Graph], list[onnx.NodeProto] | None]
 
-_REWRITES: dict[tuple[str, str], Rewrite] = {}
+REWRITES: dict[tuple[str, str], Rewrite] = {}
 
 
 def rewrites(op_type: str, domain: str = "") -> Callable[[Rewrite], Rewrite]:
@@ -35,7 +35,7 @@ def rewrites(op_type: str, domain: str = "") -> Callable[[Rewrite], Rewrite]:
     """
 
     def register(function: Rewrite) -> Rewrite:
-        _REWRITES[domain, op_type] = function
+        REWRITES[domain, op_type] = function
         return function
 
     return register
@@ -43,7 +43,7 @@ def rewrites(op_type: str, domain: str = "") -> Callable[[Rewrite], Rewrite]:
 
 def rewrite(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto] | None:
     """What replaces a node, or None if it stays; without a converter, the body of its function."""
-    function = _REWRITES.get(("" if is_standard(node) else node.domain, node.op_type))
+    function = REWRITES.get(("" if is_standard(node) else node.domain, node.op_type))
     if function is None and operator_of(node):
         return None
     try:

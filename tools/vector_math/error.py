@@ -1,6 +1,6 @@
 """Measures the functions of `vector_math` against float64 over the float32 numbers.
 
-`python -m tools.vector_math_error [name ...]` compiles each function for the CPU levels of
+`python -m tools.vector_math.error [name ...]` compiles each function for the CPU levels of
 `LEVELS`, runs it over all of its interesting inputs (every float32 between 2^-10 and 2^7 in
 magnitude, every 64th elsewhere; `--all` for every one of the 2^32) and prints the largest errors:
 these are the figures in the docstrings. Needs scipy (the `test` extra) for its float64 references.

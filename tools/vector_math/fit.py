@@ -1,6 +1,6 @@
 """Computes the coefficients of `vector_math`: minimax fits, rounded to float32.
 
-`python -m tools.vector_math_fit` prints every table with its largest error. The fits are
+`python -m tools.vector_math.fit` prints every table with its largest error. The fits are
 Lawson's (iteratively reweighted least squares; C. L. Lawson, "Contributions to the theory of
 linear least maximum approximation", 1961), linearised for rationals by the last denominator
 (Barrodale and Mason, "Two simple algorithms for discrete rational approximation", 1970). Rounding

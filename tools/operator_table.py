@@ -1,0 +1,135 @@
+"""Writes the tables of docs/operators.md: `python -m tools.operator_table`.
+
+For each ONNX operator: its opsets, which sizes it takes, and which of its forms are refused.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import inspect
+import re
+import textwrap
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import CodeType, FunctionType
+from typing import Any
+
+import onnx
+
+from tvm_hybrid.frontend.onnx import importer, ops
+from tvm_hybrid.frontend.onnx.graph.parameters import SIZED_BY_DATA
+from tvm_hybrid.frontend.onnx.operators import OPERATORS
+from tvm_hybrid.frontend.onnx.rewrites.table import REWRITES
+
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "operators.md"
+MARK = "<!-- Written by `python -m tools.operator_table` from here on. Do not edit. -->\n"
+BY_OTHERS = "as by the operators that ONNX defines it by"
+DOMAINS = ("", "ai.onnx.ml", "com.microsoft", "ai.onnx.preview", "ai.onnx.preview.training")
+_REFUSALS = {"ValueError", "UnsupportedOperatorError", "ShapeError"}
+
+
+def tables() -> str:
+    """What follows the mark on the page, as Markdown."""
+    assert importer.ops is ops, "it registers the converters and the rewrites"
+    parts = [MARK]
+    for domain in DOMAINS:
+        versions = _versions(domain)
+        rows = [_row(domain, name, versions) for name in sorted(_known(domain, versions))]
+        parts.append(f"\n## {domain or 'ai.onnx'}\n")
+        parts.append("| operator | opsets | sizes | refused |\n|---|---|---|---|")
+        parts += rows
+        missing = sorted({*versions} - _known(domain, versions))
+        if missing:
+            parts.append(f"\nNot supported: {', '.join(missing)}.")
+    return "\n".join(parts) + "\n"
+
+
+def refusals(convert: Callable[..., Any]) -> list[str]:
+    """The texts of errors that a converter raises, itself or through what it calls in its folder.
+
+    "..." stands for what the model fills in.
+    """
+    found: dict[str, None] = {}
+    seen: set[Callable[..., Any]] = set()
+    waiting = [convert]
+    while waiting:
+        function = waiting.pop()
+        if isinstance(function, functools.partial):
+            waiting += [each for each in (function.func, *function.args) if callable(each)]
+            continue
+        if function in seen or not getattr(function, "__module__", "").startswith(ops.__name__):
+            continue
+        seen.add(function)
+        if function.__name__ != "<lambda>":
+            found.update(dict.fromkeys(_texts(inspect.getsource(function))))
+        waiting += _named_in(function)
+    return [*found]
+
+
+def _texts(source: str) -> Iterator[str]:
+    for node in ast.walk(ast.parse(textwrap.dedent(source))):
+        raised = node.exc if isinstance(node, ast.Raise) else None
+        if not isinstance(raised, ast.Call) or ast.unparse(raised.func) not in _REFUSALS:
+            continue
+        text = raised.args[0]
+        parts = text.values if isinstance(text, ast.JoinedStr) else [text]
+        whole = "".join(
+            str(part.value) if isinstance(part, ast.Constant) else "..." for part in parts
+        )
+        if re.search(r"\w+ \w+", whole):
+            yield whole.removesuffix("; ...")
+
+
+def _named_in(function: Callable[..., Any]) -> Iterator[Callable[..., Any]]:
+    """The functions that a function names, those inside of it too, and those that it holds."""
+    codes, names = [function.__code__], set[str]()
+    while codes:
+        code = codes.pop()
+        names.update(code.co_names)
+        codes += [each for each in code.co_consts if isinstance(each, CodeType)]
+    held = inspect.getclosurevars(function).nonlocals
+    values = [*map(function.__globals__.get, sorted(names)), *held.values()]
+    return (each for each in values if isinstance(each, FunctionType | functools.partial))
+
+
+def _versions(domain: str) -> dict[str, list[int]]:
+    """Operator -> opsets that define it anew, as ONNX says."""
+    found: dict[str, list[int]] = {}
+    for schema in onnx.defs.get_all_schemas_with_history():
+        if schema.domain == domain:
+            found.setdefault(schema.name, []).append(schema.since_version)
+    return found
+
+
+def _known(domain: str, versions: dict[str, list[int]]) -> set[str]:
+    own = {name for key, name in (*OPERATORS, *REWRITES, ("", "Constant")) if key == domain}
+    return own | {name for name in versions if not domain and _by_others(name)}
+
+
+def _by_others(name: str) -> bool:
+    """Whether ONNX defines an operator by smaller ones, on tensors."""
+    if not onnx.defs.has(name):
+        return False
+    schema = onnx.defs.get_schema(name)
+    tensors = all("seq(" not in text for each in schema.inputs for text in each.types)
+    return tensors and (schema.has_function or schema.has_context_dependent_function)
+
+
+def _row(domain: str, name: str, versions: dict[str, list[int]]) -> str:
+    known = OPERATORS.get((domain, name))
+    sizes = "static, dynamic"
+    if known is not None and known.static:
+        sizes = "static"
+    if name in SIZED_BY_DATA:
+        sizes += "; the result's depend on data"
+    texts = [] if known is None else refusals(known.convert)
+    if not domain and known is None and _by_others(name) and (domain, name) not in REWRITES:
+        texts = [BY_OTHERS]
+    opsets = ", ".join(map(str, sorted(versions.get(name, [1]))))
+    return f"| {name} | {opsets} | {sizes} | {'; '.join(texts).replace('|', '/')} |"
+
+
+if __name__ == "__main__":
+    before = PAGE.read_text().partition(MARK)[0]
+    PAGE.write_text(before + tables())

@@ -1,0 +1,1 @@
+"""How polynomials of `microkernels.vector` are fitted, and how far its functions err."""
