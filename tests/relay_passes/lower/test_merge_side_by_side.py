@@ -17,8 +17,8 @@ from relay_passes.lower.weights import prepack
 from relay_passes.lower_module import compile_module
 from relay_passes.pipeline_options import PipelineOptions
 from tests.relay_passes.graphs import MACHINE, TARGET, Body, constant, module, partitioned
-from tir_schedules.assembled import side_by_side
 from tir_schedules.assembled.side_by_side import tasks_of
+from tir_schedules.cost import parallel
 from tir_schedules.cost.parallel import Least
 
 op = relax.op
@@ -180,7 +180,7 @@ def test_results_are_those_of_the_kernels_one_by_one(
     threads: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(side_by_side, "SIDE_BY_SIDE_SHARED", Least(us=-1e6))  # whatever it saves
+    monkeypatch.setattr(parallel, "SIDE_BY_SIDE_SHARED", Least(us=-1e6))  # whatever it saves
     mod = module(body, *shapes)
     rng = np.random.default_rng(0)
     arrays = [tvm.runtime.tensor(rng.standard_normal(shape).astype(F)) for shape, _ in shapes]

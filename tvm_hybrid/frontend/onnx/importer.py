@@ -38,9 +38,10 @@ from .graph import node_facts, parameters
 from .graph.freeze_shapes import OpenSizes, RelatedSizesError, current_sizes, keeping
 from .graph.graph import Graph, describe, is_standard
 from .graph.node_builder import attributes_of, constant_value
+from .graph.requests import with_checked_indices
 from .loops import Loop, is_repeat, loop_of, repeat
 from .operators import operator_of, why_unsupported
-from .reader.check_model import check_parameters, with_checked_indices
+from .reader.check_model import check_parameters
 from .reader.left_data import LARGE_BYTES
 from .reader.old_forms import renewed
 from .rewrites import nodes  # noqa: F401  registers the rewrites, those of loop.py too

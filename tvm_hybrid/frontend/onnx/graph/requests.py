@@ -1,4 +1,4 @@
-"""Sizes that a tensor asks for, such as the shape that Reshape reads, and that operands share."""
+"""Sizes that a tensor asks for, such as the shape that Reshape reads; checks while a model runs."""
 
 from __future__ import annotations
 
@@ -6,16 +6,32 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+import onnx
 import tvm.tirx.script.builder.ir as I
 from tvm import relax, te, tirx
 
+from microkernels.base.errors import OUT_OF_RANGE
+
 from ....runtime.tensors import text_of
 from ... import expressions
-from ...expressions import Expr, cast, constant, emit, literal, match_cast, normalize
+from ...expressions import (
+    Attrs,
+    Expr,
+    Inputs,
+    cast,
+    constant,
+    dtype_of,
+    emit,
+    literal,
+    match_cast,
+    normalize,
+)
 from . import kernels
 from . import sizes as of_sizes
 from .elements import known_elements
 from .freeze_shapes import current_sizes, length_of, new_size
+from .graph import describe, is_standard
 from .kernels import put
 from .sizes import dims_of, index, is_number, product, same_size, simplified
 
@@ -269,3 +285,67 @@ def broadcast(value: Expr, common: Sequence[Expr]) -> Expr:
         return value
     # Where it is not known that sizes fit, `legalize.shapes` looks for sizes of 1.
     return normalize(relax.op.broadcast_to(value, relax.ShapeExpr(list(common))))
+
+
+_ALONG_AXIS = {"Gather", "GatherElements", "Scatter", "ScatterElements"}
+_BY_COORDINATES = {"GatherND", "ScatterND"}
+
+
+def with_checked_indices(node: onnx.NodeProto, inputs: Inputs, attrs: Attrs) -> Inputs:
+    """Checks indices of Gather, Scatter and the like when a model runs, where a user asks for it.
+
+        lv = check_indices(indices, n)      # a kernel: an error, or the indices as they are
+        R.take(data, lv, axis=0)            # data: [n, 4]
+
+    Without the check an index out of range is clipped (relay_passes/canonicalize/indices.py).
+    Constant indices of static sizes are checked at import.
+
+    The inputs of a node; its indices, if it has any, are those that the program has checked.
+
+    Raises
+    ------
+    ValueError
+        A constant index is out of range.
+    """
+    if not is_standard(node) or node.op_type not in _ALONG_AXIS | _BY_COORDINATES:
+        return inputs
+    data, indices, *others = inputs
+    sizes = dims_of(data)
+    if node.op_type in _ALONG_AXIS:
+        sizes = [sizes[attrs.get("axis", 0) % len(sizes)]]
+    else:
+        first, count = attrs.get("batch_dims", 0), dims_of(indices)[-1]
+        if not isinstance(count, tirx.IntImm):
+            raise ValueError("the number of coordinates depends on data")
+        sizes = sizes[first : first + int(count)]
+    known = [int(size) if isinstance(size, tirx.IntImm) else None for size in sizes]
+    texts = ["-n to n - 1 (n: its size)" if n is None else f"{-n} to {n - 1}" for n in known]
+    what = "indices" if len(sizes) == 1 else "coordinates"
+    allowed = f"{what} of {node.input[0]!r} are {'; '.join(texts)}"
+    message, values = f"{OUT_OF_RANGE}: {describe(node)}: {allowed}", constant(indices)
+    if values is not None and None not in known:
+        extents = np.array(known)
+        if np.any(values < -extents) or np.any(values >= extents):
+            raise ValueError(message)
+        return inputs
+    return Inputs([data, _checked(indices, sizes, message), *others])
+
+
+def _checked(indices: Expr, sizes: Sequence[Expr], message: str) -> Expr:
+    """The indices, by a kernel that fails at the first one that is out of range."""
+    shape, columns = dims_of(indices), len(sizes)
+    rows = product(shape[:-1] if columns > 1 else shape)
+    flat = emit(relax.op.reshape(indices, relax.ShapeExpr([rows, columns])))
+
+    def body(ins: list[Expr], outs: list[Expr], *sizes: Expr) -> None:
+        with I.serial(ins[0].shape[0]) as row:
+            for column, size in enumerate(sizes):
+                place = tirx.Cast("int64", ins[0][row, column])
+                inside = tirx.all(place >= tirx.const(0, "int64") - size, place < size)
+                with I.Assert(inside, message, "ValueError"):
+                    pass
+                put(outs[0], ins[0][row, column], row, column)
+
+    made = [([rows, columns], dtype_of(indices))]
+    (found,) = kernels.emit_kernel("check_indices", [flat], made, body, list(sizes))
+    return emit(relax.op.reshape(found, relax.ShapeExpr(shape)))
