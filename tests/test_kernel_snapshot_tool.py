@@ -15,6 +15,7 @@ from tools.kernel_snapshot.kernels import (
     Kernel,
     Snapshot,
     differences,
+    ordered,
     path_of,
     read,
     write,
@@ -78,6 +79,18 @@ def test_tir_that_differs_is_shown_before_code() -> None:
     assert differences(before, after) == {
         "a": "--- tir before\n+++ tir after\n@@ -1 +1 @@\n-x = 1\n+x = 2"
     }
+
+
+def test_numbers_of_sizes_are_no_difference() -> None:
+    text = """{first} = TypeVar("{first}")
+{second} = TypeVar("{second}")
+@T.prim_func
+def gather(x: T.Buffer(({first}, 3), edges={second}), places: T.Buffer(({third},))):
+    pass
+"""
+    one = ordered(text.format(first="edges", second="edges_1", third="edges"))
+    assert one == ordered(text.format(first="edges_1", second="edges", third="edges_1"))
+    assert one != ordered(text.format(first="edges_1", second="edges", third="edges"))
 
 
 def test_another_compiler_is_refused(folder: Path, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import difflib
 import gzip
 import itertools
 import os
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -106,6 +107,20 @@ PROGRAMS = {
 """All programs, by name."""
 
 
+def ordered(script: str) -> str:
+    """A kernel's text with its sizes named by their first use.
+
+    TVM's printer numbers those of one name by address.
+    """
+    head, mark, body = script.partition("@T.prim_func")
+    declared = set(re.findall(r"^(\w+) = TypeVar\(.*\)$", head, re.M))
+    word = r"\b\w+\b(?!=[^=])"  # and not the name of an argument
+    used = dict.fromkeys(name for name in re.findall(word, body) if name in declared)
+    names = {name: f"size_{place}" for place, name in enumerate(used)}
+    body = re.sub(word, lambda found: names.get(found[0], found[0]), body)
+    return re.sub(r"^\w+ = TypeVar\(.*\)\n", "", head, flags=re.M) + mark + body
+
+
 _SUFFIX = ".kernels"
 
 
@@ -166,7 +181,7 @@ class _Recorder:
 
     def _note(self, kernel: tirx.PrimFunc, *how: Any) -> str | None:
         key = kernel_key(kernel, *how)
-        self._tir[str(kernel.attrs[GLOBAL_SYMBOL])] = str(kernel.script()), key
+        self._tir[str(kernel.attrs[GLOBAL_SYMBOL])] = ordered(str(kernel.script())), key
         return key
 
     def find(self, _key: str) -> None:
