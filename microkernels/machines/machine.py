@@ -30,13 +30,15 @@ class _Stated:
         self.number, self.by_width = number, by_width
 
     def __set_name__(self, owner: type, name: str) -> None:
-        self.number = self.number or name
+        self.name, self.number = name, self.number or name
 
     def __get__(self, machine: Machine | None, owner: type) -> float:
         if machine is None:
             raise AttributeError(self.number)
         width = 512 if machine.isa.vector_bits == 512 else 256
-        return machine.description.at(f"{self.number}_{width}" if self.by_width else self.number)
+        key = f"{self.number}_{width}" if self.by_width else self.number
+        found = machine.__dict__[self.name] = machine.description.at(key)  # not asked again
+        return found
 
 
 @dataclass(frozen=True)

@@ -61,12 +61,12 @@ def candidates(region: Region, machine: Machine) -> list[MatmulConfig]:
     Of an open region: of every vector kernel, on a grid for any number of rows.
     """
     m, n, k = dimensions(region)
-    found, kernels = [], list(_kernels(region, machine.isa))
-    for kernel in kernels if region.is_open else tile_config.worth_trying(kernels, m):
-        if region.is_open and kernel.by_tiles:
+    found, kernels, is_open = [], list(_kernels(region, machine.isa)), region.is_open
+    for kernel in kernels if is_open else tile_config.worth_trying(kernels, m):
+        if is_open and kernel.by_tiles:
             continue
         tile = _tile(region, machine, kernel)
-        if region.is_open:
+        if is_open:
             grid = open_grid(tile, n, k, machine, 2 * n * k / kernel.kr)
         else:
             k_unit = kernel.depth if tile_config.shares_k(kernel, k) else None
