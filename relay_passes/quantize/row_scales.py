@@ -32,6 +32,7 @@ from tvm import ir, relax
 
 from microkernels.base.arrays import RANGES
 from relay_passes.ir.decisions import Decision, DecisionLog
+from relay_passes.ir.dynamic_quantize import LEVELS, ChainReader, scale_of, zero_point_of
 from relay_passes.ir.graph import (
     AnyBinding,
     DataflowGraph,
@@ -43,17 +44,7 @@ from relay_passes.ir.graph import (
     scalar_constant,
     static_tensor,
 )
-from relay_passes.ir.quantization import (
-    LEVELS,
-    LIMIT,
-    ChainReader,
-    Quantized,
-    centred,
-    known_centred,
-    read_dequantize,
-    scale_of,
-    zero_point_of,
-)
+from relay_passes.ir.quantization import LIMIT, Quantized, centred, known_centred, read_dequantize
 from relay_passes.ir.rewrite import Bindings, block_pass, block_rewrite, rewrite_values
 from relay_passes.ir.rules import RuleGraph, rule
 

@@ -23,8 +23,8 @@ from tir_schedules.core.attributes import Attribute
 from tir_schedules.product.narrow_weight import per_block_shape
 
 from ..ir.constants import array_of
+from ..ir.dynamic_quantize import match_dynamic_quantize
 from ..ir.graph import DataflowGraph, is_call, region_tensor, scalar_constant, static_tensor
-from ..ir.quantization import match_dynamic_quantize
 from .anchor import Anchor
 from .fusible_calls import is_fusible
 

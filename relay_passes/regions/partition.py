@@ -29,10 +29,10 @@ from microkernels.base.errors import Argument, CompileError
 from microkernels.isa import Isa, isa_named
 from relay_passes.ir import functions
 from relay_passes.ir.decisions import NOTES, Decision, DecisionLog
+from relay_passes.ir.dynamic_quantize import ranges_in_place
 from relay_passes.ir.functions import named_pass
 from relay_passes.ir.graph import DataflowGraph, op_name
 from relay_passes.ir.moving_operators import moved_weights, weights_of
-from relay_passes.ir.quantization import ranges_in_place
 from relay_passes.ir.rewrite import rewrite_blocks
 from tir_schedules.core.region import Region
 from tir_schedules.core.template import has_template, template_for

@@ -21,9 +21,9 @@ from __future__ import annotations
 
 from tvm import IRModule, relax
 
+from relay_passes.ir.dynamic_quantize import DynamicQuantize, match_dynamic_quantize
 from relay_passes.ir.functions import named_pass, region_function, substitute
 from relay_passes.ir.graph import DataflowGraph, known_tensor, region_tensor
-from relay_passes.ir.quantization import DynamicQuantize, match_dynamic_quantize
 from relay_passes.ir.rewrite import Bindings, rewrite_blocks
 from tir_schedules.core.region import Region, Tensor
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from tvm import relax
 
-from relay_passes.ir.quantization import emit_dynamic_quantize
+from relay_passes.ir.dynamic_quantize import emit_dynamic_quantize
 from relay_passes.pipeline import Phase, phases
 from relay_passes.pipeline_options import PipelineOptions
 from relay_passes.run_passes import collect_regions

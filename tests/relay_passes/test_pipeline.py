@@ -8,7 +8,7 @@ import tvm
 from tvm import relax
 
 from microkernels.base.errors import CompileError
-from relay_passes.ir.quantization import emit_dynamic_quantize
+from relay_passes.ir.dynamic_quantize import emit_dynamic_quantize
 from relay_passes.pipeline import Phase
 from relay_passes.pipeline_options import (
     FAST_MATH_LEVELS,

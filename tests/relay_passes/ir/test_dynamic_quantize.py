@@ -10,13 +10,13 @@ import tvm
 from numpy.typing import ArrayLike, NDArray
 from tvm import relax
 
-from relay_passes.ir.graph import DataflowGraph, op_name
-from relay_passes.ir.quantization import (
+from relay_passes.ir.dynamic_quantize import (
     DynamicQuantize,
     emit_dynamic_quantize,
     emit_dynamic_range,
     match_dynamic_quantize,
 )
+from relay_passes.ir.graph import DataflowGraph, op_name
 from tests.onnx_reference.arithmetic import dynamic_quantize
 from tests.relay_passes.graphs import run
 

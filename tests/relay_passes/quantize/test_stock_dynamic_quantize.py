@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from tvm import IRModule, ir, relax
 
+from relay_passes.ir.dynamic_quantize import emit_dynamic_quantize, match_dynamic_quantize
 from relay_passes.ir.graph import DataflowGraph
-from relay_passes.ir.quantization import emit_dynamic_quantize, match_dynamic_quantize
 from relay_passes.quantize.row_scales import stock_dynamic_quantize
 from tests.relay_passes.graphs import run
 

@@ -9,8 +9,8 @@ from tvm.ir import assert_structural_equal
 from tvm.script import ir as I
 from tvm.script import relax as R
 
+from relay_passes.ir.dynamic_quantize import emit_dynamic_quantize
 from relay_passes.ir.functions import COMPOSITE, REGION
-from relay_passes.ir.quantization import emit_dynamic_quantize
 from relay_passes.regions.partition import partition
 from relay_passes.regions.quantization_ranges import quantization_ranges
 from tests.relay_passes.graphs import MACHINE, Body, module, operators, regions

@@ -13,8 +13,8 @@ from tvm.ir import assert_structural_equal
 import tvm_hybrid
 from microkernels.isa import isa_named
 from microkernels.machines.machine import Machine
+from relay_passes.ir.dynamic_quantize import emit_dynamic_quantize
 from relay_passes.ir.functions import REASON, REGION
-from relay_passes.ir.quantization import emit_dynamic_quantize
 from relay_passes.pipeline_options import PipelineOptions
 from relay_passes.regions.merge_chains import merge_chains
 from relay_passes.regions.partition import partition

@@ -11,7 +11,7 @@ from tvm.ir import assert_structural_equal
 from microkernels.isa import isa_named
 from microkernels.machines.machine import Machine
 from relay_passes.ir.decisions import DecisionLog
-from relay_passes.ir.quantization import emit_dynamic_quantize
+from relay_passes.ir.dynamic_quantize import emit_dynamic_quantize
 from relay_passes.regions.merge_projections import MERGE, merge_projections
 from tests.relay_passes.graphs import Body, constant, module, partitioned, regions
 from tests.relay_passes.quantized import (

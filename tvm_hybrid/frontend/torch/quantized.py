@@ -19,14 +19,14 @@ from tvm.ir import GenericConst
 
 from microkernels.base.arrays import RANGES
 from microkernels.base.errors import UnsupportedOperatorError
-from relay_passes.ir.quantization import emit_dynamic_range
+from relay_passes.ir.dynamic_quantize import emit_dynamic_range
 
 from ..expressions import emit
 from .promotion import as_type, type_name
 
 # Dynamic quantisation of pt2e: the range of a tensor is found when the program runs.
 #
-#     s, z = choose_qparams(x, 0, 255, eps, uint8)   ->  s, z of relay_passes.ir.quantization
+#     s, z = choose_qparams(x, 0, 255, eps, uint8)   ->  s, z of relay_passes.ir.dynamic_quantize
 #     s, z = choose_qparams_symmetric(x, ...)        ->  s = max(max(abs(x)) / 127.5, eps), z known
 #     q = quantize_per_tensor(x, s, z, ...)          ->  R.quantize(x, s, z, out_dtype="uint8")
 #

@@ -4,7 +4,7 @@ operator               Relax
 QuantizeLinear         R.quantize(x, scale, zero_point)
 DequantizeLinear       R.dequantize(q, scale, zero_point)
   in blocks            R.reshape((R.reshape(q, [K / b, b, N]) - zero_point) * scale, [K, N])
-DynamicQuantizeLinear  relay_passes.ir.quantization
+DynamicQuantizeLinear  relay_passes.ir.dynamic_quantize
 QLinearAdd and others  the float operator between dequantize and quantize
 
 Weights stay 8-bit constants: what multiplies them widens them. A scale or zero point of one
@@ -23,7 +23,7 @@ from onnx import TensorProto, helper
 from tvm import relax, tirx
 
 from microkernels.base.arrays import RANGES
-from relay_passes.ir.quantization import emit_dynamic_quantize
+from relay_passes.ir.dynamic_quantize import emit_dynamic_quantize
 
 from ... import expressions as ex
 from ...expressions import NARROW_INPUTS, OPSET, Attrs, Converter, Expr, Inputs
