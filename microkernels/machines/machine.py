@@ -21,9 +21,10 @@ _NAMED = Description("", "", {}, {})
 
 
 class _Stated:
-    """An attribute of machines: a number of their descriptions, of its own name or another.
+    """An attribute of `Machine` that reads a number of its description, once.
 
-    Some are stated for vectors of 256 and of 512 bits (`by_width`).
+    `number` is its key there, by default the attribute's name. With `by_width` there are two, for
+    vectors of 256 and of 512 bits.
     """
 
     def __init__(self, number: str = "", by_width: bool = False) -> None:

@@ -131,7 +131,7 @@ class TransposedAxis:
         return {at // self.stride: tap for tap, at in products if at % self.stride == phase}
 
     def _window(self, phases: Sequence[int], first: int, more: int) -> Window:
-        """The window of some phases, which has so many results more than x has positions."""
+        """The window of some phases, which has `more` results beyond the positions of x."""
         found = [self._taps(phase) for phase in phases]
         distances = sorted({distance for taps in found for distance in taps})
         nearest, farthest = distances[0], distances[-1]

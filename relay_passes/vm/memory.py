@@ -112,7 +112,7 @@ def _shared(function: relax.Function) -> relax.Function:
 
 
 def _allocating(call: Any, size: tirx.Expr) -> relax.Call:
-    """The same storage, of so many bytes."""
+    """The allocation with another size in bytes."""
     arguments = [relax.ShapeExpr([size]), *list(call.args)[1:]]
     return relax.Call(call.op, arguments, call.attrs, call.ty_args, ret_ty=call.ty)
 

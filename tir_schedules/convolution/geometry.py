@@ -94,7 +94,7 @@ class ConvGeometry:
         return self.with_axes(3)
 
     def with_axes(self, rank: int) -> ConvGeometry:
-        """The same with axes of one position in front of its own, so that it has so many."""
+        """This form with leading axes of size 1, so that it has `rank` axes."""
         new = rank - len(self.extents)
         of_ones = ("extents", "kernel", "outputs", "strides", "dilation")
         found = {name: (1,) * new + getattr(self, name) for name in of_ones}

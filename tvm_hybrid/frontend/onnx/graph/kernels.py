@@ -122,7 +122,7 @@ def cut(data: Expr, count: Expr) -> Expr:
 
 
 def reshaped_to(data: Expr, sizes: Sequence[Expr]) -> Expr:
-    """The same elements in other sizes: a view where it is known that they are as many."""
+    """The elements in another shape: a view where the number of elements is known to be equal."""
     data = normalize(data)
     if same_size(product(sizes), product(dims_of(data))):
         return normalize(relax.op.reshape(data, relax.ShapeExpr(list(sizes))))

@@ -113,7 +113,7 @@ def _divide(inputs: Inputs, attrs: Attrs) -> Any:
 
 @operator("Dropout")
 def _dropout(inputs: Inputs, attrs: Attrs) -> Any:
-    """The input, as of inference, and a mask that keeps everything."""
+    """The input, as in inference, and a mask that keeps every element."""
     x, (ratio, training) = inputs[0], (ex.constant(inputs[place]) for place in (1, 2))
     trains = inputs[2] is not None and (training is None or training.any())
     if trains and (ratio is None or ratio.any()):

@@ -343,7 +343,7 @@ def _rounded(number: Expr) -> Expr:
 
 
 def window_form(attrs: Attrs, rank: int | None = None) -> Attrs:
-    """Attributes of windows along so many axes, with the defaults of those that are absent."""
+    """Attributes of windows along `rank` axes, with defaults for those that are absent."""
     rank = len(attrs["kernel_shape"]) if rank is None else rank
     ones, flags = [1] * rank, ("ceil_mode", "count_include_pad", "storage_order")
     defaults = {"strides": ones, "dilations": ones, "pads": [0, 0] * rank, "group": 1}
