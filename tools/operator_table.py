@@ -20,7 +20,7 @@ import onnx
 from tvm_hybrid.frontend.onnx import ops
 from tvm_hybrid.frontend.onnx.graph.parameters import SIZED_BY_DATA
 from tvm_hybrid.frontend.onnx.operators import OPERATORS
-from tvm_hybrid.frontend.onnx.rewrites import nodes  # noqa: F401  registers the rewrites
+from tvm_hybrid.frontend.onnx.rewrites import nodes, sequences  # noqa: F401  registers rewrites
 from tvm_hybrid.frontend.onnx.rewrites.table import REWRITES
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "operators.md"

@@ -70,10 +70,16 @@ def hold(case: TestCase, run_model: Callable[[dict[str, Any]], list[Any]]) -> No
         assert len(results) == len(outputs)
         for result, output in zip(results, outputs, strict=True):
             expected = value_of(output)
-            if random:
-                assert (result.dtype, result.shape) == (expected.dtype, expected.shape)
-            else:
-                compare(result, expected, case.rtol, ROUNDED.get(case.name, case.atol))
+            found = result if isinstance(expected, list) else [result]
+            parts = expected if isinstance(expected, list) else [expected]
+            assert isinstance(found, list)
+            for one, other in zip(found, parts, strict=True):
+                if other is None:
+                    assert one is None
+                elif random:
+                    assert (one.dtype, one.shape) == (other.dtype, other.shape)
+                else:
+                    compare(one, np.asarray(other), case.rtol, ROUNDED.get(case.name, case.atol))
 
 
 def value_of(given: Any) -> Any:

@@ -45,6 +45,8 @@ from .thread_runs import ThreadState, short_constant_run, short_run
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
+    from .sequences import SequencePrograms
+
 from_dlpack = np.from_dlpack
 
 
@@ -109,6 +111,10 @@ class InferenceSession(SessionStart):
     on, has a program for each combination of those that `values` does not give. It is made when
     they arrive; both programs of a single boolean, such as `use_cache_branch`, are made here.
     `programs` says for which values they are.
+
+    A model whose inputs or outputs are sequences of tensors, or optional, takes and gives lists of
+    arrays, and None for what is absent, as in ONNX Runtime. It has a program for each number of
+    elements, made when they arrive.
 
     A library is compiled already: it has its number of threads, and takes `threads`, `weights` and
     `spin` as `tvm_hybrid.load` does. An Executable has these, too.
@@ -176,6 +182,11 @@ class InferenceSession(SessionStart):
             if streams is not None:
                 share = self._share_of(setting.count)
                 options = replace(options, num_threads=share, threads=None)
+            if face.has_sequences:
+                if start == "fast":
+                    self._start_note = "no fast start: the model's inputs or outputs are sequences"
+                self._open_sequences(model, options, progress)
+                return
             shapes, values = options.shapes, options.values
             programs = ModelPrograms(model, options, face.progress)
             if start != "fast" or not self._begin_fast(programs, shapes, values):
@@ -184,7 +195,7 @@ class InferenceSession(SessionStart):
 
     def _use(self, found: Executable) -> None:
         """Runs this program, or its fallback."""
-        self._programs: Programs | None = None
+        self._programs: Programs | SequencePrograms | None = None
         self.executable = found.for_host()
         declared = found.declared if self.executable.is_open else None
         known = {value.name for value in self.executable.values}
@@ -254,6 +265,25 @@ class InferenceSession(SessionStart):
 
         self._programs = several
         self.__dict__["run"] = run
+
+    def _open_sequences(self, model: Any, options: CompileOptions, progress: ProgressLike) -> None:
+        """Has a session for each number of elements of the model's sequences."""
+        from .sequences import SequencePrograms
+
+        if self._face.profiler is not None:
+            raise OptionError("enable_profiling: a model of sequences cannot be profiled")
+        several = SequencePrograms(
+            model, lambda flat: InferenceSession(flat, options=options, progress=progress)
+        )
+        self._inputs, self._outputs, self._programs = several.inputs, several.outputs, several
+
+        def run(output_names: Names, input_feed: Any, run_options: Any = None) -> Results:
+            session, results = several.run(output_names, input_feed, run_options)
+            self.executable = session.executable
+            return results
+
+        self.__dict__["run"] = run
+        self._finish()
 
     def __getattr__(self, name: str) -> Any:
         if self._waited_for(name):

@@ -282,11 +282,11 @@ _MODELS: dict[str, tuple[Callable[[], onnx.ModelProto], type[ModelError], str]] 
     "input without type": (
         lambda: edited(lambda m: m.graph.input[0].ClearField("type")), ModelError, "'x'.*type",
     ),
-    "sequence input": (lambda: edited(sequence_input), ModelError, "'x' is a sequence"),
+    "sequence input": (lambda: edited(sequence_input), ModelError, "'x' is seq"),
     "string input": (string_input, ModelError, "'x' holds STRING"),
     "string weight": (string_weight, ModelError, "'names' holds STRING"),
-    "output that is a sequence": (
-        lambda: one("SplitToSequence", "x"), ModelError, "SplitToSequence is not supported",
+    "length of what is no sequence": (
+        lambda: one("SequenceLength", "x"), ModelError, "'culprit'.*how many elements.*'x' has",
     ),
     "attribute for which there is no definition": (
         lambda: make_model(

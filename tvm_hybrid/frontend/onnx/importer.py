@@ -44,7 +44,7 @@ from .operators import operator_of, why_unsupported
 from .reader.check_model import check_parameters
 from .reader.left_data import LARGE_BYTES
 from .reader.old_forms import renewed
-from .rewrites import nodes  # noqa: F401  registers the rewrites, those of loop.py too
+from .rewrites import nodes, sequences  # noqa: F401  registers the rewrites, also of loop.py
 from .rewrites.table import rewrite
 
 MAX_NODES = 1_000_000
@@ -146,7 +146,7 @@ class _Importer:
             with writing_to(self._bb), self._bb.function("main", params=params):
                 with self._bb.dataflow():
                     self._walk()
-                    results = [self._value(name) for name in self.graph.outputs]
+                    results = [self._value(name) for name in graph.outputs]
                     result = results[0] if len(results) == 1 else relax.Tuple(results)
                     result = self._bb.emit_output(result)
                 self._bb.emit_func_output(result)
@@ -193,6 +193,9 @@ class _Importer:
                         parameters.require_value(source, condition, graph)
                 raise
         graph.nodes = self.done
+        if graph.sequences:  # what they have is what the function returns
+            elements = (graph.sequences.get(name, [name]) or [] for name in graph.outputs)
+            graph.outputs = [self.aliases.get(each, each) for found in elements for each in found]
 
     def _visit(self, node: onnx.NodeProto) -> None:
         graph = self.graph

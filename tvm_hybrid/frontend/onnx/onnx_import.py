@@ -23,7 +23,7 @@ from relay_passes.ir.traits import RESHAPES
 
 from ...explain.origins import ModelNode, ModelNodes
 from ...runtime.feeds import InputValue
-from ...runtime.tensors import TensorInfo
+from ...runtime.tensors import DeclaredInterface, OpenTensorInfo, TensorInfo
 from ..expressions import constant, literal, static_dims
 from ..model_input import ImportedModel, output_info, returned_types
 from .graph.freeze_shapes import OpenSizes, Shapes, declared_dims, freeze_shapes
@@ -31,6 +31,7 @@ from .graph.graph import Graph, captured_names
 from .importer import to_relax
 from .reader import load_graph as loading
 from .reader.check_model import check_model
+from .reader.interface import tensors_of
 from .reader.load_graph import Values
 from .reader.read_model import ModelLike, read_all_but_large
 
@@ -108,12 +109,16 @@ def import_onnx(
         known = [InputValue.of(name, array) for name, array in arrays.items()]
         # Names from the model, shapes and dtypes from the module that will run.
         outputs, types = [], returned_types(mod["main"])
-        for item, found in zip(proto.graph.output, types, strict=True):
-            info = output_info(item.name, found, declared_dims(item.type), sizes.symbols)
-            if item.name in graph.narrow:
-                dtype = str(helper.tensor_dtype_to_np_dtype(graph.narrow[item.name]))
+        named = list(tensors_of(proto.graph.output, graph))
+        for value, (name, kind), found in zip(graph.outputs, named, types, strict=True):
+            info = output_info(name, found, declared_dims(kind), sizes.symbols)
+            if value in graph.narrow:
+                dtype = str(helper.tensor_dtype_to_np_dtype(graph.narrow[value]))
                 info = msgspec.structs.replace(info, dtype=dtype)
             outputs.append(info)
+        if declared is not None and graph.sequences:
+            made = (OpenTensorInfo(each.name, each.shape, each.dtype) for each in outputs)
+            declared = DeclaredInterface(declared.inputs, tuple(made))
         nodes = nodes_at_run_time(sources, graph)
     except ModelError:
         raise

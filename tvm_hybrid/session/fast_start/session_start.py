@@ -17,10 +17,11 @@ from ...runtime.stream_threads import Names, Results
 from ..onnxruntime_api.model_surface import NodeArg, SessionMethods
 from ..onnxruntime_api.ort_value import plain
 from ..onnxruntime_api.run_options import check_run_options
+from ..programs import Programs
 
 if TYPE_CHECKING:
     from ..model_programs import Given, ModelPrograms
-    from ..programs import Programs
+    from ..sequences import SequencePrograms
     from .background import Compilation, NumpyAnswers
 
 Run = Callable[..., Results]
@@ -35,7 +36,7 @@ class SessionStart(SessionMethods):
     _compilation: Compilation | None = None
     _answers: NumpyAnswers | None = None
     _start_note = ""  # why there was no fast start
-    _programs: Programs | None
+    _programs: Programs | SequencePrograms | None
     _inputs: list[NodeArg]
     _outputs: list[NodeArg]
     _places: dict[str, int]
@@ -90,7 +91,7 @@ class SessionStart(SessionMethods):
             self._compile(programs, shapes, values)
             if vars(self).get("run") is run:
                 del self.__dict__["run"]  # from now on it is the method
-            if self._programs is not None:
+            if isinstance(self._programs, Programs):
                 self.__dict__["run"] = self._by_combination(self._programs, self.run)
             else:
                 self._answers = None  # which holds the weights

@@ -100,10 +100,11 @@ class NodeArg:
 
 # Numbers of fields in onnx.proto; a session of a program in the cache does not import onnx.
 _PRODUCER, _DOMAIN, _VERSION, _DESCRIPTION, _GRAPH, _PROPERTIES = _OF_MODEL = 2, 4, 5, 6, 7, 14
-_GRAPH_NAME, _GRAPH_DESCRIPTION, _INPUTS = _OF_GRAPH = 2, 10, 11
+_GRAPH_NAME, _GRAPH_DESCRIPTION, _INPUTS, _OUTPUTS = _OF_GRAPH = 2, 10, 11, 12
 _KEY, _VALUE = _OF_PROPERTY = 1, 2
 _TYPE, _TENSOR, _SHAPE, _DIMENSIONS = _TO_DIMENSIONS = 2, 1, 2, 1
 _NAME, _DENOTATION = _OF_DIMENSION = 2, 3
+_SEQUENCES = 4, 9  # of types: a sequence, an optional value
 
 Place = tuple[int, int]
 """Where a field's value begins in a file, and where it ends."""
@@ -118,10 +119,13 @@ class ModelSurface(NamedTuple):
         Its texts.
     dimensions : tuple of (str, str)
         Name and denotation of every dimension of its inputs that has a name.
+    has_sequences : bool
+        Whether an input or output is a sequence, or optional.
     """
 
     metadata: ModelMetadata
     dimensions: tuple[tuple[str, str], ...]
+    has_sequences: bool = False
 
     @staticmethod
     def of(model: Any) -> ModelSurface:
@@ -165,7 +169,8 @@ def _surface(model: Any) -> ModelSurface:
         for dimension in value.type.tensor_type.shape.dim
         if dimension.dim_param
     )
-    return ModelSurface(metadata, dimensions)
+    kinds = {x.type.WhichOneof("value") for x in (*model.graph.input, *model.graph.output)}
+    return ModelSurface(metadata, dimensions, bool(kinds & {"sequence_type", "optional_type"}))
 
 
 def _in_file(file: BufferedIOBase, size: int) -> ModelSurface:
@@ -187,7 +192,10 @@ def _in_file(file: BufferedIOBase, size: int) -> ModelSurface:
         found = [inner for place in found for inner in _picked(file, [place], (number,))[number]]
     named = [_picked(file, [place], _OF_DIMENSION) for place in found]
     dimensions = [(_text(file, d[_NAME]), _text(file, d[_DENOTATION])) for d in named]
-    return ModelSurface(metadata, tuple(each for each in dimensions if each[0]))
+    values = (_picked(file, [place], (_TYPE,))[_TYPE] for place in graph[_INPUTS] + graph[_OUTPUTS])
+    has_sequences = any(any(_picked(file, types, _SEQUENCES).values()) for types in values)
+    known = tuple(each for each in dimensions if each[0])
+    return ModelSurface(metadata, known, has_sequences)
 
 
 def _picked(
@@ -367,6 +375,8 @@ class SessionFace:
         The model's file, if it was given by path.
     metadata : ModelMetadata
         What the model says of itself.
+    has_sequences : bool
+        Whether an input or output of it is a sequence, or optional.
     progress : Progress
         What tells how far compiling is.
     profiler : Profiler or None
@@ -395,6 +405,7 @@ class SessionFace:
         self.path = os.fspath(model) if isinstance(model, str | os.PathLike) else None
         self._surface = ModelSurface.of(model)
         self.metadata = self._surface.metadata
+        self.has_sequences = self._surface.has_sequences
         name = Path(self.path).name if self.path else self.metadata.graph_name
         severity = self._options.log_severity_level
         shows_warnings = severity < ERROR if severity >= 0 else logger.isEnabledFor(logging.WARNING)

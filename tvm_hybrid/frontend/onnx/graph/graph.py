@@ -48,6 +48,8 @@ class Graph:
     choices
         Of each If whose branches are both written out: what the names of their nodes begin with,
         its condition, and itself in words.
+    sequences
+        The values that a sequence has; None of an optional value that is absent.
     is_body
         Whether this is such a body, so that its inputs are not the model's.
     check_indices
@@ -68,6 +70,7 @@ class Graph:
     sources: dict[str, set[str] | None] = field(default_factory=dict)
     narrow: dict[str, int] = field(default_factory=dict)
     choices: list[tuple[str, str, str]] = field(default_factory=list)
+    sequences: dict[str, list[str] | None] = field(default_factory=dict)
     is_body: bool = False
     old_opset: int = 0
     check_indices: bool = False

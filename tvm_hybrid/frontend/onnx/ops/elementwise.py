@@ -170,7 +170,6 @@ def _mean(inputs: Inputs, attrs: Attrs) -> Any:
 
 for _name, _one_operand in _UNARY.items():
     operator(_name)(_unary(_one_operand))
-operator("OptionalGetElement", static=True)(lambda inputs, attrs: inputs[0])
 operator("Where")(lambda inputs, attrs: relax.op.where(*inputs))
 for _name, _two_operands in _BINARY.items():
     operator(_name)(_binary(_name, _two_operands))

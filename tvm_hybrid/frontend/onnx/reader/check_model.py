@@ -18,6 +18,7 @@ from microkernels.base.errors import ModelError, ShapeError, UnsupportedOperator
 from ..graph.graph import STANDARD_DOMAINS, Graph, describe, is_standard, subgraphs
 from ..graph.narrow_types import NARROW
 from ..graph.node_builder import attributes_of, constant_or_attribute, optional_input
+from .interface import Interface
 
 MIN_IR_VERSION = 3
 MAX_NESTING = 16
@@ -91,13 +92,11 @@ def _check_interface(kind: str, items: Sequence[onnx.ValueInfoProto]) -> None:
         if count > 1:
             raise ModelError(f"graph {kind} {name!r} is listed {count} times")
     for item in items:
-        which = item.type.WhichOneof("value")
-        if which not in (None, "tensor_type"):
-            raise ModelError(
-                f"graph {kind} {item.name!r} is a {which.removesuffix('_type')}; "
-                "only tensors are supported"
-            )
-        elem_type = item.type.tensor_type.elem_type
+        try:
+            tensor = Interface.of(item).tensor.tensor_type
+        except ModelError as error:
+            raise ModelError(f"graph {kind} {error}") from error
+        elem_type = tensor.elem_type
         if kind == "input" and not elem_type:
             raise ModelError(f"graph input {item.name!r} has no element type")
         if elem_type and elem_type not in SUPPORTED_TYPES | NARROW:
@@ -105,7 +104,7 @@ def _check_interface(kind: str, items: Sequence[onnx.ValueInfoProto]) -> None:
                 f"graph {kind} {item.name!r} holds {type_name(elem_type)}, "
                 "a data type that is not supported"
             )
-        for index, dim in enumerate(item.type.tensor_type.shape.dim):
+        for index, dim in enumerate(tensor.shape.dim):
             if dim.dim_value > 2**31 - 1:
                 raise ShapeError(
                     f"dimension {index} of {kind} {item.name!r} is {dim.dim_value}, too large"

@@ -22,6 +22,7 @@ from ..graph.freeze_shapes import Shapes, declared_dims, open_sizes
 from ..graph.graph import Graph, captured_names, copied, describe, drop_dead_nodes
 from ..graph.narrow_types import NARROW, stored_type
 from .check_model import SUPPORTED_TYPES, check_model, opset_version, type_name
+from .interface import Interface
 from .left_data import LeftData
 from .old_forms import OPSET
 from .read_model import ModelLike, read_model
@@ -63,6 +64,12 @@ def load_graph(model: onnx.ModelProto, left: LeftData | None = None) -> Graph:
         if name not in made:
             raise ModelError(f"graph output {name!r} is made by no node, input or initializer")
     for item in graph.inputs:
+        declared = Interface.of(item)
+        if declared.is_sequence or declared.is_optional:
+            raise ModelError(
+                f"graph input {item.name!r} is {declared.type}: how many tensors it has is part of "
+                "a program; run the model by an InferenceSession, which makes one for each number"
+            )
         kind = item.type.tensor_type.elem_type
         graph.types[item.name] = onnx.TypeProto.FromString(item.type.SerializeToString())
         graph.types[item.name].tensor_type.elem_type = stored_type(kind)

@@ -37,6 +37,7 @@ from ..graph import node_builder
 from ..graph.freeze_shapes import declared_dims
 from ..graph.graph import OWN_DOMAIN, Graph, describe, is_standard, rename_values
 from ..graph.node_builder import NodeBuilder, attributes_of, extents_of, optional_input
+from ..graph.parameters import require_value
 from .table import rewrites
 
 MAX_LIMIT = 2**31  # a limit of more says that the condition ends the loop
@@ -138,6 +139,13 @@ def _repeat(
 ) -> None:
     """A loop that stays a loop. Its body runs only while the condition holds, so there the
     condition is a constant."""
+    if listed := [name for name in inputs if name in build.graph.sequences]:
+        for name in filter(None, inputs[:2]):
+            require_value(describe(build.source), name, build.graph)
+        raise UnsupportedOperatorError(
+            f"{describe(build.source)}: its state {listed[0]!r} is a sequence, and the number of "
+            f"iterations is not known when the model is compiled, or more than {MAX_NODES} nodes"
+        )
     body = onnx.GraphProto.FromString(proto.SerializeToString())
     counter, going = body.input[0], body.input[1]
     names = {going.name: build.constant(True)}

@@ -63,6 +63,10 @@ def select(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto] | None:
         build.add("Where", condition, then, other, output=node.output[0])
         return build.nodes
     require_value(source, condition, graph)
+    if then in graph.sequences or other in graph.sequences:
+        raise UnsupportedOperatorError(
+            f"{source}: its condition depends on data, and its branches make sequences"
+        )
     one, two = (declared_dims(graph.types.get(name, onnx.TypeProto())) for name in (then, other))
     if types[0] != types[1] or one is None or two is None or len(one) != len(two):
         raise UnsupportedOperatorError(

@@ -1,0 +1,148 @@
+"""The programs of a model whose inputs or outputs are sequences, or are optional."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import numpy as np
+import onnx
+
+from microkernels.base.errors import FeedError
+from microkernels.base.logs import logger
+
+from ..frontend.onnx.reader.check_model import check_model
+from ..frontend.onnx.reader.interface import Interface, element_name, presence_name, with_tensors
+from ..frontend.onnx.reader.read_model import ModelLike, read_model
+from ..runtime.feeds import named_feeds, output_places
+from ..runtime.stream_threads import Names, Results
+from .onnxruntime_api.model_surface import NodeArg
+from .onnxruntime_api.ort_value import plain
+from .programs import MOST_PROGRAMS, Program, Programs
+
+if TYPE_CHECKING:
+    from ..executable.executable import Executable
+    from .inference_session import InferenceSession
+
+Elements = dict[str, tuple[int, ...] | None]
+"""Of each input that is a sequence, the ranks of its elements; None of one that is absent."""
+
+
+class SequencePrograms:
+    """Sessions of a model by the number of elements that its sequences have.
+
+    The session that was not used for the longest time is dropped.
+
+    Parameters
+    ----------
+    model : path-like, bytes or onnx.ModelProto
+        The model.
+    session_of : callable
+        Makes a session of a model whose inputs are tensors.
+
+    Raises
+    ------
+    ModelError
+        If it cannot be read or is not valid.
+    """
+
+    reason = "sequences of other numbers of elements are other programs"
+
+    def __init__(
+        self, model: ModelLike, session_of: Callable[[onnx.ModelProto], InferenceSession]
+    ) -> None:
+        self._model = proto = read_model(model)
+        check_model(proto)
+        weights = {tensor.name for tensor in proto.graph.initializer}
+        given = [item for item in proto.graph.input if item.name not in weights]
+        self._declared = {item.name: Interface.of(item) for item in given}
+        self._made = {item.name: Interface.of(item) for item in proto.graph.output}
+        self.inputs = [_node_arg(*each) for each in self._declared.items()]
+        self.outputs = [_node_arg(*each) for each in self._made.items()]
+        self._session_of = session_of
+        self._sessions: OrderedDict[Hashable, InferenceSession] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def kept(self) -> tuple[Program, ...]:
+        """The programs of all sessions."""
+        with self._lock:
+            sessions = list(self._sessions.values())
+        return tuple(program for session in sessions for program in session.programs)
+
+    def why_several(self, _executable: Executable) -> str:
+        """Why a program is one of several; for `explain`."""
+        names = ", ".join(name for name, each in self._declared.items() if each.type[:3] != "ten")
+        return f"one program for each number of elements of {names}" if names else ""
+
+    def session_for(self, _feeds: Any) -> NoReturn:
+        """Refuses bound arrays."""
+        raise FeedError("sequences and optional values cannot be bound; call run")
+
+    def run(self, names: Names, feeds: Any, run_options: Any) -> tuple[InferenceSession, Results]:
+        """The session of these feeds, and the outputs.
+
+        Raises
+        ------
+        FeedError
+            If an input is missing or does not fit the model.
+        ModelError, CompileError
+            If the model cannot be compiled for such inputs.
+        """
+        names = list(self._made) if names is None else names
+        wanted = output_places(names, {name: place for place, name in enumerate(self._made)})
+        if isinstance(feeds, Mapping):
+            feeds = {**{n: None for n, each in self._declared.items() if each.is_optional}, **feeds}
+        feeds = named_feeds(feeds, list(self._declared))
+        elements: Elements = {}
+        flat: dict[str, Any] = {}
+        for name, declared in self._declared.items():
+            value = feeds[name]
+            if declared.is_optional and value is None:
+                elements[name] = None
+            elif not declared.is_sequence:
+                flat[name] = value
+            elif isinstance(value, Sequence) and not isinstance(value, str):
+                elements[name] = tuple(np.ndim(plain(each)) for each in value)
+                flat |= {element_name(name, place): each for place, each in enumerate(value)}
+            else:
+                kind = type(value).__name__
+                raise FeedError(f"input {name!r}: a list of arrays is expected, not {kind}")
+        session = self._session(elements)
+        several = session._programs
+        if isinstance(several, Programs):  # by shapes or values: the one of these
+            session, flat = several.session_for(flat), several.without_parameters(flat)
+        results = session.run(None, flat, run_options)
+        infos = session.executable.outputs
+        found = {info.name: result for info, result in zip(infos, results, strict=True)}
+        made = [self._grouped(name, declared, found) for name, declared in self._made.items()]
+        return session, [made[place] for place in wanted]
+
+    def _grouped(self, name: str, declared: Interface, found: Mapping[str, np.ndarray]) -> Any:
+        """An output of the model, of the program's."""
+        if not declared.is_sequence or found.get(presence_name(name), True) == np.False_:
+            return found.get(name)
+        places = itertools.takewhile(
+            found.__contains__, (element_name(name, n) for n in itertools.count())
+        )
+        return [found[each] for each in places]
+
+    def _session(self, elements: Elements) -> InferenceSession:
+        key = tuple(elements.items())
+        with self._lock:
+            if key not in self._sessions:
+                logger.info("making a program for sequences of %s", elements)
+                self._sessions[key] = self._session_of(with_tensors(self._model, elements))
+                if len(self._sessions) > MOST_PROGRAMS:
+                    self._sessions.popitem(last=False)
+            self._sessions.move_to_end(key)
+            return self._sessions[key]
+
+
+def _node_arg(name: str, declared: Interface) -> NodeArg:
+    found = NodeArg(declared.info(name))
+    found.type = declared.type
+    found.shape = [] if declared.is_sequence else found.shape  # as ONNX Runtime has it
+    return found
