@@ -112,9 +112,8 @@ def static_shape_of(found: Any) -> tuple[int, ...] | None:
     """The static shape in a tensor type, or None if it is no tensor's or not static."""
     if not isinstance(found, relax.TensorType) or not isinstance(found.shape, relax.ShapeExpr):
         return None
-    dims = [getattr(dim, "value", None) for dim in found.shape.values]
-    known = tuple(int(dim) for dim in dims if dim is not None)
-    return known if len(known) == len(dims) else None
+    dims: list[Any] = [getattr(dim, "value", None) for dim in found.shape.values]
+    return None if None in dims else tuple(dims)
 
 
 def known_dims(value: Any) -> tuple[int, ...]:

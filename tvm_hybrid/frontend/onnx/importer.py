@@ -36,7 +36,7 @@ from .apply import convert
 from .evaluate import evaluate
 from .graph import node_facts, parameters
 from .graph.freeze_shapes import OpenSizes, RelatedSizesError, current_sizes, keeping
-from .graph.graph import Graph, describe, is_standard
+from .graph.graph import Graph, describe, dtype_named, is_standard
 from .graph.node_builder import attributes_of, constant_value
 from .graph.requests import with_checked_indices
 from .loops import Loop, is_repeat, loop_of, repeat
@@ -139,7 +139,7 @@ class _Importer:
             shape: Sequence[Any] = self._shapes.get(item.name) or graph.shape(item.name) or ()
             if sizes is not None and item.name in sizes.inputs and not graph.is_body:
                 shape = sizes.shape(item.name)
-            kind = str(helper.tensor_dtype_to_np_dtype(graph.elem_type(item.name)))
+            kind = dtype_named(graph.elem_type(item.name))
             params.append(relax.Var(_plain(item.name, names), relax.TensorType(list(shape), kind)))
             self._values[item.name] = params[-1]
         try:
@@ -369,7 +369,7 @@ class _Importer:
             if expected is None or not isinstance(found, relax.TensorType):
                 continue
             shape = static_shape_of(found)
-            dtype = str(helper.tensor_dtype_to_np_dtype(self.graph.elem_type(name)))
+            dtype = dtype_named(self.graph.elem_type(name))
             if shape != expected or str(found.dtype) != dtype:
                 raise TypeError(
                     f"it makes {found.dtype} {shape} where ONNX defines {dtype} {expected}"

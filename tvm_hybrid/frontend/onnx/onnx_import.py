@@ -27,7 +27,7 @@ from ...runtime.tensors import DeclaredInterface, OpenTensorInfo, TensorInfo
 from ..expressions import constant, literal, static_dims
 from ..model_input import ImportedModel, output_info, returned_types
 from .graph.freeze_shapes import OpenSizes, Shapes, declared_dims, freeze_shapes
-from .graph.graph import Graph, captured_names
+from .graph.graph import Graph, captured_names, dtype_named
 from .importer import to_relax
 from .reader import load_graph as loading
 from .reader.check_model import check_model
@@ -113,7 +113,7 @@ def import_onnx(
         for value, (name, kind), found in zip(graph.outputs, named, types, strict=True):
             info = output_info(name, found, declared_dims(kind), sizes.symbols)
             if value in graph.narrow:
-                dtype = str(helper.tensor_dtype_to_np_dtype(graph.narrow[value]))
+                dtype = dtype_named(graph.narrow[value])
                 info = msgspec.structs.replace(info, dtype=dtype)
             outputs.append(info)
         if declared is not None and graph.sequences:

@@ -8,6 +8,7 @@ TVM type what reads the result; it would know nothing of one that is read from m
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeAlias
@@ -35,11 +36,11 @@ def known_elements(value: Expr) -> Elements | None:
     """The elements of a tensor, or None if they are not known."""
     dims, dtype = static_dims(value), str(getattr(value.ty, "dtype", ""))
     integral = "int" in dtype or dtype == "bool"
-    if dims is None or not integral or np.prod(dims) > MAX_ELEMENTS:
+    if dims is None or not integral or math.prod(dims) > MAX_ELEMENTS:
         return None
     array = constant(value)
     if array is not None:
-        return np.vectorize(int, otypes=[object])(array) if array.size else array.astype(object)
+        return (array.astype(np.int8) if array.dtype == bool else array).astype(object)
     call = _definition(value)
     if not isinstance(call, relax.Call):
         return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -77,6 +78,9 @@ class Graph:
     origins: dict[str, int] = field(default_factory=dict)
     folded: set[str] = field(default_factory=set)
     _fresh: int = 0
+    _shapes: dict[str, tuple[onnx.TypeProto | None, tuple[int, ...] | None]] = field(
+        default_factory=dict
+    )  # the types that shapes were read of
 
     def add_constant(self, name: str, array: np.ndarray) -> None:
         """Makes `name` a constant."""
@@ -96,7 +100,13 @@ class Graph:
         """The static shape of a value, or None while any of it is unknown."""
         if name in self.constants:
             return self.constants[name].shape
-        return static_shape(self.types.get(name, onnx.TypeProto()))
+        kind = self.types.get(name)
+        known, shape = self._shapes.get(name, (None, None))
+        if known is not kind:
+            assert kind is not None
+            shape = static_shape(kind)
+            self._shapes[name] = kind, shape
+        return shape
 
     def dims(self, name: str) -> tuple[int | None, ...] | None:
         """The sizes of a value, None where one is open; None while its rank is unknown."""
@@ -132,6 +142,12 @@ class Graph:
         """A value name that the graph does not have yet."""
         self._fresh += 1
         return f"{hint}::{self._fresh}"
+
+
+@functools.cache
+def dtype_named(elem_type: int) -> str:
+    """NumPy's name, or that of ml_dtypes, of an onnx.TensorProto element type."""
+    return str(helper.tensor_dtype_to_np_dtype(elem_type))
 
 
 def copied(node: onnx.NodeProto) -> onnx.NodeProto:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
+from typing import NamedTuple
 
 import numpy as np
 import onnx
@@ -21,44 +23,69 @@ from .node_builder import attributes_of, optional_input, with_attributes
 _READING_NARROW = {*("CastLike", "DequantizeLinear", "Shape", "Size"), *("If", "Loop", "Scan")}
 
 
-def schema_of(node: onnx.NodeProto, opset: int) -> onnx.defs.OpSchema | None:
+@functools.cache
+def _schema(op_type: str, opset: int) -> onnx.defs.OpSchema | None:
     """The schema of a standard operator, the newest if the opset is older than the operator."""
-    if not is_standard(node):
-        return None
-    if any(item.name == "allowzero" for item in node.attribute):
-        opset = max(opset, node_builder.RESHAPE_TO_ZERO)
     for version in (opset, onnx.defs.onnx_opset_version()):
-        if onnx.defs.has(node.op_type, version, ""):
-            schema = onnx.defs.get_schema(node.op_type, version, "")
+        if onnx.defs.has(op_type, version, ""):
+            schema = onnx.defs.get_schema(op_type, version, "")
             if not schema.deprecated:
                 return schema
     return None
 
 
+class _Signature(NamedTuple):
+    """What a schema says, read once: each look at one makes all of it anew."""
+
+    counts: tuple[tuple[str, int, int], ...]
+    inputs: tuple[tuple[str, bool], ...]  # names, and whether they must be given
+    outputs: tuple[bool, ...]  # whether they are optional
+    attributes: dict[str, tuple[bool, int]]  # whether they must be given, and their types
+
+
+@functools.cache
+def _signature(op_type: str, opset: int) -> _Signature | None:
+    schema, option = _schema(op_type, opset), onnx.defs.OpSchema.FormalParameterOption
+    if schema is None:
+        return None
+    return _Signature(
+        (
+            ("inputs", schema.min_input, schema.max_input),
+            ("outputs", schema.min_output, schema.max_output),
+        ),
+        tuple((each.name, each.option == option.Single) for each in schema.inputs),
+        tuple(each.option == option.Optional for each in schema.outputs),
+        {name: (each.required, int(each.type)) for name, each in schema.attributes.items()},
+    )
+
+
+def _opset_of(node: onnx.NodeProto, opset: int) -> int:
+    """The opset that a node is one of: rewrites give an attribute of a newer one to Reshape."""
+    newer = any(item.name == "allowzero" for item in node.attribute)
+    return max(opset, node_builder.RESHAPE_TO_ZERO) if newer else opset
+
+
 def check_signature(node: onnx.NodeProto, opset: int) -> None:
     """Raises a ModelError unless inputs, outputs and attributes are there as the schema wants."""
-    schema = schema_of(node, opset)
-    if schema is None:
+    found = _signature(node.op_type, _opset_of(node, opset)) if is_standard(node) else None
+    if found is None:
         return
-    for kind, values, low, high in (
-        ("inputs", node.input, schema.min_input, schema.max_input),
-        ("outputs", node.output, schema.min_output, schema.max_output),
-    ):
+    for (kind, low, high), values in zip(found.counts, (node.input, node.output), strict=True):
         if not low <= len(values) <= high:
             wanted = f"{low}" if low == high else f"{low} to {high}"
             raise ModelError(
                 f"{describe(node)} has {len(values)} {kind}, and the operator takes {wanted}; "
                 "export the model again"
             )
-    for position, name in enumerate(node.input):
-        declared = schema.inputs[min(position, len(schema.inputs) - 1)]
-        if not name and declared.option == onnx.defs.OpSchema.FormalParameterOption.Single:
-            raise ModelError(f"{describe(node)} lacks its input {declared.name!r}")
+    for position, value in enumerate(node.input):
+        name, must_be = found.inputs[min(position, len(found.inputs) - 1)]
+        if not value and must_be:
+            raise ModelError(f"{describe(node)} lacks its input {name!r}")
     given = {item.name: item.type for item in node.attribute}
-    for name, attribute in schema.attributes.items():
-        if attribute.required and name not in given:
+    for name, (must_be, kind_of_it) in found.attributes.items():
+        if must_be and name not in given:
             raise ModelError(f"{describe(node)} lacks its attribute {name!r}")
-        if name in given and given[name] != int(attribute.type):
+        if name in given and given[name] != kind_of_it:
             raise ModelError(f"{describe(node)}: its attribute {name!r} has a wrong type")
 
 
@@ -69,13 +96,12 @@ def drop_unused_outputs(graph: Graph) -> None:
         used.update(node.input)
         used |= captured_names(node)
     for node in graph.nodes:
-        schema = schema_of(node, graph.opset) if len(node.output) > 1 else None
-        if schema is None:
+        several = len(node.output) > 1 and is_standard(node)
+        found = _signature(node.op_type, graph.opset) if several else None
+        if found is None:
             continue
-        optional = onnx.defs.OpSchema.FormalParameterOption.Optional
         for position, name in enumerate(node.output):
-            declared = schema.outputs[min(position, len(schema.outputs) - 1)]
-            if name not in used and declared.option == optional:
+            if name not in used and found.outputs[min(position, len(found.outputs) - 1)]:
                 node.output[position] = ""
 
 
@@ -171,6 +197,7 @@ _RULES: dict[str, _Rule] = {
 
 
 MAX_DATA_ELEMENTS = 256
+MAX_FLOATS = 8  # whose values may decide on sizes, such as scales; more of them are data
 MAX_ELEMENTS = 2**36
 # Operators whose results are elements of the first input, or their places.
 _CHOOSING = {
@@ -187,14 +214,20 @@ class Inference:
     def __init__(self, graph: Graph) -> None:
         self._graph = graph
         self._data: dict[str, onnx.TensorProto] = {}
+        self._known: dict[Hashable, list[onnx.TypeProto | None]] = {}
         self._opsets = [helper.make_opsetid("", graph.opset)]
 
     def of(self, node: onnx.NodeProto) -> Types:
         """Types of the outputs; empty if ONNX has no inference for the node or misses inputs."""
-        graph, schema = self._graph, schema_of(node, self._graph.opset)
+        graph = self._graph
+        schema = _schema(node.op_type, _opset_of(node, graph.opset)) if is_standard(node) else None
         names = [name for name in node.input if name]
         if schema is None or any(name not in graph.types for name in names):
             return {}
+        key = self._key(node)
+        if key in self._known:
+            known = zip(node.output, self._known[key], strict=True)
+            return {name: found for name, found in known if found is not None}
         if node.op_type == "BatchNormalization":  # ONNX wants all results of one that trains
             node = with_attributes(node, training_mode=None)
             del node.output[1:]
@@ -203,8 +236,8 @@ class Inference:
         given = {name: graph.types[name] for name in names}
         data = {}
         for name in names:
-            array = graph.constants.get(name)
-            if array is not None and array.size <= MAX_DATA_ELEMENTS:
+            array = self._deciding(name)
+            if array is not None:
                 if name not in self._data:
                     self._data[name] = numpy_helper.from_array(array, name)
                 data[name] = self._data[name]
@@ -236,7 +269,27 @@ class Inference:
                     f"{describe(node)}: its output {name!r} would have the shape {shape}, which "
                     "cannot be; check the input shapes"
                 )
+        self._known[key] = [types.get(name) for name in node.output]
         return types
+
+    def _key(self, node: onnx.NodeProto) -> Hashable:
+        """What the types of a node's outputs follow from: layers of a model are alike."""
+        found: list[Hashable] = [node.op_type, *map(bool, node.output)]
+        found += (item.SerializeToString() for item in node.attribute)
+        for name in node.input:
+            kind, array = self._graph.types.get(name), self._deciding(name)
+            found.append(None if kind is None else kind.SerializeToString())
+            found.append(None if array is None else array.tobytes())
+            found.append(self._graph.narrow.get(name))
+        return tuple(found)
+
+    def _deciding(self, name: str) -> np.ndarray | None:
+        """A constant whose values may decide on sizes; None for others."""
+        array = self._graph.constants.get(name)
+        if array is None:
+            return None
+        most = MAX_FLOATS if array.dtype.kind == "f" else MAX_DATA_ELEMENTS
+        return array if array.size <= most else None
 
     def of_empty(self, node: onnx.NodeProto) -> Types:
         """Types of the outputs if an input has no elements; else empty, to be inferred later."""
@@ -255,6 +308,8 @@ class Inference:
 
     def empty_values(self, node: onnx.NodeProto, types: Types) -> list[np.ndarray] | None:
         """The outputs of a node, whatever it computes, if all are known to have no elements."""
+        if not types:
+            return None
         shapes = [static_shape(types[name]) if name in types else None for name in node.output]
         found = [shape for name, shape in zip(node.output, shapes, strict=True) if name]
         if not found or any(shape is None or 0 not in shape for shape in found):

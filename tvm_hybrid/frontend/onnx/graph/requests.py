@@ -165,7 +165,8 @@ def check(condition: Expr, otherwise: str = MISFIT) -> None:
 
     TVM would put the size on one side of a match cast in the place of that on the other side.
     """
-    flag = simplified(tirx.Select(condition, index(1), index(0)))
+    is_known = isinstance(condition, tirx.IntImm)
+    flag = condition if is_known else simplified(tirx.Select(condition, index(1), index(0)))
     if is_number(flag, 0):
         raise ValueError(otherwise)
     if not is_number(flag, 1):

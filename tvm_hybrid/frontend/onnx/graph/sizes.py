@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import operator
 from collections.abc import Iterable
 from typing import Any
@@ -52,7 +53,10 @@ def is_unknown(value: Any) -> bool:
 
 def product(sizes: Iterable[Expr]) -> Expr:
     """The number of elements."""
-    return functools.reduce(operator.mul, sizes, tirx.const(1, INDEX))
+    known = plain(sizes)
+    if all(isinstance(size, int) for size in known):  # at once: TVM would fold each product
+        return tirx.const(math.prod(known), INDEX)
+    return functools.reduce(operator.mul, known, tirx.const(1, INDEX))
 
 
 def same_size(one: Expr, other: Expr) -> bool:

@@ -90,7 +90,7 @@ def unchanged(name: str, inputs: Inputs) -> Expr | None:
         array, shape = ex.constant(other), ex.static_dims(value)
         if array is None or shape is None or ex.constant(value) is not None or not array.size:
             continue
-        if not np.all(array == _NEUTRAL[name]):
+        if array.item(0) != _NEUTRAL[name] or not np.all(array == _NEUTRAL[name]):
             continue
         aligned = shape[len(shape) - array.ndim :]
         if (

@@ -336,8 +336,10 @@ def _convolution(is_transposed: bool) -> Converter:
         form["kernel_layout"] = f"{'IO' if is_transposed else 'OI'}{_AXES[axes]}"
         if is_transposed:
             form["output_padding"] = attrs["output_padding"]
-        result, bias = ex.normalize(operators[axes](x, weight, **form)), inputs[2]
-        return result if bias is None else result + relax.op.reshape(bias, [1, -1, *[1] * axes])
+        result, bias = operators[axes](x, weight, **form), inputs[2]
+        if bias is None:
+            return result
+        return ex.emit(result) + relax.op.reshape(bias, [1, -1, *[1] * axes])
 
     return convert
 

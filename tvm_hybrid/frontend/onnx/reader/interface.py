@@ -19,7 +19,7 @@ from microkernels.base.errors import ModelError
 
 from ....runtime.tensors import OpenTensorInfo
 from ..graph.freeze_shapes import declared_dims
-from ..graph.graph import Graph
+from ..graph.graph import Graph, dtype_named
 
 Elements = Mapping[str, Sequence[int] | None]
 """Ranks of the elements of each sequence, and none of an optional value that is absent."""
@@ -56,7 +56,7 @@ class Interface(NamedTuple):
     def info(self, name: str) -> OpenTensorInfo:
         """What is known of a tensor of it."""
         kind = self.tensor.tensor_type.elem_type
-        dtype = str(helper.tensor_dtype_to_np_dtype(kind)) if kind else None
+        dtype = dtype_named(kind) if kind else None
         return OpenTensorInfo(name, declared_dims(self.tensor), dtype)
 
     @property

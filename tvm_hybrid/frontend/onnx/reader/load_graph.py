@@ -19,7 +19,7 @@ from microkernels.base.errors import Argument, FeedError, InputValueError, Model
 from ....runtime.feeds import to_array
 from ....runtime.tensors import DeclaredInterface, OpenTensorInfo
 from ..graph.freeze_shapes import Shapes, declared_dims, open_sizes
-from ..graph.graph import Graph, captured_names, copied, describe, drop_dead_nodes
+from ..graph.graph import Graph, captured_names, copied, describe, drop_dead_nodes, dtype_named
 from ..graph.narrow_types import NARROW, stored_type
 from .check_model import SUPPORTED_TYPES, check_model, opset_version, type_name
 from .interface import Interface
@@ -178,7 +178,7 @@ def read_values(graph: Graph, values: Values | None) -> dict[str, np.ndarray]:
             raise InputValueError(
                 Argument("values"), f" names {name!r}; the model's inputs are {known}"
             )
-        dtype = str(helper.tensor_dtype_to_np_dtype(graph.elem_type(name)))
+        dtype = dtype_named(graph.elem_type(name))
         info = OpenTensorInfo(name, declared_dims(graph.types[name]), dtype)
         try:
             array = to_array(value, info)
@@ -289,5 +289,5 @@ def _info(item: onnx.ValueInfoProto) -> OpenTensorInfo:
     dims, kind = declared_dims(item.type), item.type.tensor_type.elem_type
     if dims is not None:
         dims = tuple(None if str(dim).startswith(INFERRED) else dim for dim in dims)
-    dtype = str(helper.tensor_dtype_to_np_dtype(kind)) if kind else None
+    dtype = dtype_named(kind) if kind else None
     return OpenTensorInfo(item.name, dims, dtype)
