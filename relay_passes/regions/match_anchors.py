@@ -18,7 +18,7 @@ from relay_passes.ir.rules import rule
 from relay_passes.ir.traits import CHANNELS_LAST, CONVERSIONS, layouts_of
 from tir_schedules.core.attributes import Attribute
 from tir_schedules.core.region import Tensor
-from tir_schedules.product.narrow_weight import SCALE
+from tir_schedules.product.staged_panels import SCALE
 from tir_schedules.recurrent.problem import RECURRENT
 from tir_schedules.recurrent.recurrent import RECURRENT_ATTRS
 

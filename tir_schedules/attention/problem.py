@@ -32,7 +32,7 @@ from tir_schedules.core.extents import as_expr, extent
 from tir_schedules.core.region import Region, Tensor
 from tir_schedules.core.size import SymbolicSize
 from tir_schedules.epilogue.epilogue import unflatten
-from tir_schedules.product.tile_loops import TileTask
+from tir_schedules.product.tile_products import TileTask
 
 OPERANDS = ("q", "k", "v", "out")
 MOST_QUERIES = 4  # more are worth packing K and V

@@ -19,9 +19,10 @@ from microkernels.vector.expressions import Expr
 from tir_schedules.core import attributes, blocking, emission, extents
 from tir_schedules.core.region import Region, Tensor
 from tir_schedules.epilogue.epilogue import Epilogue, unflatten
-from tir_schedules.product import matmul_product, tile_loops
+from tir_schedules.product import matmul_product
 from tir_schedules.product.tile_config import MatmulConfig
 from tir_schedules.product.tile_config import check as check_matmul
+from tir_schedules.product.tile_products import TileTask
 from tir_schedules.rows import normalize, normalize_view
 from tir_schedules.rows.normalize import NormalizeConfig, for_rows, share_rows
 from tir_schedules.rows.normalize_rows import Rows
@@ -70,7 +71,7 @@ class ChainLoops:
         """All parts on the block of rows from `first` on, in the calling thread."""
         with emission.opaque_block("block"):
             self._begin(first, rows)
-            tiles = tile_loops.TileTask()
+            tiles = TileTask()
             for number, (_, config) in enumerate(self.parts):
                 with emission.opaque_block("part"):
                     if isinstance(config, MatmulConfig):

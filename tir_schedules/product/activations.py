@@ -29,7 +29,8 @@ from tir_schedules.core.loop_nest import LaneTotals, add
 from tir_schedules.epilogue.epilogue import Columns, load_vector, store_vector
 from tir_schedules.epilogue.quantize_steps import Number, emit_quantize
 
-from .tile_products import WideProduct
+from .staged_panels import WideProduct
+from .tile_products import OperandA
 
 Read = Callable[[Expr, Columns], Expr]
 _SIGN = 0x80
@@ -57,7 +58,7 @@ class InPlace:
     padded: bool = False
 
 
-class Activations:
+class Activations(OperandA):
     """The A operand of one product.
 
     Parameters
@@ -233,6 +234,17 @@ class Activations:
                 element = self.read(row, Columns(self.k - rest + i, 1, 1))
                 term = ex.cast("int32", self._as_operand(element))
                 I.buffer_store(self.sums, self.sums[to] + term, [to])
+
+
+class Begun(OperandA):
+    """Rows that were begun before, to find out how they are multiplied."""
+
+    def __init__(self, rows: Activations) -> None:
+        self.rows = rows
+
+    def load(self, row: Expr, step: Index) -> Expr | Address:
+        """As of `OperandA`."""
+        return self.rows.load(row, step)
 
 
 def converts(dtype: str, kernel: Microkernel) -> bool:

@@ -50,13 +50,13 @@ from tir_schedules.core.product_plan import ProductPlan, is_integer
 from tir_schedules.core.region import Region
 from tir_schedules.core.size import is_open
 from tir_schedules.epilogue.epilogue import Columns, Epilogue, load_vector, store_vector, unflatten
+from tir_schedules.epilogue.tile_results import RowResults, rest, store_columns
 
 from .activations import Activations, OpenActivations
 from .batch_problem import BatchMatmulConfig, BatchProblem, OpenBatchProblem, plan_of
 from .open_operand import OpenOperand, OpenPanel
 from .packed_operand import PackedOperand, StoredOperand, packed_room, widths_of
 from .tile_loops import TileLoops
-from .tile_products import direct_store, rest, store_columns
 from .zero_points import Start, ZeroPoints, named_inputs, start_of
 
 
@@ -162,7 +162,7 @@ class StaticProgram(_Program):
     def _loops(self, plan: ProductPlan, batch: Expr) -> TileLoops:
         """The loops of one batch; B is packed unless all are."""
         region, problem, kernel, config = self.region, self.problem, self.kernel, self.config
-        a, c, dtype = self.inputs[0], self.c, region.inputs[0].dtype
+        a, dtype = self.inputs[0], region.inputs[0].dtype
 
         def logical_row(row: Expr) -> list[Expr]:
             """Leading logical indices of a row of this batch."""
@@ -181,15 +181,6 @@ class StaticProgram(_Program):
             leading = logical_row(row)
             return [leading[axis] for axis in problem.out_axes[:-1]]
 
-        def store(row: Expr, vector: Expr, value: Expr, last: bool) -> None:
-            flat = row if problem.shared else batch * problem.m + row
-            order = stored_row(row)
-
-            def put(columns: Columns) -> None:
-                store_vector(c, self.epilogue(value, flat, columns), order, columns)
-
-            store_columns(problem.n, kernel.lanes, vector, last, put)
-
         packed = self._packed(batch)
         if self.shelf is None and not self.by_panel:
             packed.pack()
@@ -199,19 +190,28 @@ class StaticProgram(_Program):
         in_place = problem.rows_in_place(a, logical_row)
         activations = Activations(*given, sums=self.sums_rows, rows=in_place)
         start = self.start(problem.k, packed, activations)
-        return TileLoops(
-            plan,
-            activations.load,
-            packed.load,
-            store,
-            self.epilogue.cost,
-            begin=activations.begin,
-            begin_panel=packed.pack_panel if self.by_panel else None,
-            start=start,
-            start_columns=start.columns if start is not None and start.by_column else None,
-            peel=activations.tail,
-            direct=direct_store(region, kernel, c, stored_row, problem.out_pitch),
-        )
+        rows = self.epilogue, stored_row, problem.out_pitch
+        results = _BatchResults(region, kernel, self.c, *rows)
+        if not problem.shared:
+            results.before = batch * problem.m
+        return TileLoops(plan, activations, packed, results, start)
+
+
+@dataclass
+class _BatchResults(RowResults):
+    """The results of a batch; so many rows are before it."""
+
+    before: Expr | None = None
+
+    def store(self, row: Expr, vector: Index, value: Expr, last: bool) -> None:
+        """As of `Results`."""
+        assert self.leading is not None
+        flat, order = row if self.before is None else self.before + row, self.leading(row)
+
+        def put(columns: Columns) -> None:
+            store_vector(self.out, self.epilogue(value, flat, columns), order, columns)
+
+        store_columns(self.region.output.shape[-1], self.kernel.lanes, vector, last, put)
 
 
 class DynamicProgram(_Program):

@@ -14,6 +14,7 @@ from tvm import tirx
 from microkernels.amx.tile_shapes import ROWS
 from microkernels.base.tvm_compat.tir import llvm_functions
 from microkernels.machines.machine import Machine
+from microkernels.microkernel import Microkernel
 from microkernels.registry import microkernel_named
 from microkernels.vector.expressions import Expr, Index, bind, constant, ramp, splat
 from microkernels.vector.memory import ARRIVAL_LLVM_IR, count_arrival
@@ -22,9 +23,11 @@ from tir_schedules.core.emission import for_groups, for_share, opaque_block, tas
 from tir_schedules.core.product_plan import ProductPlan
 from tir_schedules.cost.cost import flops_us, product_rate
 from tir_schedules.cost.parallel import MOST_UNEVEN, alone_below, halves, threads_worth
+from tir_schedules.epilogue.tile_results import Results
 
 from .tile_config import Fields, on_grid, sums_us
 from .tile_loops import TileLoops
+from .tile_products import Beginning
 
 # Share of a product's time that it takes to fetch, in the next one, rows of which another core
 # wrote a part (measured: 512x13x512 before 512x512x256, two threads).
@@ -282,7 +285,7 @@ class ThreadGrid:
             partial = self._partial(loops, number)
 
             def share(first: Expr, steps: int) -> None:
-                replace(partial, share=(first, steps)).emit(row, rows, vector, vectors)
+                partial.emit(row, rows, vector, vectors, share=(first, steps))
 
             for_share(self.steps, number, share)
             with opaque_block("arrive"):
@@ -300,24 +303,8 @@ class ThreadGrid:
 
     def _partial(self, loops: TileLoops, number: Expr) -> TileLoops:
         """The loops that store sums of the share `number`; the first one has the start."""
-        plan, start = self.plan, loops.start
-        lanes, dtype = plan.kernel.lanes, plan.kernel.acc_dtype
-
-        def start_first(row: Expr, vector: Expr) -> Expr:
-            assert start is not None
-            first = tirx.EQ(splat(number, lanes), constant(0, "int32", lanes))
-            return tirx.Select(first, start(row, vector), constant(0, dtype, lanes))
-
-        def store(row: Expr, vector: Expr, value: Expr, _last: bool) -> None:
-            I.buffer_store(self.sums, value, [self._place(number, row, vector)])
-
-        found = replace(loops, store=store, epilogue_cost=0, direct=None, prefetch=None)
-        if start is not None:
-            found = replace(found, start=start_first)
-        if loops.start_columns is not None:
-            zero = tirx.const(0, "int32")
-            found = replace(found, start_columns=lambda vector: start_first(zero, vector))
-        return found
+        start = None if loops.start is None else _FirstStart(loops.start, number, self.plan.kernel)
+        return replace(loops, results=_Sums(self, number), start=start)
 
     def _add(self, loops: TileLoops, row: Expr, rows: int, vector: Expr, vectors: int) -> None:
         """Adds the shares of a block of results and stores them."""
@@ -326,10 +313,10 @@ class ThreadGrid:
 
         def total(at: Expr, column: Expr) -> Expr:
             result = I.sblock_alloc_buffer((lanes,), dtype)
-            first = self.sums[self._place(tirx.const(0, "int32"), at, column)]
+            first = self.sums[self.place(tirx.const(0, "int32"), at, column)]
             I.buffer_store(result, first, [lane])
             with I.serial(self.threads_k - 1) as other:
-                term = self.sums[self._place(other + 1, at, column)]
+                term = self.sums[self.place(other + 1, at, column)]
                 I.buffer_store(result, result[lane] + term, [lane])
             return bind(result[lane])
 
@@ -337,11 +324,47 @@ class ThreadGrid:
             with I.serial(rows) as i, opaque_block("add"):
                 for j in range(size):
                     column = vector + start + j
-                    loops.store(row + i, column, total(row + i, column), j == size - 1)
+                    loops.results.store(row + i, column, total(row + i, column), j == size - 1)
 
         for_groups(balanced(vectors, self.plan.vectors), panel)
 
-    def _place(self, number: Expr, row: Expr, vector: Expr) -> Expr:
+    def place(self, number: Expr, row: Expr, vector: Index) -> Expr:
         """Where the sums of a share lie."""
         lanes = self.plan.kernel.lanes
         return ramp(((number * self.plan.m + row) * self.plan.n_vectors + vector) * lanes, lanes)
+
+
+@dataclass(frozen=True)
+class _Sums(Results):
+    """The sums of a share of K, which the last thread adds up."""
+
+    grid: ThreadGrid
+    number: Expr
+
+    def store(self, row: Expr, vector: Index, value: Expr, last: bool) -> None:
+        """As of `Results`."""
+        I.buffer_store(self.grid.sums, value, [self.grid.place(self.number, row, vector)])
+
+
+@dataclass(frozen=True)
+class _FirstStart(Beginning):
+    """What accumulators of the first share of K start with; zeros of the others."""
+
+    start: Beginning
+    number: Expr
+    kernel: Microkernel
+
+    @property
+    def by_column(self) -> bool:
+        """As of `Beginning`."""
+        return self.start.by_column
+
+    def columns(self, vector: Index) -> Expr:
+        """As of `Beginning`."""
+        return self(tirx.const(0, "int32"), vector)
+
+    def __call__(self, row: Index, vector: Index) -> Expr:
+        """As of `Beginning`."""
+        lanes, dtype = self.kernel.lanes, self.kernel.acc_dtype
+        first = tirx.EQ(splat(self.number, lanes), constant(0, "int32", lanes))
+        return tirx.Select(first, self.start(row, vector), constant(0, dtype, lanes))

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 import tvm.tirx.script.builder.ir as I
 from tvm import tirx
 
-from microkernels.kernels.byte_pairs import KR, byte_tile, has_pairs, signed_pairs
+from microkernels.kernels.byte_pairs import KR, has_pairs, signed_pairs
 from microkernels.microkernel import Microkernel
 from microkernels.tile import Address
 from microkernels.vector import expressions as ex
@@ -32,9 +32,11 @@ from tir_schedules.core import emission, size
 from tir_schedules.core.product_plan import ProductPlan
 from tir_schedules.epilogue.epilogue import Columns
 
-from . import prefetch, tile_products
-from .activations import Activations, find_high_bits
+from .activations import Activations, Begun, find_high_bits
+from .prefetch import FEW_ROWS
+from .staged_panels import FEWEST_INTEGER_ROWS, wide_product_of
 from .tile_loops import Shortcut, TileLoops
+from .tile_products import Beginning, OperandA
 from .zero_points import Start, ZeroPoints
 
 if TYPE_CHECKING:
@@ -181,33 +183,59 @@ class Products:
 
 
 @dataclass
-class ByteOutliers:
-    """Rows for tiles that multiply pairs of bytes, in the PrimFunc under construction.
+class StartByBytes(Beginning):
+    """What accumulators of rows without outliers start with.
 
     Attributes
     ----------
-    loops : TileLoops
-        The loops by bytes.
-    rows : Activations
-        The rows, whole vectors of bytes.
-    most_rows : int
-        Of the largest block.
     zero_points : Start or None
         What zero points start accumulators with.
     weight : PackedWeight
         Its column sums are used where there is a c.
+    offset : Expr or None
+        c, as of `OutlierList`.
     """
 
-    loops: TileLoops
-    rows: Activations
-    most_rows: int
     zero_points: Start | None
     weight: PackedWeight
+    offset: Expr | None
+
+    def __call__(self, row: Index, vector: Index) -> Expr:
+        """As of `Beginning`."""
+        lanes = self.weight.kernel.lanes
+        if self.zero_points is None:
+            return ex.constant(0, "int32", lanes)
+        value = self.zero_points(row, vector)
+        if self.offset is None:
+            return value
+        return value + self.weight.column_sums(vector) * ex.splat(self.offset, lanes)
+
+
+@dataclass
+class ByteOutliers(OperandA, Beginning):
+    """Rows for tiles that multiply pairs of bytes, in the PrimFunc under construction.
+
+    Attributes
+    ----------
+    plan : ProductPlan
+        How the product is cut.
+    rows : Activations
+        The rows, whole vectors of bytes.
+    most_rows : int
+        Of the largest block.
+    without : StartByBytes
+        What accumulators start with where there are no outliers.
+    """
+
+    plan: ProductPlan
+    rows: Activations
+    most_rows: int
+    without: StartByBytes
 
     def __post_init__(self) -> None:
         rows, most_rows, self.kernel = self.rows, self.most_rows, self.rows.kernel
-        panels = self.loops.plan.panels.widths
-        self.found = OutlierList(most_rows, rows.k, _offset(self.zero_points))
+        panels = self.plan.panels.widths
+        self.found = OutlierList(most_rows, rows.k, self.without.offset)
         self.cut = I.sblock_alloc_buffer((most_rows, self.found.vectors * LANES), "uint8", align=64)
         side = max(1, _MOST_VECTORS // panels[0]) if len(set(panels)) == 1 else 1
         self.side, self.n_vectors = min(side, len(panels)), sum(panels)
@@ -221,8 +249,8 @@ class ByteOutliers:
         """Cuts a block of rows that have begun; whether tiles by bytes are right for it."""
         self.count, found = count, self.found
         most = found.most(count)
-        if size.is_open((self.loops.plan.m,)):  # of a few rows, none has outliers
-            most = ex.materialise(tirx.Select(tirx.GT(count, prefetch.FEW_ROWS), most, _ZERO))
+        if size.is_open((self.plan.m,)):  # of a few rows, none has outliers
+            most = ex.materialise(tirx.Select(tirx.GT(count, FEW_ROWS), most, _ZERO))
         with emission.opaque_block("outliers"):
             found.begin()
             with I.serial(count) as row:
@@ -239,12 +267,12 @@ class ByteOutliers:
         return found.short(most)
 
     def load(self, row: Expr, step: Index) -> Expr:
-        """kr elements of a row without its outliers, as of `Activations`."""
+        """A step of K of a row without its outliers, as of `OperandA`."""
         kr = self.kernel.kr
         return self.kernel.spread(self.cut[self.rows.within(row), ex.ramp(step * kr, kr)])
 
     def begin_panel(self, vector: Expr, vectors: int) -> None:
-        """Computes what the accumulators of a panel start with; as of `TileLoops`."""
+        """Computes what the accumulators of a panel start with."""
         side, first = self.side * vectors, self.first
         if self.side == 1:
             I.buffer_store(first, vector, [_ZERO])
@@ -259,21 +287,21 @@ class ByteOutliers:
     def _add(self, vector: Expr, width: int) -> None:
         """What panels side by side start with."""
         lanes, vectors = self.kernel.lanes, range(width * self.side)
-        places = [ex.ramp(j * lanes, lanes) for j in vectors]
+        places, weight = [ex.ramp(j * lanes, lanes) for j in vectors], self.without.weight
         with emission.opaque_block("add_outliers"):
             alike = self._alike(vector, places)
             with I.serial(self.count) as row:
                 totals = I.sblock_alloc_buffer((len(vectors) * lanes,), "int32")
                 for j, place in enumerate(places):
                     if alike is None:
-                        value = self.start_without(self.rows.block + row, vector + j)
+                        value = self.without(self.rows.block + row, vector + j)
                     else:
                         value = alike[place]
                     I.buffer_store(totals, value, [place])
 
                 def add(step: Expr, products: Products) -> None:
                     for j, place in enumerate(places):
-                        b = self.loops.load_b(vector + j // width * width, width, step, j % width)
+                        b = weight.load(vector + j // width * width, width, step, j % width)
                         I.buffer_store(totals, totals[place] + products(self.kernel, b), [place])
 
                 self.found.for_each(row, add)
@@ -282,67 +310,121 @@ class ByteOutliers:
 
     def _alike(self, vector: Expr, places: Sequence[Expr]) -> Expr | None:
         """What all rows start with that have no outliers; None if rows differ, or for zeros."""
-        if self.zero_points is None or not self.zero_points.by_column:
+        if self.without.zero_points is None or not self.without.zero_points.by_column:
             return None
         alike = I.sblock_alloc_buffer((len(places) * self.kernel.lanes,), "int32", align=64)
         for j, place in enumerate(places):
-            value = self.start_without(self.rows.block, vector + j)
-            I.buffer_store(alike, value, [place])
+            I.buffer_store(alike, self.without(self.rows.block, vector + j), [place])
         return alike
 
-    def start_without(self, row: Expr, vector: Index) -> Expr:
-        """What accumulators start with where there are no outliers; as `TileLoops.start`."""
-        lanes = self.kernel.lanes
-        value = ex.constant(0, "int32", lanes)
-        if self.zero_points is not None:
-            value = self.zero_points(row, vector)
-            offset = self.found.offset
-            if offset is not None:
-                value = value + self.weight.column_sums(vector) * ex.splat(offset, lanes)
-        return value
-
-    def start(self, row: Expr, vector: Expr) -> Expr:
-        """What accumulators start with; as of `TileLoops`."""
+    def __call__(self, row: Index, vector: Index) -> Expr:
+        """As of `Beginning`."""
         lanes = self.kernel.lanes
         place = ex.ramp((vector - self.first[_ZERO]) * lanes, lanes)
         return self.starts[self.rows.within(row), place]
 
-    def shortcut(self) -> Shortcut:
-        """The loops by bytes of rows that have begun, whose outliers are apart."""
-        found = replace(
-            self.loops, load_a=self.load, start=self.start, begin_panel=self.begin_panel
-        )
-        if size.is_open((self.loops.plan.m,)):  # several panels side by side, without outliers
-            narrow = replace(found, start=self.start_without, begin_panel=None)
-            found = replace(found, narrow=narrow)
-        return Shortcut(self.split, found)
 
-
-# Which blocks of rows of a product are multiplied by pairs of bytes, chosen when it runs.
+# How 8-bit integers are multiplied: `WAYS`, of which the first that is right for a block of rows is
+# taken. All give the same integers (see `microkernels.kernels.byte_pairs`).
 #
-#     the weight's pairs are small         bytes
-#     few columns, or threads share K      words or digits
-#     few rows                             bytes if no element of A is beyond 7 bits
-#     else                                 bytes if few are, and these apart
-#     what is left                         words or digits
-#
-# "Beyond 7 bits" is beyond 127 from 0 or, where few are taken apart, from a number below A's zero
-# point. See `OutlierList`.
+# Weights of 7 bits, which are made for CPUs without VNNI (`reduce_range`), and activations of 7
+# bits always fit bytes. Figures are those of docs/microkernels.md: one thread of an Emerald Rapids.
 
 
+SEARCHED_COLUMNS = 64  # to look at A for fewer takes longer than it saves
+LEAST_K = 33  # with less, to start rows from memory takes longer than it saves
 LISTED_ROWS = 512  # of a block: what they start with, in some panels, stays in L2
-LEAST_K = 33  # with less K, to start rows from memory takes longer than it saves
 
 
-def lists_outliers(plan: ProductPlan) -> bool:
-    """Whether outliers of A are taken apart; of fewer rows that takes longer than it saves."""
-    few = not size.is_open((plan.m,)) and plan.m < tile_products.FEWEST_INTEGER_ROWS
-    return byte_tile_of(plan) is not None and searches(plan) and not few and plan.k >= LEAST_K
+def _can_pair(plan: ProductPlan) -> bool:
+    """Whether pairs of bytes are faster, and threads do not share K: they see parts of a row."""
+    return has_pairs(plan.kernel) and sum(group.count for group in plan.k_shares) == 1
+
+
+def _searched(plan: ProductPlan) -> bool:
+    return _can_pair(plan) and plan.n >= SEARCHED_COLUMNS
+
+
+def _listed(plan: ProductPlan) -> bool:
+    enough = size.is_open((plan.m,)) or plan.m >= FEWEST_INTEGER_ROWS
+    return _searched(plan) and enough and plan.k >= LEAST_K
+
+
+@dataclass(frozen=True)
+class Way:
+    """A row of `WAYS`.
+
+    Attributes
+    ----------
+    suits : callable
+        Whether a product has code for it.
+    blocks : str
+        The blocks of rows that it is right for, as they turn out at run time.
+    why : str
+        What it saves, as measured.
+    """
+
+    suits: Callable[[ProductPlan], bool]
+    blocks: str
+    why: str
+
+
+NATIVE = Way(
+    lambda plan: not has_pairs(plan.kernel),
+    "all",
+    "VNNI and AMX have an instruction for four products; the kernel is multiplied as it is",
+)
+SMALL_PAIRS = Way(
+    _can_pair,
+    "the weight's pairs are small",
+    "bytes: 3 instructions for 4 products. Tiles of 4x48 from cache: 264 GOP/s, words 198, digits "
+    "164. Packing looks at the pairs; its answer lies behind the weight",
+)
+SEVEN_BITS = Way(
+    _searched,
+    "no element of x is beyond 127",
+    "bytes. One pass of ORs over A finds it; 784x512x128: 226 GOP/s, 177 before",
+)
+APART = Way(
+    _listed,
+    "few elements of x are {beyond}, whose products are added apart,",
+    "bytes, and the outliers from a list (`OutlierList`). Up to 3% of A are as fast as words or "
+    "faster: 128x768x768 with 1% 232 GOP/s, 182 before; with K of 16 and 24 bytes were slower",
+)
+WORDS = Way(
+    lambda plan: has_pairs(plan.kernel) and wide_product_of(plan) is not None,
+    "others",
+    "4 instructions. A and the panels are widened in cache, which pays from 8 rows on",
+)
+DIGITS = Way(
+    lambda plan: has_pairs(plan.kernel),
+    "others, of few rows",
+    "6 instructions, but nothing is widened, and the weight is half as many bytes",
+)
+WAYS = (NATIVE, SMALL_PAIRS, SEVEN_BITS, APART, WORDS, DIGITS)
+
+
+def ways_of(plan: ProductPlan) -> list[Way]:
+    """The ways that a product has code for."""
+    return [way for way in WAYS if way.suits(plan)]
+
+
+def by_values(searched: bool, listed: bool = False, offset: int = 0) -> str:
+    """What is decided by the values that are multiplied, for `explain`.
+
+    `offset` is that of `OutlierList`, if it is known.
+    """
+    beyond = f"beyond {LARGEST}"
+    if offset > 0:
+        beyond = f"(as uint8) not from {offset} to {offset + LARGEST}"
+    found = APART.blocks.format(beyond=beyond) if listed else SEVEN_BITS.blocks
+    rows = f"{found} or " if searched else ""
+    return f"pairs of bytes where {rows}{SMALL_PAIRS.blocks}, else words or digits"
 
 
 def cut_for_bytes(plan: ProductPlan) -> ProductPlan:
     """A plan whose blocks of rows are as small as taking outliers apart asks for."""
-    if not lists_outliers(plan):
+    if not APART.suits(plan):
         return plan
     return replace(plan, m_block=min(plan.m_block, max(LISTED_ROWS, plan.rows)))
 
@@ -366,29 +448,32 @@ def byte_shortcut(
         It says whether its pairs fit.
     """
     plan = replace(loops.plan, kernel=rows.kernel)
-    by_bytes = replace(loops, plan=plan, load_a=rows.load, begin=None)
-    by_bytes = replace(by_bytes, start=start, start_columns=None)
+    by_bytes = replace(loops, plan=plan, a=rows, start=start)
 
     def small() -> Expr:
         return weight_fits(weight.buffer, weight.answer_at)
 
-    if not searches(loops.plan):
-        begin = rows.begin if rows.begins else None
-        return Shortcut(lambda *_: small(), replace(by_bytes, begin=begin))
+    if not SEVEN_BITS.suits(loops.plan):
+        return Shortcut(lambda *_: small(), by_bytes)
+    by_bytes = replace(by_bytes, a=Begun(rows))
 
     def fits(first: Expr, count: Index) -> Expr:
         rows.begin(first, count)
         return tirx.Or(find_high_bits(rows, first, count), small())
 
-    apart = None
-    if lists_outliers(loops.plan):
-        apart = ByteOutliers(by_bytes, rows, most_rows, start, weight).shortcut()
-    return Shortcut(fits, by_bytes, apart)
+    if not APART.suits(loops.plan):
+        return Shortcut(fits, by_bytes)
+    without = StartByBytes(start, weight, _offset(start))
+    outliers = ByteOutliers(plan, rows, most_rows, without)
+    apart = replace(by_bytes, a=outliers, start=outliers)
+    if size.is_open((plan.m,)):  # several panels side by side, without outliers
+        apart = replace(apart, narrow=replace(apart, start=without))
+    return Shortcut(fits, by_bytes, Shortcut(outliers.split, apart))
 
 
 def cuts_above(plan: ProductPlan, points: ZeroPoints) -> bool:
     """Whether outliers are taken apart of bytes that are cut above 0, by a known zero point."""
-    return lists_outliers(plan) and not points.a_runtime and known_offset(points) > 0
+    return APART.suits(plan) and not points.a_runtime and known_offset(points) > 0
 
 
 def known_offset(points: ZeroPoints) -> int:
@@ -410,48 +495,6 @@ def _offset(start: Start | None) -> Expr | None:
     below = start.a_zero_point() - tirx.const(LARGEST // 2 + 1, "int32")
     offset = tirx.Max(below, tirx.const(0, "int32"))
     return ex.materialise(tirx.Min(offset, tirx.const(LARGEST_OFFSET, "int32")))
-
-
-# Products of 8-bit integers that take fewer instructions where nothing saturates, without VNNI.
-#
-#     a block of rows, at run time
-#         A at most 127 but for few elements, or the weight's pairs small    bytes
-#         else                                                               words; digits of few
-#         rows
-#
-# All give the same integers (see `microkernels.kernels.byte_pairs`). The weight's pairs are looked
-# at when it is packed; the answer lies behind it. A is looked at block by block: `OutlierList`
-# takes elements beyond 127 apart; where that does not pay, one pass of ORs finds whether there are
-# any. Weights of 7 bits, which are made for such CPUs (`reduce_range`), and activations of 7 bits
-# always fit.
-
-
-SEARCHED_COLUMNS = 64
-
-
-def searches(plan: ProductPlan) -> bool:
-    """Whether A is looked at; with few columns that takes longer than it saves."""
-    return plan.n >= SEARCHED_COLUMNS
-
-
-def by_values(searched: bool, listed: bool = False, offset: int = 0) -> str:
-    """What is decided by the values that are multiplied, for `explain`.
-
-    `offset` is that of `OutlierList`, if it is known.
-    """
-    small = "no element of x is beyond 127 or " if searched else ""
-    if listed:
-        beyond = f"beyond {LARGEST}"
-        if offset > 0:
-            beyond = f"(as uint8) not from {offset} to {offset + LARGEST}"
-        small = f"few elements of x are {beyond}, whose products are added apart, or "
-    return f"pairs of bytes where {small}the weight's pairs are small, else words or digits"
-
-
-def byte_tile_of(plan: ProductPlan) -> Microkernel | None:
-    """What multiplies blocks that fit; None if nothing is faster for them, or threads share K."""
-    shared = sum(group.count for group in plan.k_shares) > 1
-    return byte_tile(plan.kernel) if has_pairs(plan.kernel) and not shared else None
 
 
 def weight_fits(weight: Expr, answer: int) -> Expr:

@@ -27,11 +27,13 @@ from microkernels.vector.memory import PREFETCH_LLVM_IR
 from tir_schedules.core import emission, placement, product_plan
 from tir_schedules.core.blocking import Group, balanced, tail_heights
 from tir_schedules.core.extents import as_expr, extent
+from tir_schedules.epilogue.tile_results import LONG_EPILOGUE, rest
 
 from .prefetch import FEW_ROWS, DynamicPrefetch, streams
+from .staged_panels import wide_product_of
 from .tile_config import MatmulConfig
 from .tile_loops import TileLoops
-from .tile_products import LONG_EPILOGUE, TileContext, rest, wide_product_of
+from .tile_products import TileContext
 
 PanelShare = tuple[Expr, Expr]  # which share of the panels, of how many
 
@@ -142,8 +144,8 @@ class FewRows:
                 counts = [side] if not left else [left, side] if group.count > side else [left]
 
                 def tile(count: int) -> None:
-                    context = self.loops.side_by_side(
-                        block.row, rows, first, group.size, count, whole
+                    context = TileContext.side_by_side(
+                        self.loops, block.row, rows, first, group.size, count, whole
                     )
                     rest(self.multiply(context, group.size, kernel), block.scratch, 0)
 
@@ -155,7 +157,7 @@ class FewRows:
                     column = panel * group.size + j
                     value = block.scratch[i, ramp(column * lanes, lanes)]
                     last = j == group.size - 1
-                    self.loops.store(block.row + i, first + column, value, last)
+                    self.loops.results.store(block.row + i, first + column, value, last)
 
     def multiply(self, tile: TileContext, width: int, kernel: Microkernel) -> Tile:
         """Accumulators of panels that have `width` vectors each, side by side."""
@@ -198,7 +200,7 @@ class OpenRows:
         alone = rows <= config.alone_rows if config.alone_rows else None
         with ExitStack() as scope:
             claims: placement.Claims | None = None
-            if tasks == 1 or self.loops.begin is not None or self.loops.shortcut is not None:
+            if tasks == 1 or self.loops.a.begins or self.loops.shortcut is not None:
                 task = scope.enter_context(emission.task_loop(tasks, alone=alone))
             else:
                 _, claims = scope.enter_context(placement.claimed_shares(tasks, alone))
@@ -309,7 +311,7 @@ class Block:
 
     def emit(self, few: FewRows) -> None:
         """Panels of some widths, for few rows or for more."""
-        self._begin()
+        self.loops.a.begin(self.row, self.rows)
         if not few.most:
             self._panels(1)
             return
@@ -319,18 +321,13 @@ class Block:
 
     def panels(self, least: int) -> None:
         """Panels of some widths, for `least` rows or more."""
-        self._begin()
+        self.loops.a.begin(self.row, self.rows)
         self._panels(least)
-
-    def _begin(self) -> None:
-        """What has to be done before a block of rows is multiplied."""
-        if self.loops.begin is not None:
-            self.loops.begin(self.row, self.rows)
 
     def _panels(self, least: int) -> None:
         loops = self.loops
         for group in self.groups:
-            fetch = DynamicPrefetch.begin(loops.prefetch, loops.plan, self.rows, group.size)
+            fetch = DynamicPrefetch.begin(loops.b.prefetch, loops.plan, self.rows, group.size)
 
             def panel(start: Index, width: int, fetch: DynamicPrefetch | None = fetch) -> None:
                 self._panel(self.vector + start, width, least, fetch)
@@ -345,18 +342,17 @@ class Block:
     def _panel(self, vector: Expr, vectors: int, least: int, fetch: DynamicPrefetch | None) -> None:
         """One panel; where K is cut, accumulators of all rows are in `scratch`."""
         loops, plan = self.loops, self.loops.plan
-        if loops.begin_panel is not None:
-            loops.begin_panel(vector, vectors)
+        loops.begin_panel(vector, vectors)
         cut, heights = len(plan.pieces) > 1, tail_heights(plan.rows, vectors, least)
         # Whether the code for each height has an epilogue of its own, without a way through L1.
         few_stores = vectors * sum(heights.heights) <= MOST_STORES
-        at_once = loops.epilogue_cost <= LONG_EPILOGUE and few_stores and not cut
+        at_once = loops.results.cost <= LONG_EPILOGUE and few_stores and not cut
 
         def store(at: Expr, rows: Expr) -> None:
             self._store(self.row + at, rows, vector, vectors)
 
         def products(start: Index, steps: int) -> None:
-            load_b = loops.panel(vector, vectors, (start, steps))
+            load_b = loops.b.stage(vector, vectors, (start, steps))
 
             def tile(fetch: DynamicPrefetch | None, at: Expr, height: int) -> None:
                 ahead = None if fetch is None else fetch.ahead(vector, at, height, start)
@@ -372,7 +368,8 @@ class Block:
                     return
                 for i in range(height):
                     for j in range(vectors):
-                        loops.store(row + i, vector + j, result.value(i, j), j == vectors - 1)
+                        value, last = result.value(i, j), j == vectors - 1
+                        loops.results.store(row + i, vector + j, value, last)
 
             def body(at: Expr, height: int) -> None:
                 # Where only few tiles prefetch, whole ones have code without. Pieces of a tail are
@@ -411,7 +408,7 @@ class Block:
         with I.serial(rows) as i:
             for j in range(vectors):
                 value = self.scratch[i, ramp(j * lanes, lanes)]
-                self.loops.store(row + i, vector + j, value, j == vectors - 1)
+                self.loops.results.store(row + i, vector + j, value, j == vectors - 1)
 
 
 def _alike(pieces: Sequence[tuple[int, int]]) -> list[Group]:

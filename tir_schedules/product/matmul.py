@@ -40,11 +40,10 @@ from tir_schedules.rows.quantization_range import emit_own_range, least_scale_of
 from . import dynamic_rows, tile_config
 from .batch_matmul import BATCH_MATMUL, busiest_cycles
 from .best_grid import best_grid, open_grid
-from .byte_outliers import by_values, byte_tile_of, known_offset, lists_outliers, searches
+from .byte_outliers import APART, SEVEN_BITS, SMALL_PAIRS, by_values, known_offset, ways_of
 from .matmul_product import PACKING, MatmulProduct
-from .narrow_weight import has_scale, reject_scale, scaled
+from .staged_panels import SCALE, WideProduct, has_scale, wide_product
 from .tile_config import Fields, MatmulConfig, dimensions
-from .tile_products import WideProduct, wide_product
 from .zero_points import ZeroPoints, integer_reference
 
 
@@ -149,6 +148,21 @@ def flops(region: Region) -> int:
     return 2 * math.prod(dimensions(region))
 
 
+def _reject_scale(region: Region) -> str | None:
+    """Why the inputs after A and W of a float product make no sense, or None."""
+    a, w, *further = region.inputs
+    if not has_scale(region):
+        return f"{len(region.inputs)} inputs" if further else None
+    if region.attrs[SCALE] != "input" or len(further) != 1:
+        return f"{len(region.inputs)} inputs, {SCALE}={region.attrs[SCALE]}"
+    if w.dtype != "float32" or not w.constant or tile_config.window_of(region) is not None:
+        return f"factors of the rows of {w}, or of windows"
+    scale, k = further[0], a.shape[-1]
+    if scale.constant or scale.dtype != "float32" or (scale.size, scale.shape[-1:]) != (k, (k,)):
+        return f"factors {scale} of {k} rows"
+    return None
+
+
 class Matmul(template.Template[MatmulConfig]):
     """Activations times a weight."""
 
@@ -216,7 +230,9 @@ class Matmul(template.Template[MatmulConfig]):
         a, w = inputs[:2]
         if region.inputs[1].dtype in ("bfloat16", "float16"):
             a = a.astype(w.dtype)
-        a, w = a.astype(np.float64), scaled(w.astype(np.float64), inputs)
+        a, w = a.astype(np.float64), w.astype(np.float64)
+        if has_scale(region):
+            w *= inputs[2].reshape(-1, 1)
         window = tile_config.window_of(region)
         return np.matmul(a, w) if window is None else window.product(a, w)
 
@@ -237,7 +253,7 @@ class Matmul(template.Template[MatmulConfig]):
             if ("a_quantize" in region.attrs) != (a.dtype == "float32"):
                 return f"activations of type {a.dtype}, quantised by the kernel"
             return reject_zero_points(region)
-        return reject_scale(region)
+        return _reject_scale(region)
 
     def opens(self, region: Region, isa: Isa) -> str | None:
         """Why the template cannot build a region whose number of rows is open, or None."""
@@ -259,11 +275,11 @@ class Matmul(template.Template[MatmulConfig]):
 
     def by_values(self, region: Region, config: MatmulConfig) -> str:
         """What values decide, for `explain`."""
-        plan = tile_config.plan_of(region, config)
-        if not is_integer(region) or byte_tile_of(plan) is None:
+        ways = ways_of(tile_config.plan_of(region, config))
+        if SMALL_PAIRS not in ways:
             return ""
         points = ZeroPoints.of(region, microkernel_named(config.kernel))
-        return by_values(searches(plan), lists_outliers(plan), known_offset(points))
+        return by_values(SEVEN_BITS in ways, APART in ways, known_offset(points))
 
     def nests(self, region: Region, config: MatmulConfig) -> Iterator[loop_nest.LoopNest]:
         """The loops of the product."""

@@ -19,7 +19,7 @@ from tvm import DataType, relax, tirx
 from microkernels.base.arrays import SHIFT
 from microkernels.base.tvm_compat.tir import llvm_functions
 from microkernels.isa import Isa
-from microkernels.kernels.byte_pairs import has_pairs, pairs_fit
+from microkernels.kernels.byte_pairs import byte_tile, has_pairs, pairs_fit
 from microkernels.microkernel import Microkernel
 from microkernels.tile import Address
 from microkernels.vector.expressions import Expr, Index, ramp, reinterpret_group
@@ -28,12 +28,15 @@ from tir_schedules.core import extents, product_plan, template
 from tir_schedules.core.region import Region
 from tir_schedules.core.size import is_open
 from tir_schedules.epilogue.epilogue import Columns, Epilogue, load_vector
+from tir_schedules.epilogue.tile_results import RowResults
 
-from . import best_grid, byte_outliers, dynamic_rows, narrow_weight, tile_loops, zero_points
-from .activations import Activations, InPlace
+from . import best_grid, byte_outliers, dynamic_rows, zero_points
+from .activations import Activations, Begun, InPlace
 from .prefetch import Prefetch
+from .staged_panels import ScaledPanels, WidePanels, WideProduct, has_scale, wide_product_of
 from .tile_config import MatmulConfig, check, plan_of, window_of
-from .tile_products import WidePanels, WideProduct, direct_store, row_store, wide_product_of
+from .tile_loops import TileLoops
+from .tile_products import OperandB, TileTask
 
 _LINE = 64  # bytes of a cache line
 
@@ -72,24 +75,23 @@ class MatmulProduct:
     target: Rows
     find_range: Callable[[], Expr] | None = None
 
-    def loops(self, most_rows: int) -> tile_loops.TileLoops:
+    def loops(self, most_rows: int) -> TileLoops:
         """The loops, for at most so many rows at a time; their buffers are the current block's."""
         region, config, kernel = self.region, self.config, self.kernel
         weight = PackedWeight(region, config, kernel, self.constants[0])
-        integer, plan, (buffer, leading) = product_plan.is_integer(region), weight.plan, self.target
-        if integer:
-            plan = byte_outliers.cut_for_bytes(plan)
-        if narrow_weight.has_scale(region):
+        plan, (buffer, leading) = weight.plan, self.target
+        ways, plan = byte_outliers.ways_of(plan), byte_outliers.cut_for_bytes(plan)
+        if has_scale(region):
             inputs = {"scale": self.constants[1]}
         else:
             inputs = zero_points.named_inputs(region, self.constants[1:])
         if self.find_range is not None:
             inputs["range"] = self.find_range()
-        wide = wide_product_of(plan)
+        wide, searched = wide_product_of(plan), byte_outliers.SEVEN_BITS in ways
         block = min(max(plan.m_block, config.rows), most_rows)
-        tile = byte_outliers.byte_tile_of(plan) if integer else None
-        rows = None if tile is None else self._activations(block, inputs, tile=tile)
-        searched = rows is not None and byte_outliers.searches(plan)
+        rows: Activations | None = None
+        if byte_outliers.SMALL_PAIRS in ways:
+            rows = self._activations(block, inputs, tile=byte_tile(kernel))
         if rows is None or not searched:
             exact = self._activations(block, inputs, wide)
         elif wide is None:
@@ -103,20 +105,10 @@ class MatmulProduct:
             further = inputs, plan.k, weight.column_term, found.row_sum, weight.column_address
             return zero_points.start_of(region, kernel, *further)
 
-        start = start_of(rows if searched else exact)
-        loops = tile_loops.TileLoops(
-            plan,
-            exact.load,
-            weight.load,
-            row_store(region, kernel.lanes, buffer, self.epilogue, leading),
-            self.epilogue.cost,
-            begin=exact.begin if exact.begins and exact is not rows else None,
-            start=start,
-            start_columns=start.columns if start is not None and start.by_column else None,
-            peel=exact.tail,
-            direct=direct_store(region, kernel, buffer, leading, int(buffer.shape[-1])),
-            prefetch=weight.prefetch,
-        )
+        pitch = int(buffer.shape[-1])
+        results = RowResults(region, kernel, buffer, self.epilogue, leading, pitch)
+        a = Begun(exact) if exact is rows else exact
+        loops = TileLoops(plan, a, weight, results, start_of(rows if searched else exact))
         if rows is not None:
             shortcut = byte_outliers.byte_shortcut(loops, rows, block, start_of(rows), weight)
             loops = replace(loops, shortcut=shortcut)
@@ -127,16 +119,15 @@ class MatmulProduct:
                 few = rows if searched else self._activations(wide.fewest_rows - 1, inputs)
                 assert few is not None
                 fewer = replace(plan, rows=min(plan.rows, kernel.mr))
-                begin = None if searched else few.begin
-                narrow = replace(loops, plan=fewer, load_a=few.load, begin=begin)
-                narrow = replace(narrow, start=start_of(few))
-            stage = WidePanels(plan.panels, weight.buffer, wide, plan.longest_piece, vectors).stage
-            return replace(loops, stage_b=stage, tiles=wide, narrow=narrow)
+                few_a = Begun(few) if searched else few
+                narrow = replace(loops, plan=fewer, a=few_a, start=start_of(few))
+            panels = WidePanels(
+                plan.panels, weight.buffer, wide, plan.longest_piece, vectors, weight.prefetch
+            )
+            return replace(loops, b=panels, tiles=wide, narrow=narrow)
         if "scale" not in inputs:
             return loops
-        sizes = plan.k, plan.longest_piece, vectors
-        scaled = narrow_weight.ScaledPanels(kernel, weight.buffer, inputs["scale"], *sizes)
-        return replace(loops, stage_b=scaled.stage)
+        return replace(loops, b=ScaledPanels(weight, inputs["scale"], vectors))
 
     def _activations(
         self,
@@ -179,7 +170,7 @@ class MatmulProduct:
             vectors=tile is not None,
         )
 
-    def run(self, rows: Index, tiles: tile_loops.TileTask | None = None, most: int = 0) -> None:
+    def run(self, rows: Index, tiles: TileTask | None = None, most: int = 0) -> None:
         """The product of the first `rows` rows, in the calling thread.
 
         Parameters
@@ -208,7 +199,7 @@ class MatmulProduct:
 
 
 @dataclass(frozen=True)
-class PackedWeight:
+class PackedWeight(OperandB):
     """The packed weight of a matmul region, and what lies behind it.
 
         panels [N/nr][K/kr][nr][kr]
@@ -278,12 +269,12 @@ class PackedWeight:
         return self.answer_at + 4 * self.has_answer
 
     def load(self, panel: Index, width: int, step: Index, j: int) -> Expr | Address:
-        """`load_b` of `TileLoops`."""
+        """As of `OperandB`."""
         start = self.plan.panels.start(panel, width, step, j)
         group = self.kernel.lanes * self.kernel.kr
         return self.kernel.b_operand(self.buffer, start, width * group)
 
-    @property
+    @cached_property
     def prefetch(self) -> Prefetch | None:
         """How lines of it are prefetched, if vectors are whole lines or parts of one."""
         kernel, panels = self.kernel, self.plan.panels

@@ -18,8 +18,9 @@ from microkernels.vector.expressions import Expr, Index
 from tir_schedules.core import emission, loop_nest
 from tir_schedules.core.blocking import Group, Panels
 from tir_schedules.epilogue.epilogue import Columns, load_vector
+from tir_schedules.epilogue.tile_results import store_columns
 
-from .tile_products import store_columns
+from .tile_products import OperandB
 
 _SIGN = 0x80
 _LEAST_PIECE = 8  # rows, where vectors have less lanes
@@ -115,7 +116,7 @@ class PackedWords:
         I.buffer_store(self.buffer, value, [ex.ramp(at, self.group)])
 
 
-class PackedOperand(PackedWords):
+class PackedOperand(PackedWords, OperandB):
     """An operand packed inside the kernel: [N/nr][K/kr][nr][kr], padded with zeros.
 
     Elements are converted to what the kernel multiplies on the way: f32 to bfloat16 or float16,
@@ -134,7 +135,7 @@ class PackedOperand(PackedWords):
     number : Expr or int
         Its place there.
     by_panel : bool
-        Whether there is room for one panel, which `pack_panel` packs right before it is read.
+        Whether there is room for one panel, which is packed right before it is read.
     """
 
     def __init__(
@@ -195,10 +196,11 @@ class PackedOperand(PackedWords):
         with emission.opaque_block("pack"):
             emission.for_groups(self.panels, self._pack_panel)
 
-    def pack_panel(self, panel: Index, width: int) -> None:
-        """Emits the loops that pack one panel, if there is room for one alone."""
-        with emission.opaque_block("pack"):
-            self._pack_panel(panel, width)
+    def begin_panel(self, vector: Expr, vectors: int) -> None:
+        """Emits the loops that pack a panel, if there is room for one alone."""
+        if self.by_panel:
+            with emission.opaque_block("pack"):
+                self._pack_panel(vector, vectors)
 
     def _pack_panel(self, panel: Index, width: int) -> None:
         if self.source.contiguous == "columns":

@@ -3,7 +3,7 @@
     few rows        the tiles of a panel prefetch all of the next one, some lines in every step of K
     large weights   all tiles prefetch it together, each a share, where
                     `ProductPlan.fetches_evenly` says so
-    AMX tiles       lines between products, see `TilePrefetch`
+    AMX tiles       lines between products, see `PanelPrefetch`
     dynamic rows    how many lines a tile prefetches is decided at run time, see `DynamicPrefetch`
 
 With many rows, or with too few products to hide it, nothing is prefetched.
@@ -31,7 +31,7 @@ Ahead = Callable[[Sequence[Index]], None]
 """Loop variables of a step of K -> None; prefetches before that step."""
 
 ROUND = 4
-"""Steps of K between two branches of a tile's loop, see `tile_loops.RegisterTiles`."""
+"""Steps of K between two branches of a tile's loop, see `tile_products.RegisterTiles`."""
 
 
 def steps_of_round(plan: ProductPlan, steps: int) -> int:
@@ -68,115 +68,9 @@ class Prefetch:
 
 @dataclass(frozen=True)
 class PanelPrefetch:
-    """What the tiles of a panel of a known number of rows prefetch.
+    """What the tiles of a panel of a known number of rows prefetch of the next panel.
 
-    Attributes
-    ----------
-    of : Prefetch
-    plan : ProductPlan
-        How the product is cut.
-    vector : Expr
-        First vector of the panel.
-    vectors : int
-        Vectors of the panel.
-    groups : sequence of Group
-        The tiles' rows.
-    """
-
-    of: Prefetch
-    plan: ProductPlan
-    vector: Expr
-    vectors: int
-    groups: Sequence[Group]
-
-    @property
-    def _tiles(self) -> int:
-        return sum(group.count for group in self.groups)
-
-    def _few(self, group: Group) -> bool:
-        """Whether a panel has too few products to prefetch the next one, or too many."""
-        lines_of_panel = self.vectors // self.of.line_vectors
-        lines = math.ceil(lines_of_panel / self._tiles)
-        few = lines * product_plan.PRODUCTS_PER_FETCH > group.size * self.vectors
-        return few or self._tiles > product_plan.PANELS_AHEAD * lines_of_panel
-
-    def between(self, after: Index) -> TilePrefetch | None:
-        """What AMX tiles prefetch between products, if the next panel has `after` vectors."""
-        depth, steps = self.plan.kernel.depth, self.plan.steps
-        last = isinstance(after, int) and not after
-        if not self.plan.kernel.by_tiles or self._few(self.groups[-1]) or last:
-            return None
-        return TilePrefetch(
-            lambda line: self.of.fetch(self.vector + self.vectors, line, 0),
-            steps // depth,
-            math.ceil(depth // self.of.line_vectors * self.vectors / self._tiles),
-            steps // self.of.line_vectors * after,
-        )
-
-    def ahead(self, piece: Piece, group: Group, before: int) -> Callable[[Index], Ahead] | None:
-        """First row of a tile of a group -> what it prefetches in a block of K; None if nothing.
-
-        `before` counts the tiles before the group.
-        """
-        if self.plan.kernel.by_tiles:
-            return None
-        if self.plan.fetches_evenly:
-            way = self._even(piece, group)
-        elif self.vectors % self.of.line_vectors or self._few(group):
-            way = None
-        else:
-            way = functools.partial(self._whole, piece)
-        if way is None:
-            return None
-
-        def of_tile(tile: Index) -> Ahead:
-            return functools.partial(way, before + (tile - group.start) // group.size)
-
-        return of_tile
-
-    def _whole(self, piece: Piece, number: Index, ks: Sequence[Index]) -> None:
-        """As many lines in each step as the tiles need for all of the next panel."""
-        lines = math.ceil(self.vectors // self.of.line_vectors / self._tiles)
-        first = (number * self.plan.steps + piece[0] + ks[0]) * lines
-        for line in range(lines):
-            self.of.fetch(self.vector + self.vectors, first + line, 0)
-
-    def _even(self, piece: Piece, group: Group) -> Callable[[Index, Sequence[Index]], None] | None:
-        """(number of a tile, loop variables) -> None; all tiles prefetch the next panel once.
-
-        In rounds, places are elements, not lines, so that they are sums alone: to count lines takes
-        a multiplication in each step, on a port of the FMAs.
-        """
-        plan, vectors, tiles = self.plan, self.vectors, self._tiles
-        fetch = functools.partial(self.of.fetch, self.vector + vectors)
-        most, parts = self.of.most_lines(group.size, vectors), self.of.line_vectors * tiles
-        rounds = steps_of_round(plan, piece[1]) > 1
-        # A tile's step prefetches vectors / parts lines.
-        steps = ROUND if rounds else 1
-        count = min(math.ceil(steps * vectors / parts), steps * most)
-        if not count or 0 < plan.most_shares < tiles:
-            return None
-        width = vectors * plan.kernel.lanes * plan.kernel.kr  # elements of a step of a panel
-        of_tile, of_round = math.ceil(plan.steps * width / tiles), math.ceil(ROUND * width / tiles)
-
-        def by_rounds(number: Index, ks: Sequence[Index]) -> None:
-            start = number * of_tile
-            start += piece[0] * of_round // ROUND + ks[0] * of_round
-            for each in range(count):
-                if each * ROUND // count == ks[1]:
-                    fetch(0, start + each * of_round // count)
-
-        def by_steps(number: Index, ks: Sequence[Index]) -> None:
-            place = number * plan.steps + piece[0] + ks[0]
-            for each in range(count):
-                fetch((place * count + each) * vectors // (parts * count), 0)
-
-        return by_rounds if rounds else by_steps
-
-
-@dataclass(frozen=True)
-class TilePrefetch:
-    """The next panel, which AMX tiles prefetch between their products.
+    AMX tiles do so between their products:
 
         panel of two tiles, two blocks of rows, 64 bytes of K: 16 lines for each block
 
@@ -189,37 +83,116 @@ class TilePrefetch:
 
     Attributes
     ----------
-    fetch : callable
-        (line of the next panel) -> None; prefetches it.
-    steps : int
-        Tiles of K of a panel.
-    share : int
-        Lines for each of them and each block of rows.
-    lines : Expr or int
-        Of the next panel; 0 if there is none.
+    of : Prefetch
+    plan : ProductPlan
+        How the product is cut.
+    vector : Expr
+        First vector of the panel.
+    vectors : int
+        Vectors of the panel.
+    groups : sequence of Group
+        The tiles' rows.
+    after : Expr or int
+        Vectors of the next panel; 0 if there is none.
     """
 
-    fetch: Callable[[Index], None]
-    steps: int
-    share: int
-    lines: Index
+    of: Prefetch
+    plan: ProductPlan
+    vector: Expr
+    vectors: int
+    groups: Sequence[Group]
+    after: Index
 
-    def of_block(self, block: Index, piece: Piece, depth: int) -> Between:
-        """What a block of rows prefetches between its products, by its number.
+    @property
+    def _tiles(self) -> int:
+        return sum(group.count for group in self.groups)
 
-        `piece` are steps of K, of which a tile has `depth`.
-        """
-        before = block * self.steps + piece[0] // depth
+    def _few(self, rows: int) -> bool:
+        """Whether a panel has too few products to prefetch the next one, or too many."""
+        lines_of_panel = self.vectors // self.of.line_vectors
+        lines = math.ceil(lines_of_panel / self._tiles)
+        few = lines * product_plan.PRODUCTS_PER_FETCH > rows * self.vectors
+        return few or self._tiles > product_plan.PANELS_AHEAD * lines_of_panel
+
+    def between(self, block: Index, piece: Piece) -> Between | None:
+        """What a block of rows prefetches between products of AMX tiles, in a block of K."""
+        depth, in_line = self.plan.kernel.depth, self.of.line_vectors
+        last = isinstance(self.after, int) and not self.after
+        if not self.plan.kernel.by_tiles or self._few(self.groups[-1].size) or last:
+            return None
+        # Lines for each tile of K and each block of rows, and all of the next panel.
+        share = math.ceil(depth // in_line * self.vectors / self._tiles)
+        lines = self.plan.steps // in_line * self.after
+        before = block * (self.plan.steps // depth) + piece[0] // depth
         first: list[Expr] = []
 
         def part(step: Index, product: int, products: int) -> None:
             if product == 0:
-                first[:] = [bind(tirx.Min((before + step) * self.share, self.lines - self.share))]
-            ends = [number * self.share // products for number in (product, product + 1)]
+                first[:] = [bind(tirx.Min((before + step) * share, lines - share))]
+            ends = [number * share // products for number in (product, product + 1)]
             for line in range(*ends):
-                self.fetch(first[0] + line)
+                self.of.fetch(self.vector + self.vectors, first[0] + line, 0)
 
         return part
+
+    def ahead(self, piece: Piece, place: Index, rows: int) -> Ahead | None:
+        """What the tile of so many rows from `place` on prefetches before each step of a block.
+
+        None if nothing, and of AMX tiles.
+        """
+        plan, before = self.plan, 0
+        if plan.kernel.by_tiles:
+            return None
+        for group in self.groups:
+            if group.size == rows:
+                break
+            before += group.count
+        number = before + (place - group.start) // rows
+        if plan.fetches_evenly:
+            return self._even(piece, number, rows)
+        if self.vectors % self.of.line_vectors or self._few(rows):
+            return None
+        # As many lines in each step as the tiles need for all of the next panel.
+        lines = math.ceil(self.vectors // self.of.line_vectors / self._tiles)
+
+        def emit(ks: Sequence[Index]) -> None:
+            first = (number * plan.steps + piece[0] + ks[0]) * lines
+            for line in range(lines):
+                self.of.fetch(self.vector + self.vectors, first + line, 0)
+
+        return emit
+
+    def _even(self, piece: Piece, number: Index, rows: int) -> Ahead | None:
+        """All tiles prefetch the next panel once.
+
+        In rounds, places are elements, not lines, so that they are sums alone: to count lines takes
+        a multiplication in each step, on a port of the FMAs.
+        """
+        plan, vectors, tiles = self.plan, self.vectors, self._tiles
+        fetch = functools.partial(self.of.fetch, self.vector + vectors)
+        most, parts = self.of.most_lines(rows, vectors), self.of.line_vectors * tiles
+        rounds = steps_of_round(plan, piece[1]) > 1
+        # A tile's step prefetches vectors / parts lines.
+        steps = ROUND if rounds else 1
+        count = min(math.ceil(steps * vectors / parts), steps * most)
+        if not count or 0 < plan.most_shares < tiles:
+            return None
+        width = vectors * plan.kernel.lanes * plan.kernel.kr  # elements of a step of a panel
+        of_tile, of_round = math.ceil(plan.steps * width / tiles), math.ceil(ROUND * width / tiles)
+
+        def by_rounds(ks: Sequence[Index]) -> None:
+            start = number * of_tile
+            start += piece[0] * of_round // ROUND + ks[0] * of_round
+            for each in range(count):
+                if each * ROUND // count == ks[1]:
+                    fetch(0, start + each * of_round // count)
+
+        def by_steps(ks: Sequence[Index]) -> None:
+            place = number * plan.steps + piece[0] + ks[0]
+            for each in range(count):
+                fetch((place * count + each) * vectors // (parts * count), 0)
+
+        return by_rounds if rounds else by_steps
 
 
 def all_of(parts: Iterable[Between | None]) -> Between | None:

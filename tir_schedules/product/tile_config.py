@@ -26,7 +26,7 @@ from tir_schedules.cost import amx_cost, cost
 from tir_schedules.epilogue.epilogue import rows_and_columns
 
 from .prefetch import known_streams
-from .tile_products import WideProduct, wide_product
+from .staged_panels import WideProduct, wide_product
 
 RESULT_DTYPES = ("float32", "float64", "float16", "bfloat16", "int8", "uint8", "int32", "int64")
 # What is multiplied by what, by the weight's type (or that of the second operand).
@@ -92,7 +92,7 @@ def default_tile(
     one reading of it, although they pass from L3 themselves; then an eighth of L2 is for the panel.
     `READING_TILES` tiles share it always.
     `k` counts elements; a step of K is kr of them, some four bytes for every type. `fetches` says
-    whether the template has `TileLoops.fetch`.
+    whether the template prefetches panels.
     """
     if isinstance(kernel, AmxMicrokernel):
         return {"kernel": kernel.name, **amx_cost.amx_blocks(kernel, m, n, k, machine, fetches)}

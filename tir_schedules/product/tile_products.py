@@ -1,7 +1,8 @@
-"""One register tile: what it reads, the ways to multiply it, and how its results are stored."""
+"""One register tile: what a product reads and starts with, and how a tile is multiplied."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -9,29 +10,91 @@ from typing import TYPE_CHECKING
 import tvm.tirx.script.builder.ir as I
 from tvm import tirx
 
-from microkernels.kernels.byte_pairs import word_tile
 from microkernels.microkernel import Microkernel
-from microkernels.registry import kernels_for
 from microkernels.tile import Address, Between, Place, Start, Tile
-from microkernels.vector import bfloat16
 from microkernels.vector import expressions as ex
 from microkernels.vector.expressions import Expr, Index
-from tir_schedules.core import blocking, emission, extents, size
-from tir_schedules.core.product_plan import Piece, ProductPlan
-from tir_schedules.core.region import Region
-from tir_schedules.epilogue.epilogue import Columns, Epilogue, store_vector, unflatten
-from tir_schedules.epilogue.packed_bytes import wide_bytes
+from tir_schedules.core.blocking import Group, balanced
+from tir_schedules.core.emission import for_groups, opaque_block
+from tir_schedules.core.product_plan import Piece
+from tir_schedules.epilogue.tile_results import store_tile
 
-from .prefetch import ROUND, Ahead
+from .prefetch import ROUND, Ahead, Prefetch, known_streams
 
 if TYPE_CHECKING:
-    from .tile_loops import TileLoops
+    from .tile_loops import BlockLoops, TileLoops
 
 LoadPanel = Callable[[Index, int, Index, int], Expr | Address]
 """(first vector of the panel, its width in vectors, step of K, vector within the panel) -> one
 vector of packed B, as the kernel's `emit` takes it."""
-Leading = Callable[[Expr], Sequence[Expr]]
-"""Row -> the leading indices of that row in a buffer."""
+
+
+class OperandA:
+    """The rows that a product reads.
+
+    Attributes
+    ----------
+    begins : bool
+        Whether `begin` emits anything.
+    tail : bool
+        Whether the last step of K is read from elsewhere, and so has code of its own.
+    """
+
+    begins = False
+    tail = False
+
+    def begin(self, row: Expr, rows: Index) -> None:
+        """Emits what has to be done before a block of rows is multiplied."""
+
+    def load(self, row: Expr, step: Index) -> Expr | Address:
+        """A step of K of a row, as the kernel's `emit` takes it."""
+        raise NotImplementedError
+
+
+class OperandB:
+    """The panels of columns that a product reads.
+
+    Attributes
+    ----------
+    prefetch : Prefetch or None
+        How they are prefetched a panel ahead, if they are.
+    staged : bool
+        Whether `stage` emits anything.
+    """
+
+    prefetch: Prefetch | None = None
+    staged = False
+
+    def begin_panel(self, vector: Expr, vectors: int) -> None:
+        """Emits what has to be done before the tiles of a panel in a block of rows."""
+
+    def stage(self, vector: Expr, vectors: int, piece: Piece) -> LoadPanel:
+        """How tiles read a block of K of a panel; emits what has to be done before."""
+        return self.load
+
+    def load(self, panel: Index, width: int, step: Index, j: int) -> Expr | Address:
+        """A vector of a panel where it lies, as of `LoadPanel`."""
+        raise NotImplementedError
+
+
+class Beginning:
+    """What accumulators start with."""
+
+    @property
+    def by_column(self) -> bool:
+        """Whether all rows start with the same, which `columns` says."""
+        return False
+
+    def begin_panel(self, vector: Expr, vectors: int) -> None:
+        """Emits what has to be done before the tiles of a panel in a block of rows."""
+
+    def columns(self, vector: Index) -> Expr | Address:
+        """What all rows of a vector of columns start with, or where that is in memory."""
+        raise NotImplementedError
+
+    def __call__(self, row: Index, vector: Index) -> Expr:
+        """The accumulators of a row and a vector of columns before the first product."""
+        raise NotImplementedError
 
 
 @dataclass(frozen=True)
@@ -83,6 +146,17 @@ class TileContext:
     into: Place | None = None
     between: Between | None = None
 
+    @staticmethod
+    def side_by_side(
+        loops: TileLoops, row: Expr, rows: int, vector: Expr, width: int, panels: int, piece: Piece
+    ) -> TileContext:
+        """Several panels as one wide tile."""
+
+        def load_b(_panel: Index, _width: int, step: Index, j: int) -> Expr | Address:
+            return loops.b.load(vector + j // width * width, width, step, j % width)
+
+        return TileContext(loops, row, rows, vector, panels * width, piece, load_b)
+
     @property
     def init(self) -> Start | None:
         """What accumulators in registers start with; zero if None."""
@@ -98,10 +172,10 @@ class TileContext:
     @property
     def columns(self) -> Callable[[int], Expr | Address] | None:
         """What all rows of AMX tiles start with; None if `init` says so."""
-        found = self.loops.start_columns
-        if found is None or self.resumes or not self.loops.plan.kernel.by_tiles:
+        start, by_tiles = self.loops.start, self.loops.plan.kernel.by_tiles
+        if start is None or not start.by_column or self.resumes or not by_tiles:
             return None
-        return lambda j: found(self.vector + j)
+        return lambda j: start.columns(self.vector + j)
 
     def multiply(self, kernel: Microkernel) -> Tile:
         """The accumulators of the tile, by a kernel."""
@@ -113,7 +187,7 @@ class TileContext:
     def read_a(self, i: int, ks: Sequence[Index]) -> Expr | Address:
         """A, as the kernel's `emit` takes it."""
         step = self.loops.tiles.place(self.piece[0], ks)
-        return self._passes("A", self.loops.load_a(self.row + i, step))
+        return self._passes("A", self.loops.a.load(self.row + i, step))
 
     def read_b(self, j: int, ks: Sequence[Index]) -> Expr | Address:
         """B, likewise; before a step of K, lines of the next panel are prefetched."""
@@ -184,273 +258,130 @@ def add_step(kernel: Microkernel, result: Tile, tile: TileContext, ks: Sequence[
     )
 
 
-# Rows of a known number, for which widening the panels pays: of bfloat16, of 8-bit integers.
-FEWEST_ROWS, FEWEST_INTEGER_ROWS = 16, 8
+def emit_streams(block: BlockLoops, vector: Expr, group: Group) -> bool:
+    """One or two rows read several panels of equal width at once; False if they do not."""
+    loops, width = block.loops, group.size
+    most, kernel = known_streams(loops.plan, block.rows, width, group.count)
+    if most == 1 or loops.b.prefetch is None or loops.b.staged or not block.fetches:
+        return False
+
+    def emit(first: Index, panels: int) -> None:
+        begin = vector + group.start + first * width
+        with opaque_block("streams"):
+            place = block.row, block.rows, begin, width, panels, block.pieces[0]
+            tile = TileContext.side_by_side(loops, *place)
+
+            def store(i: Index, j: int, value: Expr, _last: bool) -> None:
+                loops.results.store(block.row + i, begin + j, value, (j + 1) % width == 0)
+
+            store_tile(tile.multiply(kernel), kernel, loops.results.cost, store)
+
+    for_groups(balanced(group.count, most), emit)
+    return True
 
 
-# Operands that were widened in cache before they are multiplied.
-#
-#     8-bit integers   vpmaddwd multiplies words, where bytes may saturate (see `byte_pairs`)
-#     bfloat16         without instructions for it, or with slow ones, a product is one of f32
-#
-# To widen both operands next to every product takes as many instructions as the products. A panel
-# of the weight is widened once for a block of rows, and a row once for all panels. Few rows widen
-# the weight next to the products, which then is half as many bytes. Products and sums are the same,
-# in the same order.
+class TileTask:
+    """The tile registers' configuration along straight-line code; nothing of it without tiles."""
+
+    def __init__(self) -> None:
+        self._kernel: Microkernel | None = None
+        self._rows = 0
+
+    def configure(self, kernel: Microkernel, rows: int) -> None:
+        """Emits the configuration for so many rows, unless it is there."""
+        if not kernel.by_tiles:
+            return
+        if not self.holds(kernel, rows):
+            kernel.configure(rows)
+        self._kernel, self._rows = kernel, rows
+
+    def holds(self, kernel: Microkernel, rows: int) -> bool:
+        """Whether the configuration is there."""
+        same = self._kernel is not None and self._kernel.mr == kernel.mr
+        return same and self._rows == rows
+
+    def release(self) -> None:
+        """Emits the end of it."""
+        if self._kernel is not None:
+            self._kernel.release()
+        self._kernel = None
 
 
-@dataclass(frozen=True)
-class WideProduct(RegisterTiles):
-    """How widened operands are multiplied.
+@dataclass
+class LateStores:
+    """Stores the results of a block of tiles while the next block is multiplied.
+
+        multiply block 0
+        multiply block 1, and between its products the epilogue of block 0
+        multiply block 2, and between its products the epilogue of block 1
+        the epilogue of block 2
+
+    A core multiplies tiles and works on vectors at the same time only if both are near each other
+    in the program: an epilogue of 64 vectors fills the reorder buffer. oneDNN interleaves them, too
+    (brgemm, `interleave_tilestores`). Measured on Granite Rapids: 128 rows, K = 768, 8-bit: 15%.
+
+    Blocks of equal size, one after the other.
 
     Attributes
     ----------
-    kernel : Microkernel
-        The register tile.
-    dtype : str
-        Element type of the operands in cache.
-    parts : int
-        Steps of the tile in one step of the plan.
+    panels : BlockLoops
+        The panels that the blocks are tiles of.
+    vector, vectors : Expr, int
+        The first vector of the first panel, and how many each has.
+    slots : int
+        Blocks that there is room for; a block's is not that of the block before.
     """
 
-    kernel: Microkernel
-    dtype: str
-    parts: int = 1
+    panels: BlockLoops
+    vector: Expr
+    vectors: int
+    slots: int
 
-    def emit(self, tile: TileContext) -> Tile:
-        """As of `RegisterTiles`; the loop variables are a step of the plan and a part of it."""
-        result = self.kernel.begin(tile.rows, tile.vectors, tile.init)
-        with I.serial(tile.piece[1]) as step:
-            for part in range(self.parts):
-                add_step(self.kernel, result, tile, (step, part))
-        return result
+    def __post_init__(self) -> None:
+        (group,) = balanced(self.panels.rows, self.panels.loops.plan.rows)
+        self.rows, self.tiles = group.size, group.count
 
-    @property
-    def fewest_rows(self) -> int:
-        """Rows from which on it pays."""
-        return FEWEST_INTEGER_ROWS if self.dtype == "int16" else FEWEST_ROWS
+    @staticmethod
+    def of(panels: BlockLoops, vector: Expr, vectors: int, slots: int) -> LateStores | None:
+        """What stores the tiles of panels late; None if every tile stores its own."""
+        loops = panels.loops
+        late = loops.plan.kernel.by_tiles and not loops.results.in_place
+        return LateStores(panels, vector, vectors, slots) if late else None
 
-    def place(self, first: Index, ks: Sequence[Index]) -> Index:
-        """The tile's step of K for loop variables of `emit`, in a block from `first` on."""
-        return (first + ks[0]) * self.parts + ks[1]
+    def slot(self, block: Index) -> Index:
+        """The first row of a block in `scratch`."""
+        return block % self.slots * self.rows
 
-    def begins(self, ks: Sequence[Index]) -> bool:
-        """Whether a step of the plan begins."""
-        return ks[1] == 0
+    def between(self, block: Index, steps: int) -> Between | None:
+        """Emits, in each of so many steps, a part of what the block before left."""
+        if isinstance(block, int) and block == 0:
+            return None
+        height = math.ceil(self.rows / steps)
 
-    def widen(self, value: Expr) -> Expr:
-        """Elements as they are multiplied next to few rows, in the wider type."""
-        return bfloat16.widen(value) if self.dtype == "float32" else ex.cast(self.dtype, value)
+        def part(step: Index, product: int, _products: int) -> None:
+            if product:
+                return
+            with I.If(block > 0), I.Then(), I.serial(height) as offset:
+                row = step * height + offset
+                if height * steps == self.rows:
+                    self._row(block - 1, row)
+                else:
+                    with I.If(row < self.rows), I.Then():
+                        self._row(block - 1, row)
 
-    def spread(self, buffer: Expr, index: Sequence[Index]) -> Expr:
-        """A from an element in cache on, as a step of the tile takes it."""
-        kernel = self.kernel
-        *row, column = index
-        lanes, kr = kernel.lanes, kernel.kr
-        if kr == 1:
-            return kernel.spread(buffer[(*row, ex.ramp(column, 1))])
-        pair = I.reinterpret(f"int{16 * kr}", buffer[(*row, ex.ramp(column, kr))])
-        return I.reinterpret(ex.vector_type(self.dtype, kr * lanes), ex.splat(pair, lanes))
+        return part
 
+    def finish(self, block: Index) -> None:
+        """Emits the epilogue of the last block."""
+        with I.serial(self.rows) as row:
+            self._row(block, row)
 
-def wide_product(kernel: Microkernel, m: int, rows: int, vectors: int) -> WideProduct | None:
-    """How tiles of so many rows and vectors multiply widened operands; None if they do not.
-
-    Parameters
-    ----------
-    kernel : Microkernel
-        That the weight is packed for.
-    m : int
-        Rows of the whole product.
-    """
-    integers = kernel.b_dtype == "int8"
-    if kernel.isa_name not in ("avx2", "avx512") or kernel.b_dtype not in ("int8", "bfloat16"):
-        return None
-    if not size.is_open((m,)) and m < (FEWEST_INTEGER_ROWS if integers else FEWEST_ROWS):
-        return None
-    if integers:
-        return WideProduct(word_tile(kernel), "int16", 2)
-    tiles = kernels_for(kernel.isa, "float32", "float32")
-    fitting = (each for each in tiles if rows <= each.mr and vectors <= each.vectors)
-    tile = min(fitting, key=lambda each: each.mr * each.vectors, default=None)
-    return None if tile is None else WideProduct(tile, "float32", kernel.kr)
-
-
-def wide_product_of(plan: ProductPlan) -> WideProduct | None:
-    """How a plan's tiles multiply widened operands; None if they do not."""
-    return wide_product(plan.kernel, plan.m, plan.rows, plan.vectors)
-
-
-def staged_panel(buffer: Expr, first: Index, width: int, lanes: int) -> LoadPanel:
-    """How a block of a panel is read in a buffer of its own, from the step `first` on."""
-
-    def load_b(_panel: Index, _width: int, step: Index, j: int) -> Expr | Address:
-        return buffer[ex.ramp(((step - first) * width + j) * lanes, lanes)]
-
-    return load_b
-
-
-class WidePanels:
-    """Widens blocks of a packed weight.
-
-    Parameters
-    ----------
-    panels : Panels
-        The layout of a packed matrix.
-    weight : Buffer
-        The packed weight, flat.
-    wide : WideProduct
-        How it is multiplied.
-    steps, vectors : int
-        Of the largest block of a panel; room for it is allocated in the block of the PrimFunc under
-        construction.
-    """
-
-    def __init__(
-        self, panels: blocking.Panels, weight: Expr, wide: WideProduct, steps: int, vectors: int
-    ) -> None:
-        self.panels, self.weight, self.wide = panels, weight, wide
-        self.group = panels.kernel.lanes * panels.kernel.kr
-        self.part = self.group // wide.parts
-        self.buffer = I.sblock_alloc_buffer((steps * vectors * self.group,), wide.dtype, align=64)
-
-    def stage(self, panel: Index, width: int, piece: Piece, before: Index = 0) -> LoadPanel:
-        """Widens a block of a panel; `stage_b` of `TileLoops`.
-
-        `before` counts the elements before the matrix.
-        """
-        first, count = piece
-        parts = self.wide.parts
-        with emission.opaque_block("widen"), I.serial(extents.as_expr(count)) as step:
-            for j in range(width):
-                start = before + self.panels.start(panel, width, first + step, j)
-                value = self.weight[ex.ramp(start, self.group)]
-                for part, wide in enumerate(self._widened(value)):
-                    place = ((step * parts + part) * width + j) * self.part
-                    I.buffer_store(self.buffer, wide, [ex.ramp(place, self.part)])
-
-        return staged_panel(self.buffer, first * parts, width, self.part)
-
-    def _widened(self, value: Expr) -> list[Expr]:
-        """A vector of the weight as the tile multiplies it, part by part."""
-        if self.wide.dtype == "int16":  # of four bytes of a column, two in each part
-            fours = ex.bind(ex.reinterpret_group("int32", value, self.group // 4))
-            halves = [ex.cast("int16", half) for half in (fours, fours >> ex.like(16, fours))]
-            return [
-                ex.cast("int16", ex.reinterpret_group("int8", half, self.part)) for half in halves
-            ]
-        # Two bfloat16 in a word; each is the upper half of a f32.
-        pairs = I.reinterpret(ex.vector_type("int32", self.part), bfloat16.bits_of(value))
-        words = ex.bind(pairs)
-        low, high = words << ex.like(16, words), words & ex.like(-0x10000, words)
-        return [ex.reinterpret("float32", low), ex.reinterpret("float32", high)]
-
-
-# How the results of register tiles are stored: `TileLoops.store` and `TileLoops.direct`.
-
-
-LONG_EPILOGUE = 8  # instructions; a bias and an activation by comparison stay below
-
-
-def store_tile(
-    result: Tile,
-    kernel: Microkernel,
-    epilogue_cost: int,
-    store: Callable[[Index, int, Expr, bool], None],
-) -> None:
-    """Stores every vector of a tile: `store(row, vector, accumulators, whether it ends its row)`.
-
-    A long epilogue is not repeated for every row of the tile, which would cost LLVM seconds: the
-    tile passes through L1 and a loop runs over its rows.
-    """
-    rows, vectors = result.rows, result.vectors
-    if epilogue_cost > LONG_EPILOGUE and rows > 1 and result.place is None:
-        passing = I.sblock_alloc_buffer((rows, vectors * result.lanes), kernel.acc_dtype)
-        rest(result, passing, 0)
-        result = Tile(rows, vectors, result.lanes, place=Place(passing))
-
-    def store_row(i: Index) -> None:
-        for j in range(vectors):
-            store(i, j, result.value(i, j), j == vectors - 1)
-
-    if result.place is not None:
-        with I.serial(rows) as variable:
-            store_row(variable)
-    else:
-        for row in range(rows):
-            store_row(row)
-
-
-def rest(result: Tile, buffer: Expr, row: Index) -> None:
-    """Stores the accumulators of a tile as they are, from a row of a buffer on."""
-    for i in range(result.rows):
-        for j in range(result.vectors):
-            columns = ex.ramp(j * result.lanes, result.lanes)
-            I.buffer_store(buffer, result.value(i, j), [row + i, columns])
-
-
-def store_columns(
-    n: int, lanes: int, vector: Index, last: bool, store: Callable[[Columns], None]
-) -> None:
-    """Runs `store(columns)` for one vector of columns; only the last one of all may be cut."""
-    cut = n % lanes
-
-    def with_valid(valid: int) -> None:
-        store(Columns(vector * lanes, lanes, valid))
-
-    if not (cut and last):
-        with_valid(lanes)
-    elif n < lanes:
-        with_valid(cut)
-    else:
-        emission.branch(vector == n // lanes, lambda: with_valid(cut), lambda: with_valid(lanes))
-
-
-def stores_in_place(region: Region, kernel: Microkernel) -> bool:
-    """Whether results are accumulators as they are, in whole tiles."""
-    plain = not region.epilogue and region.output.dtype == kernel.acc_dtype
-    return kernel.by_tiles and plain and region.output.shape[-1] % kernel.lanes == 0
-
-
-def direct_store(
-    region: Region, kernel: Microkernel, out: Expr, leading: Leading, pitch: int
-) -> Callable[[Expr, Expr], Place] | None:
-    """`TileLoops.direct` for results that are accumulators of whole tiles; None for others.
-
-    `leading` maps a row to the leading indices of `out`; `pitch` counts the elements from one row
-    to the next, 0 if that differs.
-    """
-    if not (pitch and stores_in_place(region, kernel)):
-        return None
-    return lambda row, vector: Place(out, row, vector * kernel.lanes, leading, pitch)
-
-
-def row_store(
-    region: Region, lanes: int, out: Expr, epilogue: Epilogue, leading_of: Leading | None = None
-) -> Callable[[Expr, Index, Expr, bool], None]:
-    """`TileLoops.store` for a result whose rows lie one behind the other.
-
-    `leading_of` maps a row to the leading indices of `out`; without it, those of the output.
-    """
-    *outer, n = region.output.shape
-    bytes_wide = wide_bytes(region, lanes, epilogue)
-    row_of_bytes: list[Expr] = []
-
-    def store(row: Expr, vector: Index, value: Expr, last: bool) -> None:
-        leading = unflatten(row, outer) if leading_of is None else leading_of(row)
-        if bytes_wide is None:
-
-            def put(columns: Columns) -> None:
-                store_vector(out, epilogue(value, row, columns), leading, columns)
-
-            store_columns(n, lanes, vector, last, put)
-            return
-        # The vectors of a row come one after the other; with the last one they are stored.
-        columns = Columns(vector * lanes, lanes, lanes)
-        row_of_bytes.append(epilogue(value, row, columns, bytes_wide))
-        if last:
-            start = (vector - (len(row_of_bytes) - 1)) * lanes
-            bytes_wide.store(out, row_of_bytes, leading, start)
-            row_of_bytes.clear()
-
-    return store
+    def _row(self, block: Index, row: Expr) -> None:
+        loops, scratch = self.panels.loops, self.panels.scratch
+        assert scratch is not None
+        first = self.panels.row + block % self.tiles * self.rows + row
+        vector = self.vector + block // self.tiles * self.vectors
+        place = Place(scratch, self.slot(block))
+        tile = Tile(self.rows, self.vectors, loops.plan.kernel.lanes, place=place)
+        for j in range(self.vectors):
+            loops.finish(first, vector + j, tile.value(row, j), j == self.vectors - 1)

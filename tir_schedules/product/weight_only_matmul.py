@@ -17,14 +17,12 @@ microkernels then multiply it.
 
 from __future__ import annotations
 
-import functools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import tvm.tirx.script.builder.ir as I
 from tvm import relax, tirx
 
 from microkernels.base.errors import ConfigError
@@ -33,7 +31,7 @@ from microkernels.isa import Isa
 from microkernels.machines.machine import Machine
 from microkernels.microkernel import Microkernel
 from microkernels.registry import kernels_for, microkernel_named, tile_kernels_for
-from microkernels.vector.expressions import Expr, Index, cast, parameter, ramp, splat
+from microkernels.vector.expressions import parameter
 from tir_schedules.core import emission, extents, loop_nest, size
 from tir_schedules.core.blocking import Group, Panels, thread_grids
 from tir_schedules.core.config import best_first
@@ -41,23 +39,31 @@ from tir_schedules.core.product_plan import ProductPlan, TileConfig
 from tir_schedules.core.region import Region
 from tir_schedules.core.template import Packing, Template, register_template
 from tir_schedules.cost import amx_cost, parallel
-from tir_schedules.epilogue.epilogue import (
-    Columns,
-    Epilogue,
-    load_vector,
-    rows_and_columns,
-    unflatten,
-)
+from tir_schedules.epilogue.epilogue import Epilogue, rows_and_columns
+from tir_schedules.epilogue.tile_results import RowResults
 
-from . import dynamic_rows, tile_config, tile_products
+from . import dynamic_rows, tile_config
 from .activations import Activations
 from .best_grid import ThreadGrid, best_grid, open_grid
-from .byte_digits import DIGIT_VECTORS, MOST_DIGIT_ROWS, ByteDigits, span_of
-from .narrow_weight import BITS, NarrowWeight, per_block_shape
+from .narrow_weight import (
+    BITS,
+    DIGIT_VECTORS,
+    MOST_DIGIT_ROWS,
+    ByteDigits,
+    NarrowWeight,
+    per_block_shape,
+    span_of,
+)
 from .tile_loops import TileLoops
-from .weight_only_tiles import MOST_ROWS, FewDecodedRows, RoundedPanels, WeightOnlyTiles
-
-Store = Callable[[Expr, Expr, Expr, bool], None]
+from .tile_products import OperandB
+from .weight_only_tiles import (
+    MOST_ROWS,
+    ExpandedPanels,
+    FewDecodedRows,
+    RoundedPanels,
+    SpreadRows,
+    WeightOnlyTiles,
+)
 
 MOST_STAGED_ROWS = 128
 # For a vector of the weight that is rounded and paired with another; counted, not measured.
@@ -210,45 +216,6 @@ def _k_unit(weight: NarrowWeight, staged: bool) -> int:
     return weight.unit if staged or weight.blocks == 1 else weight.block
 
 
-def _loops(
-    plan: ProductPlan, staged: bool, tiles: WeightOnlyTiles, store: Store, epilogue_cost: int
-) -> TileLoops:
-    """The loops of one thread; a buffer for expanded blocks is added to the block at hand."""
-    loops = TileLoops(plan, tiles.load_a, _no_panel, store, epilogue_cost)
-    if not staged:
-        begin = None if tiles.digits is None else tiles.digits.begin
-        return replace(loops, tiles=tiles, begin=begin)
-    weight, vectors = tiles.weight, min(plan.vectors, tiles.weight.n_vectors)
-    expanded = I.sblock_alloc_buffer((plan.longest_piece * vectors * weight.lanes,), "float32")
-    return replace(loops, stage_b=functools.partial(tiles.stage, expanded=expanded))
-
-
-def _loops_on_tiles(
-    region: Region, plan: ProductPlan, tiles: WeightOnlyTiles, a: Expr, most_rows: int, store: Store
-) -> TileLoops:
-    """The loops of one thread where both operands are rounded to bfloat16 in cache."""
-    dtype, k = region.inputs[0].dtype, plan.k
-
-    def read_a(row: Expr, columns: Columns) -> Expr:
-        return load_vector(a, dtype, unflatten(row, region.inputs[0].shape[:-1]), columns)
-
-    block = min(max(plan.m_block, plan.rows), most_rows)
-    activations = Activations(plan.kernel, dtype, k, block, read_a)
-    panels = RoundedPanels(tiles, plan)
-    return TileLoops(
-        plan,
-        activations.load,
-        _no_panel,
-        store,
-        begin=activations.begin if activations.begins else None,
-        stage_b=panels.stage,
-    )
-
-
-def _no_panel(_panel: Index, _width: int, _step: Index, _j: int) -> Expr:
-    raise AssertionError("the weight is not read without being decoded")
-
-
 def _packed(region: Region, config: WeightOnlyConfig, isa: Isa) -> tuple[NarrowWeight, Panels]:
     """The format, and the panels of the weight as one of f32, whatever multiplies it."""
     weight = weight_format(region, check(region, config, isa).lanes)
@@ -363,42 +330,36 @@ class WeightOnlyMatmul(Template[WeightOnlyConfig]):
             if region.is_open:
                 region, a, operands, c = extents.matrix_view(region, a, operands, c)
                 leading_of = extents.row_itself
-            epilogue = Epilogue(region, operands)
-
-            def load_a(row: Expr, step: Index) -> Expr:
-                indices = (*unflatten(row, region.inputs[0].shape[:-1]), step)
-                return splat(cast("float32", a[indices]), lanes)
-
-            store = tile_products.row_store(region, lanes, c, epilogue, leading_of)
+            results = RowResults(region, kernel, c, Epilogue(region, operands), leading_of)
             kernel.admit()
             zeros = per_block[1] if len(per_block) > 1 else None
-            tiles = WeightOnlyTiles(kernel, weight, load_a, packed, per_block[0], zeros)
-
-            def read(row: Expr, start: Expr, columns: int) -> Expr:
-                leading = unflatten(row, region.inputs[0].shape[:-1])
-                return cast("float32", a[(*leading, ramp(start, columns))])
+            rows, k = SpreadRows(region.inputs[0], a, lanes), region.inputs[0].shape[-1]
+            tiles = WeightOnlyTiles(kernel, weight, rows, packed, per_block[0], zeros)
 
             def digits() -> ByteDigits | None:
                 """Room for the digits of few rows of A, in the task at hand."""
-                if not with_digits:
-                    return None
-                return ByteDigits(weight, region.inputs[0].shape[-1], zeros is not None, read)
+                return ByteDigits(weight, k, zeros is not None, rows.read) if with_digits else None
 
             if region.is_open:
 
                 def few(loops: TileLoops, groups: Sequence[Group]) -> FewDecodedRows:
-                    return FewDecodedRows(loops, groups, tiles=replace(tiles, digits=digits()))
+                    return FewDecodedRows(loops, groups, tiles=tiles.with_digits(digits()))
 
-                loops = _loops(plan, True, tiles, store, epilogue.cost)
+                loops = TileLoops(plan, rows, ExpandedPanels(tiles, plan), results)
                 dynamic_rows.OpenRows(loops, few).share(config)
             else:
                 grid = ThreadGrid(plan)
                 with grid.task() as task, llvm_functions(kernel.llvm_ir):
-                    tiles = replace(tiles, digits=digits())
+                    tiles = tiles.with_digits(digits())
                     if kernel.by_tiles:
-                        loops = _loops_on_tiles(region, plan, tiles, a, grid.most_rows, store)
-                    else:
-                        loops = _loops(plan, config.staged, tiles, store, epilogue.cost)
+                        block, dtype = max(plan.m_block, plan.rows), region.inputs[0].dtype
+                        block = min(block, grid.most_rows)
+                        rounded = Activations(kernel, dtype, k, block, rows.vector)
+                        loops = TileLoops(plan, rounded, RoundedPanels(tiles, plan), results)
+                    elif config.staged:
+                        loops = TileLoops(plan, tiles.a, ExpandedPanels(tiles, plan), results)
+                    else:  # tiles decode the weight themselves
+                        loops = TileLoops(plan, tiles.a, OperandB(), results, tiles=tiles)
                     grid.emit(task, loops)
         return builder.get()
 

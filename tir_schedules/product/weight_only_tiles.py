@@ -12,13 +12,59 @@ import tvm.tirx.script.builder.ir as I
 
 from microkernels.microkernel import Microkernel
 from microkernels.tile import Address, Tile
-from microkernels.vector.expressions import Expr, Index, bind, cast, constant, like, ramp
+from microkernels.vector.expressions import Expr, Index, bind, cast, constant, like, ramp, splat
 from tir_schedules.core.blocking import Group
 from tir_schedules.core.emission import branch, opaque_block
 from tir_schedules.core.product_plan import Piece, ProductPlan
+from tir_schedules.core.region import Tensor
+from tir_schedules.epilogue.epilogue import Columns, load_vector, unflatten
 
-from . import byte_digits, dynamic_rows, narrow_weight
-from .tile_products import LoadPanel, RegisterTiles, TileContext, staged_panel
+from . import dynamic_rows
+from .narrow_weight import MOST_DIGIT_ROWS, ByteDigits, NarrowWeight
+from .staged_panels import staged_panel
+from .tile_products import LoadPanel, OperandA, OperandB, RegisterTiles, TileContext
+
+
+@dataclass(frozen=True)
+class SpreadRows(OperandA):
+    """Rows of which one element at a time is in all lanes, as f32.
+
+    Attributes
+    ----------
+    tensor : Tensor
+        What is multiplied.
+    buffer : Buffer
+        It in memory.
+    lanes : int
+        Of a vector.
+    digits : ByteDigits or None
+        Few rows as digits, if they are multiplied so.
+    """
+
+    tensor: Tensor
+    buffer: Expr
+    lanes: int
+    digits: ByteDigits | None = None
+
+    def begin(self, row: Expr, rows: Index) -> None:
+        """As of `OperandA`."""
+        if self.digits is not None:
+            self.digits.begin(row, rows)
+
+    def load(self, row: Expr, step: Index) -> Expr:
+        """As of `OperandA`."""
+        indices = (*unflatten(row, self.tensor.shape[:-1]), step)
+        return splat(cast("float32", self.buffer[indices]), self.lanes)
+
+    def vector(self, row: Expr, columns: Columns) -> Expr:
+        """Elements of a row in memory."""
+        leading = unflatten(row, self.tensor.shape[:-1])
+        return load_vector(self.buffer, self.tensor.dtype, leading, columns)
+
+    def read(self, row: Expr, start: Expr, columns: int) -> Expr:
+        """So many elements of a row, as f32."""
+        leading = unflatten(row, self.tensor.shape[:-1])
+        return cast("float32", self.buffer[(*leading, ramp(start, columns))])
 
 
 @dataclass(frozen=True)
@@ -31,28 +77,25 @@ class WeightOnlyTiles(RegisterTiles):
         The f32 tile that is run, or whose multiply-add is used.
     weight : NarrowWeight
         The format.
-    load_a : callable
-        (row, step of K) -> one vector with A in every lane.
+    a : SpreadRows
+        What is multiplied by it.
     packed, scales : buffer
         What `WeightOnlyPacking.pack` made.
     zeros : buffer or None
         Zero points, packed as scales are; None if they are one number.
     side : int
         Vectors of a panel where a tile is as wide as several; 0: as wide as one.
-    digits : ByteDigits or None
-        What multiplies few rows instead, where their numbers let it.
     only : tuple or None
         Of the only vector of all tiles: its panel, the panel's width, and the vector within it.
     """
 
     kernel: Microkernel
-    weight: narrow_weight.NarrowWeight
-    load_a: Callable[[Expr, Index], Expr]
+    weight: NarrowWeight
+    a: SpreadRows
     packed: Expr
     scales: Expr
     zeros: Expr | None
     side: int = 0
-    digits: byte_digits.ByteDigits | None = None
     only: tuple[Expr, int, Expr] | None = None
 
     def emit(self, tile: TileContext) -> Tile:
@@ -67,10 +110,10 @@ class WeightOnlyTiles(RegisterTiles):
         for i, j in _positions(totals):
             zero = constant(0, "float32", totals.lanes)
             _set(totals, i, j, zero if start is None else start(i, j))
-        if self.digits is None or not self.digits.takes(tile.rows, piece):
+        digits, width = self.a.digits, totals.vectors
+        if digits is None or not digits.takes(tile.rows, piece):
             self._decoded(totals, row, panel, piece)
             return totals
-        digits, width = self.digits, totals.vectors
 
         def by_digits() -> None:
             first, spans = (each // digits.span for each in piece)
@@ -146,35 +189,16 @@ class WeightOnlyTiles(RegisterTiles):
             own, width, inside = self._place(panel, parts.vectors, j)
             vectors.append(weight.emit_unit(self.packed, own, width, unit, inside))
         for step in range(steps):
-            a = [bind(self.load_a(row + i, unit * weight.unit + step)) for i in range(parts.rows)]
+            a = [bind(self.a.load(row + i, unit * weight.unit + step)) for i in range(parts.rows)]
             for j, zero in enumerate(zeros):
                 value = vectors[j][step]
                 value = bind(value if zero is None else value - zero)
                 for i in range(parts.rows):
                     _set(parts, i, j, self.kernel.multiply_add(parts.value(i, j), a[i], value))
 
-    def stage(self, panel: Expr, width: int, piece: Piece, expanded: Expr) -> LoadPanel:
-        """Expands a block of a panel to f32, [steps][columns]; `stage_b` of TileLoops.
-
-        Parameters
-        ----------
-        expanded : buffer
-            f32, flat; room for the piece.
-        """
-        weight, lanes = self.weight, self.kernel.lanes
-        k_start, k_size = piece
-        first = k_start // weight.unit
-
-        def unit(number: Index, steps: int) -> None:
-            for j in range(width):
-                row = (first + number) * weight.unit
-                for step, value in enumerate(self.expanded(panel, width, row, j)[:steps]):
-                    position = ((number * weight.unit + step) * width + j) * lanes
-                    I.buffer_store(expanded, value, [ramp(position, lanes)])
-
-        _each_unit(unit, k_size, weight.unit)
-
-        return staged_panel(expanded, k_start, width, lanes)
+    def with_digits(self, digits: ByteDigits | None) -> WeightOnlyTiles:
+        """These tiles, of rows that may be multiplied as digits."""
+        return replace(self, a=replace(self.a, digits=digits))
 
     def expanded(self, panel: Expr, width: int, row: Index, j: int) -> list[Expr]:
         """The f32 vectors of a unit of the weight that begins with a row, scaled."""
@@ -234,7 +258,46 @@ def _set(tile: Tile, row: int, vector: Index, value: Expr) -> None:
     I.buffer_store(tile.buffers[row], value, [ramp(vector * tile.lanes, tile.lanes)])
 
 
-class RoundedPanels:
+class ExpandedPanels(OperandB):
+    """Blocks of a narrow weight, expanded to f32 before tiles read them: [steps][columns].
+
+    Room for a block of a panel, in the block of the PrimFunc under construction.
+
+    Parameters
+    ----------
+    tiles : WeightOnlyTiles
+        The packed weight, scales and zero points.
+    plan : ProductPlan
+        How the product is cut.
+    """
+
+    staged = True
+
+    def __init__(self, tiles: WeightOnlyTiles, plan: ProductPlan) -> None:
+        self.tiles = tiles
+        vectors = min(plan.vectors, tiles.weight.n_vectors)
+        size = plan.longest_piece * vectors * tiles.weight.lanes
+        self.buffer = I.sblock_alloc_buffer((size,), "float32")
+
+    def stage(self, vector: Expr, vectors: int, piece: Piece) -> LoadPanel:
+        """As of `OperandB`."""
+        tiles, weight, lanes = self.tiles, self.tiles.weight, self.tiles.kernel.lanes
+        k_start, k_size = piece
+        assert isinstance(k_size, int)
+        first = k_start // weight.unit
+
+        def unit(number: Index, steps: int) -> None:
+            for j in range(vectors):
+                row = (first + number) * weight.unit
+                for step, value in enumerate(tiles.expanded(vector, vectors, row, j)[:steps]):
+                    position = ((number * weight.unit + step) * vectors + j) * lanes
+                    I.buffer_store(self.buffer, value, [ramp(position, lanes)])
+
+        _each_unit(unit, k_size, weight.unit)
+        return staged_panel(self.buffer, k_start, vectors, lanes)
+
+
+class RoundedPanels(OperandB):
     """Blocks of a narrow weight, expanded to bfloat16 as AMX tiles read them.
 
         16 columns of a unit of K, f32     ->  words of [steps / 2][16 columns][2], bfloat16
@@ -252,14 +315,16 @@ class RoundedPanels:
         How tiles of bfloat16 cut the product.
     """
 
+    staged = True
+
     def __init__(self, tiles: WeightOnlyTiles, plan: ProductPlan) -> None:
         self.tiles, self.plan, self.lanes = tiles, plan, plan.kernel.lanes
         vectors = min(plan.vectors, plan.n_vectors)
         size = plan.longest_piece * vectors * self.lanes
         self.words = I.sblock_alloc_buffer((size,), "uint32", align=64)
 
-    def stage(self, panel: Expr, width: int, piece: Piece) -> LoadPanel:
-        """Expands a block of a panel; `stage_b` of TileLoops."""
+    def stage(self, vector: Expr, vectors: int, piece: Piece) -> LoadPanel:
+        """As of `OperandB`."""
         weight, kernel, lanes = self.tiles.weight, self.plan.kernel, self.lanes
         first, count = piece
         assert isinstance(first, int) and isinstance(count, int)
@@ -268,23 +333,23 @@ class RoundedPanels:
 
         def unit(number: Index, rows_of_unit: int) -> None:
             row = begin + number * weight.unit
-            for j in range(width):
-                values = self.tiles.expanded(panel, width, row, j)[:rows_of_unit]
+            for j in range(vectors):
+                values = self.tiles.expanded(vector, vectors, row, j)[:rows_of_unit]
                 for pair in range(math.ceil(rows_of_unit / 2)):
                     step = number * (weight.unit // 2) + pair
-                    self._put(step * width + j, values[2 * pair : 2 * pair + 2])
+                    self._put(step * vectors + j, values[2 * pair : 2 * pair + 2])
 
         with opaque_block("expand"):
             _each_unit(unit, rows, weight.unit)
             filled = math.ceil(rows / 2)
             if filled < count:
-                with I.serial((count - filled) * width) as vector:
-                    place = ramp((filled * width + vector) * lanes, lanes)
+                with I.serial((count - filled) * vectors) as number:
+                    place = ramp((filled * vectors + number) * lanes, lanes)
                     I.buffer_store(self.words, constant(0, "uint32", lanes), [place])
 
         def load_b(_panel: Index, _width: int, step: Index, j: int) -> Expr | Address:
-            start = ((step - first) * width + j) * lanes
-            return kernel.b_operand(self.words, start, width * lanes)
+            start = ((step - first) * vectors + j) * lanes
+            return kernel.b_operand(self.words, start, vectors * lanes)
 
         return load_b
 
@@ -315,9 +380,9 @@ class FewDecodedRows(dynamic_rows.FewRows):
 
     def emit(self, block: dynamic_rows.Block) -> None:
         """As of FewRows; the digits of the rows are made first."""
-        if self.tiles.digits is not None:
-            with I.If(block.rows <= byte_digits.MOST_DIGIT_ROWS), I.Then():
-                self.tiles.digits.begin(block.row, block.rows)
+        if self.tiles.a.digits is not None:
+            with I.If(block.rows <= MOST_DIGIT_ROWS), I.Then():
+                self.tiles.a.begin(block.row, block.rows)
         super().emit(block)
 
     def side(self, rows: int, group: Group) -> tuple[int, Microkernel]:
@@ -328,7 +393,7 @@ class FewDecodedRows(dynamic_rows.FewRows):
         """
         kernel = self.loops.plan.kernel
         vectors = max(1, (6 if kernel.lanes < 16 else 12) // rows)
-        if self.tiles.digits is not None and rows <= byte_digits.MOST_DIGIT_ROWS:
+        if self.tiles.a.digits is not None and rows <= MOST_DIGIT_ROWS:
             vectors = 1
         return max(1, min(group.count, vectors // group.size)), kernel
 

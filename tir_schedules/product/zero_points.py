@@ -28,6 +28,8 @@ from tir_schedules.core.region import Region
 from tir_schedules.epilogue.quantize_steps import Number, quantize_reference
 from tir_schedules.rows.quantization_range import dynamic_range, least_scale_of
 
+from .tile_products import Beginning
+
 
 @dataclass(frozen=True)
 class ZeroPoints:
@@ -149,7 +151,7 @@ def b_shift_of(region: Region, kernel: Microkernel) -> int:
 
 
 @dataclass
-class Start:
+class Start(Beginning):
     """What the accumulators of an integer product start with.
 
     Attributes

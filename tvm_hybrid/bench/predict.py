@@ -30,7 +30,7 @@ from tir_schedules.core.region import Region, Tensor
 from tir_schedules.core.template import template_for
 from tir_schedules.cost.amx_cost import EPILOGUE, Prediction, TilePart, amx_blocks, predict
 from tir_schedules.epilogue.epilogue import Epilogue
-from tir_schedules.product.tile_products import stores_in_place
+from tir_schedules.epilogue.tile_results import stores_in_place
 from tir_schedules.product.zero_points import ZeroPoints
 
 from ..frontend.model_input import import_model

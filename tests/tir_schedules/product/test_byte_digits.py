@@ -17,7 +17,7 @@ from tests.tir_schedules.product.test_weight_only_matmul import (
 )
 from tests.tir_schedules.run_region import machine_for, run
 from tir_schedules.core.region import Region
-from tir_schedules.product.byte_digits import MOST_DIGIT_ROWS
+from tir_schedules.product.narrow_weight import MOST_DIGIT_ROWS
 from tir_schedules.product.weight_only_matmul import WEIGHT_ONLY_MATMUL, dequantised
 
 pytestmark = pytest.mark.turns

@@ -56,12 +56,12 @@ def test_tiles_fetch_every_line_of_the_next_panel(m: int, kernel: str) -> None:
     groups, before, length = balanced(m, rows), 0, steps_of_round(plan, 256)
     for group in groups:
         zero = tirx.const(0, "int32")
-        panel = PanelPrefetch(fetch, plan, zero, vectors, groups)
-        ahead = panel.ahead((0, 256), group, before)
+        panel = PanelPrefetch(fetch, plan, zero, vectors, groups, 0)
         for number in range(group.count):
+            ahead = panel.ahead((0, 256), group.start + number * group.size, group.size)
             for step in range(256 if ahead is not None else 0):
                 assert ahead is not None
-                ahead(group.start + number * group.size)(divmod(step, length))
+                ahead(divmod(step, length))
         before += group.count
     lines, rounded = 256 * vectors // in_line, 0
     assert (length > 1) == (tile.isa_name == "avx2")
@@ -100,15 +100,16 @@ def test_tile_registers_fetch_the_next_panel_once(
     for width, after in zip(widths, (*widths[1:], 0), strict=True):
         asked.clear()
         place, number = (tirx.const(each, "int32") for each in (first, after))
-        panel = PanelPrefetch(fetch, plan, place, width, groups)
-        assert after or panel.between(0) is None
-        fetching = panel.between(number)
-        if fetching is None:
+        last = PanelPrefetch(fetch, plan, place, width, groups, 0)
+        assert last.between(0, plan.pieces[0]) is None
+        panel = PanelPrefetch(fetch, plan, place, width, groups, number)
+        if panel.between(0, plan.pieces[0]) is None:
             assert blocks > 2 * width
             continue
         for piece in plan.pieces:
             for block in range(blocks):
-                part = fetching.of_block(block, piece, tile.depth)
+                part = panel.between(block, piece)
+                assert part is not None
                 for step in range(piece[1] // tile.depth):
                     sizes = []
                     for product in range(products):

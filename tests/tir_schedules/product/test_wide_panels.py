@@ -14,8 +14,8 @@ from tests.tir_schedules.run_region import dtype_named, machine_for, random_inpu
 from tir_schedules.core.product_plan import ProductPlan
 from tir_schedules.core.region import Region, Tensor
 from tir_schedules.product.matmul import MATMUL
+from tir_schedules.product.staged_panels import FEWEST_INTEGER_ROWS, FEWEST_ROWS, wide_product_of
 from tir_schedules.product.tile_config import plan_of
-from tir_schedules.product.tile_products import FEWEST_INTEGER_ROWS, FEWEST_ROWS, wide_product_of
 
 pytestmark = pytest.mark.turns
 

@@ -24,9 +24,9 @@ from tir_schedules.core import extents, product_plan
 from tir_schedules.core.blocking import Group
 from tir_schedules.core.emission import ceil_div, choose, for_groups, opaque_block
 from tir_schedules.epilogue.epilogue import Columns, store_vector
+from tir_schedules.epilogue.tile_results import store_columns
 from tir_schedules.product import open_operand, zero_points
 from tir_schedules.product.packed_operand import PackedOperand, StoredOperand
-from tir_schedules.product.tile_products import store_columns
 
 from .scores import KeyBlock
 from .softmax import Running

@@ -16,7 +16,7 @@ from tir_schedules.core.extents import extent, row_itself
 from tir_schedules.core.region import Region
 from tir_schedules.epilogue.epilogue import Columns, Epilogue, store_vector
 from tir_schedules.epilogue.packed_bytes import wide_bytes
-from tir_schedules.product.tile_products import LONG_EPILOGUE
+from tir_schedules.epilogue.tile_results import LONG_EPILOGUE
 
 from .config import DepthwiseConfig, DepthwiseProblem
 

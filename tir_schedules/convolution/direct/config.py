@@ -17,8 +17,8 @@ from tir_schedules.core.blocking import Group, balanced, panel_widths, shares
 from tir_schedules.core.config import Config, check_numbers
 from tir_schedules.core.product_plan import is_integer
 from tir_schedules.core.region import Region
+from tir_schedules.product.staged_panels import WideProduct, wide_product
 from tir_schedules.product.tile_config import RESULT_DTYPES, check_kernel
-from tir_schedules.product.tile_products import WideProduct, wide_product
 
 Form = Literal["fused", "split"]
 # Of tiles at the left and the right edge that read x itself: each column of their windows has code

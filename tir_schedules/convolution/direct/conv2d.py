@@ -39,10 +39,10 @@ from tir_schedules.core.region import Region, Tensor
 from tir_schedules.core.template import register_template
 from tir_schedules.cost.amx_cost import LEAST_GAIN
 from tir_schedules.epilogue.epilogue import Columns, Epilogue, store_vector, unflatten
+from tir_schedules.epilogue.tile_results import RowResults, store_columns
 from tir_schedules.product.byte_outliers import by_values
 from tir_schedules.product.matmul import HALF
 from tir_schedules.product.tile_config import ACTIVATION_DTYPES
-from tir_schedules.product.tile_products import row_store, store_columns
 from tir_schedules.product.zero_points import Start, ZeroPoints, named_inputs, quantize_parameters
 
 from .config import ConvConfig, check, reject_operands, wide_of
@@ -97,11 +97,11 @@ def _store(
     lanes = layout.kernel.lanes
     channels = layout.geometry.group_out_channels
     if layout.geometry.groups == 1 or channels % lanes == 0:
-        of_row = row_store(region, lanes, y, epilogue, leading_of)
+        rows = RowResults(region, layout.kernel, y, epilogue, leading_of)
         vectors = channels // lanes
 
         def store(pixel: Expr, group: Index, vector: Index, value: Expr, last: bool) -> None:
-            of_row(pixel, group * vectors + vector, value, last)
+            rows.store(pixel, group * vectors + vector, value, last)
 
         return store
 

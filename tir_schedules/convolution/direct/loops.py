@@ -25,8 +25,8 @@ from tir_schedules.core.blocking import balanced
 from tir_schedules.core.emission import ceil_div, for_blocks, for_groups, for_share
 from tir_schedules.core.extents import as_expr, extent
 from tir_schedules.product.byte_outliers import weight_fits
-from tir_schedules.product.tile_loops import TileTask
-from tir_schedules.product.tile_products import WidePanels
+from tir_schedules.product.staged_panels import WidePanels
+from tir_schedules.product.tile_products import TileTask
 
 from .config import ConvConfig, Grid
 from .tiles import Band, PanelLoops, share_of

@@ -25,7 +25,8 @@ from tir_schedules.convolution.geometry import PositionClasses
 from tir_schedules.core.blocking import Group, balanced
 from tir_schedules.core.emission import choose, for_groups, opaque_block
 from tir_schedules.core.extents import as_expr, extent
-from tir_schedules.product.tile_products import LoadPanel, rest, store_tile
+from tir_schedules.epilogue.tile_results import rest, store_tile
+from tir_schedules.product.tile_products import LoadPanel
 
 from .config import Across
 from .weight import PanelFetch

@@ -34,8 +34,10 @@ from tir_schedules.core.emission import ceil_div, choose, opaque_block, share_of
 from tir_schedules.core.extents import extent
 from tir_schedules.core.product_plan import PANELS_AHEAD, PRODUCTS_PER_FETCH
 from tir_schedules.epilogue.epilogue import Epilogue
+from tir_schedules.epilogue.tile_results import Results
 from tir_schedules.product.prefetch import Prefetch
 from tir_schedules.product.tile_loops import TileLoops
+from tir_schedules.product.tile_products import OperandA, OperandB
 
 from .config import LINE, WinogradConfig, odd_lines
 from .problem import WinogradProblem, either, part_of
@@ -201,9 +203,8 @@ class WinogradProgram:
         plan = replace(self.config.plan(self.problem), m=tiles, m_block=tiles)
         with I.serial(self.problem.algorithm.products) as number, opaque_block("product"):
             product.begin(number)
-            TileLoops(
-                plan, product.load_a, product.load_b, product.store, prefetch=product.prefetch
-            ).emit(tirx.const(0, "int32"), tiles, product.first, product.width)
+            loops = TileLoops(plan, TransformedTiles(product), product, product)
+            loops.emit(tirx.const(0, "int32"), tiles, product.first, product.width)
 
     def _multiply_dynamic(self, product: PanelProduct, tiles: Expr) -> None:
         """The products of a panel with any number of tiles."""
@@ -240,11 +241,12 @@ class WinogradProgram:
             if prefetch is not None and j == 0:
                 for line in range(lines):
                     prefetch.fetch(panel, (number * self.steps + ks[0]) * lines + line, 0)
-            return product.load_b(panel, width, ks[0], j)
+            return product.load(panel, width, ks[0], j)
 
+        tiles_of_v = TransformedTiles(product)
         with opaque_block("tile"):
             result = self.multiplied.emit(
-                rows, width, (self.steps,), lambda i, ks: product.load_a(first + i, ks[0]), load_b
+                rows, width, (self.steps,), lambda i, ks: tiles_of_v.load(first + i, ks[0]), load_b
             )
             for i in range(rows):
                 for j in range(width):
@@ -252,8 +254,8 @@ class WinogradProgram:
 
 
 @dataclass
-class PanelProduct:
-    """One product of a block of tiles by a panel of output channels, as `TileLoops` takes it.
+class PanelProduct(OperandB, Results):
+    """One product of a block of tiles by a panel of output channels: its weight and its results.
 
         M [tiles][panel] = V [tiles][C] * W [C][panel]        all three lie in flat buffers
 
@@ -275,46 +277,49 @@ class PanelProduct:
     first: Expr
     width: int
 
+    def __post_init__(self) -> None:
+        self.kernel = self.program.multiplied
+        # Of lines of the weight of the next product, where a vector is a line of cache.
+        self.prefetch = Prefetch(self._fetch) if self.kernel.lanes == LINE else None
+
     def begin(self, number: Expr) -> None:
         """Finds the operands of one of the products."""
-        program = self.program
-        self.kernel, products = program.multiplied, program.problem.algorithm.products
+        program, products = self.program, self.program.problem.algorithm.products
         vector = program.steps * self.kernel.lanes * self.kernel.kr  # of a product's weight
         of_panel = self.first * (vector * products)
         self.v_start = bind(self.v + number * program.inputs.pitches[0])
         self.w_start = bind(of_panel + number * (vector * self.width))
         self.m_start = bind(self.m + number * program.outputs.pitches[0])
 
-    def load_a(self, row: Expr, step: Index) -> Expr | Address:
-        """An element of V."""
-        inputs = self.program.inputs
-        at = self.v_start + row * inputs.pitches[1] + step * self.kernel.kr
-        return self.kernel.a_operand(inputs.v, [at], inputs.pitches[1])
-
-    def load_b(self, _panel: Index, _width: int, step: Index, j: int) -> Expr | Address:
+    def load(self, panel: Index, width: int, step: Index, j: int) -> Expr | Address:
         """A vector of the weight."""
         group, width = self.kernel.lanes * self.kernel.kr, self.width
         at = self.w_start + (step * width + j) * group
         return self.kernel.b_operand(self.program.weight, at, width * group)
 
-    def store(self, row: Expr, vector: Expr, value: Expr, _last: bool) -> None:
+    def store(self, row: Expr, vector: Index, value: Expr, last: bool) -> None:
         """A vector of the product; `vector` counts all output channels'."""
         lanes, outputs = self.kernel.lanes, self.program.outputs
         at = self.m_start + row * outputs.pitches[1] + (vector - self.first) * lanes
         I.buffer_store(outputs.m, value, [ramp(at, lanes)])
 
-    @property
-    def prefetch(self) -> Prefetch | None:
-        """Of lines of the weight of the next product, where a vector is a line of cache."""
-        if self.kernel.lanes != LINE:
-            return None
+    def _fetch(self, _panel: Expr, line: Index, element: Index) -> None:
+        after = self.program.steps * self.width + line
+        place = self.w_start + after * (LINE * self.kernel.kr) + element
+        memory.prefetch(self.program.weight[place])
 
-        def fetch(_panel: Expr, line: Index, element: Index) -> None:
-            after = self.program.steps * self.width + line
-            place = self.w_start + after * (LINE * self.kernel.kr) + element
-            memory.prefetch(self.program.weight[place])
 
-        return Prefetch(fetch)
+@dataclass
+class TransformedTiles(OperandA):
+    """The transformed tiles of a product: rows of V."""
+
+    product: PanelProduct
+
+    def load(self, row: Expr, step: Index) -> Expr | Address:
+        """As of `OperandA`."""
+        product, inputs = self.product, self.product.program.inputs
+        at = product.v_start + row * inputs.pitches[1] + step * product.kernel.kr
+        return product.kernel.a_operand(inputs.v, [at], inputs.pitches[1])
 
 
 def _piece(groups: Sequence[Group], index: Expr) -> tuple[Expr, Expr]:

@@ -25,7 +25,7 @@ from tir_schedules.core.extents import extent, flat_rows, flat_view, item_operan
 from tir_schedules.core.region import Region, Tensor
 from tir_schedules.core.size import is_open
 from tir_schedules.epilogue.epilogue import Columns, Epilogue, store_vector
-from tir_schedules.product.tile_products import LONG_EPILOGUE, store_columns
+from tir_schedules.epilogue.tile_results import LONG_EPILOGUE, store_columns
 from tir_schedules.rows.normalize_view import reshaped
 
 from .problem import WinogradProblem, all_of, either, in_memory, part_of

@@ -1,0 +1,162 @@
+"""How results of register tiles are stored: at once, by way of L1, or by tiles themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import tvm.tirx.script.builder.ir as I
+
+from microkernels.microkernel import Microkernel
+from microkernels.tile import Place, Tile
+from microkernels.vector.expressions import Expr, Index, ramp
+from tir_schedules.core.emission import branch
+from tir_schedules.core.region import Region
+
+from .epilogue import Columns, Epilogue, store_vector, unflatten
+from .packed_bytes import wide_bytes
+
+LONG_EPILOGUE = 8  # instructions; a bias and an activation by comparison stay below
+Leading = Callable[[Expr], Sequence[Expr]]
+"""Row -> the leading indices of that row in a buffer."""
+
+
+class Results:
+    """Where the results of a product go.
+
+    Attributes
+    ----------
+    cost : int
+        Instructions of the epilogue for one vector.
+    in_place : bool
+        Whether tiles store their accumulators as they are, where `place` says; `store` is not used.
+    """
+
+    cost = 0
+    in_place = False
+
+    def store(self, row: Expr, vector: Index, value: Expr, last: bool) -> None:
+        """Emits the epilogue of a vector of accumulators; `last` says whether it ends its panel."""
+        raise NotImplementedError
+
+    def place(self, row: Expr, vector: Expr) -> Place:
+        """Where the tile that begins with a row and a vector is stored."""
+        raise NotImplementedError
+
+
+@dataclass
+class RowResults(Results):
+    """Results of which each row lies in one piece.
+
+    Attributes
+    ----------
+    region : Region
+        Its output and epilogue.
+    kernel : Microkernel
+        What multiplies.
+    out : Buffer
+        The result.
+    epilogue : Epilogue
+        With its operands.
+    leading : callable or None
+        Row -> its leading indices in `out`; None: those of the output.
+    pitch : int
+        Elements from one row to the next, where tiles may store accumulators; 0 where they may not.
+    """
+
+    region: Region
+    kernel: Microkernel
+    out: Expr
+    epilogue: Epilogue
+    leading: Leading | None = None
+    pitch: int = 0
+
+    def __post_init__(self) -> None:
+        self.cost = self.epilogue.cost
+        self.in_place = self.pitch > 0 and stores_in_place(self.region, self.kernel)
+        self._bytes = wide_bytes(self.region, self.kernel.lanes, self.epilogue)
+        self._row_of_bytes: list[Expr] = []
+
+    def store(self, row: Expr, vector: Index, value: Expr, last: bool) -> None:
+        """As of `Results`."""
+        lanes, (*outer, n) = self.kernel.lanes, self.region.output.shape
+        leading = unflatten(row, outer) if self.leading is None else self.leading(row)
+        if self._bytes is None:
+
+            def put(columns: Columns) -> None:
+                store_vector(self.out, self.epilogue(value, row, columns), leading, columns)
+
+            store_columns(n, lanes, vector, last, put)
+            return
+        # The vectors of a row come one after the other; with the last one they are stored.
+        columns, row_of_bytes = Columns(vector * lanes, lanes, lanes), self._row_of_bytes
+        row_of_bytes.append(self.epilogue(value, row, columns, self._bytes))
+        if last:
+            start = (vector - (len(row_of_bytes) - 1)) * lanes
+            self._bytes.store(self.out, row_of_bytes, leading, start)
+            row_of_bytes.clear()
+
+    def place(self, row: Expr, vector: Expr) -> Place:
+        """As of `Results`."""
+        assert self.leading is not None
+        return Place(self.out, row, vector * self.kernel.lanes, self.leading, self.pitch)
+
+
+def stores_in_place(region: Region, kernel: Microkernel) -> bool:
+    """Whether results are accumulators as they are, in whole tiles."""
+    plain = not region.epilogue and region.output.dtype == kernel.acc_dtype
+    return kernel.by_tiles and plain and region.output.shape[-1] % kernel.lanes == 0
+
+
+def store_tile(
+    result: Tile,
+    kernel: Microkernel,
+    epilogue_cost: int,
+    store: Callable[[Index, int, Expr, bool], None],
+) -> None:
+    """Stores every vector of a tile: `store(row, vector, accumulators, whether it ends its row)`.
+
+    A long epilogue is not repeated for every row of the tile, which would cost LLVM seconds: the
+    tile passes through L1 and a loop runs over its rows.
+    """
+    rows, vectors = result.rows, result.vectors
+    if epilogue_cost > LONG_EPILOGUE and rows > 1 and result.place is None:
+        passing = I.sblock_alloc_buffer((rows, vectors * result.lanes), kernel.acc_dtype)
+        rest(result, passing, 0)
+        result = Tile(rows, vectors, result.lanes, place=Place(passing))
+
+    def store_row(i: Index) -> None:
+        for j in range(vectors):
+            store(i, j, result.value(i, j), j == vectors - 1)
+
+    if result.place is not None:
+        with I.serial(rows) as variable:
+            store_row(variable)
+    else:
+        for row in range(rows):
+            store_row(row)
+
+
+def rest(result: Tile, buffer: Expr, row: Index) -> None:
+    """Stores the accumulators of a tile as they are, from a row of a buffer on."""
+    for i in range(result.rows):
+        for j in range(result.vectors):
+            columns = ramp(j * result.lanes, result.lanes)
+            I.buffer_store(buffer, result.value(i, j), [row + i, columns])
+
+
+def store_columns(
+    n: int, lanes: int, vector: Index, last: bool, store: Callable[[Columns], None]
+) -> None:
+    """Runs `store(columns)` for one vector of columns; only the last one of all may be cut."""
+    cut = n % lanes
+
+    def with_valid(valid: int) -> None:
+        store(Columns(vector * lanes, lanes, valid))
+
+    if not (cut and last):
+        with_valid(lanes)
+    elif n < lanes:
+        with_valid(cut)
+    else:
+        branch(vector == n // lanes, lambda: with_valid(cut), lambda: with_valid(lanes))
