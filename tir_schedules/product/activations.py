@@ -50,12 +50,15 @@ class InPlace:
         Elements from one row to the next.
     padded : bool
         Whether zeros fill the rows up to whole steps of tiles.
+    crowded : bool
+        Whether the rows lie at such a distance that tiles had better read a copy.
     """
 
     buffer: Expr
     index: Callable[[Expr, Index], Sequence[Index]]
     pitch: int
     padded: bool = False
+    crowded: bool = False
 
 
 class Activations(OperandA):
@@ -83,8 +86,6 @@ class Activations(OperandA):
         The rows, if the same distance lies between all.
     wide : WideProduct or None
         What multiplies them, if they are staged in a wider type.
-    crowded : bool
-        Whether the rows lie at such a distance that tiles had better read a copy.
     vectors : bool
         Whether rows have to be whole vectors of lanes * kr elements.
     """
@@ -101,7 +102,6 @@ class Activations(OperandA):
         sums: bool = False,
         rows: InPlace | None = None,
         wide: WideProduct | None = None,
-        crowded: bool = False,
         vectors: bool = False,
     ) -> None:
         self.wide, self.element = wide, kernel.operand_dtype if wide is None else wide.dtype
@@ -113,7 +113,8 @@ class Activations(OperandA):
         whole = k % vector == 0 if vectors else kernel.steps(k) * kernel.kr == k or self.padded
         matching = contiguous and quantize is None and not converts(self.dtype, self.kernel)
         if kernel.by_tiles:
-            matching = matching and dtype == kernel.a_dtype and rows is not None and not crowded
+            in_place = rows is not None and not rows.crowded
+            matching = matching and dtype == kernel.a_dtype and in_place
         self.tail = kernel.by_tiles and matching and not whole and k > vector
         self.staged = wide is not None or not (as_is or (matching and (whole or self.tail)))
         self.pitch = vector if self.tail else math.ceil(k / vector) * vector

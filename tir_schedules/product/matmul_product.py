@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -142,13 +141,11 @@ class MatmulProduct:
         """
         region, dtype, (buffer, leading) = self.region, self.region.inputs[0].dtype, self.source
         plan, window, rows = plan_of(region, self.config), window_of(region), None
-        crowded = False
         if window is None:
-            pitch = int(buffer.shape[-1])
-            padded = pitch > region.inputs[0].shape[-1]
-            rows = InPlace(buffer, lambda row, column: [*leading(row), column], pitch, padded)
-            item = int(DataType(self.kernel.a_dtype).itemsize)
+            pitch, item = int(buffer.shape[-1]), int(DataType(self.kernel.a_dtype).itemsize)
             crowded = not is_open((plan.m,)) and extents.worth_copying(pitch, item, plan.m, plan.n)
+            place = pitch, pitch > region.inputs[0].shape[-1], crowded
+            rows = InPlace(buffer, lambda row, column: [*leading(row), column], *place)
 
         def read(row: Expr, columns: Columns) -> Expr:
             if window is not None:
@@ -165,8 +162,7 @@ class MatmulProduct:
             sums=product_plan.is_integer(region)
             and zero_points.ZeroPoints.of(region, self.kernel).needs_row_sums,
             rows=rows,
-            wide=None if tile else wide,
-            crowded=crowded,
+            wide=wide,
             vectors=tile is not None,
         )
 
@@ -198,7 +194,7 @@ class MatmulProduct:
             grid.emit(task, self.loops(grid.most_rows))
 
 
-@dataclass(frozen=True)
+@dataclass
 class PackedWeight(OperandB):
     """The packed weight of a matmul region, and what lies behind it.
 
@@ -226,74 +222,40 @@ class PackedWeight(OperandB):
     kernel: Microkernel
     buffer: Any = None
 
-    @cached_property
-    def plan(self) -> product_plan.ProductPlan:
-        """How the product is cut."""
-        return plan_of(self.region, self.config)
+    def __post_init__(self) -> None:
+        region, kernel = self.region, self.kernel
+        self.plan = plan_of(region, self.config)
+        self.panels, points = self.plan.panels, zero_points.ZeroPoints.of
+        self.points = points(region, kernel) if product_plan.is_integer(region) else None
+        columns = 4 * self.panels.columns
+        # What follows the panels, and where it lies if it does.
+        self.has_term = self.points is not None and self.points.needs_column_sums
+        self.has_sums = self.points is not None and byte_outliers.cuts_above(self.plan, self.points)
+        self.has_answer = self.points is not None and has_pairs(kernel)
+        self.sums_at = self.panels.size + self.has_term * columns
+        self.answer_at = self.sums_at + self.has_sums * columns
+        self.size = self.answer_at + 4 * self.has_answer
+        # Lines are prefetched if vectors are whole ones or parts of one.
+        step_bytes = kernel.lanes * kernel.kr * int(DataType(kernel.b_dtype).itemsize)
+        self.in_line = max(1, _LINE // step_bytes)
+        if self.in_line * step_bytes == _LINE:
+            self.prefetch = Prefetch(self._fetch, self.in_line)
 
-    @cached_property
-    def points(self) -> zero_points.ZeroPoints | None:
-        """Zero points, of integers."""
-        of = zero_points.ZeroPoints.of
-        return of(self.region, self.kernel) if product_plan.is_integer(self.region) else None
-
-    @property
-    def has_column_term(self) -> bool:
-        """Whether an int32 for each column follows the panels."""
-        return self.points is not None and self.points.needs_column_sums
-
-    @property
-    def has_column_sums(self) -> bool:
-        """Whether the sums of the columns follow a term that is not these sums."""
-        return self.points is not None and byte_outliers.cuts_above(self.plan, self.points)
-
-    @property
-    def has_answer(self) -> bool:
-        """Whether packing says if pairs of bytes fit."""
-        return self.points is not None and has_pairs(self.kernel)
-
-    @property
-    def sums_at(self) -> int:
-        """Where the sums of the columns lie, if there are any."""
-        panels = self.plan.panels
-        return panels.size + (4 * panels.columns if self.has_column_term else 0)
-
-    @property
-    def answer_at(self) -> int:
-        """Where the answer lies whether pairs of bytes fit."""
-        return self.sums_at + (4 * self.plan.panels.columns if self.has_column_sums else 0)
-
-    @property
-    def size(self) -> int:
-        """Elements of all of it."""
-        return self.answer_at + 4 * self.has_answer
+    def _fetch(self, panel: Expr, line: Index, element: Index) -> None:
+        prefetch(self.buffer[self.panels.start(panel, 1, line * self.in_line, 0) + element])
 
     def load(self, panel: Index, width: int, step: Index, j: int) -> Expr | Address:
         """As of `OperandB`."""
-        start = self.plan.panels.start(panel, width, step, j)
-        group = self.kernel.lanes * self.kernel.kr
+        start, group = self.panels.start(panel, width, step, j), self.kernel.lanes * self.kernel.kr
         return self.kernel.b_operand(self.buffer, start, width * group)
-
-    @cached_property
-    def prefetch(self) -> Prefetch | None:
-        """How lines of it are prefetched, if vectors are whole lines or parts of one."""
-        kernel, panels = self.kernel, self.plan.panels
-        step_bytes = kernel.lanes * kernel.kr * int(DataType(kernel.b_dtype).itemsize)
-        in_line = max(1, _LINE // step_bytes)
-
-        def fetch(panel: Expr, line: Index, element: Index) -> None:
-            prefetch(self.buffer[panels.start(panel, 1, line * in_line, 0) + element])
-
-        return Prefetch(fetch, in_line) if in_line * step_bytes == _LINE else None
 
     def column_term(self, vector: Index) -> Expr:
         """What accumulators of a vector of columns start with; int32 lanes."""
-        return self._numbers(self.plan.panels.size, vector)
+        return self._numbers(self.panels.size, vector)
 
     def column_sums(self, vector: Index) -> Expr:
         """The sums of a vector of columns; int32 lanes."""
-        place = self.sums_at if self.has_column_sums else self.plan.panels.size
-        return self._numbers(place, vector)
+        return self._numbers(self.sums_at if self.has_sums else self.panels.size, vector)
 
     def _numbers(self, place: int, vector: Index) -> Expr:
         lanes = self.kernel.lanes
@@ -302,7 +264,7 @@ class PackedWeight(OperandB):
 
     def column_address(self, vector: Index) -> Address:
         """Where `column_term` is in memory."""
-        start = self.plan.panels.size + vector * (4 * self.kernel.lanes)
+        start = self.panels.size + vector * (4 * self.kernel.lanes)
         return Address(I.address_of(self.buffer[start]), 0)
 
 
@@ -319,7 +281,7 @@ class MatmulPacking(template.Packing[MatmulConfig]):
     ) -> np.ndarray:
         """The weight as `build` reads it, a zero point for each column as int32."""
         weight = packed_weight(region, config, isa)
-        kernel, panels = weight.kernel, weight.plan.panels
+        kernel, panels = weight.kernel, weight.panels
         if index > 1:
             shift = np.int32(zero_points.b_shift_of(region, kernel))
             columns = array.reshape(-1).astype(np.int32) + shift
@@ -330,9 +292,9 @@ class MatmulPacking(template.Packing[MatmulConfig]):
         packed = panels.pack(matrix)
         answer = [pairs_fit(packed)] if weight.has_answer else []
         terms = []
-        if weight.points is not None and weight.has_column_term:
+        if weight.points is not None and weight.has_term:
             terms.append(weight.points.column_term(matrix))
-        if weight.has_column_sums:
+        if weight.has_sums:
             terms.append(matrix.sum(axis=0, dtype="int32"))
         for term in terms:
             padding = math.ceil(term.size / kernel.lanes) * kernel.lanes - term.size
@@ -344,7 +306,7 @@ class MatmulPacking(template.Packing[MatmulConfig]):
     ) -> relax.Expr:
         """The weight [K, N] or [taps, C, N] as a Relax expression of its packed form."""
         weight = packed_weight(region, config, isa)
-        panels, shift = weight.plan.panels, zero_points.b_shift_of(region, weight.kernel)
+        panels, shift = weight.panels, zero_points.b_shift_of(region, weight.kernel)
         if index > 1:
             columns = relax.op.strided_slice(expr, [0], [0], [panels.n])
             if shift:
@@ -361,12 +323,12 @@ class MatmulPacking(template.Packing[MatmulConfig]):
         self, region: Region, config: MatmulConfig, isa: Isa, index: int, expr: relax.Expr
     ) -> relax.Expr:
         """The packed weight as a Relax expression of one [K, N] of floats."""
-        return packed_weight(region, config, isa).plan.panels.express(expr)
+        return packed_weight(region, config, isa).panels.express(expr)
 
     def shape(self, region: Region, config: MatmulConfig, isa: Isa, index: int) -> tuple[int, ...]:
         """Shape of a packed constant: the weight, and what follows it."""
         weight = packed_weight(region, config, isa)
-        return (weight.plan.panels.columns if index > 1 else weight.size,)
+        return (weight.panels.columns if index > 1 else weight.size,)
 
 
 PACKING = MatmulPacking()

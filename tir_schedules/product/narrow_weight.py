@@ -30,6 +30,7 @@ from microkernels.vector.expressions import Expr, Index
 from tir_schedules.core import emission, product_plan
 from tir_schedules.core.blocking import Panels
 from tir_schedules.core.loop_nest import add, combine_all, reduce_lanes
+from tir_schedules.epilogue.epilogue import Columns
 
 WORD_BITS = 32
 BITS = (2, 4, 8)
@@ -284,11 +285,11 @@ class ByteDigits:
     zeros : bool
         Whether zero points are a tensor.
     read : callable
-        (row, first column, columns) -> so many f32 elements of A.
+        (row, columns) -> elements of A in memory.
     """
 
     def __init__(
-        self, weight: NarrowWeight, k: int, zeros: bool, read: Callable[[Expr, Expr, int], Expr]
+        self, weight: NarrowWeight, k: int, zeros: bool, read: Callable[[Expr, Columns], Expr]
     ) -> None:
         span = span_of(weight, k)
         assert span is not None
@@ -319,7 +320,8 @@ class ByteDigits:
     def _span(self, row: Expr, i: Expr, number: Expr) -> None:
         first = number * self.span
         starts = range(0, self.span, _LANES)
-        values = [ex.bind(self.read(row, first + start, _LANES)) for start in starts]
+        vectors = [self.read(row, Columns(first + start, _LANES, _LANES)) for start in starts]
+        values = [ex.bind(ex.cast("float32", vector)) for vector in vectors]
         bits = [ex.reinterpret("int32", value) for value in values]
         magnitudes = [ex.bind(each & ex.like(_MAGNITUDE, each)) for each in bits]
         largest = reduce_lanes(combine_all(magnitudes, tirx.Max), tirx.Max)

@@ -42,28 +42,12 @@ from tir_schedules.cost import amx_cost, parallel
 from tir_schedules.epilogue.epilogue import Epilogue, rows_and_columns
 from tir_schedules.epilogue.tile_results import RowResults
 
-from . import dynamic_rows, tile_config
+from . import dynamic_rows, narrow_weight, tile_config, weight_only_tiles
 from .activations import Activations
 from .best_grid import ThreadGrid, best_grid, open_grid
-from .narrow_weight import (
-    BITS,
-    DIGIT_VECTORS,
-    MOST_DIGIT_ROWS,
-    ByteDigits,
-    NarrowWeight,
-    per_block_shape,
-    span_of,
-)
+from .narrow_weight import MOST_DIGIT_ROWS, NarrowWeight
 from .tile_loops import TileLoops
 from .tile_products import OperandB
-from .weight_only_tiles import (
-    MOST_ROWS,
-    ExpandedPanels,
-    FewDecodedRows,
-    RoundedPanels,
-    SpreadRows,
-    WeightOnlyTiles,
-)
 
 MOST_STAGED_ROWS = 128
 # For a vector of the weight that is rounded and paired with another; counted, not measured.
@@ -140,7 +124,7 @@ def _tile(region: Region, machine: Machine, kernel: Microkernel, staged: bool) -
         return tile
     rows = tile["rows"]
     if m <= MOST_DIGIT_ROWS and _suits_digits(region, kernel):
-        vectors = DIGIT_VECTORS
+        vectors = narrow_weight.DIGIT_VECTORS
     elif kernel.lanes < 16:
         vectors = max(1 if rows > 4 else 2, 6 // rows)
     elif rows > 3:  # every broadcast of A is used once, as the memory operand of a multiply-add
@@ -153,16 +137,15 @@ def _tile(region: Region, machine: Machine, kernel: Microkernel, staged: bool) -
 def _best(region: Region, machine: Machine, kernel: Microkernel, staged: bool) -> WeightOnlyConfig:
     """A tile with its grid of threads."""
     tile = _tile(region, machine, kernel, staged)
-    k_unit = None if kernel.by_tiles else _k_unit(weight_format(region, kernel.lanes), staged)
-    products = flops(region) / kernel.kr
-    grid = best_grid(tile, *dimensions(region), machine, products, k_unit)
+    sizes, products = dimensions(region), flops(region) / kernel.kr
+    grid = best_grid(tile, *sizes, machine, products, _k_unit(region, kernel, staged))
     return WeightOnlyConfig(**tile, **grid, staged=staged)
 
 
 def estimated_cycles(region: Region, config: WeightOnlyConfig, machine: Machine) -> float:
     """Cycles of the busiest thread."""
     kernel = microkernel_named(config.kernel)
-    whole = _plan(region, config, weight_format(region, kernel.lanes))
+    whole = _plan(region, config)
     plan = whole.busiest
     times = math.ceil(plan.m / (config.m_block if config.staged else config.rows))
     # What a vector of the weight costs besides its multiplications, measured on Zen 4: decoded next
@@ -190,36 +173,35 @@ def check(region: Region, config: WeightOnlyConfig, isa: Isa) -> Microkernel:
 
 
 def by_digits(region: Region, config: WeightOnlyConfig) -> bool:
-    """Whether few rows are multiplied as digits, see byte_digits.py: on AVX2, where decoding the
+    """Whether few rows are multiplied as digits, see `narrow_weight`: on AVX2, where decoding the
     weight to f32 takes longer than fetching it."""
-    kernel = microkernel_named(config.kernel)
-    m, _, _ = dimensions(region)
-    few = region.is_open or (m <= MOST_DIGIT_ROWS and not config.staged)
-    return few and _suits_digits(region, kernel)
+    few = region.is_open or (dimensions(region)[0] <= MOST_DIGIT_ROWS and not config.staged)
+    return few and _suits_digits(region, microkernel_named(config.kernel))
 
 
 def _suits_digits(region: Region, kernel: Microkernel) -> bool:
-    k = region.inputs[0].shape[-1]
-    suits = span_of(weight_format(region, kernel.lanes), k) is not None
-    return suits and kernel.isa_name == "avx2"
+    spans = narrow_weight.span_of(weight_format(region, kernel.lanes), dimensions(region)[2])
+    return spans is not None and kernel.isa_name == "avx2"
 
 
-def _plan(region: Region, config: WeightOnlyConfig, weight: NarrowWeight) -> ProductPlan:
+def _plan(region: Region, config: WeightOnlyConfig) -> ProductPlan:
     """How a configuration cuts the product; blocks of K are whole units or blocks of the weight."""
-    by_tiles = microkernel_named(config.kernel).by_tiles
-    k_align = 1 if by_tiles else _k_unit(weight, config.staged)
-    return config.plan(*dimensions(region), k_align=k_align)
+    unit = _k_unit(region, microkernel_named(config.kernel), config.staged)
+    return config.plan(*dimensions(region), k_align=unit or 1)
 
 
-def _k_unit(weight: NarrowWeight, staged: bool) -> int:
-    """Steps of K that are not cut."""
+def _k_unit(region: Region, kernel: Microkernel, staged: bool) -> int | None:
+    """Steps of K that are not cut; None for tiles, whose threads do not share K."""
+    if kernel.by_tiles:
+        return None
+    weight = weight_format(region, kernel.lanes)
     return weight.unit if staged or weight.blocks == 1 else weight.block
 
 
 def _packed(region: Region, config: WeightOnlyConfig, isa: Isa) -> tuple[NarrowWeight, Panels]:
     """The format, and the panels of the weight as one of f32, whatever multiplies it."""
     weight = weight_format(region, check(region, config, isa).lanes)
-    panels = _plan(region, config, weight).panels
+    panels = _plan(region, config).panels
     if panels.kernel.by_tiles:
         panels = replace(panels, kernel=kernels_for(isa, "float32", "float32")[0])
     return weight, panels
@@ -243,7 +225,7 @@ class WeightOnlyPacking(Packing[WeightOnlyConfig]):
         """The original constant as a Relax expression of its packed form."""
         (weight, panels), shape = _packed(region, config, isa), region.inputs[index].shape
         if index > 1:
-            rows, columns = per_block_shape(shape)
+            rows, columns = narrow_weight.per_block_shape(shape)
             whole = replace(panels, k=weight.blocks).unpack(expr)
             matrix = relax.op.strided_slice(whole, [0, 1], [0, 0], [rows, columns])
             return relax.op.reshape(matrix, shape)
@@ -316,9 +298,8 @@ class WeightOnlyMatmul(Template[WeightOnlyConfig]):
     def build(self, region: Region, config: WeightOnlyConfig, isa: Isa) -> tirx.PrimFunc:
         """The kernel; its constant parameters are flat, as `pack` makes them."""
         kernel = check(region, config, isa)
-        lanes = kernel.lanes
-        weight = weight_format(region, lanes)
-        plan, with_digits = _plan(region, config, weight), by_digits(region, config)
+        weight = weight_format(region, kernel.lanes)
+        plan, with_digits = _plan(region, config), by_digits(region, config)
         with emission.kernel_function("weight_only_matmul") as builder:
             a = emission.tensor_parameter("A", region.inputs[0])
             packed = parameter("W", (weight.packed_bytes,), region.inputs[1].dtype)
@@ -333,31 +314,31 @@ class WeightOnlyMatmul(Template[WeightOnlyConfig]):
             results = RowResults(region, kernel, c, Epilogue(region, operands), leading_of)
             kernel.admit()
             zeros = per_block[1] if len(per_block) > 1 else None
-            rows, k = SpreadRows(region.inputs[0], a, lanes), region.inputs[0].shape[-1]
-            tiles = WeightOnlyTiles(kernel, weight, rows, packed, per_block[0], zeros)
-
-            def digits() -> ByteDigits | None:
-                """Room for the digits of few rows of A, in the task at hand."""
-                return ByteDigits(weight, k, zeros is not None, rows.read) if with_digits else None
-
+            rows = weight_only_tiles.SpreadRows(region.inputs[0], a, kernel.lanes)
+            given = kernel, weight, rows, packed, per_block[0], zeros
+            tiles = weight_only_tiles.WeightOnlyTiles(*given)
+            expanded = weight_only_tiles.ExpandedPanels
             if region.is_open:
 
-                def few(loops: TileLoops, groups: Sequence[Group]) -> FewDecodedRows:
-                    return FewDecodedRows(loops, groups, tiles=tiles.with_digits(digits()))
+                def few(
+                    loops: TileLoops, groups: Sequence[Group]
+                ) -> weight_only_tiles.FewDecodedRows:
+                    own = tiles.with_digits() if with_digits else tiles
+                    return weight_only_tiles.FewDecodedRows(loops, groups, tiles=own)
 
-                loops = TileLoops(plan, rows, ExpandedPanels(tiles, plan), results)
+                loops = TileLoops(plan, rows, expanded(tiles, plan), results)
                 dynamic_rows.OpenRows(loops, few).share(config)
             else:
                 grid = ThreadGrid(plan)
                 with grid.task() as task, llvm_functions(kernel.llvm_ir):
-                    tiles = tiles.with_digits(digits())
+                    tiles = tiles.with_digits() if with_digits else tiles
                     if kernel.by_tiles:
-                        block, dtype = max(plan.m_block, plan.rows), region.inputs[0].dtype
-                        block = min(block, grid.most_rows)
-                        rounded = Activations(kernel, dtype, k, block, rows.vector)
-                        loops = TileLoops(plan, rounded, RoundedPanels(tiles, plan), results)
+                        block = min(max(plan.m_block, plan.rows), grid.most_rows)
+                        a_rows = Activations(kernel, rows.tensor.dtype, plan.k, block, rows.vector)
+                        panels = weight_only_tiles.RoundedPanels(tiles, plan)
+                        loops = TileLoops(plan, a_rows, panels, results)
                     elif config.staged:
-                        loops = TileLoops(plan, tiles.a, ExpandedPanels(tiles, plan), results)
+                        loops = TileLoops(plan, tiles.a, expanded(tiles, plan), results)
                     else:  # tiles decode the weight themselves
                         loops = TileLoops(plan, tiles.a, OperandB(), results, tiles=tiles)
                     grid.emit(task, loops)
@@ -383,7 +364,7 @@ class WeightOnlyMatmul(Template[WeightOnlyConfig]):
             return f"weight of type {w.dtype}, output of type {region.output.dtype}"
         if not all(tensor.constant for tensor in region.inputs[1:]):
             return "the weight or its scale is not a constant"
-        if bits not in BITS or block < 1:
+        if bits not in narrow_weight.BITS or block < 1:
             return f"{bits} bits in blocks of {block}"
         if min(dimensions(region)) <= 0:
             return "a dimension is 0"
@@ -394,7 +375,7 @@ class WeightOnlyMatmul(Template[WeightOnlyConfig]):
             return f"blocks of {block} are no multiple of {weight.unit}"
         whole = (weight.blocks, weight.columns)
         for tensor in per_block:
-            shape = per_block_shape(tensor.shape)
+            shape = narrow_weight.per_block_shape(tensor.shape)
             if math.prod(shape) != tensor.size or any(
                 extent not in (1, full) for extent, full in zip(shape, whole, strict=True)
             ):
@@ -411,19 +392,18 @@ class WeightOnlyMatmul(Template[WeightOnlyConfig]):
 
     def at_run_time(self, region: Region, config: WeightOnlyConfig) -> str:
         """What is decided at run time, for `explain`."""
-        few = f"1 to {MOST_ROWS} rows: the weight is decoded in registers"
+        few = f"1 to {weight_only_tiles.MOST_ROWS} rows: the weight is decoded in registers"
         if by_digits(region, config):
             few = (
                 f"1 to {MOST_DIGIT_ROWS} rows of usual numbers: as integers of three bytes; "
-                f"{MOST_DIGIT_ROWS + 1} to {MOST_ROWS} or others: the weight is decoded in "
-                "registers"
+                f"{MOST_DIGIT_ROWS + 1} to {weight_only_tiles.MOST_ROWS} or others: the weight is "
+                "decoded in registers"
             )
         return f"{few}; more: tiles of up to {config.rows} rows, the weight expanded in cache"
 
     def nests(self, region: Region, config: WeightOnlyConfig) -> Iterator[loop_nest.LoopNest]:
         """The loops of the product."""
-        lanes = microkernel_named(config.kernel).lanes
-        yield parallel.product_nest(_plan(region, config, weight_format(region, lanes)))
+        yield parallel.product_nest(_plan(region, config))
 
     def why_vectors(self, region: Region, config: WeightOnlyConfig, machine: Machine) -> str:
         """Why the product stays on vectors."""

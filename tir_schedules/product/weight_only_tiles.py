@@ -61,11 +61,6 @@ class SpreadRows(OperandA):
         leading = unflatten(row, self.tensor.shape[:-1])
         return load_vector(self.buffer, self.tensor.dtype, leading, columns)
 
-    def read(self, row: Expr, start: Expr, columns: int) -> Expr:
-        """So many elements of a row, as f32."""
-        leading = unflatten(row, self.tensor.shape[:-1])
-        return cast("float32", self.buffer[(*leading, ramp(start, columns))])
-
 
 @dataclass(frozen=True)
 class WeightOnlyTiles(RegisterTiles):
@@ -196,8 +191,10 @@ class WeightOnlyTiles(RegisterTiles):
                 for i in range(parts.rows):
                     _set(parts, i, j, self.kernel.multiply_add(parts.value(i, j), a[i], value))
 
-    def with_digits(self, digits: ByteDigits | None) -> WeightOnlyTiles:
-        """These tiles, of rows that may be multiplied as digits."""
+    def with_digits(self) -> WeightOnlyTiles:
+        """These tiles, of few rows that may be multiplied as digits; room for them in this task."""
+        k = self.a.tensor.shape[-1]
+        digits = ByteDigits(self.weight, k, self.zeros is not None, self.a.vector)
         return replace(self, a=replace(self.a, digits=digits))
 
     def expanded(self, panel: Expr, width: int, row: Index, j: int) -> list[Expr]:

@@ -217,7 +217,7 @@ def test_only_cpus_without_vnni_list_outliers(isa: str) -> None:
     for kernel in kernels_for(isa_named(isa), "uint8", "int8"):
         config = config_for(region, isa, kernel=kernel.name, rows=1, vectors=1)
         assert APART not in ways_of(plan_of(region, config))
-        assert not packed_weight(region, config, isa_named(isa)).has_column_sums
+        assert not packed_weight(region, config, isa_named(isa)).has_sums
         assert not MATMUL.by_values(region, config)
         bytes_packed = plan_of(region, config).panels.size + 4 * 128  # the zero point's term
         assert PACKING.shape(region, config, isa_named(isa), 1) == (bytes_packed,)
