@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import tvm.tirx.script.builder.ir as I
 from tvm import DataType, tirx
@@ -61,6 +62,7 @@ class InPlace:
     crowded: bool = False
 
 
+@dataclass
 class Activations(OperandA):
     """The A operand of one product.
 
@@ -70,7 +72,7 @@ class Activations(OperandA):
         The register tile.
     dtype : str
         Element type in memory.
-    k : int
+    k : int or Expr
         Elements of a row.
     most_rows : int
         Rows of the largest block.
@@ -90,31 +92,29 @@ class Activations(OperandA):
         Whether rows have to be whole vectors of lanes * kr elements.
     """
 
-    def __init__(
-        self,
-        kernel: Microkernel,
-        dtype: str,
-        k: int,
-        most_rows: int,
-        read: Read,
-        contiguous: bool = True,
-        quantize: tuple[Number, Number] | None = None,
-        sums: bool = False,
-        rows: InPlace | None = None,
-        wide: WideProduct | None = None,
-        vectors: bool = False,
-    ) -> None:
-        self.wide, self.element = wide, kernel.operand_dtype if wide is None else wide.dtype
-        self.kernel, self.dtype, self.k, self.read = kernel, dtype, k, read
-        self.contiguous, self.quantize, self.rows = contiguous, quantize, rows
+    kernel: Microkernel
+    dtype: str
+    k: Any
+    most_rows: int
+    read: Read
+    contiguous: bool = True
+    quantize: tuple[Number, Number] | None = None
+    sums: bool = False
+    rows: InPlace | None = None
+    wide: WideProduct | None = None
+    vectors: bool = False
+
+    def __post_init__(self) -> None:
+        kernel, wide, k, rows = self.kernel, self.wide, self.k, self.rows
+        self.element = kernel.operand_dtype if wide is None else wide.dtype
         vector = kernel.lanes * kernel.kr
-        as_is = kernel.kr == 1 and quantize is None and kernel.a_dtype == "float32"
+        as_is = kernel.kr == 1 and self.quantize is None and kernel.a_dtype == "float32"
         self.padded = kernel.by_tiles and rows is not None and rows.padded
-        whole = k % vector == 0 if vectors else kernel.steps(k) * kernel.kr == k or self.padded
-        matching = contiguous and quantize is None and not converts(self.dtype, self.kernel)
+        whole = k % vector == 0 if self.vectors else kernel.steps(k) * kernel.kr == k or self.padded
+        matching = self.contiguous and self.quantize is None and not converts(self.dtype, kernel)
         if kernel.by_tiles:
             in_place = rows is not None and not rows.crowded
-            matching = matching and dtype == kernel.a_dtype and in_place
+            matching = matching and self.dtype == kernel.a_dtype and in_place
         self.tail = kernel.by_tiles and matching and not whole and k > vector
         self.staged = wide is not None or not (as_is or (matching and (whole or self.tail)))
         self.pitch = vector if self.tail else math.ceil(k / vector) * vector
@@ -122,10 +122,13 @@ class Activations(OperandA):
             self.pitch = extents.uncrowded(self.pitch, int(DataType(kernel.a_dtype).itemsize))
         self.block: Expr = tirx.const(0, "int32")
         if self.staged or self.tail:
-            self.buffer = I.sblock_alloc_buffer((most_rows, self.pitch), self.element, align=64)
-        self.sums = I.sblock_alloc_buffer((most_rows,), "int32") if sums else None
+            shape = self.most_rows, self.pitch
+            self.buffer = I.sblock_alloc_buffer(shape, self.element, align=64)
+        self.totals: Expr | None = None
+        if self.sums:
+            self.totals = I.sblock_alloc_buffer((self.most_rows,), "int32")
         # Whether anything happens before a block of rows is multiplied.
-        self.begins = self.staged or self.tail or sums
+        self.begins = self.staged or self.tail or self.sums
 
     def load(self, row: Expr, step: Index) -> Expr | Address:
         """kr elements of a row, as the kernel's `emit` takes them."""
@@ -161,13 +164,13 @@ class Activations(OperandA):
                 self._stage(block + row, row, 0)
             if self.tail:
                 self._stage(block + row, row, self.k // self.pitch * self.pitch)
-            if self.sums is not None:
+            if self.sums:
                 self._sum(block + row, row)
 
     def row_sum(self, row: Index) -> Expr:
         """The sum of a row's elements, as the kernel multiplies them; int32."""
-        assert self.sums is not None
-        return self.sums[self.within(row)]
+        assert self.totals is not None
+        return self.totals[self.within(row)]
 
     def within(self, row: Index) -> Expr:
         """A row's number within its block, simplified: TVM aborts on differences under an If."""
@@ -205,7 +208,7 @@ class Activations(OperandA):
 
     def _sum(self, row: Expr, to: Expr) -> None:
         """The sum of one row, by the kernel's own products with ones."""
-        assert self.sums is not None
+        assert self.totals is not None
         kernel = self.kernel if self.wide is None else self.wide.kernel
         lanes = kernel.lanes * kernel.kr
         total = LaneTotals(kernel.lanes, 0, dtype="int32")
@@ -229,12 +232,12 @@ class Activations(OperandA):
         parts = [total.buffer[tirx.const(lane, "int32")] for lane in range(kernel.lanes)]
         while len(parts) > 1:
             parts = [a + b for a, b in zip(parts[::2], parts[1::2], strict=True)]
-        I.buffer_store(self.sums, parts[0], [to])
+        I.buffer_store(self.totals, parts[0], [to])
         if rest:
             with I.serial(rest) as i:
                 element = self.read(row, Columns(self.k - rest + i, 1, 1))
                 term = ex.cast("int32", self._as_operand(element))
-                I.buffer_store(self.sums, self.sums[to] + term, [to])
+                I.buffer_store(self.totals, self.totals[to] + term, [to])
 
 
 class Begun(OperandA):
@@ -278,6 +281,7 @@ def as_operand(
 _BLOCK_BYTES = 128 << 10
 
 
+@dataclass
 class OpenActivations(Activations):
     """Activations of a product whose K is known at run time only: blocks of rows, staged.
 
@@ -288,42 +292,31 @@ class OpenActivations(Activations):
 
     Parameters
     ----------
-    kernel, dtype, most_rows, read, contiguous, sums
-        As of Activations.
-    k : Expr
-        Elements of a row.
+    kernel, dtype, k, most_rows, read, contiguous, sums
+        As of Activations; k is an expression.
     room : Expr
-        The same, as of `extents.allocated`.
+        k as of `extents.allocated`.
     tile_rows : int
         Rows of a register tile; a block has as many at least.
     """
 
-    def __init__(
-        self,
-        kernel: Microkernel,
-        dtype: str,
-        k: Expr,
-        room: Expr,
-        most_rows: int,
-        tile_rows: int,
-        read: Read,
-        contiguous: bool = True,
-        sums: bool = False,
-    ) -> None:
-        self.kernel, self.dtype, self.length, self.read = kernel, dtype, k, read
-        self.contiguous, self.vector = contiguous, kernel.lanes * kernel.kr
+    room: Expr = field(kw_only=True)
+    tile_rows: int = field(kw_only=True)
+
+    def __post_init__(self) -> None:
+        self.vector = self.kernel.lanes * self.kernel.kr
         self.block: Expr = tirx.const(0, "int32")
-        elements = _BLOCK_BYTES // int(DataType(kernel.operand_dtype).itemsize)
-        self.stride = ex.materialise(emission.ceil_div(k, self.vector) * self.vector)
-        tiles = I.floordiv(elements, tirx.Max(self.stride, self.vector) * tile_rows)
-        self.rows_of_block = ex.materialise(
-            tirx.Min(tirx.Max(tiles, 1) * tile_rows, tirx.const(most_rows, "int32"))
-        )
-        tile = emission.ceil_div(room, self.vector) * (self.vector * tile_rows)
-        self.buffer = I.sblock_alloc_buffer(
-            (tirx.Max(tile, tirx.const(elements, "int32")),), kernel.operand_dtype, align=64
-        )
-        self.sums = I.sblock_alloc_buffer((most_rows,), "int32") if sums else None
+        elements = _BLOCK_BYTES // int(DataType(self.kernel.operand_dtype).itemsize)
+        self.stride = ex.materialise(emission.ceil_div(self.k, self.vector) * self.vector)
+        tiles = I.floordiv(elements, tirx.Max(self.stride, self.vector) * self.tile_rows)
+        most = tirx.const(self.most_rows, "int32")
+        self.rows_of_block = ex.materialise(tirx.Min(tirx.Max(tiles, 1) * self.tile_rows, most))
+        tile = emission.ceil_div(self.room, self.vector) * (self.vector * self.tile_rows)
+        size = tirx.Max(tile, tirx.const(elements, "int32"))
+        self.buffer = I.sblock_alloc_buffer((size,), self.kernel.operand_dtype, align=64)
+        self.totals = None
+        if self.sums:
+            self.totals = I.sblock_alloc_buffer((self.most_rows,), "int32")
 
     def load(self, row: Expr, step: Index) -> Expr | Address:
         """kr elements of a row, as the kernel's `emit` takes them."""
@@ -336,7 +329,7 @@ class OpenActivations(Activations):
         with emission.opaque_block("stage"), I.serial(rows) as row:
             start = ex.materialise(row * self.stride)
             self._stage_row(ex.bind(block + row), start)
-            if self.sums is not None:
+            if self.sums:
                 self._sum_row(row, start)
 
     def _stage_row(self, row: Expr, start: Expr) -> None:
@@ -345,7 +338,7 @@ class OpenActivations(Activations):
         unit = kernel.lanes if converts(self.dtype, kernel) else self.vector
         if not self.contiguous:
             unit = 1
-        whole = ex.materialise(I.floordiv(self.length, unit))
+        whole = ex.materialise(I.floordiv(self.k, unit))
 
         def put(first: Expr, valid: Index) -> None:
             columns = Columns(first, unit, valid)
@@ -360,19 +353,19 @@ class OpenActivations(Activations):
         with I.serial(left) as number, emission.opaque_block("cut"):
             first = ex.materialise((whole + number) * unit)
             if unit > 1:
-                put(first, ex.materialise(self.length - first))
+                put(first, ex.materialise(self.k - first))
             else:
                 zero = ex.constant(0, kernel.operand_dtype, 1)
                 I.buffer_store(self.buffer, zero, [start + first])
 
     def _sum_row(self, row: Expr, start: Expr) -> None:
         """The sum of one row, by the kernel's own products with ones."""
-        assert self.sums is not None
+        assert self.totals is not None
         total = LaneTotals(self.kernel.lanes, 0, dtype="int32")
         with I.serial(I.floordiv(self.stride, self.vector)) as vector, emission.opaque_block("sum"):
             value = self.buffer[ex.ramp(start + vector * self.vector, self.vector)]
             total.store(self.kernel.add_up(total[0], value))
-        I.buffer_store(self.sums, total.total(add), [row])
+        I.buffer_store(self.totals, total.total(add), [row])
 
 
 _HIGH = 0x80808080 - (1 << 32)  # the highest bit of four bytes, as int32

@@ -350,10 +350,10 @@ class DynamicProgram(_Program):
         kernel, contiguous = self.kernel, strides.column == 1
         if kernel.a_dtype != "float32" and is_open((self.problem.k,)):
             room, height = as_expr(allocated(self.problem.k)), min(self.config.rows, kernel.mr)
-            sizes = self.k, room, rows, height
-            return OpenActivations(kernel, dtype, *sizes, read, contiguous, self.sums_rows)
-        k = self.problem.k
-        return Activations(kernel, dtype, k, rows, read, contiguous=contiguous, sums=self.sums_rows)
+            given = kernel, dtype, self.k, rows, read, contiguous
+            return OpenActivations(*given, sums=self.sums_rows, room=room, tile_rows=height)
+        given = kernel, dtype, self.problem.k, rows, read, contiguous
+        return Activations(*given, sums=self.sums_rows)
 
     def _store(self, row: Expr, rows: Expr, first: Expr, width: int, scratch: Expr) -> None:
         """The epilogue of rows of a panel, whose accumulators are in `scratch`."""

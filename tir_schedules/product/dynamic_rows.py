@@ -74,7 +74,7 @@ def _written_out(rows: int, vectors: int, least: int) -> str:
     return f"tiles of {', '.join(map(str, lower))} and {most} rows" if lower else f"tiles of {most}"
 
 
-@dataclass(frozen=True)
+@dataclass
 class FewRows:
     """One or two rows of a product whose number is known at run time: panels side by side.
 

@@ -21,10 +21,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 import tvm.tirx.script.builder.ir as I
 from tvm import relax, tirx
-from tvm.sym import Analyzer
 
 from microkernels.base.arrays import SHIFT
-from microkernels.tile import MultiplyAdd, Tile
 from microkernels.vector import expressions as ex
 from microkernels.vector.expressions import Expr, Index
 from tir_schedules.core import emission, product_plan
@@ -301,7 +299,7 @@ class ByteDigits:
         size = MOST_DIGIT_ROWS * self.spans
         self.digits = I.sblock_alloc_buffer((MOST_DIGIT_ROWS * DIGITS * k,), "int8", align=64)
         self.units = I.sblock_alloc_buffer((size,), "float32", align=64)
-        self.sums = I.sblock_alloc_buffer((size,), "float32", align=64)  # of X, times -zero
+        self.rests = I.sblock_alloc_buffer((size,), "float32", align=64)  # sums of X, times -zero
         self.state = I.sblock_alloc_buffer((1,), "int32")  # 0: all spans are fine
         self.fine = self.state[_ZERO] == 0  # whether the rows at hand can be multiplied so
         self.first: Expr = tirx.const(0, "int32")  # row of the block
@@ -345,7 +343,7 @@ class ByteDigits:
         total = ex.cast("float32", reduce_lanes(combine_all(integers, add), add))
         times = -1.0 if self.zero is None else -self.zero
         I.buffer_store(self.units, I.reinterpret("float32", unit), [place])
-        I.buffer_store(self.sums, total * tirx.const(times, "float32"), [place])
+        I.buffer_store(self.rests, total * tirx.const(times, "float32"), [place])
 
     def block_of(self, span: Index) -> Index:
         """The block of the weight that a span lies in."""
@@ -354,53 +352,13 @@ class ByteDigits:
         spans = self.weight.block // self.span
         return span if spans == 1 else I.floordiv(span, spans)
 
-    def add(
-        self,
-        totals: Tile,
-        vector: Expr,
-        row: Expr,
-        span: Expr,
-        words: Callable[[Index], Expr],
-        scale: Expr,
-        zero: Expr | None,
-        multiply_add: MultiplyAdd,
-    ) -> None:
-        """Adds the products of one span to one vector of a tile.
-
-        Parameters
-        ----------
-        totals : Tile
-            f32 accumulators.
-        vector, row : Expr
-            The vector's number, and the first row of the tile.
-        span : Expr
-            The span's number.
-        words : callable
-            Unit of K -> int32 lanes, words of the weight.
-        scale, zero : Expr
-            f32 lanes; there are zeros only where zero points are a tensor.
-        multiply_add : callable
-            Of the f32 kernel.
-        """
-        row = Analyzer().simplify(row - self.first)
-        sums = self._sums(totals.rows, row, span, words)
-        factor, shift = ex.bind(scale), None
-        if zero is not None:
-            shift = ex.bind(zero + ex.like(self.half, zero)) if self.half else zero
-        for i, (low, middle, high) in enumerate(sums):
-            place = (row + i) * self.spans + span
-            rest = ex.splat(self.sums[place], _LANES)
-            value = ex.bind(low + (rest if shift is None else rest * shift))
-            value = ex.bind(multiply_add(value, middle, ex.like(2.0**8, value)))
-            value = ex.bind(multiply_add(value, high, ex.like(2.0**16, value)))
-            unit = ex.bind(factor * ex.splat(self.units[place], _LANES))
-            total = multiply_add(totals.value(i, vector), value, unit)
-            I.buffer_store(totals.buffers[i], total, [ex.ramp(vector * _LANES, _LANES)])
-
-    def _sums(
+    def sums(
         self, rows: int, row: Expr, span: Expr, words: Callable[[Index], Expr]
     ) -> list[list[Expr]]:
-        """For each row the sums of the products of every digit in one span, as f32 lanes."""
+        """For each row the sums of the products of every digit in one span, as f32 lanes.
+
+        `words` maps a unit of K to int32 lanes, words of the weight.
+        """
         units = self.span // self.weight.unit
         positions = itertools.product(range(units), range(8 // self.weight.bits))
         kinds = list(itertools.product(range(rows), range(DIGITS)))

@@ -213,7 +213,7 @@ _WHOLE = 1 << _WHOLE_BITS
 _INT32 = (1 << 31) - 1
 
 
-@dataclass(frozen=True)
+@dataclass
 class DynamicPrefetch:
     """What tiles of a block of rows prefetch whose number is known at run time only.
 
@@ -226,53 +226,48 @@ class DynamicPrefetch:
     In place of lines that a tile has code for and shall not prefetch, it asks for what it is about
     to load anyway.
 
-    Attributes
+    Emits how many lines tiles prefetch, for a block of some rows.
+
+    Parameters
     ----------
     of : Prefetch
     plan : ProductPlan
         How the product is cut.
-    vectors : int
-        Of the panel.
-    width : int
-        Lines of a step of it.
-    tiles, lines : Expr
-        Tiles of the block, and lines that each prefetches in every step of K.
     rows : Expr
         Of the block.
-    row_lines : Expr
-        Lines of the next panel for each row of the block, in fractions of `_WHOLE`.
+    vectors : int
+        Of the panel.
     """
 
     of: Prefetch
     plan: ProductPlan
-    vectors: int
-    width: int
-    tiles: Expr
-    lines: Expr
     rows: Expr
-    row_lines: Expr
+    vectors: int
+
+    def __post_init__(self) -> None:
+        plan, vectors, in_line = self.plan, self.vectors, self.of.line_vectors
+        one, zero = (tirx.const(number, "int32") for number in (1, 0))
+        # Lines of a step of the panel, tiles of the block, lines that each prefetches in a step.
+        self.width = vectors // in_line
+        self.tiles = materialise(tirx.Max(ceil_div(self.rows, plan.rows), one))
+        share = tirx.floordiv(self.tiles + (self.width - 1), self.tiles)
+        lines = tirx.Select(self.tiles <= product_plan.PANELS_AHEAD * self.width, share, zero)
+        # Lines of the next panel for each row of the block, in fractions of `_WHOLE`. Of a K beyond
+        # half a million only a part of the panel is fetched.
+        panel = tirx.const(min(vectors * plan.steps * _WHOLE // in_line, _INT32), "int32")
+        row_lines = tirx.floordiv(panel, tirx.Max(self.rows, one))
+        self.lines, self.row_lines = materialise(lines), materialise(row_lines)
 
     @staticmethod
     def begin(
         of: Prefetch | None, plan: ProductPlan, rows: Expr, vectors: int
     ) -> DynamicPrefetch | None:
-        """Emits how many lines tiles prefetch, for a block of some rows; None if none ever does."""
+        """What tiles of a block of rows prefetch; None if none ever does."""
         if of is None or plan.rows * vectors < product_plan.PRODUCTS_PER_FETCH:
             return None
         if vectors % of.line_vectors and not plan.fetches_evenly:
             return None
-        width, one = vectors // of.line_vectors, tirx.const(1, "int32")
-        tiles = materialise(tirx.Max(ceil_div(rows, plan.rows), one))
-        share = tirx.floordiv(tiles + (width - 1), tiles)
-        lines = tirx.Select(
-            tiles <= product_plan.PANELS_AHEAD * width, share, tirx.const(0, "int32")
-        )
-        # Of a K beyond half a million only a part of the panel is fetched.
-        panel = min(vectors * plan.steps * _WHOLE // of.line_vectors, _INT32)
-        row_lines = tirx.floordiv(tirx.const(panel, "int32"), tirx.Max(rows, one))
-        return DynamicPrefetch(
-            of, plan, vectors, width, tiles, materialise(lines), rows, materialise(row_lines)
-        )
+        return DynamicPrefetch(of, plan, rows, vectors)
 
     def ahead(self, vector: Expr, at: Expr, height: int, first: Index) -> Ahead | None:
         """What a tile prefetches of the panel that begins behind its vectors; None if nothing.

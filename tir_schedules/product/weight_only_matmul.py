@@ -17,8 +17,9 @@ microkernels then multiply it.
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -33,7 +34,7 @@ from microkernels.microkernel import Microkernel
 from microkernels.registry import kernels_for, microkernel_named, tile_kernels_for
 from microkernels.vector.expressions import parameter
 from tir_schedules.core import emission, extents, loop_nest, size
-from tir_schedules.core.blocking import Group, Panels, thread_grids
+from tir_schedules.core.blocking import Panels, thread_grids
 from tir_schedules.core.config import best_first
 from tir_schedules.core.product_plan import ProductPlan, TileConfig
 from tir_schedules.core.region import Region
@@ -319,19 +320,14 @@ class WeightOnlyMatmul(Template[WeightOnlyConfig]):
             tiles = weight_only_tiles.WeightOnlyTiles(*given)
             expanded = weight_only_tiles.ExpandedPanels
             if region.is_open:
-
-                def few(
-                    loops: TileLoops, groups: Sequence[Group]
-                ) -> weight_only_tiles.FewDecodedRows:
-                    own = tiles.with_digits() if with_digits else tiles
-                    return weight_only_tiles.FewDecodedRows(loops, groups, tiles=own)
-
+                few_rows = weight_only_tiles.FewDecodedRows
+                few = functools.partial(few_rows, tiles=tiles, with_digits=with_digits)
                 loops = TileLoops(plan, rows, expanded(tiles, plan), results)
                 dynamic_rows.OpenRows(loops, few).share(config)
             else:
                 grid = ThreadGrid(plan)
                 with grid.task() as task, llvm_functions(kernel.llvm_ir):
-                    tiles = tiles.with_digits() if with_digits else tiles
+                    tiles = tiles.with_digits(with_digits)
                     if kernel.by_tiles:
                         block = min(max(plan.m_block, plan.rows), grid.most_rows)
                         a_rows = Activations(kernel, rows.tensor.dtype, plan.k, block, rows.vector)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 
 import tvm.tirx.script.builder.ir as I
+from tvm.sym import Analyzer
 
 from microkernels.microkernel import Microkernel
 from microkernels.tile import Address, Tile
@@ -113,10 +115,7 @@ class WeightOnlyTiles(RegisterTiles):
         def by_digits() -> None:
             first, spans = (each // digits.span for each in piece)
             with I.serial(spans) as number, self._vectors(panel, width) as (one, vector):
-                span, block = first + number, digits.block_of(first + number)
-                scale = one._per_block(self.scales, panel, 1, block, 0)
-                scaling = scale, one._zero(panel, 1, block, 0), self.kernel.multiply_add
-                digits.add(totals, vector, row, span, one._words, *scaling)
+                one._add_digits(digits, totals, vector, row, panel, first + number)
 
         def one_by_one() -> None:
             # As `_decoded`, in little code for what hardly ever runs.
@@ -131,10 +130,30 @@ class WeightOnlyTiles(RegisterTiles):
         branch(digits.fine, by_digits, one_by_one)
         return totals
 
-    def _words(self, unit: Index) -> Expr:
-        """Words of the only vector."""
-        assert self.only is not None
-        return self.weight.emit_words(self.packed, *self.only, unit)
+    def _add_digits(
+        self, digits: ByteDigits, totals: Tile, vector: Expr, row: Expr, panel: Expr, span: Expr
+    ) -> None:
+        """Adds the products of one span, of rows from `row` on, to the only vector of all tiles."""
+        only, multiply_add, lanes = self.only, self.kernel.multiply_add, totals.lanes
+        assert only is not None
+        block, row = digits.block_of(span), Analyzer().simplify(row - digits.first)
+        scale, zero = (
+            self._per_block(self.scales, panel, 1, block, 0),
+            self._zero(panel, 1, block, 0),
+        )
+        words = functools.partial(self.weight.emit_words, self.packed, *only)
+        sums = digits.sums(totals.rows, row, span, words)
+        factor, shift = bind(scale), zero
+        if zero is not None and digits.half:
+            shift = bind(zero + like(digits.half, zero))
+        for i, (low, middle, high) in enumerate(sums):
+            place = (row + i) * digits.spans + span
+            rest = splat(digits.rests[place], lanes)
+            value = bind(low + (rest if shift is None else rest * shift))
+            value = bind(multiply_add(value, middle, like(2.0**8, value)))
+            value = bind(multiply_add(value, high, like(2.0**16, value)))
+            unit = bind(factor * splat(digits.units[place], lanes))
+            _set(totals, i, vector, multiply_add(totals.value(i, vector), value, unit))
 
     @contextlib.contextmanager
     def _vectors(self, panel: Expr, width: int) -> Iterator[tuple[WeightOnlyTiles, Expr]]:
@@ -191,8 +210,10 @@ class WeightOnlyTiles(RegisterTiles):
                 for i in range(parts.rows):
                     _set(parts, i, j, self.kernel.multiply_add(parts.value(i, j), a[i], value))
 
-    def with_digits(self) -> WeightOnlyTiles:
+    def with_digits(self, used: bool) -> WeightOnlyTiles:
         """These tiles, of few rows that may be multiplied as digits; room for them in this task."""
+        if not used:
+            return self
         k = self.a.tensor.shape[-1]
         digits = ByteDigits(self.weight, k, self.zeros is not None, self.a.vector)
         return replace(self, a=replace(self.a, digits=digits))
@@ -362,7 +383,7 @@ class RoundedPanels(OperandB):
 MOST_ROWS = 4  # more have the weight expanded in cache first
 
 
-@dataclass(frozen=True)
+@dataclass
 class FewDecodedRows(dynamic_rows.FewRows):
     """A few rows of a dynamic number.
 
@@ -370,10 +391,16 @@ class FewDecodedRows(dynamic_rows.FewRows):
     ----------
     tiles : WeightOnlyTiles
         What decodes and multiplies.
+    with_digits : bool
+        Whether one and two rows may be multiplied as digits.
     """
 
     fewest: int = MOST_ROWS
     tiles: WeightOnlyTiles = field(kw_only=True)
+    with_digits: bool = field(kw_only=True)
+
+    def __post_init__(self) -> None:
+        self.tiles = self.tiles.with_digits(self.with_digits)
 
     def emit(self, block: dynamic_rows.Block) -> None:
         """As of FewRows; the digits of the rows are made first."""
