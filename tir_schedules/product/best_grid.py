@@ -282,7 +282,10 @@ class ThreadGrid:
                 loops.emit(row, rows, vector, vectors)
                 return
             number = bind(I.floordiv(task, self.blocks))
-            partial = self._partial(loops, number)
+            start = None
+            if loops.start is not None:  # that of the first share alone
+                start = _FirstStart(loops.start, number, self.plan.kernel)
+            partial = replace(loops, results=_Sums(self, number), start=start)
 
             def share(first: Expr, steps: int) -> None:
                 partial.emit(row, rows, vector, vectors, share=(first, steps))
@@ -300,11 +303,6 @@ class ThreadGrid:
             for_share(self.columns, number, functools.partial(part, row, rows))
 
         for_share(self.rows, I.floormod(block, self.threads_m), in_columns)
-
-    def _partial(self, loops: TileLoops, number: Expr) -> TileLoops:
-        """The loops that store sums of the share `number`; the first one has the start."""
-        start = None if loops.start is None else _FirstStart(loops.start, number, self.plan.kernel)
-        return replace(loops, results=_Sums(self, number), start=start)
 
     def _add(self, loops: TileLoops, row: Expr, rows: int, vector: Expr, vectors: int) -> None:
         """Adds the shares of a block of results and stores them."""

@@ -7,11 +7,11 @@ is narrower
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import tvm.tirx.script.builder.ir as I
 from tvm import tirx
 
-from microkernels.microkernel import Microkernel
 from microkernels.vector import bfloat16, memory
 from microkernels.vector import expressions as ex
 from microkernels.vector.expressions import Expr, Index
@@ -19,7 +19,7 @@ from tir_schedules.core import extents, loop_nest
 from tir_schedules.core.emission import branch, ceil_div, choose, opaque_block
 from tir_schedules.epilogue.epilogue import Columns, load_vector
 
-from .packed_operand import PackedWords, StoredOperand, merged, widened
+from .packed_operand import PackedWords, merged, widened
 
 
 class OpenWords(PackedWords):
@@ -48,6 +48,7 @@ class OpenWords(PackedWords):
         self._put(at, merged(parts, self.kr))
 
 
+@dataclass
 class OpenOperand(OpenWords):
     """B [k, n], packed by the task that reads it.
 
@@ -63,24 +64,21 @@ class OpenOperand(OpenWords):
         k and n as of `extents.allocated`.
     """
 
-    def __init__(
-        self,
-        source: StoredOperand,
-        kernel: Microkernel,
-        width: int,
-        vectors: Index,
-        room: tuple[Index, Index],
-    ) -> None:
-        super().__init__(source, kernel)
-        self.width, self.k, self.n, self.vectors = width, source.k, source.n, vectors
+    width: int
+    vectors: Index
+    room: tuple[Index, Index]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.k, self.n = self.source.k, self.source.n
         self.steps = self.k
         if self.kr > 1:
             known = isinstance(self.k, int)
             self.steps = (
                 -(-self.k // self.kr) if known else ex.materialise(ceil_div(self.k, self.kr))
             )
-        self.room = ceil_div(room[1], self.lanes)
-        size = self.room * (ceil_div(room[0], self.kr) * self.group)
+        self.columns = ceil_div(self.room[1], self.lanes)
+        size = self.columns * (ceil_div(self.room[0], self.kr) * self.group)
         self.buffer = I.sblock_alloc_buffer((size,), self.element, align=64)
 
     def pack(self) -> None:
@@ -237,7 +235,7 @@ class OpenOperand(OpenWords):
 
     def add_up(self) -> None:
         """Adds up the elements of each column."""
-        self.sums = I.sblock_alloc_buffer((self.room * self.lanes,), "int32", align=64)
+        self.sums = I.sblock_alloc_buffer((self.columns * self.lanes,), "int32", align=64)
         with opaque_block("sums"), I.serial(self.vectors) as vector, opaque_block("columns"):
             panel, width = self._panel_of(vector)
             j = vector - panel

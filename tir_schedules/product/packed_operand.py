@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import tvm.tirx.script.builder.ir as I
 from tvm import tirx
@@ -68,6 +68,7 @@ def packed_room(count: int, layout: Panels) -> Expr:
     return I.sblock_alloc_buffer((count * layout.size,), element, align=64)
 
 
+@dataclass
 class PackedWords:
     """What packed operands of static and dynamic sizes have in common.
 
@@ -79,10 +80,12 @@ class PackedWords:
         The register tile that reads it.
     """
 
-    buffer: Expr
+    source: StoredOperand
+    kernel: Microkernel
+    buffer: Expr = field(init=False)
 
-    def __init__(self, source: StoredOperand, kernel: Microkernel) -> None:
-        self.source, self.kernel, self.dtype = source, kernel, source.dtype
+    def __post_init__(self) -> None:
+        kernel, self.dtype = self.kernel, self.source.dtype
         self.lanes, self.kr, self.group = kernel.lanes, kernel.kr, kernel.lanes * kernel.kr
         self.element = element_of_packed(kernel)
         bits = 16 if self.element == "uint16" else 8
@@ -116,6 +119,7 @@ class PackedWords:
         I.buffer_store(self.buffer, value, [ex.ramp(at, self.group)])
 
 
+@dataclass
 class PackedOperand(PackedWords, OperandB):
     """An operand packed inside the kernel: [N/nr][K/kr][nr][kr], padded with zeros.
 
@@ -138,20 +142,17 @@ class PackedOperand(PackedWords, OperandB):
         Whether there is room for one panel, which is packed right before it is read.
     """
 
-    def __init__(
-        self,
-        source: StoredOperand,
-        kernel: Microkernel,
-        panels: Sequence[Group],
-        shelf: Expr | None = None,
-        number: Index = 0,
-        by_panel: bool = False,
-    ) -> None:
-        super().__init__(source, kernel)
-        self.panels, self.by_panel = panels, by_panel
+    panels: Sequence[Group]
+    shelf: Expr | None = None
+    number: Index = 0
+    by_panel: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        source, shelf = self.source, self.shelf
         assert isinstance(source.k, int) and isinstance(source.n, int)
         self.k, self.n = source.k, source.n
-        self.layout = Panels(kernel, self.k, self.n, widths_of(panels))
+        self.layout = Panels(self.kernel, self.k, self.n, widths_of(self.panels))
         self.steps = self.layout.steps
         # Turning pairs or quadruples of rows pays for whole words of K only.
         self.way = self._turn_vector if source.contiguous == "steps" else self._gather_vector
@@ -159,8 +160,10 @@ class PackedOperand(PackedWords, OperandB):
         # columns has, if these are vectors.
         self.whole_steps = self.k // self.kr
         self.piece_steps = max(1, max(self.lanes, _LEAST_PIECE) // self.kr)
-        self.base: Index = 0 if shelf is None else number * self.layout.size
-        held = replace(self.layout, widths=(max(self.layout.widths),)) if by_panel else self.layout
+        self.base: Index = 0 if shelf is None else self.number * self.layout.size
+        held = self.layout
+        if self.by_panel:
+            held = replace(held, widths=(max(held.widths),))
         self.buffer = packed_room(1, held) if shelf is None else shelf
 
     def load(self, panel: Index, width: int, step: Index, j: Index) -> Expr | Address:

@@ -132,6 +132,7 @@ def staged_panel(buffer: Expr, first: Index, width: int, lanes: int) -> LoadPane
     return load_b
 
 
+@dataclass
 class WidePanels(OperandB):
     """Widens blocks of a packed weight.
 
@@ -152,20 +153,18 @@ class WidePanels(OperandB):
 
     staged = True
 
-    def __init__(
-        self,
-        panels: blocking.Panels,
-        weight: Expr,
-        wide: WideProduct,
-        steps: int,
-        vectors: int,
-        prefetch: Prefetch | None = None,
-    ) -> None:
-        self.prefetch = prefetch
-        self.panels, self.weight, self.wide = panels, weight, wide
-        self.group = panels.kernel.lanes * panels.kernel.kr
-        self.part = self.group // wide.parts
-        self.buffer = I.sblock_alloc_buffer((steps * vectors * self.group,), wide.dtype, align=64)
+    panels: blocking.Panels
+    weight: Expr
+    wide: WideProduct
+    steps: int
+    vectors: int
+    prefetch: Prefetch | None = None
+
+    def __post_init__(self) -> None:
+        self.group = self.panels.kernel.lanes * self.panels.kernel.kr
+        self.part = self.group // self.wide.parts
+        size = (self.steps * self.vectors * self.group,)
+        self.buffer = I.sblock_alloc_buffer(size, self.wide.dtype, align=64)
 
     def stage(self, panel: Index, width: int, piece: Piece, before: Index = 0) -> LoadPanel:
         """Widens a block of a panel; `before` counts the elements before the matrix."""

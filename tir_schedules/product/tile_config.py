@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import tvm.tirx.script.builder.ir as I
@@ -55,13 +54,6 @@ def product_kernels(isa: Isa, a_dtype: str, b_dtype: str) -> tuple[Microkernel, 
     return (*vector, *tile_kernels_for(isa, *exact))
 
 
-class _OfKernel(Protocol):
-    """A configuration that names one microkernel."""
-
-    @property
-    def kernel(self) -> str: ...
-
-
 # Rows that share a reading of the weight where it shows (measured on Granite Rapids: 128x3072x768
 # takes 10% less time than with 85 rows, 128x4096x1024 8%).
 READING_ROWS = 512
@@ -70,7 +62,7 @@ READING_ROWS = 512
 READING_TILES = 4
 NEAR_STEPS = 32  # fewer were not measured
 MOVES = 3  # of a line of results: read to be written, written back, and an operand like it
-C = TypeVar("C", bound=_OfKernel)
+C = TypeVar("C", bound=Any)  # a configuration that names one microkernel
 Fields = dict[str, Any]
 """Fields of a TileConfig, by name."""
 
@@ -164,9 +156,8 @@ def sum_cycles(plan: ProductPlan, machine: Machine) -> float:
     part, shares = plan.busiest, sum(group.count for group in plan.k_shares)
     if shares == 1:
         return 0.0
-    return sums_us(part.m * part.n_vectors * part.kernel.lanes, shares, machine) * (
-        machine.cycles_per_us
-    )
+    us = sums_us(part.m * part.n_vectors * part.kernel.lanes, shares, machine)
+    return us * machine.cycles_per_us
 
 
 def sums_us(results: float, threads_k: int, machine: Machine) -> float:
@@ -393,27 +384,15 @@ def shares_k(kernel: Microkernel, k: int) -> bool:
 # copied.
 
 
-@dataclass
 class Window:
-    """The geometry of a region with windows.
+    """The geometry of a region with windows."""
 
-    Attributes
-    ----------
-    batch, length, channels : int
-        Shape of X.
-    taps, stride : int
-        Positions of a window, and from one window to the next.
-    """
-
-    batch: int
-    length: int
-    channels: int
-    taps: int
-    stride: int
-
-    def __post_init__(self) -> None:
+    def __init__(self, region: Region) -> None:
+        self.batch, length, self.channels = region.inputs[0].shape
+        # Positions of a window, and from one window to the next.
+        self.taps, self.stride = region.integer("window"), region.integer("stride")
         # Windows of one sample; elements from the start of one row to the start of the next.
-        self.count = (self.length - self.taps) // self.stride + 1
+        self.count = (length - self.taps) // self.stride + 1
         self.pitch = self.stride * self.channels
 
     def element(self, row: Expr, step: Index) -> list[Expr]:
@@ -427,15 +406,10 @@ class Window:
     def product(self, x: np.ndarray, w: np.ndarray) -> np.ndarray:
         """The result by numpy, in the type of the arrays."""
         last = self.stride * (self.count - 1) + 1
-        return np.asarray(
-            sum(x[:, tap : tap + last : self.stride] @ w[tap] for tap in range(self.taps))
-        )
+        taps = (x[:, tap : tap + last : self.stride] @ w[tap] for tap in range(self.taps))
+        return np.asarray(sum(taps))
 
 
 def window_of(region: Region) -> Window | None:
     """The windows of a matmul region; None if its rows are rows of a matrix."""
-    if "window" not in region.attrs:
-        return None
-    batch, length, channels = region.inputs[0].shape
-    taps, stride = region.integer("window"), region.integer("stride")
-    return Window(batch, length, channels, taps, stride)
+    return Window(region) if "window" in region.attrs else None
