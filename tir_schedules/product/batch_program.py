@@ -35,17 +35,8 @@ from tvm import tirx
 
 from microkernels.microkernel import Microkernel
 from microkernels.vector.expressions import Expr, Index, bind, materialise, ramp
-from tir_schedules.core import emission
+from tir_schedules.core import emission, extents
 from tir_schedules.core.blocking import Panels, balanced, tail_heights
-from tir_schedules.core.extents import (
-    allocated,
-    as_expr,
-    as_vector,
-    extent,
-    flat_rows,
-    flat_view,
-    read_extents,
-)
 from tir_schedules.core.product_plan import ProductPlan, is_integer
 from tir_schedules.core.region import Region
 from tir_schedules.core.size import is_open
@@ -219,21 +210,22 @@ class DynamicProgram(_Program):
 
     def emit(self) -> None:
         """All tasks; one thread runs products of few operations."""
-        read_extents()
+        extents.read_extents()
         self.problem = problem = OpenBatchProblem(self.region)
         parameters = zip((*self.inputs[:2], self.c), problem.stored, strict=True)
-        self.a, self.b, self.c = (flat_view(*each, as_vector(each[1])) for each in parameters)
-        seen = flat_rows(self.region)
+        flat = extents.flat_view
+        self.a, self.b, self.c = (flat(*each, extents.as_vector(each[1])) for each in parameters)
+        seen = extents.flat_rows(self.region)
         pairs = zip(self.operands, self.region.operands, seen.operands, strict=True)
-        self.epilogue = Epilogue(seen, [flat_view(*each) for each in pairs], self.kernel.narrow)
+        self.epilogue = Epilogue(seen, [flat(*each) for each in pairs], self.kernel.narrow)
         config, lanes = self.config, self.kernel.lanes
         threads, self.by_panel = config.threads if config.parallel else 1, config.column_shares > 0
         self.m, self.n, self.k = (
-            as_expr(extent(size)) for size in (problem.m, problem.n, problem.k)
+            extents.as_expr(extents.extent(size)) for size in (problem.m, problem.n, problem.k)
         )
         self.vectors = materialise(I.floordiv(self.n + (lanes - 1), lanes))
         self.whole = materialise(I.floordiv(self.n, lanes))
-        batches = as_expr(extent(math.prod(problem.batch)))
+        batches = extents.as_expr(extents.extent(math.prod(problem.batch)))
         one, most = (tirx.const(number, "int32") for number in (1, threads))
         shares = materialise(tirx.Select(batches < most, most, one)) if threads > 1 else one
         work = tirx.const(2.0, "float32")
@@ -256,8 +248,8 @@ class DynamicProgram(_Program):
             each.base(index) for each in (problem.a, problem.b, problem.c)
         )
         self.first_row = materialise(batch * self.m)
-        most_columns = config.vectors * kernel.lanes if self.by_panel else allocated(problem.n)
-        room = allocated(problem.k), most_columns
+        columns = config.vectors * kernel.lanes if self.by_panel else problem.n
+        room = extents.allocated(problem.k), extents.allocated(columns)
         k = problem.k if not is_open((problem.k,)) else self.k
         operand = OpenPanel if self.by_panel else OpenOperand
         packed = operand(self._stored_b(k, b_base), kernel, config.vectors, self.vectors, room)
@@ -324,22 +316,20 @@ class DynamicProgram(_Program):
     def _stored_b(self, k: Index, base: Expr) -> StoredOperand:
         """B of one batch."""
         strides = self.problem.b
-        row, column = extent(strides.row), extent(strides.column)
+        row, column = extents.extent(strides.row), extents.extent(strides.column)
         contiguous = "columns" if strides.column == 1 else "steps" if strides.row == 1 else ""
 
         def index(step: Index, at: Index) -> list[Expr]:
-            if contiguous == "columns":
-                return [base + step * row + at]
-            if contiguous == "steps":
-                return [base + at * column + step]
-            return [base + at * column + step * row]
+            of_step, of_column = step * row, at * column
+            by_columns = contiguous == "columns"
+            return [base + of_step + of_column if by_columns else base + of_column + of_step]
 
         dtype = self.problem.stored[1].dtype
         return StoredOperand(self.b, dtype, k, self.n, index, contiguous)
 
     def _activations(self, rows: int) -> Activations:
         strides, dtype = self.problem.a, self.problem.stored[0].dtype
-        pitch, column = extent(strides.row), extent(strides.column)
+        pitch, column = extents.extent(strides.row), extents.extent(strides.column)
 
         def read(row: Expr, columns: Columns) -> Expr:
             start = self.a_base + row * pitch + columns.start * column
@@ -347,17 +337,17 @@ class DynamicProgram(_Program):
                 return self.a[start]
             return load_vector(self.a, dtype, [], Columns(start, columns.lanes, columns.valid))
 
-        kernel, contiguous = self.kernel, strides.column == 1
-        if kernel.a_dtype != "float32" and is_open((self.problem.k,)):
-            room, height = as_expr(allocated(self.problem.k)), min(self.config.rows, kernel.mr)
-            given = kernel, dtype, self.k, rows, read, contiguous
-            return OpenActivations(*given, sums=self.sums_rows, room=room, tile_rows=height)
-        given = kernel, dtype, self.problem.k, rows, read, contiguous
-        return Activations(*given, sums=self.sums_rows)
+        kernel, further = self.kernel, (rows, read, strides.column == 1)
+        if kernel.a_dtype == "float32" or not is_open((self.problem.k,)):
+            k = self.problem.k
+            return Activations(kernel, dtype, k, *further, sums=self.sums_rows)
+        room = extents.as_expr(extents.allocated(self.problem.k))
+        own = {"room": room, "tile_rows": min(self.config.rows, kernel.mr)}
+        return OpenActivations(kernel, dtype, self.k, *further, sums=self.sums_rows, **own)
 
     def _store(self, row: Expr, rows: Expr, first: Expr, width: int, scratch: Expr) -> None:
         """The epilogue of rows of a panel, whose accumulators are in `scratch`."""
-        lanes, pitch = self.kernel.lanes, extent(self.problem.c.row)
+        lanes, pitch = self.kernel.lanes, extents.extent(self.problem.c.row)
         cut = lanes > 1 and (is_open((self.problem.n,)) or self.problem.n % lanes > 0)
         with I.serial(rows) as i, I.serial(width) as j, emission.opaque_block("store"):
             vector, at = materialise(first + j), materialise(row + i)

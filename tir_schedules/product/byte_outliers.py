@@ -44,6 +44,8 @@ if TYPE_CHECKING:
 
 _MOST_VECTORS = 8  # that start together: with as many, the registers of AVX2 are full
 _ZERO = tirx.const(0, "int32")
+Read = Callable[[Expr], Expr]
+Write = Callable[[Expr, Expr], None]
 LARGEST = 127  # of t
 LARGEST_OFFSET = 128  # of c: no magnitude of r is beyond 128 then
 MOST_SHARE = 6  # one of so many groups may be in a list; with more, words are as fast
@@ -98,13 +100,7 @@ class OutlierList:
         """The longest list with which bytes are faster than words."""
         return rows * self.groups // MOST_SHARE
 
-    def add_row(
-        self,
-        row: Index,
-        most: Index,
-        read: Callable[[Expr], Expr],
-        write: Callable[[Expr, Expr], None],
-    ) -> None:
+    def add_row(self, row: Index, most: Index, read: Read, write: Write) -> None:
         """Cuts the row of that number, the next one, unless the list is too long already.
 
         Parameters
@@ -499,6 +495,5 @@ def _offset(start: Start | None) -> Expr | None:
 
 def weight_fits(weight: Expr, answer: int) -> Expr:
     """What packing found about a weight; the int32 lies at `answer` of the flat buffer."""
-    return tirx.NE(
-        ex.reinterpret_group("int32", weight[ex.ramp(answer, 4)], 1), tirx.const(0, "int32")
-    )
+    found = ex.reinterpret_group("int32", weight[ex.ramp(answer, 4)], 1)
+    return tirx.NE(found, tirx.const(0, "int32"))

@@ -27,7 +27,7 @@ from microkernels.vector.memory import PREFETCH_LLVM_IR
 from tir_schedules.core import emission, placement, product_plan
 from tir_schedules.core.blocking import Group, balanced, tail_heights
 from tir_schedules.core.extents import as_expr, extent
-from tir_schedules.epilogue.tile_results import LONG_EPILOGUE, rest
+from tir_schedules.epilogue.tile_results import LONG_EPILOGUE, rest, store_tile
 
 from .prefetch import FEW_ROWS, DynamicPrefetch, streams
 from .staged_panels import wide_product_of
@@ -166,9 +166,9 @@ class FewRows:
 
 def _of(rows: Expr, numbers: Sequence[int]) -> Expr:
     """The number of so many rows, of those for 1, 2 and so on."""
-    found = tirx.const(numbers[0], "int32")
+    found = as_expr(numbers[0])
     for known, number in enumerate(numbers[1:], 2):
-        found = tirx.Select(rows < known, found, tirx.const(number, "int32"))
+        found = tirx.Select(rows < known, found, as_expr(number))
     return materialise(found)
 
 
@@ -239,23 +239,27 @@ class OpenRows:
         """
         plan, loops = self.loops.plan, self.loops
         groups = balanced(vectors, plan.vectors)
-        few = self.few_rows(loops.narrow or loops, groups)
+
+        def few_of(loops: TileLoops) -> FewRows:
+            return self.few_rows(loops.narrow or loops, groups)
+
+        few = few_of(loops)
         height = max(plan.m_block if len(plan.pieces) > 1 else plan.rows, few.most)
         width = max(groups[0].size, few.widest) * plan.kernel.lanes
         scratch = I.sblock_alloc_buffer((height, width), plan.kernel.acc_dtype, align=64)
 
         def block(start: Expr, size: Expr, share: PanelShare | None = share) -> None:
             def run(chosen: TileLoops) -> None:
-                narrow = chosen.narrow or chosen
-                own_few = few if chosen is loops else self.few_rows(narrow, groups)
+                own_few = few if chosen is loops else few_of(chosen)
                 many = Block(chosen, row + start, size, vector, groups, scratch, share)
-                fewest = chosen.tiles.fewest_rows
-                if fewest == 1 or chosen.narrow is None:
+                fewest, narrow = chosen.tiles.fewest_rows, chosen.narrow
+                if fewest == 1 or narrow is None:
                     many.emit(own_few)
                     return
-                fewer = replace(many, loops=narrow)
                 emission.branch(
-                    size < fewest, lambda: fewer.emit(own_few), lambda: many.panels(fewest)
+                    size < fewest,
+                    lambda: replace(many, loops=narrow).emit(own_few),
+                    lambda: many.emit(None, fewest),
                 )
 
             loops.choose(row + start, size, run)
@@ -265,7 +269,10 @@ class OpenRows:
             with I.serial(count) as number, emission.opaque_block("block"):
                 block(*block_of(number))
             return
-        cuts = self._cuts(rows, count, sum(group.count for group in groups))
+        # Into how many pieces the panels of a block of rows are cut, for threads to claim.
+        one, panels = as_expr(1), as_expr(sum(group.count for group in groups))
+        pieces = tirx.Max(I.floordiv(as_expr(PIECES), tirx.Max(count, one)), one)
+        cuts = materialise(tirx.Select(rows <= FEW_ROWS, one, tirx.Min(pieces, panels)))
 
         def piece(number: Expr) -> None:
             at = materialise(I.floormod(number, cuts))
@@ -273,12 +280,6 @@ class OpenRows:
             block(*block_of(materialise(I.floordiv(number, cuts))), (own, shares))
 
         claims.each(materialise(count * cuts), piece)
-
-    def _cuts(self, rows: Expr, blocks: Expr, panels: int) -> Expr:
-        """Into how many pieces the panels of a block of rows are cut, for threads to claim."""
-        some = tirx.Max(blocks, as_expr(1))
-        cuts = tirx.Min(tirx.Max(I.floordiv(as_expr(PIECES), some), as_expr(1)), as_expr(panels))
-        return materialise(tirx.Select(rows <= FEW_ROWS, as_expr(1), cuts))
 
 
 @dataclass(frozen=True)
@@ -309,20 +310,15 @@ class Block:
     scratch: Expr
     share: PanelShare | None
 
-    def emit(self, few: FewRows) -> None:
-        """Panels of some widths, for few rows or for more."""
+    def emit(self, few: FewRows | None, least: int = 1) -> None:
+        """Panels of some widths, for few rows or for more; without `few`, for `least` or more."""
         self.loops.a.begin(self.row, self.rows)
-        if not few.most:
-            self._panels(1)
+        if few is None or not few.most:
+            self._panels(least)
             return
         emission.branch(
             self.rows <= few.most, lambda: few.emit(self), lambda: self._panels(few.most + 1)
         )
-
-    def panels(self, least: int) -> None:
-        """Panels of some widths, for `least` rows or more."""
-        self.loops.a.begin(self.row, self.rows)
-        self._panels(least)
 
     def _panels(self, least: int) -> None:
         loops = self.loops
@@ -366,10 +362,8 @@ class Block:
                 if not at_once:
                     rest(result, self.scratch, context.place)
                     return
-                for i in range(height):
-                    for j in range(vectors):
-                        value, last = result.value(i, j), j == vectors - 1
-                        loops.results.store(row + i, vector + j, value, last)
+                kernel, put = plan.kernel, loops.results.store
+                store_tile(result, kernel, 0, lambda i, j, *of: put(row + i, vector + j, *of))
 
             def body(at: Expr, height: int) -> None:
                 # Where only few tiles prefetch, whole ones have code without. Pieces of a tail are

@@ -154,8 +154,6 @@ class PackedOperand(PackedWords, OperandB):
         self.k, self.n = source.k, source.n
         self.layout = Panels(self.kernel, self.k, self.n, widths_of(self.panels))
         self.steps = self.layout.steps
-        # Turning pairs or quadruples of rows pays for whole words of K only.
-        self.way = self._turn_vector if source.contiguous == "steps" else self._gather_vector
         # Steps of K without one that is cut, and those of a piece: as many rows as a piece of
         # columns has, if these are vectors.
         self.whole_steps = self.k // self.kr
@@ -211,7 +209,7 @@ class PackedOperand(PackedWords, OperandB):
                 self._copy_steps(panel, width, 0, self.whole_steps)
             self._copy_rest(panel, width)
         else:
-            self._each_vector(panel, width, functools.partial(self.way, panel, width))
+            self._each_vector(panel, width, functools.partial(self._vector, panel, width))
         self._pad_vectors(panel, width, range(width))
 
     @property
@@ -227,7 +225,7 @@ class PackedOperand(PackedWords, OperandB):
             if self.source.contiguous != "columns":
                 panel, width = self._panel_of(piece)
                 j = piece - panel
-                put = functools.partial(self.way, panel, width, j)
+                put = functools.partial(self._vector, panel, width, j)
                 store_columns(self.n, self.lanes, piece, True, put)
                 self._pad_vectors(panel, width, [j])
                 return
@@ -296,10 +294,23 @@ class PackedOperand(PackedWords, OperandB):
 
         self._each_vector(panel, width, put)
 
-    def _turn_vector(self, panel: Index, width: Index, j: Index, columns: Columns) -> None:
-        """Steps of K stored next to each other: square blocks of words transposed in registers."""
-        lanes, kr, k = self.lanes, self.kr, self.k
-        word = self.word
+    def _vector(self, panel: Index, width: Index, j: Index, columns: Columns) -> None:
+        """A vector of columns that are not next to each other: whole steps of K, and the last."""
+        if self.source.contiguous == "steps":
+            self._turn(panel, width, j, columns)
+        elif self.whole_steps:
+            with I.serial(self.whole_steps) as step:
+                self._gather_step(panel, width, j, columns, step, self.kr)
+        if self.k % self.kr:
+            last = tirx.const(self.whole_steps, "int32")
+            self._gather_step(panel, width, j, columns, last, self.k % self.kr)
+
+    def _turn(self, panel: Index, width: Index, j: Index, columns: Columns) -> None:
+        """Steps of K stored next to each other: square blocks of words transposed in registers.
+
+        Turning pairs or quadruples of rows pays for whole words of K only.
+        """
+        lanes, kr, whole, word = self.lanes, self.kr, self.whole_steps, self.word
 
         def block(step: Expr, words: int) -> None:
             rows = []
@@ -320,24 +331,11 @@ class PackedOperand(PackedWords, OperandB):
             for i, value in enumerate(memory.transpose_block(rows)[:words]):
                 self._put(self._start(panel, width, step + i, j), value)
 
-        whole = k // kr
         if whole >= lanes:
             with I.serial(whole // lanes) as square:
                 block(square * lanes, lanes)
         if whole % lanes:
             block(tirx.const(whole - whole % lanes, "int32"), whole % lanes)
-        if k % kr:
-            self._gather_step(panel, width, j, columns, tirx.const(whole, "int32"), k % kr)
-
-    def _gather_vector(self, panel: Index, width: Index, j: Index, columns: Columns) -> None:
-        """Neither is contiguous: element by element."""
-        whole = self.k // self.kr
-        if whole:
-            with I.serial(whole) as step:
-                self._gather_step(panel, width, j, columns, step, self.kr)
-        if self.k % self.kr:
-            last = tirx.const(whole, "int32")
-            self._gather_step(panel, width, j, columns, last, self.k % self.kr)
 
     def _gather_step(
         self, panel: Index, width: Index, j: Index, columns: Columns, step: Expr, valid: int

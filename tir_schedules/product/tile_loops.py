@@ -32,18 +32,9 @@ from tir_schedules.core.emission import branch, for_groups, opaque_block
 from tir_schedules.core.product_plan import Piece, ProductPlan
 from tir_schedules.epilogue.tile_results import Results, rest, store_tile
 
+from . import tile_products
 from .prefetch import PanelPrefetch, all_of, steps_of_round
-from .tile_products import (
-    REGISTERS,
-    Beginning,
-    LateStores,
-    OperandA,
-    OperandB,
-    RegisterTiles,
-    TileContext,
-    TileTask,
-    emit_streams,
-)
+from .tile_products import LateStores, OperandA, OperandB, TileContext, TileTask
 
 
 @dataclass(frozen=True)
@@ -73,8 +64,8 @@ class TileLoops:
     a: OperandA
     b: OperandB
     results: Results
-    start: Beginning | None = None
-    tiles: RegisterTiles = REGISTERS
+    start: tile_products.Beginning | None = None
+    tiles: tile_products.RegisterTiles = tile_products.REGISTERS
     narrow: TileLoops | None = None
     shortcut: Shortcut | None = None
 
@@ -212,7 +203,7 @@ class BlockLoops:
         """
         late = None
         if len(self.pieces) == 1:
-            if emit_streams(self, vector, group):
+            if tile_products.emit_streams(self, vector, group):
                 return
             late = LateStores.of(self, vector + group.start, group.size, 2)
 
