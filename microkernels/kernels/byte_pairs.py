@@ -42,7 +42,7 @@ def byte_tile(kernel: Microkernel) -> Microkernel:
     """The tile by bytes of a kernel that has pairs."""
 
     def multiply_add(accumulator: Expr, a: Expr, b: Expr) -> Expr:
-        return accumulator + _sums(kernel.isa_name, _pairs(kernel.isa_name, a, b), 1)
+        return accumulator + pair_sums(kernel.isa_name, pair_products(kernel.isa_name, a, b), 1)
 
     name = kernel.name.replace("u8s8s32", "u8s8s32_bytes")
     return replace(kernel, name=name, multiply_add=multiply_add)
@@ -117,8 +117,8 @@ def by_digits(isa_name: str) -> MultiplyAdd:
 
     def multiply_add(accumulator: Expr, a: Expr, b: Expr) -> Expr:
         low, high = a & constant(15, "uint8", lanes_of(a)), a >> constant(4, "uint8", lanes_of(a))
-        lower = _sums(isa_name, _pairs(isa_name, low, b), 1)
-        return accumulator + lower + _sums(isa_name, _pairs(isa_name, high, b), 16)
+        lower = pair_sums(isa_name, pair_products(isa_name, low, b), 1)
+        return accumulator + lower + pair_sums(isa_name, pair_products(isa_name, high, b), 16)
 
     return multiply_add
 
@@ -126,7 +126,7 @@ def by_digits(isa_name: str) -> MultiplyAdd:
 def signed_pairs(isa_name: str, a: Expr, b: Expr, signs: Expr) -> Expr:
     """Products of bytes in 32 bits, four in each lane; `signs` are words of 1 or -1."""
     dtype = vector_type("int32", lanes_of(a) // KR)
-    words = _pairs(isa_name, a, b)
+    words = pair_products(isa_name, a, b)
     return I.call_llvm_pure_intrin(dtype, _INSTRUCTIONS[isa_name][1], words, signs)
 
 
@@ -138,13 +138,13 @@ def _by_words(isa_name: str) -> MultiplyAdd:
     return multiply_add
 
 
-def _pairs(isa_name: str, a: Expr, b: Expr) -> Expr:
+def pair_products(isa_name: str, a: Expr, b: Expr) -> Expr:
     """Sums of two products of u8 by s8, as words that saturate."""
     dtype = vector_type("int16", lanes_of(a) // 2)
     return I.call_llvm_pure_intrin(dtype, _INSTRUCTIONS[isa_name][0], a, b)
 
 
-def _sums(isa_name: str, words: Expr, factor: int) -> Expr:
+def pair_sums(isa_name: str, words: Expr, factor: int) -> Expr:
     """Sums of two words in 32 bits, times a factor."""
     dtype = vector_type("int32", lanes_of(words) // 2)
     factors = constant(factor, "int16", lanes_of(words))

@@ -23,6 +23,7 @@ import tvm.tirx.script.builder.ir as I
 from tvm import relax, tirx
 
 from microkernels.base.arrays import SHIFT
+from microkernels.kernels.byte_pairs import pair_products, pair_sums
 from microkernels.vector import expressions as ex
 from microkernels.vector.expressions import Expr, Index
 from tir_schedules.core import emission, product_plan
@@ -197,9 +198,8 @@ class NarrowWeight:
             return ex.constant(value, "int32", self.lanes)
 
         if not self.signed:
-            return tirx.bitwise_and(
-                tirx.shift_right(word, number(self._place(step))), number(2**self.bits - 1)
-            )
+            low = tirx.shift_right(word, number(self._place(step)))
+            return tirx.bitwise_and(low, number(2**self.bits - 1))
         high = tirx.shift_left(word, number(WORD_BITS - self.bits - self._place(step)))
         return tirx.shift_right(high, number(WORD_BITS - self.bits))
 
@@ -208,9 +208,8 @@ class NarrowWeight:
         index = word
         if step:
             index = tirx.shift_right(word, ex.constant(self._place(step), "int32", self.lanes))
-        return I.call_llvm_pure_intrin(
-            "float32x16", "llvm.x86.avx512.permvar.sf.512", self._table(), index
-        )
+        name = "llvm.x86.avx512.permvar.sf.512"
+        return I.call_llvm_pure_intrin("float32x16", name, self._table(), index)
 
     def _table(self) -> Expr:
         """What every value of an index's low four bits stands for."""
@@ -326,9 +325,8 @@ class ByteDigits:
         exponent = ex.materialise((largest + _INCREASE) & _EXPONENT)
         wrong = tirx.any(exponent > _LARGEST, tirx.all(largest > 0, exponent < _SMALLEST))
         I.buffer_store(self.state, self.state[_ZERO] | tirx.Cast("int32", wrong), [_ZERO])
-        unit = ex.materialise(
-            tirx.Max(exponent, tirx.const(_SMALLEST, "int32")) - (_TOP << _FRACTION)
-        )
+        least = tirx.const(_SMALLEST, "int32")
+        unit = ex.materialise(tirx.Max(exponent, least) - (_TOP << _FRACTION))
         scale = ex.splat(ex.materialise(I.reinterpret("float32", _LARGEST - unit)), _LANES)
         integers = []
         for start, value in zip(starts, values, strict=True):
@@ -370,14 +368,13 @@ class ByteDigits:
             elements = self._elements(word, position)
             for i, digit in kinds:
                 value = self._word(row + i, digit, span * self.span + _FOUR * four)
-                products = _pair_products(elements, value)
+                products = pair_products("avx2", elements, value)
                 if four:
                     products = sums[i, digit][every] + products
                 I.buffer_store(sums[i, digit], products, [every])
-        return [
-            [ex.bind(_sum_of_pairs(sums[i, digit][every])) for digit in range(DIGITS)]
-            for i in range(rows)
-        ]
+        totals = {kind: pair_sums("avx2", sums[kind][every], 1) for kind in kinds}
+        floats = {kind: ex.bind(ex.cast("float32", total)) for kind, total in totals.items()}
+        return [[floats[i, digit] for digit in range(DIGITS)] for i in range(rows)]
 
     def _unsigned(self, word: Expr) -> Expr:
         """Words of two's complement numbers as words of unsigned ones."""
@@ -402,17 +399,3 @@ class ByteDigits:
 def _bytes(element: str, words: Expr) -> Expr:
     """Words as four times as many bytes."""
     return I.reinterpret(ex.vector_type(element, _LANES * _FOUR), words)
-
-
-def _pair_products(unsigned: Expr, signed: Expr) -> Expr:
-    """Products of bytes, added in pairs: vpmaddubsw."""
-    dtype = ex.vector_type("int16", 2 * _LANES)
-    return I.call_llvm_pure_intrin(dtype, "llvm.x86.avx2.pmadd.ub.sw", unsigned, signed)
-
-
-def _sum_of_pairs(sums: Expr) -> Expr:
-    """Pairs of 16-bit lanes added, as f32 lanes: vpmaddwd by ones."""
-    dtype = ex.vector_type("int32", _LANES)
-    ones = ex.constant(1, "int16", 2 * _LANES)
-    total = I.call_llvm_pure_intrin(dtype, "llvm.x86.avx2.pmadd.wd", sums, ones)
-    return ex.cast("float32", total)

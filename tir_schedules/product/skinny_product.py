@@ -131,9 +131,8 @@ def widened(value: Expr, lanes: int) -> Expr:
         return value
     if valid == 1:
         first = tirx.LT(ex.ramp(0, lanes), ex.constant(1, "int32", lanes))
-        return tirx.Select(
-            first, ex.splat(value, lanes), ex.constant(0, ex.element_of(value), lanes)
-        )
+        zero = ex.constant(0, ex.element_of(value), lanes)
+        return tirx.Select(first, ex.splat(value, lanes), zero)
     zeros = [ex.like(0, value)] * math.ceil((lanes - valid) / valid)
     return shuffled([value, *zeros], range(lanes))
 
@@ -350,9 +349,8 @@ class ColumnSums:
         (buffer, slot), (row, matrix) = at, read
         lanes, kr = operands.lanes, operands.kr
         width, dtype = panel.vectors, operands.kernel.acc_dtype
-        sums = [
-            [LaneTotals(lanes, 0, width, dtype) for _ in range(rows)] for _ in range(self.chains)
-        ]
+        turns, all_rows = range(self.chains), range(rows)
+        sums = [[LaneTotals(lanes, 0, width, dtype) for _ in all_rows] for _ in turns]
 
         def step(number: Index, chain: int, valid: int) -> None:
             factors = [ex.bind(row(first + i, number)) for i in range(rows)]

@@ -282,18 +282,17 @@ def centred_inputs(region: Region, inputs: Sequence[np.ndarray]) -> tuple[np.nda
     found = own_range(region, inputs)
     if found is not None:
         further["range"] = found
-    points: list[Any] = [region.attrs.get(f"{name}_zero_point", 0) for name in "ab"]
-    a_zero_point, b_zero_point = points
+    a_zero_point: Any = region.attrs.get("a_zero_point", 0)
+    b_zero_point: Any = region.attrs.get("b_zero_point", 0)
     if a_zero_point in ("range", "dynamic"):
         a_zero_point = int(further["range"][1])
     if a_zero_point == "input":
         a_zero_point = int(further["a"].reshape(()))
     if "a_quantize" in region.attrs:
         scale = region.attrs["a_scale"]
-        known = np.asarray(
-            further["range"][0] if scale in ("range", "dynamic") else scale, np.float32
-        )
-        a = quantize_reference(str(region.attrs["a_quantize"]), a, known, np.array(a_zero_point))
+        known = np.float32(further["range"][0] if scale in ("range", "dynamic") else scale)
+        dtype = str(region.attrs["a_quantize"])
+        a = quantize_reference(dtype, a, np.asarray(known), np.array(a_zero_point))
     columns = further["b"].astype(np.float64) if b_zero_point == "input" else int(b_zero_point)
     return a.astype(np.float64) - int(a_zero_point), b.astype(np.float64) - columns
 
