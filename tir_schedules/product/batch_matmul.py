@@ -15,6 +15,7 @@ one zero point for all of B.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Iterator
 from typing import Any
@@ -189,9 +190,8 @@ class BatchMatmul(template.Template[BatchMatmulConfig]):
 
     def default_config(self, region: Region, machine: Machine) -> BatchMatmulConfig:
         """The configuration with the fewest estimated cycles."""
-        best = tile_config.fewest_cycles(
-            candidates(region, machine), lambda config: busiest_cycles(region, config, machine)
-        )
+        cycles = functools.partial(busiest_cycles, region, machine=machine)
+        best = tile_config.fewest_cycles(candidates(region, machine), cycles)
         return _by_panels(region, best, machine)
 
     def space(self, region: Region, machine: Machine) -> Iterator[BatchMatmulConfig]:
@@ -209,9 +209,8 @@ class BatchMatmul(template.Template[BatchMatmulConfig]):
             for tile in tile_config.tiles_and_blocks(kernels, m, n_vectors, k, bases)
             for shares in ({}, {"row_shares": 1, "packs_first": False})
         }
-        yield from best_first(
-            default, found, lambda config: busiest_cycles(region, config, machine)
-        )
+        cycles = functools.partial(busiest_cycles, region, machine=machine)
+        yield from best_first(default, found, cycles)
 
     def check(self, region: Region, config: BatchMatmulConfig, isa: Isa) -> Microkernel:
         """The microkernel of a legal configuration; ConfigError for an illegal one."""

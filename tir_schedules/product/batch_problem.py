@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tvm import tirx
@@ -185,14 +185,12 @@ class OpenBatchProblem:
         self.stored = (*region.inputs[:2], problem.output_tensor())
         # A logical dimension of the result is where `out_axes` puts it.
         places = [problem.out_axes.index(axis) for axis in range(len(problem.out_axes))]
-        orders = (problem.a_axes, problem.b_axes, places)
-        pairs = zip(self.stored, orders, strict=True)
+        axes = (problem.a_axes, problem.b_axes, places)
+        pairs = zip(self.stored, axes, strict=True)
         self.a, self.b, self.c = (Strides.of(*each, self.batch) for each in pairs)
-        plain = all(list(axes) == sorted(axes) for axes in (problem.a_axes, places))
+        plain = all(list(each) == sorted(each) for each in (problem.a_axes, places))
         alike = problem.a_shape[:-1] == list(region.output.shape[:-1])
         if problem.shared and plain and alike:
             self.m = math.prod(region.output.shape[:-1])
-            self.batch = ()
-            self.a, self.b, self.c = (
-                Strides((), each.row, each.column) for each in (self.a, self.b, self.c)
-            )
+            self.batch, strides = (), (self.a, self.b, self.c)
+            self.a, self.b, self.c = (replace(each, batch=()) for each in strides)

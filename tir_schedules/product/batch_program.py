@@ -131,9 +131,8 @@ class StaticProgram(_Program):
                     batch = bind(I.floordiv(task, pieces))
                     self._packed(batch).pack_piece(bind(I.floormod(task, pieces)))
             tasks = problem.batches * count
-            task = scope.enter_context(
-                emission.task_loop(tasks, config.parallel, threads=config.threads)
-            )
+            loop = emission.task_loop(tasks, config.parallel, threads=config.threads)
+            task = scope.enter_context(loop)
             loops = self._loops(plan, I.floordiv(task, count))
             zero = tirx.const(0, "int32")
 
@@ -220,9 +219,8 @@ class DynamicProgram(_Program):
         self.epilogue = Epilogue(seen, [flat(*each) for each in pairs], self.kernel.narrow)
         config, lanes = self.config, self.kernel.lanes
         threads, self.by_panel = config.threads if config.parallel else 1, config.column_shares > 0
-        self.m, self.n, self.k = (
-            extents.as_expr(extents.extent(size)) for size in (problem.m, problem.n, problem.k)
-        )
+        sizes = (extents.extent(size) for size in (problem.m, problem.n, problem.k))
+        self.m, self.n, self.k = map(extents.as_expr, sizes)
         self.vectors = materialise(I.floordiv(self.n + (lanes - 1), lanes))
         self.whole = materialise(I.floordiv(self.n, lanes))
         batches = extents.as_expr(extents.extent(math.prod(problem.batch)))
@@ -244,9 +242,8 @@ class DynamicProgram(_Program):
         """Some rows of a batch, or some panels of its columns."""
         problem, kernel, config = self.problem, self.kernel, self.config
         index = unflatten(batch, problem.batch)
-        self.a_base, b_base, self.c_base = (
-            each.base(index) for each in (problem.a, problem.b, problem.c)
-        )
+        strides = problem.a, problem.b, problem.c
+        self.a_base, b_base, self.c_base = (each.base(index) for each in strides)
         self.first_row = materialise(batch * self.m)
         columns = config.vectors * kernel.lanes if self.by_panel else problem.n
         room = extents.allocated(problem.k), extents.allocated(columns)
@@ -258,9 +255,8 @@ class DynamicProgram(_Program):
         height = min(config.rows, kernel.mr)
         activations = self._activations(max(config.m_block, height))
         start = self.start(k, packed, activations)
-        scratch = I.sblock_alloc_buffer(
-            (height, config.vectors * kernel.lanes), kernel.acc_dtype, align=64
-        )
+        shape = height, config.vectors * kernel.lanes
+        scratch = I.sblock_alloc_buffer(shape, kernel.acc_dtype, align=64)
 
         def panel(at: Expr, size: Expr, first: Expr, width: int) -> None:
             def tile(place: Expr, known: int) -> None:
@@ -304,9 +300,8 @@ class DynamicProgram(_Program):
                 left = materialise(I.floormod(self.vectors, wide))
                 last = self.vectors - left
                 with I.If(left > 0), I.Then():
-                    emission.choose(
-                        left, range(1, wide), lambda width: panel(at, size, last, width)
-                    )
+                    narrower = range(1, wide)
+                    emission.choose(left, narrower, lambda width: panel(at, size, last, width))
 
         most: Index = config.m_block
         if isinstance(activations, OpenActivations):

@@ -144,9 +144,8 @@ class FewRows:
                 counts = [side] if not left else [left, side] if group.count > side else [left]
 
                 def tile(count: int) -> None:
-                    context = TileContext.side_by_side(
-                        self.loops, block.row, rows, first, group.size, count, whole
-                    )
+                    place = block.row, rows, first, group.size, count, whole
+                    context = TileContext.side_by_side(self.loops, *place)
                     rest(self.multiply(context, group.size, kernel), block.scratch, 0)
 
                 emission.choose(panels, counts, tile)
@@ -355,9 +354,8 @@ class Block:
                 # Each access adds to the row; a sum in each of them is slow to compile.
                 row = materialise(self.row + at)
                 block, place = (vector, vectors, (start, steps)), at if cut else 0
-                context = TileContext(
-                    loops, row, height, *block, load_b, self.scratch, place, cut, ahead
-                )
+                further = load_b, self.scratch, place, cut, ahead
+                context = TileContext(loops, row, height, *block, *further)
                 result = loops.tiles.emit(context)
                 if not at_once:
                     rest(result, self.scratch, context.place)

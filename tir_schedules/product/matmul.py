@@ -18,6 +18,7 @@ found (DynamicQuantizeLinear). With "weight_scale" the rows of a f32 weight have
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -49,9 +50,8 @@ from .zero_points import ZeroPoints, integer_reference
 
 def default_config(region: Region, machine: Machine) -> MatmulConfig:
     """The configuration with the fewest estimated cycles; no tuning is needed."""
-    return tile_config.fewest_cycles(
-        candidates(region, machine), lambda config: estimated_cycles(region, config, machine)
-    )
+    cycles = functools.partial(estimated_cycles, region, machine=machine)
+    return tile_config.fewest_cycles(candidates(region, machine), cycles)
 
 
 def candidates(region: Region, machine: Machine) -> list[MatmulConfig]:
@@ -185,9 +185,8 @@ class Matmul(template.Template[MatmulConfig]):
         kernels = _kernels(region, machine.isa)
         bases = [_tile(region, machine, kernel) for kernel in kernels]
         n_vectors = math.ceil(n / kernels[0].lanes)
-        yield from _sorted(
-            region, machine, tile_config.tiles_and_blocks(kernels, m, n_vectors, k, bases)
-        )
+        tiles = tile_config.tiles_and_blocks(kernels, m, n_vectors, k, bases)
+        yield from _sorted(region, machine, tiles)
 
     def build(self, region: Region, config: MatmulConfig, isa: Isa) -> tirx.PrimFunc:
         """The kernel; its weight parameter is flat, as `pack` makes it."""
@@ -217,10 +216,8 @@ class Matmul(template.Template[MatmulConfig]):
             source = a, lambda row: unflatten(row, region.inputs[0].shape[:-1])
             target = c, extents.row_itself if region.is_open else stored_row
             own = find_range if is_dynamic(region) else None
-            product = MatmulProduct(
-                region, config, kernel, constants, epilogue, source, target, own
-            )
-            product.share()
+            buffers = constants, epilogue, source, target, own
+            MatmulProduct(region, config, kernel, *buffers).share()
         return builder.get()
 
     def reference(self, region: Region, inputs: list[np.ndarray]) -> np.ndarray:
@@ -269,9 +266,8 @@ class Matmul(template.Template[MatmulConfig]):
 
     def at_run_time(self, region: Region, config: MatmulConfig) -> str:
         """What is decided at run time, for `explain`."""
-        return dynamic_rows.tile_choices(
-            tile_config.plan_of(region, config), config.whole_rows, config.alone_rows
-        )
+        plan = tile_config.plan_of(region, config)
+        return dynamic_rows.tile_choices(plan, config.whole_rows, config.alone_rows)
 
     def by_values(self, region: Region, config: MatmulConfig) -> str:
         """What values decide, for `explain`."""

@@ -120,9 +120,8 @@ class MatmulProduct:
                 fewer = replace(plan, rows=min(plan.rows, kernel.mr))
                 few_a = Begun(few) if searched else few
                 narrow = replace(loops, plan=fewer, a=few_a, start=start_of(few))
-            panels = WidePanels(
-                plan.panels, weight.buffer, wide, plan.longest_piece, vectors, weight.prefetch
-            )
+            given = plan.panels, weight.buffer, wide, plan.longest_piece, vectors
+            panels = WidePanels(*given, weight.prefetch)
             return replace(loops, b=panels, tiles=wide, narrow=narrow)
         if "scale" not in inputs:
             return loops

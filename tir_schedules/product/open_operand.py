@@ -72,11 +72,10 @@ class OpenOperand(OpenWords):
         super().__post_init__()
         self.k, self.n = self.source.k, self.source.n
         self.steps = self.k
-        if self.kr > 1:
-            known = isinstance(self.k, int)
-            self.steps = (
-                -(-self.k // self.kr) if known else ex.materialise(ceil_div(self.k, self.kr))
-            )
+        if self.kr > 1 and isinstance(self.k, int):
+            self.steps = -(-self.k // self.kr)
+        elif self.kr > 1:
+            self.steps = ex.materialise(ceil_div(self.k, self.kr))
         self.columns = ceil_div(self.room[1], self.lanes)
         size = self.columns * (ceil_div(self.room[0], self.kr) * self.group)
         self.buffer = I.sblock_alloc_buffer((size,), self.element, align=64)
@@ -163,9 +162,8 @@ class OpenOperand(OpenWords):
             if self.dtype == "bfloat16":
                 vector = bfloat16.from_bits(vector)
             found = self._bits(vector)
-            parts.append(
-                ex.bind(tirx.Select(ex.splat(row < self.k, lanes), found, ex.like(0, found)))
-            )
+            inside = ex.splat(row < self.k, lanes)
+            parts.append(ex.bind(tirx.Select(inside, found, ex.like(0, found))))
         self._put(place, merged(parts, kr))
 
     def _copy(self) -> None:
@@ -229,9 +227,8 @@ class OpenOperand(OpenWords):
         row = self._bits(elements)
         if self.element == "float32":
             return widened(row, self.lanes)
-        return widened(
-            ex.reinterpret_group(self.word, row, ex.lanes_of(row) // self.kr), self.lanes
-        )
+        found = ex.reinterpret_group(self.word, row, ex.lanes_of(row) // self.kr)
+        return widened(found, self.lanes)
 
     def add_up(self) -> None:
         """Adds up the elements of each column."""

@@ -185,9 +185,8 @@ class WidePanels(OperandB):
         if self.wide.dtype == "int16":  # of four bytes of a column, two in each part
             fours = ex.bind(ex.reinterpret_group("int32", value, self.group // 4))
             halves = [ex.cast("int16", half) for half in (fours, fours >> ex.like(16, fours))]
-            return [
-                ex.cast("int16", ex.reinterpret_group("int8", half, self.part)) for half in halves
-            ]
+            parts = (ex.reinterpret_group("int8", half, self.part) for half in halves)
+            return [ex.cast("int16", part) for part in parts]
         # Two bfloat16 in a word; each is the upper half of a f32.
         pairs = I.reinterpret(ex.vector_type("int32", self.part), bfloat16.bits_of(value))
         words = ex.bind(pairs)

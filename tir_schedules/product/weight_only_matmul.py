@@ -269,9 +269,8 @@ class WeightOnlyMatmul(Template[WeightOnlyConfig]):
 
     def default_config(self, region: Region, machine: Machine) -> WeightOnlyConfig:
         """The configuration with the fewest estimated cycles; no tuning is needed."""
-        return min(
-            _defaults(region, machine), key=lambda config: estimated_cycles(region, config, machine)
-        )
+        cycles = functools.partial(estimated_cycles, region, machine=machine)
+        return min(_defaults(region, machine), key=cycles)
 
     def space(self, region: Region, machine: Machine) -> Iterator[WeightOnlyConfig]:
         """Both ways, every kernel with neighbouring tiles and blocks, on every grid of threads.
@@ -292,9 +291,8 @@ class WeightOnlyMatmul(Template[WeightOnlyConfig]):
             )
             for grid in {*grids, base.grid}
         }
-        yield from best_first(
-            default, found, lambda config: estimated_cycles(region, config, machine)
-        )
+        cycles = functools.partial(estimated_cycles, region, machine=machine)
+        yield from best_first(default, found, cycles)
 
     def build(self, region: Region, config: WeightOnlyConfig, isa: Isa) -> tirx.PrimFunc:
         """The kernel; its constant parameters are flat, as `pack` makes them."""
