@@ -62,6 +62,10 @@ class RowResults(Results):
         Row -> its leading indices in `out`; None: those of the output.
     pitch : int
         Elements from one row to the next, where tiles may store accumulators; 0 where they may not.
+    before : Expr or None
+        Rows of the output before these.
+    packs : bool
+        Whether rows of bytes may be stored packed.
     """
 
     region: Region
@@ -70,11 +74,14 @@ class RowResults(Results):
     epilogue: Epilogue
     leading: Leading | None = None
     pitch: int = 0
+    before: Expr | None = None
+    packs: bool = True
 
     def __post_init__(self) -> None:
         self.cost = self.epilogue.cost
         self.in_place = self.pitch > 0 and stores_in_place(self.region, self.kernel)
-        self._bytes = wide_bytes(self.region, self.kernel.lanes, self.epilogue)
+        packed = self.region, self.kernel.lanes, self.epilogue
+        self._bytes = wide_bytes(*packed) if self.packs else None
         self._row_of_bytes: list[Expr] = []
 
     def store(self, row: Expr, vector: Index, value: Expr, last: bool) -> None:
@@ -82,9 +89,10 @@ class RowResults(Results):
         lanes, (*outer, n) = self.kernel.lanes, self.region.output.shape
         leading = unflatten(row, outer) if self.leading is None else self.leading(row)
         if self._bytes is None:
+            number = row if self.before is None else self.before + row
 
             def put(columns: Columns) -> None:
-                store_vector(self.out, self.epilogue(value, row, columns), leading, columns)
+                store_vector(self.out, self.epilogue(value, number, columns), leading, columns)
 
             store_columns(n, lanes, vector, last, put)
             return

@@ -41,7 +41,7 @@ from tir_schedules.core.product_plan import ProductPlan, is_integer
 from tir_schedules.core.region import Region
 from tir_schedules.core.size import is_open
 from tir_schedules.epilogue.epilogue import Columns, Epilogue, load_vector, store_vector, unflatten
-from tir_schedules.epilogue.tile_results import RowResults, rest, store_columns
+from tir_schedules.epilogue.tile_results import RowResults, rest
 
 from .activations import Activations, OpenActivations
 from .batch_problem import BatchMatmulConfig, BatchProblem, OpenBatchProblem, plan_of
@@ -180,28 +180,10 @@ class StaticProgram(_Program):
         in_place = problem.rows_in_place(a, logical_row)
         activations = Activations(*given, sums=self.sums_rows, rows=in_place)
         start = self.start(problem.k, packed, activations)
-        rows = self.epilogue, stored_row, problem.out_pitch
-        results = _BatchResults(region, kernel, self.c, *rows)
-        if not problem.shared:
-            results.before = batch * problem.m
+        before = None if problem.shared else batch * problem.m
+        rows = self.epilogue, stored_row, problem.out_pitch, before
+        results = RowResults(region, kernel, self.c, *rows, packs=False)
         return TileLoops(plan, activations, packed, results, start)
-
-
-@dataclass
-class _BatchResults(RowResults):
-    """The results of a batch; so many rows are before it."""
-
-    before: Expr | None = None
-
-    def store(self, row: Expr, vector: Index, value: Expr, last: bool) -> None:
-        """As of `Results`."""
-        assert self.leading is not None
-        flat, order = row if self.before is None else self.before + row, self.leading(row)
-
-        def put(columns: Columns) -> None:
-            store_vector(self.out, self.epilogue(value, flat, columns), order, columns)
-
-        store_columns(self.region.output.shape[-1], self.kernel.lanes, vector, last, put)
 
 
 class DynamicProgram(_Program):

@@ -98,16 +98,15 @@ class MatmulProduct:
         else:
             exact = Activations(kernel, "uint8", plan.k, block, rows.operand, wide=wide)
 
-        def start_of(found: Activations | None) -> zero_points.Start | None:
-            if found is None:
-                return None
+        def start_of(found: Activations) -> zero_points.Start | None:
             further = inputs, plan.k, weight.column_term, found.row_sum, weight.column_address
             return zero_points.start_of(region, kernel, *further)
 
         pitch = int(buffer.shape[-1])
         results = RowResults(region, kernel, buffer, self.epilogue, leading, pitch)
+        first = rows if rows is not None and searched else exact  # of all that are begun
         a = Begun(exact) if exact is rows else exact
-        loops = TileLoops(plan, a, weight, results, start_of(rows if searched else exact))
+        loops = TileLoops(plan, a, weight, results, start_of(first))
         if rows is not None:
             shortcut = byte_outliers.byte_shortcut(loops, rows, block, start_of(rows), weight)
             loops = replace(loops, shortcut=shortcut)
@@ -115,11 +114,10 @@ class MatmulProduct:
         if wide is not None:
             narrow = None
             if is_open((plan.m,)):
-                few = rows if searched else self._activations(wide.fewest_rows - 1, inputs)
-                assert few is not None
+                few = first if searched else self._activations(wide.fewest_rows - 1, inputs)
                 fewer = replace(plan, rows=min(plan.rows, kernel.mr))
-                few_a = Begun(few) if searched else few
-                narrow = replace(loops, plan=fewer, a=few_a, start=start_of(few))
+                a = Begun(few) if searched else few
+                narrow = replace(loops, plan=fewer, a=a, start=start_of(few))
             given = plan.panels, weight.buffer, wide, plan.longest_piece, vectors
             panels = WidePanels(*given, weight.prefetch)
             return replace(loops, b=panels, tiles=wide, narrow=narrow)
