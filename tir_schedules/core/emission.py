@@ -99,6 +99,35 @@ def operand_parameters(region: Region) -> list[Expr]:
 # some heights (see `tail_heights`), and a branch chooses among them.
 
 
+def smallest(a: Index, b: Index) -> Index:
+    """The lesser of two sizes; a number if both are."""
+    if isinstance(a, int) and isinstance(b, int):
+        return min(a, b)
+    return tirx.Min(as_expr(a), as_expr(b))
+
+
+def largest(a: Index, b: Index) -> Index:
+    """The greater of two sizes; a number if both are."""
+    if isinstance(a, int) and isinstance(b, int):
+        return max(a, b)
+    return tirx.Max(as_expr(a), as_expr(b))
+
+
+def named(size: Index) -> Index:
+    """A size that TVM cannot look through (`materialise`); a number as it is."""
+    return size if isinstance(size, int) else materialise(size)
+
+
+def quarters(rows: int) -> list[int]:
+    """A quarter, a half, three quarters and all of the rows of a tile: what tails have code for."""
+    return sorted({-(-rows * part // 4) for part in range(1, 5)})
+
+
+def which_size(left: Expr, sizes: Sequence[int]) -> Expr:
+    """The number of the first of some rising sizes that a tail fits in."""
+    return sum((tirx.Cast("int32", left > size) for size in sizes[:-1]), tirx.const(0, "int32"))
+
+
 def ceil_div(total: Index, by: Index) -> Expr:
     """A size over another one, rounded up."""
     if isinstance(total, int) and isinstance(by, int):

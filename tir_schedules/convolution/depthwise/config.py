@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TypeVar
 
 from microkernels.base.errors import ConfigError
 from microkernels.isa import Isa
@@ -40,6 +42,9 @@ MOST_COLUMNS = 32  # of a kernel: every column of x at the edges is code of its 
 # while those of a row are unrolled.
 
 
+N = TypeVar("N", int, float)
+
+
 @dataclass(frozen=True)
 class Axis:
     """One axis: positions of x and of the result, taps, stride, dilation and padding."""
@@ -52,7 +57,7 @@ class Axis:
     before: int
     after: int = 0
 
-    def span(self, outputs: int) -> int:
+    def span(self, outputs: N) -> N:
         """Positions of padded x that so many neighbouring results are computed from."""
         return (outputs - 1) * self.stride + (self.taps - 1) * self.dilation + 1
 
@@ -272,8 +277,12 @@ def default_config(region: Region, machine: Machine, most_rows: int = 2) -> Dept
             vectors = min(2, math.ceil(problem.channels / machine.isa.f32_lanes))
             columns = 2 if rows > 1 else 7
         if opened or paired or not wide:
-            bands = SMALL_IMAGE if opened else -(-problem.rows.outputs // rows)
-            blocks = _in_order(problem, machine, problem.batch * bands, threads, vectors)
+            # All channels of a pixel in order, or some where threads have too few bands to share.
+            bands = problem.batch * (SMALL_IMAGE if opened else -(-problem.rows.outputs // rows))
+            total, chunks = math.ceil(problem.channels / machine.isa.f32_lanes), 1
+            if threads > 1 and bands < PIECES * threads:
+                chunks = min(math.ceil(PIECES * threads / bands), math.ceil(total / LEAST_VECTORS))
+            blocks = math.ceil(total / chunks / vectors)
     else:
         columns = registers * 7 // 8 // 4
         if kernel.kr == 4 and problem.rows.taps > kernel.kr and columns < outputs:
@@ -296,45 +305,24 @@ def space(region: Region, machine: Machine) -> Iterator[DepthwiseConfig]:
     yield default
     lanes = machine.isa.f32_lanes
     vectors = math.ceil(problem.channels / lanes)
-    for rows in (1, 2, 4) if problem.rows.dilation == 1 else (1,):
-        for columns in sorted({1, 2, 3, 4, 7, 8, 14, default.columns}):
-            for width in (1, 2) if kernel is None else (1,):
-                tiles = vectors // width if kernel is None else _blocks(problem, kernel)
-                for blocks in {1, max(1, tiles)}:
-                    for threads in sorted({1, machine.threads, default.threads}):
-                        config = DepthwiseConfig(
-                            rows=rows,
-                            columns=columns,
-                            vectors=width,
-                            blocks=blocks,
-                            threads=threads,
-                        )
-                        if config != default and _fits(problem, config, vectors, kernel):
-                            yield config
-
-
-def _in_order(
-    problem: DepthwiseProblem, machine: Machine, bands: int, threads: int, vectors: int
-) -> int:
-    """Tiles of so many vectors that are computed for one pixel after the other: all of them, or
-    some where threads would have too few bands to share."""
-    total = math.ceil(problem.channels / machine.isa.f32_lanes)
-    chunks = 1
-    if threads > 1 and bands < PIECES * threads:
-        chunks = min(math.ceil(PIECES * threads / bands), math.ceil(total / LEAST_VECTORS))
-    return math.ceil(total / chunks / vectors)
+    most_rows, most_columns = problem.rows.outputs, problem.columns.outputs
+    of_tile = itertools.product(
+        [rows for rows in ((1, 2, 4) if problem.rows.dilation == 1 else (1,)) if rows <= most_rows],
+        [n for n in sorted({1, 2, 3, 4, 7, 8, 14, default.columns}) if n <= most_columns],
+        [width for width in ((1, 2) if kernel is None else (1,)) if width <= vectors],
+    )
+    for rows, columns, width in of_tile:
+        if products(problem, rows, columns, width, kernel) > MOST_UNROLLED:
+            continue
+        tiles = vectors // width if kernel is None else _blocks(problem, kernel)
+        tile = {"rows": rows, "columns": columns, "vectors": width}
+        all_threads = sorted({1, machine.threads, default.threads})
+        for blocks, threads in itertools.product({1, max(1, tiles)}, all_threads):
+            config = DepthwiseConfig(**tile, blocks=blocks, threads=threads)
+            if config != default:
+                yield config
 
 
 def _blocks(problem: DepthwiseProblem, kernel: Microkernel) -> int:
     """Blocks of interleaved channels."""
     return math.ceil(problem.channels / (kernel.lanes * kernel.kr))
-
-
-def _fits(
-    problem: DepthwiseProblem, config: DepthwiseConfig, vectors: int, kernel: Microkernel | None
-) -> bool:
-    """Whether a tile is no larger than the image, and not too much code."""
-    rows, columns = config.rows, config.columns
-    fits = rows <= problem.rows.outputs and columns <= problem.columns.outputs
-    unrolled = products(problem, rows, columns, config.vectors, kernel)
-    return fits and config.vectors <= vectors and unrolled <= MOST_UNROLLED

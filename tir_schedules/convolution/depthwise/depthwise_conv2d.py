@@ -31,7 +31,6 @@ from tir_schedules.epilogue.epilogue import Epilogue
 from tir_schedules.product.zero_points import named_inputs
 
 from .config import (
-    Axis,
     DepthwiseConfig,
     DepthwiseProblem,
     check,
@@ -87,7 +86,8 @@ def lines_nest(region: Region, config: DepthwiseConfig, lines: int, samples: int
     my_chunks, my_samples, my_bands = _share((chunks, samples, bands), threads)
 
     def touched(samples: float, lines: float, columns: float, vectors: float) -> Bytes:
-        high, wide = _positions(problem.rows, lines), _positions(problem.columns, columns)
+        high = min(problem.rows.extent, problem.rows.span(lines))
+        wide = min(problem.columns.extent, problem.columns.span(columns))
         channels = vectors * lanes
         results = 4.0 * samples * lines * columns * channels
         return samples * high * wide * channels * item, problem.taps * channels * 4.0, results
@@ -122,11 +122,6 @@ def _share(rounds: Sequence[float], threads: float) -> Iterator[float]:
         here = min(count, threads)
         yield count / here
         threads /= here
-
-
-def _positions(axis: Axis, outputs: float) -> float:
-    """Positions of x that so many neighbouring results read."""
-    return min(axis.extent, (outputs - 1) * axis.stride + (axis.taps - 1) * axis.dilation + 1)
 
 
 def depthwise_tiles(

@@ -10,7 +10,7 @@ edges: columns that may lie outside are loaded with a mask.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -19,7 +19,7 @@ from tvm import tirx
 
 from microkernels.vector.expressions import Expr, Index, bind, constant, materialise, ramp, splat
 from tir_schedules.core.blocking import balanced
-from tir_schedules.core.emission import ceil_div, choose, opaque_block
+from tir_schedules.core.emission import branch, ceil_div, choose, opaque_block
 from tir_schedules.core.extents import as_expr, extent
 from tir_schedules.epilogue.epilogue import Columns, load_vector
 
@@ -82,11 +82,6 @@ def strips(problem: DepthwiseProblem, most: int) -> Iterator[Strip]:
             yield from (Strip(start, 1, size, True) for start in starts)
         else:
             yield Strip(starts[0], len(starts), size, False)
-
-
-def open_sizes(most: int) -> list[int]:
-    """Columns of the tiles of a line of open length: ordinary ones, and those of shorter lines."""
-    return sorted({most, -(-most // 2), 1}, reverse=True)
 
 
 Weights = dict[tuple[int, int, int], Expr]
@@ -165,50 +160,34 @@ class DirectTiles(DepthwiseTiles):
         if rows == 1:
             self._columns(sample, band, 1, chunk)
             return
+        named: Callable[[Expr], Expr] = materialise if self.problem.opens_image else lambda at: at
+        first = named(band * rows)
+        left = named(extent(axis.outputs) - first)
+
+        def one_by_one() -> None:
+            with I.serial(tirx.Min(tirx.const(rows, "int32"), left)) as row:
+                self._columns(sample, named(first + row), 1, chunk)
+
+        def at_once() -> None:
+            self._columns(sample, first, rows, chunk)
+
         if self.problem.opens_image:
-            self._open_band(sample, band, chunk)
+            top = first * axis.stride - axis.before
+            inside = tirx.all(left >= rows, top >= 0, top + axis.span(rows) <= extent(axis.extent))
+            if self.problem.columns.is_open:
+                outputs = as_expr(extent(self.problem.columns.outputs))
+                inside = tirx.all(inside, outputs >= self.config.columns)
+            branch(inside, at_once, one_by_one)
             return
-        inside = [
+        whole = [
             number
             for number in range(axis.outputs // rows)
             if axis.is_inside(number * rows) and axis.is_inside(number * rows + rows - 1)
         ]
-
-        def one_by_one() -> None:
-            most = tirx.Min(tirx.const(rows, "int32"), axis.outputs - band * rows)
-            with I.serial(most) as row:
-                self._columns(sample, band * rows + row, 1, chunk)
-
-        def at_once() -> None:
-            self._columns(sample, band * rows, rows, chunk)
-
-        if not inside:
-            one_by_one()
-        elif len(inside) == self.count:
-            at_once()
+        if len(whole) in (0, self.count):
+            (at_once if whole else one_by_one)()
         else:
-            with I.If(tirx.all(band >= inside[0], band <= inside[-1])):
-                with I.Then():
-                    at_once()
-                with I.Else():
-                    one_by_one()
-
-    def _open_band(self, sample: Expr, band: Expr, chunk: Expr) -> None:
-        """The same, where the number of rows or of columns is known at run time only."""
-        axis, rows = self.problem.rows, self.config.rows
-        first = materialise(band * rows)
-        left = materialise(extent(axis.outputs) - first)
-        top = first * axis.stride - axis.before
-        end = top + axis.span(rows)
-        at_once = tirx.all(left >= rows, top >= 0, end <= extent(axis.extent))
-        if self.problem.columns.is_open:
-            outputs = as_expr(extent(self.problem.columns.outputs))
-            at_once = tirx.all(at_once, outputs >= self.config.columns)
-        with I.If(at_once):
-            with I.Then():
-                self._columns(sample, first, rows, chunk)
-            with I.Else(), I.serial(tirx.Min(tirx.const(rows, "int32"), left)) as row:
-                self._columns(sample, materialise(first + row), 1, chunk)
+            branch(tirx.all(band >= whole[0], band <= whole[-1]), at_once, one_by_one)
 
     def _open_columns(self, line: Line, chunk: Expr) -> None:
         """Columns whose number is known at run time only: whole tiles, of which the last one may
@@ -217,9 +196,8 @@ class DirectTiles(DepthwiseTiles):
         Tiles whose windows lie inside have code of their own if they are the ordinary ones. All
         others look for the columns of x that may lie outside.
         """
-        axis, sizes = self.problem.columns, open_sizes(self.config.columns)
-        if line.rows > 1:
-            sizes = sizes[:1]
+        axis, most = self.problem.columns, self.config.columns
+        sizes = [most] if line.rows > 1 else sorted({most, -(-most // 2), 1}, reverse=True)
         outputs = extent(axis.outputs)
         # The first column whose window reaches over the end of x.
         inside = I.floordiv(extent(axis.extent) + axis.before - axis.span(1), axis.stride) + 1
@@ -280,20 +258,12 @@ class DirectTiles(DepthwiseTiles):
                 self._channels(line, strip.start + number * strip.size, strip, chunk)
 
     def _channels(self, line: Line, column: Expr, strip: Strip, chunk: Expr) -> None:
-        """All channels of a chunk; the last one has what is left over as well."""
-        width, blocks = self._width, self.config.blocks
-        whole, rest = divmod(self.problem.channels, width)
-        if whole:
-            most = tirx.const(blocks, "int32")
-            if whole % blocks:
-                most = tirx.Min(most, whole - chunk * blocks)
-            with I.serial(most) as number:
-                block = chunk * blocks + number
-                self._tile(line, column, strip, block * self.config.vectors, width)
-        if rest:
-            with I.If(chunk == self.chunks - 1), I.Then():
-                first = tirx.const(whole * self.config.vectors, "int32")
-                self._tile(line, column, strip, first, rest)
+        """All channels of a chunk."""
+
+        def of_block(block: Expr, _number: Expr, valid: int) -> None:
+            self._tile(line, column, strip, block * self.config.vectors, valid)
+
+        self.over_channels(chunk, self._width, of_block)
 
     def _tile(self, line: Line, column: Expr, strip: Strip, vector: Expr, valid: int) -> None:
         """One register tile, from a column on."""

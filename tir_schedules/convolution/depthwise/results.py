@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import tvm.tirx.script.builder.ir as I
 from tvm import tirx
 
 from microkernels.vector.expressions import Expr, Index, bind, materialise, ramp
 from tir_schedules.core.emission import ceil_div
-from tir_schedules.core.extents import extent, row_itself
+from tir_schedules.core.extents import extent
 from tir_schedules.core.region import Region
 from tir_schedules.epilogue.epilogue import Columns, Epilogue, store_vector
 from tir_schedules.epilogue.packed_bytes import wide_bytes
@@ -21,8 +23,7 @@ from tir_schedules.epilogue.tile_results import LONG_EPILOGUE
 from .config import DepthwiseConfig, DepthwiseProblem
 
 
-@dataclass(frozen=True)
-class Corner:
+class Corner(NamedTuple):
     """The first pixel of a tile."""
 
     sample: Expr
@@ -46,9 +47,8 @@ class Accumulators:
         """Gives every pixel what `start` has for a vector of channels."""
         for j in range(self.vectors):
             value = start(j)
-            for i in range(self.rows):
-                for k in range(self.columns):
-                    self.set(i, k, j, value)
+            for i, k in itertools.product(range(self.rows), range(self.columns)):
+                self.set(i, k, j, value)
 
     def get(self, row: int, column: int, vector: int) -> Expr:
         """The accumulators of one pixel and vector."""
@@ -60,10 +60,11 @@ class Accumulators:
         I.buffer_store(self._buffers[row][column], value, [index])
 
 
+@dataclass
 class Results:
     """How tiles are stored.
 
-    Parameters
+    Attributes
     ----------
     region : Region
         The convolution.
@@ -79,19 +80,15 @@ class Results:
         Flat index of a pixel -> leading indices of `out`.
     """
 
-    def __init__(
-        self,
-        region: Region,
-        problem: DepthwiseProblem,
-        lanes: int,
-        out: Expr,
-        epilogue: Epilogue,
-        leading_of: Callable[[Expr], Sequence[Expr]] = row_itself,
-    ) -> None:
-        self.region, self.problem, self.lanes = region, problem, lanes
-        self.out, self.epilogue = out, epilogue
-        self.leading_of = leading_of
-        self._bytes = wide_bytes(region, lanes, epilogue)
+    region: Region
+    problem: DepthwiseProblem
+    lanes: int
+    out: Expr
+    epilogue: Epilogue
+    leading_of: Callable[[Expr], Sequence[Expr]]
+
+    def __post_init__(self) -> None:
+        self._bytes = wide_bytes(self.region, self.lanes, self.epilogue)
 
     def store(
         self,
@@ -105,46 +102,29 @@ class Results:
 
         With `stored`, so many of its columns exist.
         """
-        pixels = tile.rows * tile.columns
+        pixels, vectors, lanes = tile.rows * tile.columns, range(tile.vectors), tile.lanes
         channel = materialise(channel)
-        if stored is not None:
-            self._through_memory(tile, corner, channel, valid, stored)
-            return
-        if self.epilogue.cost <= LONG_EPILOGUE or pixels == 1:
-            for i in range(tile.rows):
-                line = self._line(corner, i)
+        at_once = stored is None and (self.epilogue.cost <= LONG_EPILOGUE or pixels == 1)
+        passing: Expr | None = None
+        if not at_once:
+            # Pixel by pixel: a long epilogue for every one of them would cost LLVM seconds.
+            passing = I.sblock_alloc_buffer((pixels, tile.vectors * lanes), tile.dtype)
+            for i, k, j in itertools.product(range(tile.rows), range(tile.columns), vectors):
+                place: list[Index] = [i * tile.columns + k, ramp(j * lanes, lanes)]
+                I.buffer_store(passing, tile.get(i, k, j), place)
+        for i in range(tile.rows):
+            # In memory: written out for every pixel it would be most of what LLVM sees.
+            sample, row, column = corner
+            line = materialise(self.problem.output_row(sample, row + i, column))
+            if passing is None:
                 for k in range(tile.columns):
-                    values = [tile.get(i, k, j) for j in range(tile.vectors)]
+                    values = [tile.get(i, k, j) for j in vectors]
                     self._pixel(line + k if k else line, channel, values, valid)
-            return
-        # A long epilogue is not repeated for every pixel, which would cost LLVM seconds.
-        self._through_memory(tile, corner, channel, valid, tile.columns)
-
-    def _through_memory(
-        self, tile: Accumulators, corner: Corner, channel: Expr, valid: int, columns: Index
-    ) -> None:
-        """Stores the first columns of a tile, one by one."""
-        pixels = tile.rows * tile.columns
-        lanes = tile.lanes
-        passing = I.sblock_alloc_buffer((pixels, tile.vectors * lanes), tile.dtype)
-        for i in range(tile.rows):
-            for k in range(tile.columns):
-                for j in range(tile.vectors):
-                    place: list[Index] = [i * tile.columns + k, ramp(j * lanes, lanes)]
-                    I.buffer_store(passing, tile.get(i, k, j), place)
-        for i in range(tile.rows):
-            line = self._line(corner, i)
-            with I.serial(columns) as column:
-                number = column + i * tile.columns
-                values = [passing[number, ramp(j * lanes, lanes)] for j in range(tile.vectors)]
-                self._pixel(line + column, channel, values, valid)
-
-    def _line(self, corner: Corner, row: int) -> Expr:
-        """Flat index of the first pixel of one row of a tile.
-
-        It is in memory: written out for every pixel it would be most of what LLVM sees.
-        """
-        return materialise(self.problem.output_row(corner.sample, corner.row + row, corner.column))
+                continue
+            with I.serial(tile.columns if stored is None else stored) as k:
+                number = k + i * tile.columns
+                values = [passing[number, ramp(j * lanes, lanes)] for j in vectors]
+                self._pixel(line + k, channel, values, valid)
 
     def _pixel(self, at: Expr, channel: Expr, values: Sequence[Expr], valid: int) -> None:
         leading = self.leading_of(at)
@@ -185,6 +165,26 @@ class DepthwiseTiles(ABC):
         `begins` says that the band before has not been computed just before.
         """
 
+    def over_channels(
+        self, chunk: Expr, width: int, body: Callable[[Expr, Expr, int], None]
+    ) -> None:
+        """Runs `body(block, number in the chunk, channels)` for a chunk's blocks of `width`.
+
+        The last chunk has the channels that are left over as well.
+        """
+        blocks, last = self.config.blocks, self.chunks - 1
+        whole, rest = divmod(self.problem.channels, width)
+        if whole:
+            most = tirx.const(blocks, "int32")
+            if whole < self.chunks * blocks:
+                most = tirx.Min(most, whole - chunk * blocks)
+            with I.serial(most) as number:
+                body(chunk * blocks + number, number, width)
+        if rest:
+            with I.If(tirx.EQ(chunk, last)), I.Then():
+                block, number = (tirx.const(n, "int32") for n in (whole, whole - last * blocks))
+                body(block, number, rest)
+
     def prepared(self) -> AbstractContextManager[None]:
         """The scope in which bands may be emitted."""
         return nullcontext()
@@ -204,11 +204,10 @@ class DepthwiseTiles(ABC):
         """The items from `first` to `last`."""
         # Loops begin at 0: TVM loses what others begin with in the bounds of loops inside.
         with self.prepared(), I.serial(last - first) as number:
-            item = bind(first + number)
+            item, batch = bind(first + number), extent(self.problem.batch)
             band, rest = I.floormod(item, self.count), I.floordiv(item, self.count)
             if self.problem.opens_image:
                 band, rest = materialise(band), materialise(rest)
-            batch = extent(self.problem.batch)
             sample, chunk = I.floormod(rest, batch), I.floordiv(rest, batch)
             if not isinstance(batch, int):
                 sample, chunk = materialise(sample), materialise(chunk)

@@ -9,7 +9,7 @@ A column is interleaved once for all taps of its row and all rows of the tile.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -21,15 +21,26 @@ from microkernels.microkernel import Microkernel
 from microkernels.vector import expressions as ex
 from microkernels.vector.expressions import Expr, Index
 from tir_schedules.core.blocking import balanced
-from tir_schedules.core.emission import ceil_div, choose, for_groups, opaque_block
-from tir_schedules.core.extents import as_expr, extent
+from tir_schedules.core.emission import (
+    branch,
+    ceil_div,
+    choose,
+    for_groups,
+    largest,
+    named,
+    opaque_block,
+    smallest,
+)
+from tir_schedules.core.extents import allocated, as_expr, extent
 from tir_schedules.core.product_plan import is_integer
 from tir_schedules.core.region import Region
-from tir_schedules.product.zero_points import Start
+from tir_schedules.epilogue.epilogue import Columns, load_vector
+from tir_schedules.product.activations import as_operand
+from tir_schedules.product.zero_points import Start, quantize_parameters
 
 from .config import DepthwiseConfig, DepthwiseProblem
+from .interleave import interleave, staged_order, unpack_llvm_ir
 from .results import Accumulators, Corner, DepthwiseTiles, Results
-from .ring import Ring, interleave, unpack_llvm_ir
 from .weight import Groups
 
 
@@ -91,9 +102,14 @@ class StagedTiles(DepthwiseTiles):
                 self._column_term,
                 lambda _row: tirx.const(0, "int32"),
             )
-        self.ring = Ring(
-            self.region, self.problem, self.config, self.kernel, self.x, self.inputs, self.start
-        )
+        axis, columns = self.problem.rows, self.problem.columns
+        self.lines = 1 << (axis.span(self.config.rows) - 1).bit_length()  # of the ring
+        self.width: Index = columns.span(columns.outputs)
+        if columns.is_open:
+            self.width = ex.materialise(self._open_width(extent(columns.outputs)))
+        self.dtype = "uint8" if self.kernel.kr == 4 else "int16"
+        if not is_integer(self.region):
+            self.dtype = "uint16"
 
     @property
     def chunks(self) -> int:
@@ -103,27 +119,17 @@ class StagedTiles(DepthwiseTiles):
     @contextlib.contextmanager
     def prepared(self) -> Iterator[None]:
         """The scope in which `bands` may be emitted: the ring is there, with its margins."""
-        self.ring.allocate()
-        unpacking = unpack_llvm_ir(self.ring.dtype, self.kernel.kr, self.block)
+        self._allocate()
+        unpacking = unpack_llvm_ir(self.dtype, self.kernel.kr, self.block)
         with llvm_functions(self.kernel.llvm_ir, unpacking):
-            self.ring.fill_margins()
+            self._fill_margins()
             yield
 
     def band(self, sample: Expr, band: Expr, chunk: Expr, begins: Expr) -> None:
-        """All blocks of a chunk; the last one has what is left over as well."""
-        blocks = self.config.blocks
-        whole, rest = divmod(self.problem.channels, self.block)
-        if whole:
-            most = tirx.const(blocks, "int32")
-            if whole < self.chunks * blocks:
-                most = tirx.Min(most, whole - chunk * blocks)
-            with I.serial(most) as number:
-                self._band(sample, band, chunk * blocks + number, number, self.block, begins)
-        if rest:
-            last = self.chunks - 1
-            with I.If(tirx.EQ(chunk, last)), I.Then():
-                block, within = (tirx.const(n, "int32") for n in (whole, whole - last * blocks))
-                self._band(sample, band, block, within, rest, begins)
+        def of_block(block: Expr, number: Expr, valid: int) -> None:
+            self._band(sample, band, block, number, valid, begins)
+
+        self.over_channels(chunk, self.block, of_block)
 
     def _band(
         self, sample: Expr, band: Expr, block: Expr, number: Expr, valid: int, begins: Expr
@@ -131,44 +137,36 @@ class StagedTiles(DepthwiseTiles):
         """One band of rows: what of x it needs more than the one before is staged first."""
         axis, rows = self.problem.rows, self.config.rows
         top, span, fresh = band * (rows * axis.stride), axis.span(rows), rows * axis.stride
-        ring = ex.bind(self.ring.place(number))
+        ring = ex.bind(self._place(number))
         if span > fresh:
             with I.If(begins), I.Then(), I.serial(span - fresh) as line:
-                self.ring.stage_row(sample, top + line, ring, block, valid)
+                self._stage_row(sample, top + line, ring, block, valid)
         with I.serial(min(fresh, span)) as line:
-            self.ring.stage_row(sample, top + (line + max(0, span - fresh)), ring, block, valid)
+            self._stage_row(sample, top + (line + max(0, span - fresh)), ring, block, valid)
         row = band * rows
 
         def rows_from(first: Expr, count: int) -> None:
             lines = {
-                offset: ex.materialise(ring + self.ring.line(first * axis.stride + offset))
+                offset: ex.materialise(ring + self._line(first * axis.stride + offset))
                 for group in self.groups.offsets
                 for offset in group
                 if offset < axis.span(count)
             }
             self._columns(_Rows(sample, first, count, block, valid, lines))
 
-        if axis.is_open:
-            row = ex.materialise(row)
-            if rows == 1:
-                rows_from(row, 1)
-                return
-            left = ex.materialise(extent(axis.outputs) - row)
-            with I.If(left >= rows):
-                with I.Then():
-                    rows_from(row, rows)
-                with I.Else(), I.serial(left) as line:
-                    rows_from(ex.materialise(row + line), 1)
-            return
-        rest = axis.outputs % rows
-        if not rest:
+        def one_by_one() -> None:
+            with I.serial(left) as line:
+                rows_from(ex.materialise(row + line), 1)
+
+        row = ex.materialise(row) if axis.is_open else row
+        if rows == 1 or not (axis.is_open or axis.outputs % rows):
             rows_from(row, rows)
-            return
-        with I.If(band < axis.outputs // rows):
-            with I.Then():
-                rows_from(row, rows)
-            with I.Else():
-                rows_from(row, rest)
+        elif axis.is_open:
+            left = ex.materialise(extent(axis.outputs) - row)
+            branch(left >= rows, lambda: rows_from(row, rows), one_by_one)
+        else:
+            whole, rest = divmod(axis.outputs, rows)
+            branch(band < whole, lambda: rows_from(row, rows), lambda: rows_from(row, rest))
 
     def _columns(self, rows: _Rows) -> None:
         """All columns of some rows.
@@ -208,12 +206,12 @@ class StagedTiles(DepthwiseTiles):
                 for offset, uses in users.items() if pairs else ():
                     place = (corner.column * axis.stride + offset) * self.block
                     taken = [
-                        ex.bind(self.ring.stage[ex.ramp(lines[y] + place, self.block)])
+                        ex.bind(self.stage[ex.ramp(lines[y] + place, self.block)])
                         if y in lines
-                        else ex.constant(0, self.ring.dtype, self.block)
+                        else ex.constant(0, self.dtype, self.block)
                         for y in offsets
                     ]
-                    taken += [ex.constant(0, self.ring.dtype, self.block)] * (kr - len(taken))
+                    taken += [ex.constant(0, self.dtype, self.block)] * (kr - len(taken))
                     for j, x in enumerate(interleave(taken, wanted)):
                         x = ex.bind(x)
                         for pair in pairs:
@@ -239,3 +237,95 @@ class StagedTiles(DepthwiseTiles):
         lanes = self.kernel.lanes
         first = self.groups.elements(self.problem, self.block) + vector * (4 * lanes)
         return ex.reinterpret_group("int32", self.w[ex.ramp(first, 4 * lanes)], lanes)
+
+    # The ring of staged rows. Rows of padded x lie one behind the other, each a block of channels
+    # for every column; a row comes to the place of the one that is as many rows before it as the
+    # ring has lines.
+
+    def _allocate(self) -> None:
+        """Makes room, for every block of channels of a chunk."""
+        columns, width = self.problem.columns, self.width
+        if columns.is_open:
+            width = self._open_width(allocated(columns.outputs))
+        size = width * (self.config.blocks * self.lines * self.block)
+        self.stage = I.sblock_alloc_buffer((size,), self.dtype, align=64)
+
+    def _place(self, number: Expr) -> Expr:
+        """Where the rows of a block of channels begin."""
+        return number * (self.width * (self.lines * self.block))
+
+    def _open_width(self, outputs: Index) -> Expr:
+        """Columns of padded x that tiles read; the first tile may be wider than the result."""
+        least = tirx.const(self.config.columns, "int32")
+        axis = self.problem.columns
+        return (tirx.Max(outputs, least) - 1) * axis.stride + axis.span(1)
+
+    def _line(self, row: Expr) -> Expr:
+        """Where a row of padded x begins in the ring."""
+        return I.bitwise_and(row, self.lines - 1) * (self.width * self.block)
+
+    def _padding(self) -> Expr:
+        """One element of what lies outside of x."""
+        if self.start is None:
+            return tirx.const(0, self.dtype)
+        if self.start.zero_points.a_runtime:
+            return ex.cast(self.dtype, self.start.a_zero_point())
+        return ex.scalar(self.start.zero_points.a, self.dtype)
+
+    def _fill_margins(self) -> None:
+        """Fills the columns of the ring before and after x; the first column if there are none.
+
+        TVM moves a buffer that is used in a loop alone into the loop, and gives its memory to
+        others that are used after it there. The ring is needed from one iteration to the next.
+        """
+        axis = self.problem.columns
+        value = ex.bind(ex.splat(self._padding(), self.block))
+        before = smallest(self.width, axis.before)
+        after = named(largest(self.width - axis.before - extent(axis.extent), 0))
+        if not axis.is_open and axis.before <= 0 and after <= 0:
+            I.buffer_store(self.stage, value, [ex.ramp(0, self.block)])
+            return
+        with I.serial(self.config.blocks * self.lines) as line:
+            for start, count in ((0, before), (self.width - after, after)):
+                if isinstance(count, int) and count <= 0:
+                    continue
+                with I.serial(count) as column:
+                    place = (line * self.width + start + column) * self.block
+                    I.buffer_store(self.stage, value, [ex.ramp(place, self.block)])
+
+    def _stage_row(self, sample: Expr, row: Expr, ring: Expr, block: Expr, valid: int) -> None:
+        """Stages one row of padded x, but for the columns outside."""
+        rows, columns = self.problem.rows, self.problem.columns
+        line = ex.bind(ring + self._line(row) + columns.before * self.block)
+        # Columns of x that windows reach.
+        count = largest(smallest(extent(columns.extent), self.width - columns.before), 0)
+        if isinstance(count, int) and count == 0:
+            return
+        dtype = self.region.inputs[0].dtype
+        quantize = quantize_parameters(self.region, self.kernel, self.inputs)
+
+        def fill(vector_of: Callable[[Expr], Expr]) -> None:
+            with I.serial(count) as column:
+                place = ex.ramp(line + column * self.block, self.block)
+                I.buffer_store(self.stage, vector_of(column), [place])
+
+        def copy(column: Expr) -> Expr:
+            pixel = self.problem.pixel(sample, row - rows.before, column)
+            channels = Columns(block * self.block, self.block, valid)
+            taken = load_vector(self.x, dtype, [pixel], channels)
+            operand = as_operand(taken, dtype, self.kernel, quantize)
+            return staged_order(ex.cast(self.dtype, operand), self.kernel.kr)
+
+        # The last band may be lower than the others, and stages as much.
+        if not rows.is_open and rows.before == 0:
+            lines = -(-rows.outputs // self.config.rows) * self.config.rows
+            if rows.span(lines) <= rows.extent:
+                fill(copy)
+                return
+        inside = tirx.all(row >= rows.before, row < rows.before + extent(rows.extent))
+
+        def outside() -> None:
+            padding = ex.bind(ex.splat(self._padding(), self.block))
+            fill(lambda _column: padding)
+
+        branch(inside, lambda: fill(copy), outside)

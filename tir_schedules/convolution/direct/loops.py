@@ -12,7 +12,7 @@ pixel (`balanced`). Tiles whose windows reach over the left or right edge have c
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 
 import tvm.tirx.script.builder.ir as I
 from tvm import tirx
@@ -22,7 +22,7 @@ from microkernels.microkernel import Microkernel
 from microkernels.tile import Address
 from microkernels.vector.expressions import Expr, Index, materialise
 from tir_schedules.core.blocking import balanced
-from tir_schedules.core.emission import ceil_div, for_blocks, for_groups, for_share
+from tir_schedules.core.emission import branch, ceil_div, for_blocks, for_groups, for_share
 from tir_schedules.core.extents import as_expr, extent
 from tir_schedules.product.byte_outliers import weight_fits
 from tir_schedules.product.staged_panels import WidePanels
@@ -40,7 +40,7 @@ Start = Callable[[Index, Index, Index], "Expr | Address"]
 Store = Callable[[Expr, Index, Index, Expr, bool], None]
 
 
-@dataclass(frozen=True)
+@dataclass
 class ConvLoops:
     """The loops for one convolution; `share` puts them into the PrimFunc under construction.
 
@@ -60,14 +60,14 @@ class ConvLoops:
         Emits the epilogue for one vector.
     epilogue_cost : int
         As of `store_tile`.
-    wide_panels : WidePanels or None
-        Widens the panels; `emit` makes it.
     by_bytes : bool
         Whether pairs of bytes are multiplied.
     outliers : ConvOutliers or None
         What bytes of the band were cut off, if anything.
     fitting : ConvLoops or None
         Loops by bytes, for bands where no pair of products saturates (see `byte_outliers`).
+    wide_panels : WidePanels or None
+        Widens the panels; `emit` makes it.
     """
 
     config: ConvConfig
@@ -77,10 +77,10 @@ class ConvLoops:
     start: Start | None
     store: Store
     epilogue_cost: int
-    wide_panels: WidePanels | None = None
     by_bytes: bool = False
     outliers: ConvOutliers | None = None
     fitting: ConvLoops | None = None
+    wide_panels: WidePanels | None = field(default=None, init=False)
 
     @property
     def tile(self) -> Microkernel:
@@ -92,18 +92,17 @@ class ConvLoops:
     def emit(self, task: Expr) -> None:
         """The share of one thread of the grid."""
         wide, packed, kernel = self.windows.wide, self.layout.packed, self.layout.kernel
-        if wide is not None and self.wide_panels is None:
-            panels = WidePanels(packed, self.weight, wide, packed.steps, max(packed.widths))
-            replace(self, wide_panels=panels).emit(task)
-            return
+        widest, rows = max(packed.widths), self.layout.plan.tiles[0]
+        if wide is not None:
+            self.wide_panels = WidePanels(packed, self.weight, wide, packed.steps, widest)
         scratch = None
         if kernel.by_tiles:
             # As wide as the widest panel: TVM cuts off columns that nobody visits, and tiles are
             # told the distance of rows before.
-            shape = (self.rows, max(packed.widths) * kernel.lanes)
+            shape = (rows, widest * kernel.lanes)
             scratch = I.sblock_alloc_buffer(shape, kernel.acc_dtype, align=64)
         state = TileTask()
-        state.configure(kernel, self.rows)
+        state.configure(kernel, rows)
         for_bands = self._dynamic_bands if self.windows.geometry.opens_image else self._bands
         for_bands(task, scratch)
         state.release()
@@ -154,13 +153,6 @@ class ConvLoops:
         geometry = self.windows.geometry
         return extent(geometry.batch) * extent(geometry.outputs[0])
 
-    @property
-    def rows(self) -> int:
-        """Pixels of the largest tile in a line."""
-        if self.windows.geometry.opens_image:
-            return self.config.rows
-        return self.layout.plan.tiles[0]
-
     def _band(self, band: Band) -> None:
         """One band: its lines are copied if need be, and multiplied."""
         depth = extent(self.windows.geometry.outputs[0])
@@ -176,12 +168,12 @@ class ConvLoops:
             small = fitting.outliers.split(band.lines, small)
         else:
             small = tirx.Or(small, fitting.windows.small(band.lines))
-        with I.If(small):
-            with I.Then():
-                fitting._multiply(band)
-            with I.Else():
-                self.windows.enter(*where)
-                self._multiply(band)
+
+        def widened() -> None:
+            self.windows.enter(*where)
+            self._multiply(band)
+
+        branch(small, lambda: fitting._multiply(band), widened)
 
     def _multiply(self, band: Band) -> None:
         """A band whose lines are there."""

@@ -13,17 +13,15 @@ import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
-from typing import cast as typed
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import tvm.tirx.script.builder.ir as I
 from tvm import tirx
 
 from microkernels.tile import Address, Place, Tile
 from microkernels.vector.expressions import Expr, Index, materialise, ramp
-from tir_schedules.convolution.geometry import PositionClasses
 from tir_schedules.core.blocking import Group, balanced
-from tir_schedules.core.emission import choose, for_groups, opaque_block
+from tir_schedules.core.emission import choose, for_groups, opaque_block, quarters, which_size
 from tir_schedules.core.extents import as_expr, extent
 from tir_schedules.epilogue.tile_results import rest, store_tile
 from tir_schedules.product.tile_products import LoadPanel
@@ -35,8 +33,7 @@ if TYPE_CHECKING:
     from .loops import ConvLoops
 
 
-@dataclass(frozen=True)
-class Band:
+class Band(NamedTuple):
     """Some lines of a plane.
 
     Attributes
@@ -90,8 +87,7 @@ class PanelLoops:
         across = loops.layout.plan.across
 
         def going_on(position: Index, positions: int) -> None:
-            with opaque_block("tile"):
-                _Tile(self, band.line, position, load_b).emit(1, positions, True)
+            self._tile(band.line, position, load_b, 1, positions)
 
         def in_lines(line: Index, height: int) -> None:
             if loops.outliers is not None:
@@ -102,7 +98,7 @@ class PanelLoops:
                 self._lines(line, height, load_b)
 
         if across is not None:
-            for_groups(_overlapping(across.total, loops.rows), going_on)
+            for_groups(_overlapping(across.total, loops.layout.plan.tiles[0]), going_on)
         elif config.lines > 1:
             assert isinstance(band.lines, int)
             for_groups(balanced(band.lines, config.lines), in_lines)
@@ -110,12 +106,24 @@ class PanelLoops:
             with I.serial(band.lines) as i:
                 in_lines(band.line + i, 1)
 
+    def _tile(
+        self,
+        line: Index,
+        column: Index,
+        load_b: LoadPanel,
+        height: int,
+        columns: int,
+        whole: bool = True,
+    ) -> None:
+        with opaque_block("tile"):
+            _Tile(self, line, column, load_b).emit(height, columns, whole)
+
     def _lines(self, line: Index, height: int, load_b: LoadPanel) -> None:
         """The tiles of some lines that this thread has."""
         loops, config, width = self.loops, self.loops.config, self.loops.windows.geometry.outputs[2]
         if loops.layout.kernel.by_tiles:
             # One configuration does for all: the last tile overlaps the one before.
-            found = [(group, True) for group in _overlapping(width, loops.rows)]
+            found = [(each, True) for each in _overlapping(width, loops.layout.plan.tiles[0])]
         else:
             found = list(self._pieces(width))
         pieces, threads = sum(group.count for group, _ in found), loops.grid.tiles
@@ -127,8 +135,7 @@ class PanelLoops:
             read_b = load_b
             if config.fetches:
                 read_b = fetch.beside(load_b, ahead + (column - group.start) // group.size)
-            with opaque_block("tile"):
-                _Tile(self, line, column, read_b).emit(height, columns, whole)
+            self._tile(line, column, read_b, height, columns, whole)
 
         for group, whole in found:
             tile = partial(emit, group, whole, (line - self.band.line) * pieces + before)
@@ -142,14 +149,10 @@ class PanelLoops:
         """Whole tiles, then one for the rest: what it has too many is not stored."""
         columns, rows = extent(self.loops.windows.geometry.outputs[2]), self.loops.config.rows
         whole = materialise(I.floordiv(columns, rows))
-        with I.serial(whole) as number, opaque_block("tile"):
-            _Tile(self, line, number * rows, load_b).emit(1, rows, True)
-        left = materialise(columns - whole * rows)
-        sizes = sorted({-(-rows * quarter // 4) for quarter in range(1, 5)})
-        kind: Expr = tirx.const(0, "int32")
-        for size in sizes[:-1]:
-            kind = kind + tirx.Cast("int32", left > size)
-        rest = _Tile(self, line, whole * rows, load_b)
+        with I.serial(whole) as number:
+            self._tile(line, number * rows, load_b, 1, rows)
+        left, sizes = materialise(columns - whole * rows), quarters(rows)
+        kind, rest = which_size(left, sizes), _Tile(self, line, whole * rows, load_b)
         with I.If(left > 0), I.Then():
             choose(kind, range(len(sizes)), lambda which: rest.emit(1, sizes[which], True, left))
 
@@ -206,30 +209,20 @@ class _Tile:
     def emit(self, height: int, columns: int, whole: bool, stored: Expr | None = None) -> None:
         """Multiplies and stores `height` lines of `columns` pixels, of one line perhaps fewer."""
         loops, kernel, windows = self.loops, self.loops.tile, self.windows
-        rows = height * columns
-        init: Callable[[Any, int], Expr] | None = None
-        alike, begin = None, loops.start
-        if begin is not None:
-            classes = loops.layout.classes
+        rows, begin, outliers = height * columns, loops.start, loops.outliers
 
-            def start(i: Index, j: int) -> Expr:
-                kind = self._class(classes, i, columns)
-                return typed(Expr, begin(kind, self.group, self.vector + j))
-
-            if kernel.by_tiles:  # they read a copy, in which every window is whole
-                alike = partial(start, 0)
-            else:
-                init = start
-        outliers, inner = loops.outliers, init
-        if outliers is not None:  # they are apart
-
-            def with_outliers(i: int, j: int) -> Expr:
+        def start(i: int, j: int) -> Any:
+            parts = []
+            if outliers is not None:
                 line, column = i // columns, self.column + i % columns
-                value = outliers.sum(line, column, self.vectors, j)
-                return value if inner is None else value + inner(i, j)
+                parts.append(outliers.sum(line, column, self.vectors, j))
+            if begin is not None:
+                parts.append(begin(self._class(i, columns), self.group, self.vector + j))
+            return parts[0] if len(parts) == 1 else parts[0] + parts[1]
 
-            init = with_outliers
-
+        # Tiles of AMX read a copy, in which every window is whole: all rows start alike.
+        init = start if outliers or (begin and not kernel.by_tiles) else None
+        alike = partial(start, 0) if begin and kernel.by_tiles else None
         taps = windows.geometry.kernel[2] if loops.layout.form == "split" else 1
         steps = loops.layout.steps * self.parts
         extents = [high - low for low, high in self.outer]
@@ -243,16 +236,8 @@ class _Tile:
                 return self._load_b(j, self._run(ks, taps), ks[-1])
 
             into = None if self.scratch is None else Place(self.scratch)
-            result = kernel.emit(
-                rows,
-                self.vectors,
-                (*extents, taps, steps),
-                load_a,
-                load_b,
-                init,
-                into,
-                columns=alike,
-            )
+            loads, reduced = (load_a, load_b), (*extents, taps, steps)
+            result = kernel.emit(rows, self.vectors, reduced, *loads, init, into, columns=alike)
         else:
             result = kernel.begin(rows, self.vectors, init)
             for tap in range(windows.geometry.kernel[2]):
@@ -313,12 +298,12 @@ class _Tile:
         step = run * (self.loops.layout.steps * self.parts) + step
         return self.load_b(self.vector, self.vectors, step, j)
 
-    def _class(self, classes: PositionClasses | None, i: Index, columns: int) -> Index:
+    def _class(self, i: int, columns: int) -> Index:
         """The class of a pixel of the tile."""
+        classes = self.loops.layout.classes
         assert classes is not None
         if classes.whole:
             return 0
-        assert isinstance(i, int)
         depth, _, width = self.windows.geometry.outputs
         position = [
             I.floormod(self.plane, depth),

@@ -11,8 +11,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import tvm.tirx.script.builder.ir as I
 from tvm import DataType, tirx
@@ -22,7 +21,16 @@ from microkernels.microkernel import Microkernel
 from microkernels.tile import Address
 from microkernels.vector.expressions import Expr, Index, cast, constant, materialise, ramp, splat
 from microkernels.vector.placeholders import Placeholder
-from tir_schedules.core.emission import ceil_div, opaque_block
+from tir_schedules.core.blocking import Group
+from tir_schedules.core.emission import (
+    branch,
+    ceil_div,
+    for_groups,
+    largest,
+    named,
+    opaque_block,
+    smallest,
+)
 from tir_schedules.core.extents import allocated, as_expr, extent
 from tir_schedules.epilogue.epilogue import Columns, load_vector, store_vector
 from tir_schedules.epilogue.quantize_steps import Number
@@ -69,18 +77,15 @@ class Windows:
         self.wide = wide_of(region, self.kernel) if widens else None
         self.element_dtype = self.kernel.operand_dtype if self.wide is None else self.wide.dtype
         item = int(DataType(self.dtype).itemsize)
-        self.x = I.decl_buffer(
-            (extent(region.inputs[0].size),), self.dtype, data=x.data, align=item
-        )
+        size = extent(region.inputs[0].size)
+        self.x = I.decl_buffer((size,), self.dtype, data=x.data, align=item)
         self.plane: Sequence[Expr] = ()
         self.first: Expr = tirx.const(0, "int32")
         if not self.staged:
             self.pixel, self.group = geometry.channels, geometry.group_channels
             return
-        unit = self.kernel.kr * self.kernel.depth
-        self.group = geometry.group_channels
-        if layout.form == "split":
-            self.group = math.ceil(self.group / unit) * unit
+        unit = self.kernel.kr * self.kernel.depth if layout.form == "split" else 1
+        self.group = math.ceil(geometry.group_channels / unit) * unit
         self.pixel = geometry.groups * self.group
         span = [(k - 1) * d + 1 for k, d in zip(geometry.kernel, geometry.dilation, strict=True)]
         self.most_lines = (config.band - 1) * geometry.strides[1] + span[1]
@@ -95,32 +100,23 @@ class Windows:
         def pitch(outputs: Index) -> Index:
             if across is not None:
                 return across.distance * geometry.strides[2] * self.pixel
-            width = (outputs - 1) * geometry.strides[2] + span[2]
-            if isinstance(width, int):
-                return math.ceil((width * self.pixel + beyond) / vector) * vector
-            return ceil_div(width * self.pixel + beyond, vector) * vector
-
-        def columns(outputs: Index) -> Index:
-            """Those of whole tiles, where the last one may have too many."""
-            whole = isinstance(outputs, int) and not geometry.opens_image
-            return outputs if whole else ceil_div(outputs, config.rows) * config.rows
+            if geometry.opens_image:  # of whole tiles: the last one may have too many
+                outputs = ceil_div(outputs, config.rows) * config.rows
+            used = ((outputs - 1) * geometry.strides[2] + span[2]) * self.pixel + beyond
+            count = -(-used // vector) if isinstance(used, int) else ceil_div(used, vector)
+            return count * vector
 
         outputs = geometry.outputs[2]
         self.width: Index = (extent(outputs) - 1) * geometry.strides[2] + span[2]
-        found = pitch(columns(extent(outputs)))
-        self.pitch: Index = found if isinstance(found, int) else materialise(found)
+        self.pitch = named(pitch(extent(outputs)))
         lines = geometry.kernel[0] * self.phases * self.phase
-        size = pitch(columns(allocated(outputs))) * lines + (0 if across is None else beyond)
+        size = pitch(allocated(outputs)) * lines + (0 if across is None else beyond)
         self.copy = I.sblock_alloc_buffer((size,), self.element_dtype, align=64)
 
     def bounds(self, axis: int, output: Index) -> Bounds:
         """The taps of an axis that are multiplied, for a position of the result: [first, last)."""
-        geometry = self.geometry
-        taps = geometry.kernel[axis]
-        padded = any(
-            geometry.inside(axis, end) != (0, taps) for end in (0, geometry.outputs[axis] - 1)
-        )
-        if not padded or self.staged:
+        geometry, taps = self.geometry, self.geometry.kernel[axis]
+        if self.staged or geometry.whole(axis) == (0, geometry.outputs[axis]):
             return 0, taps
         step, extent = geometry.dilation[axis], geometry.extents[axis]
         start = output * geometry.strides[axis] - geometry.before[axis]
@@ -229,20 +225,12 @@ class Windows:
 
     def _stage(self, to: Expr, start: Expr, z: Expr, y: Expr) -> None:
         """One line of x, or what lies outside, to a place in the copy."""
-        geometry = self.geometry
-        before: Index
-        used: Index
-        end: Index
-        if isinstance(self.width, int) and not geometry.opens_image:
-            before = min(geometry.before[2], self.width)
-            used = max(0, min(geometry.extents[2], self.width - before))
-            end = self.width * self.pixel
-        else:
+        geometry, width, end = self.geometry, self.width, self.width * self.pixel
+        if geometry.opens_image:
             # The rest of the line too: tiles may have more windows than there are.
-            before = materialise(tirx.Min(tirx.const(geometry.before[2], "int32"), self.width))
-            end = self.pitch
-            used = tirx.Min(extent(geometry.extents[2]), self.width - before)
-            used = materialise(tirx.Max(used, tirx.const(0, "int32")))
+            width, end = as_expr(width), self.pitch
+        before = named(smallest(geometry.before[2], width))
+        used = named(largest(smallest(extent(geometry.extents[2]), width - before), 0))
         conditions: list[Expr] = []
         for axis, place in ((0, z), (1, y)):
             if geometry.before[axis] or geometry.after[axis]:
@@ -253,14 +241,10 @@ class Windows:
             self._copy(to + before * self.pixel, start, used)
             self._fill(to + (before + used) * self.pixel, end - (before + used) * self.pixel)
 
-        if not conditions:
+        if conditions:
+            branch(tirx.all(*conditions), inside, lambda: self._fill(to, end))
+        else:
             inside()
-            return
-        with I.If(tirx.all(*conditions)):
-            with I.Then():
-                inside()
-            with I.Else():
-                self._fill(to, end)
 
     def _copy(self, to: Expr, start: Expr, pixels: Index) -> None:
         """Consecutive pixels of x, as the kernel multiplies them."""
@@ -304,24 +288,19 @@ class Windows:
         self._vectors(count, lanes, put)
 
     @staticmethod
-    def _vectors(count: Index, lanes: int, emit: Any) -> None:
-        if not isinstance(count, int):
-            count = materialise(count)
-            vectors = materialise(I.floordiv(count, lanes))
-            with I.serial(vectors) as vector:
-                emit(vector * lanes, lanes)
-            if lanes > 1:
-                with I.If(count > vectors * lanes), I.Then():
-                    emit(vectors * lanes, materialise(count - vectors * lanes))
+    def _vectors(count: Index, lanes: int, emit: Callable[[Index, Index], None]) -> None:
+        count = named(count)
+        if isinstance(count, int):
+            for_groups([Group(0, count // lanes, lanes)] if count >= lanes else [], emit)
+            if count % lanes:
+                emit(count // lanes * lanes, count % lanes)
             return
-        whole, rest = divmod(count, lanes)
-        if whole == 1:
-            emit(0, lanes)
-        elif whole:
-            with I.serial(whole) as vector:
-                emit(vector * lanes, lanes)
-        if rest:
-            emit(whole * lanes, rest)
+        vectors = materialise(I.floordiv(count, lanes))
+        with I.serial(vectors) as vector:
+            emit(vector * lanes, lanes)
+        if lanes > 1:
+            with I.If(count > vectors * lanes), I.Then():
+                emit(vectors * lanes, materialise(count - vectors * lanes))
 
 
 # ConvOutliers: a band of x for tiles by bytes, with its outliers apart (see `byte_outliers`).
@@ -381,7 +360,7 @@ class ConvOutliers:
         geometry, windows, found = self.geometry, self.windows, self.found
         depth, taps, _ = geometry.kernel
         count = (lines - 1) * geometry.strides[1] + (taps - 1) * geometry.dilation[1] + 1
-        self.count = count if isinstance(count, int) else materialise(count)
+        self.count = named(count)
         rows = self.count * depth
         most = found.most(rows)
         with opaque_block("outliers"):

@@ -30,7 +30,15 @@ from microkernels.tile import Address
 from microkernels.vector import memory
 from microkernels.vector.expressions import Expr, Index, bind, materialise, ramp
 from tir_schedules.core.blocking import Group
-from tir_schedules.core.emission import ceil_div, choose, opaque_block, share_of, task_loop
+from tir_schedules.core.emission import (
+    ceil_div,
+    choose,
+    opaque_block,
+    quarters,
+    share_of,
+    task_loop,
+    which_size,
+)
 from tir_schedules.core.extents import extent
 from tir_schedules.core.product_plan import PANELS_AHEAD, PRODUCTS_PER_FETCH
 from tir_schedules.epilogue.epilogue import Epilogue
@@ -209,25 +217,19 @@ class WinogradProgram:
     def _multiply_dynamic(self, product: PanelProduct, tiles: Expr) -> None:
         """The products of a panel with any number of tiles."""
         rows = self.config.rows
-        sizes = sorted({-(-rows * quarter // 4) for quarter in range(1, 5)})
-        most = sizes[-2] if len(sizes) > 1 else 0  # rows of a tile that is not whole
+        sizes = quarters(rows)[:-1]
+        most = sizes[-1] if sizes else 0  # rows of a tile that is not whole
         whole = materialise(I.floordiv(tiles + (rows - 1 - most), rows))
         left = materialise(tiles - whole * rows)
-        kind: Expr = tirx.const(0, "int32")
-        for size in sizes[:-2]:
-            kind = kind + tirx.Cast("int32", left > size)
-        kind = materialise(kind)
+        kind = materialise(which_size(left, sizes))
         with I.serial(self.problem.algorithm.products) as number, opaque_block("product"):
             product.begin(number)
             with I.serial(whole) as tile:
                 self._register_tile(product, tile, rows)
             if most:
                 with I.If(left > 0), I.Then():
-                    choose(
-                        kind,
-                        range(len(sizes) - 1),
-                        lambda which: self._register_tile(product, whole, sizes[which]),
-                    )
+                    numbers = range(len(sizes))
+                    choose(kind, numbers, lambda at: self._register_tile(product, whole, sizes[at]))
 
     def _register_tile(self, product: PanelProduct, number: Expr, rows: int) -> None:
         """So many rows from those of the tile `number` on."""
