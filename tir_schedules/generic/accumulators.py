@@ -15,20 +15,20 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 from tvm import tirx
 from tvm.ir.expr import TensorLoad
 
-from microkernels.machines.machine import Machine
 from microkernels.vector.expressions import Expr, element_of, like, shuffle
 
 from .expressions import calls_of, int64, loads_of, map_loads, ramp_at
 from .loops import (
-    Body,
-    Strides,
+    Plan,
+    loop,
     nested,
+    over_axes,
     pieces,
     sequence,
     serial,
@@ -76,17 +76,6 @@ def keeping_nan(value: Expr) -> Expr:
     if isinstance(value, tirx.Max | tirx.Min) and isinstance(value.a, TensorLoad):
         return COMBINE[type(value)](value.a, value.b)
     return value
-
-
-@dataclass(frozen=True)
-class Plan:
-    """A flat reduction with the strides of its accesses, and what the loops are for."""
-
-    nest: Nest
-    loads: list[Strides]
-    stores: list[Strides]
-    machine: Machine
-    threads: int
 
 
 class Accumulators:
@@ -149,11 +138,7 @@ class Accumulators:
 
     def finish(self, totals: Sequence[Expr], at: dict[tirx.Var, Expr]) -> tirx.Stmt:
         """Stores the results of accumulated elements, which are told."""
-        change = self.reading(totals)
-        results = self.nest.epilogue or [
-            replace(store, value=tirx.BufferLoad(store.buffer, list(store.indices)))
-            for store in self.nest.stores
-        ]
+        change, results = self.reading(totals), self.nest.finished
         stores = [replace(store, value=map_loads(store.value, change)) for store in results]
         return store_statement(replace(self.nest, lets=()), stores, at)
 
@@ -184,7 +169,7 @@ class Accumulators:
         for number in map(int64, range(self.rows)):
             totals = [_folded(self, index, number, finish) for index in range(len(self.buffers))]
             finish.append(self.finish(totals, point(number)))
-        loops = over_reduced(reduced, sequence(passes))
+        loops = over_axes(reduced, sequence(passes))
         return sequence([*self.allocations(), *starts, loops, *finish])
 
 
@@ -206,13 +191,6 @@ def not_combined(nest: Nest) -> str:
     return ""
 
 
-def over_reduced(axes: Sequence[Axis], body: tirx.Stmt) -> tirx.Stmt:
-    """Serial loops over the reduced axes."""
-    for axis in reversed(axes):
-        body = tirx.For(axis.var, int64(0), axis.stated, tirx.ForKind.SERIAL, body)
-    return body
-
-
 def along_results(nest: Nest, axis: Axis) -> tirx.Stmt:
     """The results along an axis, accumulated where they end up; those of another type in a row."""
     if len(nest.stores) != 1 or len(nest.results) != 1:
@@ -232,10 +210,9 @@ def along_results(nest: Nest, axis: Axis) -> tirx.Stmt:
     update = Store(row.buffer, row.indices, map_loads(keeping_nan(store.value), placed))
 
     def each(value: Store) -> tirx.Stmt:
-        body = store_statement(nest, [value], {})
-        return tirx.For(axis.var, int64(0), axis.stated, tirx.ForKind.SERIAL, body)
+        return over_axes([axis], store_statement(nest, [value], {}))
 
-    parts = [each(replace(row, value=store.start)), over_reduced(nest.reduce, each(update))]
+    parts = [each(replace(row, value=store.start)), over_axes(nest.reduce, each(update))]
     if nest.epilogue:
         parts.append(each(replace(result, value=map_loads(result.value, placed))))
     return sequence([*apart, *parts])
@@ -275,12 +252,22 @@ def reduced_row_loops(plan: Plan, inner: Axis, lanes: int) -> tirx.Stmt:
     return sequence(statements)
 
 
+def dynamic_row(nest: Nest, inner: Axis, lanes: int) -> tirx.Stmt:
+    """One element, reduced along an axis of any size."""
+    return _rows(nest, inner, None, int64(0), 1, 4, lanes)
+
+
 def _rows(
     nest: Nest, inner: Axis, shared: Axis | None, row: Expr, rows: int, chains: int, lanes: int
 ) -> tirx.Stmt:
-    """A few rows, each reduced to one element in `chains` registers and narrower ones."""
-    steps, rest = divmod(inner.extent, chains * lanes)
-    tail = pieces(rest, lanes)
+    """A few rows, each reduced to one element in `chains` registers and narrower ones.
+
+    The tail of a row of dynamic size goes to one of the registers, and the last elements one by
+    one to a register of a single lane.
+    """
+    wide, known = chains * lanes, inner.end is None
+    steps, rest = divmod(inner.extent, wide)
+    tail = pieces(rest, lanes) if known else [(0, 1)]
     widths = [lanes] * chains + [width for _, width in tail if width < lanes]
     registers = Accumulators(nest, widths, rows)
     outer = tuple(axis for axis in nest.reduce if axis is not inner)
@@ -307,53 +294,24 @@ def _rows(
             ]
         )
 
-    passes = []
-    if steps:
-        covered = [(chain, chain * lanes) for chain in range(chains)]
-        passes.append(serial(steps, lambda s: updates(s * int64(chains * lanes), covered)))
-    if tail:
+    every, passes = [(chain, chain * lanes) for chain in range(chains)], list[tirx.Stmt]()
+    if not known:
+        whole, vectors = (tirx.FloorDiv(inner.stated, int64(size)) for size in (wide, lanes))
+        begun, end = whole * int64(chains), vectors * int64(lanes)
+        step, vector, last = (tirx.Var("step", "int64") for _ in range(3))
+        passes += [
+            loop(step, whole, updates(step * int64(wide), every)),
+            loop(vector, vectors - begun, updates((begun + vector) * int64(lanes), [(0, 0)])),
+            loop(last, inner.stated - end, updates(end + last, [(chains, 0)])),
+        ]
+    elif steps:
+        passes.append(serial(steps, lambda s: updates(s * int64(wide), every)))
+    if known and tail:
         where = [(number if width == lanes else -1, at) for number, (at, width) in enumerate(tail)]
         narrow = itertools.count(chains)
         covered = [(next(narrow) if piece < 0 else piece, at) for piece, at in where]
-        passes.append(updates(int64(steps * chains * lanes), covered))
+        passes.append(updates(int64(steps * wide), covered))
     return registers.whole_row(outer, passes, lambda number: point(number, int64(0)))
-
-
-def dynamic_row(nest: Nest, inner: Axis, lanes: int) -> tirx.Stmt:
-    """One element, reduced along an axis of dynamic extent.
-
-    In a few registers, then in one, and what is left of that one by one.
-    """
-    chains = 4
-    registers = Accumulators(nest, [lanes] * chains + [1], 1)
-    zero, wide = int64(0), int64(chains * lanes)
-    steps = tirx.FloorDiv(inner.stated, wide)
-    vectors = tirx.FloorDiv(inner.stated, int64(lanes))
-
-    def vector(piece: int, first: Expr) -> tirx.Stmt:
-        return vectorized(
-            lanes, lambda lane: registers.update(piece, zero, lane, {inner.var: first + lane})
-        )
-
-    def several(step: Expr) -> tirx.Stmt:
-        first = step * wide
-        return sequence([vector(n, first + int64(n * lanes)) for n in range(chains)])
-
-    def loop(start: Expr, end: Expr, body: Body) -> tirx.Stmt:
-        var = tirx.Var("step", "int64")
-        return tirx.For(var, zero, end - start, tirx.ForKind.SERIAL, body(start + var))
-
-    passes = [
-        loop(zero, steps, several),
-        loop(steps * int64(chains), vectors, lambda at: vector(0, at * int64(lanes))),
-        loop(
-            vectors * int64(lanes),
-            inner.stated,
-            lambda at: registers.update(chains, zero, zero, {inner.var: at}),
-        ),
-    ]
-    outer = tuple(axis for axis in nest.reduce if axis is not inner)
-    return registers.whole_row(outer, passes, lambda _: {})
 
 
 def _folded(registers: Accumulators, index: int, number: Expr, statements: list[tirx.Stmt]) -> Expr:

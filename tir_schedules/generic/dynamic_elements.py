@@ -19,17 +19,16 @@ from tvm import tirx
 from tvm.ir import Call
 from tvm.ir.expr import TensorLoad
 from tvm.sym import detect_linear_equation
-from tvm.tirx import ForKind
 
 from microkernels.machines.machine import Machine
 from microkernels.vector.expressions import Expr
 
 from . import elementwise, expressions, loops
 from .conditions import Piece, pieces
-from .expressions import calls_of, const_int, int64, loads_of, same, variables_of
-from .fusion import merge_nests
+from .expressions import const_int, int64, loads_of, same, variables_of
+from .fusion import merge_nests, reads_of
 from .loops import View, store_statement
-from .nest import Axis, Nest, NotHandledError, Program, Store, analyzer_for, read_program
+from .nest import SAMPLE, Axis, Nest, NotHandledError, Program, Store, read_program
 from .reads import STEPS, staged_stores, with_sample_tables, with_selects
 
 MOST_PIECES = 16
@@ -138,11 +137,11 @@ def _run(piece: Piece, number: int, most: Most, machine: Machine) -> tirx.Stmt:
     """A loop over a piece, and over the axes that continue it."""
     nest, old = piece.nest, piece.nest.spatial[number]
     size = nest.analyzer().simplify(tirx.Max(piece.end - piece.first, int64(0)))
-    axis = axis_of(old.var.name, size)
+    axis = Axis.new(size, old.var.name)
     nest = _replaced(nest, (axis,), {old.var: piece.first + axis.var})
     while number + 1 < len(nest.spatial) and continues(nest, *nest.spatial[number : number + 2]):
         outer, inner = nest.spatial[number : number + 2]
-        axis = axis_of(inner.var.name, outer.stated * inner.stated)
+        axis = Axis.new(outer.stated * inner.stated, inner.var.name)
         nest = _replaced(nest, (axis,), {outer.var: int64(0), inner.var: axis.var})
     shared = number == 0 and machine.threads > 1
     if shared and len(nest.spatial) == 1:
@@ -155,7 +154,7 @@ def _run(piece: Piece, number: int, most: Most, machine: Machine) -> tirx.Stmt:
         if loads and lanes > 1:
             return _strided_row(nest, axis, loads, lanes)
         accesses: list[TensorLoad | Store] = [*nest.reads(), *nest.stores]
-        steps = [step_along(nest, each.indices[0], axis) for each in accesses]
+        steps = [nest.step_along(each.indices[0], axis) for each in accesses]
         if lanes > 1 and loops.has_copies(nest, steps):
             return _strided_row(nest, axis, [], loops.COPIED_VECTORS * lanes)
         wide = elementwise.copied_row_lanes(nest, machine) if lanes > 1 and set(steps) == {1} else 0
@@ -163,7 +162,7 @@ def _run(piece: Piece, number: int, most: Most, machine: Machine) -> tirx.Stmt:
             return _strided_row(nest, axis, [], wide, elementwise.is_long(nest))
     body = _over(nest, number + 1, most, machine)
     if shared:
-        return tirx.For(axis.var, int64(0), axis.stated, ForKind.PARALLEL, body)
+        return loops.over_axes([axis], body, parallel=True)
     near = loops.loop_of_elements(axis.var, axis.stated, body, machine.isa.f32_lanes)
     return near if len(nest.spatial) > 1 else _near_or_far(nest, near, machine)
 
@@ -172,10 +171,10 @@ def _near_or_far(nest: Nest, near: tirx.Stmt, machine: Machine) -> tirx.Stmt:
     """A loop over all elements; in vectors for memory beyond L2 (`far_lanes`) from its size on."""
     (axis,) = nest.spatial
     steps = [
-        None if loads_of(load.indices[0]) else step_along(nest, load.indices[0], axis)
+        None if loads_of(load.indices[0]) else nest.step_along(load.indices[0], axis)
         for load in nest.reads()
     ]
-    written = {step_along(nest, store.indices[0], axis) for store in nest.stores}
+    written = {nest.step_along(store.indices[0], axis) for store in nest.stores}
     lanes, least = elementwise.far_lanes(nest, steps, machine)
     if not lanes or written != {1}:
         return near
@@ -194,20 +193,16 @@ def _strided(nest: Nest, axis: Axis) -> list[TensorLoad]:
 
     LLVM gathers these, as the last vector could read beyond the last element.
     """
-    if nest.lets or any(calls_of(value, "if_then_else") for value in nest.expressions()):
+    if nest.lets or nest.has_choices or reads_of(nest, *(own.buffer for own in nest.stores)):
         return []
-    if any(step_along(nest, store.indices[0], axis) != 1 for store in nest.stores):
+    if any(nest.step_along(store.indices[0], axis) != 1 for store in nest.stores):
         return []
     found: list[TensorLoad] = []
-    written = [store.buffer for store in nest.stores]
     for load in nest.reads():
-        step = None if loads_of(load.indices[0]) else step_along(nest, load.indices[0], axis)
-        if step not in (0, 1, *STEPS) or any(load.source.same_as(each) for each in written):
+        step = None if loads_of(load.indices[0]) else nest.step_along(load.indices[0], axis)
+        if step not in (0, 1, *STEPS) or (step in STEPS and str(load.ty.dtype) == "bool"):
             return []
-        if step in STEPS and str(load.ty.dtype) == "bool":
-            return []
-        if step in STEPS:
-            found.append(load)
+        found += [load] if step in STEPS else []
     return expressions.distinct(found)
 
 
@@ -219,13 +214,11 @@ def _strided_row(
     If `when` is given, it decides in place of the row's length; no shorter row may fulfil it.
     """
     start = tirx.Var("start", "int64")
-    vector = axis_of("vector", tirx.floordiv(axis.stated + int64(lanes - 1), int64(lanes)))
+    vector = Axis.new(tirx.floordiv(axis.stated + int64(lanes - 1), int64(lanes)), "vector")
     first = tirx.Min(vector.var * int64(lanes), axis.stated - int64(lanes))
     body = loops.sequence([tirx.Bind(start, first), staged_stores(nest, axis, start, lanes, loads)])
-    wide = tirx.For(vector.var, int64(0), vector.stated, ForKind.SERIAL, body)
-    single = tirx.For(
-        axis.var, int64(0), axis.stated, ForKind.SERIAL, store_statement(nest, nest.stores, {})
-    )
+    wide = loops.over_axes([vector], body)
+    single = loops.over_axes([axis], store_statement(nest, nest.stores, {}))
     wide_enough = axis.stated >= int64(lanes) if when is None else when
     return tirx.IfThenElse(wide_enough, wide, single)
 
@@ -310,7 +303,7 @@ def _periods(piece: Piece, period: _Period, number: int, most: Most, machine: Ma
         count = analyzer.simplify(tirx.floordiv(end + length - int64(1), length) - begun)
     else:
         begun, (length, count) = int64(0), whole
-    which, within = axis_of("period", count), axis_of(old.var.name, length)
+    which, within = Axis.new(count, "period"), Axis.new(length, old.var.name)
     quotient = begun + which.var
     nest = _without(nest, period, quotient, within.var)
     at = quotient * length + within.var - period.base
@@ -325,16 +318,14 @@ def _periods(piece: Piece, period: _Period, number: int, most: Most, machine: Ma
     else:
         nest = nest if shared else loops.with_copies(nest, [which])
         which, part = nest.spatial[number], Piece(int64(0), length, nest)
-    kind = ForKind.PARALLEL if shared else ForKind.SERIAL
-    body = _piece(part, number + 1, most, machine)
-    return tirx.For(which.var, int64(0), which.stated, kind, body)
+    return loops.over_axes([which], _piece(part, number + 1, most, machine), shared)
 
 
 def _few(piece: Piece, period: _Period, length: int, number: int, machine: Machine) -> tirx.Stmt:
     """A loop over periods of a few elements that are written out, and what is left."""
     nest, old = piece.nest, piece.nest.spatial[number]
     whole = tirx.floordiv(piece.end, int64(length))
-    axis = axis_of("period", whole)
+    axis = Axis.new(whole, "period")
 
     def elements(at: Expr) -> tirx.Stmt:
         statements = []
@@ -345,19 +336,14 @@ def _few(piece: Piece, period: _Period, length: int, number: int, machine: Machi
             statements.append(store_statement(each, each.stores, {axis.var: at}))
         return loops.sequence(statements)
 
-    shared = number == 0 and machine.threads > 1
-    loop = (
-        flat_loop(whole, elements, machine)
-        if shared
-        else tirx.For(axis.var, int64(0), whole, ForKind.SERIAL, elements(axis.var))
-    )
+    if number == 0 and machine.threads > 1:
+        periods = flat_loop(whole, elements, machine)
+    else:
+        periods = loops.loop(axis.var, whole, elements(axis.var))
     left = tirx.Var(old.var.name, "int64")
     start = whole * int64(length)
     body = store_statement(nest, nest.stores, {old.var: start + left})
-    return loops.sequence([loop, tirx.For(left, int64(0), piece.end - start, ForKind.SERIAL, body)])
-
-
-SAMPLE = 1 << 10  # what costs are estimated with, and order of loops chosen
+    return loops.sequence([periods, loops.loop(left, piece.end - start, body)])
 
 
 def require_dynamic(func: tirx.PrimFunc) -> None:
@@ -391,11 +377,6 @@ def size_or_sample(extent: Any) -> int:
     return SAMPLE if known is None else known
 
 
-def step_along(nest: Nest, position: Expr, axis: Axis) -> int | None:
-    """How far a position moves when an axis takes a step; None if that is no number."""
-    return expressions.strides_of(position, [axis.var], analyzer_for(nest.axes()))[axis.var]
-
-
 def continues(nest: Nest, outer: Axis, inner: Axis) -> bool:
     """Whether all tensors of a flat nest have all of one axis between neighbours along another."""
     if not {outer.var, inner.var}.isdisjoint(loops.numbers_used(nest)):
@@ -416,37 +397,20 @@ def with_fewer_reduced(nest: Nest) -> Nest:
     for axis in nest.reduce:
         if reduce and continues(nest, reduce[-1], axis):
             outer = reduce.pop()
-            both = axis_of(axis.var.name, outer.stated * axis.stated)
+            both = Axis.new(outer.stated * axis.stated, axis.var.name)
             nest = nest.substituted({outer.var: int64(0), axis.var: both.var})
             axis = both
         reduce.append(axis)
     return replace(nest, reduce=tuple(reduce)).tidied()
 
 
-def over_axes(axes: tuple[Axis, ...], body: tirx.Stmt, machine: Machine) -> tirx.Stmt:
-    """Loops over the axes; threads share the outermost."""
-    for number, axis in reversed(list(enumerate(axes))):
-        shared = number == 0 and machine.threads > 1
-        kind = ForKind.PARALLEL if shared else ForKind.SERIAL
-        body = tirx.For(axis.var, int64(0), axis.stated, kind, body)
-    return body
-
-
-def axis_of(name: str, size: Expr) -> Axis:
-    """An axis of a size that may be known."""
-    known = const_int(size)
-    var = tirx.Var(name, "int64")
-    return Axis(var, SAMPLE, size) if known is None else Axis(var, known)
-
-
 def flat_loop(size: Expr, body: loops.Body, machine: Machine) -> tirx.Stmt:
     """One loop; threads have a share each."""
-    number, part = tirx.Var("number", "int64"), tirx.Var("part", "int64")
-    lanes = machine.isa.f32_lanes
+    number, lanes = tirx.Var("number", "int64"), machine.isa.f32_lanes
     if machine.threads == 1:
         return loops.loop_of_elements(number, size, body(number), lanes)
-    share = tirx.floordiv(size + int64(machine.threads - 1), int64(machine.threads))
-    first: Expr = part * share
-    count = tirx.Min(share, tirx.Max(size - first, int64(0)))
-    loop = loops.loop_of_elements(number, count, body(first + number), lanes)
-    return tirx.For(part, int64(0), int64(machine.threads), ForKind.PARALLEL, loop)
+
+    def share(first: Expr, count: Expr) -> tirx.Stmt:
+        return loops.loop_of_elements(number, count, body(first + number), lanes)
+
+    return loops.in_shares(size, machine.threads, share)

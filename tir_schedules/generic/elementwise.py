@@ -23,13 +23,12 @@ from microkernels.machines.machine import Machine
 from microkernels.vector.expressions import Expr
 
 from . import expressions, loops
-from .accumulators import Plan
 from .conditions import border_of
 from .expressions import calls_of, const_int, int64, loads_of
-from .loops import nested, sequence
+from .loops import Plan, nested, sequence
 from .nest import Axis, Nest
 from .reads import staged_stores, strided_loads
-from .transpose import interleaving_loops, interleaving_of, transpose_axes, transpose_loops
+from .transpose import loops_across
 
 MOST_PIECES = 16
 """Loop nests that one nest may be split into to get rid of conditions."""
@@ -61,24 +60,18 @@ def elementwise_loops(nest: Nest, machine: Machine, parallel: bool) -> tuple[tir
         parts += [part] if split is part else split_at_conditions(split)
     for part in map(loops.collapsed, parts):
         threads = loops.threads_sharing([part], machine) if parallel else 1
-        loads, stores = loops.access_strides(part)
-        tile = transpose_axes(part, loads, stores, machine)
-        mixed = interleaving_of(part, loads, stores, machine) if tile is None else None
-        if tile is None and mixed is None:
-            copied = loops.with_copies(part, part.spatial[:-1])
-            if copied is not part:
-                part = copied.simplified()
-                loads, stores = loops.access_strides(part)
-            rows.append(_rows(Plan(part, loads, stores, machine, threads)))
-            names.append("generic_injective")
+        plan = Plan.of(part, machine, threads)
+        across = loops_across(plan)
+        if across is not None:
+            statements += [*_row_loops(rows, machine), across]
+            rows = []
+            names.append("generic_transpose")
             continue
-        statements += _row_loops(rows, machine)
-        rows = []
-        names.append("generic_transpose")
-        if tile is not None:
-            statements.append(transpose_loops(part, tile, machine, threads))
-        elif mixed is not None:
-            statements.append(interleaving_loops(part, mixed, machine, threads))
+        copied = loops.with_copies(part, part.spatial[:-1])
+        if copied is not part:
+            plan = Plan.of(copied.simplified(), machine, threads)
+        rows.append(_rows(plan))
+        names.append("generic_injective")
     return sequence([*statements, *_row_loops(rows, machine)]), max(names)
 
 
@@ -177,10 +170,8 @@ def _row_loops(parts: Sequence[_Rows], machine: Machine) -> list[tirx.Stmt]:
         axes = group[0].axes
         bodies: list[tirx.Stmt] = []
         for part in group:
-            pairs = zip(part.axes, axes, strict=True)
-            bodies.append(
-                expressions.substitute(part.body, {own.var: other.var for own, other in pairs})
-            )
+            moved = {own.var: other.var for own, other in zip(part.axes, axes, strict=True)}
+            bodies.append(expressions.substitute(part.body, moved))
         threads = max(part.threads for part in group)
         statements.append(nested(axes, sequence(bodies), machine, threads))
     return statements
@@ -238,7 +229,7 @@ def is_guarded_by(nest: Nest, var: tirx.Var) -> bool:
 
 def conditions_as_selects(nest: Nest) -> Nest:
     """The flat nest with if_then_else made Select where both sides may safely be computed."""
-    if not any(calls_of(value, "if_then_else") for value in nest.expressions()):
+    if not nest.has_choices:
         return nest
     analyzer = nest.analyzer()
 

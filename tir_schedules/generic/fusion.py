@@ -33,7 +33,7 @@ from microkernels.vector.expressions import Expr
 from . import expressions, loops
 from .conditions import without_padding
 from .elementwise import elementwise_loops
-from .expressions import calls_of, cost_of, distinct, loads_of, same_indices, substitute
+from .expressions import cost_of, distinct, loads_of, same_indices, substitute
 from .loops import View
 from .nest import Nest, NotHandledError, Program
 from .reduction import reduction_loops
@@ -129,9 +129,8 @@ def _inlined(producer: Nest, reader: Nest, cost: float) -> Nest | None:
     occurrences = len(reads_of(reader, store.buffer))
     # A name is worked out before everything else, so nothing may guard it, and no index may
     # depend on it.
-    guarded = any(calls_of(value, "if_then_else") for value in reader.expressions())
     is_float = str(store.value.ty.dtype).startswith("float")
-    name = occurrences > 1 and cost > 0.5 and is_float and not guarded
+    name = occurrences > 1 and cost > 0.5 and is_float and not reader.has_choices
 
     def value_at(load: TensorLoad) -> Expr:
         pairs = zip(store.indices, load.indices, strict=True)
@@ -331,7 +330,7 @@ def _band_loops(
     machine: Machine,
 ) -> tuple[tirx.Stmt, str]:
     if depth == 0:
-        return _nest_loops(loops.flattened(group[0], views), machine, True)
+        return nest_loops(loops.flattened(group[0], views), machine, True)
     band = group[0].spatial[:depth]
     threads = loops.threads_sharing(group, machine)
     local = dict(views)
@@ -353,14 +352,15 @@ def _band_loops(
         pairs = zip(nest.spatial[:depth], band, strict=True)
         own: dict[tirx.Var, Expr] = {axis.var: common.var for axis, common in pairs}
         inner = replace(nest.substituted(own), spatial=nest.spatial[depth:])
-        statement, name = _nest_loops(loops.flattened(inner, local), machine, False)
+        statement, name = nest_loops(loops.flattened(inner, local), machine, False)
         statements.append(statement)
         names.append(name)
     body = loops.nested(band, loops.sequence(statements), machine, threads)
     return body, max(names, key=ORDER.index)
 
 
-def _nest_loops(nest: Nest, machine: Machine, parallel: bool) -> tuple[tirx.Stmt, str]:
+def nest_loops(nest: Nest, machine: Machine, parallel: bool) -> tuple[tirx.Stmt, str]:
+    """The loops of a flat nest, and the name of its schedule."""
     if nest.reduce:
         return reduction_loops(nest, machine, parallel)
     return elementwise_loops(nest, machine, parallel)

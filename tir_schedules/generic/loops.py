@@ -166,7 +166,11 @@ def collapsed(nest: Nest, kept: Iterable[tirx.Var] = ()) -> Nest:
         merged: list[Axis] = []
         for axis in axes:
             outer = merged[-1] if merged else None
-            if outer is None or not _alike(outer, axis, every, numbers):
+            apart = outer is None or not numbers.isdisjoint((outer.var, axis.var))
+            for strides in () if outer is None else every:
+                far, step = strides[outer.var], strides[axis.var]
+                apart = apart or far is None or step is None or far != step * axis.extent
+            if outer is None or apart:
                 merged.append(axis)
                 continue
             both = Axis.new(outer.extent * axis.extent, axis.var.name)
@@ -228,14 +232,20 @@ def has_copies(nest: Nest, steps: Iterable[int | None]) -> bool:
     return len(nest.stores) > 1 and isinstance(value, TensorLoad) and alike and set(steps) == {1}
 
 
-def _alike(outer: Axis, inner: Axis, every: list[Strides], numbers: set[tirx.Var]) -> bool:
-    if outer.var in numbers or inner.var in numbers:
-        return False
-    for strides in every:
-        step, far = strides[inner.var], strides[outer.var]
-        if step is None or far is None or far != step * inner.extent:
-            return False
-    return True
+@dataclass(frozen=True)
+class Plan:
+    """A flat nest with the strides of its accesses, and what the loops are for."""
+
+    nest: Nest
+    loads: list[Strides]
+    stores: list[Strides]
+    machine: Machine
+    threads: int
+
+    @staticmethod
+    def of(nest: Nest, machine: Machine, threads: int) -> Plan:
+        """The plan for loops that threads share."""
+        return Plan(nest, *access_strides(nest), machine, threads)
 
 
 def pieces(extent: int, lanes: int) -> list[tuple[int, int]]:
@@ -250,12 +260,37 @@ def pieces(extent: int, lanes: int) -> list[tuple[int, int]]:
     return found
 
 
+def loop(
+    var: tirx.Var, count: Expr, body: tirx.Stmt, kind: tirx.ForKind = tirx.ForKind.SERIAL
+) -> tirx.Stmt:
+    """A loop from 0 to before a count."""
+    return tirx.For(var, int64(0), count, kind, body)
+
+
+def over_axes(axes: Sequence[Axis], body: tirx.Stmt, parallel: bool = False) -> tirx.Stmt:
+    """Loops over the axes, of any size; if `parallel`, threads share the outermost."""
+    for number, axis in reversed(list(enumerate(axes))):
+        shared = parallel and number == 0
+        kind = tirx.ForKind.PARALLEL if shared else tirx.ForKind.SERIAL
+        body = loop(axis.var, axis.stated, body, kind)
+    return body
+
+
+def in_shares(size: Expr, threads: int, body: Callable[[Expr, Expr], tirx.Stmt]) -> tirx.Stmt:
+    """A loop over threads, each of which does `body(first, count)` for its share of a size."""
+    part = tirx.Var("part", "int64")
+    share = tirx.floordiv(size + int64(threads - 1), int64(threads))
+    first = part * share
+    count = tirx.Min(share, tirx.Max(size - first, int64(0)))
+    return loop(part, int64(threads), body(first, count), tirx.ForKind.PARALLEL)
+
+
 def serial(extent: int, body: Body, kind: tirx.ForKind = tirx.ForKind.SERIAL) -> tirx.Stmt:
     """A loop; none for a single pass."""
     if extent == 1:
         return body(int64(0))
-    axis = Axis.new(extent)
-    return tirx.For(axis.var, int64(0), int64(extent), kind, body(axis.var))
+    var = tirx.Var("i", "int64")
+    return loop(var, int64(extent), body(var), kind)
 
 
 def hidden(extent: int, body: Body) -> tirx.Stmt:
@@ -267,23 +302,22 @@ def hidden(extent: int, body: Body) -> tirx.Stmt:
         return body(int64(0))
     var, count = tirx.Var("i", "int64"), tirx.Var("count", "int32")
     number = tirx.call_extern("int32", HIDDEN, tirx.const(extent, "int32"))
-    loop = tirx.For(var, int64(0), tirx.Cast("int64", count), tirx.ForKind.SERIAL, body(var))
-    return tirx.AttrStmt(
-        int64(0), IMPORT_LLVM, HIDDEN_LLVM_IR, tirx.SeqStmt([tirx.Bind(count, number), loop])
-    )
+    steps = loop(var, tirx.Cast("int64", count), body(var))
+    bound = tirx.SeqStmt([tirx.Bind(count, number), steps])
+    return tirx.AttrStmt(int64(0), IMPORT_LLVM, HIDDEN_LLVM_IR, bound)
 
 
 def without_memcpy(extent: int, body: Body) -> tirx.Stmt:
     """A loop that copies, and of which LLVM makes no memcpy, as memory might change in it."""
     fence = tirx.Evaluate(tirx.call_extern("int32", FENCE))
-    loop = serial(extent, lambda step: sequence([fence, body(step)]))
-    return tirx.AttrStmt(int64(0), IMPORT_LLVM, FENCE_LLVM_IR, loop)
+    steps = serial(extent, lambda step: sequence([fence, body(step)]))
+    return tirx.AttrStmt(int64(0), IMPORT_LLVM, FENCE_LLVM_IR, steps)
 
 
 def vectorized(lanes: int, body: Body) -> tirx.Stmt:
     """A loop whose passes are the lanes of one vector."""
-    loop = serial(lanes, body, tirx.ForKind.VECTORIZED)
-    return without_repeats(loop) if isinstance(loop, tirx.For) else loop
+    found = serial(lanes, body, tirx.ForKind.VECTORIZED)
+    return without_repeats(found) if isinstance(found, tirx.For) else found
 
 
 def without_repeats(loop: tirx.For) -> tirx.For:
@@ -368,8 +402,7 @@ def nested(axes: Sequence[Axis], body: tirx.Stmt, machine: Machine, threads: int
         while count < len(axes) and passes < 8 * threads:
             passes *= axes[count].extent
             count += 1
-    for axis in reversed(axes[count:]):
-        body = tirx.For(axis.var, int64(0), int64(axis.extent), tirx.ForKind.SERIAL, body)
+    body = over_axes(axes[count:], body)
     if passes == 1:
         return body
     joined = Axis.new(passes, "task")
@@ -386,29 +419,29 @@ def nested(axes: Sequence[Axis], body: tirx.Stmt, machine: Machine, threads: int
     body = substitute(body, values)
     uneven = machine.threads > MEASURED_THREADS and passes % threads > 0
     if threads >= passes or not (uneven or threads < machine.threads):
-        return tirx.For(joined.var, int64(0), int64(passes), tirx.ForKind.PARALLEL, body)
+        return over_axes([joined], body, parallel=True)
     # Shares of neighbouring passes differ by one at most.
     share, step = tirx.Var("share", "int64"), tirx.Var("step", "int64")
     first, last = (
         tirx.FloorDiv((share + int64(i)) * int64(passes), int64(threads)) for i in range(2)
     )
     body = substitute(body, {joined.var: first + step})
-    body = tirx.For(step, int64(0), last - first, tirx.ForKind.SERIAL, body)
-    return tirx.For(share, int64(0), int64(threads), tirx.ForKind.PARALLEL, body)
+    body = loop(step, last - first, body)
+    return loop(share, int64(threads), body, tirx.ForKind.PARALLEL)
 
 
 def loop_of_elements(place: tirx.Var, extent: Expr, body: tirx.Stmt, lanes: int) -> tirx.Stmt:
     """A serial loop, in vectors where that takes more than LLVM."""
     branches = expressions.calls_of(body, unlikely.NAME.removeprefix("tirx."))
     if not branches or expressions.nodes_of(body, tirx.For):
-        return tirx.For(place, int64(0), extent, tirx.ForKind.SERIAL, body)
+        return loop(place, extent, body)
     lane = Axis.new(lanes, "lane")
     allocated, filled = _widened(body, lanes, lane.var)
 
     def wide(first: Expr) -> tirx.Stmt:
         inner = substitute(filled, {place: first + lane.var})
-        loop = tirx.For(lane.var, int64(0), int64(lanes), tirx.ForKind.VECTORIZED, inner)
-        return sequence([*allocated, without_repeats(loop)])
+        vector = tirx.For(lane.var, int64(0), int64(lanes), tirx.ForKind.VECTORIZED, inner)
+        return sequence([*allocated, without_repeats(vector)])
 
     return vectors_and_rest(int64(0), extent, lanes, wide, lambda at: substitute(body, {place: at}))
 
@@ -418,11 +451,8 @@ def vectors_and_rest(start: Expr, extent: Expr, lanes: int, wide: Body, single: 
     vector, rest = tirx.Var("vector", "int64"), tirx.Var("rest", "int64")
     whole = tirx.floordiv(extent, int64(lanes))
     last = whole * int64(lanes)
-    loops = [
-        tirx.For(vector, int64(0), whole, tirx.ForKind.SERIAL, wide(start + vector * int64(lanes))),
-        tirx.For(rest, int64(0), extent - last, tirx.ForKind.SERIAL, single(start + last + rest)),
-    ]
-    return sequence(loops)
+    vectors = loop(vector, whole, wide(start + vector * int64(lanes)))
+    return sequence([vectors, loop(rest, extent - last, single(start + last + rest))])
 
 
 def _widened(body: tirx.Stmt, lanes: int, lane: tirx.Var) -> tuple[list[tirx.Stmt], tirx.Stmt]:

@@ -34,6 +34,7 @@ from tvm.sym import Analyzer
 from microkernels.vector.expressions import Expr
 
 from .expressions import (
+    calls_of,
     const_int,
     folded,
     guard_floats,
@@ -41,6 +42,7 @@ from .expressions import (
     loads_of,
     map_loads,
     same,
+    strides_of,
     substitute,
     variables_of,
 )
@@ -50,6 +52,10 @@ ReadSize = Callable[[Any], "int | None"]
 
 _MOST_DIVISIONS = 8  # of one position, one by the result of another
 _LARGEST = 1 << 40  # more elements than there are along any axis
+
+
+SAMPLE = 1 << 10
+"""What stands for a size that is known at run time only: for costs, and the order of loops."""
 
 
 class NotHandledError(Exception):
@@ -76,9 +82,10 @@ class Axis:
     end: Expr | None = None
 
     @staticmethod
-    def new(extent: int, name: str = "i") -> Axis:
-        """An axis with a variable of its own."""
-        return Axis(tirx.Var(name, "int64"), extent)
+    def new(size: Any, name: str = "i") -> Axis:
+        """An axis with a variable of its own; `SAMPLE` stands for a size that is not known."""
+        var, known = tirx.Var(name, "int64"), const_int(size)
+        return Axis(var, SAMPLE, size) if known is None else Axis(var, known)
 
     @property
     def stated(self) -> Expr:
@@ -144,6 +151,19 @@ class Nest:
     def results(self) -> tuple[Store, ...]:
         """The stores that leave the nest."""
         return self.epilogue or self.stores
+
+    @property
+    def finished(self) -> tuple[Store, ...]:
+        """What is done with finished elements, as stores that read the elements of `stores`."""
+        return self.epilogue or tuple(
+            replace(own, value=tirx.BufferLoad(own.buffer, list(own.indices)), init=None)
+            for own in self.stores
+        )
+
+    @property
+    def has_choices(self) -> bool:
+        """Whether a condition decides what is computed."""
+        return any(calls_of(value, "if_then_else") for value in self.expressions())
 
     def expressions(self) -> list[Expr]:
         """Every value, index and named expression."""
@@ -219,6 +239,10 @@ class Nest:
     def analyzer(self) -> Analyzer:
         """Knows the range of every axis."""
         return analyzer_for(self.axes())
+
+    def step_along(self, position: Expr, axis: Axis) -> int | None:
+        """How far a position moves when an axis takes a step; None if that is no number."""
+        return strides_of(position, [axis.var], self.analyzer())[axis.var]
 
     def values(self) -> list[Expr]:
         """The values of all stores and names."""

@@ -32,10 +32,10 @@ from microkernels.machines.machine import Machine
 from microkernels.vector import bfloat16
 from microkernels.vector.expressions import Expr, cast, element_of, like, reinterpret, shuffle
 
-from .accumulators import COMBINE, over_reduced, tiles_of
+from .accumulators import COMBINE, tiles_of
 from .conditions import Window, columns_of
 from .expressions import int64, loads_of, map_loads, ramp_at, substitute
-from .loops import nested, pieces, sequence, store_statement, vectorized
+from .loops import nested, over_axes, pieces, sequence, store_statement, vectorized
 from .nest import Axis, Store, analyzer_for
 from .vector_math import lower_math
 
@@ -133,7 +133,7 @@ def _run(
         place = analyzer.simplify(step * int64(size) + int64(run.first + start))
         count = size if run.whole else 0
         body = Step(window, covered, place, count, analyzer, watch).statement()
-        statements.append(body if steps == 1 else over_reduced([axis], body))
+        statements.append(body if steps == 1 else over_axes([axis], body))
     return sequence(statements)
 
 
@@ -329,9 +329,6 @@ class Step:
     def _finished(self, point: dict[tirx.Var, Expr], total: Expr) -> list[Store]:
         """What to store at a point whose elements come to `total`."""
         own = self.store
-        stores = self.window.nest.epilogue or (
-            Store(own.buffer, own.indices, tirx.BufferLoad(own.buffer, list(own.indices))),
-        )
 
         def is_own(value: Expr) -> bool:
             return isinstance(value, TensorLoad) and value.source.same_as(own.buffer)
@@ -345,7 +342,7 @@ class Step:
             return cast(dtype, by_inverse(total, number))
 
         found, result = [], narrowed(total, own)
-        for store in stores:
+        for store in self.window.nest.finished:
             value = self.analyzer.simplify(substitute(store.value, point))
             value = tvm_ffi.structural_map(value, (tirx.Div, inverted))
             value = map_loads(value, lambda load: result if is_own(load) else load)

@@ -73,7 +73,7 @@ NOTHING_STAGED = Staged((), (), ())
 
 def strided_loads(nest: Nest, axis: Axis, still: Axis | None = None) -> list[TensorLoad]:
     """Loads of a flat nest with one of STEPS along `axis`, that stand still along `still`."""
-    if any(calls_of(value, "if_then_else") for value in nest.expressions()):
+    if nest.has_choices:
         return []
     axes, analyzer = [axis.var] if still is None else [axis.var, still.var], nest.analyzer()
     found: list[TensorLoad] = []

@@ -35,14 +35,14 @@ from microkernels.machines.machine import Machine
 from microkernels.vector.expressions import Expr
 
 from . import accumulators, loops
-from .accumulators import Accumulators, Plan, over_reduced, shared_axis, tiles_of
+from .accumulators import Accumulators, shared_axis, tiles_of
 from .conditions import window_of, without_padding
 from .elementwise import conditions_as_selects, is_guarded_by, lanes_for
 from .expressions import int64, loads_of, same, variables_of
-from .loops import access_strides, collapsed, nested, pieces, sequence
+from .loops import Plan, collapsed, nested, over_axes, pieces, sequence
 from .nest import Axis, Nest, NotHandledError
 from .pool import window_loops
-from .reads import Staged, stage, strided_loads
+from .reads import NOTHING_STAGED, Staged, stage, strided_loads
 from .windows import window_loops as slid_loops
 from .windows import windows_of
 
@@ -73,12 +73,11 @@ def reduction_loops(nest: Nest, machine: Machine, parallel: bool) -> tuple[tirx.
     if window is not None:
         return window_loops(window, machine, threads, lanes), "generic_pool"
     nest = conditions_as_selects(collapsed(nest))
-    loads, stores = access_strides(nest)
-    plan = Plan(nest, loads, stores, machine, threads)
+    plan = Plan.of(nest, machine, threads)
     along, strided = _along_result(plan)
     inner = None  # the reduced axis along which neighbours lie, if partial results may be combined
     for axis in () if accumulators.not_combined(nest) else nest.reduce:
-        steps = [strides[axis.var] for strides in loads]
+        steps = [strides[axis.var] for strides in plan.loads]
         if all(step in (0, 1) for step in steps) and 1 in steps:
             inner = axis
     if lanes > 1 and along is not None and (inner is None or 2 * along.extent >= lanes):
@@ -89,7 +88,8 @@ def reduction_loops(nest: Nest, machine: Machine, parallel: bool) -> tuple[tirx.
         return accumulators.reduced_row_loops(plan, inner, lanes), "generic_reduction"
     if lanes > 1 and strided is not None and strided.extent >= 4:
         return _result_loops(plan, strided, lanes), "generic_reduction"
-    return _scalar_loops(plan), "generic_reduction"
+    body = _register_tile(nest, None, None, int64(0), int64(0), 1, [(0, 1)])  # one by one
+    return nested(nest.spatial, body, machine, threads), "generic_reduction"
 
 
 def _checked(nest: Nest) -> Nest:
@@ -182,7 +182,7 @@ def _swept_loops(plan: Plan, along: Axis) -> tirx.Stmt:
 
 def _register_tile(
     nest: Nest,
-    along: Axis,
+    along: Axis | None,
     shared: Axis | None,
     column: Expr,
     row: Expr,
@@ -190,8 +190,7 @@ def _register_tile(
     vectors: list[tuple[int, int]],
 ) -> tirx.Stmt:
     registers = Accumulators(nest, [width for _, width in vectors], rows)
-
-    strided = strided_loads(nest, along, shared)
+    strided = [] if along is None else strided_loads(nest, along, shared)
 
     def everywhere(write: _Write, loads: list[TensorLoad]) -> tirx.Stmt:
         return sequence([vector(write, loads, piece) for piece in range(len(vectors))])
@@ -199,11 +198,13 @@ def _register_tile(
     def vector(write: _Write, loads: list[TensorLoad], piece: int) -> tirx.Stmt:
         start, width = vectors[piece]
         first = column + int64(start)
-        staged = stage(loads, along, {along.var: first}, width)
+        staged = NOTHING_STAGED
+        if along is not None:
+            staged = stage(loads, along, {along.var: first}, width)
 
         def of_row(number: Expr) -> tirx.Stmt:
             def at_lane(lane: Expr) -> tirx.Stmt:
-                at = {along.var: first + lane}
+                at = {} if along is None else {along.var: first + lane}
                 if shared is not None:
                     at[shared.var] = row + number
                 return write(piece, number, lane, at, staged)
@@ -219,22 +220,7 @@ def _register_tile(
         [
             *registers.allocations(),
             everywhere(lambda piece, number, lane, *_: registers.start(piece, number, lane), []),
-            over_reduced(nest.reduce, everywhere(registers.update, strided)),
+            over_axes(nest.reduce, everywhere(registers.update, strided)),
             everywhere(finish, []),
         ]
     )
-
-
-def _scalar_loops(plan: Plan) -> tirx.Stmt:
-    """One element after the other, accumulated in registers."""
-    registers = Accumulators(plan.nest, [1], 1)
-    zero = int64(0)
-    body = sequence(
-        [
-            *registers.allocations(),
-            registers.start(0, zero, zero),
-            over_reduced(plan.nest.reduce, registers.update(0, zero, zero, {})),
-            registers.finish(registers.elements(0, zero, zero), {}),
-        ]
-    )
-    return nested(plan.nest.spatial, body, plan.machine, plan.threads)

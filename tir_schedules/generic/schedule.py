@@ -17,7 +17,8 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 
 import tvm_ffi
 from tvm import DataType, s_tir, tirx
@@ -28,21 +29,28 @@ from microkernels.machines.machine import Machine
 from microkernels.vector.expressions import Expr
 from tir_schedules.core.emission import walk
 
-from .dynamic_blocks import dynamic_items, dynamic_reductions, static_rows
+from . import loops
+from .accumulators import along_results, dynamic_row, not_combined
 from .dynamic_elements import (
+    SHORT,
     dynamic_elements,
     dynamic_nests,
+    element_loops,
     flat_loop,
-    over_axes,
+    program_of_elements,
     require_dynamic,
-    step_along,
+    size_or_sample,
+    views_of,
+    with_fewer_reduced,
 )
-from .expressions import calls_of, distinct, guard_floats, int64, loads_of, substitute
-from .fusion import merge_nests, program_loops
-from .loops import flattened, parameter_views, store_statement, with_statements
-from .nest import Axis, Nest, NotHandledError, read_program
-from .transpose import RUN, Tile, tile_of, turned
+from .elementwise import lanes_for
+from .expressions import const_int, guard_floats, int64, loads_of, map_loads, substitute
+from .fusion import merge_nests, nest_loops, program_loops
+from .nest import Nest, NotHandledError, Store, is_number, read_program
+from .reads import with_selects
+from .transpose import blocks_across
 from .vector_math import ascending, lower_math, names_in_memory
+from .windows import window_loops, windows_of
 
 WHOLE_COPY = "tvm_hybrid.whole_copy"
 """Attribute of a function that stores its first tensor's elements in its last, in order."""
@@ -59,35 +67,18 @@ def whole_copy(func: tirx.PrimFunc, machine: Machine) -> tuple[tirx.PrimFunc, st
     require_dynamic(func)
     if WHOLE_COPY not in (func.attrs or {}) and not has_reshape_pattern(func):
         raise NotHandledError("it does more than copy")
-    views, declarations = parameter_views(func)
+    views, declarations = loops.parameter_views(func)
     source, *_, result = views.values()
 
     def copied(at: Expr) -> tirx.Stmt:
         return tirx.BufferStore(result.flat, tirx.BufferLoad(source.flat, [at]), [at])
 
     loop = flat_loop(result.flat.shape[0], copied, machine)
-    return with_statements(func, [*declarations, loop]), "generic_injective"
-
-
-BLOCK = 8
-
-MANY = 256
-"""Elements of a long axis."""
+    return loops.with_statements(func, [*declarations, loop]), "generic_injective"
 
 
 def dynamic_transposes(func: tirx.PrimFunc, machine: Machine) -> tuple[tirx.PrimFunc, str]:
     """Elements of dynamic sizes that are stored across the order in which they are read, in blocks.
-
-        for i, j in grid(n, m): y[i, j] = x[j, i]
-
-        ->  if n >= 8 and m >= 8: for tiles of 8 by 8 elements, the last of which end with an axis:
-                eight vectors of x, transposed in registers (`transpose`), are eight vectors of y
-            else: for blocks of 8 by 8 elements: for j: for i: y[i, j] = x[j, i]
-
-    So each cache line is read, and written, while it is in L1. With vectors of 16 elements, tiles
-    are of 16 by 16 where they cut both axes well.
-
-    Loops in blocks for a function that stores each element once.
 
     Raises
     ------
@@ -97,91 +88,233 @@ def dynamic_transposes(func: tirx.PrimFunc, machine: Machine) -> tuple[tirx.Prim
     program = dynamic_nests(func)
     if len(program.nests) != 1 or program.nests[0].reduce:
         raise NotHandledError("it is more than one pass over elements")
-    views, statements = parameter_views(func)
-    nest = flattened(program.nests[0], views)
-    stored, read, apart = _axes(nest)
-    others = tuple(axis for axis in nest.spatial if axis not in (stored, read))
-    body = _blocks(nest, stored, read)
-    loads, words = distinct(apart), machine.isa.vector_bits // 32
-    # Elements that are no plain ones are not transposed in registers.
-    plain = not any(loads_of(load.indices[0]) for load in nest.reads())
-    plain = plain and not calls_of(nest.stores[0].value, "if_then_else")
-    # Tiles of whole cache lines, and for shorter axes those of half a line; smallest first.
-    sizes = dict.fromkeys((BLOCK, words)) if plain and len(loads) <= 2 and words >= BLOCK else ()
-    found = [tile_of(stored, read, loads, size) for size in sizes]
-    tiles = {(tile.width, tile.height): tile for tile in found if tile is not None}
-    for number, tile in enumerate(tiles.values()):
-        asked = []
-        for axis, size in ((tile.written, int64(tile.width)), (tile.read, int64(tile.height))):
-            # Larger tiles are aligned, or so many that one more does not matter.
-            aligned = tirx.EQ(tirx.floormod(axis.stated, size), int64(0))
-            well_cut = tirx.any(aligned, axis.stated >= int64(MANY))
-            asked.append(well_cut if number else axis.stated >= size)
-        body = tirx.IfThenElse(tirx.all(*asked), _over_tiles(nest, tile), body)
-    statements.append(over_axes(others, body, machine))
-    return with_statements(func, statements), "generic_transpose"
+    views, statements = loops.parameter_views(func)
+    statements.append(blocks_across(loops.flattened(program.nests[0], views), machine))
+    return loops.with_statements(func, statements), "generic_transpose"
 
 
-def _axes(nest: Nest) -> tuple[Axis, Axis, list[TensorLoad]]:
-    """The axes along which neighbours are stored, and read, and the loads that are read so."""
-    loads = [load for store in nest.stores for load in loads_of(store.value)]
-    if len(nest.stores) != 1 or nest.lets or not nest.spatial:
-        raise NotHandledError(f"{nest.name} stores more than one element")
-    for stored in nest.spatial:
-        if step_along(nest, nest.stores[0].indices[0], stored) != 1:
+# Loops for functions of dynamic sizes whose inner axes are static, and for their reductions.
+#
+#     for b in range(n): for i, j in grid(56, 64): y[b, i, j] = max(x[b, i, j], 0)     n not known
+#
+# ->  for b in range(n): the schedule of   for i, j in grid(56, 64): y[i, j] = max(x[i, j], 0)
+#
+# An item is one index of every such size (`dynamic_items`). That works where each block reads and
+# writes, of a tensor that has such a size, only what lies at its own index, and where an item lies
+# in one piece.
+#
+#     for n, h, w, c in grid(b, (x - 1) // 2 + 1, y, 96): z[n, h, w, c] = max(x[n, h, w, c], 0)
+#
+# ->  for n, h, w: for v in vectorized(16), six times: z[n, h, w, 16 * i + v] = ...
+#
+# `static_rows` takes what that leaves: sizes that are expressions, and sums over dynamic sizes.
+# What comes before is computed where it is needed.
+
+
+def dynamic_items(func: tirx.PrimFunc, machine: Machine) -> tuple[tirx.PrimFunc, str]:
+    """The function as serial loops over items, each by the loops of static sizes.
+
+    Threads share an item.
+
+    Raises
+    ------
+    NotHandledError
+        If all sizes are known, or an item reads or writes more than its own index.
+    """
+    symbols = _symbols(func)
+    if not symbols:
+        raise NotHandledError("all sizes are known")
+    if any(map(is_number, func.params)):
+        raise NotHandledError("a size is a parameter")
+    places: dict[Expr, tirx.Var] = {each: tirx.Var(f"at_{each.name}", "int64") for each in symbols}
+    program = read_program(func, size_or_sample)
+    items = {each: _item_of(each) for each in (*func.params, *program.temporaries)}
+    views = {items[each]: loops.view_of(items[each]) for each in func.params}
+    moved: dict[tirx.Var, tuple[tirx.Var, Expr]] = {}
+    declared: list[tirx.Stmt] = []
+    for param in func.params:
+        size: Expr = int64(1)
+        offset: Expr = int64(0)  # where an item begins
+        for extent in reversed(list(param.shape)):
+            if isinstance(extent, tirx.Var):
+                offset = offset + places[extent] * size
+            size = size * extent
+        flat = tirx.decl_buffer((size,), param.dtype, f"{param.name}_items")
+        moved[views[items[param]].flat] = flat, offset
+        declared.append(tirx.DeclBuffer(flat, data=param.data))
+    item = replace(
+        program,
+        temporaries=tuple(items[each] for each in program.temporaries),
+        nests=tuple(_nest_of_item(nest, places, items) for nest in program.nests),
+    )
+    statements, name = program_loops(merge_nests(item), views, machine)
+
+    def in_whole(buffer: tirx.Var, indices: Sequence[Expr]) -> tuple[tirx.Var | None, Expr]:
+        flat, offset = moved.get(buffer, (None, int64(0)))
+        return flat, indices[0] + offset
+
+    body = loops.redirected(loops.sequence(statements), in_whole)
+    *outer, last = symbols
+    body = loops.loop_of_elements(places[last], last, body, machine.isa.f32_lanes)
+    for symbol in reversed(outer):
+        body = loops.loop(places[symbol], symbol, body)
+    return loops.with_statements(func, [*declared, body]), name
+
+
+def _symbols(func: tirx.PrimFunc) -> list[tirx.Var]:
+    """The variables that are sizes of parameters, in order."""
+    found: dict[tirx.Var, None] = {}
+    for param in func.params:
+        inside = False
+        for size in getattr(param, "shape", ()):
+            if isinstance(size, tirx.Var):
+                found[size] = None
+                if inside:
+                    raise NotHandledError(f"items of {param.name} lie apart")
+            elif const_int(size) is None:
+                raise NotHandledError(f"{param.name} has the size {size}")
+            else:
+                inside = inside or const_int(size) != 1
+    return list(found)
+
+
+def _item_of(buffer: tirx.Var) -> tirx.Var:
+    """A buffer for one index of every dynamic size of another one."""
+    if all(const_int(size) is not None for size in buffer.shape):
+        return buffer
+    shape = [int64(1) if const_int(size) is None else size for size in buffer.shape]
+    return tirx.decl_buffer(shape, buffer.dtype, buffer.name)
+
+
+def _nest_of_item(
+    nest: Nest, places: Mapping[Expr, tirx.Var], items: Mapping[tirx.Var, tirx.Var]
+) -> Nest:
+    """The nest of a single index of every dynamic size, which `places` name, on buffers of items.
+
+    It may be used as a number, or to index static sizes. Dynamic sizes have to be indexed by it.
+    """
+    own: dict[tirx.Var, Expr] = {}
+    for axis in nest.axes():
+        if axis.end is None:
             continue
-        apart = [load for load in loads if step_along(nest, load.indices[0], stored) not in (0, 1)]
-        for read in nest.spatial:
-            if read.end is None and stored.end is None:
-                continue  # for `dynamic_items`
-            if apart and all(step_along(nest, load.indices[0], read) == 1 for load in apart):
-                return stored, read, apart
-    raise NotHandledError(f"{nest.name} reads along the axis that it stores along")
+        place = places.get(axis.end)
+        if place is None or axis in nest.reduce or place in own.values():
+            raise NotHandledError(f"{nest.name} has an axis of {axis.end}")
+        own[axis.var] = place
+
+    moved = nest.substituted(own)
+    accesses = [(load.source, load.indices) for load in moved.reads()]
+    accesses += [(store.buffer, store.indices) for store in moved.results]
+    for buffer, indices in accesses:
+        for size, index in zip(buffer.shape, indices, strict=True):
+            if const_int(size) is None and not index.same_as(places.get(size)):
+                raise NotHandledError(f"{buffer.name} is not indexed by one item of {size}")
+
+    def indices_in(buffer: tirx.Var, given: Iterable[Expr]) -> list[Expr]:
+        pairs = zip(buffer.shape, given, strict=True)
+        return [int64(0) if const_int(size) is None else index for size, index in pairs]
+
+    def load(node: TensorLoad) -> Expr:
+        return tirx.BufferLoad(items[node.source], indices_in(node.source, node.indices))
+
+    def in_store(store: Store) -> Store:
+        at = [map_loads(index, load) for index in store.indices]
+        value = map_loads(store.value, load)
+        return Store(items[store.buffer], tuple(indices_in(store.buffer, at)), value, store.init)
+
+    spatial = tuple(axis for axis in nest.spatial if axis.end is None)
+    inside = moved.mapped(in_store, lambda value: map_loads(value, load))
+    return replace(inside, spatial=spatial).simplified()
 
 
-def _over_tiles(nest: Nest, tile: Tile) -> tirx.Stmt:
-    """Tiles of two axes; what the last shares with the one before, both write alike."""
-    steps, starts = dict[Axis, tuple[tirx.Var, Expr]](), dict[tirx.Var, Expr]()
-    for axis, size in ((tile.read, tile.height), (tile.written, tile.width)):
-        step = tirx.Var(f"{axis.var.name}_tile", "int64")
-        steps[axis] = step, tirx.floordiv(axis.stated + int64(size - 1), int64(size))
-        starts[axis.var] = tirx.Min(step * int64(size), axis.stated - int64(size))
-    body = turned(nest, tile, starts)
-    run = tile.run_axis(nest)
-    if run is None:
-        return _over(_over(body, *steps[tile.written]), *steps[tile.read])
-    step, count = steps.pop(run)
-    outer, inner = tirx.Var("runs", "int64"), tirx.Var("run", "int64")
-    first = outer * int64(RUN)
-    body = substitute(body, {step: first + inner})
-    body = _over(body, inner, tirx.Min(int64(RUN), count - first))
-    for other in steps.values():
-        body = _over(body, *other)
-    return _over(body, outer, tirx.floordiv(count + int64(RUN - 1), int64(RUN)))
+def static_rows(func: tirx.PrimFunc, machine: Machine) -> tuple[tirx.PrimFunc, str]:
+    """Loops for what `dynamic_elements` and `dynamic_items` leave: static rows that lie apart.
+
+    Raises
+    ------
+    NotHandledError
+        If all sizes are known, or it reduces.
+    """
+    program = program_of_elements(func)
+    views, statements = views_of(program)
+    statements += [row_loops(loops.flattened(nest, views), machine) for nest in program.nests]
+    return loops.with_statements(func, statements), "generic_injective"
 
 
-def _over(body: tirx.Stmt, var: tirx.Var, count: Expr) -> tirx.Stmt:
-    return tirx.For(var, int64(0), count, tirx.ForKind.SERIAL, body)
+def row_loops(nest: Nest, machine: Machine) -> tirx.Stmt:
+    """The loops of static sizes for the inner axes, in loops over all others.
+
+    Threads share the two outermost axes: a batch may be one image.
+    """
+    count = max((n for n, axis in enumerate(nest.spatial, 1) if axis.end is not None), default=0)
+    outer, inner = nest.spatial[:count], replace(nest, spatial=nest.spatial[count:])
+    body, _ = nest_loops(inner, replace(machine, threads=1), False)
+    if machine.threads == 1 or count < 2 or (count == 2 and inner.points < SHORT):
+        return loops.over_axes(outer, body, machine.threads > 1)
+    first, second, *rest = outer
+    body = loops.over_axes(rest, body)
+    task = tirx.Var("task", "int64")
+    at = {first.var: task // second.stated, second.var: task % second.stated}
+    passes = first.stated * second.stated
+    return loops.loop(task, passes, substitute(body, at), tirx.ForKind.PARALLEL)
 
 
-def _blocks(nest: Nest, stored: Axis, read: Axis) -> tirx.Stmt:
-    """Blocks of two axes, the stored one innermost."""
-    firsts: dict[tirx.Var, Expr] = {}
-    block_of, place_of = {}, {}
-    for axis in (stored, read):
-        block_of[axis.var], place_of[axis.var] = (
-            tirx.Var(f"{axis.var.name}_{name}", "int64") for name in ("block", "place")
-        )
-        firsts[axis.var] = block_of[axis.var] * int64(BLOCK)
-    at: dict[tirx.Var, Expr] = {var: firsts[var] + place for var, place in place_of.items()}
-    body = store_statement(nest, nest.stores, at)
-    for axis in (stored, read):
-        count = tirx.Min(int64(BLOCK), axis.stated - firsts[axis.var])
-        body = tirx.For(place_of[axis.var], int64(0), count, tirx.ForKind.SERIAL, body)
-    for axis in (read, stored):
-        blocks = tirx.floordiv(axis.stated + int64(BLOCK - 1), int64(BLOCK))
-        body = tirx.For(block_of[axis.var], int64(0), blocks, tirx.ForKind.SERIAL, body)
-    return body
+def dynamic_reductions(func: tirx.PrimFunc, machine: Machine) -> tuple[tirx.PrimFunc, str]:
+    """Reductions of tensors with dynamic sizes, in vectors.
+
+        for i, k in grid(n, m): y[i] += x[i, k]
+
+        ->  for i: four accumulators of vectors; what is left of k, one by one; add the lanes up
+
+        for k, j in grid(m, n): y[j] += x[k, j]
+
+        ->  for j: y[j] = 0
+            for k: for j: y[j] += x[k, j]                LLVM makes vectors of it
+
+    Loops stand in that order where neighbours of the result read neighbours. TVM's order, the
+    reduced axis innermost, jumps from row to row, and LLVM may not reorder a sum of floats.
+
+    Loops for a function that reduces, alone or with what is computed of the result.
+
+    Raises
+    ------
+    NotHandledError
+        If all sizes are known, or it is no such function.
+    """
+    program = dynamic_nests(func)
+    if not any(nest.reduce for nest in program.nests):
+        raise NotHandledError("it reduces nothing")
+    views, statements = views_of(program)
+    for nest in program.nests:
+        flat = loops.flattened(nest if nest.reduce else with_selects(nest), views)
+        statements.append(_loops(flat, machine) if nest.reduce else element_loops(flat, machine))
+    return loops.with_statements(func, statements), "generic_reduction"
+
+
+def _loops(nest: Nest, machine: Machine) -> tirx.Stmt:
+    windows = windows_of(nest)
+    if windows is not None:
+        return window_loops(windows, machine)
+    if all(axis.end is None for axis in (*nest.spatial[-1:], *nest.reduce)):
+        return row_loops(nest, machine)
+    nest = with_fewer_reduced(nest)
+    reason = "names values" if nest.lets else not_combined(nest)
+    if reason:
+        raise NotHandledError(f"{nest.name} {reason}")
+    loads = [load for store in nest.stores for load in loads_of(store.value.b)]
+    lanes = lanes_for(nest, machine)
+    for axis in reversed(nest.reduce):
+        steps = [nest.step_along(load.indices[0], axis) for load in loads]
+        if lanes > 1 and 1 in steps and all(step in (0, 1) for step in steps):
+            row = dynamic_row(nest, axis, lanes)
+            return loops.over_axes(nest.spatial, row, machine.threads > 1)
+    for axis in nest.spatial[-1:]:
+        steps = [nest.step_along(load.indices[0], axis) for load in loads]
+        written = [nest.step_along(store.indices[0], axis) for store in nest.results]
+        if all(step in (0, 1) for step in steps) and set(written) == {1}:
+            row = along_results(nest, axis)
+            return loops.over_axes(nest.spatial[:-1], row, machine.threads > 1)
+    raise NotHandledError(f"{nest.name} reads no neighbours")
 
 
 # Schedules functions that cannot be read as nests: unknown extents, sorting, scattering, scans.
@@ -267,9 +400,9 @@ Rule = Callable[[tirx.PrimFunc, Machine], tuple[tirx.PrimFunc, str]]
 
 
 def _nests(func: tirx.PrimFunc, machine: Machine) -> tuple[tirx.PrimFunc, str]:
-    views, declarations = parameter_views(func)
+    views, declarations = loops.parameter_views(func)
     statements, name = program_loops(merge_nests(read_program(func)), views, machine)
-    return with_statements(func, [*declarations, *statements]), name
+    return loops.with_statements(func, [*declarations, *statements]), name
 
 
 RULES: tuple[Rule, ...] = (

@@ -32,12 +32,12 @@ from tvm.ir.expr import TensorLoad
 
 from microkernels.machines.machine import Machine
 from microkernels.vector import expressions as ex
-from microkernels.vector.expressions import Expr
+from microkernels.vector.expressions import Expr, Index
 
 from . import expressions
 from .expressions import int64, strides_of
-from .loops import Strides, nested, numbers_used, sequence, store_statement, vectorized
-from .nest import Axis, Nest, Store, analyzer_for
+from .loops import Plan, nested, numbers_used, over_axes, sequence, store_statement, vectorized
+from .nest import Axis, Nest, NotHandledError, Store, analyzer_for
 from .reads import Staged, as_bits, interleaved_by_chain, row_of, transposed
 from .vector_math import lower_math
 
@@ -101,11 +101,27 @@ class Tile:
         return self.read if many and close else None
 
 
-def transpose_axes(
-    nest: Nest, loads: list[Strides], stores: list[Strides], machine: Machine
-) -> Tile | None:
+def loops_across(plan: Plan) -> tirx.Stmt | None:
+    """Loops over tiles, or over rows to interleave; None if the nest reads along what it writes."""
+    tile, mixed = _tile_axes(plan), None
+    if tile is None:
+        mixed = _interleaving_of(plan)
+        if mixed is None:
+            return None
+        along = mixed.short, mixed.long
+        step, first = covering(mixed.long, mixed.lanes, "step")
+        axes, body = [step], _step(plan.nest, mixed, first)
+    else:
+        along = tile.written, tile.read
+        axes, body = tile_loops(plan.nest, tile)
+    others = [axis for axis in plan.nest.spatial if all(axis is not each for each in along)]
+    return nested((*others, *axes), body, plan.machine, plan.threads)
+
+
+def _tile_axes(plan: Plan) -> Tile | None:
     """The tile to transpose by, or None if the nest reads along the axis it writes."""
-    words = machine.isa.vector_bits // 32
+    nest, loads, stores = plan.nest, plan.loads, plan.stores
+    words = plan.machine.isa.vector_bits // 32
     if words < 8 or len(nest.spatial) < 2 or len(stores) != 1 or nest.lets:
         return None
     written = nest.spatial[-1]
@@ -161,31 +177,42 @@ def _power_of_two(extent: int, most: int) -> int:
     return size
 
 
-def transpose_loops(nest: Nest, tile: Tile, machine: Machine, threads: int) -> tirx.Stmt:
-    """Loops over tiles, the last of which end where the axes end."""
+def tile_loops(nest: Nest, tile: Tile) -> tuple[list[Axis], tirx.Stmt]:
+    """Axes of loops over tiles, the last of which end where the axes end, and what is in them."""
     written, read = tile.written, tile.read
-    others = [a for a in nest.spatial if a is not written and a is not read]
-    rows, row = covering(read.extent, tile.height, "rows")
-    columns, column = covering(written.extent, tile.width, "columns")
+    known = written.end is None and read.end is None
+    rows, row = covering(read, tile.height, "rows", known)
+    columns, column = covering(written, tile.width, "columns", known)
     body = turned(nest, tile, {read.var: row, written.var: column})
     along = tile.run_axis(nest)
     if along is None:
-        return nested((*others, rows, columns), body, machine, threads)
+        return [rows, columns], body
     run, other = (rows, columns) if along is read else (columns, rows)
-    size = next((size for size in RUNS if run.extent % size == 0), 1)
-    outer, inner = Axis.new(run.extent // size), Axis.new(size, "run")
-    body = expressions.substitute(body, {run.var: outer.var * int64(size) + inner.var})
-    return nested((*others, outer, other, inner), body, machine, threads)
+    size = next((size for size in RUNS if run.extent % size == 0), 1) if known else RUN
+    outer, inner = Axis.new(_parts(run, size, known)), Axis.new(size, "run")
+    first = outer.var * int64(size)
+    if not known:
+        inner = replace(inner, end=tirx.Min(int64(RUN), run.stated - first))
+    body = expressions.substitute(body, {run.var: first + inner.var})
+    return [outer, other, inner], body
 
 
-def covering(extent: int, size: int, name: str) -> tuple[Axis, Expr]:
-    """An axis of the steps that cover an extent, and where each starts.
+def covering(axis: Axis, size: int, name: str, known: bool = True) -> tuple[Axis, Expr]:
+    """An axis of the steps that cover another one, and where each starts.
 
-    The last step ends with the extent; what it shares with the one before, both write alike.
+    The last step ends with the axis; what it shares with the one before, both write alike.
     """
-    axis = Axis.new(-(-extent // size), name)
-    start = axis.var * int64(size)
-    return axis, start if extent % size == 0 else tirx.Min(start, int64(extent - size))
+    steps = Axis.new(_parts(axis, size, known), name)
+    start = steps.var * int64(size)
+    aligned = known and axis.extent % size == 0
+    return steps, start if aligned else tirx.Min(start, axis.stated - int64(size))
+
+
+def _parts(axis: Axis, size: int, known: bool) -> Index:
+    """How many parts of a size an axis has."""
+    if known:
+        return -(-axis.extent // size)
+    return tirx.floordiv(axis.stated + int64(size - 1), int64(size))
 
 
 def turned(nest: Nest, tile: Tile, at: dict[tirx.Var, Expr]) -> tirx.Stmt:
@@ -258,11 +285,11 @@ class Interleaving:
     lanes: int
 
 
-def interleaving_of(
-    nest: Nest, loads: list[Strides], stores: list[Strides], machine: Machine
-) -> Interleaving | None:
+def _interleaving_of(plan: Plan) -> Interleaving | None:
     """How to interleave a flat nest, or None if it is of another kind."""
-    if machine.isa.vector_bits < 256 or len(nest.spatial) < 2 or len(nest.stores) != 1:
+    nest, loads, stores = plan.nest, plan.loads, plan.stores
+    vector_bits = plan.machine.isa.vector_bits
+    if vector_bits < 256 or len(nest.spatial) < 2 or len(nest.stores) != 1:
         return None
     if nest.lets or expressions.calls_of(nest.stores[0].value, "if_then_else"):
         return None
@@ -291,18 +318,11 @@ def interleaving_of(
     bits = _common_bits(kinds["rows"])
     if bits is None or len(kinds["rows"]) > 2 or (short.extent > MOST_ROWS and not repeats):
         return None
-    lanes = _power_of_two(long.extent, machine.isa.vector_bits // bits)
+    lanes = _power_of_two(long.extent, vector_bits // bits)
     if lanes < LEAST_LANES:
         return None
     rows, straight, periodic = map(tuple, kinds.values())
     return Interleaving(short, long, rows, straight, periodic, lanes)
-
-
-def interleaving_loops(nest: Nest, plan: Interleaving, machine: Machine, threads: int) -> tirx.Stmt:
-    """Loops over the long axis, the last step of which ends where the axis ends."""
-    others = [axis for axis in nest.spatial if axis is not plan.short and axis is not plan.long]
-    axis, first = covering(plan.long.extent, plan.lanes, "step")
-    return nested((*others, axis), _step(nest, plan, first), machine, threads)
 
 
 def _step(nest: Nest, plan: Interleaving, first: Expr) -> tirx.Stmt:
@@ -366,3 +386,79 @@ def _step(nest: Nest, plan: Interleaving, first: Expr) -> tirx.Stmt:
 
     statements += [vectorized(lanes, partial(at_lane, part)) for part in range(number)]
     return sequence([*named, *statements])
+
+
+# Of dynamic sizes: tiles where both axes are long enough, else blocks of single elements.
+
+
+BLOCK = 8
+
+MANY = 256
+"""Elements of a long axis."""
+
+
+def blocks_across(nest: Nest, machine: Machine) -> tirx.Stmt:
+    """Loops in blocks for a flat nest of dynamic sizes that stores each element once.
+
+        for i, j in grid(n, m): y[i, j] = x[j, i]
+
+        ->  if n >= 8 and m >= 8: for tiles of 8 by 8 elements, the last of which end with an axis:
+                eight vectors of x, transposed in registers, are eight vectors of y
+            else: for blocks of 8 by 8 elements: for j: for i: y[i, j] = x[j, i]
+
+    So each cache line is read, and written, while it is in L1. With vectors of 16 elements, tiles
+    are of 16 by 16 where they cut both axes well.
+    """
+    stored, read, apart = _axes(nest)
+    others = tuple(axis for axis in nest.spatial if axis not in (stored, read))
+    body = _blocks(nest, stored, read)
+    loads, words = expressions.distinct(apart), machine.isa.vector_bits // 32
+    # Elements that are no plain ones are not transposed in registers.
+    plain = not any(expressions.loads_of(load.indices[0]) for load in nest.reads())
+    plain = plain and not expressions.calls_of(nest.stores[0].value, "if_then_else")
+    # Tiles of whole cache lines, and for shorter axes those of half a line; smallest first.
+    sizes = dict.fromkeys((BLOCK, words)) if plain and len(loads) <= 2 and words >= BLOCK else ()
+    found = [tile_of(stored, read, loads, size) for size in sizes]
+    tiles = {(tile.width, tile.height): tile for tile in found if tile is not None}
+    for number, tile in enumerate(tiles.values()):
+        asked = []
+        for axis, size in ((tile.written, int64(tile.width)), (tile.read, int64(tile.height))):
+            # Larger tiles are aligned, or so many that one more does not matter.
+            aligned = tirx.EQ(tirx.floormod(axis.stated, size), int64(0))
+            well_cut = tirx.any(aligned, axis.stated >= int64(MANY))
+            asked.append(well_cut if number else axis.stated >= size)
+        # What the last tile shares with the one before, both write alike.
+        body = tirx.IfThenElse(tirx.all(*asked), over_axes(*tile_loops(nest, tile)), body)
+    return over_axes(others, body, machine.threads > 1)
+
+
+def _axes(nest: Nest) -> tuple[Axis, Axis, list[TensorLoad]]:
+    """The axes along which neighbours are stored, and read, and the loads that are read so."""
+    loads = [load for store in nest.stores for load in expressions.loads_of(store.value)]
+    if len(nest.stores) != 1 or nest.lets or not nest.spatial:
+        raise NotHandledError(f"{nest.name} stores more than one element")
+    for stored in nest.spatial:
+        if nest.step_along(nest.stores[0].indices[0], stored) != 1:
+            continue
+        apart = [load for load in loads if nest.step_along(load.indices[0], stored) not in (0, 1)]
+        for read in nest.spatial:
+            if read.end is None and stored.end is None:
+                continue  # for `dynamic_items`
+            if apart and all(nest.step_along(load.indices[0], read) == 1 for load in apart):
+                return stored, read, apart
+    raise NotHandledError(f"{nest.name} reads along the axis that it stores along")
+
+
+def _blocks(nest: Nest, stored: Axis, read: Axis) -> tirx.Stmt:
+    """Blocks of two axes, the stored one innermost."""
+    blocks, places, at = list[Axis](), list[Axis](), dict[tirx.Var, Expr]()
+    for axis in (read, stored):
+        count = tirx.floordiv(axis.stated + int64(BLOCK - 1), int64(BLOCK))
+        block = Axis(tirx.Var(f"{axis.var.name}_block", "int64"), axis.extent, count)
+        first = block.var * int64(BLOCK)
+        size = tirx.Min(int64(BLOCK), axis.stated - first)
+        place = Axis(tirx.Var(f"{axis.var.name}_place", "int64"), BLOCK, size)
+        at[axis.var] = first + place.var
+        blocks.append(block)
+        places.append(place)
+    return over_axes(blocks[::-1] + places, store_statement(nest, nest.stores, at))

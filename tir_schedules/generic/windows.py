@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -24,11 +24,11 @@ from microkernels.machines.machine import Machine
 from microkernels.vector.expressions import Expr
 
 from . import expressions
-from .accumulators import COMBINE, over_reduced
+from .accumulators import COMBINE
 from .conditions import Piece, chosen_element, conjunction, pieces
 from .elementwise import lanes_for
 from .expressions import calls_of, const_int, int64, loads_of, map_loads, substitute, variables_of
-from .loops import Body, sequence, vectorized, vectors_and_rest
+from .loops import Body, in_shares, loop, over_axes, sequence, vectorized, vectors_and_rest
 from .nest import Axis, Nest, Store
 from .pool import accumulated, by_inverse, in_total, narrowed, widened
 from .reads import NOTHING_STAGED, stage, staged_stores
@@ -226,7 +226,7 @@ class _Writer:
         """Loops over groups of rows; each thread has its own buffers and a share of the groups."""
         at, axes = tirx.Var("column", "int64"), self.windows.nest.spatial[:-1]
         start = tirx.BufferStore(self.kept, self.start, [at])
-        filled = tirx.For(at, int64(0), self.kept.shape[0], tirx.ForKind.SERIAL, start)
+        filled = loop(at, self.kept.shape[0], start)
         own = [tirx.AllocBuffer(self.kept), tirx.AllocBuffer(self.totals), filled]
         steps = [self._rows(), self._combined(), *self._finished()]
         last = axes[-1] if axes else Axis.new(1, "row")
@@ -238,11 +238,21 @@ class _Writer:
         for step in steps:
             row = tirx.Var("row", "int64")
             body = substitute(step, {self.row: row, last.var: first + row})
-            loops.append(tirx.For(row, int64(0), count, tirx.ForKind.SERIAL, body))
+            loops.append(loop(row, count, body))
         points = (*axes[:-1], group)
         if self.threads == 1:
-            return sequence([*own, over_reduced(points, sequence(loops))])
-        return shared_points(points, own, sequence(loops), self.threads)
+            return sequence([*own, over_axes(points, sequence(loops))])
+        number = tirx.Var("number", "int64")
+
+        def share(first: Expr, count: Expr) -> tirx.Stmt:
+            place, names = first + number, list[tirx.Stmt]()
+            for axis in reversed(points):
+                names.append(tirx.Bind(axis.var, tirx.floormod(place, axis.stated)))
+                place = tirx.floordiv(place, axis.stated)
+            return sequence([*own, loop(number, count, sequence([*names, *loops]))])
+
+        size = math.prod((axis.stated for axis in points), start=int64(1))
+        return in_shares(size, self.threads, share)
 
     def _kept(self, column: Expr) -> Expr:
         return self.row * self.columns + column
@@ -301,7 +311,7 @@ class _Writer:
         body = sequence([self._along(piece, added(element)) for piece, element in elements])
         if self.windows.outer:
             body = tirx.IfThenElse(tirx.all(*self.windows.outer), body, None)
-        return over_reduced(self.windows.others, body)
+        return over_axes(self.windows.others, body)
 
     def _at_once(
         self, elements: list[tuple[Piece, Expr]], points: list[dict[tirx.Var, Expr]]
@@ -350,7 +360,7 @@ class _Writer:
         values = [partial(tap, load) for load in loads]
         body = in_total(self.combine, values, self.kept.dtype, lanes, keep)
         count = tirx.floordiv(self.results, int64(lanes))
-        return _over(vector, count, sequence([*staged.statements, body]))
+        return loop(vector, count, sequence([*staged.statements, body]))
 
     def _finished(self) -> list[tirx.Stmt]:
         """Stores the results, and what is computed of them: a step for each piece of a row."""
@@ -361,10 +371,7 @@ class _Writer:
                 return load
             return narrowed(tirx.BufferLoad(self.totals, [self._total(row.var)]), own)
 
-        stored = nest.epilogue or (
-            replace(own, value=tirx.BufferLoad(own.buffer, list(own.indices)), init=None),
-        )
-        stores = tuple(replace(each, value=map_loads(each.value, total)) for each in stored)
+        stores = tuple(replace(each, value=map_loads(each.value, total)) for each in nest.finished)
         plain = replace(nest, reduce=(), stores=stores, epilogue=()).tidied()
 
         def finish(first: Expr, width: int, nest: Nest) -> tirx.Stmt:
@@ -411,34 +418,13 @@ class _Writer:
         vector, single = tirx.Var("vector", "int64"), tirx.Var("rest", "int64")
         last = some(piece.first + size - int64(width), width)
         whole, rest = tirx.floordiv(size, int64(width)), tirx.floormod(size, int64(width))
-        wide = _over(vector, whole, some(piece.first + vector * int64(width), width))
+        wide = loop(vector, whole, some(piece.first + vector * int64(width), width))
         if known is not None:
             return sequence([wide, last] if known % width else [wide])
         wide = sequence([wide, tirx.IfThenElse(rest > int64(0), last, None)])
-        one_by_one = _over(single, size, some(piece.first + single, 1))
+        one_by_one = loop(single, size, some(piece.first + single, 1))
         return tirx.IfThenElse(size >= int64(width), wide, one_by_one)
 
 
 def _size_of(piece: Piece) -> Expr:
     return piece.nest.analyzer().simplify(tirx.Max(piece.end - piece.first, int64(0)))
-
-
-def _over(var: tirx.Var, count: Expr, body: tirx.Stmt) -> tirx.Stmt:
-    return tirx.For(var, int64(0), count, tirx.ForKind.SERIAL, body)
-
-
-def shared_points(
-    axes: Sequence[Axis], own: list[tirx.Stmt], body: tirx.Stmt, threads: int
-) -> tirx.Stmt:
-    """A body for all points of some axes; each thread has a share, and statements of its own."""
-    number, part = tirx.Var("number", "int64"), tirx.Var("part", "int64")
-    size = math.prod((axis.stated for axis in axes), start=int64(1))
-    share = tirx.floordiv(size + int64(threads - 1), int64(threads))
-    place: Expr = part * share + number
-    names: list[tirx.Stmt] = []
-    for axis in reversed(axes):
-        names.append(tirx.Bind(axis.var, tirx.floormod(place, axis.stated)))
-        place = tirx.floordiv(place, axis.stated)
-    count = tirx.Min(share, tirx.Max(size - part * share, int64(0)))
-    loop = tirx.For(number, int64(0), count, tirx.ForKind.SERIAL, sequence([*names, body]))
-    return tirx.For(part, int64(0), int64(threads), tirx.ForKind.PARALLEL, sequence([*own, loop]))
