@@ -258,6 +258,13 @@ def flat_rows(region: Region, kept: int = 1) -> Region:
     return region.replace(output=output, operands=tuple(operands))
 
 
+def flat_operands(region: Region, operands: Sequence[Expr]) -> tuple[Region, list[Expr]]:
+    """`flat_rows` of a region, and the parameters of its operands as it has them."""
+    seen = flat_rows(region)
+    pairs = zip(operands, region.operands, seen.operands, strict=True)
+    return seen, [flat_view(*each) for each in pairs]
+
+
 def as_matrix(tensor: Tensor) -> Tensor:
     """A tensor with all leading dimensions as one."""
     rows = math.prod(tensor.shape[:-1])

@@ -13,9 +13,8 @@ from microkernels.isa import isa_named
 from microkernels.machines.machine import Machine
 from relay_passes.legalize.schedule_generic import schedule_leftovers
 from tests.relay_passes.graphs import compiled, module
-from tir_schedules.generic.dynamic_blocks import dynamic_items
 from tir_schedules.generic.nest import NotHandledError
-from tir_schedules.generic.schedule import schedule_generic
+from tir_schedules.generic.schedule import dynamic_items, schedule_generic
 
 op = relax.op
 BATCH, LENGTH = (tirx.Var(name, "int64") for name in ("batch", "length"))

@@ -13,8 +13,8 @@ from microkernels.isa import isa_named
 from microkernels.machines.machine import Machine
 from relay_passes.legalize.schedule_generic import schedule_leftovers
 from tests.relay_passes.graphs import compiled, module
-from tir_schedules.generic.dynamic_blocks import dynamic_reductions
 from tir_schedules.generic.nest import NotHandledError
+from tir_schedules.generic.schedule import dynamic_reductions
 
 op = relax.op
 ROWS, WIDTH = (tirx.Var(name, "int64") for name in ("rows", "width"))

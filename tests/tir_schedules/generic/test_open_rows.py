@@ -14,9 +14,8 @@ from microkernels.isa import isa_named
 from microkernels.machines.machine import Machine
 from relay_passes.legalize.schedule_generic import schedule_leftovers
 from tests.relay_passes.graphs import compiled, module
-from tir_schedules.generic.dynamic_blocks import static_rows
 from tir_schedules.generic.nest import NotHandledError
-from tir_schedules.generic.schedule import schedule_generic
+from tir_schedules.generic.schedule import schedule_generic, static_rows
 
 op = relax.op
 BATCH, WIDTH = (tirx.Var(name, "int64") for name in ("batch", "width"))

@@ -136,10 +136,9 @@ def depthwise_tiles(
 
     `leading_of` is as of `Results`.
     """
-    problem, flat, image = DepthwiseProblem.of(region), extents.flat_rows(region), region.inputs[0]
+    problem, image = DepthwiseProblem.of(region), region.inputs[0]
     x, w, *further = buffers[: len(region.inputs)]
-    operands = zip(buffers[len(region.inputs) :], region.operands, flat.operands, strict=True)
-    views = [extents.flat_view(*each) for each in operands]
+    flat, views = extents.flat_operands(region, buffers[len(region.inputs) :])
     kernel, lanes = dot_kernel(region, isa), isa.f32_lanes
     narrow: Callable[[Expr], Expr] = bfloat16.narrow
     if kernel is not None:

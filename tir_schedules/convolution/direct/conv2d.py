@@ -33,7 +33,7 @@ from microkernels.vector.expressions import Expr, Index, parameter, ramp, reinte
 from microkernels.vector.memory import PREFETCH_LLVM_IR
 from tir_schedules.convolution.geometry import ConvGeometry, ConvTemplate, WeightPacking
 from tir_schedules.core import emission
-from tir_schedules.core.extents import as_matrix, flat_rows, flat_view, read_extents, row_itself
+from tir_schedules.core.extents import as_matrix, flat_operands, flat_view, read_extents, row_itself
 from tir_schedules.core.product_plan import is_integer
 from tir_schedules.core.region import Region, Tensor
 from tir_schedules.core.template import register_template
@@ -91,7 +91,7 @@ def _store(
     layout: WeightLayout,
     y: Expr,
     epilogue: Epilogue,
-    leading_of: Callable[[Expr], Sequence[Expr]] | None,
+    leading_of: Callable[[Expr], Sequence[Expr]],
 ) -> Store:
     """`ConvLoops.store`: the epilogue of one vector of channels of one pixel."""
     lanes = layout.kernel.lanes
@@ -108,11 +108,7 @@ def _store(
     def store_cut(pixel: Expr, group: Index, vector: Index, value: Expr, last: bool) -> None:
         def put(of_group: Columns) -> None:
             columns = replace(of_group, start=group * channels + vector * lanes)
-            if leading_of is not None:
-                leading = leading_of(pixel)
-            else:
-                leading = unflatten(pixel, region.output.shape[:-1])
-            store_vector(y, epilogue(value, pixel, columns), leading, columns)
+            store_vector(y, epilogue(value, pixel, columns), leading_of(pixel), columns)
 
         store_columns(channels, lanes, vector, last, put)
 
@@ -145,15 +141,13 @@ class Conv(ConvTemplate[ConvConfig]):
             further = emission.input_parameters(region, 2)
             operands = emission.operand_parameters(region)
             y = emission.tensor_parameter("Y", region.output)
-            leading_of = None
-            given, flat = region, region
+            leading_of: Callable[[Expr], Sequence[Expr]]
+            leading_of, flat = lambda pixel: unflatten(pixel, region.output.shape[:-1]), region
             if region.is_open:
                 read_extents()
             if layout.geometry.opens_image:
-                flat = flat_rows(given)
-                y = flat_view(y, given.output, as_matrix(given.output))
-                pairs = zip(operands, given.operands, flat.operands, strict=True)
-                operands = [flat_view(*each) for each in pairs]
+                y = flat_view(y, region.output, as_matrix(region.output))
+                flat, operands = flat_operands(region, operands)
                 leading_of = row_itself
             epilogue = Epilogue(flat, operands, kernel.narrow)
             inputs = named_inputs(region, further)

@@ -7,6 +7,7 @@ half speed (measured on 7x7x2048 f32: 49% of peak with 14 pixels, 98% with 7).
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Iterator, Sequence
@@ -45,7 +46,7 @@ NEARLY_EVEN = 1.1  # lines of the busiest thread over the fewest that are possib
 def default_config(region: Region, machine: Machine) -> ConvConfig:
     """The configuration with the fewest estimated cycles; no tuning is needed."""
     estimate = _Estimate(region, machine)
-    config = fewest_cycles(_best(estimate), estimate.cycles)
+    config = fewest_cycles(estimate.best(), estimate.cycles)
     return msgspec.structs.replace(config, fetches=waits(region, config, machine))
 
 
@@ -72,16 +73,7 @@ def waits(region: Region, config: ConvConfig, machine: Machine) -> bool:
 
 def candidates(region: Region, machine: Machine) -> list[ConvConfig]:
     """The best configuration of every kernel."""
-    return _best(_Estimate(region, machine))
-
-
-def _best(estimate: _Estimate) -> list[ConvConfig]:
-    """The same."""
-    kernels = product_kernels(estimate.machine.isa, *conv.product_types(estimate.region))
-    if estimate.opens_image:  # known columns alone are cut so that tiles of AMX fit
-        kernels = tuple(kernel for kernel in kernels if not kernel.by_tiles)
-    configs = (list(_configs(estimate, kernel)) for kernel in kernels)
-    return [fewest_unless_uneven(found, estimate.cycles, estimate.is_even) for found in configs]
+    return _Estimate(region, machine).best()
 
 
 def space(region: Region, machine: Machine) -> Iterator[ConvConfig]:
@@ -119,15 +111,9 @@ def _tiled(
             for band in bands:
                 in_place = conv.reads_in_place(region, kernel) and has_small_edges(geometry, rows)
                 for staged in {True, not in_place}:
-                    yield ConvConfig(
-                        kernel=kernel.name,
-                        rows=rows,
-                        vectors=vectors,
-                        band=band,
-                        staged=staged,
-                        threads_m=threads_m,
-                        threads_n=threads_n,
-                    )
+                    tile = {"rows": rows, "vectors": vectors, "band": band, "staged": staged}
+                    grid = {"threads_m": threads_m, "threads_n": threads_n}
+                    yield ConvConfig(kernel=kernel.name, **tile, **grid)
 
 
 def _configs(estimate: _Estimate, kernel: Microkernel, every: bool = False) -> Iterator[ConvConfig]:
@@ -260,13 +246,16 @@ class _Estimate:
         self.geometry = ConvGeometry.of(region).as_volume()
         self.weight = region.inputs[1].nbytes
         self.lines: dict[tuple[str, int, int, bool, int], float] = {}
-        self.found: dict[ConvConfig, float] = {}
-
-    def cycles(self, config: ConvConfig) -> float:
+        self.cycles = functools.cache(self._cycles)
         """Cycles of the busiest thread; each configuration is estimated once."""
-        if config not in self.found:
-            self.found[config] = self._cycles(config)
-        return self.found[config]
+
+    def best(self) -> list[ConvConfig]:
+        """The best configuration of every kernel."""
+        kernels = product_kernels(self.machine.isa, *conv.product_types(self.region))
+        if self.opens_image:  # known columns alone are cut so that tiles of AMX fit
+            kernels = tuple(kernel for kernel in kernels if not kernel.by_tiles)
+        configs = (list(_configs(self, kernel)) for kernel in kernels)
+        return [fewest_unless_uneven(found, self.cycles, self.is_even) for found in configs]
 
     def _cycles(self, config: ConvConfig) -> float:
         geometry, machine = self.geometry, self.machine
@@ -282,8 +271,10 @@ class _Estimate:
             groups = math.ceil(geometry.groups / config.threads_n)
         total = 0.0
         for panel in balanced(vectors, config.vectors):
-            cycles = self._line_cycles(config, kernel, panel.size)
-            total += panel.count * cycles * lines / config.lines
+            key = (config.kernel, config.rows, config.lines, config.staged, panel.size)
+            if key not in self.lines:
+                self.lines[key] = _line_cycles(self, config, kernel, panel.size)
+            total += panel.count * self.lines[key] * lines / config.lines
         tiles = math.ceil(geometry.outputs[2] / config.rows)
         total *= groups * math.ceil(tiles / config.threads_x) / tiles
         if config.staged:  # what one line of the result needs is copied
@@ -312,12 +303,6 @@ class _Estimate:
         serial = msgspec.structs.replace(config, threads_m=1, threads_n=1, threads_x=1)
         alone = self.cycles(serial) / self.machine.cycles_per_us
         return even_enough(self.machine, alone, largest)
-
-    def _line_cycles(self, config: ConvConfig, kernel: Microkernel, vectors: int) -> float:
-        key = (config.kernel, config.rows, config.lines, config.staged, vectors)
-        if key not in self.lines:
-            self.lines[key] = _line_cycles(self, config, kernel, vectors)
-        return self.lines[key]
 
 
 def _line_cycles(

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import replace
 
 import numpy as np
@@ -198,19 +199,14 @@ class Winograd(ConvTemplate[WinogradConfig]):
                 if element != region.inputs[1].dtype:
                     w = I.decl_buffer((weight.panels.size,), element, data=w.data, align=1)
 
-                def emit(problem: WinogradProblem) -> None:
+                with ExitStack() as scope:
+                    if ConvGeometry.of(region).opens_image:
+                        problem = WinogradProblem.of(region, counted=True)
+                    elif region.is_open:
+                        images = extent(region.inputs[0].shape[0])
+                        problem = replace(problem, sample=scope.enter_context(I.serial(images)))
+                        scope.enter_context(emission.opaque_block("image"))
                     WinogradProgram(problem, config, kernel, x, w, out, epilogue).emit()
-
-                if ConvGeometry.of(region).opens_image:
-                    emit(WinogradProblem.dynamic(region))
-                elif region.is_open:
-                    with (
-                        I.serial(extent(region.inputs[0].shape[0])) as sample,
-                        emission.opaque_block("image"),
-                    ):
-                        emit(replace(problem, sample=sample))
-                else:
-                    emit(problem)
         return builder.get()
 
     def reject(self, region: Region, isa: Isa) -> str | None:

@@ -12,7 +12,7 @@ from tvm import tirx
 
 from microkernels.vector.expressions import Expr, Index, bind, materialise
 from tir_schedules.convolution.geometry import ConvGeometry, one_image
-from tir_schedules.core.emission import ceil_div
+from tir_schedules.core.emission import branch, ceil_div
 from tir_schedules.core.extents import extent
 from tir_schedules.core.region import Region
 from tir_schedules.core.size import is_open
@@ -49,22 +49,24 @@ class WinogradProblem:
     line: bool = False
 
     @staticmethod
-    def of(region: Region) -> WinogradProblem:
-        """The tiles of a region; of a single image of a usual size, where sizes are dynamic."""
+    def of(region: Region, counted: bool = False) -> WinogradProblem:
+        """The tiles of a region; of a single image of a usual size, where sizes are dynamic.
 
-        def count(size: int, step: int, tile: int) -> int:
+        If `counted`, the tiles of all images of dynamic sizes: code is emitted that counts them.
+        """
+
+        def count(size: int, step: int, tile: int) -> Index:
+            if counted:
+                return materialise(_phases(size, step) * ceil_div(extent(size), step * tile))
             return _phases(size, step) * math.ceil(size / (step * tile))
 
-        return _problem(one_image(region), region, count)
-
-    @staticmethod
-    def dynamic(region: Region) -> WinogradProblem:
-        """The tiles of all images of dynamic sizes, counted when the kernel runs; emits that."""
-
-        def count(size: int, step: int, tile: int) -> Expr:
-            return materialise(_phases(size, step) * ceil_div(extent(size), step * tile))
-
-        return _problem(region, region, count)
+        geometry = ConvGeometry.of(region if counted else one_image(region))
+        pairs = zip(geometry.kernel, geometry.dilation, strict=True)
+        dilation = tuple(step if taps > 1 else 1 for taps, step in pairs)  # a single tap has none
+        image, algorithm = replace(geometry, dilation=dilation).with_axes(2), Algorithm.of(region)
+        sizes = zip(image.outputs, image.dilation, algorithm.axes, strict=True)
+        rows, columns = (count(size, step, axis.tile) for size, step, axis in sizes)
+        return WinogradProblem(image, rows, columns, algorithm, line=len(geometry.kernel) == 1)
 
     @property
     def tiles(self) -> int:
@@ -117,19 +119,6 @@ class WinogradProblem:
         return sample, named(line - sample * self.rows), column
 
 
-def _problem(
-    sized: Region, region: Region, count: Callable[[int, int, int], Index]
-) -> WinogradProblem:
-    """A region in tiles; `count(results, dilation, tile)` says how many an axis has."""
-    geometry, algorithm = ConvGeometry.of(sized), Algorithm.of(region)
-    pairs = zip(geometry.kernel, geometry.dilation, strict=True)
-    dilation = tuple(step if taps > 1 else 1 for taps, step in pairs)  # a single tap has none
-    image = replace(geometry, dilation=dilation).with_axes(2)
-    sizes = zip(image.outputs, image.dilation, algorithm.axes, strict=True)
-    rows, columns = (count(size, step, axis.tile) for size, step, axis in sizes)
-    return WinogradProblem(image, rows, columns, algorithm, line=len(geometry.kernel) == 1)
-
-
 def _phases(size: int, step: int) -> int:
     """First results of tiles that are less than a step from the beginning."""
     return step if is_open((size,)) else min(size, step)
@@ -150,12 +139,8 @@ def either(
     condition = all_of(conditions)
     if condition is None:
         then()
-        return
-    with I.If(condition):
-        with I.Then():
-            then()
-        with I.Else():
-            otherwise()
+    else:
+        branch(condition, then, otherwise)
 
 
 def in_memory(values: Sequence[Expr]) -> list[Expr]:

@@ -33,6 +33,7 @@ from tir_schedules.core.blocking import Group
 from tir_schedules.core.emission import (
     ceil_div,
     choose,
+    for_share,
     opaque_block,
     quarters,
     share_of,
@@ -48,7 +49,7 @@ from tir_schedules.product.tile_loops import TileLoops
 from tir_schedules.product.tile_products import OperandA, OperandB
 
 from .config import LINE, WinogradConfig, odd_lines
-from .problem import WinogradProblem, either, part_of
+from .problem import WinogradProblem, part_of
 from .transforms import InputTransform, OutputTransform
 
 
@@ -192,13 +193,13 @@ class WinogradProgram:
             start, width = _piece(self.panels, panel)
 
             def of_size(tiles: Index) -> None:
-                def of_width(known: int) -> None:
+                def of_width(_start: Expr, known: int) -> None:
                     self._multiply(PanelProduct(self, v, m, start, known), tiles)
 
-                for_size(self.panels, panel, of_width)
+                for_share(self.panels, panel, of_width)
 
             if self.tiles is None:
-                for_size(self.blocks, block.number, of_size)
+                for_share(self.blocks, block.number, lambda _start, tiles: of_size(tiles))
             else:
                 of_size(block.tiles)
             self.outputs.emit(m, block.first, block.tiles, start, width)
@@ -333,11 +334,3 @@ def _piece(groups: Sequence[Group], index: Expr) -> tuple[Expr, Expr]:
         start = start - tirx.Max(index - larger.count, 0) * (larger.size - smaller.size)
         size = I.Select(index < larger.count, size, tirx.const(smaller.size, "int32"))
     return bind(start), bind(size)
-
-
-def for_size(groups: Sequence[Group], index: Expr, body: Callable[[int], None]) -> None:
-    """Code for the size of the piece number `index`; one branch for each."""
-    if len(groups) == 1:
-        body(groups[0].size)
-        return
-    either([index < groups[0].count], lambda: body(groups[0].size), lambda: body(groups[1].size))

@@ -21,7 +21,7 @@ from microkernels.microkernel import Microkernel
 from microkernels.vector import expressions as ex
 from microkernels.vector.expressions import Expr, Index, bind
 from tir_schedules.core.emission import opaque_block
-from tir_schedules.core.extents import extent, flat_rows, flat_view, item_operands
+from tir_schedules.core.extents import extent, flat_operands, item_operands
 from tir_schedules.core.region import Region, Tensor
 from tir_schedules.core.size import is_open
 from tir_schedules.epilogue.epilogue import Columns, Epilogue, store_vector
@@ -38,11 +38,7 @@ def flat_epilogue(region: Region, buffers: Sequence[Expr], kernel: Microkernel) 
     as few leading dimensions are left as their operands allow.
     """
     if is_open(region.output.shape[1:-1]):
-        seen = flat_rows(region)
-        views = [
-            flat_view(*each) for each in zip(buffers, region.operands, seen.operands, strict=True)
-        ]
-        return Epilogue(seen, views, kernel.narrow)
+        return Epilogue(*flat_operands(region, buffers), kernel.narrow)
     *leading, n = region.output.shape
     listed = item_operands(region)
     operands, views = [], []
@@ -113,23 +109,13 @@ class OutputTransform:
             y, x = (bind(self.problem.start(axis, at)) for axis, at in enumerate((row, column)))
             with I.serial(width) as vector, opaque_block("vector"):
                 at = ex.materialise(start + tile * tile_pitch + vector * self.lanes)
-                halves = [
-                    in_memory(
-                        lines.output_transform(
-                            [bind(self.m[place(at, i, j)]) for i in range(lines.reach)]
-                        )
-                    )
-                    for j in range(columns.reach)
-                ]
-                results = [
-                    in_memory(
-                        [
-                            algorithm.given(each)
-                            for each in columns.output_transform([half[p] for half in halves])
-                        ]
-                    )
-                    for p in range(lines.tile)
-                ]
+                halves, results = list[list[Expr]](), list[list[Expr]]()
+                for j in range(columns.reach):
+                    line = [bind(self.m[place(at, i, j)]) for i in range(lines.reach)]
+                    halves.append(in_memory(lines.output_transform(line)))
+                for p in range(lines.tile):
+                    whole = columns.output_transform([half[p] for half in halves])
+                    results.append(in_memory(list(map(algorithm.given, whole))))
                 down, right = (self.problem.steps(axis) for axis in (0, 1))
 
                 def put(value: Expr, i: Index, j: Index) -> None:
