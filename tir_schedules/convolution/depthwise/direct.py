@@ -132,7 +132,7 @@ class DirectTiles(DepthwiseTiles):
     lanes : int
         Of a vector.
     x, w : Buffer
-        The image as a vector, and the weight as `convolution.depthwise.weight` packs it.
+        The image as a vector, and the weight as `DepthwiseWeight` packs it.
     results : Results
         Where they go.
     """

@@ -9,13 +9,69 @@ elements in an order from which unpacking makes neighbouring channels.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import tvm.tirx.script.builder.ir as I
 from tvm import DataType
 
 from microkernels.vector import expressions as ex
 from microkernels.vector.expressions import Expr
+
+from .config import DepthwiseProblem
+
+
+@dataclass(frozen=True)
+class Groups:
+    """Rows of x in groups of kr, and who wants them.
+
+    A vector of interleaved channels has kr taps of a column in every lane. A tile has R rows of
+    pixels, and all of them use the same groups of kr neighbouring rows of x. A pair is a row of the
+    tile with such a group; the taps that this row does not use are 0.
+
+        3x3, kr = 4, R = 2    rows 0 to 3 of x, with w0 w1 w2 0 for one result, 0 w0 w1 w2 for the
+                              next
+
+    Attributes
+    ----------
+    offsets : tuple of tuple of int
+        Rows of each group, from the first of the window of the tile's first row on.
+    pairs : tuple of tuple of int
+        (row of the tile, group), in order.
+    taps : dict
+        Pair -> for each of the kr rows the tap, or None.
+    """
+
+    offsets: tuple[tuple[int, ...], ...]
+    pairs: tuple[tuple[int, int], ...]
+    taps: dict[tuple[int, int], tuple[int | None, ...]]
+
+    @staticmethod
+    def of(problem: DepthwiseProblem, rows: int, kr: int) -> Groups:
+        """The groups of a tile with so many rows."""
+        axis = problem.rows
+        if rows == 1:
+            needed = [tap * axis.dilation for tap in range(axis.taps)]
+        else:
+            needed = list(range(axis.span(rows)))
+        offsets = tuple(tuple(needed[start : start + kr]) for start in range(0, len(needed), kr))
+        taps: dict[tuple[int, int], tuple[int | None, ...]] = {}
+        for row in range(rows):
+            tap_of = {row * axis.stride + tap * axis.dilation: tap for tap in range(axis.taps)}
+            for number, group in enumerate(offsets):
+                wanted = [tap_of.get(offset) for offset in group]
+                if any(tap is not None for tap in wanted):
+                    taps[row, number] = tuple(wanted + [None] * (kr - len(group)))
+        return Groups(offsets, tuple(taps), taps)
+
+    def elements(self, problem: DepthwiseProblem, unit: int) -> int:
+        """Of an interleaved weight in blocks of so many channels, without what follows."""
+        channels = math.ceil(problem.channels / unit) * unit
+        return (
+            len(self.pairs) * problem.columns.taps * channels * len(next(iter(self.taps.values())))
+        )
+
 
 _LANE_BITS = 128
 

@@ -20,17 +20,8 @@ from microkernels.base.tvm_compat.tir import llvm_functions
 from microkernels.microkernel import Microkernel
 from microkernels.vector import expressions as ex
 from microkernels.vector.expressions import Expr, Index
+from tir_schedules.core import emission
 from tir_schedules.core.blocking import balanced
-from tir_schedules.core.emission import (
-    branch,
-    ceil_div,
-    choose,
-    for_groups,
-    largest,
-    named,
-    opaque_block,
-    smallest,
-)
 from tir_schedules.core.extents import allocated, as_expr, extent
 from tir_schedules.core.product_plan import is_integer
 from tir_schedules.core.region import Region
@@ -39,9 +30,8 @@ from tir_schedules.product.activations import as_operand
 from tir_schedules.product.zero_points import Start, quantize_parameters
 
 from .config import DepthwiseConfig, DepthwiseProblem
-from .interleave import interleave, staged_order, unpack_llvm_ir
+from .interleave import Groups, interleave, staged_order, unpack_llvm_ir
 from .results import Accumulators, Corner, DepthwiseTiles, Results
-from .weight import Groups
 
 
 class _Rows(NamedTuple):
@@ -73,7 +63,7 @@ class StagedTiles(DepthwiseTiles):
     kernel : Microkernel
         Its multiply-add.
     x, w : Buffer
-        The image, and the weight as `convolution.depthwise.weight` packs it.
+        The image, and the weight as `DepthwiseWeight` packs it.
     inputs : dict
         The inputs after them, by `zero_point_inputs`.
     results : Results
@@ -163,10 +153,12 @@ class StagedTiles(DepthwiseTiles):
             rows_from(row, rows)
         elif axis.is_open:
             left = ex.materialise(extent(axis.outputs) - row)
-            branch(left >= rows, lambda: rows_from(row, rows), one_by_one)
+            emission.branch(left >= rows, lambda: rows_from(row, rows), one_by_one)
         else:
             whole, rest = divmod(axis.outputs, rows)
-            branch(band < whole, lambda: rows_from(row, rows), lambda: rows_from(row, rest))
+            emission.branch(
+                band < whole, lambda: rows_from(row, rows), lambda: rows_from(row, rest)
+            )
 
     def _columns(self, rows: _Rows) -> None:
         """All columns of some rows.
@@ -176,17 +168,19 @@ class StagedTiles(DepthwiseTiles):
         """
         size, outputs = self.config.columns, extent(self.problem.columns.outputs)
         if isinstance(outputs, int):
-            for_groups(balanced(outputs, size), lambda start, size: self._tile(rows, start, size))
+            emission.for_groups(
+                balanced(outputs, size), lambda start, size: self._tile(rows, start, size)
+            )
             return
         last = ex.materialise(tirx.Max(outputs - size, tirx.const(0, "int32")))
         short = ex.materialise(tirx.Cast("int32", outputs < size))
-        with I.serial(ceil_div(outputs, size)) as number, opaque_block("columns"):
+        with I.serial(emission.ceil_div(outputs, size)) as number, emission.opaque_block("columns"):
             first = ex.materialise(tirx.Min(number * size, last))
 
             def tile(is_short: int) -> None:
                 self._tile(rows, first, size, outputs if is_short else None)
 
-            choose(short, range(2 if size > 1 else 1), tile)
+            emission.choose(short, range(2 if size > 1 else 1), tile)
 
     def _tile(self, rows: _Rows, column: Index, columns: int, stored: Expr | None = None) -> None:
         corner = Corner(rows.sample, rows.row, as_expr(column))
@@ -194,7 +188,7 @@ class StagedTiles(DepthwiseTiles):
         kr, lanes = self.kernel.kr, self.kernel.lanes
         wanted = -(-valid // lanes)
         axis = self.problem.columns
-        with opaque_block("tile"):
+        with emission.opaque_block("tile"):
             tile = Accumulators(rows.height, columns, wanted, lanes, self.kernel.acc_dtype)
             tile.fill(lambda j: self._start(block * kr + j))
             users = axis.used_columns(columns)
@@ -280,8 +274,8 @@ class StagedTiles(DepthwiseTiles):
         """
         axis = self.problem.columns
         value = ex.bind(ex.splat(self._padding(), self.block))
-        before = smallest(self.width, axis.before)
-        after = named(largest(self.width - axis.before - extent(axis.extent), 0))
+        before = emission.smallest(self.width, axis.before)
+        after = emission.named(emission.largest(self.width - axis.before - extent(axis.extent), 0))
         if not axis.is_open and axis.before <= 0 and after <= 0:
             I.buffer_store(self.stage, value, [ex.ramp(0, self.block)])
             return
@@ -298,7 +292,9 @@ class StagedTiles(DepthwiseTiles):
         rows, columns = self.problem.rows, self.problem.columns
         line = ex.bind(ring + self._line(row) + columns.before * self.block)
         # Columns of x that windows reach.
-        count = largest(smallest(extent(columns.extent), self.width - columns.before), 0)
+        count = emission.largest(
+            emission.smallest(extent(columns.extent), self.width - columns.before), 0
+        )
         if isinstance(count, int) and count == 0:
             return
         dtype = self.region.inputs[0].dtype
@@ -328,4 +324,4 @@ class StagedTiles(DepthwiseTiles):
             padding = ex.bind(ex.splat(self._padding(), self.block))
             fill(lambda _column: padding)
 
-        branch(inside, lambda: fill(copy), outside)
+        emission.branch(inside, lambda: fill(copy), outside)

@@ -11,27 +11,330 @@ pixel (`balanced`). Tiles whose windows reach over the left or right edge have c
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, NamedTuple
 
 import tvm.tirx.script.builder.ir as I
 from tvm import tirx
 
 from microkernels.kernels.byte_pairs import byte_tile
 from microkernels.microkernel import Microkernel
-from microkernels.tile import Address
-from microkernels.vector.expressions import Expr, Index, materialise
-from tir_schedules.core.blocking import balanced
-from tir_schedules.core.emission import branch, ceil_div, for_blocks, for_groups, for_share
+from microkernels.tile import Address, Place, Tile
+from microkernels.vector.expressions import Expr, Index, materialise, ramp
+from tir_schedules.core import emission
+from tir_schedules.core.blocking import Group, balanced
 from tir_schedules.core.extents import as_expr, extent
+from tir_schedules.epilogue.tile_results import rest, store_tile
 from tir_schedules.product.byte_outliers import weight_fits
 from tir_schedules.product.staged_panels import WidePanels
-from tir_schedules.product.tile_products import TileTask
+from tir_schedules.product.tile_products import LoadPanel, TileTask
 
-from .config import ConvConfig, Grid
-from .tiles import Band, PanelLoops, share_of
-from .weight import WeightLayout
+from .config import Across, ConvConfig
+from .weight import PanelFetch, WeightLayout
 from .windows import ConvOutliers, Windows
+
+
+class Band(NamedTuple):
+    """Some lines of a plane.
+
+    Attributes
+    ----------
+    share : Expr
+        Number of the thread among those along channels and tiles.
+    plane, line : Expr
+        The plane, and the first line.
+    lines : Expr or int
+        How many.
+    scratch : Buffer or None
+        Where accumulators of tile registers go.
+    """
+
+    share: Expr
+    plane: Expr
+    line: Expr
+    lines: Index
+    scratch: Expr | None
+
+
+@dataclass(frozen=True)
+class PanelLoops:
+    """The tiles of a panel in a band.
+
+    Attributes
+    ----------
+    loops : ConvLoops
+        The convolution.
+    band : Band
+        Its lines.
+    piece : Expr
+        Number of the thread among those along the tiles of a line.
+    group, vector : Expr or int
+        Number of the group of channels, and the first vector of the panel in it.
+    vectors : int
+        How many.
+    """
+
+    loops: ConvLoops
+    band: Band
+    piece: Expr
+    group: Index
+    vector: Index
+    vectors: int
+
+    def emit(self) -> None:
+        """All tiles."""
+        loops, band, config = self.loops, self.band, self.loops.config
+        load_b = self._load_b()
+        across = loops.layout.plan.across
+
+        def going_on(position: Index, positions: int) -> None:
+            with emission.opaque_block("tile"):
+                _Tile(self, band.line, position, load_b).emit(1, positions)
+
+        def in_lines(line: Index, height: int) -> None:
+            if loops.outliers is not None:
+                loops.outliers.add(line, height, self.vector, self.vectors, load_b)
+            if loops.windows.geometry.opens_image:
+                self._dynamic_line(line, load_b)
+            else:
+                self._lines(line, height, load_b)
+
+        if across is not None:
+            tiles = loops.windows.tiles(across.total, loops.layout.plan.tiles[0])
+            emission.for_groups([group for group, _ in tiles], going_on)
+        elif config.lines > 1:
+            assert isinstance(band.lines, int)
+            emission.for_groups(balanced(band.lines, config.lines), in_lines)
+        else:
+            with I.serial(band.lines) as i:
+                in_lines(band.line + i, 1)
+
+    def _lines(self, line: Index, height: int, load_b: LoadPanel) -> None:
+        """The tiles of some lines that this thread has."""
+        loops, config, width = self.loops, self.loops.config, self.loops.windows.geometry.outputs[2]
+        found = list(loops.windows.tiles(width, loops.layout.plan.tiles[0]))
+        pieces, threads = sum(group.count for group, _ in found), loops.layout.plan.grid.tiles
+        first, count = share_of(pieces, self.piece, threads)
+        fetch = PanelFetch(loops.layout.packed, loops.weight, config.band * pieces)
+        before = 0
+
+        def emit(group: Group, whole: bool, ahead: Index, column: Index, columns: int) -> None:
+            read_b = load_b
+            if config.fetches:
+                read_b = fetch.beside(load_b, ahead + (column - group.start) // group.size)
+            with emission.opaque_block("tile"):
+                _Tile(self, line, column, read_b).emit(height, columns, whole)
+
+        for group, whole in found:
+            tile = partial(emit, group, whole, (line - self.band.line) * pieces + before)
+            if threads == 1:
+                emission.for_groups([group], tile)
+            else:
+                _for_some(group, first - before, first + count - before, tile)
+            before += group.count
+
+    def _dynamic_line(self, line: Index, load_b: LoadPanel) -> None:
+        """Whole tiles, then one for the rest: what it has too many is not stored."""
+        columns, rows = extent(self.loops.windows.geometry.outputs[2]), self.loops.config.rows
+        whole = materialise(I.floordiv(columns, rows))
+        with I.serial(whole) as number, emission.opaque_block("tile"):
+            _Tile(self, line, number * rows, load_b).emit(1, rows)
+        left, sizes = materialise(columns - whole * rows), emission.quarters(rows)
+        kind, rest = emission.which_size(left, sizes), _Tile(self, line, whole * rows, load_b)
+        with I.If(left > 0), I.Then():
+            numbers = range(len(sizes))
+            emission.choose(kind, numbers, lambda at: rest.emit(1, sizes[at], stored=left))
+
+    def _load_b(self) -> LoadPanel:
+        """How tiles read the weight of the panel."""
+        loops, layout = self.loops, self.loops.layout
+        before = self.group * layout.packed.size
+        if loops.wide_panels is not None:
+            steps = (0, layout.packed.steps)
+            return loops.wide_panels.stage(self.vector, self.vectors, steps, before)
+        distance = layout.packed.start(0, self.vectors, 1, 0)
+
+        def load(panel: Index, width: int, step: Index, j: int) -> Expr | Address:
+            start = before + layout.packed.start(panel, width, step, j)
+            return layout.kernel.b_operand(loops.weight, start, distance)
+
+        return load
+
+
+class _Tile:
+    """One tile of a panel: `line` and `column` are its first pixel in the plane of the band."""
+
+    def __init__(self, panel: PanelLoops, line: Index, column: Index, load_b: LoadPanel) -> None:
+        self.loops, self.windows, self.plane = panel.loops, panel.loops.windows, panel.band.plane
+        self.group, self.vector, self.vectors = panel.group, panel.vector, panel.vectors
+        self.line, self.column, self.load_b = line, column, load_b
+        self.scratch = panel.band.scratch
+        wide = self.windows.wide
+        # Steps of the tile in one of the weight.
+        self.parts = 1 if wide is None else wide.parts
+        # Bounds of the loops over planes and lines of a window.
+        depth = extent(self.windows.geometry.outputs[0])
+        self.outer = (
+            self.windows.bounds(0, I.floormod(self.plane, depth)),
+            self.windows.bounds(1, line),
+        )
+
+    def emit(
+        self, height: int, columns: int, whole: bool = True, stored: Expr | None = None
+    ) -> None:
+        """Multiplies and stores `height` lines of `columns` pixels, of one line perhaps fewer."""
+        loops, kernel, windows = self.loops, self.loops.tile, self.windows
+        rows, begin, outliers = height * columns, loops.start, loops.outliers
+
+        def start(i: int, j: int) -> Any:
+            parts = []
+            if outliers is not None:
+                line, column = i // columns, self.column + i % columns
+                parts.append(outliers.sum(line, column, self.vectors, j))
+            if begin is not None:
+                parts.append(begin(self._class(i, columns), self.group, self.vector + j))
+            return parts[0] if len(parts) == 1 else parts[0] + parts[1]
+
+        # Tiles of AMX read a copy, in which every window is whole: all rows start alike.
+        init = start if outliers or (begin and not kernel.by_tiles) else None
+        alike = partial(start, 0) if begin and kernel.by_tiles else None
+        taps = windows.geometry.kernel[2] if loops.layout.form == "split" else 1
+        steps = loops.layout.steps * self.parts
+        extents = [high - low for low, high in self.outer]
+        if whole:
+
+            def load_a(i: int, ks: Sequence[Index]) -> Expr | Address:
+                tap = (*self._outer_tap(ks), ks[2])
+                return windows.load(self._start(i, columns, tap), ks[-1])
+
+            def load_b(j: int, ks: Sequence[Index]) -> Expr | Address:
+                return self._load_b(j, self._run(ks, taps), ks[-1])
+
+            into = None if self.scratch is None else Place(self.scratch)
+            loads, reduced = (load_a, load_b), (*extents, taps, steps)
+            result = kernel.emit(rows, self.vectors, reduced, *loads, init, into, columns=alike)
+        else:
+            result = kernel.begin(rows, self.vectors, init)
+            for tap in range(windows.geometry.kernel[2]):
+                self._one_tap(result, columns, tap)
+        across = loops.layout.plan.across
+        if across is not None:
+            self._store_pixels(result, across)
+            return
+        if stored is None:
+            store_tile(result, kernel, loops.epilogue_cost, self._store(columns))
+            return
+        store, lanes = self._store(columns), kernel.lanes
+        passing = I.sblock_alloc_buffer((rows, self.vectors * lanes), kernel.acc_dtype)
+        rest(result, passing, 0)
+        with I.serial(stored) as i:
+            for j in range(self.vectors):
+                store(i, j, passing[i, ramp(j * lanes, lanes)], j == self.vectors - 1)
+
+    def _one_tap(self, result: Tile, columns: int, tap: int) -> None:
+        """One column of all windows of a tile, for the pixels where it lies inside."""
+        loops, kernel, windows = self.loops, self.loops.tile, self.windows
+        assert isinstance(self.column, int)
+        inside = windows.inside(self.column, columns, tap)
+        if not inside:
+            return
+        fused = loops.layout.form == "fused"
+        steps = windows.geometry.group_channels // kernel.kr
+
+        def load_a(i: int, ks: Sequence[Index]) -> Expr | Address:
+            found = (*self._outer_tap(ks), tap)
+            return windows.load(self._start(i, columns, found), ks[-1])
+
+        def load_b(j: int, ks: Sequence[Index]) -> Expr | Address:
+            if fused:
+                return self._load_b(j, self._run(ks, 1), tap * steps + ks[-1])
+            taps = windows.geometry.kernel[2]
+            return self._load_b(j, self._run(ks, 1) * taps + tap, ks[-1])
+
+        extents = [high - low for low, high in self.outer]
+        kernel.accumulate(result, inside, (*extents, steps), load_a, load_b)
+
+    def _outer_tap(self, ks: Sequence[Index]) -> tuple[Index, Index]:
+        """Plane and line of a tap."""
+        (plane, _), (line, _) = self.outer
+        return plane + ks[0], line + ks[1]
+
+    def _run(self, ks: Sequence[Index], inner: int) -> Index:
+        """Number of a run of a window."""
+        plane, line = self._outer_tap(ks)
+        found = plane * self.windows.geometry.kernel[1] + line
+        return found * inner + ks[2] if inner > 1 else found
+
+    def _start(self, i: int, columns: int, tap: Sequence[Index]) -> Expr:
+        line, column = self.line + i // columns, self.column + i % columns
+        return self.windows.element(line, column, self.group, tap)
+
+    def _load_b(self, j: int, run: Index, step: Index) -> Expr | Address:
+        step = run * (self.loops.layout.steps * self.parts) + step
+        return self.load_b(self.vector, self.vectors, step, j)
+
+    def _class(self, i: int, columns: int) -> Index:
+        """The class of a pixel of the tile."""
+        classes = self.loops.layout.classes
+        assert classes is not None
+        if classes.whole:
+            return 0
+        depth, _, width = self.windows.geometry.outputs
+        position = [
+            I.floormod(self.plane, depth),
+            self.line + i // columns,
+            self.column + i % columns,
+        ]
+        if not isinstance(self.column, int):  # a tile of whole windows: any of them
+            position[2] = next(c for c in range(width) if self.windows.whole(c, 1))
+        return classes.number(position[3 - len(classes.axes) :])
+
+    def _store_pixels(self, result: Tile, across: Across) -> None:
+        """Stores the positions of a tile that are pixels of the result."""
+        _, height, width = self.windows.geometry.outputs
+        with I.serial(result.rows) as i:
+            position = self.column + i
+            line = I.floordiv(position, across.distance)
+            column = position - line * across.distance
+            with I.If(column < width), I.Then():
+                pixel = (self.plane * height + self.line + line) * width + column
+                for j in range(result.vectors):
+                    last = j == result.vectors - 1
+                    vector = self.vector + j
+                    self.loops.store(pixel, self.group, vector, result.value(i, j), last)
+
+    def _store(self, columns: int) -> Callable[[Index, int, Expr, bool], None]:
+        _, height, width = map(extent, self.windows.geometry.outputs)
+
+        def store(i: Index, j: int, value: Expr, last: bool) -> None:
+            y, x = divmod(i, columns) if isinstance(i, int) else (i // columns, i % columns)
+            pixel = (self.plane * height + (self.line + y)) * width + (self.column + x)
+            self.loops.store(pixel, self.group, self.vector + j, value, last)
+
+        return store
+
+
+def share_of(total: Index, number: Expr, parts: int) -> tuple[Expr, Expr]:
+    """First and count of the pieces that part `number` of `parts` gets."""
+    if parts == 1:
+        return tirx.const(0, "int32"), as_expr(total)
+    first = I.floordiv(number * total, parts)
+    return first, I.floordiv((number + 1) * total, parts) - first
+
+
+def _for_some(group: Group, first: Expr, last: Expr, body: Callable[[Index, int], None]) -> None:
+    """Runs `body(start, size)` for those pieces of a group whose numbers are in [first, last)."""
+    if group.count == 1:
+        with I.If(tirx.all(first <= 0, last > 0)), I.Then():
+            body(group.start, group.size)
+        return
+    low = tirx.Max(first, tirx.const(0, "int32"))
+    high = tirx.Min(last, tirx.const(group.count, "int32"))
+    with I.serial(tirx.Max(high - low, tirx.const(0, "int32"))) as i:
+        body(group.start + (low + i) * group.size, group.size)
+
 
 # (class of positions, group, vector of its columns) -> what accumulators start with; or, for tiles,
 # where that is
@@ -109,7 +412,11 @@ class ConvLoops:
 
     def _bands(self, task: Expr, scratch: Expr | None) -> None:
         """The bands of one thread."""
-        config, grid, (_, height, _) = self.config, self.grid, self.windows.geometry.outputs
+        config, grid, (_, height, _) = (
+            self.config,
+            self.layout.plan.grid,
+            self.windows.geometry.outputs,
+        )
         bands = -(-height // config.band)
         number = I.floormod(task, grid.bands)
         first, count = share_of(bands * self._planes, number, grid.bands)
@@ -126,13 +433,13 @@ class ConvLoops:
 
         Bands that have a number of lines for any height are too few to be shared evenly.
         """
-        grid, most = self.grid, self.config.band
+        grid, most = self.layout.plan.grid, self.config.band
         height = as_expr(extent(self.windows.geometry.outputs[1]))
         of_plane = materialise(tirx.Max(height, tirx.const(1, "int32")))
         total = materialise(height * self._planes)
         first, count = map(materialise, share_of(total, I.floormod(task, grid.bands), grid.bands))
         before = materialise(I.floordiv(first, of_plane))
-        with I.serial(ceil_div(first + count, of_plane) - before) as number:
+        with I.serial(emission.ceil_div(first + count, of_plane) - before) as number:
             plane = materialise(before + number)
             begin = materialise(tirx.Max(first - plane * height, tirx.const(0, "int32")))
             end = materialise(tirx.Min(first + count - plane * height, height))
@@ -141,12 +448,7 @@ class ConvLoops:
                 share, line = I.floordiv(task, grid.bands), materialise(begin + at)
                 self._band(Band(share, plane, line, lines, scratch))
 
-            for_blocks(end - begin, most, band)
-
-    @property
-    def grid(self) -> Grid:
-        """The threads that have work."""
-        return self.layout.plan.grid
+            emission.for_blocks(end - begin, most, band)
 
     @property
     def _planes(self) -> Index:
@@ -173,23 +475,21 @@ class ConvLoops:
             self.windows.enter(*where)
             self._multiply(band)
 
-        branch(small, lambda: fitting._multiply(band), widened)
+        emission.branch(small, lambda: fitting._multiply(band), widened)
 
     def _multiply(self, band: Band) -> None:
         """A band whose lines are there."""
-        groups, channels = self.windows.geometry.groups, self.grid.channels
+        groups, channels = self.windows.geometry.groups, self.layout.plan.grid.channels
         piece, share = I.floordiv(band.share, channels), I.floormod(band.share, channels)
 
         def panels(start: Index, size: int, group: Index = 0) -> None:
-            for_groups(
-                balanced(size, self.config.vectors),
-                lambda vector, vectors: PanelLoops(
-                    self, band, piece, group, start + vector, vectors
-                ).emit(),
-            )
+            def panel(vector: Index, vectors: int) -> None:
+                PanelLoops(self, band, piece, group, start + vector, vectors).emit()
+
+            emission.for_groups(balanced(size, self.config.vectors), panel)
 
         if groups == 1:
-            for_share(self.layout.plan.shares, share, panels)
+            emission.for_share(self.layout.plan.shares, share, panels)
             return
         first, count = share_of(groups, share, channels)
         with I.serial(count) as group:

@@ -10,8 +10,9 @@ at the left and right edges by tiles with code of their own.
 from __future__ import annotations
 
 import functools
+import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import tvm.tirx.script.builder.ir as I
 from tvm import DataType, tirx
@@ -21,16 +22,8 @@ from microkernels.microkernel import Microkernel
 from microkernels.tile import Address
 from microkernels.vector.expressions import Expr, Index, cast, constant, materialise, ramp, splat
 from microkernels.vector.placeholders import Placeholder
-from tir_schedules.core.blocking import Group
-from tir_schedules.core.emission import (
-    branch,
-    ceil_div,
-    for_groups,
-    largest,
-    named,
-    opaque_block,
-    smallest,
-)
+from tir_schedules.core import emission
+from tir_schedules.core.blocking import Group, balanced
 from tir_schedules.core.extents import allocated, as_expr, extent
 from tir_schedules.epilogue.epilogue import Columns, load_vector, store_vector
 from tir_schedules.epilogue.quantize_steps import Number
@@ -101,14 +94,14 @@ class Windows:
             if across is not None:
                 return across.distance * geometry.strides[2] * self.pixel
             if geometry.opens_image:  # of whole tiles: the last one may have too many
-                outputs = ceil_div(outputs, config.rows) * config.rows
+                outputs = emission.ceil_div(outputs, config.rows) * config.rows
             used = ((outputs - 1) * geometry.strides[2] + span[2]) * self.pixel + beyond
-            count = -(-used // vector) if isinstance(used, int) else ceil_div(used, vector)
+            count = -(-used // vector) if isinstance(used, int) else emission.ceil_div(used, vector)
             return count * vector
 
         outputs = geometry.outputs[2]
         self.width: Index = (extent(outputs) - 1) * geometry.strides[2] + span[2]
-        self.pitch = named(pitch(extent(outputs)))
+        self.pitch = emission.named(pitch(extent(outputs)))
         lines = geometry.kernel[0] * self.phases * self.phase
         size = pitch(allocated(outputs)) * lines + (0 if across is None else beyond)
         self.copy = I.sblock_alloc_buffer((size,), self.element_dtype, align=64)
@@ -136,6 +129,29 @@ class Windows:
         every = (0, self.geometry.kernel[2])
         ends = (first, first + columns - 1)
         return self.staged or all(self.geometry.inside(2, end) == every for end in ends)
+
+    def tiles(self, width: int, rows: int) -> Iterator[tuple[Group, bool]]:
+        """Tiles of a line, those alike as one group, and whether their windows are whole.
+
+        One configuration does for all tiles of AMX: the last one overlaps the one before.
+        """
+        if self.kernel.by_tiles:
+            yield Group(0, width // rows, rows), True
+            if width % rows:
+                yield Group(width - rows, 1, rows), True
+            return
+        tiles = [
+            (group.start + i * group.size, group.size)
+            for group in balanced(width, rows)
+            for i in range(group.count)
+        ]
+        kinds = itertools.groupby(tiles, lambda tile: (self.whole(*tile), tile[1]))
+        for (whole, size), alike in kinds:
+            starts = [start for start, _ in alike]
+            if whole:
+                yield Group(starts[0], len(starts), size), True
+            else:
+                yield from ((Group(start, 1, size), False) for start in starts)
 
     def element(self, line: Index, column: Index, group: Index, tap: Sequence[Index]) -> Expr:
         """Where the run of one pixel starts.
@@ -197,7 +213,7 @@ class Windows:
             columns = Columns(line + offset, search.lanes, valid)
             search.add(load_vector(self.copy, "uint8", [], columns))
 
-        with opaque_block("find_high_bits"):
+        with emission.opaque_block("find_high_bits"):
             search.clear()
             with I.serial(depth) as z, I.serial(count) as y:
                 line = (z * self.most_lines + y) * self.pitch
@@ -213,7 +229,7 @@ class Windows:
         depth = geometry.kernel[0]
         height = (geometry.kernel[1] - 1) * geometry.dilation[1] + 1
         count = (lines - 1) * geometry.strides[1] + height
-        with opaque_block("stage"), I.serial(depth) as z, I.serial(count) as y:
+        with emission.opaque_block("stage"), I.serial(depth) as z, I.serial(count) as y:
             source_z = plane * geometry.strides[0] - geometry.before[0]
             source_z = source_z + z * geometry.dilation[0]
             source_y = first * geometry.strides[1] - geometry.before[1] + y
@@ -229,8 +245,10 @@ class Windows:
         if geometry.opens_image:
             # The rest of the line too: tiles may have more windows than there are.
             width, end = as_expr(width), self.pitch
-        before = named(smallest(geometry.before[2], width))
-        used = named(largest(smallest(extent(geometry.extents[2]), width - before), 0))
+        before = emission.named(emission.smallest(geometry.before[2], width))
+        used = emission.named(
+            emission.largest(emission.smallest(extent(geometry.extents[2]), width - before), 0)
+        )
         conditions: list[Expr] = []
         for axis, place in ((0, z), (1, y)):
             if geometry.before[axis] or geometry.after[axis]:
@@ -242,7 +260,7 @@ class Windows:
             self._fill(to + (before + used) * self.pixel, end - (before + used) * self.pixel)
 
         if conditions:
-            branch(tirx.all(*conditions), inside, lambda: self._fill(to, end))
+            emission.branch(tirx.all(*conditions), inside, lambda: self._fill(to, end))
         else:
             inside()
 
@@ -289,9 +307,9 @@ class Windows:
 
     @staticmethod
     def _vectors(count: Index, lanes: int, emit: Callable[[Index, Index], None]) -> None:
-        count = named(count)
+        count = emission.named(count)
         if isinstance(count, int):
-            for_groups([Group(0, count // lanes, lanes)] if count >= lanes else [], emit)
+            emission.for_groups([Group(0, count // lanes, lanes)] if count >= lanes else [], emit)
             if count % lanes:
                 emit(count // lanes * lanes, count % lanes)
             return
@@ -360,10 +378,10 @@ class ConvOutliers:
         geometry, windows, found = self.geometry, self.windows, self.found
         depth, taps, _ = geometry.kernel
         count = (lines - 1) * geometry.strides[1] + (taps - 1) * geometry.dilation[1] + 1
-        self.count = named(count)
+        self.count = emission.named(count)
         rows = self.count * depth
         most = found.most(rows)
-        with opaque_block("outliers"):
+        with emission.opaque_block("outliers"):
             found.begin(whole)
             with I.serial(depth) as z, I.serial(self.count) as y:
                 start = (z * windows.most_lines + y) * windows.pitch
@@ -383,7 +401,7 @@ class ConvOutliers:
         geometry, windows, lanes = self.geometry, self.windows, self.layout.kernel.lanes
         depth, taps, columns = geometry.kernel
         zero = constant(0, "int32", lanes)
-        with opaque_block("add_outliers"), I.serial(height) as i:
+        with emission.opaque_block("add_outliers"), I.serial(height) as i:
             before = i * self.places
             with I.serial(self.places * vectors) as place:
                 at = before * (vectors * lanes) + place * lanes

@@ -23,7 +23,7 @@ from tir_schedules.cost.cost import Cost, flops_us
 from tir_schedules.cost.parallel import halves, threads_worth
 from tir_schedules.product.tile_config import check_tile, register_tiles
 
-from .problem import WinogradProblem
+from .tiles import WinogradProblem
 
 LINE = 16  # f32 values of a cache line
 _MOST_TILES = 128  # of a block: V of 16 channels is as large as L2 then

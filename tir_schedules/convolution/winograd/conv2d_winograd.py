@@ -53,9 +53,8 @@ from tir_schedules.product.zero_points import expressed_bytes
 
 from .algorithm import MOST_CHANNELS, Algorithm, kernel_reason
 from .config import WinogradConfig, check, default_config, space, winograd_cost
-from .problem import WinogradProblem
 from .program import WinogradProgram
-from .transforms import flat_epilogue
+from .tiles import WinogradProblem, flat_epilogue
 
 
 class WinogradWeight(PackedWeight):

@@ -29,17 +29,8 @@ from microkernels.microkernel import Microkernel
 from microkernels.tile import Address
 from microkernels.vector import memory
 from microkernels.vector.expressions import Expr, Index, bind, materialise, ramp
+from tir_schedules.core import emission
 from tir_schedules.core.blocking import Group
-from tir_schedules.core.emission import (
-    ceil_div,
-    choose,
-    for_share,
-    opaque_block,
-    quarters,
-    share_of,
-    task_loop,
-    which_size,
-)
 from tir_schedules.core.extents import extent
 from tir_schedules.core.product_plan import PANELS_AHEAD, PRODUCTS_PER_FETCH
 from tir_schedules.epilogue.epilogue import Epilogue
@@ -49,8 +40,7 @@ from tir_schedules.product.tile_loops import TileLoops
 from tir_schedules.product.tile_products import OperandA, OperandB
 
 from .config import LINE, WinogradConfig, odd_lines
-from .problem import WinogradProblem, part_of
-from .transforms import InputTransform, OutputTransform
+from .tiles import InputTransform, OutputTransform, WinogradProblem, part_of
 
 
 class Block(NamedTuple):
@@ -112,8 +102,8 @@ class WinogradProgram:
                 problem.rows * problem.columns * extent(problem.geometry.batch)
             )
             self.teams, self.most = config.threads_tiles, config.m_block
-            of_team = ceil_div(ceil_div(self.tiles, self.teams), config.rows)
-            self.each = materialise(ceil_div(of_team, config.m_block // config.rows))
+            of_team = emission.ceil_div(emission.ceil_div(self.tiles, self.teams), config.rows)
+            self.each = materialise(emission.ceil_div(of_team, config.m_block // config.rows))
         lanes = kernel.lanes * self.multiplied.kr  # as many as are a whole vector
         channels = -(-problem.geometry.channels // lanes) * lanes
         pitches = self._pitches(channels, algorithm.bytes)
@@ -145,11 +135,11 @@ class WinogradProgram:
 
         def stage(step: Expr, *bodies: Callable[[Expr, Expr, Block], None]) -> None:
             """A parallel region over all threads."""
-            with task_loop(teams * members) as task:
+            with emission.task_loop(teams * members) as task:
                 team, member = I.floormod(task, teams), I.floordiv(task, teams)
                 with (
                     I.serial(1 if members > 1 else each) as own,
-                    opaque_block("block"),
+                    emission.opaque_block("block"),
                     self._block(team, step + own) as block,
                 ):
                     for body in bodies:
@@ -168,8 +158,9 @@ class WinogradProgram:
         if self.tiles is not None:
             # A share of the register tiles of the team's share of the tiles.
             rows = self.config.rows
-            first, own = share_of(self.tiles, team, self.teams)
-            start, count = share_of(materialise(ceil_div(own, rows)), step, self.each)
+            first, own = emission.share_of(self.tiles, team, self.teams)
+            tiles = materialise(emission.ceil_div(own, rows))
+            start, count = emission.share_of(tiles, step, self.each)
             with I.If(count > 0), I.Then():
                 tiles = materialise(tirx.Min(count * rows, own - start * rows))
                 yield Block(materialise(first + start * rows), tiles, step)
@@ -189,17 +180,17 @@ class WinogradProgram:
         There is code for each width of a panel and, of static sizes, for each size of a block.
         """
         share = part_of(sum(group.count for group in self.panels), self.members, member)
-        with I.serial(*share) as panel, opaque_block("panel"):
+        with I.serial(*share) as panel, emission.opaque_block("panel"):
             start, width = _piece(self.panels, panel)
 
             def of_size(tiles: Index) -> None:
                 def of_width(_start: Expr, known: int) -> None:
                     self._multiply(PanelProduct(self, v, m, start, known), tiles)
 
-                for_share(self.panels, panel, of_width)
+                emission.for_share(self.panels, panel, of_width)
 
             if self.tiles is None:
-                for_share(self.blocks, block.number, lambda _start, tiles: of_size(tiles))
+                emission.for_share(self.blocks, block.number, lambda _start, tiles: of_size(tiles))
             else:
                 of_size(block.tiles)
             self.outputs.emit(m, block.first, block.tiles, start, width)
@@ -210,7 +201,7 @@ class WinogradProgram:
             self._multiply_dynamic(product, tiles)
             return
         plan = replace(self.config.plan(self.problem), m=tiles, m_block=tiles)
-        with I.serial(self.problem.algorithm.products) as number, opaque_block("product"):
+        with I.serial(self.problem.algorithm.products) as number, emission.opaque_block("product"):
             product.begin(number)
             loops = TileLoops(plan, TransformedTiles(product), product, product)
             loops.emit(tirx.const(0, "int32"), tiles, product.first, product.width)
@@ -218,19 +209,22 @@ class WinogradProgram:
     def _multiply_dynamic(self, product: PanelProduct, tiles: Expr) -> None:
         """The products of a panel with any number of tiles."""
         rows = self.config.rows
-        sizes = quarters(rows)[:-1]
+        sizes = emission.quarters(rows)[:-1]
         most = sizes[-1] if sizes else 0  # rows of a tile that is not whole
         whole = materialise(I.floordiv(tiles + (rows - 1 - most), rows))
         left = materialise(tiles - whole * rows)
-        kind = materialise(which_size(left, sizes))
-        with I.serial(self.problem.algorithm.products) as number, opaque_block("product"):
+        kind = materialise(emission.which_size(left, sizes))
+        with I.serial(self.problem.algorithm.products) as number, emission.opaque_block("product"):
             product.begin(number)
             with I.serial(whole) as tile:
                 self._register_tile(product, tile, rows)
             if most:
                 with I.If(left > 0), I.Then():
-                    numbers = range(len(sizes))
-                    choose(kind, numbers, lambda at: self._register_tile(product, whole, sizes[at]))
+
+                    def some(which: int) -> None:
+                        self._register_tile(product, whole, sizes[which])
+
+                    emission.choose(kind, range(len(sizes)), some)
 
     def _register_tile(self, product: PanelProduct, number: Expr, rows: int) -> None:
         """So many rows from those of the tile `number` on."""
@@ -247,7 +241,7 @@ class WinogradProgram:
             return product.load(panel, width, ks[0], j)
 
         tiles_of_v = TransformedTiles(product)
-        with opaque_block("tile"):
+        with emission.opaque_block("tile"):
             result = self.multiplied.emit(
                 rows, width, (self.steps,), lambda i, ks: tiles_of_v.load(first + i, ks[0]), load_b
             )
