@@ -23,19 +23,8 @@ from tvm.ir.expr import TensorLoad
 
 from microkernels.vector.expressions import Expr, element_of, like, shuffle
 
+from . import loops
 from .expressions import calls_of, int64, loads_of, map_loads, ramp_at
-from .loops import (
-    Plan,
-    loop,
-    nested,
-    over_axes,
-    pieces,
-    sequence,
-    serial,
-    store_statement,
-    unrolled,
-    vectorized,
-)
 from .nest import Axis, Nest, NotHandledError, Store
 from .reads import NOTHING_STAGED, Staged
 
@@ -118,7 +107,7 @@ class Accumulators:
             number = _NEUTRAL.get(type(store.value)) if neutral else None
             value = store.start if number is None else like(number, store.start)
             statements.append(tirx.BufferStore(element.source, value, element.indices))
-        return sequence(statements)
+        return loops.sequence(statements)
 
     def update(
         self,
@@ -134,13 +123,13 @@ class Accumulators:
             Store(element.source, tuple(element.indices), keeping_nan(store.value))
             for store, element in zip(nest.stores, elements, strict=True)
         ]
-        return store_statement(nest, updates, at)
+        return loops.store_statement(nest, updates, at)
 
     def finish(self, totals: Sequence[Expr], at: dict[tirx.Var, Expr]) -> tirx.Stmt:
         """Stores the results of accumulated elements, which are told."""
         change, results = self.reading(totals), self.nest.finished
         stores = [replace(store, value=map_loads(store.value, change)) for store in results]
-        return store_statement(replace(self.nest, lets=()), stores, at)
+        return loops.store_statement(replace(self.nest, lets=()), stores, at)
 
     def whole_row(
         self,
@@ -162,15 +151,19 @@ class Accumulators:
 
         def start(piece: int, number: Expr) -> tirx.Stmt:
             width = self.widths[piece]
-            return vectorized(width, lambda lane: self.start(piece, number, lane, neutral=True))
+            return loops.vectorized(
+                width, lambda lane: self.start(piece, number, lane, neutral=True)
+            )
 
-        starts = [unrolled(self.rows, partial(start, piece)) for piece in range(len(self.widths))]
+        starts = [
+            loops.unrolled(self.rows, partial(start, piece)) for piece in range(len(self.widths))
+        ]
         finish: list[tirx.Stmt] = []
         for number in map(int64, range(self.rows)):
             totals = [_folded(self, index, number, finish) for index in range(len(self.buffers))]
             finish.append(self.finish(totals, point(number)))
-        loops = over_axes(reduced, sequence(passes))
-        return sequence([*self.allocations(), *starts, loops, *finish])
+        updates = loops.over_axes(reduced, loops.sequence(passes))
+        return loops.sequence([*self.allocations(), *starts, updates, *finish])
 
 
 def not_combined(nest: Nest) -> str:
@@ -210,12 +203,12 @@ def along_results(nest: Nest, axis: Axis) -> tirx.Stmt:
     update = Store(row.buffer, row.indices, map_loads(keeping_nan(store.value), placed))
 
     def each(value: Store) -> tirx.Stmt:
-        return over_axes([axis], store_statement(nest, [value], {}))
+        return loops.over_axes([axis], loops.store_statement(nest, [value], {}))
 
-    parts = [each(replace(row, value=store.start)), over_axes(nest.reduce, each(update))]
+    parts = [each(replace(row, value=store.start)), loops.over_axes(nest.reduce, each(update))]
     if nest.epilogue:
         parts.append(each(replace(result, value=map_loads(result.value, placed))))
-    return sequence([*apart, *parts])
+    return loops.sequence([*apart, *parts])
 
 
 def tiles_of(extent: int, size: int) -> list[tuple[int, int, int]]:
@@ -225,7 +218,7 @@ def tiles_of(extent: int, size: int) -> list[tuple[int, int, int]]:
     return found + ([(full * size, rest, 1)] if rest else [])
 
 
-def shared_axis(plan: Plan, along: Axis) -> Axis | None:
+def shared_axis(plan: loops.Plan, along: Axis) -> Axis | None:
     """Another result axis whose points share the vectors read along `along`."""
     best = None
     for axis in plan.nest.spatial:
@@ -237,7 +230,7 @@ def shared_axis(plan: Plan, along: Axis) -> Axis | None:
     return best
 
 
-def reduced_row_loops(plan: Plan, inner: Axis, lanes: int) -> tirx.Stmt:
+def reduced_row_loops(plan: loops.Plan, inner: Axis, lanes: int) -> tirx.Stmt:
     """Loops with lanes along the reduced axis `inner`; a few rows at once if they share reads."""
     shared = shared_axis(plan, inner)
     down = 1 if shared is None else min(shared.extent, 4)
@@ -248,8 +241,8 @@ def reduced_row_loops(plan: Plan, inner: Axis, lanes: int) -> tirx.Stmt:
         axis = Axis.new(tiles, "rows")
         row = axis.var * int64(down) + int64(start)
         body = _rows(plan.nest, inner, shared, row, rows, chains, lanes)
-        statements.append(nested((*others, axis), body, plan.machine, plan.threads))
-    return sequence(statements)
+        statements.append(loops.nested((*others, axis), body, plan.machine, plan.threads))
+    return loops.sequence(statements)
 
 
 def dynamic_row(nest: Nest, inner: Axis, lanes: int) -> tirx.Stmt:
@@ -267,7 +260,7 @@ def _rows(
     """
     wide, known = chains * lanes, inner.end is None
     steps, rest = divmod(inner.extent, wide)
-    tail = pieces(rest, lanes) if known else [(0, 1)]
+    tail = loops.pieces(rest, lanes) if known else [(0, 1)]
     widths = [lanes] * chains + [width for _, width in tail if width < lanes]
     registers = Accumulators(nest, widths, rows)
     outer = tuple(axis for axis in nest.reduce if axis is not inner)
@@ -282,14 +275,14 @@ def _rows(
         """Updates registers: (register, start)."""
 
         def update(piece: int, start: Expr, number: Expr) -> tirx.Stmt:
-            return vectorized(
+            return loops.vectorized(
                 widths[piece],
                 lambda lane: registers.update(piece, number, lane, point(number, start + lane)),
             )
 
-        return sequence(
+        return loops.sequence(
             [
-                unrolled(rows, partial(update, piece, position + int64(start)))
+                loops.unrolled(rows, partial(update, piece, position + int64(start)))
                 for piece, start in covered
             ]
         )
@@ -300,12 +293,12 @@ def _rows(
         begun, end = whole * int64(chains), vectors * int64(lanes)
         step, vector, last = (tirx.Var("step", "int64") for _ in range(3))
         passes += [
-            loop(step, whole, updates(step * int64(wide), every)),
-            loop(vector, vectors - begun, updates((begun + vector) * int64(lanes), [(0, 0)])),
-            loop(last, inner.stated - end, updates(end + last, [(chains, 0)])),
+            loops.loop(step, whole, updates(step * int64(wide), every)),
+            loops.loop(vector, vectors - begun, updates((begun + vector) * int64(lanes), [(0, 0)])),
+            loops.loop(last, inner.stated - end, updates(end + last, [(chains, 0)])),
         ]
     elif steps:
-        passes.append(serial(steps, lambda s: updates(s * int64(wide), every)))
+        passes.append(loops.serial(steps, lambda s: updates(s * int64(wide), every)))
     if known and tail:
         where = [(number if width == lanes else -1, at) for number, (at, width) in enumerate(tail)]
         narrow = itertools.count(chains)

@@ -26,7 +26,7 @@ from typing import Any
 import tvm_ffi
 from tvm import tirx
 from tvm.ir.expr import TensorLoad
-from tvm.sym import Analyzer, detect_linear_equation
+from tvm.sym import detect_linear_equation
 
 from microkernels.vector.expressions import Expr
 
@@ -198,6 +198,26 @@ def pieces(nest: Nest, axis: tirx.Var, end: Expr, inner: set[tirx.Var], most: in
         How many parts there may be.
     """
     analyzer = nest.analyzer()
+
+    def decided(nest: Nest, at: Expr, before: bool) -> Nest:
+        """The nest on one side of a border, without the questions that it answers."""
+
+        def answered(question: Any) -> Expr:
+            border = border_of(question, axis, inner)
+            if border is None or not same(analyzer.simplify(border.at), at):
+                return question
+            is_below = border.below == before
+            if not isinstance(question, _CHOICES):
+                return tirx.const(is_below, "bool")
+            return question.a if is_below == isinstance(question, tirx.Min) else question.b
+
+        def in_value(value: Expr) -> Expr:
+            return tvm_ffi.structural_map(value, ((*_BELOW, *_CHOICES), answered))
+
+        found = nest.with_values(in_value).tidied()
+        used = set[tirx.Var]().union(*map(variables_of, found.values()))
+        return replace(found, lets=tuple(each for each in found.lets if each[0] in used))
+
     whole = Piece(int64(0), end, without_equalities(nest, axis, inner))
     found, left = list[Piece](), [whole]
     while left:
@@ -210,10 +230,14 @@ def pieces(nest: Nest, axis: tirx.Var, end: Expr, inner: set[tirx.Var], most: in
         if border is None:
             found.append(piece)
             continue
-        at = analyzer.simplify(border.at)
-        middle = _within(at, piece, analyzer)
+        at = middle = analyzer.simplify(border.at)
+        if not analyzer.can_prove(at <= piece.end):
+            middle = tirx.Min(middle, piece.end)
+        if not analyzer.can_prove(middle >= piece.first):
+            middle = tirx.Max(middle, piece.first)
+        middle = analyzer.simplify(middle)
         parts = [
-            Piece(first, last, _decided(piece.nest, axis, inner, at, before, analyzer))
+            Piece(first, last, decided(piece.nest, at, before))
             for first, last, before in ((piece.first, middle, True), (middle, piece.end, False))
             if not analyzer.can_prove(last - first <= 0)
         ]
@@ -221,15 +245,6 @@ def pieces(nest: Nest, axis: tirx.Var, end: Expr, inner: set[tirx.Var], most: in
         if len(found) + len(left) > most:
             return [Piece(int64(0), end, nest)]
     return found
-
-
-def _within(at: Expr, piece: Piece, analyzer: Analyzer) -> Expr:
-    """A border, moved into a piece."""
-    if not analyzer.can_prove(at <= piece.end):
-        at = tirx.Min(at, piece.end)
-    if not analyzer.can_prove(at >= piece.first):
-        at = tirx.Max(at, piece.first)
-    return analyzer.simplify(at)
 
 
 def without_equalities(nest: Nest, axis: tirx.Var, inner: set[tirx.Var]) -> Nest:
@@ -243,33 +258,6 @@ def without_equalities(nest: Nest, axis: tirx.Var, inner: set[tirx.Var]) -> Nest
 
     kinds = (tirx.EQ, tirx.NE)
     return nest.with_values(lambda value: tvm_ffi.structural_map(value, (kinds, change)))
-
-
-def _decided(
-    nest: Nest, axis: tirx.Var, inner: set[tirx.Var], at: Expr, before: bool, analyzer: Analyzer
-) -> Nest:
-    """The nest on one side of a border, without the questions that it answers."""
-
-    def answer(question: Expr) -> bool | None:
-        border = border_of(question, axis, inner)
-        if border is None or not same(analyzer.simplify(border.at), at):
-            return None
-        return border.below == before
-
-    def compared(question: Expr) -> Expr:
-        found = answer(question)
-        return question if found is None else tirx.const(found, "bool")
-
-    def chosen(question: tirx.Min | tirx.Max) -> Expr:
-        found = answer(question)
-        if found is None:
-            return question
-        return question.a if found == isinstance(question, tirx.Min) else question.b
-
-    rules = [*((kind, compared) for kind in _BELOW), *((kind, chosen) for kind in _CHOICES)]
-    found = nest.with_values(lambda value: tvm_ffi.structural_map(value, rules)).tidied()
-    used = set[tirx.Var]().union(*map(variables_of, found.values()))
-    return replace(found, lets=tuple(each for each in found.lets if each[0] in used))
 
 
 def border_of(question: Expr, axis: tirx.Var, inner: set[tirx.Var]) -> _Border | None:

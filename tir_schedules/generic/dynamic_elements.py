@@ -71,13 +71,9 @@ def program_of_elements(func: tirx.PrimFunc) -> Program:
 
 def views_of(program: Program) -> tuple[dict[tirx.Var, View], list[tirx.Stmt]]:
     """Flat views of all buffers of a program; declarations, and allocations of those it writes."""
-    views, statements = loops.parameter_views(program.func)
-    written = {store.buffer for nest in program.nests for store in nest.results}
-    for buffer in program.temporaries:
-        views[buffer] = loops.temporary_view(buffer)
-        if buffer in written:
-            statements.append(tirx.AllocBuffer(views[buffer].flat))
-    return views, statements
+    views, declared = loops.parameter_views(program.func)
+    own, allocated = loops.temporary_views(program)
+    return {**views, **own}, [*declared, *allocated]
 
 
 def _gains(nest: Nest) -> bool:
@@ -90,8 +86,7 @@ def _gains(nest: Nest) -> bool:
 
 def element_loops(nest: Nest, machine: Machine) -> tirx.Stmt:
     """Loops for a flat nest without reduction; for rows beyond L2 others (`far_rows`)."""
-    most: dict[tirx.Var, int] = {}
-    left = MOST_PIECES
+    most, left = dict[tirx.Var, int](), MOST_PIECES
     for number, axis in reversed(list(enumerate(nest.spatial))):
         cut = pieces(nest, axis.var, axis.stated, _inside(nest, number), left)
         most[axis.var] = len(cut)
@@ -155,8 +150,8 @@ def _run(piece: Piece, number: int, most: Most, machine: Machine) -> tirx.Stmt:
             return _strided_row(nest, axis, loads, lanes)
         accesses: list[TensorLoad | Store] = [*nest.reads(), *nest.stores]
         steps = [nest.step_along(each.indices[0], axis) for each in accesses]
-        if lanes > 1 and loops.has_copies(nest, steps):
-            return _strided_row(nest, axis, [], loops.COPIED_VECTORS * lanes)
+        if lanes > 1 and elementwise.has_copies(nest, steps):
+            return _strided_row(nest, axis, [], elementwise.COPIED_VECTORS * lanes)
         wide = elementwise.copied_row_lanes(nest, machine) if lanes > 1 and set(steps) == {1} else 0
         if wide:
             return _strided_row(nest, axis, [], wide, elementwise.is_long(nest))
@@ -316,7 +311,7 @@ def _periods(piece: Piece, period: _Period, number: int, most: Most, machine: Ma
             nest,
         )
     else:
-        nest = nest if shared else loops.with_copies(nest, [which])
+        nest = nest if shared else elementwise.with_copies(nest, [which])
         which, part = nest.spatial[number], Piece(int64(0), length, nest)
     return loops.over_axes([which], _piece(part, number + 1, most, machine), shared)
 

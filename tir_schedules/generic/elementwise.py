@@ -36,6 +36,19 @@ MOST_PIECES = 16
 LEAST_STRING_BYTES = 2048
 """Bytes from which on glibc copies by string instructions."""
 
+COPIED_VECTORS = 2
+"""Vectors of a row that are read before they are stored to several places.
+
+One at a time is slower by a fifth on Zen 4 where addresses are alike modulo 4 KB: each read waits
+for the store before it.
+"""
+
+MOST_COPIES = 4
+"""Places that a loop over a row may store each element to.
+
+Places that are a multiple of 4 KB apart share a set of L1: on Zen 4, eight of them are slower.
+"""
+
 FAR_COPIED_VECTORS = 4
 """Vectors of a row that are read before they are stored, in copies beyond L2.
 
@@ -47,6 +60,47 @@ _FEW_OPERATIONS = 2
 _SINGLE = ("bitwise_and", "bitwise_not", "bitwise_or", "bitwise_xor", "fabs")
 
 _COMPARISONS = (tirx.LT, tirx.LE, tirx.GT, tirx.GE)
+
+
+def with_copies(nest: Nest, axes: Iterable[Axis]) -> Nest:
+    """A flat nest that copies, with axes along which it reads the same as more stores.
+
+        for i, j: y[i, j] = x[j]    ->    for j: y[0, j] = x[j]; y[1, j] = x[j]
+
+    So a row is read once for several places, and LLVM makes no memcpy of it. Of an axis with too
+    many steps, a part is more stores.
+    """
+    value = nest.stores[0].value
+    if nest.lets or nest.reduce or not isinstance(value, TensorLoad):
+        return nest
+    if not all(expressions.same(store.value, value) for store in nest.stores):
+        return nest
+    used = expressions.variables_of(value)
+    for axis in axes:
+        most = 0 if axis.end is not None or axis.var in used else MOST_COPIES // len(nest.stores)
+        count = max((n for n in range(1, most + 1) if axis.extent % n == 0), default=1)
+        if count == 1:
+            continue
+        outer = Axis.new(axis.extent // count, axis.var.name)
+        places = [outer.var * int64(count) + int64(place) for place in range(count)]
+        copies = [nest.substituted({axis.var: place}).stores for place in places]
+        spatial = [outer if each is axis else each for each in nest.spatial]
+        new = tuple(store for group in zip(*copies, strict=True) for store in group)
+        nest = replace(nest, spatial=tuple(spatial), stores=new).tidied()
+    return nest
+
+
+def has_copies(nest: Nest, steps: Iterable[int | None]) -> bool:
+    """Whether a nest stores elements to several places (`with_copies`), by its steps along a row.
+
+    Parameters
+    ----------
+    steps : iterable of int or None
+        Of all loads and stores.
+    """
+    value = nest.stores[0].value
+    alike = all(expressions.same(store.value, value) for store in nest.stores)
+    return len(nest.stores) > 1 and isinstance(value, TensorLoad) and alike and set(steps) == {1}
 
 
 def elementwise_loops(nest: Nest, machine: Machine, parallel: bool) -> tuple[tirx.Stmt, str]:
@@ -67,7 +121,7 @@ def elementwise_loops(nest: Nest, machine: Machine, parallel: bool) -> tuple[tir
             rows = []
             names.append("generic_transpose")
             continue
-        copied = loops.with_copies(part, part.spatial[:-1])
+        copied = with_copies(part, part.spatial[:-1])
         if copied is not part:
             plan = Plan.of(copied.simplified(), machine, threads)
         rows.append(_rows(plan))
@@ -195,8 +249,8 @@ def _rows(plan: Plan) -> _Rows:
         lanes = far
     passes = math.prod(axis.extent for axis in axes[:-1])
     steps = [strides[row.var] for strides in (*plan.loads, *plan.stores)]
-    loop = loops.hidden if loops.has_copies(nest, steps) else loops.serial
-    lanes *= loops.COPIED_VECTORS if loop is loops.hidden else 1
+    loop = loops.hidden if has_copies(nest, steps) else loops.serial
+    lanes *= COPIED_VECTORS if loop is loops.hidden else 1
     in_loops = passes >= 8 * threads or threads == 1
     wide = copied_row_lanes(nest, machine) if in_loops and set(steps) == {1} else 0
     if wide and const_int(Analyzer().simplify(far_rows(nest, machine))) == 1:
@@ -267,17 +321,13 @@ def split_at_conditions(nest: Nest) -> list[Nest]:
         parts.insert(0, [(axis, low, high) for low, high in itertools.pairwise(borders)])
     if count == 1:
         return [nest]
-    return [_restricted(nest, ranges) for ranges in itertools.product(*parts)]
-
-
-def _restricted(nest: Nest, ranges: tuple[tuple[Axis, int, int], ...]) -> Nest:
-    axes = []
-    values: dict[tirx.Var, Expr] = {}
-    for axis, low, high in ranges:
-        inner = Axis.new(high - low, axis.var.name)
-        axes.append(inner)
-        values[axis.var] = inner.var + int64(low)
-    return replace(nest.substituted(values), spatial=tuple(axes)).simplified()
+    found = []
+    for ranges in itertools.product(*parts):
+        axes = tuple(Axis.new(high - low, axis.var.name) for axis, low, high in ranges)
+        pairs = zip(axes, ranges, strict=True)
+        moved = {axis.var: inner.var + int64(low) for inner, (axis, low, _) in pairs}
+        found.append(replace(nest.substituted(moved), spatial=axes).simplified())
+    return found
 
 
 def split_at_periods(nest: Nest) -> Nest:
@@ -287,13 +337,12 @@ def split_at_periods(nest: Nest) -> Nest:
     """
     axes: list[Axis] = []
     values: dict[tirx.Var, Expr] = {}
+    divisions = [
+        part for load in nest.reads() for part in expressions.divisions_of(load.indices[0])
+    ]
     for axis in nest.spatial:
-        periods = {
-            period
-            for load in nest.reads()
-            for period in _periods(load.indices[0], axis.var)
-            if axis.extent % period == 0 and 1 < period < axis.extent
-        }
+        divisors = {const_int(part.b) or 0 for part in divisions if part.a.same_as(axis.var)}
+        periods = {n for n in divisors if 1 < n < axis.extent and axis.extent % n == 0}
         if len(periods) != 1:
             axes.append(axis)
             continue
@@ -304,16 +353,6 @@ def split_at_periods(nest: Nest) -> Nest:
     if not values:
         return nest
     return replace(nest.substituted(values), spatial=tuple(axes)).simplified()
-
-
-def _periods(index: Expr, var: tirx.Var) -> list[int]:
-    """The constants by which an axis is divided, or taken modulo."""
-    found = []
-    for part in expressions.divisions_of(index):
-        divisor = const_int(part.b)
-        if isinstance(part.a, tirx.Var) and part.a.same_as(var) and divisor is not None:
-            found.append(divisor)
-    return found
 
 
 def _cuts_of(condition: Expr, extents: dict[tirx.Var, int]) -> list[tuple[tirx.Var, int]]:

@@ -123,20 +123,17 @@ def _is_plain(nest: Nest) -> bool:
 
 def _inlined(producer: Nest, reader: Nest, cost: float) -> Nest | None:
     """`reader` with the producer's value in place of loads of its result."""
-    store = producer.stores[0]
-    lets: list[tuple[tirx.Var, Expr]] = []
-    named: list[tuple[TensorLoad, tirx.Var]] = []
-    occurrences = len(reads_of(reader, store.buffer))
+    store, named = producer.stores[0], list[tuple[TensorLoad, tirx.Var, Expr]]()
     # A name is worked out before everything else, so nothing may guard it, and no index may
     # depend on it.
     is_float = str(store.value.ty.dtype).startswith("float")
-    name = occurrences > 1 and cost > 0.5 and is_float and not reader.has_choices
+    several = len(reads_of(reader, store.buffer)) > 1
+    name = several and cost > 0.5 and is_float and not reader.has_choices
 
     def value_at(load: TensorLoad) -> Expr:
-        pairs = zip(store.indices, load.indices, strict=True)
-        value = store.value
-        for var, named_value in reversed(producer.lets):
-            value = substitute(value, {var: named_value})
+        pairs, value = zip(store.indices, load.indices, strict=True), store.value
+        for var, known in reversed(producer.lets):
+            value = substitute(value, {var: known})
         return substitute(value, {i: at for i, at in pairs if isinstance(i, tirx.Var)})
 
     def change(load: TensorLoad) -> Expr:
@@ -144,19 +141,17 @@ def _inlined(producer: Nest, reader: Nest, cost: float) -> Nest | None:
             return load
         if not name:
             return value_at(load)
-        for other, var in named:
+        for other, var, _ in named:
             if same_indices(load.indices, other.indices):
                 return var
-        var = tirx.Var("value", str(load.ty.dtype))
-        named.append((load, var))
-        lets.append((var, value_at(load)))
-        return var
+        named.append((load, tirx.Var("value", str(load.ty.dtype)), value_at(load)))
+        return named[-1][1]
 
     def in_value(value: Expr) -> Expr:
         return expressions.map_loads(value, change)
 
     merged = reader.mapped(lambda old: old.mapped(in_value), in_value)
-    merged = replace(merged, lets=(*lets, *merged.lets))
+    merged = replace(merged, lets=(*((var, value) for _, var, value in named), *merged.lets))
     if sum(expressions.node_count(value) for value in merged.expressions()) > MOST_NODES:
         return None
     return merged
@@ -227,17 +222,18 @@ def program_loops(
     """
     if not program.nests:
         raise NotHandledError("the function does nothing")
-    groups = _bands(program)
-    inside = _temporaries_inside(program, groups)
-    views, statements = dict(views), list[tirx.Stmt]()
-    written = {store.buffer for nest in program.nests for store in nest.results}
-    updated = {store.buffer for nest in program.nests for store in nest.stores}
-    for buffer in program.temporaries:
-        if buffer not in inside and buffer in written | updated:
-            views[buffer] = loops.temporary_view(buffer)
-            if buffer in written:
-                statements.append(tirx.AllocBuffer(views[buffer].flat))
-    names = []
+    groups, inside = _bands(program), set[tirx.Var]()
+    for buffer in program.temporaries:  # written and read in one band only
+        depths = [
+            depth
+            for group, depth in groups
+            if any(reads_of(nest, buffer) for nest in group)
+            or any(store.buffer.same_as(buffer) for nest in group for store in nest.results)
+        ]
+        if len(depths) == 1 and depths[0] > 0:
+            inside.add(buffer)
+    own, statements = loops.temporary_views(program, inside)
+    views, names = {**views, **own}, []
     for group, depth in groups:
         statement, name = _band_loops(group, depth, views, inside, machine)
         statements.append(statement)
@@ -251,28 +247,20 @@ def _bands(program: Program) -> list[tuple[list[Nest], int]]:
     for nest in program.nests:
         if groups:
             group, depth = groups[-1]
-            deepest = _shared_depth([*group, nest])
+            joined, own = [*group, nest], [store for each in group for store in each.results]
+            most = min(len(each.spatial) for each in joined)
+            depths = range(min(most, max(len(each.axes()) for each in joined) - 1), 0, -1)
+            deepest = next((each for each in depths if _is_shared(joined, each)), 0)
             enough = deepest >= 1 and (len(group) == 1 or deepest == depth)
-            if enough and any(_feeds(other, nest) for other in group):
-                groups[-1] = ([*group, nest], deepest)
+            if enough and any(reads_of(nest, store.buffer) for store in own):
+                groups[-1] = (joined, deepest)
                 continue
         groups.append(([nest], 0))
     return groups
 
 
-def _feeds(producer: Nest, consumer: Nest) -> bool:
-    return any(reads_of(consumer, store.buffer) for store in producer.results)
-
-
-def _shared_depth(group: Sequence[Nest]) -> int:
-    """How many leading axes the nests have in common, no element crossing from pass to pass."""
-    most = min(len(nest.spatial) for nest in group)
-    deepest = max(len(nest.axes()) for nest in group)
-    depths = range(min(most, deepest - 1), 0, -1)
-    return next((depth for depth in depths if _is_shared(group, depth)), 0)
-
-
 def _is_shared(group: Sequence[Nest], depth: int) -> bool:
+    """Whether nests have some leading axes in common, no element crossing from pass to pass."""
     extents = [axis.extent for axis in group[0].spatial[:depth]]
     passes = math.prod(extents)
     largest = max(nest.points for nest in group) // passes
@@ -305,21 +293,6 @@ def _is_shared(group: Sequence[Nest], depth: int) -> bool:
                 return False
             dimensions[store.buffer] = where
     return True
-
-
-def _temporaries_inside(program: Program, groups: list[tuple[list[Nest], int]]) -> set[tirx.Var]:
-    """Temporary buffers that are written and read in one band only."""
-    inside = set()
-    for buffer in program.temporaries:
-        depths = [
-            depth
-            for group, depth in groups
-            if any(reads_of(nest, buffer) for nest in group)
-            or any(store.buffer.same_as(buffer) for nest in group for store in nest.results)
-        ]
-        if len(depths) == 1 and depths[0] > 0:
-            inside.add(buffer)
-    return inside
 
 
 def _band_loops(

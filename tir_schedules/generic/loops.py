@@ -8,7 +8,7 @@ for i, j in grid(64, 48): y[i, j] = x[i, j] * b[0]     (all reads and writes ste
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import tvm_ffi
@@ -26,24 +26,11 @@ from tir_schedules.cost.parallel import LEAST_MOVED, MEASURED_THREADS, threads_w
 
 from . import expressions
 from .expressions import int64, substitute
-from .nest import Axis, Nest, Store, analyzer_for
+from .nest import Axis, Nest, Program, Store, analyzer_for
 from .vector_math import lower_math
 
 OPERATION_CYCLES, ELEMENT_CYCLES = 1.18, 2.96
 """Of a vector: what costs as much as an addition, and a read or a write from L2."""
-
-COPIED_VECTORS = 2
-"""Vectors of a row that are read before they are stored to several places.
-
-One at a time is slower by a fifth on Zen 4 where addresses are alike modulo 4 KB: each read waits
-for the store before it.
-"""
-
-MOST_COPIES = 4
-"""Places that a loop over a row may store each element to.
-
-Places that are a multiple of 4 KB apart share a set of L1: on Zen 4, eight of them are slower.
-"""
 
 Strides = dict[tirx.Var, "int | None"]
 Body = Callable[[Expr], tirx.Stmt]
@@ -90,6 +77,16 @@ def temporary_view(buffer: tirx.Var, dropped: Sequence[int] = ()) -> View:
     vectors of the other.
     """
     return view_of(buffer, dropped, "uint8" if buffer.dtype == "bool" else buffer.dtype)
+
+
+def temporary_views(
+    program: Program, inside: Collection[tirx.Var] = ()
+) -> tuple[dict[tirx.Var, View], list[tirx.Stmt]]:
+    """Views of a program's own buffers but those `inside` bands; allocations of written ones."""
+    written = {store.buffer for nest in program.nests for store in nest.results}
+    views = {each: temporary_view(each) for each in program.temporaries if each not in inside}
+    allocated = [tirx.AllocBuffer(view.flat) for each, view in views.items() if each in written]
+    return views, allocated
 
 
 def view_of(buffer: tirx.Var, dropped: Sequence[int] = (), dtype: str = "") -> View:
@@ -191,47 +188,6 @@ def collapsed(nest: Nest, kept: Iterable[tirx.Var] = ()) -> Nest:
     return merged_nest.substituted(values).simplified()
 
 
-def with_copies(nest: Nest, axes: Iterable[Axis]) -> Nest:
-    """A flat nest that copies, with axes along which it reads the same as more stores.
-
-        for i, j: y[i, j] = x[j]    ->    for j: y[0, j] = x[j]; y[1, j] = x[j]
-
-    So a row is read once for several places, and LLVM makes no memcpy of it. Of an axis with too
-    many steps, a part is more stores.
-    """
-    value = nest.stores[0].value
-    if nest.lets or nest.reduce or not isinstance(value, TensorLoad):
-        return nest
-    if not all(expressions.same(store.value, value) for store in nest.stores):
-        return nest
-    used = expressions.variables_of(value)
-    for axis in axes:
-        most = 0 if axis.end is not None or axis.var in used else MOST_COPIES // len(nest.stores)
-        count = max((n for n in range(1, most + 1) if axis.extent % n == 0), default=1)
-        if count == 1:
-            continue
-        outer = Axis.new(axis.extent // count, axis.var.name)
-        places = [outer.var * int64(count) + int64(place) for place in range(count)]
-        copies = [nest.substituted({axis.var: place}).stores for place in places]
-        spatial = [outer if each is axis else each for each in nest.spatial]
-        new = tuple(store for group in zip(*copies, strict=True) for store in group)
-        nest = replace(nest, spatial=tuple(spatial), stores=new).tidied()
-    return nest
-
-
-def has_copies(nest: Nest, steps: Iterable[int | None]) -> bool:
-    """Whether a nest stores elements to several places (`with_copies`), by its steps along a row.
-
-    Parameters
-    ----------
-    steps : iterable of int or None
-        Of all loads and stores.
-    """
-    value = nest.stores[0].value
-    alike = all(expressions.same(store.value, value) for store in nest.stores)
-    return len(nest.stores) > 1 and isinstance(value, TensorLoad) and alike and set(steps) == {1}
-
-
 @dataclass(frozen=True)
 class Plan:
     """A flat nest with the strides of its accesses, and what the loops are for."""
@@ -318,6 +274,11 @@ def vectorized(lanes: int, body: Body) -> tirx.Stmt:
     """A loop whose passes are the lanes of one vector."""
     found = serial(lanes, body, tirx.ForKind.VECTORIZED)
     return without_repeats(found) if isinstance(found, tirx.For) else found
+
+
+def stored(buffer: tirx.Var, first: Expr, lanes: int, value: Callable[[Expr], Expr]) -> tirx.Stmt:
+    """Stores a vector from a position on; `value` gives the element of a lane."""
+    return vectorized(lanes, lambda lane: tirx.BufferStore(buffer, value(lane), [first + lane]))
 
 
 def without_repeats(loop: tirx.For) -> tirx.For:
@@ -435,8 +396,16 @@ def loop_of_elements(place: tirx.Var, extent: Expr, body: tirx.Stmt, lanes: int)
     branches = expressions.calls_of(body, unlikely.NAME.removeprefix("tirx."))
     if not branches or expressions.nodes_of(body, tirx.For):
         return loop(place, extent, body)
-    lane = Axis.new(lanes, "lane")
-    allocated, filled = _widened(body, lanes, lane.var)
+    lane, widened = Axis.new(lanes, "lane"), dict[tirx.Var, tirx.Var]()
+    rest: list[tirx.Stmt] = []
+    for statement in body.seq if isinstance(body, tirx.SeqStmt) else [body]:
+        if isinstance(statement, tirx.AllocBuffer):  # of one element: of a vector
+            old = statement.buffer
+            widened[old] = tirx.decl_buffer((int64(lanes),), old.dtype, old.name)
+        else:
+            rest.append(statement)
+    allocated = list(map(tirx.AllocBuffer, widened.values()))
+    filled = redirected(sequence(rest), lambda buffer, _: (widened.get(buffer), lane.var))
 
     def wide(first: Expr) -> tirx.Stmt:
         inner = substitute(filled, {place: first + lane.var})
@@ -453,21 +422,6 @@ def vectors_and_rest(start: Expr, extent: Expr, lanes: int, wide: Body, single: 
     last = whole * int64(lanes)
     vectors = loop(vector, whole, wide(start + vector * int64(lanes)))
     return sequence([vectors, loop(rest, extent - last, single(start + last + rest))])
-
-
-def _widened(body: tirx.Stmt, lanes: int, lane: tirx.Var) -> tuple[list[tirx.Stmt], tirx.Stmt]:
-    """Buffers of vectors for a statement's own buffers of one element, and what uses them."""
-    wide: dict[tirx.Var, tirx.Var] = {}
-    rest: list[tirx.Stmt] = []
-    for statement in body.seq if isinstance(body, tirx.SeqStmt) else [body]:
-        if isinstance(statement, tirx.AllocBuffer):
-            old = statement.buffer
-            wide[old] = tirx.decl_buffer((int64(lanes),), old.dtype, old.name)
-        else:
-            rest.append(statement)
-
-    changed = redirected(sequence(rest), lambda buffer, _: (wide.get(buffer), lane))
-    return [tirx.AllocBuffer(each) for each in wide.values()], changed
 
 
 def redirected(

@@ -20,7 +20,8 @@ import functools
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 import tvm_ffi
@@ -35,7 +36,7 @@ from microkernels.vector.expressions import Expr, cast, element_of, like, reinte
 from .accumulators import COMBINE, tiles_of
 from .conditions import Window, columns_of
 from .expressions import int64, loads_of, map_loads, ramp_at, substitute
-from .loops import nested, over_axes, pieces, sequence, store_statement, vectorized
+from .loops import nested, over_axes, pieces, sequence, store_statement, stored, vectorized
 from .nest import Axis, Store, analyzer_for
 from .vector_math import lower_math
 
@@ -67,7 +68,18 @@ def _row(window: Window, covered: Covered, windows: int) -> tirx.Stmt:
     dtype = accumulated(str(store.buffer.dtype))
 
     def runs(windows: int, watch: Watch | None) -> list[tirx.Stmt]:
-        return [_run(window, covered, run, windows, watch) for run in _runs(window)]
+        """All runs of places, some windows at a time."""
+        statements = []
+        for run in _runs(window):
+            for start, size, steps in tiles_of(run.count, windows if run.whole else 1):
+                axis = Axis.new(steps, "step")
+                analyzer = analyzer_for([*window.nest.spatial, axis])
+                step = axis.var if steps > 1 else int64(0)
+                place = analyzer.simplify(step * int64(size) + int64(run.first + start))
+                count = size if run.whole else 0
+                body = Step(window, covered, place, count, analyzer, watch).statement()
+                statements.append(body if steps == 1 else over_axes([axis], body))
+        return statements
 
     if dtype not in WATCHED or not isinstance(store.value, tirx.Max | tirx.Min):
         return sequence(runs(windows, None))
@@ -76,8 +88,7 @@ def _row(window: Window, covered: Covered, windows: int) -> tirx.Stmt:
     return sequence([*watch.begin(), *runs(windows, watch), watch.repeat_if_alarmed(again)])
 
 
-@dataclass(frozen=True)
-class _Run:
+class _Run(NamedTuple):
     """Neighbouring places, and whether all of each window counts there."""
 
     first: int
@@ -119,22 +130,6 @@ def _tile(window: Window, vectors: int, registers: int) -> tuple[int, int]:
         if cost < 0.99 * least:
             best, least = (windows, across), cost
     return best
-
-
-def _run(
-    window: Window, covered: Covered, run: _Run, windows: int, watch: Watch | None
-) -> tirx.Stmt:
-    """All places of a run, some windows at a time."""
-    statements = []
-    for start, size, steps in tiles_of(run.count, windows if run.whole else 1):
-        axis = Axis.new(steps, "step")
-        analyzer = analyzer_for([*window.nest.spatial, axis])
-        step = axis.var if steps > 1 else int64(0)
-        place = analyzer.simplify(step * int64(size) + int64(run.first + start))
-        count = size if run.whole else 0
-        body = Step(window, covered, place, count, analyzer, watch).statement()
-        statements.append(body if steps == 1 else over_axes([axis], body))
-    return sequence(statements)
 
 
 # One step of pooling: accumulates columns over the rows of some windows, then combines them.
@@ -201,13 +196,12 @@ def in_total(
     """
     total = tirx.decl_buffer((int64(width),), dtype, "total")
 
-    def add(number: int, lane: Expr) -> tirx.Stmt:
+    def so_far(number: int, lane: Expr) -> Expr:
         value = values[number](lane)
-        if number:
-            value = combine(tirx.BufferLoad(total, [lane]), value)
-        return tirx.BufferStore(total, value, [lane])
+        return combine(tirx.BufferLoad(total, [lane]), value) if number else value
 
-    steps = [vectorized(width, functools.partial(add, number)) for number in range(len(values))]
+    sums = [functools.partial(so_far, number) for number in range(len(values))]
+    steps = [stored(total, int64(0), width, each) for each in sums]
     last = vectorized(width, lambda lane: finish(tirx.BufferLoad(total, [lane]), lane))
     return sequence([tirx.AllocBuffer(total), *steps, last])
 
@@ -284,25 +278,21 @@ class Step:
         return body
 
     def _start(self, piece: int, column: int) -> tirx.Stmt:
-        width, buffer = self.covered[piece][1], self.buffers[piece]
-
-        def at_lane(lane: Expr) -> tirx.Stmt:
-            init = lower_math(widened(self.store.start))
-            return tirx.BufferStore(buffer, init, [int64(column * width) + lane])
-
-        return vectorized(width, at_lane)
+        width = self.covered[piece][1]
+        start = lower_math(widened(self.store.start))
+        return stored(self.buffers[piece], int64(column * width), width, lambda _: start)
 
     def _update(self, piece: int, column: int, point: dict[tirx.Var, Expr]) -> tirx.Stmt:
         (channel, width), buffer = self.covered[piece], self.buffers[piece]
 
-        def at_lane(lane: Expr) -> tirx.Stmt:
-            position = int64(column * width) + lane
+        first = int64(column * width)
+
+        def combined(lane: Expr) -> Expr:
             at = {**point, self.window.along.var: channel + lane}
             element = lower_math(widened(substitute(self.store.value.b, at)))
-            value = self.combine(tirx.BufferLoad(buffer, [position]), element)
-            return tirx.BufferStore(buffer, value, [position])
+            return self.combine(tirx.BufferLoad(buffer, [first + lane]), element)
 
-        return vectorized(width, at_lane)
+        return stored(buffer, first, width, combined)
 
     def _result(self, piece: int, ahead: int) -> tirx.Stmt:
         """Stores what the columns of one window come to."""
@@ -385,7 +375,7 @@ class Watch:
         """Allocates and clears."""
         zero = tirx.const(0.0, self.dtype)
         pairs = zip(self.buffers, self.widths, strict=True)
-        cleared = [self._store(buffer, width, lambda _: zero) for buffer, width in pairs]
+        cleared = [stored(buffer, int64(0), width, lambda _: zero) for buffer, width in pairs]
         return [*map(tirx.AllocBuffer, self.buffers), *cleared]
 
     def note(self, piece: int, columns: tirx.Buffer, count: int) -> tirx.Stmt:
@@ -399,7 +389,7 @@ class Watch:
                 total = values[number] * values[min(number + 1, count - 1)] + total
             return tirx.BufferLoad(buffer, [lane]) + total
 
-        return self._store(buffer, width, seen)
+        return stored(buffer, int64(0), width, seen)
 
     def repeat_if_alarmed(self, again: tirx.Stmt) -> tirx.Stmt:
         """Runs a statement if there was a NaN."""
@@ -425,6 +415,3 @@ class Watch:
         magnitude = tirx.bitwise_and(bits, like(np.iinfo(WATCHED[self.dtype]).max, bits))
         statements.append(tirx.IfThenElse(magnitude > like(infinity, bits), again, None))
         return sequence(statements)
-
-    def _store(self, buffer: tirx.Buffer, width: int, value: Callable[[Expr], Expr]) -> tirx.Stmt:
-        return vectorized(width, lambda lane: tirx.BufferStore(buffer, value(lane), [lane]))

@@ -179,8 +179,7 @@ def with_selects(nest: Nest) -> Nest:
     nest : Nest
         Its tensors have their own shapes.
     """
-    analyzer = nest.analyzer()
-    named: list[tuple[TensorLoad, tirx.Var]] = []
+    analyzer, named = nest.analyzer(), list[tuple[TensorLoad, tirx.Var]]()
 
     def name(load: TensorLoad) -> Expr:
         if not _exists(load, analyzer):

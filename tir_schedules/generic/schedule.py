@@ -29,22 +29,11 @@ from microkernels.machines.machine import Machine
 from microkernels.vector.expressions import Expr
 from tir_schedules.core.emission import walk
 
-from . import loops
+from . import dynamic_elements as dynamic
+from . import expressions, loops
 from .accumulators import along_results, dynamic_row, not_combined
-from .dynamic_elements import (
-    SHORT,
-    dynamic_elements,
-    dynamic_nests,
-    element_loops,
-    flat_loop,
-    program_of_elements,
-    require_dynamic,
-    size_or_sample,
-    views_of,
-    with_fewer_reduced,
-)
 from .elementwise import lanes_for
-from .expressions import const_int, guard_floats, int64, loads_of, map_loads, substitute
+from .expressions import int64
 from .fusion import merge_nests, nest_loops, program_loops
 from .nest import Nest, NotHandledError, Store, is_number, read_program
 from .reads import with_selects
@@ -64,7 +53,7 @@ def whole_copy(func: tirx.PrimFunc, machine: Machine) -> tuple[tirx.PrimFunc, st
     NotHandledError
         If all sizes are known, or elements change or move.
     """
-    require_dynamic(func)
+    dynamic.require_dynamic(func)
     if WHOLE_COPY not in (func.attrs or {}) and not has_reshape_pattern(func):
         raise NotHandledError("it does more than copy")
     views, declarations = loops.parameter_views(func)
@@ -73,7 +62,7 @@ def whole_copy(func: tirx.PrimFunc, machine: Machine) -> tuple[tirx.PrimFunc, st
     def copied(at: Expr) -> tirx.Stmt:
         return tirx.BufferStore(result.flat, tirx.BufferLoad(source.flat, [at]), [at])
 
-    loop = flat_loop(result.flat.shape[0], copied, machine)
+    loop = dynamic.flat_loop(result.flat.shape[0], copied, machine)
     return loops.with_statements(func, [*declarations, loop]), "generic_injective"
 
 
@@ -85,7 +74,7 @@ def dynamic_transposes(func: tirx.PrimFunc, machine: Machine) -> tuple[tirx.Prim
     NotHandledError
         If all sizes are known, or it reads along the axis that it stores along.
     """
-    program = dynamic_nests(func)
+    program = dynamic.dynamic_nests(func)
     if len(program.nests) != 1 or program.nests[0].reduce:
         raise NotHandledError("it is more than one pass over elements")
     views, statements = loops.parameter_views(func)
@@ -127,7 +116,7 @@ def dynamic_items(func: tirx.PrimFunc, machine: Machine) -> tuple[tirx.PrimFunc,
     if any(map(is_number, func.params)):
         raise NotHandledError("a size is a parameter")
     places: dict[Expr, tirx.Var] = {each: tirx.Var(f"at_{each.name}", "int64") for each in symbols}
-    program = read_program(func, size_or_sample)
+    program = read_program(func, dynamic.size_or_sample)
     items = {each: _item_of(each) for each in (*func.params, *program.temporaries)}
     views = {items[each]: loops.view_of(items[each]) for each in func.params}
     moved: dict[tirx.Var, tuple[tirx.Var, Expr]] = {}
@@ -171,18 +160,18 @@ def _symbols(func: tirx.PrimFunc) -> list[tirx.Var]:
                 found[size] = None
                 if inside:
                     raise NotHandledError(f"items of {param.name} lie apart")
-            elif const_int(size) is None:
+            elif expressions.const_int(size) is None:
                 raise NotHandledError(f"{param.name} has the size {size}")
             else:
-                inside = inside or const_int(size) != 1
+                inside = inside or expressions.const_int(size) != 1
     return list(found)
 
 
 def _item_of(buffer: tirx.Var) -> tirx.Var:
     """A buffer for one index of every dynamic size of another one."""
-    if all(const_int(size) is not None for size in buffer.shape):
+    if all(expressions.const_int(size) is not None for size in buffer.shape):
         return buffer
-    shape = [int64(1) if const_int(size) is None else size for size in buffer.shape]
+    shape = [int64(1) if expressions.const_int(size) is None else size for size in buffer.shape]
     return tirx.decl_buffer(shape, buffer.dtype, buffer.name)
 
 
@@ -207,23 +196,23 @@ def _nest_of_item(
     accesses += [(store.buffer, store.indices) for store in moved.results]
     for buffer, indices in accesses:
         for size, index in zip(buffer.shape, indices, strict=True):
-            if const_int(size) is None and not index.same_as(places.get(size)):
+            if expressions.const_int(size) is None and not index.same_as(places.get(size)):
                 raise NotHandledError(f"{buffer.name} is not indexed by one item of {size}")
 
     def indices_in(buffer: tirx.Var, given: Iterable[Expr]) -> list[Expr]:
         pairs = zip(buffer.shape, given, strict=True)
-        return [int64(0) if const_int(size) is None else index for size, index in pairs]
+        return [int64(0) if expressions.const_int(size) is None else index for size, index in pairs]
 
     def load(node: TensorLoad) -> Expr:
         return tirx.BufferLoad(items[node.source], indices_in(node.source, node.indices))
 
     def in_store(store: Store) -> Store:
-        at = [map_loads(index, load) for index in store.indices]
-        value = map_loads(store.value, load)
+        at = [expressions.map_loads(index, load) for index in store.indices]
+        value = expressions.map_loads(store.value, load)
         return Store(items[store.buffer], tuple(indices_in(store.buffer, at)), value, store.init)
 
     spatial = tuple(axis for axis in nest.spatial if axis.end is None)
-    inside = moved.mapped(in_store, lambda value: map_loads(value, load))
+    inside = moved.mapped(in_store, lambda value: expressions.map_loads(value, load))
     return replace(inside, spatial=spatial).simplified()
 
 
@@ -235,8 +224,8 @@ def static_rows(func: tirx.PrimFunc, machine: Machine) -> tuple[tirx.PrimFunc, s
     NotHandledError
         If all sizes are known, or it reduces.
     """
-    program = program_of_elements(func)
-    views, statements = views_of(program)
+    program = dynamic.program_of_elements(func)
+    views, statements = dynamic.views_of(program)
     statements += [row_loops(loops.flattened(nest, views), machine) for nest in program.nests]
     return loops.with_statements(func, statements), "generic_injective"
 
@@ -249,14 +238,14 @@ def row_loops(nest: Nest, machine: Machine) -> tirx.Stmt:
     count = max((n for n, axis in enumerate(nest.spatial, 1) if axis.end is not None), default=0)
     outer, inner = nest.spatial[:count], replace(nest, spatial=nest.spatial[count:])
     body, _ = nest_loops(inner, replace(machine, threads=1), False)
-    if machine.threads == 1 or count < 2 or (count == 2 and inner.points < SHORT):
+    if machine.threads == 1 or count < 2 or (count == 2 and inner.points < dynamic.SHORT):
         return loops.over_axes(outer, body, machine.threads > 1)
     first, second, *rest = outer
     body = loops.over_axes(rest, body)
     task = tirx.Var("task", "int64")
     at = {first.var: task // second.stated, second.var: task % second.stated}
     passes = first.stated * second.stated
-    return loops.loop(task, passes, substitute(body, at), tirx.ForKind.PARALLEL)
+    return loops.loop(task, passes, expressions.substitute(body, at), tirx.ForKind.PARALLEL)
 
 
 def dynamic_reductions(func: tirx.PrimFunc, machine: Machine) -> tuple[tirx.PrimFunc, str]:
@@ -281,13 +270,15 @@ def dynamic_reductions(func: tirx.PrimFunc, machine: Machine) -> tuple[tirx.Prim
     NotHandledError
         If all sizes are known, or it is no such function.
     """
-    program = dynamic_nests(func)
+    program = dynamic.dynamic_nests(func)
     if not any(nest.reduce for nest in program.nests):
         raise NotHandledError("it reduces nothing")
-    views, statements = views_of(program)
+    views, statements = dynamic.views_of(program)
     for nest in program.nests:
         flat = loops.flattened(nest if nest.reduce else with_selects(nest), views)
-        statements.append(_loops(flat, machine) if nest.reduce else element_loops(flat, machine))
+        statements.append(
+            _loops(flat, machine) if nest.reduce else dynamic.element_loops(flat, machine)
+        )
     return loops.with_statements(func, statements), "generic_reduction"
 
 
@@ -297,11 +288,11 @@ def _loops(nest: Nest, machine: Machine) -> tirx.Stmt:
         return window_loops(windows, machine)
     if all(axis.end is None for axis in (*nest.spatial[-1:], *nest.reduce)):
         return row_loops(nest, machine)
-    nest = with_fewer_reduced(nest)
+    nest = dynamic.with_fewer_reduced(nest)
     reason = "names values" if nest.lets else not_combined(nest)
     if reason:
         raise NotHandledError(f"{nest.name} {reason}")
-    loads = [load for store in nest.stores for load in loads_of(store.value.b)]
+    loads = [load for store in nest.stores for load in expressions.loads_of(store.value.b)]
     lanes = lanes_for(nest, machine)
     for axis in reversed(nest.reduce):
         steps = [nest.step_along(load.indices[0], axis) for load in loads]
@@ -335,7 +326,7 @@ def parallel_blocks(func: tirx.PrimFunc, machine: Machine) -> tuple[tirx.PrimFun
     func = with_starts(func)
     if not isinstance(func.body, s_tir.SBlockRealize):
         raise NotHandledError("the body is not a root block")
-    schedule = s_tir.Schedule(func.with_body(lower_math(guard_floats(func.body))))
+    schedule = s_tir.Schedule(func.with_body(lower_math(expressions.guard_floats(func.body))))
     root = schedule.get_sblock(func.body.block.name_hint)
     changed = False
     for block in schedule.get_child_blocks(root):
@@ -355,7 +346,7 @@ def loops_as_written(func: tirx.PrimFunc, machine: Machine) -> tuple[tirx.PrimFu
     body = func.body
     if machine.threads == 1:
         body = tvm_ffi.structural_map(body, (tirx.For, _serial))
-    return func.with_body(lower_math(guard_floats(body))), "generic_serial"
+    return func.with_body(lower_math(expressions.guard_floats(body))), "generic_serial"
 
 
 def with_starts(func: tirx.PrimFunc) -> tirx.PrimFunc:
@@ -409,7 +400,7 @@ RULES: tuple[Rule, ...] = (
     _nests,
     whole_copy,
     dynamic_transposes,
-    dynamic_elements,
+    dynamic.dynamic_elements,
     dynamic_items,
     dynamic_reductions,
     static_rows,
@@ -491,4 +482,6 @@ def _aligned_to_elements(func: tirx.PrimFunc) -> tirx.PrimFunc:
             )
         params.append(param)
     values = dict(zip(func.params, params, strict=True))
-    return tirx.PrimFunc(params, substitute(func.body, values), func.ret_type, func.attrs)
+    return tirx.PrimFunc(
+        params, expressions.substitute(func.body, values), func.ret_type, func.attrs
+    )

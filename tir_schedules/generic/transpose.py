@@ -37,7 +37,7 @@ from microkernels.vector.expressions import Expr, Index
 from . import expressions
 from .expressions import int64, strides_of
 from .loops import Plan, nested, numbers_used, over_axes, sequence, store_statement, vectorized
-from .nest import Axis, Nest, NotHandledError, Store, analyzer_for
+from .nest import Axis, Nest, NotHandledError, Store
 from .reads import Staged, as_bits, interleaved_by_chain, row_of, transposed
 from .vector_math import lower_math
 
@@ -131,11 +131,9 @@ def _tile_axes(plan: Plan) -> Tile | None:
         return None
     if any(expressions.loads_of(load.indices[0]) for load in nest.reads()):
         return None
-    analyzer = analyzer_for(nest.axes())
     found: list[TensorLoad] = []
     chosen: Axis | None = None
-    for load in nest.reads():
-        strides = strides_of(load.indices[0], [axis.var for axis in nest.spatial], analyzer)
+    for load, strides in zip(nest.distinct_reads(), loads, strict=True):
         if strides[written.var] is None:
             return None
         if strides[written.var] in (0, 1):

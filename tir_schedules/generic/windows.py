@@ -109,17 +109,12 @@ def windows_of(nest: Nest) -> Windows | None:
     for taps in reversed(nest.reduce):
         found = None if taps.end is not None else _along(nest, taps, *parts)
         if found is not None:
-            return found if found.along.end is not None or _pays(found) else None
+            # Accumulators (`reduction`) need a padded copy of the image, or shuffle an element once
+            # for each window that has it. Else they are faster for rows of known length.
+            overlap = 1 < found.step < found.taps.extent
+            pays = bool(found.others) and (bool(found.inside) or overlap)
+            return found if found.along.end is not None or pays else None
     return None
-
-
-def _pays(windows: Windows) -> bool:
-    """Whether rows of known length take less time this way than in accumulators (`reduction`).
-
-    Those need a padded copy of the image, or shuffle an element once for each window that has it.
-    """
-    overlap = 1 < windows.step < windows.taps.extent
-    return bool(windows.others) and (bool(windows.inside) or overlap)
 
 
 def _parts(store: Store) -> tuple[Expr, list[Expr]] | None:
@@ -278,7 +273,9 @@ class _Writer:
             {axis.var: int64(at) for axis, at in zip(windows.others, place, strict=True)}
             for place in places
         ]
-        at_once = self._at_once(elements, points)
+        reduced = [partial(self._reduced, element=each, points=points) for _, each in elements]
+        pairs = zip(elements, reduced, strict=True)
+        at_once = sequence([self._in_vectors(piece, some) for (piece, _), some in pairs])
         asked = [substitute(each, point) for each in windows.outer for point in points]
         return tirx.IfThenElse(tirx.all(*asked), at_once, one_by_one) if asked else at_once
 
@@ -313,20 +310,11 @@ class _Writer:
             body = tirx.IfThenElse(tirx.all(*self.windows.outer), body, None)
         return over_axes(self.windows.others, body)
 
-    def _at_once(
-        self, elements: list[tuple[Piece, Expr]], points: list[dict[tirx.Var, Expr]]
-    ) -> tirx.Stmt:
-        """All rows of the windows, in a register."""
-        return sequence(
-            [
-                self._in_vectors(piece, partial(self._reduced, element=element, points=points))
-                for piece, element in elements
-            ]
-        )
-
     def _reduced(
         self, first: Expr, width: int, element: Expr, points: list[dict[tirx.Var, Expr]]
     ) -> tirx.Stmt:
+        """All rows of the windows, in a register."""
+
         def value_at(number: int, lane: Expr) -> Expr:
             at = {**points[number], self.windows.column: first + lane}
             return lower_math(substitute(element, at))
@@ -385,16 +373,14 @@ class _Writer:
             is_float = str(division.ty.dtype).startswith("float")
             return by_inverse(own, number) if is_sum and is_float and not used else division
 
-        cut = [
-            replace(
-                piece,
-                nest=piece.nest.with_values(
-                    lambda value: tvm_ffi.structural_map(value, (tirx.Div, inverted))
-                ),
-            )
-            for piece in pieces(plain, row.var, row.stated, set(), MOST_PIECES)
-        ]
-        return [self._in_vectors(piece, partial(finish, nest=piece.nest)) for piece in cut]
+        def in_value(value: Expr) -> Expr:
+            return tvm_ffi.structural_map(value, (tirx.Div, inverted))
+
+        found = []
+        for piece in pieces(plain, row.var, row.stated, set(), MOST_PIECES):
+            piece = replace(piece, nest=piece.nest.with_values(in_value))
+            found.append(self._in_vectors(piece, partial(finish, nest=piece.nest)))
+        return found
 
     def _along(self, piece: Piece, at: Body) -> tirx.Stmt:
         """Does something once at each place of a piece."""
