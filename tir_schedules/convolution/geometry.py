@@ -15,14 +15,16 @@ import dataclasses
 import itertools
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from tvm import relax, tirx
+from tvm import relax
 
 from microkernels.isa import Isa
 from microkernels.vector.expressions import Index
+from tir_schedules.core import emission
+from tir_schedules.core.blocking import Group, balanced
 from tir_schedules.core.product_plan import is_integer
 from tir_schedules.core.region import Region, Tensor
 from tir_schedules.core.size import is_open
@@ -156,6 +158,26 @@ class ConvGeometry:
         stride, before = self.strides[axis], self.before[axis] - tap * self.dilation[axis]
         low = max(first, -(-before // stride))
         return max(0, min(last, -(-(self.extents[axis] + before) // stride)) - low)
+
+
+def alike_tiles(
+    total: int, most: int, is_whole: Callable[[int, int], bool]
+) -> Iterator[tuple[Group, bool]]:
+    """A line in balanced tiles, and whether `is_whole(start, size)` holds for them.
+
+    Neighbours of one size for which it holds are one group, all others are alone.
+    """
+    tiles = [
+        (group.start + number * group.size, group.size)
+        for group in balanced(total, most)
+        for number in range(group.count)
+    ]
+    for (whole, size), alike in itertools.groupby(tiles, lambda t: (is_whole(*t), t[1])):
+        starts = [start for start, _ in alike]
+        if whole:
+            yield Group(starts[0], len(starts), size), True
+        else:
+            yield from ((Group(start, 1, size), False) for start in starts)
 
 
 def one_image(region: Region, images: int = 1, size: int = SAMPLE_EXTENT) -> Region:
@@ -327,12 +349,10 @@ class AxisClasses:
 
     def number(self, output: Index) -> Index:
         """The class of a position."""
-        if isinstance(output, int):
-            return min(output, self.low) + max(0, output - (self.outputs - 1 - self.high))
         if self.count == 1:
             return 0
-        beyond = tirx.Max(output - (self.outputs - 1 - self.high), tirx.const(0, "int32"))
-        return tirx.Min(output, tirx.const(self.low, "int32")) + beyond
+        beyond = emission.largest(output - (self.outputs - 1 - self.high), 0)
+        return emission.smallest(output, self.low) + beyond
 
     def representative(self, number: int) -> int:
         """A position of a class."""

@@ -105,7 +105,7 @@ def loops_across(plan: Plan) -> tirx.Stmt | None:
     """Loops over tiles, or over rows to interleave; None if the nest reads along what it writes."""
     tile, mixed = _tile_axes(plan), None
     if tile is None:
-        mixed = _interleaving_of(plan)
+        mixed = interleaving_of(plan)
         if mixed is None:
             return None
         along = mixed.short, mixed.long
@@ -285,7 +285,7 @@ class Interleaving:
     lanes: int
 
 
-def _interleaving_of(plan: Plan) -> Interleaving | None:
+def interleaving_of(plan: Plan) -> Interleaving | None:
     """How to interleave a flat nest, or None if it is of another kind."""
     nest, loads, stores = plan.nest, plan.loads, plan.stores
     vector_bits = plan.machine.isa.vector_bits

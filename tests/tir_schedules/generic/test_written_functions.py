@@ -11,7 +11,7 @@ from tvm.script import tirx as T
 from tests.guard import guarded
 from tests.tir_schedules.run_generic import BEST, compiled, machine_for
 from tir_schedules.generic.fusion import merge_nests
-from tir_schedules.generic.loops import access_strides
+from tir_schedules.generic.loops import Plan
 from tir_schedules.generic.nest import read_program
 from tir_schedules.generic.schedule import schedule_generic
 from tir_schedules.generic.transpose import interleaving_of
@@ -232,7 +232,7 @@ def pairs_inside(x: T.Buffer((384,), "float32"), y: T.Buffer((768,), "float32"))
 def interleaves(function: tirx.PrimFunc) -> bool:
     """Whether vectors of several rows are mixed."""
     (nest,) = read_program(function).nests
-    return interleaving_of(nest, *access_strides(nest), machine_for(BEST)) is not None
+    return interleaving_of(Plan.of(nest, machine_for(BEST), 1)) is not None
 
 
 def test_vectors_of_rows_have_nothing_that_a_condition_excludes() -> None:

@@ -52,9 +52,8 @@ from .config import (
     space,
 )
 from .direct import DirectTiles
-from .interleave import Groups
 from .results import DepthwiseTiles, Results
-from .staged import StagedTiles
+from .staged import Groups, StagedTiles
 
 
 class DepthwiseWeight(PackedWeight):
@@ -176,11 +175,6 @@ def nests(region: Region, config: DepthwiseConfig) -> Iterator[LoopNest]:
     yield lines_nest(region, config, problem.rows.outputs, problem.batch)
 
 
-def why_vectors(region: Region, config: DepthwiseConfig, machine: Machine) -> str:
-    """Why it stays on vectors."""
-    return WHY_VECTORS
-
-
 def lines_nest(region: Region, config: DepthwiseConfig, lines: int, samples: int) -> LoopNest:
     """So many lines of the result, of so many samples."""
     problem, lanes = DepthwiseProblem.of(region), 16
@@ -272,8 +266,11 @@ class DepthwiseConv2d(ConvTemplate[DepthwiseConfig]):
     space = staticmethod(space)
     check = staticmethod(check)
     nests = staticmethod(nests)
-    why_vectors = staticmethod(why_vectors)
     packing = WeightPacking(DepthwiseWeight)
+
+    def why_vectors(self, region: Region, config: DepthwiseConfig, machine: Machine) -> str:
+        """Why it stays on vectors."""
+        return WHY_VECTORS
 
     def build(self, region: Region, config: DepthwiseConfig, isa: Isa) -> tirx.PrimFunc:
         """The kernel; its weight parameter is flat, as `pack` makes it."""
@@ -295,12 +292,11 @@ class DepthwiseConv2d(ConvTemplate[DepthwiseConfig]):
 
     def kernel_name(self, region: Region, config: DepthwiseConfig, isa: Isa) -> str:
         """ISA, types and tile, such as "avx512_f32_depthwise_1x7x16"."""
-        kernel = dot_kernel(region, isa)
-        if kernel is None:
-            channels = config.vectors * isa.f32_lanes
-            return f"{isa.vector_level}_f32_depthwise_{config.rows}x{config.columns}x{channels}"
-        types = kernel.name.removesuffix(f"_{kernel.mr}x{kernel.nr}")
-        channels = kernel.lanes * kernel.kr
+        kernel, types = dot_kernel(region, isa), f"{isa.vector_level}_f32"
+        channels = config.vectors * isa.f32_lanes
+        if kernel is not None:
+            types = kernel.name.removesuffix(f"_{kernel.mr}x{kernel.nr}")
+            channels = kernel.lanes * kernel.kr
         return f"{types}_depthwise_{config.rows}x{config.columns}x{channels}"
 
     def reject(self, region: Region, isa: Isa) -> str | None:

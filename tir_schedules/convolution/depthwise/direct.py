@@ -9,7 +9,6 @@ edges: columns that may lie outside are loaded with a mask.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -18,7 +17,7 @@ import tvm.tirx.script.builder.ir as I
 from tvm import tirx
 
 from microkernels.vector.expressions import Expr, Index, bind, constant, materialise, ramp, splat
-from tir_schedules.core.blocking import balanced
+from tir_schedules.convolution.geometry import alike_tiles
 from tir_schedules.core.emission import branch, ceil_div, choose, opaque_block
 from tir_schedules.core.extents import as_expr, extent
 from tir_schedules.epilogue.epilogue import Columns, load_vector
@@ -66,22 +65,12 @@ class Strip:
 
 def strips(problem: DepthwiseProblem, most: int) -> Iterator[Strip]:
     """The columns in balanced tiles: equal neighbours in one strip, tiles at the edges alone."""
-    tiles = [
-        (group.start + number * group.size, group.size)
-        for group in balanced(problem.columns.outputs, most)
-        for number in range(group.count)
-    ]
 
-    def kind(tile: tuple[int, int]) -> tuple[bool, int]:
-        start, size = tile
-        return not all(map(problem.columns.is_inside, (start, start + size - 1))), size
+    def is_whole(start: int, size: int) -> bool:
+        return all(map(problem.columns.is_inside, (start, start + size - 1)))
 
-    for (edge, size), alike in itertools.groupby(tiles, kind):
-        starts = [start for start, _ in alike]
-        if edge:
-            yield from (Strip(start, 1, size, True) for start in starts)
-        else:
-            yield Strip(starts[0], len(starts), size, False)
+    for group, whole in alike_tiles(problem.columns.outputs, most, is_whole):
+        yield Strip(group.start, group.count, group.size, not whole)
 
 
 Weights = dict[tuple[int, int, int], Expr]

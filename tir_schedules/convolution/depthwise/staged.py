@@ -4,17 +4,28 @@ A block of channels of each row of x is copied once into a ring of rows in cache
 widened or shifted as the kernel needs it, has padding on either side, and has the order that
 `interleave` takes. So no tile needs code for edges, and one multiply-add takes kr taps of a column.
 A column is interleaved once for all taps of its row and all rows of the tile.
+
+Rows of an image are interleaved so that one multiply-add takes kr taps of every channel:
+
+    kr = 4    64 bytes of four rows   ->   4 vectors of 16 channels with 4 taps each
+    kr = 2    32 words of two rows    ->   2 vectors of 16 channels with 2 taps each
+
+x86's unpack instructions work within 128 bits. So a vector is staged with its groups of kr
+elements in an order from which unpacking makes neighbouring channels.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+import functools
+import itertools
+import math
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import tvm.tirx.script.builder.ir as I
-from tvm import tirx
+from tvm import DataType, tirx
 
 from microkernels.base.tvm_compat.tir import llvm_functions
 from microkernels.microkernel import Microkernel
@@ -30,8 +41,144 @@ from tir_schedules.product.activations import as_operand
 from tir_schedules.product.zero_points import Start, quantize_parameters
 
 from .config import DepthwiseConfig, DepthwiseProblem
-from .interleave import Groups, interleave, staged_order, unpack_llvm_ir
 from .results import Accumulators, Corner, DepthwiseTiles, Results
+
+
+@dataclass(frozen=True)
+class Groups:
+    """Rows of x in groups of kr, and who wants them.
+
+    A vector of interleaved channels has kr taps of a column in every lane. A tile has R rows of
+    pixels, and all of them use the same groups of kr neighbouring rows of x. A pair is a row of the
+    tile with such a group; the taps that this row does not use are 0.
+
+        3x3, kr = 4, R = 2    rows 0 to 3 of x, with w0 w1 w2 0 for one result, 0 w0 w1 w2 for the
+                              next
+
+    Attributes
+    ----------
+    offsets : tuple of tuple of int
+        Rows of each group, from the first of the window of the tile's first row on.
+    pairs : tuple of tuple of int
+        (row of the tile, group), in order.
+    taps : dict
+        Pair -> for each of the kr rows the tap, or None.
+    """
+
+    offsets: tuple[tuple[int, ...], ...]
+    pairs: tuple[tuple[int, int], ...]
+    taps: dict[tuple[int, int], tuple[int | None, ...]]
+
+    @staticmethod
+    def of(problem: DepthwiseProblem, rows: int, kr: int) -> Groups:
+        """The groups of a tile with so many rows."""
+        axis = problem.rows
+        if rows == 1:
+            needed = [tap * axis.dilation for tap in range(axis.taps)]
+        else:
+            needed = list(range(axis.span(rows)))
+        offsets = tuple(tuple(needed[start : start + kr]) for start in range(0, len(needed), kr))
+        taps: dict[tuple[int, int], tuple[int | None, ...]] = {}
+        for row in range(rows):
+            tap_of = {row * axis.stride + tap * axis.dilation: tap for tap in range(axis.taps)}
+            for number, group in enumerate(offsets):
+                wanted = [tap_of.get(offset) for offset in group]
+                if any(tap is not None for tap in wanted):
+                    taps[row, number] = tuple(wanted + [None] * (kr - len(group)))
+        return Groups(offsets, tuple(taps), taps)
+
+    def elements(self, problem: DepthwiseProblem, unit: int) -> int:
+        """Of an interleaved weight in blocks of so many channels, without what follows."""
+        channels = math.ceil(problem.channels / unit) * unit
+        return (
+            len(self.pairs) * problem.columns.taps * channels * len(next(iter(self.taps.values())))
+        )
+
+
+_LANE_BITS = 128
+
+
+def staged_order(vector: Expr, kr: int) -> Expr:
+    """A vector of channels in the order that `interleave` takes.
+
+    In a lane of 128 bits stand kr groups of elements, each of which goes to another result.
+    """
+    if kr == 1:
+        return vector
+    bits = int(vector.ty.dtype.bits) * ex.lanes_of(vector)
+    group, lanes = _LANE_BITS // kr, bits // _LANE_BITS
+    if lanes == 1:
+        return vector
+    words = I.reinterpret(f"int{group}x{lanes * kr}", vector)
+    order = [number * lanes + lane for lane in range(lanes) for number in range(kr)]
+    return I.reinterpret(str(vector.ty.dtype), ex.shuffle([ex.bind(words)], order))
+
+
+def interleave(rows: Sequence[Expr], wanted: int) -> list[Expr]:
+    """kr vectors in staged order as kr vectors of neighbouring channels, kr taps each.
+
+    Parameters
+    ----------
+    rows : sequence of Expr
+        1, 2 or 4 vectors of the same type.
+    wanted : int
+        How many of the results are needed, from the first on.
+    """
+    if len(rows) == 1:
+        return list(rows)
+    if len(rows) == 2:
+        halves = range(2)[:wanted]
+        return [_unpack(rows[0], rows[1], 1, half) for half in halves]
+    found = []
+    for half in range(2)[: (wanted + 1) // 2]:
+        upper = ex.bind(_unpack(rows[0], rows[1], 1, half))
+        lower = ex.bind(_unpack(rows[2], rows[3], 1, half))
+        for quarter in range(2)[: wanted - 2 * half]:
+            found.append(_unpack(upper, lower, 2, quarter))
+    return found
+
+
+def _unpack(a: Expr, b: Expr, size: int, half: int) -> Expr:
+    """Groups of `size` elements by turns from a half of every lane of two vectors."""
+    dtype = str(a.ty.dtype)
+    # Not a pure call: TVM would put it in the place of its name, however often that is used.
+    return I.call_extern(dtype, _name(half, size, int(a.ty.dtype.bits), ex.lanes_of(a)), a, b)
+
+
+def _name(half: int, size: int, bits: int, count: int) -> str:
+    return f"tvm_hybrid_unpack_{'high' if half else 'low'}_{size}_v{count}i{bits}"
+
+
+def _function(half: int, size: int, bits: int, count: int) -> str:
+    """The LLVM function called by that name; one shuffle in it, and one instruction of x86."""
+    within = _LANE_BITS // bits
+    order = [
+        source * count + lane + half * within // 2 + first + element
+        for lane in range(0, count, within)
+        for first in range(0, within // 2, size)
+        for source in range(2)
+        for element in range(size)
+    ]
+    vector = f"<{count} x i{bits}>"
+    mask = ", ".join(f"i32 {number}" for number in order)
+    return f"""
+define linkonce_odr {vector} @{_name(half, size, bits, count)}({vector} %a, {vector} %b) #0 {{
+  %mixed = shufflevector {vector} %a, {vector} %b, <{count} x i32> <{mask}>
+  ret {vector} %mixed
+}}
+"""
+
+
+def unpack_llvm_ir(dtype: str, kr: int, count: int) -> str:
+    """LLVM functions that `interleave` calls for vectors of a type; they are always inlined.
+
+    A shuffle of 64 bytes in TIR has 64 numbers, which every pass visits: with these functions a
+    kernel compiles in half the time.
+    """
+    bits = int(DataType(dtype).bits)
+    sizes = [1 << level for level in range(kr.bit_length() - 1)]
+    found = [_function(half, size, bits, count) for size in sizes for half in range(2)]
+    return "".join(found) + "attributes #0 = { alwaysinline nounwind }\n" if found else ""
 
 
 class _Rows(NamedTuple):
@@ -92,11 +239,8 @@ class StagedTiles(DepthwiseTiles):
                 self._column_term,
                 lambda _row: tirx.const(0, "int32"),
             )
-        axis, columns = self.problem.rows, self.problem.columns
-        self.lines = 1 << (axis.span(self.config.rows) - 1).bit_length()  # of the ring
-        self.width: Index = columns.span(columns.outputs)
-        if columns.is_open:
-            self.width = ex.materialise(self._open_width(extent(columns.outputs)))
+        self.lines = 1 << (self.problem.rows.span(self.config.rows) - 1).bit_length()  # of the ring
+        self.width = emission.named(self._width(extent(self.problem.columns.outputs)))
         self.dtype = "uint8" if self.kernel.kr == 4 else "int16"
         if not is_integer(self.region):
             self.dtype = "uint16"
@@ -109,7 +253,10 @@ class StagedTiles(DepthwiseTiles):
     @contextlib.contextmanager
     def prepared(self) -> Iterator[None]:
         """The scope in which `bands` may be emitted: the ring is there, with its margins."""
-        self._allocate()
+        # Room for every block of channels of a chunk.
+        width = self._width(allocated(self.problem.columns.outputs))
+        size = width * (self.config.blocks * self.lines * self.block)
+        self.stage = I.sblock_alloc_buffer((size,), self.dtype, align=64)
         unpacking = unpack_llvm_ir(self.dtype, self.kernel.kr, self.block)
         with llvm_functions(self.kernel.llvm_ir, unpacking):
             self._fill_margins()
@@ -127,7 +274,7 @@ class StagedTiles(DepthwiseTiles):
         """One band of rows: what of x it needs more than the one before is staged first."""
         axis, rows = self.problem.rows, self.config.rows
         top, span, fresh = band * (rows * axis.stride), axis.span(rows), rows * axis.stride
-        ring = ex.bind(self._place(number))
+        ring = ex.bind(number * (self.width * (self.lines * self.block)))  # its rows in the ring
         if span > fresh:
             with I.If(begins), I.Then(), I.serial(span - fresh) as line:
                 self._stage_row(sample, top + line, ring, block, valid)
@@ -190,7 +337,12 @@ class StagedTiles(DepthwiseTiles):
         axis = self.problem.columns
         with emission.opaque_block("tile"):
             tile = Accumulators(rows.height, columns, wanted, lanes, self.kernel.acc_dtype)
-            tile.fill(lambda j: self._start(block * kr + j))
+            start, nothing = self.start, ex.constant(0, self.kernel.acc_dtype, lanes)
+            if start is None or not start.needed:
+                tile.fill(lambda _: nothing)
+            else:
+                begin = functools.partial(start, tirx.const(0, "int32"))
+                tile.fill(lambda j: ex.bind(begin(block * kr + j)))
             users = axis.used_columns(columns)
             numbers = {pair: number for number, pair in enumerate(self.groups.pairs)}
             for group, offsets in enumerate(self.groups.offsets):
@@ -199,20 +351,17 @@ class StagedTiles(DepthwiseTiles):
                 ]
                 for offset, uses in users.items() if pairs else ():
                     place = (corner.column * axis.stride + offset) * self.block
-                    taken = [
-                        ex.bind(self.stage[ex.ramp(lines[y] + place, self.block)])
-                        if y in lines
-                        else ex.constant(0, self.dtype, self.block)
-                        for y in offsets
-                    ]
-                    taken += [ex.constant(0, self.dtype, self.block)] * (kr - len(taken))
-                    for j, x in enumerate(interleave(taken, wanted)):
-                        x = ex.bind(x)
-                        for pair in pairs:
-                            for k, tap in uses:
-                                w = self._weight(block, numbers[pair], tap, j)
-                                total = self.kernel.multiply_add(tile.get(pair[0], k, j), x, w)
-                                tile.set(pair[0], k, j, total)
+                    taken = [ex.constant(0, self.dtype, self.block)] * kr
+                    for number, y in enumerate(offsets):
+                        if y in lines:
+                            taken[number] = ex.bind(
+                                self.stage[ex.ramp(lines[y] + place, self.block)]
+                            )
+                    for j, x in enumerate(map(ex.bind, interleave(taken, wanted))):
+                        for pair, (k, tap) in itertools.product(pairs, uses):
+                            w = self._weight(block, numbers[pair], tap, j)
+                            total = self.kernel.multiply_add(tile.get(pair[0], k, j), x, w)
+                            tile.set(pair[0], k, j, total)
             self.results.store(tile, corner, block * self.block, valid, stored)
 
     def _weight(self, block: Expr, pair: int, tap: int, j: int) -> Expr:
@@ -221,11 +370,6 @@ class StagedTiles(DepthwiseTiles):
         weight = self.kernel.b_operand(self.w, vector * self.block, self.block)
         assert isinstance(weight, Expr)
         return weight
-
-    def _start(self, vector: Expr) -> Expr:
-        if self.start is None or not self.start.needed:
-            return ex.constant(0, self.kernel.acc_dtype, self.kernel.lanes)
-        return ex.bind(self.start(tirx.const(0, "int32"), vector))
 
     def _column_term(self, vector: Index) -> Expr:
         lanes = self.kernel.lanes
@@ -236,23 +380,10 @@ class StagedTiles(DepthwiseTiles):
     # for every column; a row comes to the place of the one that is as many rows before it as the
     # ring has lines.
 
-    def _allocate(self) -> None:
-        """Makes room, for every block of channels of a chunk."""
-        columns, width = self.problem.columns, self.width
-        if columns.is_open:
-            width = self._open_width(allocated(columns.outputs))
-        size = width * (self.config.blocks * self.lines * self.block)
-        self.stage = I.sblock_alloc_buffer((size,), self.dtype, align=64)
-
-    def _place(self, number: Expr) -> Expr:
-        """Where the rows of a block of channels begin."""
-        return number * (self.width * (self.lines * self.block))
-
-    def _open_width(self, outputs: Index) -> Expr:
+    def _width(self, outputs: Index) -> Index:
         """Columns of padded x that tiles read; the first tile may be wider than the result."""
-        least = tirx.const(self.config.columns, "int32")
-        axis = self.problem.columns
-        return (tirx.Max(outputs, least) - 1) * axis.stride + axis.span(1)
+        axis, used = self.problem.columns, emission.largest(outputs, self.config.columns)
+        return (used - 1) * axis.stride + axis.span(1)
 
     def _line(self, row: Expr) -> Expr:
         """Where a row of padded x begins in the ring."""

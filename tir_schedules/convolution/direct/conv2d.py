@@ -49,7 +49,7 @@ from .config import ConvConfig, check, reject_operands, wide_of
 from .cost import default_config, estimated_cycles, space
 from .loops import ConvLoops, Store
 from .loops import Start as StartOf
-from .weight import WeightLayout, nests, products, weight_of
+from .weight import WeightLayout, nests, products
 from .windows import ConvOutliers, Windows, lists_outliers
 
 X_DTYPES = {w: x for w, x in ACTIVATION_DTYPES.items() if w != "uint8"}
@@ -125,7 +125,9 @@ class Conv(ConvTemplate[ConvConfig]):
     nests = staticmethod(nests)
     estimate = staticmethod(estimated_cycles)
     products = staticmethod(products)
-    packing = WeightPacking(weight_of)
+    packing = WeightPacking(
+        lambda region, config, isa: WeightLayout.of(region, config, check(region, config, isa))
+    )
     refuses_loans = True
 
     def __init__(self, axes: int) -> None:

@@ -58,11 +58,9 @@ def waits(region: Region, config: ConvConfig, machine: Machine) -> bool:
     with 1x1 /2 1.24 instead of 1.56 ms, 28x28x256 with 3x3 /2 1.38 instead of 1.55 ms.
     """
     plan, width = ConvPlan.of(region, config), ConvGeometry.of(region).outputs[-1]
-    kernel = plan.kernel
-    if kernel.b_dtype != "float32" or not plan.may_fetch:
-        return False
-    columns = plan.shares[0].size / plan.vectors
-    if region.inputs[1].nbytes * columns <= machine.l2_bytes // 4:
+    kernel, columns = plan.kernel, plan.shares[0].size / plan.vectors
+    near = region.inputs[1].nbytes * columns <= machine.l2_bytes // 4
+    if kernel.b_dtype != "float32" or not plan.may_fetch or near:
         return False
     tiles = config.band * math.ceil(width / config.rows)
     reading_us = 4 * kernel.lanes / machine.l3_rate(math.prod(plan.grid))
@@ -79,41 +77,38 @@ def candidates(region: Region, machine: Machine) -> list[ConvConfig]:
 def space(region: Region, machine: Machine) -> Iterator[ConvConfig]:
     """Every register tile with bands of several sizes, staged or not, on every grid of threads."""
     default = default_config(region, machine)
-    kernels = product_kernels(machine.isa, *conv.product_types(region))
     if ConvGeometry.of(region).opens_image:
         yield default
         yield from (each for each in candidates(region, machine) if each != default)
         return
     estimate = _Estimate(region, machine)
+    kernels = product_kernels(machine.isa, *conv.product_types(region))
     found = {
         config
         for kernel in kernels
         for config in _configs(estimate, kernel, every=True)
         if kernel.by_tiles or config.lines > 1
     }
-    found.update(_tiled(region, machine, kernels))
+    found.update(_tiled(estimate, kernels))
     yield from best_first(default, found, estimate.cycles)
 
 
-def _tiled(
-    region: Region, machine: Machine, kernels: Sequence[Microkernel]
-) -> Iterator[ConvConfig]:
+def _tiled(estimate: _Estimate, kernels: Sequence[Microkernel]) -> Iterator[ConvConfig]:
     """Legal configurations with tiles of one line, of vector kernels."""
-    geometry = ConvGeometry.of(region).as_volume()
+    region, geometry = estimate.region, estimate.geometry
     _, height, width = geometry.outputs
     n_vectors = math.ceil(geometry.group_out_channels / kernels[0].lanes)
-    grids = {(1, 1), *thread_grids(machine.threads)}
-    for kernel, rows, vectors in register_tiles(kernels, width, n_vectors):
-        for threads_m, threads_n in grids:
-            bands = {math.ceil(height / pieces) for pieces in PIECES}
-            wide = conv.wide_of(region, kernel) is not None
-            bands.add(_band(region, geometry, machine, threads_m, wide))
-            for band in bands:
-                in_place = conv.reads_in_place(region, kernel) and has_small_edges(geometry, rows)
-                for staged in {True, not in_place}:
-                    tile = {"rows": rows, "vectors": vectors, "band": band, "staged": staged}
-                    grid = {"threads_m": threads_m, "threads_n": threads_n}
-                    yield ConvConfig(kernel=kernel.name, **tile, **grid)
+    grids = {(1, 1), *thread_grids(estimate.machine.threads)}
+    tiles = register_tiles(kernels, width, n_vectors)
+    for (kernel, rows, vectors), (threads_m, threads_n) in itertools.product(tiles, grids):
+        bands = {math.ceil(height / pieces) for pieces in PIECES}
+        wide = conv.wide_of(region, kernel) is not None
+        bands.add(estimate.band(threads_m, wide))
+        in_place = conv.reads_in_place(region, kernel) and has_small_edges(geometry, rows)
+        for band, staged in itertools.product(bands, {True, not in_place}):
+            tile = {"rows": rows, "vectors": vectors, "band": band, "staged": staged}
+            grid = {"threads_m": threads_m, "threads_n": threads_n}
+            yield ConvConfig(kernel=kernel.name, **tile, **grid)
 
 
 def _configs(estimate: _Estimate, kernel: Microkernel, every: bool = False) -> Iterator[ConvConfig]:
@@ -128,7 +123,7 @@ def _configs(estimate: _Estimate, kernel: Microkernel, every: bool = False) -> I
     for staged in stagings:
         tiles = [(kernel.mr, 1)] if opened else _tiles(geometry, kernel, staged)
         for rows, lines in tiles:
-            if kernel.by_tiles and lines > _lines_in_l2(region, geometry, machine, wide):
+            if kernel.by_tiles and lines > estimate.lines_in_l2(wide):
                 continue  # they would go on over more lines than stay near
             if not staged and not has_small_edges(geometry, rows):
                 continue
@@ -138,7 +133,7 @@ def _configs(estimate: _Estimate, kernel: Microkernel, every: bool = False) -> I
                 rows=rows,
                 lines=lines,
                 vectors=min(kernel.vectors, vectors),
-                band=_band(region, geometry, machine, 1, wide) if lines == 1 else whole,
+                band=estimate.band(1, wide) if lines == 1 else whole,
                 staged=staged,
             )
             grids = _grids(estimate, kernel, serial)
@@ -146,7 +141,7 @@ def _configs(estimate: _Estimate, kernel: Microkernel, every: bool = False) -> I
                 all_threads = (Grid(*grid, 1) for grid in thread_grids(machine.threads))
                 grids = list(dict.fromkeys([*all_threads, Grid(1, 1, 1), *grids]))
             for grid in grids:
-                bands = {_band(region, geometry, machine, grid.bands, wide)}
+                bands = {estimate.band(grid.bands, wide)}
                 if every:
                     bands |= {max(1, band // 2) for band in bands} | {height}
                 for band in {whole} if lines > 1 else bands:
@@ -191,36 +186,6 @@ def _tiles(geometry: ConvGeometry, kernel: Microkernel, staged: bool) -> Iterato
     if staged and 2 * width <= kernel.mr and height > 1:
         most = kernel.mr // width
         yield from ((width, lines) for lines in range(2, min(most, height) + 1))
-
-
-def _band(
-    region: Region, geometry: ConvGeometry, machine: Machine, threads: int, wide: bool
-) -> int:
-    """Lines of a band: half of L2 holds those of x; threads get equally many, or nearly.
-
-    Where panels of the weight are widened for each band, it has some pixels.
-    """
-    height, planes = geometry.outputs[1], geometry.batch * geometry.outputs[0]
-    most = _lines_in_l2(region, geometry, machine, wide)
-    if wide:
-        most = max(most, math.ceil(WIDE_PIXELS / geometry.outputs[2]))
-    counts = range(math.ceil(height / most), height)
-    least = math.ceil(planes * height / threads)
-
-    def nearly_even(bands: int) -> bool:
-        return _most_lines(geometry, math.ceil(height / bands), threads) / least <= NEARLY_EVEN
-
-    # Of more bands than some ten for each thread all are: few are looked at.
-    alike = (n for n in counts if (planes * n) % threads == 0)
-    bands = next(filter(nearly_even, itertools.chain(alike, counts)), height)
-    return math.ceil(height / bands)
-
-
-def _lines_in_l2(region: Region, geometry: ConvGeometry, machine: Machine, wide: bool) -> int:
-    """Lines of the result whose lines of x half of L2 holds; at least 1."""
-    item = 2 if wide else DataType(region.inputs[0].dtype).itemsize
-    line = geometry.extents[2] * geometry.channels * item * geometry.strides[1]
-    return max(1, machine.l2_bytes // 2 // (line * geometry.kernel[0]))
 
 
 def _most_lines(geometry: ConvGeometry, band: int, threads: int) -> int:
@@ -290,6 +255,33 @@ class _Estimate:
         rate = machine.l3_rate(threads) / machine.cycles_per_us
         total += passes * weight / rate * L3_EXPOSED
         return total + machine.fork_us(threads) * machine.cycles_per_us
+
+    def band(self, threads: int, wide: bool) -> int:
+        """Lines of a band: half of L2 holds those of x; threads get equally many, or nearly.
+
+        Where panels of the weight are widened for each band, it has some pixels.
+        """
+        geometry, most = self.geometry, self.lines_in_l2(wide)
+        height, planes = geometry.outputs[1], geometry.batch * geometry.outputs[0]
+        if wide:
+            most = max(most, math.ceil(WIDE_PIXELS / geometry.outputs[2]))
+        counts = range(math.ceil(height / most), height)
+        least = math.ceil(planes * height / threads)
+
+        def nearly_even(bands: int) -> bool:
+            return _most_lines(geometry, math.ceil(height / bands), threads) / least <= NEARLY_EVEN
+
+        # Of more bands than some ten for each thread all are: few are looked at.
+        alike = (n for n in counts if (planes * n) % threads == 0)
+        bands = next(filter(nearly_even, itertools.chain(alike, counts)), height)
+        return math.ceil(height / bands)
+
+    def lines_in_l2(self, wide: bool) -> int:
+        """Lines of the result whose lines of x half of L2 holds; at least 1."""
+        geometry = self.geometry
+        item = 2 if wide else DataType(self.region.inputs[0].dtype).itemsize
+        line = geometry.extents[2] * geometry.channels * item * geometry.strides[1]
+        return max(1, self.machine.l2_bytes // 2 // (line * geometry.kernel[0]))
 
     def is_even(self, config: ConvConfig) -> bool:
         """Whether all threads have nearly equal shares, or little."""

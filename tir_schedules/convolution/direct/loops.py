@@ -175,11 +175,8 @@ class _Tile:
         # Steps of the tile in one of the weight.
         self.parts = 1 if wide is None else wide.parts
         # Bounds of the loops over planes and lines of a window.
-        depth = extent(self.windows.geometry.outputs[0])
-        self.outer = (
-            self.windows.bounds(0, I.floormod(self.plane, depth)),
-            self.windows.bounds(1, line),
-        )
+        plane = I.floormod(self.plane, extent(self.windows.geometry.outputs[0]))
+        self.outer = self.windows.bounds(0, plane), self.windows.bounds(1, line)
 
     def emit(
         self, height: int, columns: int, whole: bool = True, stored: Expr | None = None
@@ -204,21 +201,16 @@ class _Tile:
         steps = loops.layout.steps * self.parts
         extents = [high - low for low, high in self.outer]
         if whole:
-
-            def load_a(i: int, ks: Sequence[Index]) -> Expr | Address:
-                tap = (*self._outer_tap(ks), ks[2])
-                return windows.load(self._start(i, columns, tap), ks[-1])
-
-            def load_b(j: int, ks: Sequence[Index]) -> Expr | Address:
-                return self._load_b(j, self._run(ks, taps), ks[-1])
-
             into = None if self.scratch is None else Place(self.scratch)
-            loads, reduced = (load_a, load_b), (*extents, taps, steps)
+            loads, reduced = self._loads(columns), (*extents, taps, steps)
             result = kernel.emit(rows, self.vectors, reduced, *loads, init, into, columns=alike)
         else:
             result = kernel.begin(rows, self.vectors, init)
+            reduced = (*extents, windows.geometry.group_channels // kernel.kr)
             for tap in range(windows.geometry.kernel[2]):
-                self._one_tap(result, columns, tap)
+                inside = windows.inside(self.column, columns, tap)
+                if inside:
+                    kernel.accumulate(result, inside, reduced, *self._loads(columns, tap))
         across = loops.layout.plan.across
         if across is not None:
             self._store_pixels(result, across)
@@ -233,47 +225,28 @@ class _Tile:
             for j in range(self.vectors):
                 store(i, j, passing[i, ramp(j * lanes, lanes)], j == self.vectors - 1)
 
-    def _one_tap(self, result: Tile, columns: int, tap: int) -> None:
-        """One column of all windows of a tile, for the pixels where it lies inside."""
-        loops, kernel, windows = self.loops, self.loops.tile, self.windows
-        assert isinstance(self.column, int)
-        inside = windows.inside(self.column, columns, tap)
-        if not inside:
-            return
-        fused = loops.layout.form == "fused"
-        steps = windows.geometry.group_channels // kernel.kr
+    def _loads(
+        self, columns: int, tap: int | None = None
+    ) -> tuple[Callable[[int, Sequence[Any]], Any], Callable[[int, Sequence[Any]], Any]]:
+        """How windows and the weight are read; of one column of windows if a `tap` is given."""
+        layout, kernel = self.loops.layout, self.loops.tile
+        geometry, steps = self.windows.geometry, layout.steps * self.parts
+        (first_plane, _), (first_line, _) = self.outer
 
-        def load_a(i: int, ks: Sequence[Index]) -> Expr | Address:
-            found = (*self._outer_tap(ks), tap)
-            return windows.load(self._start(i, columns, found), ks[-1])
+        def load_a(i: int, ks: Sequence[Any]) -> Expr | Address:
+            place = first_plane + ks[0], first_line + ks[1], ks[2] if tap is None else tap
+            line, column = self.line + i // columns, self.column + i % columns
+            return self.windows.load(self.windows.element(line, column, self.group, place), ks[-1])
 
-        def load_b(j: int, ks: Sequence[Index]) -> Expr | Address:
-            if fused:
-                return self._load_b(j, self._run(ks, 1), tap * steps + ks[-1])
-            taps = windows.geometry.kernel[2]
-            return self._load_b(j, self._run(ks, 1) * taps + tap, ks[-1])
+        def load_b(j: int, ks: Sequence[Any]) -> Expr | Address:
+            run, step = (first_plane + ks[0]) * geometry.kernel[1] + (first_line + ks[1]), ks[-1]
+            if layout.form == "split" and geometry.kernel[2] > 1:
+                run = run * geometry.kernel[2] + (ks[2] if tap is None else tap)
+            elif tap is not None:
+                step = tap * (geometry.group_channels // kernel.kr) + step
+            return self.load_b(self.vector, self.vectors, run * steps + step, j)
 
-        extents = [high - low for low, high in self.outer]
-        kernel.accumulate(result, inside, (*extents, steps), load_a, load_b)
-
-    def _outer_tap(self, ks: Sequence[Index]) -> tuple[Index, Index]:
-        """Plane and line of a tap."""
-        (plane, _), (line, _) = self.outer
-        return plane + ks[0], line + ks[1]
-
-    def _run(self, ks: Sequence[Index], inner: int) -> Index:
-        """Number of a run of a window."""
-        plane, line = self._outer_tap(ks)
-        found = plane * self.windows.geometry.kernel[1] + line
-        return found * inner + ks[2] if inner > 1 else found
-
-    def _start(self, i: int, columns: int, tap: Sequence[Index]) -> Expr:
-        line, column = self.line + i // columns, self.column + i % columns
-        return self.windows.element(line, column, self.group, tap)
-
-    def _load_b(self, j: int, run: Index, step: Index) -> Expr | Address:
-        step = run * (self.loops.layout.steps * self.parts) + step
-        return self.load_b(self.vector, self.vectors, step, j)
+        return load_a, load_b
 
     def _class(self, i: int, columns: int) -> Index:
         """The class of a pixel of the tile."""
@@ -282,11 +255,8 @@ class _Tile:
         if classes.whole:
             return 0
         depth, _, width = self.windows.geometry.outputs
-        position = [
-            I.floormod(self.plane, depth),
-            self.line + i // columns,
-            self.column + i % columns,
-        ]
+        line, column = self.line + i // columns, self.column + i % columns
+        position = [I.floormod(self.plane, depth), line, column]
         if not isinstance(self.column, int):  # a tile of whole windows: any of them
             position[2] = next(c for c in range(width) if self.windows.whole(c, 1))
         return classes.number(position[3 - len(classes.axes) :])

@@ -18,7 +18,6 @@ import numpy as np
 import tvm.tirx.script.builder.ir as I
 from tvm import DataType, relax
 
-from microkernels.isa import Isa
 from microkernels.kernels.byte_pairs import has_pairs, pairs_fit
 from microkernels.machines.machine import Machine
 from microkernels.microkernel import Microkernel
@@ -33,7 +32,7 @@ from tir_schedules.core.region import Region
 from tir_schedules.product import zero_points
 from tir_schedules.product.tile_products import LoadPanel
 
-from .config import ConvConfig, ConvPlan, Form, check, form_of
+from .config import ConvConfig, ConvPlan, Form, form_of
 from .cost import candidates, estimated_cycles
 
 
@@ -47,8 +46,6 @@ class WeightLayout(PackedWeight):
         How the convolution is cut.
     form : str
         As of `form_of`.
-    runs, run : int
-        Runs of a window, and elements of one.
     packed : Panels
         The layout of one group.
     classes : PositionClasses or None
@@ -58,8 +55,6 @@ class WeightLayout(PackedWeight):
     region: Region
     plan: ConvPlan
     form: Form
-    runs: int
-    run: int
     packed: Panels
     classes: PositionClasses | None
 
@@ -75,7 +70,7 @@ class WeightLayout(PackedWeight):
             classes = PositionClasses(geometry, config.staged)
         runs = math.prod(geometry.kernel) * channels // run
         packed = Panels(kernel, run, geometry.group_out_channels, plan.panels, runs)
-        return WeightLayout(region, plan, form, runs, run, packed, classes)
+        return WeightLayout(region, plan, form, packed, classes)
 
     @property
     def kernel(self) -> Microkernel:
@@ -90,7 +85,7 @@ class WeightLayout(PackedWeight):
     @property
     def steps(self) -> int:
         """Steps of kr that a run is padded to."""
-        return self.kernel.steps(self.run)
+        return self.kernel.steps(self.packed.k)
 
     @property
     def size(self) -> int:
@@ -137,14 +132,11 @@ class WeightLayout(PackedWeight):
         *taps, channels = self.region.inputs[1].shape
         lines = relax.op.reshape(expr, (math.prod(taps), channels))
         width = self.geometry.group_out_channels
-        groups = [
-            self.packed.express(
-                lines
-                if width == channels
-                else relax.op.strided_slice(lines, [1], [start], [start + width])
-            )
-            for start in range(0, channels, width)
-        ]
+        of_groups = [lines]
+        if width < channels:
+            starts = range(0, channels, width)
+            of_groups = [relax.op.strided_slice(lines, [1], [at], [at + width]) for at in starts]
+        groups = list(map(self.packed.express, of_groups))
         parts = groups if self.classes is None else [*groups, self._expressed_terms(expr)]
         if self.has_answer:
             whole = groups[0] if len(groups) == 1 else relax.op.concat(groups, axis=0)
@@ -177,11 +169,6 @@ class WeightLayout(PackedWeight):
         groups = [self.packed.unpack(expr, start) for start in starts]
         weight = groups[0] if len(groups) == 1 else relax.op.concat(groups, axis=1)
         return relax.op.reshape(weight, self.region.inputs[1].shape)
-
-
-def weight_of(region: Region, config: ConvConfig, isa: Isa) -> WeightLayout:
-    """The layout of the weight for a configuration, which is checked."""
-    return WeightLayout.of(region, config, check(region, config, isa))
 
 
 # A convolution before it is built: its loops, and the product that its tiles compute.

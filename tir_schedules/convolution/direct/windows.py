@@ -10,7 +10,6 @@ at the left and right edges by tiles with code of their own.
 from __future__ import annotations
 
 import functools
-import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 
@@ -22,8 +21,9 @@ from microkernels.microkernel import Microkernel
 from microkernels.tile import Address
 from microkernels.vector.expressions import Expr, Index, cast, constant, materialise, ramp, splat
 from microkernels.vector.placeholders import Placeholder
+from tir_schedules.convolution.geometry import alike_tiles
 from tir_schedules.core import emission
-from tir_schedules.core.blocking import Group, balanced
+from tir_schedules.core.blocking import Group
 from tir_schedules.core.extents import allocated, as_expr, extent
 from tir_schedules.epilogue.epilogue import Columns, load_vector, store_vector
 from tir_schedules.epilogue.quantize_steps import Number
@@ -88,7 +88,7 @@ class Windows:
         self.phase = math.ceil(self.most_lines / self.phases)
         vector = self.kernel.lanes * self.kernel.kr
         # What a padded run reads behind the last window belongs to the line.
-        beyond = layout.steps * self.kernel.kr - layout.run
+        beyond = layout.steps * self.kernel.kr - layout.packed.k
 
         def pitch(outputs: Index) -> Index:
             if across is not None:
@@ -139,19 +139,8 @@ class Windows:
             yield Group(0, width // rows, rows), True
             if width % rows:
                 yield Group(width - rows, 1, rows), True
-            return
-        tiles = [
-            (group.start + i * group.size, group.size)
-            for group in balanced(width, rows)
-            for i in range(group.count)
-        ]
-        kinds = itertools.groupby(tiles, lambda tile: (self.whole(*tile), tile[1]))
-        for (whole, size), alike in kinds:
-            starts = [start for start, _ in alike]
-            if whole:
-                yield Group(starts[0], len(starts), size), True
-            else:
-                yield from ((Group(start, 1, size), False) for start in starts)
+        else:
+            yield from alike_tiles(width, rows, self.whole)
 
     def element(self, line: Index, column: Index, group: Index, tap: Sequence[Index]) -> Expr:
         """Where the run of one pixel starts.

@@ -255,7 +255,11 @@ class Algorithm:
         if is_integer(region):
             zero = region.integer("a_zero_point", 0)
             return Algorithm((WORDS, WORDS), "int16", "int32", zero, _SHIFT)
-        return _of_floats(region.inputs[1].shape[:-2])
+        kernel = region.inputs[1].shape[:-2]
+        if kernel == (3, 3):
+            return Algorithm((SQUARE, SQUARE), "float32", "float32")
+        lines, columns = (ALONE if taps == 1 else line_axis(taps) for taps in (1, *kernel)[-2:])
+        return Algorithm((lines, columns), "float32", "float32")
 
     @property
     def results(self) -> int:
@@ -304,14 +308,6 @@ class Algorithm:
     def given(self, value: Expr) -> Expr:
         """Transformed sums as results."""
         return value >> like(self.shift, value) if self.shift else value
-
-
-@functools.cache
-def _of_floats(kernel: tuple[int, ...]) -> Algorithm:
-    if kernel == (3, 3):
-        return Algorithm((SQUARE, SQUARE), "float32", "float32")
-    lines, columns = (ALONE if taps == 1 else line_axis(taps) for taps in (1, *kernel)[-2:])
-    return Algorithm((lines, columns), "float32", "float32")
 
 
 def kernel_reason(region: Region) -> str | None:

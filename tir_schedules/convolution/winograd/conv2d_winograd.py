@@ -150,11 +150,6 @@ def nests(region: Region, config: WinogradConfig) -> Iterator[loop_nest.LoopNest
     yield loop_nest.LoopNest(loop_nest.nested(loops), geometry.flops / 2, useful, balance)
 
 
-def estimate(region: Region, config: WinogradConfig, machine: Machine) -> float:
-    """Cycles of the busiest thread."""
-    return winograd_cost(region, config, machine).total
-
-
 def products(region: Region, config: WinogradConfig, machine: Machine) -> Iterator[Product]:
     """One of the products, of f32 alone, which tiles do not multiply."""
     plan = config.plan(WinogradProblem.of(region))
@@ -176,9 +171,12 @@ class Winograd(ConvTemplate[WinogradConfig]):
     space = staticmethod(space)
     check = staticmethod(check)
     nests = staticmethod(nests)
-    estimate = staticmethod(estimate)
     products = staticmethod(products)
     packing = WeightPacking(lambda region, config, isa: WinogradWeight(region, config))
+
+    def estimate(self, region: Region, config: WinogradConfig, machine: Machine) -> float:
+        """Cycles of the busiest thread."""
+        return winograd_cost(region, config, machine).total
 
     def build(self, region: Region, config: WinogradConfig, isa: Isa) -> tirx.PrimFunc:
         """The kernel; its weight parameter is flat, as `pack` makes it."""

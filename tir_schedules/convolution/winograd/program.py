@@ -51,10 +51,11 @@ class Block(NamedTuple):
     number: Expr
 
 
+@dataclass
 class WinogradProgram:
     """A region and what it works on; `emit` puts it into the PrimFunc under construction.
 
-    Parameters
+    Attributes
     ----------
     problem : WinogradProblem
         The region in tiles.
@@ -66,9 +67,6 @@ class WinogradProgram:
         Parameters; the weight is packed.
     epilogue : Epilogue
         With rows counted over all pixels.
-
-    Attributes
-    ----------
     tiles : Expr or None
         How many there are, of dynamic sizes.
     teams, members, each : int
@@ -77,17 +75,16 @@ class WinogradProgram:
         Tiles of the largest block.
     """
 
-    def __init__(
-        self,
-        problem: WinogradProblem,
-        config: WinogradConfig,
-        kernel: Microkernel,
-        x: Expr,
-        weight: Expr,
-        out: Expr,
-        epilogue: Epilogue,
-    ) -> None:
-        self.problem, self.config, self.weight = problem, config, weight
+    problem: WinogradProblem
+    config: WinogradConfig
+    kernel: Microkernel
+    x: Expr
+    weight: Expr
+    out: Expr
+    epilogue: Epilogue
+
+    def __post_init__(self) -> None:
+        problem, config, kernel = self.problem, self.config, self.kernel
         algorithm, self.multiplied = problem.algorithm, problem.algorithm.kernel(kernel)
         self.panels, self.members = config.panels(problem, kernel), config.threads_panels
         self.steps = self.multiplied.steps(problem.geometry.channels)
@@ -109,12 +106,13 @@ class WinogradProgram:
         pitches = self._pitches(channels, algorithm.bytes)
         size = self.teams * algorithm.products * pitches[0]
         v = I.sblock_alloc_buffer((size,), algorithm.element, align=64)
-        self.inputs = InputTransform(problem, x, lanes, v, pitches)
+        self.inputs = InputTransform(problem, self.x, lanes, v, pitches)
         pitches = self._pitches(config.vectors * kernel.lanes)
         self.m_size = algorithm.products * pitches[0] + algorithm.results * kernel.lanes
         size = self.m_size * self.teams * self.members
         m = I.sblock_alloc_buffer((size,), algorithm.total, align=64)
-        self.outputs = OutputTransform(problem, out, epilogue, kernel.lanes, m, pitches)
+        of_output = problem, self.out, self.epilogue
+        self.outputs = OutputTransform(*of_output, kernel.lanes, m, pitches)
 
     def _pitches(self, elements: int, item: int = 4) -> tuple[int, int]:
         """Elements from one matrix, and from one tile, to the next; a tile has so many."""

@@ -91,10 +91,6 @@ class WinogradProblem:
         """Whether windows reach outside of x along an axis."""
         return self.geometry.before[axis] > 0 or self.geometry.after[axis] > 0
 
-    def steps(self, axis: int) -> int:
-        """How far the results of a tile are from each other along an axis."""
-        return self.geometry.dilation[axis]
-
     def start(self, axis: int, number: Expr) -> Expr:
         """The first result of a tile along an axis, of that number."""
         step, tile = self.geometry.dilation[axis], self.algorithm.axes[axis].tile
@@ -257,7 +253,7 @@ class OutputTransform:
                 for p in range(lines.tile):
                     whole = columns.output_transform([half[p] for half in halves])
                     results.append(in_memory(list(map(algorithm.given, whole))))
-                down, right = (self.problem.steps(axis) for axis in (0, 1))
+                down, right = self.problem.geometry.dilation
 
                 def put(value: Expr, i: Index, j: Index) -> None:
                     self._store(value, sample, y + i * down, x + j * right, panel + vector)
@@ -324,14 +320,6 @@ class OutputTransform:
 
 
 @dataclass(frozen=True)
-class _Position:
-    """An index of x that exists, and what must hold for it to be the one that is meant."""
-
-    index: Expr
-    conditions: Sequence[Expr] = ()
-
-
-@dataclass(frozen=True)
 class InputTransform:
     """Where tiles come from and where they go to.
 
@@ -380,18 +368,18 @@ class InputTransform:
         top, left = self.problem.geometry.before
         high, wide = (axis.reach for axis in self.problem.algorithm.axes)
         with I.serial(*of_tiles) as tile, opaque_block("transform"):
-            sample, row, column = self.problem.place(first + tile)
-            y = bind(self.problem.start(0, row) - top)
-            x = bind(self.problem.start(1, column) - left)
+            sample, *place = self.problem.place(first + tile)
+            starts = (self.problem.start(axis, at) for axis, at in enumerate(place))
+            y, x = (bind(start - before) for start, before in zip(starts, (top, left), strict=True))
 
             def emit(edge: bool) -> None:
                 rows = [self._position(0, y, i, edge) for i in range(high)]
                 columns = [self._position(1, x, j, edge) for j in range(wide)]
 
                 def load(vector: Expr, i: int, j: int) -> Expr:
-                    inside = all_of([*rows[i].conditions, *columns[j].conditions])
-                    index = self.problem.index(sample, rows[i].index, columns[j].index)
-                    return self._load(index, vector, inside)
+                    (row, of_row), (column, of_column) = rows[i], columns[j]
+                    inside = all_of([*of_row, *of_column])
+                    return self._load(self.problem.index(sample, row, column), vector, inside)
 
                 with I.serial(*of_vectors) as vector, opaque_block("vector"):
                     self._vector(load, start + tile * self.pitches[1], vector)
@@ -412,23 +400,24 @@ class InputTransform:
                 place = at + (i * wide.reach + j) * self.pitches[0]
                 I.buffer_store(self.v, value, [ex.ramp(place, self.lanes)])
 
-    def _position(self, axis: int, start: Expr, offset: int, edge: bool) -> _Position:
-        """A position of a tile; at an edge it may lie outside."""
-        position = start + offset * self.problem.steps(axis)
+    def _position(self, axis: int, start: Expr, offset: int, edge: bool) -> tuple[Expr, list[Expr]]:
+        """An index of x that exists, and what must hold for it to be that of a tile's position.
+
+        At an edge the position may lie outside.
+        """
+        position = start + offset * self.problem.geometry.dilation[axis]
         last = extent(self.problem.geometry.extents[axis]) - 1
-        if not edge:
-            return _Position(position)
-        conditions = self._inside(axis, start, offset)
+        conditions = self._inside(axis, start, offset) if edge else []
         if conditions:
             position = bind(tirx.Max(tirx.Min(position, last), 0))
-        return _Position(position, conditions)
+        return position, conditions
 
     def _inside(self, axis: int, start: Expr, offset: int) -> list[Expr]:
         """What must hold for a position of a tile to lie in x; nothing if it always does."""
         if self.problem.algorithm.axes[axis].reach == 1 and not self.problem.padded(axis):
             return []
         geometry, behind = self.problem.geometry, self.problem.last_start(axis)
-        size, offset = geometry.extents[axis], offset * self.problem.steps(axis)
+        size, offset = geometry.extents[axis], offset * self.problem.geometry.dilation[axis]
         lowest = offset - geometry.before[axis]
         conditions: list[Expr] = []
         if lowest < 0:

@@ -25,7 +25,7 @@ from tir_schedules.convolution.depthwise.config import (
 )
 from tir_schedules.convolution.depthwise.depthwise_conv2d import DEPTHWISE_CONV2D, WHY_VECTORS
 from tir_schedules.convolution.depthwise.direct import Strip, strips
-from tir_schedules.convolution.depthwise.interleave import Groups
+from tir_schedules.convolution.depthwise.staged import Groups
 from tir_schedules.core.region import Region, Step, Tensor
 from tir_schedules.cost.amx_cost import why_vectors
 
