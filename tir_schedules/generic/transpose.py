@@ -179,18 +179,17 @@ def tile_loops(nest: Nest, tile: Tile) -> tuple[list[Axis], tirx.Stmt]:
     """Axes of loops over tiles, the last of which end where the axes end, and what is in them."""
     written, read = tile.written, tile.read
     known = written.end is None and read.end is None
-    names = ("rows", "columns") if known else (f"{axis.var.name}_tile" for axis in (read, written))
-    rows_name, columns_name = names
-    rows, row = covering(read, tile.height, rows_name, known)
-    columns, column = covering(written, tile.width, columns_name, known)
+    rows, row = covering(read, tile.height, "rows" if known else f"{read.var.name}_tile", known)
+    name = "columns" if known else f"{written.var.name}_tile"
+    columns, column = covering(written, tile.width, name, known)
     body = turned(nest, tile, {read.var: row, written.var: column})
     along = tile.run_axis(nest)
     if along is None:
         return [rows, columns], body
     run, other = (rows, columns) if along is read else (columns, rows)
     size = next((size for size in RUNS if run.extent % size == 0), 1) if known else RUN
-    outer, inner = Axis.new(_parts(run, size, known), "runs"), Axis.new(size, "run")
-    first = outer.var * int64(size)
+    outer = Axis.new(_parts(run, size, known), "i" if known else "runs")
+    inner, first = Axis.new(size, "run"), outer.var * int64(size)
     if not known:
         inner = replace(inner, end=tirx.Min(int64(RUN), run.stated - first))
     body = expressions.substitute(body, {run.var: first + inner.var})

@@ -354,9 +354,8 @@ class StagedTiles(DepthwiseTiles):
                     taken = [ex.constant(0, self.dtype, self.block)] * kr
                     for number, y in enumerate(offsets):
                         if y in lines:
-                            taken[number] = ex.bind(
-                                self.stage[ex.ramp(lines[y] + place, self.block)]
-                            )
+                            at = ex.ramp(lines[y] + place, self.block)
+                            taken[number] = ex.bind(self.stage[at])
                     for j, x in enumerate(map(ex.bind, interleave(taken, wanted))):
                         for pair, (k, tap) in itertools.product(pairs, uses):
                             w = self._weight(block, numbers[pair], tap, j)
