@@ -14,12 +14,10 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from tvm import relax
 
 from microkernels.isa import Isa
 from microkernels.vector.expressions import Index
@@ -28,7 +26,7 @@ from tir_schedules.core.blocking import Group, balanced
 from tir_schedules.core.product_plan import is_integer
 from tir_schedules.core.region import Region, Tensor
 from tir_schedules.core.size import is_open
-from tir_schedules.core.template import C, Packing, Template
+from tir_schedules.core.template import C, PackedInput, Packing, Template
 from tir_schedules.product.zero_points import centred_inputs
 
 SAMPLE_EXTENT = 64  # lines and columns of an image of a usual size
@@ -234,25 +232,6 @@ def _convolve(geometry: ConvGeometry, x: np.ndarray, w: np.ndarray) -> np.ndarra
     return total.reshape(*shape, geometry.out_channels)
 
 
-class PackedWeight(ABC):
-    """The constant weight of a convolution as the kernel of a configuration reads it."""
-
-    shape: tuple[int, ...]
-    """Of the packed array."""
-
-    @abstractmethod
-    def pack(self, array: np.ndarray) -> np.ndarray:
-        """A weight as the kernel reads it."""
-
-    @abstractmethod
-    def unpack(self, expr: relax.Expr) -> relax.Expr:
-        """The weight as a Relax expression of its packed form; floats may be rounded."""
-
-    @abstractmethod
-    def express(self, expr: relax.Expr) -> relax.Expr:
-        """What `pack` makes of a weight, as a Relax expression of it."""
-
-
 class WeightPacking(Packing[C]):
     """The packing of a template whose only packed input is the weight.
 
@@ -262,26 +241,8 @@ class WeightPacking(Packing[C]):
         (region, config, isa) -> how that weight is packed.
     """
 
-    def __init__(self, weight_of: Callable[[Region, C, Isa], PackedWeight]) -> None:
-        self.weight_of = weight_of
-
-    def pack(
-        self, region: Region, config: C, isa: Isa, index: int, array: np.ndarray
-    ) -> np.ndarray:
-        return self.weight_of(region, config, isa).pack(array)
-
-    def unpack(
-        self, region: Region, config: C, isa: Isa, index: int, expr: relax.Expr
-    ) -> relax.Expr:
-        return self.weight_of(region, config, isa).unpack(expr)
-
-    def express(
-        self, region: Region, config: C, isa: Isa, index: int, expr: relax.Expr
-    ) -> relax.Expr:
-        return self.weight_of(region, config, isa).express(expr)
-
-    def shape(self, region: Region, config: C, isa: Isa, index: int) -> tuple[int, ...]:
-        return self.weight_of(region, config, isa).shape
+    def __init__(self, weight_of: Callable[[Region, C, Isa], PackedInput]) -> None:
+        super().__init__(lambda region, config, isa, _index: weight_of(region, config, isa))
 
 
 class ConvTemplate(Template[C]):

@@ -7,7 +7,7 @@ Lowering, tuning and the contract tests take every template that is registered.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -26,39 +26,72 @@ C = TypeVar("C", bound=Config)
 T = TypeVar("T", bound="Template[Any]")
 
 
-class Packing(ABC, Generic[C]):
-    """How a template wants its constant inputs; `index` is the input's number."""
+class PackedInput(ABC):
+    """A constant input of a region as the kernel of a configuration reads it."""
+
+    shape: tuple[int, ...]
+    """Of the packed array."""
 
     @abstractmethod
-    def pack(
-        self, region: Region, config: C, isa: Isa, index: int, array: np.ndarray
-    ) -> np.ndarray:
+    def pack(self, array: np.ndarray) -> np.ndarray:
         """The array that `build` reads."""
 
     @abstractmethod
-    def unpack(
-        self, region: Region, config: C, isa: Isa, index: int, expr: relax.Expr
-    ) -> relax.Expr:
-        """The original input as a Relax expression of its packed form.
+    def unpack(self, expr: relax.Expr) -> relax.Expr:
+        """The original input as a Relax expression of its packed form; floats may be rounded.
 
         It is the inverse of `pack`, kept as a meaning rather than computed.
         """
 
     @abstractmethod
-    def shape(self, region: Region, config: C, isa: Isa, index: int) -> tuple[int, ...]:
-        """Shape of the packed array."""
+    def express(self, expr: relax.Expr) -> relax.Expr:
+        """What `pack` makes of an input, as a Relax expression of it."""
+
+
+def _constants_alone(region: Region, _config: Config, _isa: Isa, index: int) -> PackedInput | None:
+    raise ConfigError(f"input {index} has to be a constant, in {region.key}")
+
+
+class Packing(Generic[C]):
+    """How a template wants its constant inputs; `index` is the input's number.
+
+    Parameters
+    ----------
+    of : callable
+        (region, config, isa, index) -> the packed input; None if it is read as it is. Raises
+        ConfigError if only constants can be packed, in another way.
+    """
+
+    def __init__(
+        self, of: Callable[[Region, C, Isa, int], PackedInput | None] = _constants_alone
+    ) -> None:
+        self.of = of
+
+    def pack(
+        self, region: Region, config: C, isa: Isa, index: int, array: np.ndarray
+    ) -> np.ndarray:
+        """The array that `build` reads."""
+        packed = self.of(region, config, isa, index)
+        return array if packed is None else packed.pack(array)
+
+    def unpack(
+        self, region: Region, config: C, isa: Isa, index: int, expr: relax.Expr
+    ) -> relax.Expr:
+        """The original input as a Relax expression of its packed form."""
+        packed = self.of(region, config, isa, index)
+        return expr if packed is None else packed.unpack(expr)
 
     def express(
         self, region: Region, config: C, isa: Isa, index: int, expr: relax.Expr
     ) -> relax.Expr:
-        """The packed input as a Relax expression of the original one.
+        """The packed input as a Relax expression of the original one."""
+        packed = self.of(region, config, isa, index)
+        return expr if packed is None else packed.express(expr)
 
-        Raises
-        ------
-        ConfigError
-            If only constants can be packed.
-        """
-        raise ConfigError(f"input {index} has to be a constant, in {region.key}")
+    def shape(self, region: Region, config: C, isa: Isa, index: int) -> tuple[int, ...]:
+        """Shape of the packed array."""
+        packed = self.of(region, config, isa, index)
+        return region.inputs[index].shape if packed is None else packed.shape
 
 
 class Template(ABC, Generic[C]):

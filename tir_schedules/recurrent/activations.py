@@ -64,17 +64,9 @@ def _elu(over: Mathematics, x: Any, alpha: float) -> Any:
     return over.choose(x < over.like(0, x), over.like(alpha, x) * (least - over.like(1, x)), x)
 
 
-def _hard_sigmoid(over: Mathematics, x: Any, alpha: float, beta: float) -> Any:
-    return over.bounded(_affine(over, x, alpha, beta), 0.0, 1.0)
-
-
 def _leaky_relu(over: Mathematics, x: Any, alpha: float) -> Any:
     x = over.named(x)
     return over.choose(x < over.like(0, x), over.like(alpha, x) * x, x)
-
-
-def _relu(over: Mathematics, x: Any) -> Any:
-    return over.bounded(x, 0.0, np.inf)
 
 
 def _softsign(over: Mathematics, x: Any) -> Any:
@@ -90,9 +82,9 @@ def _thresholded_relu(over: Mathematics, x: Any, alpha: float) -> Any:
 ACTIVATIONS: dict[str, Activation] = {
     "Affine": _affine,
     "Elu": _elu,
-    "HardSigmoid": _hard_sigmoid,
+    "HardSigmoid": lambda over, x, *args: over.bounded(_affine(over, x, *args), 0.0, 1.0),
     "LeakyRelu": _leaky_relu,
-    "Relu": _relu,
+    "Relu": lambda over, x: over.bounded(x, 0.0, np.inf),
     "ScaledTanh": lambda over, x, alpha, beta: (
         over.like(alpha, x) * over.functions["tanh"](over.like(beta, x) * x)
     ),

@@ -100,10 +100,6 @@ class Panels:
         # Elements of all panels of a direction.
         self.size = self.count * self.steps * self.kr * self.vectors * self.lanes
 
-    def first(self, panel: int) -> int:
-        """The first hidden value of a panel."""
-        return min(panel * self.width, self.hidden - self.width)
-
 
 def panels_of(problem: RecurrentProblem, config: RecurrentConfig) -> list[Panels]:
     """The panels of each product of a step."""
@@ -156,16 +152,11 @@ def check(region: Region, config: RecurrentConfig, isa: Isa) -> RecurrentProblem
     kernel = microkernel_named(config.kernel)
     # Weights of words: VNNI's instructions multiply bytes.
     lacks_words = problem.weight_dtype == "int16" and kernel.kr > 1 and not has_pairs(kernel)
-    if kernel.b_dtype not in _operands(problem) or kernel.by_tiles or lacks_words:
+    floats = {"float32", problem.weight_dtype} & {"float32", "bfloat16"}
+    types = {"int8"} if problem.quantized else floats
+    if kernel.b_dtype not in types or kernel.by_tiles or lacks_words:
         raise ConfigError(f"kernel {config.kernel} in {region.key}")
     return problem
-
-
-def _operands(problem: RecurrentProblem) -> tuple[str, ...]:
-    """The types of the weight that a registered kernel may have."""
-    if problem.quantized:
-        return ("int8",)
-    return ("float32", *(["bfloat16"] if problem.weight_dtype == "bfloat16" else []))
 
 
 def default_config(region: Region, machine: Machine) -> RecurrentConfig:

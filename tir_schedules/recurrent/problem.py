@@ -114,13 +114,6 @@ def misfit(region: Region) -> str | None:
     return None if found == wanted else f"shapes {found}, not {wanted}"
 
 
-def reject(region: Region) -> str | None:
-    """Why the template cannot build a region whose weight it packs, or None."""
-    if not region.inputs[1].constant:
-        return "a weight of bytes that is not known before a run"
-    return misfit(region)
-
-
 def tensors_of(problem: RecurrentProblem) -> list[Tensor]:
     """Inputs and output of a region: the gates' input parts, the weight, the optional ones."""
     steps, batch, hidden, sides = problem.steps, problem.batch, problem.hidden, problem.directions

@@ -28,12 +28,11 @@ from tir_schedules.core.region import Region, Tensor
 from tir_schedules.rows.quantization_range import LARGEST, dynamic_range
 
 from . import config as configs
-from . import weight
 from .activations import ARRAYS, Cell, vector_mathematics
 from .config import Panels, RecurrentConfig
-from .problem import RECURRENT, RecurrentProblem, reject
+from .problem import RECURRENT, RecurrentProblem, misfit
 from .steps import Buffers, EmitTile, FinishTile, ForTiles, Steps, allocate
-from .weight import RestsOf
+from .weight import WEIGHT, RecurrentWeight, RestsOf, large_pairs
 
 RECURRENT_ATTRS = "tvm_hybrid.recurrent"
 """Attribute of `plain_function`: those of its region, as JSON."""
@@ -133,11 +132,17 @@ class Recurrent(template.Template[RecurrentConfig]):
     space = staticmethod(configs.space)
     check = staticmethod(configs.check)
     estimate = staticmethod(configs.estimate)
-    packing = weight.PACKING
+    packing = template.Packing(
+        lambda region, config, isa, index: (
+            RecurrentWeight(region, config, isa) if index == WEIGHT else None
+        )
+    )
 
     def reject(self, region: Region, isa: Isa) -> str | None:
         """Why the template cannot build a region, or None."""
-        return reject(region)
+        if not region.inputs[1].constant:
+            return "a weight of bytes that is not known before a run"
+        return misfit(region)
 
     def opens(self, region: Region, isa: Isa) -> str | None:
         """Any numbers of steps and sequences will do."""
@@ -149,11 +154,11 @@ class Recurrent(template.Template[RecurrentConfig]):
 
     def build(self, region: Region, config: RecurrentConfig, isa: Isa) -> tirx.PrimFunc:
         """The kernel: input parts, packed weight, optional inputs, output."""
-        problem = configs.check(region, config, isa)
-        kernel, panels = configs.kernel_of(problem, config), configs.panels_of(problem, config)
+        weight = RecurrentWeight(region, config, isa)
+        problem, kernel, panels = weight.problem, weight.kernel, weight.panels
         size = sum(each.size for each in panels)
         vectors = max(each.vectors for each in panels)
-        stored = Tensor(weight.PACKING.shape(region, config, isa, weight.WEIGHT), kernel.b_dtype)
+        stored = Tensor(weight.shape, kernel.b_dtype)
         with emission.kernel_function(region.op) as builder:
             parameters = _parameters(region, problem, stored)
             if region.is_open:
@@ -171,12 +176,11 @@ class Recurrent(template.Template[RecurrentConfig]):
 
             def sums_of(side: Expr, column: Expr) -> Expr:
                 column = side * (problem.gates * problem.hidden) + column
-                place = weight.sums_at(problem, config) + 4 * column
+                place = weight.sums_at + 4 * column
                 found = parameters["weight"][ex.ramp(place, 4 * kernel.lanes)]
                 return ex.reinterpret_group("int32", found, kernel.lanes)
 
             shared = allocate(problem, kernel, allocated(problem.batch), parameters, sums_of)
-            large = weight.large_pairs(problem, config)
             with emission.task_loop(sides * parts, threads=config.threads) as task:
                 side = ex.materialise(I.floordiv(task, parts))
                 share = ex.materialise(task - side * parts)
@@ -193,7 +197,7 @@ class Recurrent(template.Template[RecurrentConfig]):
                     side=side,
                     steps=as_expr(extent(problem.steps)),
                     named=ex.materialise,
-                    rests=None if large is None else RestsOf(large, kernel, parameters["weight"]),
+                    rests=None if weight.large is None else RestsOf(weight, parameters["weight"]),
                     prefetches=config.rows > 1,
                 )
                 if known is None:
@@ -261,7 +265,7 @@ class Recurrent(template.Template[RecurrentConfig]):
 
     def by_values(self, region: Region, config: RecurrentConfig) -> str:
         """What the weight's values decide, for `explain`."""
-        if weight.large_pairs(RecurrentProblem.of(region), config) is None:
+        if large_pairs(RecurrentProblem.of(region), config) is None:
             return ""
         return "pairs of bytes where few of the weight's pairs are large, else bytes as words"
 

@@ -19,30 +19,15 @@ from tvm import relax, tirx
 from microkernels.base.errors import ConfigError
 from microkernels.isa import Isa
 from microkernels.kernels.byte_pairs import KR, has_pairs, split_pairs
-from microkernels.microkernel import Microkernel
 from microkernels.vector.expressions import Expr, Index, materialise, ramp, reinterpret_group
 from tir_schedules.core.region import Region
-from tir_schedules.core.template import Packing
+from tir_schedules.core.template import PackedInput
 
 from .config import Panels, RecurrentConfig, check, kernel_of, loaded, panels_of, starts_with_sums
 from .problem import RecurrentProblem
 
 WEIGHT = 1
 """Which input it is."""
-
-
-def _columns(panels: Panels) -> np.ndarray:
-    """For every column of all panels the row of a direction's weight, [panel, unit, gate, lane]."""
-    first = np.array([panels.first(panel) for panel in range(panels.count)])
-    units = np.arange(panels.units) * panels.lanes
-    gates = np.array(panels.gates) * panels.hidden
-    lanes = np.arange(panels.lanes)
-    return (
-        first[:, None, None, None]
-        + units[:, None, None]
-        + gates[None, None, :, None]
-        + lanes[None, None, None, :]
-    )
 
 
 def large_pairs(problem: RecurrentProblem, config: RecurrentConfig) -> LargePairs | None:
@@ -53,27 +38,6 @@ def large_pairs(problem: RecurrentProblem, config: RecurrentConfig) -> LargePair
     (panels,) = panels_of(problem, config)  # only an LSTM has a weight of bytes
     count = problem.directions * panels.count
     return LargePairs(count, panels.steps, panels.vectors, panels.lanes * panels.kr)
-
-
-def sums_at(problem: RecurrentProblem, config: RecurrentConfig) -> int:
-    """Elements before the columns' sums: all panels, and large pairs."""
-    large = large_pairs(problem, config)
-    if large is not None:
-        return large.end
-    return problem.directions * sum(panels.size for panels in panels_of(problem, config))
-
-
-def _panels(problem: RecurrentProblem, config: RecurrentConfig, array: np.ndarray) -> np.ndarray:
-    """The elements of all panels; zeros are padding."""
-    flat = []
-    for side in array:
-        for panels in panels_of(problem, config):
-            columns = _columns(panels).reshape(panels.count, -1)
-            padding = panels.steps * panels.kr - panels.hidden
-            rows = np.pad(side[columns], ((0, 0), (0, 0), (0, padding)))
-            steps = rows.reshape(*columns.shape, panels.steps, panels.kr)
-            flat.append(steps.transpose(0, 2, 1, 3).reshape(-1))
-    return np.concatenate(flat)
 
 
 def _expressed(gates: relax.Expr, sides: int, panels: Panels, dtype: str) -> relax.Expr:
@@ -96,84 +60,82 @@ def _expressed(gates: relax.Expr, sides: int, panels: Panels, dtype: str) -> rel
     return relax.op.permute_dims(relax.op.reshape(joined, shape), [0, 2, 5, 3, 1, 4, 6])
 
 
-class RecurrentPacking(Packing[RecurrentConfig]):
-    """The weight of the recurrence in panels; other inputs stay as they are."""
+class RecurrentWeight(PackedInput):
+    """The weight of the recurrence in panels, flat.
 
-    def pack(
-        self, region: Region, config: RecurrentConfig, isa: Isa, index: int, array: np.ndarray
-    ) -> np.ndarray:
-        """The weight, flat."""
-        if index != WEIGHT:
-            return array
-        problem = check(region, config, isa)
-        kernel = kernel_of(problem, config)
-        packed = _panels(problem, config, array.astype(kernel.b_dtype, copy=False))
-        if not starts_with_sums(kernel):
+    Attributes
+    ----------
+    problem, kernel, panels : RecurrentProblem, Microkernel, list of Panels
+        What the configuration, which has to be legal, makes of the region.
+    large : LargePairs or None
+        As of `large_pairs`.
+    sums_at : int
+        Elements before the columns' sums: all panels, and large pairs.
+    """
+
+    def __init__(self, region: Region, config: RecurrentConfig, isa: Isa) -> None:
+        self.region, self.problem = region, check(region, config, isa)
+        problem = self.problem
+        self.kernel, self.panels = kernel_of(problem, config), panels_of(problem, config)
+        self.large = large_pairs(problem, config)
+        self.sums_at = problem.directions * sum(panels.size for panels in self.panels)
+        if self.large is not None:
+            self.sums_at = self.large.end
+        sums = 4 * problem.directions * problem.gates * problem.hidden
+        self.shape = (self.sums_at + sums * starts_with_sums(self.kernel),)
+
+    def _in_panels(self, array: np.ndarray) -> np.ndarray:
+        """The elements of all panels; zeros are padding."""
+        flat = []
+        for side in array:
+            for panels in self.panels:
+                first = np.arange(panels.count) * panels.width
+                first = np.minimum(first, panels.hidden - panels.width)
+                units, lanes = np.arange(panels.units) * panels.lanes, np.arange(panels.lanes)
+                # For every column of a panel the row of the weight: [panel, unit, gate, lane].
+                axes = np.ix_(first, units, np.array(panels.gates) * panels.hidden, lanes)
+                columns = sum(axes).reshape(panels.count, -1)
+                padding = panels.steps * panels.kr - panels.hidden
+                rows = np.pad(side[columns], ((0, 0), (0, 0), (0, padding)))
+                steps = rows.reshape(*columns.shape, panels.steps, panels.kr)
+                flat.append(steps.transpose(0, 2, 1, 3).reshape(-1))
+        return np.concatenate(flat)
+
+    def pack(self, array: np.ndarray) -> np.ndarray:
+        packed = self._in_panels(array.astype(self.kernel.b_dtype, copy=False))
+        if not starts_with_sums(self.kernel):
             return packed
-        large = large_pairs(problem, config)
-        if large is not None:
-            packed = large.pack(packed)
+        if self.large is not None:
+            packed = self.large.pack(packed)
         sums = array.sum(axis=-1, dtype=np.int32).reshape(-1)
         return np.concatenate([packed, sums.view(packed.dtype)])
 
-    def unpack(
-        self, region: Region, config: RecurrentConfig, isa: Isa, index: int, expr: relax.Expr
-    ) -> relax.Expr:
-        """The weight as a Relax expression of its packed form."""
-        if index != WEIGHT:
-            return expr
-        places = relax.const(_places(region, config, isa))
-        large = large_pairs(check(region, config, isa), config)
-        if large is not None:
-            expr = large.unpack(expr)
-        elements = relax.op.take(expr, places, axis=0, mode="fast")
-        tensor = region.inputs[index]
+    def unpack(self, expr: relax.Expr) -> relax.Expr:
+        tensor = self.region.inputs[WEIGHT]
+        numbers = np.arange(1, 1 + np.prod(tensor.shape)).reshape(tensor.shape)  # 0 is of padding
+        sources = self._in_panels(numbers)
+        # Where each element lies in the packed form.
+        places = np.empty(1 + numbers.size, np.int32)
+        places[sources] = np.arange(len(sources))
+        if self.large is not None:
+            expr = self.large.unpack(expr)
+        elements = relax.op.take(expr, relax.const(places[1:]), axis=0, mode="fast")
         return relax.op.astype(relax.op.reshape(elements, tensor.shape), tensor.dtype)
 
-    def express(
-        self, region: Region, config: RecurrentConfig, isa: Isa, index: int, expr: relax.Expr
-    ) -> relax.Expr:
-        """The packed weight as a Relax expression of the weight, by moves of whole blocks."""
-        if index != WEIGHT:
-            return expr
-        problem = check(region, config, isa)
-        kernel = kernel_of(problem, config)
+    def express(self, expr: relax.Expr) -> relax.Expr:
+        kernel, tensor = self.kernel, self.region.inputs[WEIGHT]
         if starts_with_sums(kernel):
-            raise ConfigError(f"{kernel.name} packs bytes of constants alone, in {region.key}")
-        sides, _, hidden = region.inputs[index].shape
-        if region.inputs[index].dtype != kernel.b_dtype:
+            raise ConfigError(f"{kernel.name} packs bytes of constants alone, in {self.region.key}")
+        sides, _, hidden = tensor.shape
+        if tensor.dtype != kernel.b_dtype:
             expr = relax.op.astype(expr, kernel.b_dtype)
-        gates = relax.op.reshape(expr, (sides, problem.gates, hidden, hidden))
+        gates = relax.op.reshape(expr, (sides, self.problem.gates, hidden, hidden))
         parts = [
             relax.op.reshape(_expressed(gates, sides, panels, kernel.b_dtype), (sides, panels.size))
-            for panels in panels_of(problem, config)
+            for panels in self.panels
         ]
         packed = parts[0] if len(parts) == 1 else relax.op.concat(relax.Tuple(parts), axis=1)
-        return relax.op.reshape(packed, self.shape(region, config, isa, index))
-
-    def shape(
-        self, region: Region, config: RecurrentConfig, isa: Isa, index: int
-    ) -> tuple[int, ...]:
-        """Shape of the packed weight: flat."""
-        if index != WEIGHT:
-            return region.inputs[index].shape
-        problem, sums = check(region, config, isa), 0
-        if starts_with_sums(kernel_of(problem, config)):
-            sums = 4 * problem.directions * problem.gates * problem.hidden
-        return (sums_at(problem, config) + sums,)
-
-
-PACKING = RecurrentPacking()
-
-
-def _places(region: Region, config: RecurrentConfig, isa: Isa) -> np.ndarray:
-    """Where each element of the weight lies in its packed form."""
-    shape = region.inputs[WEIGHT].shape
-    numbers = np.arange(1, 1 + np.prod(shape)).reshape(shape)  # 0 is of padding
-    sources = _panels(check(region, config, isa), config, numbers)
-    places = np.empty(1 + numbers.size, np.int32)
-    places[sources] = np.arange(len(sources))
-    return places[1:]
+        return relax.op.reshape(packed, self.shape)
 
 
 # Pairs of weights whose products two bytes cannot add: they are multiplied apart.
@@ -263,9 +225,10 @@ class LargePairs:
 class RestsOf:
     """The rests of a packed weight in the PrimFunc under construction; it emits their count."""
 
-    def __init__(self, places: LargePairs, kernel: Microkernel, weight: Expr) -> None:
-        self.places, self.kernel, self.weight = places, kernel, weight
-        self.count = materialise(self._number(places.end - NUMBER))
+    def __init__(self, packed: RecurrentWeight, weight: Expr) -> None:
+        assert packed.large is not None
+        self.places, self.kernel, self.weight = packed.large, packed.kernel, weight
+        self.count = materialise(self._number(self.places.end - NUMBER))
         # Whether all large pairs have an entry; if not, the panels hold the weight itself.
         self.fit = self.count >= tirx.const(0, "int32")
 

@@ -23,17 +23,12 @@ from microkernels.machines.machine import Machine
 from microkernels.vector import bfloat16
 from microkernels.vector.expressions import Expr, parameter
 from tir_schedules.convolution.direct.config import reject_operands
-from tir_schedules.convolution.geometry import (
-    ConvGeometry,
-    ConvTemplate,
-    PackedWeight,
-    WeightPacking,
-)
+from tir_schedules.convolution.geometry import ConvGeometry, ConvTemplate, WeightPacking
 from tir_schedules.core import emission, extents
 from tir_schedules.core.loop_nest import Bytes, Loop, LoopNest, balance_of, nested, pieces
 from tir_schedules.core.product_plan import is_integer
 from tir_schedules.core.region import Region
-from tir_schedules.core.template import register_template
+from tir_schedules.core.template import PackedInput, register_template
 from tir_schedules.epilogue.epilogue import Epilogue
 from tir_schedules.product.zero_points import (
     ZeroPoints,
@@ -56,7 +51,7 @@ from .results import DepthwiseTiles, Results
 from .staged import Groups, StagedTiles
 
 
-class DepthwiseWeight(PackedWeight):
+class DepthwiseWeight(PackedInput):
     """The weight [*kernel, 1, C] of a region, flat, as the tiles of a configuration read it.
 
         f32            [C / lanes][KH][KW][lanes]

@@ -24,11 +24,12 @@ from microkernels.microkernel import Microkernel
 from microkernels.tile import Address
 from microkernels.vector.expressions import Expr, Index
 from microkernels.vector.memory import prefetch
-from tir_schedules.convolution.geometry import ConvGeometry, PackedWeight, PositionClasses
+from tir_schedules.convolution.geometry import ConvGeometry, PositionClasses
 from tir_schedules.core import loop_nest
 from tir_schedules.core.blocking import Panels
 from tir_schedules.core.product_plan import Product, ProductPlan, is_integer
 from tir_schedules.core.region import Region
+from tir_schedules.core.template import PackedInput
 from tir_schedules.product import zero_points
 from tir_schedules.product.tile_products import LoadPanel
 
@@ -37,7 +38,7 @@ from .cost import candidates, estimated_cycles
 
 
 @dataclass(frozen=True)
-class WeightLayout(PackedWeight):
+class WeightLayout(PackedInput):
     """Sizes of a packed weight.
 
     Attributes

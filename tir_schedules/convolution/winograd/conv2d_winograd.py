@@ -36,18 +36,13 @@ from microkernels.machines.machine import Machine
 from microkernels.registry import microkernel_named
 from microkernels.vector.expressions import parameter
 from microkernels.vector.memory import PREFETCH_LLVM_IR
-from tir_schedules.convolution.geometry import (
-    ConvGeometry,
-    ConvTemplate,
-    PackedWeight,
-    WeightPacking,
-)
+from tir_schedules.convolution.geometry import ConvGeometry, ConvTemplate, WeightPacking
 from tir_schedules.core import emission, loop_nest
 from tir_schedules.core.extents import extent, read_extents
 from tir_schedules.core.product_plan import Product, is_integer
 from tir_schedules.core.region import Region
 from tir_schedules.core.size import is_open
-from tir_schedules.core.template import register_template
+from tir_schedules.core.template import PackedInput, register_template
 from tir_schedules.product.tile_config import RESULT_DTYPES
 from tir_schedules.product.zero_points import expressed_bytes
 
@@ -57,7 +52,7 @@ from .program import WinogradProgram
 from .tiles import WinogradProblem, flat_epilogue
 
 
-class WinogradWeight(PackedWeight):
+class WinogradWeight(PackedInput):
     """The transformed weight: panels [products][C][nr], one behind the other."""
 
     def __init__(self, region: Region, config: WinogradConfig) -> None:
