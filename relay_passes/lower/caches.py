@@ -9,7 +9,7 @@ from microkernels.base.tvm_compat.relax import OP_PATTERN, OPAQUE
 from microkernels.machines.machine import Machine
 from tir_schedules.attention.caches import Growth, reject_growth
 from tir_schedules.attention.config import AttentionConfig
-from tir_schedules.attention.dynamic import build_growing
+from tir_schedules.attention.dynamic import build_open
 from tir_schedules.core.region import Tensor
 from tir_schedules.core.size import is_open
 from tir_schedules.core.template import template_for
@@ -98,7 +98,7 @@ class _Grower:
         assert isinstance(config, AttentionConfig)
         key = (region.key, config, found)
         if key not in self.kernels:
-            function = build_growing(region, config, isa, growths)
+            function = build_open(region, config, isa, growths)
             name = template_for(region.op).kernel_name(region, config, isa)
             self.kernels[key] = _added(
                 self.builder, function, name, "attention_growing", _PAST_AND_PRESENT

@@ -24,7 +24,7 @@ from tvm.tirx import ForKind
 from microkernels.machines.machine import Machine
 from microkernels.vector.expressions import Expr
 from tir_schedules.core.config import Config
-from tir_schedules.core.emission import children, with_body, with_children
+from tir_schedules.core.emission import with_body, with_children
 from tir_schedules.core.placement import Placement
 from tir_schedules.core.region import Region
 from tir_schedules.core.size import SymbolicSize
@@ -189,7 +189,16 @@ def combine(functions: Sequence[tirx.PrimFunc], shares: Sequence[Share]) -> tirx
     """
     renewed = [s_tir.renew_defs(function) for function in functions]
     checks: list[tirx.Stmt] = []
-    bodies = [_without_checks(function.body, checks) for function in renewed]
+
+    def unchecked(statement: tirx.AttrStmt) -> tirx.Stmt:
+        # Permission to use tiles is checked in front of the parallel loop: what another thread than
+        # the caller's finds is no error with a message.
+        if not is_check(statement):
+            return statement
+        checks.append(statement)
+        return tirx.Evaluate(tirx.const(0, "int32"))
+
+    bodies = [tvm_ffi.structural_map(each.body, (tirx.AttrStmt, unchecked)) for each in renewed]
     task = tirx.Var("task", "int32")
     body: tirx.Stmt | None = None
     end = threads_of(shares)
@@ -217,21 +226,6 @@ def combine(functions: Sequence[tirx.PrimFunc], shares: Sequence[Share]) -> tirx
         *(function.params[-1] for function in renewed),
     ]
     return tirx.PrimFunc(params, root, attrs=functions[0].attrs)
-
-
-def _without_checks(body: tirx.Stmt, checks: list[tirx.Stmt]) -> tirx.Stmt:
-    """A body without its checks for permission to use tiles, which are added to a list.
-
-    They belong in front of the parallel loop: what another thread than the caller's finds is no
-    error with a message.
-    """
-    if is_check(body):
-        checks.append(body)
-        return tirx.Evaluate(tirx.const(0, "int32"))
-    inside = children(body)
-    kept = [_without_checks(child, checks) for child in inside]
-    same = all(old.same_as(new) for old, new in zip(inside, kept, strict=True))
-    return body if same else with_children(body, kept)
 
 
 def nested(root: tirx.Stmt, name: str) -> s_tir.SBlockRealize:

@@ -93,14 +93,10 @@ class GrowingCache:
         distances = (
             tirx.EQ(self.step, self.past_step) if self.heads != 1 else tirx.const(True, "bool")
         )
-        vector = tirx.const(4 * self.lanes, "int64")
+        beyond = I.floormod(begin, tirx.const(4 * self.lanes, "int64"))
         # Whether past and result are the same tensor, and the result begins where a vector can.
-        self.in_place = _flag(tirx.And(tirx.EQ(begin, past), distances))
-        self.aligned = _flag(tirx.EQ(I.floormod(begin, vector), tirx.const(0, "int64")))
-
-    def head(self, base: Expr) -> Expr:
-        """Which head begins at an element of the result."""
-        return materialise(I.floordiv(base, tirx.Max(self.step, tirx.const(1, "int32"))))
+        self.in_place = emission.evaluated(tirx.And(tirx.EQ(begin, past), distances))
+        self.aligned = emission.evaluated(tirx.EQ(beyond, tirx.const(0, "int64")))
 
     def past_at(self, head: Expr, row: Index) -> Expr:
         """Where a row of the past begins."""
@@ -124,7 +120,7 @@ class GrowingCache:
         Runs `body(number)` for each `rows` rows that have just been copied, of the first `seen`
         ones, and returns how many times.
         """
-        head = self.head(base)
+        head = materialise(I.floordiv(base, tirx.Max(self.step, tirx.const(1, "int32"))))
         past = as_expr(extent(self.past_rows))
         whole = materialise(I.floordiv(tirx.Min(past, seen), rows))
         self.copy(head, whole * rows)
@@ -174,12 +170,6 @@ class GrowingCache:
             self._store(goal + index, buffer[ramp(source + index, self.lanes)])
 
 
-def _flag(condition: Expr) -> Expr:
-    """A condition, evaluated once."""
-    one, zero = tirx.const(1, "int32"), tirx.const(0, "int32")
-    return materialise(tirx.Select(condition, one, zero)) > 0
-
-
 # Keys and values in tensors that may have room for more rows: heads lie apart then.
 #
 # Caches of a decoder are such tensors where a caller keeps them in a larger array; see
@@ -206,26 +196,23 @@ def reject_room(problem: AttentionProblem, name: str) -> str | None:
     return None
 
 
-def keys_and_values(problem: AttentionProblem) -> tuple[list[Expr], dict[str, int]]:
-    """The parameters of k and v; of those that may have room, how far heads are apart."""
-    parameters: list[Expr] = []
-    apart: dict[str, int] = {}
-    for number, name in enumerate("kv", 1):
+def keys_and_values(problem: AttentionProblem, *names: str) -> list[tuple[Expr, int]]:
+    """The parameters of k and v, and how far heads are apart; 0 unless a tensor may have room."""
+    found = []
+    for name, parameter in zip("kv", names, strict=True):
         tensor = problem.tensors[name]
         if is_open((problem.n,)) and reject_room(problem, name) is None:
-            parameter, apart[name] = placement.cache_parameter(f"input{number}", tensor)
+            found.append(placement.cache_parameter(parameter, tensor))
         else:
-            parameter = emission.tensor_parameter(f"input{number}", tensor)
-        parameters.append(parameter)
-    return parameters, apart
+            found.append((emission.tensor_parameter(parameter, tensor), 0))
+    return found
 
 
-def give_room(problem: AttentionProblem, apart: Mapping[str, int]) -> None:
-    """Has an attention find "k" and "v" where their heads are; after `read_extents`.
-
-    `apart` has elements from one head to the next.
-    """
-    for name, distance in apart.items():
+def give_room(problem: AttentionProblem, cached: Sequence[tuple[Expr, int]]) -> None:
+    """Has an attention find k and v where their heads are; `cached` as of `keys_and_values`."""
+    for name, (_, distance) in zip("kv", cached, strict=True):
+        if not distance:
+            continue
         layout, tensor = problem.layouts[name], problem.tensors[name]
         close = math.prod(tensor.shape[-2:])
         steps = [quotient(step, close) for step in layout.batch]

@@ -285,14 +285,6 @@ def _tile_types(problem: AttentionProblem, part: Region) -> tuple[str, str]:
     return "uint8" if shifted else a, b
 
 
-def _pairs(problem: AttentionProblem, isa: Isa) -> Iterator[tuple[Microkernel, Microkernel]]:
-    """Kernels for the two products; if both are of tiles, these are configured alike."""
-    for scores in _kernels(problem, problem.scores, isa):
-        for product in _kernels(problem, problem.product, isa):
-            if scores.mr == product.mr or not (scores.by_tiles and product.by_tiles):
-                yield scores, product
-
-
 def _may_run_on(problem: AttentionProblem) -> bool:
     """Whether the softmax can go on from block to block: not if it is rounded to integers."""
     return problem.softmax.output.dtype in ("float32", "bfloat16", "float16")
@@ -302,11 +294,14 @@ def candidates(problem: AttentionProblem, machine: Machine) -> Iterator[Attentio
     """One configuration for every pair of kernels."""
     lanes = machine.isa.f32_lanes
     key_block = 0
-    whole = all(lanes % k.kr == 0 for k in _kernels(problem, problem.product, machine.isa))
+    kernels = [_kernels(problem, part, machine.isa) for part in (problem.scores, problem.product)]
+    whole = all(lanes % kernel.kr == 0 for kernel in kernels[1])
     if problem.n > MOST_KEYS and _may_run_on(problem) and whole:
         key_block = KEY_BLOCK
     stored = sum(tensor.size for tensor in problem.tensors.values())
-    for scores, product in _pairs(problem, machine.isa):
+    for scores, product in itertools.product(*kernels):
+        if scores.mr != product.mr and scores.by_tiles and product.by_tiles:
+            continue  # tiles of both have to be configured alike
         alone = AttentionConfig(
             scores_kernel=scores.name,
             product_kernel=product.name,

@@ -16,99 +16,81 @@ All keys of a band are in cache at once. Keys behind the last have scores of -in
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
 import tvm.tirx.script.builder.ir as I
 from tvm import tirx
 
-from microkernels import microkernel, registry
+from microkernels import registry
 from microkernels.base.tvm_compat.tir import llvm_functions
 from microkernels.isa import Isa
 from microkernels.vector.expressions import Expr, Index, bind, materialise
 from microkernels.vector.memory import ADDRESS_LLVM_IR, PREFETCH_LLVM_IR, streaming_llvm_ir
-from tir_schedules.core import blocking, emission, placement
-from tir_schedules.core.extents import allocated, as_expr, extent, flat_rows, read_extents
-from tir_schedules.core.extents import flat_view as seen_as
+from tir_schedules.core import blocking, emission, extents, placement
+from tir_schedules.core.extents import allocated, as_expr, extent
 from tir_schedules.core.region import Region
 from tir_schedules.core.size import SymbolicSize
 from tir_schedules.epilogue.epilogue import Epilogue
 from tir_schedules.product.open_operand import OpenOperand
 from tir_schedules.product.packed_operand import StoredOperand
 
-from .caches import GrowingCache, Growth, count_seen, give_room, hiding_mask, keys_and_values
+from . import caches
+from .caches import GrowingCache, Growth
 from .config import LEAST_KEYS, SHARE_BYTES, AttentionConfig, kernels_of
 from .decode.plan import DecodePlan
 from .decode.program import Decode
-from .problem import AttentionProblem, bits_of_element, few_queries, flat_view
+from .problem import AttentionProblem, bits_of_element, few_queries
 from .tiled.product_tiles import PackedValues, ProductTiles
 from .tiled.program import BandProgram
 from .tiled.scores import ScoreTiles
 from .tiled.softmax import Band, Matrix
 
 
-def build_open(region: Region, config: AttentionConfig, isa: Isa) -> tirx.PrimFunc:
-    """The kernel: inputs, output."""
-    problem = AttentionProblem(region)
-    with emission.kernel_function("attention") as builder:
-        q = emission.tensor_parameter("input0", region.inputs[0])
-        cached, apart = keys_and_values(problem)
-        operands = emission.input_parameters(region, 3)
-        stored = (q, *cached, emission.tensor_parameter("C", region.output))
-        read_extents()
-        give_room(problem, apart)
-        _attention(problem, config, isa, stored, operands).emit()
-    return builder.get()
-
-
-def build_growing(
-    region: Region, config: AttentionConfig, isa: Isa, growths: Mapping[str, Growth]
+def build_open(
+    region: Region, config: AttentionConfig, isa: Isa, growths: Mapping[str, Growth] | None = None
 ) -> tirx.PrimFunc:
-    """The kernel that also writes k and v: q, past and new k, those of v, operands; k, v, output.
+    """The kernel: inputs, output.
+
+    With `growths`, it also writes k and v: q, past and new k, those of v, operands; k, v, output.
 
     Parameters
     ----------
-    growths : mapping
+    growths : mapping or None
         "k" and "v", which `reject_growth` does not reject.
     """
-    problem = AttentionProblem(region)
+    problem, growths = AttentionProblem(region), growths or {}
     with emission.kernel_function("attention") as builder:
         q = emission.tensor_parameter("input0", region.inputs[0])
-        parts = {}
+        pasts = {}
         for name, growth in growths.items():
-            cache = placement.cache_parameter(f"past_{name}", growth.past)
-            parts[name] = cache, emission.tensor_parameter(f"new_{name}", growth.new)
+            past = placement.cache_parameter(f"past_{name}", growth.past)
+            pasts[name] = *past, emission.tensor_parameter(f"new_{name}", growth.new)
+        cached = [] if growths else caches.keys_and_values(problem, "input1", "input2")
         operands = emission.input_parameters(region, 3)
-        grown = {name: placement.cache_parameter(name, problem.tensors[name]) for name in "kv"}
-        stored = (q, grown["k"][0], grown["v"][0], emission.tensor_parameter("C", region.output))
-        read_extents()
-        give_room(problem, {name: apart for name, (_, apart) in grown.items()})
-        attention = _attention(problem, config, isa, stored, operands)
-        with llvm_functions(ADDRESS_LLVM_IR):
+        cached = cached or caches.keys_and_values(problem, "k", "v")
+        output = emission.tensor_parameter("C", region.output)
+        extents.read_extents()
+        caches.give_room(problem, cached)
+        buffers = problem.views((q, *(buffer for buffer, _ in cached), output))
+        first, epilogues = len(problem.scores.operands), []
+        given = operands[:first], operands[first:]
+        parts = (problem.scores, problem.product), given, kernels_of(config)
+        for part, parameters, kernel in zip(*parts, strict=True):
+            # Leading dimensions that a part's operands share alike are one.
+            seen = extents.flat_rows(part)
+            views = extents.operand_views(parameters, part, seen)
+            epilogues.append(Epilogue(seen, views, kernel.narrow))
+        problem.seen = caches.count_seen(problem.scores, given[0])
+        attention = DynamicAttention(problem, config, isa, buffers, *epilogues)
+        with llvm_functions(ADDRESS_LLVM_IR if growths else ""):
             for name, growth in growths.items():
-                (past, past_apart), new = parts[name]
-                seen = flat_view(past, growth.past), flat_view(new, growth.new)
-                apart, present = (past_apart, grown[name][1]), attention.buffers[name]
-                attention.caches[name] = GrowingCache(growth, *seen, present, apart, isa.f32_lanes)
+                past, past_apart, new = pasts[name]
+                tensors = (past, growth.past), (new, growth.new)
+                flat = *(extents.as_elements(*each) for each in tensors), buffers[name]
+                apart = past_apart, cached["kv".index(name)][1]
+                attention.caches[name] = GrowingCache(growth, *flat, apart, isa.f32_lanes)
             attention.emit()
     return builder.get()
-
-
-def _attention(
-    problem: AttentionProblem,
-    config: AttentionConfig,
-    isa: Isa,
-    stored: Sequence[Expr],
-    operands: list[Expr],
-) -> DynamicAttention:
-    """The program around the parameters: q, k, v and output, then operands."""
-    buffers, first = problem.views(stored), len(problem.scores.operands)
-    scores, product = kernels_of(config)
-    epilogues = (
-        _epilogue(problem.scores, operands[:first], scores),
-        _epilogue(problem.product, operands[first:], product),
-    )
-    problem.seen = count_seen(problem.scores, operands[:first])
-    return DynamicAttention(problem, config, isa, buffers, *epilogues)
 
 
 def at_run_time(region: Region, config: AttentionConfig) -> str:
@@ -121,18 +103,11 @@ def at_run_time(region: Region, config: AttentionConfig) -> str:
         in_place = "keys read where they are" + (shared if config.key_shares > 1 else "")
         is_open = isinstance(problem.m, SymbolicSize)
         texts = [f"one query: {in_place}", f"more: {texts[0]}"] if is_open else [in_place]
-    if hiding_mask(problem.scores) is not None:
+    if caches.hiding_mask(problem.scores) is not None:
         texts.append("keys up to the last one that the mask shows")
     if config.parallel:
         texts.append(f"up to {config.alone_scores} scores: one thread")
     return "; ".join(texts)
-
-
-def _epilogue(part: Region, operands: list[Expr], kernel: microkernel.Microkernel) -> Epilogue:
-    """The epilogue of a part, leading dimensions that its operands share alike as one."""
-    seen = flat_rows(part)
-    pairs = zip(operands, part.operands, seen.operands, strict=True)
-    return Epilogue(seen, [seen_as(*each) for each in pairs], kernel.narrow)
 
 
 class DynamicAttention(BandProgram):
@@ -191,8 +166,8 @@ class DynamicAttention(BandProgram):
         epilogues = (self.scores_epilogue, rounding, self.product_epilogue)
         shares = self.config.key_shares
 
-        def decode(caches: Mapping[str, GrowingCache], shares: int = 1) -> Decode:
-            given = (problem, self.isa, self.config, self.buffers, caches, shares)
+        def decode(grown: Mapping[str, GrowingCache], shares: int = 1) -> Decode:
+            given = (problem, self.isa, self.config, self.buffers, grown, shares)
             return Decode(DecodePlan(*given), epilogues)
 
         def whole() -> None:
@@ -275,14 +250,15 @@ class DynamicAttention(BandProgram):
             last = as_expr(extent(problem.batches)) - group
             self.next_rows.begin(materialise(tirx.Min((number + 1) * group, last)))
         first = number if group == 1 else bind(number * group)
-        self._allocate(*self._pack(first))
+        self._pack(first)
+        self._allocate()
         if group == 1:
             self._attend(first, row, rows)
             return
         with I.serial(group) as member, emission.opaque_block("member"):
             self._attend(bind(first + member), row, rows)
 
-    def _pack(self, first: Expr) -> tuple[OpenOperand, PackedValues]:
+    def _pack(self, first: Expr) -> None:
         """k and v of an attention, packed."""
         problem, config, room = self.problem, self.config, allocated(self.problem.n)
         types = {name: tensor.dtype for name, tensor in problem.tensors.items()}
@@ -296,19 +272,15 @@ class DynamicAttention(BandProgram):
 
         keys = StoredOperand(self.buffers["k"], types["k"], problem.d, self.n, key, "steps")
         k_room = (problem.d, room)
-        k = OpenOperand(keys, self.scores_kernel, config.score_vectors, self.keys, k_room)
-        k.pack()
+        self.k = OpenOperand(keys, self.scores_kernel, config.score_vectors, self.keys, k_room)
+        self.k.pack()
         panels = blocking.balanced(self.out_vectors, config.product_vectors)
         values = StoredOperand(self.buffers["v"], types["v"], self.n, problem.e, value, "columns")
-        v = PackedValues(values, self.product_kernel, panels, room)
-        v.pack()
-        if self.scores_points.needs_column_sums:
-            k.add_up()
-        if self.product_points.needs_column_sums:
-            v.add_up()
-        return k, v
+        self.v = PackedValues(values, self.product_kernel, panels, room)
+        self.v.pack()
+        self.add_up()
 
-    def _allocate(self, k: OpenOperand, v: PackedValues) -> None:
+    def _allocate(self) -> None:
         """The buffers of a band, and what works on it."""
         height, lanes, room = self.height, self.lanes, allocated(self.problem.n)
         kernel, at_most = self.product_kernel, (emission.ceil_div(room, lanes) + 1) * lanes
@@ -324,8 +296,8 @@ class DynamicAttention(BandProgram):
         result = I.sblock_alloc_buffer(shape, kernel.acc_dtype, align=64)
         self.fused, nowhere = self.fused_scores(self.n, room), tirx.const(0, "int32")
         self.softmax = self.softmax_rows(tails=True)
-        self.scores = ScoreTiles(self, queries, k, nowhere)
-        self.product = ProductTiles(self, v, result, nowhere, nowhere)
+        self.scores = ScoreTiles(self, queries, self.k, nowhere)
+        self.product = ProductTiles(self, self.v, result, nowhere, nowhere)
 
     def _attend(self, batch: Expr, row: Expr, rows: Expr) -> None:
         """The queries of one attention, band by band."""

@@ -27,8 +27,8 @@ from microkernels.microkernel import Microkernel
 from microkernels.vector.expressions import Expr, Index, materialise
 from microkernels.vector.memory import prefetch
 from tir_schedules.core import attributes, emission
-from tir_schedules.core.blocking import Group, balanced, shares
-from tir_schedules.core.extents import as_expr, extent
+from tir_schedules.core.blocking import Group, cut_in_units, shares
+from tir_schedules.core.extents import as_elements, as_expr, extent
 from tir_schedules.core.region import Region, Tensor
 from tir_schedules.core.size import SymbolicSize
 from tir_schedules.epilogue.epilogue import unflatten
@@ -148,7 +148,7 @@ class AttentionProblem:
     def views(self, stored: Sequence[Expr]) -> dict[str, Expr]:
         """The parameters of q, k, v and the result as vectors of their elements."""
         pairs = zip(self.tensors.items(), stored, strict=True)
-        return {name: flat_view(buffer, tensor) for (name, tensor), buffer in pairs}
+        return {name: as_elements(buffer, tensor) for (name, tensor), buffer in pairs}
 
     def logical(self, name: str, stored: np.ndarray) -> np.ndarray:
         """An operand as [*factors, rows, columns], by numpy; a view."""
@@ -198,12 +198,6 @@ def few_queries(problem: AttentionProblem) -> AttentionProblem | None:
     few = copy.copy(problem)
     few.m = 1 if dynamic else problem.m
     return few if few.m <= MOST_QUERIES and few.m * few.group <= MOST_ROWS else None
-
-
-def flat_view(buffer: Expr, tensor: Tensor) -> Expr:
-    """A parameter as a vector of its elements."""
-    align = DataType(tensor.dtype).itemsize
-    return I.decl_buffer((extent(tensor.size),), tensor.dtype, data=buffer.data, align=align)
 
 
 def columns_are_contiguous(layout: Layout, columns: int) -> bool:
@@ -291,23 +285,9 @@ def row_unit(kernels: Sequence[Microkernel]) -> int:
     return 1 if kernel is None else kernel.mr
 
 
-def cut(rows: int, most: int, unit: int) -> tuple[Group, ...]:
-    """Cuts rows into pieces of at most `most`: whole units in all of them but the last.
-
-    >>> cut(70, 64, 32)
-    (Group(start=0, count=1, size=64), Group(start=64, count=1, size=6))
-    """
-    whole, tail = divmod(rows, unit)
-    groups = balanced(whole, max(1, most // unit)) if whole else ()
-    pieces = [Group(group.start * unit, group.count, group.size * unit) for group in groups]
-    if tail:
-        pieces.append(Group(rows - tail, 1, tail))
-    return tuple(pieces)
-
-
 def blocks_of(kernel: Microkernel, rows: int) -> tuple[Group, ...]:
     """The register tiles of a band."""
-    return cut(rows, kernel.mr, row_unit([kernel]))
+    return cut_in_units(rows, kernel.mr, row_unit([kernel]))
 
 
 def row_shares(rows: int, parts: int, unit: int) -> tuple[Group, ...]:
@@ -339,7 +319,7 @@ class TileRows:
 
     def each(self, rows: int, most: int, body: Callable[[Index, int], None]) -> None:
         """Runs `body(start, size)` for every piece, each on tiles of its own height."""
-        for group in cut(rows, most, self.unit):
+        for group in cut_in_units(rows, most, self.unit):
             if self.kernel is not None:
                 self._task.configure(self.kernel, min(group.size, self.unit))
             emission.for_groups([group], body)

@@ -23,7 +23,7 @@ import msgspec
 
 from microkernels.amx.tile_shapes import LAYOUTS, ROWS
 from microkernels.machines.machine import Machine
-from tir_schedules.core.blocking import Group, shares
+from tir_schedules.core.blocking import shares_of_units
 from tir_schedules.core.region import Region
 from tir_schedules.core.size import SAMPLE
 from tir_schedules.core.template import template_for
@@ -220,7 +220,8 @@ class ChainCost:
     def in_blocks(self, rows: int, block: int, tasks: int) -> Cost:
         """So many rows of each of some threads, block by block."""
         cost = Cost(barriers=self.machine.call_us + self.machine.fork_us(tasks))
-        groups = row_groups(rows, math.ceil(rows / block), self.unit if block < rows else 1)
+        unit = self.unit if block < rows else 1
+        groups = shares_of_units(rows, math.ceil(rows / block), unit)
         for part, config in zip(self.parts, self.configs, strict=True):
             pieces = [
                 (group.count, of_rows(part, group.size, self.machine, config)) for group in groups
@@ -255,25 +256,6 @@ class ChainCost:
         if made.tasks < share.tasks:
             own = 0.0  # that of a thread that had nothing to do before
         return stored + (1 - own) * size / share.threads_m / self.machine.foreign_rate
-
-
-def row_groups(m: int, blocks: int, unit: int = 1) -> tuple[Group, ...]:
-    """Blocks of rows whose sizes differ by one unit at most, but for the tail of the last one.
-
-    >>> row_groups(150, blocks=3, unit=32)
-    (Group(start=0, count=2, size=64), Group(start=128, count=1, size=22))
-    """
-    units = math.ceil(m / unit)
-    groups = []
-    for group in shares(units, min(units, blocks)):
-        start, size = group.start * unit, group.size * unit
-        whole = min(group.count, (m - start) // size)
-        if whole:
-            groups.append(Group(start, whole, size))
-        if whole < group.count:
-            end = start + whole * size
-            groups.append(Group(end, 1, m - end))
-    return tuple(groups)
 
 
 def least_of(weights: int, machine: Machine) -> parallel.Least:

@@ -22,7 +22,6 @@ from collections.abc import Iterator, Sequence
 import tvm.tirx.script.builder.ir as I
 from tvm import tirx
 
-from microkernels.base.errors import ConfigError
 from microkernels.base.tvm_compat.tir import llvm_functions
 from microkernels.isa import Isa
 from microkernels.machines.machine import Machine
@@ -31,7 +30,7 @@ from microkernels.vector.memory import PREFETCH_LLVM_IR
 from tir_schedules.convolution.depthwise import depthwise_conv2d
 from tir_schedules.convolution.depthwise.config import DepthwiseProblem
 from tir_schedules.core import emission, extents
-from tir_schedules.core.loop_nest import Loop, LoopNest, balance_of, pieces
+from tir_schedules.core.loop_nest import LoopNest, balance_of, pieces, within
 from tir_schedules.core.product_plan import Product, is_dynamic
 from tir_schedules.core.region import Region
 from tir_schedules.core.template import Template, register_template, template_for
@@ -40,7 +39,6 @@ from tir_schedules.epilogue.epilogue import Epilogue
 from tir_schedules.product import dynamic_rows, matmul
 from tir_schedules.product.matmul_product import MatmulProduct
 from tir_schedules.product.tile_config import dimensions, plan_of
-from tir_schedules.rows.normalize_view import reshaped
 
 from . import depthwise_pointwise_cost as pair_cost
 from . import parts
@@ -61,14 +59,9 @@ def nests(region: Region, config: PairConfig) -> Iterator[LoopNest]:
     first = depthwise_conv2d.lines_nest(region.parts[0], config.depthwise, lines, samples=1)
     (second,) = matmul.MATMUL.nests(pair_cost.pointwise_rows(region, lines), config.pointwise)
     kind = parallel.kind_of(config.threads > 1)
+    balance = balance_of(bands, min(config.threads, bands))
     for nest in (first, second):
-        a, b, c = nest.loops[0].touched
-        yield dataclasses.replace(
-            nest,
-            loops=(Loop("band", share, kind, (a * share, b, c * share)), *nest.loops),
-            operations=nest.operations * share,
-            balance=balance_of(bands, min(config.threads, bands)),
-        )
+        yield within("band", share, kind, nest, balance)
 
 
 def products(region: Region, config: PairConfig, machine: Machine) -> Iterator[Product]:
@@ -111,7 +104,7 @@ class _Pair:
         self.region = region
         self.given = [parts.as_read(region, inputs, number) for number in range(2)]
         m, n, _ = dimensions(region.parts[1])
-        self.output = reshaped(output, region.output, (m, n))
+        self.output = extents.reshaped(output, region.output, (m, n))
         self.lines: Index = config.lines
         self.bands: Index = -(-self.problem.rows.outputs // config.lines)
         if self.opened:
@@ -240,19 +233,15 @@ class DepthwisePointwise(Template[PairConfig]):
             return "matmul: windows, or a weight that is not constant"
         if is_dynamic(second) or any(s.op == "range" for p in region.parts for s in p.epilogue):
             return "a range that all pixels have together"
-        try:
-            sources = parts.sources_of(region)
-        except ConfigError as error:
-            return str(error)
+        if (reason := parts.reject_inputs(region)) is not None:
+            return reason
+        sources = parts.sources_of(region)
         if [source for source in sources[1] if source.part] != [sources[1][0]]:
             return "the depthwise result is not just what the matmul multiplies"
         made, read = first.output, second.inputs[0]
         if (made.dtype, made.size, made.shape[-1]) != (read.dtype, read.size, read.shape[-1]):
             return f"{made} where {read} is read"
-        last = second.output
-        if (region.output.dtype, region.output.size) != (last.dtype, last.size):
-            return f"output {region.output} of a part with {last}"
-        return parts.reject_inputs(region)
+        return None
 
     def opens(self, region: Region, isa: Isa) -> str | None:
         """Why the template cannot build a region with open sizes, or None."""

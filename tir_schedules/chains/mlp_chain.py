@@ -20,6 +20,8 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import cast
 
 import msgspec
 import tvm.tirx.script.builder.ir as I
@@ -28,23 +30,25 @@ from tvm import tirx
 from microkernels.base.errors import ConfigError
 from microkernels.isa import Isa
 from microkernels.machines.machine import Machine
-from microkernels.vector.expressions import Expr
-from tir_schedules.core import emission
-from tir_schedules.core.attributes import Source
-from tir_schedules.core.blocking import Group
-from tir_schedules.core.emission import branch, opaque_block
-from tir_schedules.core.extents import as_matrix, flat_rows, read_extents
-from tir_schedules.core.loop_nest import Loop, LoopNest, balance_of
+from microkernels.vector import bfloat16
+from microkernels.vector.expressions import Expr, Index
+from tir_schedules.core import attributes, emission, extents
+from tir_schedules.core.emission import opaque_block
+from tir_schedules.core.loop_nest import LoopNest, balance_of, within
 from tir_schedules.core.product_plan import Product, is_dynamic
-from tir_schedules.core.region import Region
+from tir_schedules.core.region import Region, Tensor
 from tir_schedules.core.template import Template, register_template, template_for
 from tir_schedules.cost.parallel import kind_of
-from tir_schedules.product import dynamic_rows, tile_config
-from tir_schedules.product.matmul import MATMUL, estimated_cycles, neighbourhood, product_of
+from tir_schedules.epilogue.epilogue import Epilogue, unflatten
+from tir_schedules.product import dynamic_rows, matmul_product, tile_config, tile_products
+from tir_schedules.product.matmul import MATMUL, neighbourhood, product_of
 from tir_schedules.product.tile_config import MatmulConfig
+from tir_schedules.rows import normalize
+from tir_schedules.rows.normalize import NormalizeConfig
+from tir_schedules.rows.normalize_rows import Rows
 from tir_schedules.rows.normalize_view import NORM_OPS
 
-from . import chain_loops, mlp_chain_config
+from . import mlp_chain_config
 from . import parts as chain_parts
 from .mlp_chain_config import MlpChainConfig, blocks_of, by_columns, cut_by_rows, rows_of
 
@@ -55,15 +59,6 @@ def space(region: Region, machine: Machine) -> Iterator[MlpChainConfig]:
     if region.is_open:
         yield default
         return
-    found = {default}
-
-    def new(configs: Iterator[MlpChainConfig]) -> Iterator[MlpChainConfig]:
-        for config in configs:
-            if config not in found:
-                found.add(config)
-                yield config
-
-    yield default
     structures: list[MlpChainConfig] = []
     for threads in sorted({1, default.threads, machine.threads}):
         for factor in (1, 2, 4, 8):
@@ -72,10 +67,21 @@ def space(region: Region, machine: Machine) -> Iterator[MlpChainConfig]:
                 whole = threads * math.ceil(row_blocks / threads)  # every thread has as many
                 structures += cut_by_rows(region, machine, threads, whole)
     structures.append(by_columns(region, machine))
-    yield from new(iter(structures))
+    others = [*structures]
     for structure in dict.fromkeys(structures):
-        yield from new(_retiled(region, structure, machine))
-    yield from new(_varied(region, default, machine))
+        others += _retiled(region, structure, machine)
+    # Other numbers for one part at a time.
+    configs, sizes = default.of_parts(region), machine
+    if default.mode == "rows":
+        sizes = dataclasses.replace(machine, threads=1)
+    for number, part in enumerate(region.parts):
+        if default.mode == "rows":
+            part = chain_parts.with_rows(part, blocks_of(rows_of(part), default)[0].size)
+        template_space = neighbourhood if part.op == "matmul" else template_for(part.op).space
+        for found in template_space(part, sizes):
+            changed = [*configs[:number], found, *configs[number + 1 :]]
+            others.append(default.with_parts(region, changed))
+    yield from dict.fromkeys([default, *others])
 
 
 def _retiled(region: Region, config: MlpChainConfig, machine: Machine) -> Iterator[MlpChainConfig]:
@@ -95,18 +101,6 @@ def _retiled(region: Region, config: MlpChainConfig, machine: Machine) -> Iterat
         yield msgspec.structs.replace(config, matmuls=matmuls)
 
 
-def _varied(region: Region, default: MlpChainConfig, machine: Machine) -> Iterator[MlpChainConfig]:
-    configs = default.of_parts(region)
-    if default.mode == "rows":
-        machine = dataclasses.replace(machine, threads=1)
-    for number, part in enumerate(region.parts):
-        if default.mode == "rows":
-            part = chain_parts.with_rows(part, blocks_of(rows_of(part), default)[0].size)
-        template_space = neighbourhood if part.op == "matmul" else template_for(part.op).space
-        for found in template_space(part, machine):
-            yield default.with_parts(region, [*configs[:number], found, *configs[number + 1 :]])
-
-
 # Which merged regions are chains that the template "mlp_chain" builds.
 #
 # Every part works row by row, on as many rows as the first part. No two parts share a weight,
@@ -118,19 +112,14 @@ def reject(region: Region, isa: Isa) -> str | None:
     if len(region.parts) < 2:
         return f"{len(region.parts)} parts"
     try:
-        sources = chain_parts.sources_of(region)
+        chain_parts.sources_of(region)
     except ConfigError as error:
         return str(error)
-    for number, (part, found) in enumerate(zip(region.parts, sources, strict=True)):
-        reason = _reject_part(part, isa) or _reject_sources(region, number, found)
+    for number, part in enumerate(region.parts):
+        reason = _reject_part(part, isa) or _reject_sources(region, number)
         if reason is not None:
             return f"part {number} ({part.op}): {reason}"
-    if (reason := chain_parts.reject_inputs(region)) is not None:
-        return reason
-    last = region.parts[-1].output
-    if (region.output.dtype, region.output.size) != (last.dtype, last.size):
-        return f"output {region.output} of a part with {last}"
-    return None
+    return chain_parts.reject_inputs(region)
 
 
 def opens(region: Region, isa: Isa) -> str | None:
@@ -144,29 +133,28 @@ def opens(region: Region, isa: Isa) -> str | None:
 
 def _reject_part(part: Region, isa: Isa) -> str | None:
     """Why a part cannot run on a block of rows."""
-    if part.op == "matmul":
-        reason = template_for(part.op).reject(part, isa)
-        if reason is None and "window" in part.attrs:
-            reason = "rows that are windows of others"
-        if reason is None and not part.inputs[1].constant:
-            reason = "a weight that is not constant"
-        if reason is None and (is_dynamic(part) or any(s.op == "range" for s in part.epilogue)):
-            reason = "a range that all rows have together"
-    elif part.op in NORM_OPS:
-        reason = template_for(part.op).reject(part, isa)
-        if reason is None and part.integer("axis") != len(part.inputs[0].shape) - 1:
-            reason = f"axis {part.attrs['axis']} of {part.inputs[0]}"
-    else:
-        reason = "not row by row"
-    return reason
+    if part.op != "matmul" and part.op not in NORM_OPS:
+        return "not row by row"
+    reason = template_for(part.op).reject(part, isa)
+    if reason is not None:
+        return reason
+    if part.op in NORM_OPS:
+        inside = part.integer("axis") == len(part.inputs[0].shape) - 1
+        return None if inside else f"axis {part.attrs['axis']} of {part.inputs[0]}"
+    if "window" in part.attrs:
+        return "rows that are windows of others"
+    if not part.inputs[1].constant:
+        return "a weight that is not constant"
+    ranges = is_dynamic(part) or any(step.op == "range" for step in part.epilogue)
+    return "a range that all rows have together" if ranges else None
 
 
-def _reject_sources(region: Region, number: int, sources: Sequence[Source]) -> str | None:
+def _reject_sources(region: Region, number: int) -> str | None:
     """Why a part cannot read what it is given."""
     part, rows = region.parts[number], rows_of(region.parts[0])
     if rows_of(part) != rows:
         return f"{rows_of(part)} rows, not {rows}"
-    pairs = zip(sources, chain_parts.tensors_of(part), strict=True)
+    pairs = zip(region.sources[number], chain_parts.tensors_of(part), strict=True)
     for position, (source, tensor) in enumerate(pairs):
         if not source.part:
             continue
@@ -198,33 +186,9 @@ def nests(region: Region, config: MlpChainConfig) -> Iterator[LoopNest]:
             yield from MATMUL.nests(part, found)
             continue
         (nest,) = MATMUL.nests(chain_parts.with_rows(part, rows), found)
-        a, b, c = nest.loops[0].touched
-        whole = Loop("row block", share, kind_of(config.threads > 1), (a * share, b, c * share))
         # With the others' weights and rows in between, as much passes until a weight comes again.
-        yield dataclasses.replace(
-            nest,
-            loops=(whole, *nest.loops),
-            operations=nest.operations * share,
-            balance=balance_of(blocks, config.threads),
-        )
-
-
-def estimate(region: Region, config: MlpChainConfig, machine: Machine) -> float:
-    """Cycles of the busiest thread's products; barriers, traffic and norms are left out."""
-    groups = [(1, 0)]
-    parts = list(zip(region.parts, config.of_parts(region), strict=True))
-    if config.mode == "rows":
-        blocks = blocks_of(rows_of(region.parts[0]), config)
-        tasks = [group.size for group in blocks for _ in range(group.count)]
-        mine = tasks[:: config.threads]
-        groups = [(mine.count(size), size) for size in sorted(set(mine))]
-    return sum(
-        count
-        * estimated_cycles(chain_parts.with_rows(part, size) if size else part, found, machine)
-        for count, size in groups
-        for part, found in parts
-        if isinstance(found, MatmulConfig)
-    )
+        kind = kind_of(config.threads > 1)
+        yield within("row block", share, kind, nest, balance_of(blocks, config.threads))
 
 
 def products(region: Region, config: MlpChainConfig, machine: Machine) -> Iterator[Product]:
@@ -244,18 +208,114 @@ def products(region: Region, config: MlpChainConfig, machine: Machine) -> Iterat
         yield dataclasses.replace(product, part=part, copies=copies, name=name)
 
 
-def _for_block(groups: Sequence[Group], index: Expr, body: Callable[[Expr, int], None]) -> None:
-    """Runs `body(first row, rows)` for the block number `index`; one branch for each size."""
-    group, *rest = groups
+@dataclass
+class ChainLoops:
+    """The parts, around the kernel's parameters."""
 
-    def own() -> None:
-        body(group.start + index * group.size, group.size)
+    region: Region
+    configs: Sequence[chain_parts.PartConfig]
+    isa: Isa
+    inputs: Sequence[Expr]
+    result: Expr
 
-    if rest:
-        others = index - group.count
-        branch(index < group.count, own, lambda: _for_block(rest, others, body))
-    else:
-        own()
+    def __post_init__(self) -> None:
+        region = self.region
+        self.parts = list(zip(region.parts, self.configs, strict=True))
+        self.kernels = [
+            tile_config.check(part, config, self.isa) if isinstance(config, MatmulConfig) else None
+            for part, config in self.parts
+        ]
+        self.sources: attributes.Sources = chain_parts.sources_of(region)
+        numbers, last = range(len(self.parts)), region.parts[-1].output
+        self.given = [chain_parts.as_read(region, self.inputs, number) for number in numbers]
+        self.output = extents.reshaped(self.result, region.output, last.shape)
+        self.pitches = []
+        for number, (part, _) in enumerate(self.parts[:-1]):
+            # Elements from one row of a result to the next, for all who read it.
+            reads = attributes.Source(True, number)
+            pairs = zip(self.kernels, self.sources, strict=True)
+            readers = [kernel for kernel, sources in pairs if sources[0] == reads]
+            pitches = (chain_parts.row_pitch(part.output, reader) for reader in (None, *readers))
+            self.pitches.append(max(pitches))
+
+    def admit(self) -> None:
+        """Emits what the process needs to run the parts' kernels, once."""
+        for kernel in self.kernels:
+            if kernel is not None and kernel.by_tiles:
+                kernel.admit()
+                return
+
+    def run(self, first: Expr, rows: Index, most: int) -> None:
+        """All parts on a block of rows from `first` on; of a dynamic number, `most` or fewer."""
+        self._begin(first, most)
+        tiles, zero = tile_products.TileTask(), tirx.const(0, "int32")
+        for number, (_, config) in enumerate(self.parts):
+            with opaque_block("part"):
+                if isinstance(config, MatmulConfig):
+                    self._product(number, config).run(rows, tiles, most)
+                else:
+                    normalize.for_rows(self._norm(number, config), zero, rows, config)
+        tiles.release()
+
+    def share(self, rows: int) -> None:
+        """Part after part, each shared among the threads of its configuration."""
+        self._begin(None, rows)
+        for number, (_, config) in enumerate(self.parts):
+            if isinstance(config, MatmulConfig):
+                self._product(number, config).share()
+            else:
+                normalize.share_rows(self._norm(number, config), rows, config)
+
+    def _begin(self, first: Expr | None, rows: int) -> None:
+        """Allocates the results between the parts: of `rows` rows from `first` on, or of all."""
+        self.first = first
+        made = zip(self.region.parts, self.pitches, strict=False)
+        self.results = [chain_parts.rows_between(part.output, rows, pitch) for part, pitch in made]
+
+    def _product(self, number: int, config: MatmulConfig) -> matmul_product.MatmulProduct:
+        part, given, kernel = self.parts[number][0], self.given[number], self.kernels[number]
+        assert kernel is not None
+        constants = [cast(Expr, buffer) for buffer in given[1 : len(part.inputs)]]
+        epilogue = self._epilogue(part, number, kernel.narrow)
+        rows = self._rows_read(number), self._rows_stored(number)
+        return matmul_product.MatmulProduct(part, config, kernel, constants, epilogue, *rows)
+
+    def _norm(self, number: int, config: NormalizeConfig) -> Rows:
+        part, given = self.parts[number][0], self.given[number]
+        seen = normalize.view(part)
+        x, leading_x = self._rows_read(number)
+        out, leading_out = self._rows_stored(number)
+        numbers = self.isa.f32_lanes, config.unroll, config.keep, config.chunk
+        weights = [cast(Expr, buffer) for buffer in given[1 : len(part.inputs)]]
+        epilogue = self._epilogue(seen.region, number, bfloat16.narrow)
+        return Rows(seen, *numbers, x, weights, out, epilogue, leading_x, leading_out)
+
+    def _epilogue(self, part: Region, number: int, narrow: Callable[[Expr], Expr]) -> Epilogue:
+        skipped = len(part.inputs)
+        sources, given = self.sources[number][skipped:], self.given[number][skipped:]
+        buffers = [
+            self.results[source.number] if buffer is None else buffer
+            for source, buffer in zip(sources, given, strict=True)
+        ]
+        local = {operand for operand, source in enumerate(sources) if source.part}
+        return Epilogue(part, buffers, narrow, self.first, local)
+
+    def _rows_read(self, number: int) -> tuple[Expr, chain_parts.Leading]:
+        """The buffer that a part's rows come from, and where a row lies in it."""
+        given = self.given[number][0]
+        if given is None:
+            return self.results[self.sources[number][0].number], extents.row_itself
+        return given, self._of_tensor(self.region.parts[number].inputs[0])
+
+    def _rows_stored(self, number: int) -> tuple[Expr, chain_parts.Leading]:
+        """The buffer that a part's rows go to, and where a row lies in it."""
+        if number < len(self.results):
+            return self.results[number], extents.row_itself
+        return self.output, self._of_tensor(self.region.parts[number].output)
+
+    def _of_tensor(self, tensor: Tensor) -> chain_parts.Leading:
+        first = self.first
+        return lambda row: unflatten(row if first is None else first + row, tensor.shape[:-1])
 
 
 class MlpChain(Template[MlpChainConfig]):
@@ -271,7 +331,7 @@ class MlpChain(Template[MlpChainConfig]):
     reject = staticmethod(reject)
     opens = staticmethod(opens)
     nests = staticmethod(nests)
-    estimate = staticmethod(estimate)
+    estimate = staticmethod(mlp_chain_config.estimate)
     products = staticmethod(products)
     packing = chain_parts.PACKING
 
@@ -282,13 +342,19 @@ class MlpChain(Template[MlpChainConfig]):
             inputs = chain_parts.parts_parameters(region, config, isa)
             output = emission.tensor_parameter("C", region.output)
             if region.is_open:
-                read_extents()
+                extents.read_extents()
                 region = open_parts(region)
-            chain = chain_loops.ChainLoops(region, configs, isa, inputs, output)
+            chain = ChainLoops(region, configs, isa, inputs, output)
             chain.admit()
             m = rows_of(region.parts[0])
             if region.is_open:
-                chain.run_any(m, config)
+                rows, most = extents.as_expr(extents.extent(m)), config.most_rows
+                alone = rows <= config.alone_rows
+                with emission.open_tasks(config.threads, alone) as (task, parts):
+                    start, many = emission.share_of(rows, task, parts)
+                    emission.for_blocks(
+                        many, most, lambda at, size: chain.run(start + at, size, most)
+                    )
             elif config.mode == "columns":
                 with opaque_block("chain"):
                     chain.share(m)
@@ -296,12 +362,17 @@ class MlpChain(Template[MlpChainConfig]):
                 blocks = blocks_of(m, config)
                 count = sum(group.count for group in blocks)
                 tasks = min(config.threads, count)
+
+                def block(first: Expr, size: int) -> None:
+                    with opaque_block("block"):
+                        chain.run(first, size, size)
+
                 # In turn: the first blocks are the largest ones.
                 with (
                     emission.task_loop(tasks, name="rows") as task,
                     I.serial(I.floordiv(count - 1 - task, tasks) + 1) as number,
                 ):
-                    _for_block(blocks, task + number * tasks, chain.run)
+                    emission.for_share(blocks, task + number * tasks, block)
         return builder.get()
 
     def at_run_time(self, region: Region, config: MlpChainConfig) -> str:
@@ -329,11 +400,11 @@ def open_parts(region: Region) -> Region:
     """
     parts = []
     for part in region.parts:
-        flat, norm = flat_rows(part), part.op in NORM_OPS
+        flat, norm = extents.flat_rows(part), part.op in NORM_OPS
         # Operands of a norm may differ along some of the leading dimensions.
         if not norm or len(flat.output.shape) == 2:
             x, *further = part.inputs
             attrs = {**part.attrs, "axis": 1} if norm else part.attrs
-            part = flat.replace(inputs=(as_matrix(x), *further), attrs=attrs)
+            part = flat.replace(inputs=(extents.as_matrix(x), *further), attrs=attrs)
         parts.append(part)
     return region.replace(parts=tuple(parts))

@@ -19,7 +19,7 @@ from microkernels.base.errors import ConfigError
 from microkernels.isa import Isa
 from microkernels.machines.machine import Machine
 from microkernels.registry import microkernel_named
-from tir_schedules.core.blocking import Group
+from tir_schedules.core.blocking import Group, shares_of_units
 from tir_schedules.core.config import Config, check_numbers, check_numbers_or_all
 from tir_schedules.core.region import Region
 from tir_schedules.epilogue.epilogue import rows_and_columns
@@ -29,7 +29,7 @@ from tir_schedules.product.tile_config import check as check_matmul
 from tir_schedules.rows import normalize, normalize_view
 from tir_schedules.rows.normalize import NormalizeConfig
 
-from .cost import estimate_chain, estimate_open_chain, row_groups
+from .cost import estimate_chain, estimate_open_chain
 from .parts import PartConfig, with_rows
 
 MOST_BLOCKS = 1 << 20
@@ -134,15 +134,13 @@ def default_config(region: Region, machine: Machine) -> MlpChainConfig:
 
 def blocks_of(m: int, config: MlpChainConfig) -> tuple[Group, ...]:
     """The blocks of `m` rows in mode "rows", the largest first."""
-    return row_groups(m, config.row_blocks, config.row_unit)
+    return shares_of_units(m, config.row_blocks, config.row_unit)
 
 
 def by_rows(region: Region, machine: Machine, threads: int, row_blocks: int) -> MlpChainConfig:
     """Mode "rows" with so many blocks, or fewer; the busiest thread has the least to multiply."""
-    ways = list(cut_by_rows(region, machine, threads, row_blocks))
-    if len(ways) == 1:
-        return ways[0]
-    return min(ways, key=lambda config: _busiest_cycles(region, config, machine))
+    ways = cut_by_rows(region, machine, threads, row_blocks)
+    return min(ways, key=lambda config: estimate(region, config, machine))
 
 
 def cut_by_rows(
@@ -168,18 +166,21 @@ def cut_by_rows(
     yield from (cut(unit) for unit in sorted(heights) if unit < m)
 
 
-def _busiest_cycles(region: Region, config: MlpChainConfig, machine: Machine) -> float:
-    """Estimated cycles of the products of the thread with the most work."""
-    times: list[float] = []
-    for group in blocks_of(rows_of(region.parts[0]), config):
-        parts = zip(region.parts, config.of_parts(region), strict=True)
-        cycles = sum(
-            matmul.estimated_cycles(with_rows(part, group.size), found, machine)
-            for part, found in parts
-            if isinstance(found, MatmulConfig)
-        )
-        times += [cycles] * group.count
-    return sum(times[:: config.threads])  # the first takes the largest ones, as many as any
+def estimate(region: Region, config: MlpChainConfig, machine: Machine) -> float:
+    """Cycles of the busiest thread's products; barriers, traffic and norms are left out."""
+    groups = [(1, 0)]
+    parts = list(zip(region.parts, config.of_parts(region), strict=True))
+    if config.mode == "rows":
+        blocks = blocks_of(rows_of(region.parts[0]), config)
+        tasks = [group.size for group in blocks for _ in range(group.count)]
+        mine = tasks[:: config.threads]
+        groups = [(mine.count(size), size) for size in sorted(set(mine))]
+    return sum(
+        count * matmul.estimated_cycles(with_rows(part, size) if size else part, found, machine)
+        for count, size in groups
+        for part, found in parts
+        if isinstance(found, MatmulConfig)
+    )
 
 
 def by_columns(region: Region, machine: Machine) -> MlpChainConfig:

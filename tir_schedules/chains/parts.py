@@ -73,13 +73,16 @@ def as_read(region: Region, inputs: Sequence[Expr], number: int) -> list[Expr | 
             seen = normalize.view(part)
             further = position - len(part.inputs)
             shape = (seen.n,) if further < 0 else seen.region.operands[further].shape
-        found.append(normalize_view.reshaped(inputs[index], region.inputs[index], shape))
+        found.append(extents.reshaped(inputs[index], region.inputs[index], shape))
     return found
 
 
 def reject_inputs(region: Region) -> str | None:
-    """Why the parts cannot read the inputs."""
-    found = sources_of(region)
+    """Why the parts cannot read the inputs, or are not what the region stores, or None."""
+    try:
+        found = sources_of(region)
+    except ConfigError as error:
+        return str(error)
     for part, sources in zip(region.parts, found, strict=True):
         for source, tensor in zip(sources, tensors_of(part), strict=True):
             given = None if source.part else region.inputs[source.number]
@@ -91,6 +94,9 @@ def reject_inputs(region: Region) -> str | None:
             return f"input {index} is not used"
         if packed_uses(region, index) and (everywhere > 1 or not tensor.constant):
             return f"input {index} is a weight, and not one part's alone"
+    last = region.parts[-1].output
+    if (region.output.dtype, region.output.size) != (last.dtype, last.size):
+        return f"output {region.output} of a part with {last}"
     return None
 
 
@@ -130,68 +136,63 @@ def packed_uses(region: Region, index: int) -> list[tuple[int, int]]:
     ]
 
 
-class PartsPacking(template.Packing[Any]):
-    """Weights as each part packs them; what no part packs stays as it is."""
+class PartsInput(template.PackedInput):
+    """A weight as a part packs it, which may read it in another shape.
 
-    def pack(
-        self, region: Region, config: PartsConfig, isa: Isa, index: int, array: np.ndarray
-    ) -> np.ndarray:
-        """A constant as `build` reads it."""
-        user = _user(region, config, isa, index)
-        if user is None:
-            return array
-        packing, (part, _, _, position) = user
-        return packing.pack(*user[1], array.reshape(part.inputs[position].shape))
-
-    def unpack(
-        self, region: Region, config: PartsConfig, isa: Isa, index: int, expr: relax.Expr
-    ) -> relax.Expr:
-        """The constant as a Relax expression of its packed form."""
-        user = _user(region, config, isa, index)
-        if user is None:
-            return expr
-        packing, (part, _, _, position) = user
-        whole, shape = packing.unpack(*user[1], expr), region.inputs[index].shape
-        return whole if part.inputs[position].shape == shape else relax.op.reshape(whole, shape)
-
-    def express(
-        self, region: Region, config: PartsConfig, isa: Isa, index: int, expr: relax.Expr
-    ) -> relax.Expr:
-        """The packed input as a Relax expression of one that products read."""
-        user = _user(region, config, isa, index)
-        return expr if user is None else user[0].express(*user[1], expr)
-
-    def shape(self, region: Region, config: PartsConfig, isa: Isa, index: int) -> tuple[int, ...]:
-        """Shape of the kernel's parameter for an input."""
-        user = _user(region, config, isa, index)
-        return region.inputs[index].shape if user is None else user[0].shape(*user[1])
-
-
-PACKING = PartsPacking()
-
-
-def _user(
-    region: Region, config: PartsConfig, isa: Isa, index: int
-) -> tuple[template.Packing[Any], tuple[Region, Config, Isa, int]] | None:
-    """How an input is packed, and for whom: the first arguments of a packing's faces.
-
-    None if no part reads it in packed form.
+    Parameters
+    ----------
+    packing : Packing
+        That of the part's template.
+    given : tuple
+        The part, its configuration, the ISA, and which of its inputs the weight is.
+    stored : Tensor
+        The input of the merged region.
     """
+
+    def __init__(
+        self, packing: template.Packing[Any], given: tuple[Region, Config, Isa, int], stored: Tensor
+    ) -> None:
+        self.packing, self.given, self.stored = packing, given, stored.shape
+        self.read = given[0].inputs[given[-1]].shape
+        self.shape = packing.shape(*given)
+
+    def pack(self, array: np.ndarray) -> np.ndarray:
+        return self.packing.pack(*self.given, array.reshape(self.read))
+
+    def unpack(self, expr: relax.Expr) -> relax.Expr:
+        whole = self.packing.unpack(*self.given, expr)
+        return whole if self.read == self.stored else relax.op.reshape(whole, self.stored)
+
+    def express(self, expr: relax.Expr) -> relax.Expr:
+        return self.packing.express(*self.given, expr)
+
+
+def _packed_input(
+    region: Region, config: PartsConfig, isa: Isa, index: int
+) -> template.PackedInput | None:
+    """How an input is packed; None if no part reads it in packed form."""
     for number, position in packed_uses(region, index):
         part = region.parts[number]
         packing = template.template_for(part.op).packing
         assert packing is not None
-        return packing, (part, config.of_parts(region)[number], isa, position)
+        given = part, config.of_parts(region)[number], isa, position
+        return PartsInput(packing, given, region.inputs[index])
     return None
+
+
+PACKING = template.Packing(_packed_input)
+"""Weights as each part packs them; what no part packs stays as it is."""
 
 
 def parts_parameters(region: Region, config: PartsConfig, isa: Isa) -> list[Expr]:
     """The kernel's parameters for the inputs of a merged region."""
     found = []
     for index, tensor in enumerate(region.inputs):
-        user, dtype = _user(region, config, isa, index), tensor.dtype
-        if user is not None and user[1][-1] == 1 and isinstance(user[1][1], MatmulConfig):
-            dtype = registry.microkernel_named(user[1][1].kernel).b_dtype
+        dtype = tensor.dtype
+        for number, position in packed_uses(region, index):
+            part = config.of_parts(region)[number]
+            if position == 1 and isinstance(part, MatmulConfig):
+                dtype = registry.microkernel_named(part.kernel).b_dtype
         shape = extents.buffer_shape(PACKING.shape(region, config, isa, index))
         found.append(parameter(f"input{index}", shape, dtype))
     return found

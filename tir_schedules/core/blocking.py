@@ -50,6 +50,39 @@ def shares(total: int, parts: int) -> tuple[Group, ...]:
     return tuple(groups)
 
 
+def shares_of_units(total: int, parts: int, unit: int) -> tuple[Group, ...]:
+    """Cuts `total` into at most `parts` pieces of whole units, but for the tail of the last one.
+
+    Sizes differ by one unit at most.
+
+    >>> shares_of_units(150, parts=3, unit=32)
+    (Group(start=0, count=2, size=64), Group(start=128, count=1, size=22))
+    """
+    units = math.ceil(total / unit)
+    groups = []
+    for group in shares(units, min(units, parts)):
+        start, size = group.start * unit, group.size * unit
+        whole = min(group.count, (total - start) // size)
+        if whole:
+            groups.append(Group(start, whole, size))
+        if whole < group.count:
+            end = start + whole * size
+            groups.append(Group(end, 1, total - end))
+    return tuple(groups)
+
+
+def cut_in_units(total: int, most: int, unit: int) -> tuple[Group, ...]:
+    """Cuts `total` into pieces of at most `most`: whole units in all of them, the tail by itself.
+
+    >>> cut_in_units(70, 64, 32)
+    (Group(start=0, count=1, size=64), Group(start=64, count=1, size=6))
+    """
+    whole, tail = divmod(total, unit)
+    groups = balanced(whole, max(1, most // unit)) if whole else ()
+    pieces = [Group(group.start * unit, group.count, group.size * unit) for group in groups]
+    return (*pieces, *[Group(total - tail, 1, tail)] * (tail > 0))
+
+
 def panel_widths(n_vectors: int, threads: int, most: int) -> list[int]:
     """Width of every panel of columns, in vectors; no panel crosses the shares of two threads.
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 
 import tvm.tirx.script.builder.ir as I
+import tvm_ffi
 from tvm import s_tir, tirx
 from tvm.script.ir_builder import IRBuilder
 
@@ -264,6 +265,21 @@ def branch(condition: Expr | bool, then: Callable[[], None], otherwise: Callable
             otherwise()
 
 
+def repeat(count: Index, name: str, body: Callable[[Expr], None]) -> None:
+    """Runs `body(number)` so many times; each is an opaque block if their number is dynamic."""
+    if isinstance(count, int) and not count:
+        return
+    scope = nullcontext() if isinstance(count, int) else opaque_block(name)
+    with I.serial(count) as number, scope:
+        body(number)
+
+
+def evaluated(condition: Expr) -> Expr:
+    """A condition, evaluated once."""
+    one, zero = tirx.const(1, "int32"), tirx.const(0, "int32")
+    return materialise(tirx.Select(condition, one, zero)) > 0
+
+
 def for_groups(groups: Sequence[Group], body: Callable[[Index, int], None]) -> None:
     """Runs `body(start, size)` for every piece; a loop for each group."""
     for group in groups:
@@ -313,32 +329,17 @@ def with_children(statement: tirx.Stmt, inside: Sequence[tirx.Stmt]) -> tirx.Stm
     """The statement with others in the place of its `children`."""
     if not inside:
         return statement
-    if isinstance(statement, tirx.SeqStmt):
-        return tirx.SeqStmt(list(inside))
-    if isinstance(statement, tirx.IfThenElse):
-        then, *rest = inside
-        return tirx.IfThenElse(statement.condition, then, rest[0] if rest else None)
-    (body,) = inside
-    if isinstance(statement, s_tir.SBlockRealize):
-        assert isinstance(body, s_tir.SBlock)
-        return s_tir.SBlockRealize(statement.iter_values, statement.predicate, body)
     if isinstance(statement, s_tir.SBlock):
+        (body,) = inside
         return with_body(statement, body, dict(statement.annotations))
-    if isinstance(statement, tirx.For):
-        return tirx.For(
-            statement.loop_var,
-            statement.min,
-            statement.extent,
-            statement.kind,
-            body,
-            statement.thread_binding,
-            statement.annotations,
-            statement.step,
-        )
-    if isinstance(statement, tirx.While):
-        return tirx.While(statement.condition, body)
-    assert isinstance(statement, tirx.AttrStmt)
-    return tirx.AttrStmt(statement.node, statement.attr_key, statement.value, body)
+    places, remaining = len(children(statement)), iter(inside)
+    if len(inside) != places:
+        raise ValueError(f"{len(inside)} statements for the {places} inside of another")
+
+    def change(each: tirx.Stmt, mutator: tvm_ffi.StructuralMutator) -> tirx.Stmt:
+        return mutator.default_mutate(each) if each.same_as(statement) else next(remaining)
+
+    return tvm_ffi.structural_mutate(statement, [(tirx.Stmt, change)])
 
 
 def with_body(

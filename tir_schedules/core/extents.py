@@ -290,8 +290,7 @@ def matrix_view(
     seen = open_view(region)
     a = flat_view(a, region.inputs[0], seen.inputs[0])
     c = flat_view(c, region.output, as_matrix(region.output))
-    pairs = zip(operands, region.operands, seen.operands, strict=True)
-    return seen, a, [flat_view(*each) for each in pairs], c
+    return seen, a, operand_views(operands, region, seen), c
 
 
 def row_itself(row: Expr) -> list[Expr]:
@@ -301,11 +300,25 @@ def row_itself(row: Expr) -> list[Expr]:
 
 def flat_view(buffer: Expr, tensor: Tensor, seen: Tensor) -> Expr:
     """A parameter under the shape of another tensor of as many elements."""
-    if tensor.shape == seen.shape:
+    return reshaped(buffer, tensor, seen.shape)
+
+
+def reshaped(buffer: Expr, tensor: Tensor, shape: Sequence[int]) -> Expr:
+    """A parameter under another shape of as many elements."""
+    if tensor.shape == shape:
         return buffer
-    shape = [extent(size) for size in seen.shape]
     align = max(1, DataType(tensor.dtype).itemsize)
-    return I.decl_buffer(shape, tensor.dtype, data=buffer.data, align=align)
+    return I.decl_buffer([*map(extent, shape)], tensor.dtype, data=buffer.data, align=align)
+
+
+def as_elements(buffer: Expr, tensor: Tensor) -> Expr:
+    """A parameter as a vector of its elements."""
+    return reshaped(buffer, tensor, (tensor.size,))
+
+
+def operand_views(operands: Sequence[Expr], region: Region, seen: Region) -> list[Expr]:
+    """The parameters of a region's operands, in the shapes that another view of it has."""
+    return list(map(flat_view, operands, region.operands, seen.operands))
 
 
 # Distances of rows that tile registers load: not those at which lines displace each other.

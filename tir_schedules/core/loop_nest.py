@@ -83,6 +83,14 @@ def nested(loops: Iterable[Loop]) -> tuple[Loop, ...]:
     return tuple(found)
 
 
+def within(name: str, count: float, kind: Kind, nest: LoopNest, balance: float) -> LoopNest:
+    """A nest inside a loop of so many passes, each of which reads all of B."""
+    a, b, c = nest.loops[0].touched
+    whole = Loop(name, count, kind, (a * count, b, c * count))
+    operations = nest.operations * count
+    return LoopNest((whole, *nest.loops), operations, nest.useful, balance)
+
+
 Box = tuple[float, float, float]
 
 

@@ -21,7 +21,7 @@ from microkernels.microkernel import Microkernel
 from microkernels.registry import microkernel_named
 from microkernels.vector.expressions import Index
 
-from .blocking import Group, Panels, balanced, panel_widths, shares
+from .blocking import Group, Panels, balanced, cut_in_units, panel_widths, shares, shares_of_units
 from .config import Config
 from .region import Region
 
@@ -170,18 +170,7 @@ class ProductPlan:
     @property
     def k_shares(self) -> tuple[Group, ...]:
         """Steps of K of every thread along them; the last unit may be smaller."""
-        unit = self.k_unit
-        units = math.ceil(self.steps / unit)
-        groups = [
-            Group(group.start * unit, group.count, group.size * unit)
-            for group in shares(units, min(self.threads_k, units))
-        ]
-        if units * unit > self.steps:
-            start, count, size = groups[-1].start, groups[-1].count, groups[-1].size
-            last = start + (count - 1) * size
-            groups[-1:] = [Group(start, count - 1, size)] if count > 1 else []
-            groups.append(Group(last, 1, self.steps - last))
-        return tuple(groups)
+        return shares_of_units(self.steps, self.threads_k, self.k_unit)
 
     @property
     def busiest(self) -> ProductPlan:
@@ -231,19 +220,10 @@ class ProductPlan:
         """Rows as (most rows of a tile, blocks): tiles are configured for a height, tails last."""
         if not self.kernel.by_tiles:
             return [(min(self.rows, rows), balanced(rows, self.m_block))]
-        tail = rows % self.rows
-        found = []
-        if rows > tail:
-            whole = rows // self.rows
-            groups = balanced(whole, max(1, self.m_block // self.rows))
-            blocks = tuple(
-                Group(group.start * self.rows, group.count, group.size * self.rows)
-                for group in groups
-            )
-            found.append((self.rows, blocks))
-        if tail:
-            found.append((tail, (Group(rows - tail, 1, tail),)))
-        return found
+        pieces = cut_in_units(rows, self.m_block, self.rows)
+        count = len(pieces) - (rows % self.rows > 0)
+        found = [(self.rows, pieces[:count])] if count else []
+        return found + [(piece.size, (piece,)) for piece in pieces[count:]]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -27,7 +27,7 @@ from microkernels.base.errors import ConfigError
 from microkernels.vector import bfloat16
 from microkernels.vector import expressions as ex
 from microkernels.vector.expressions import Expr, Index
-from microkernels.vector.ieee import convert
+from microkernels.vector.ieee import ROUND_BITS, convert
 from microkernels.vector.placeholders import as_integer, as_real
 from tir_schedules.core.extents import extent
 from tir_schedules.core.region import Region, Step, Tensor
@@ -226,23 +226,10 @@ class Epilogue:
             values.append(emitted if ex.element_of(emitted) == "bool" else ex.bind(emitted))
         result = values[-1] if region.epilogue else value
         assert result is not None
-        return self._as_stored(result, region.output.dtype)
-
-    def _cast(self, dtype: str, value: Expr, last: bool) -> Expr:
-        """A cast of a value between steps; the store does the rest of the last one."""
-        if dtype == "bfloat16":
-            wide = convert("float32", value)
-            return wide if last else bfloat16.widen(self.narrow(wide))
-        converted = convert(dtype, value)
-        return ex.cast("int32", converted) if dtype in RANGES and not last else converted
-
-    def _as_stored(self, value: Expr, dtype: str) -> Expr:
-        """A result in the type of the output."""
-        if dtype == "bfloat16" and ex.element_of(value) == "float32":
-            return bfloat16.from_bits(self.narrow(value))
-        if dtype in RANGES and ex.element_of(value) == "int32":
-            return ex.cast(dtype, value)
-        return value
+        dtype, element = region.output.dtype, ex.element_of(result)
+        if dtype == "bfloat16" and element == "float32":
+            return bfloat16.from_bits(self.narrow(result))
+        return ex.cast(dtype, result) if dtype in RANGES and element == "int32" else result
 
     def _table(self, number: int) -> np.ndarray:
         """What a value is for each of the 256 values that it is looked up by."""
@@ -256,8 +243,14 @@ class Epilogue:
 
     def _emit(self, step: Step, arguments: list[Expr], last: bool, centred: bool) -> Expr:
         """The value of one step."""
+        if step.op == "cast" and step.dtype == "bfloat16":
+            # A cast of a value between steps; the store does the rest of the last one.
+            wide = convert("float32", arguments[0])
+            return wide if last else bfloat16.widen(self.narrow(wide))
         if step.op == "cast":
-            return self._cast(step.dtype, arguments[0], last)
+            converted = convert(step.dtype, arguments[0])
+            between = step.dtype in RANGES and not last
+            return ex.cast("int32", converted) if between else converted
         if step.op in ("quantize", "dequantize"):
             scale, zero_point = self._numbers(step.args[1:], arguments[1:])
             if step.op == "dequantize":
@@ -265,9 +258,8 @@ class Epilogue:
             emit = quantize_steps.emit_centred if centred else quantize_steps.emit_quantize
             return emit(arguments[0], scale, zero_point, step.dtype)
         if step.op == "requantize":
-            return quantize_steps.emit_requantize(
-                arguments[0], self.zero_point(step), arguments[2:], step.dtype
-            )
+            words = quantize_steps.emit_words(arguments[0], self.zero_point(step), arguments[2:])
+            return quantize_steps.saturated(words - ex.like(ROUND_BITS, words), step.dtype)
         entry = FUSIBLE_OPS[step.op]
         emitted = entry.emit(*arguments)
         return quantize_steps.rounded(emitted) if self.exact and step.op == "multiply" else emitted

@@ -63,10 +63,6 @@ def _leaky_relu(x: Expr, slope: Expr) -> Expr:
     return tirx.Select(negative, ieee.multiply(x, slope), x)
 
 
-def _select(condition: Expr, x: Expr, y: Expr) -> Expr:
-    return tirx.Select(condition, x, y)
-
-
 def _square(x: Expr) -> Expr:
     x = bind(x)
     return x * x
@@ -116,7 +112,7 @@ _ENTRIES = (
         "hardswish", 1, vector_math.hardswish, lambda x: x * np.clip(x / 6 + 0.5, 0, 1), cost=5
     ),
     FusibleOp("softplus", 1, vector_math.softplus, _softplus, "relax.nn.softplus", cost=28),
-    FusibleOp("where", 3, _select, np.where, "relax.where"),
+    FusibleOp("where", 3, tirx.Select, np.where, "relax.where"),
     FusibleOp("less", 2, lambda x, y: x < y, np.less, "relax.less"),
     FusibleOp("less_equal", 2, lambda x, y: x <= y, np.less_equal, "relax.less_equal"),
     FusibleOp("greater", 2, lambda x, y: x > y, np.greater, "relax.greater"),

@@ -23,7 +23,7 @@ from microkernels.base.arrays import RANGES
 from microkernels.vector import expressions as ex
 from microkernels.vector import placeholders
 from microkernels.vector.expressions import Expr
-from microkernels.vector.ieee import ROUND, ROUND_BITS, round_to_integer
+from microkernels.vector.ieee import ROUND, round_to_integer
 from tir_schedules.core.region import Region
 
 from .lookup_table import Lookup
@@ -218,12 +218,6 @@ def emit_words(value: Expr, zero_point: int, factors: list[Expr]) -> Expr:
         real = rounded(real * factors[0])
     fused = ex.by_llvm("llvm.fma", real, factors[-1], ex.like(ROUND + zero_point, real))
     return ex.reinterpret("int32", fused)
-
-
-def emit_requantize(value: Expr, zero_point: int, factors: list[Expr], dtype: str) -> Expr:
-    """int32 lanes within the range of `dtype`; parameters as of `emit_words`."""
-    words = emit_words(value, zero_point, factors)
-    return saturated(words - ex.like(ROUND_BITS, words), dtype)
 
 
 def saturated(value: Expr, dtype: str) -> Expr:

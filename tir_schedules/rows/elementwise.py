@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, nullcontext
 
 import numpy as np
 import tvm.tirx.script.builder.ir as I
@@ -35,8 +34,6 @@ from tir_schedules.epilogue.epilogue import (
 )
 from tir_schedules.epilogue.packed_bytes import LANES as PACKED_LANES
 from tir_schedules.epilogue.packed_bytes import wide_bytes
-
-from .normalize_view import reshaped
 
 
 class Loops:
@@ -102,30 +99,28 @@ class Loops:
     def row(self, row: Expr) -> None:
         """A whole row."""
         n = extents.extent(self.n)
-        self.vectors(row, 0, n // self.lanes if isinstance(n, int) else I.floordiv(n, self.lanes))
+        self.vectors(row, 0, n // self.lanes)
         if not isinstance(n, int) or n % self.lanes:
             self.rest(row)
 
     def vectors(self, row: Expr, start: Index, count: Index) -> None:
         """`count` full vectors of a row, from vector `start`."""
-        lanes, unroll, known = self.lanes, self.unroll, isinstance(count, int)
+        lanes, unroll = self.lanes, self.unroll
         if isinstance(count, int):
             unroll = min(unroll, max(count, 1))
-            steps: Index = count // unroll
-            left: Index = count % unroll
-        else:
-            steps = materialise(I.floordiv(count, unroll))
-            left = count - steps * unroll
+        steps = count // unroll if isinstance(count, int) else materialise(count // unroll)
+        left, end = count - steps * unroll, start + steps * unroll
 
-        def block(name: str) -> AbstractContextManager[None]:
-            return nullcontext() if known else emission.opaque_block(name)
+        def several(step: Expr) -> None:
+            self.side_by_side(row, (start + step * unroll) * lanes, unroll)
 
-        if steps if known else True:
-            with I.serial(steps) as step, block("vectors"):
-                self.side_by_side(row, (start + step * unroll) * lanes, unroll)
-        if left if known else unroll > 1:
-            with I.serial(left) as slot, block("vector"):
-                self.side_by_side(row, (start + steps * unroll + slot) * lanes, 1)
+        emission.repeat(steps, "vectors", several)
+        if unroll > 1:
+
+            def single(slot: Expr) -> None:
+                self.side_by_side(row, (end + slot) * lanes, 1)
+
+            emission.repeat(left, "vector", single)
 
     def side_by_side(self, row: Expr, start: Expr, count: int) -> None:
         """Vectors that lie next to each other."""
@@ -237,11 +232,11 @@ class Elementwise(template.Template[ElementwiseConfig]):
             y = emission.tensor_parameter("Y", region.output)
             if region.is_open:
                 extents.read_extents()
-            triples = zip(given, region.operands, flat.operands, strict=True)
-            operands = [reshaped(buffer, tensor, as_.shape) for buffer, tensor, as_ in triples]
-            seen = reshaped(x, source, (rows, n)), reshaped(y, region.output, (rows, n))
+            operands = extents.operand_views(given, region, flat)
+            x = extents.reshaped(x, source, (rows, n))
+            y = extents.reshaped(y, region.output, (rows, n))
             numbers = n, isa.f32_lanes, config.unroll, source.dtype
-            loops = Loops(*numbers, *seen, Epilogue(flat, operands))
+            loops = Loops(*numbers, x, y, Epilogue(flat, operands))
             if region.is_open:
                 loops.share_open(rows, config.threads, config.alone)
             else:

@@ -25,7 +25,7 @@ from microkernels.base.errors import ConfigError
 from microkernels.isa import Isa
 from microkernels.machines.machine import Machine
 from microkernels.registry import tile_kernels_for
-from microkernels.vector.expressions import Expr, materialise
+from microkernels.vector.expressions import Expr, Index, materialise
 from tir_schedules.core import blocking, emission, extents, template
 from tir_schedules.core.config import Config, check_numbers
 from tir_schedules.core.emission import branch
@@ -36,7 +36,7 @@ from tir_schedules.cost.parallel import alone_below, threads_worth
 from tir_schedules.epilogue.epilogue import Epilogue
 
 from .normalize_rows import ColumnStrip, OpenColumns, Rows
-from .normalize_view import NORM_OPS, SOFTMAX_OPS, View, open_view, reshaped, view_of
+from .normalize_view import NORM_OPS, SOFTMAX_OPS, View, open_view, view_of
 
 _ALIASING = 4096  # bytes: addresses so far apart look alike to loads that follow stores
 _FLOAT_BYTES = 4
@@ -150,14 +150,8 @@ def share_rows(loops: Rows, count: int, config: NormalizeConfig) -> None:
             for_rows(loops, *emission.share_of(total, task, tasks), config)
         return
     rows = blocking.shares(count, min(config.threads, count))
-    tasks = sum(group.count for group in rows)
-    with emission.task_loop(tasks) as task:
-
-        def part(start: Expr, size: int) -> None:
-            groups = blocking.balanced(size, config.rows)
-            emission.for_groups(groups, lambda row, many: loops.block(start + row, many))
-
-        emission.for_share(rows, task, part)
+    with emission.task_loop(sum(group.count for group in rows)) as task:
+        emission.for_share(rows, task, lambda first, size: for_rows(loops, first, size, config))
 
 
 def _few(seen: View, rows: Expr, config: NormalizeConfig) -> Expr:
@@ -168,11 +162,16 @@ def _few(seen: View, rows: Expr, config: NormalizeConfig) -> Expr:
     return rows * extents.extent(seen.n) <= config.alone_rows * SAMPLE
 
 
-def for_rows(loops: Rows, first: Expr, rows: Expr, config: NormalizeConfig) -> None:
-    """A number of rows that is known at run time only, in the calling thread.
+def for_rows(loops: Rows, first: Expr, rows: Index, config: NormalizeConfig) -> None:
+    """So many rows from `first` on, in the calling thread.
 
-    Single rows are the last ones, and all that are a multiple of `_ALIASING` apart.
+    Of a dynamic number single rows are the last ones, and all that are a multiple of `_ALIASING`
+    apart: code for other numbers of rows is not worth its size.
     """
+    if isinstance(rows, int):
+        groups = blocking.balanced(rows, config.rows)
+        emission.for_groups(groups, lambda row, many: loops.block(first + row, many))
+        return
     if config.rows == 1:
         with I.serial(rows) as number:
             loops.block(first + number, 1)
@@ -197,7 +196,6 @@ def _share_strips(strip: ColumnStrip, outer: int, config: NormalizeConfig) -> No
     cut = strip.view.inner % strip.lanes
     strips = sum(group.count for group in groups)
     items = blocking.shares(outer * strips, min(config.threads, outer * strips))
-    tasks = sum(group.count for group in items)
 
     def item(index: Expr) -> None:
         number, at = I.floormod(index, strips), I.floordiv(index, strips)
@@ -219,12 +217,11 @@ def _share_strips(strip: ColumnStrip, outer: int, config: NormalizeConfig) -> No
         begin = tirx.const(vectors - last.size, "int32")
         branch(number == strips - 1, lambda: strip.block(at, begin, last.size, cut), others)
 
-    with emission.task_loop(tasks) as task:
+    def part(start: Expr, size: int) -> None:
+        groups = blocking.balanced(size, 1)
+        emission.for_groups(groups, lambda offset, _one: item(start + offset))
 
-        def part(start: Expr, size: int) -> None:
-            groups = blocking.balanced(size, 1)
-            emission.for_groups(groups, lambda offset, _one: item(start + offset))
-
+    with emission.task_loop(sum(group.count for group in items)) as task:
         emission.for_share(items, task, part)
 
 
@@ -258,22 +255,20 @@ class Normalize(template.Template[NormalizeConfig]):
         """The kernel: x, weights, operands, output."""
         check(region, config, isa)
         seen = view(region)
-        names = ["X", "gamma", "beta"]
         with emission.kernel_function(region.op) as builder:
-            pairs = zip(names, region.inputs, strict=False)
+            pairs = zip(("X", "gamma", "beta"), region.inputs, strict=False)
             inputs = [emission.tensor_parameter(*each) for each in pairs]
             operands = emission.operand_parameters(region)
             output = emission.tensor_parameter("Y", region.output)
             if region.is_open:
                 extents.read_extents()
                 seen = open_view(seen)
-            x = reshaped(inputs[0], region.inputs[0], seen.shape)
-            pairs_of = zip(inputs[1:], region.inputs[1:], strict=True)
-            weights = [reshaped(*each, (seen.n,)) for each in pairs_of]
-            triples = zip(operands, region.operands, seen.region.operands, strict=True)
-            flat = [reshaped(buffer, tensor, shaped.shape) for buffer, tensor, shaped in triples]
-            out = reshaped(output, region.output, seen.shape)
-            epilogue = Epilogue(seen.region, flat)
+            x = extents.reshaped(inputs[0], region.inputs[0], seen.shape)
+            further = zip(inputs[1:], region.inputs[1:], strict=True)
+            weights = [extents.reshaped(*each, (seen.n,)) for each in further]
+            views = extents.operand_views(operands, region, seen.region)
+            out = extents.reshaped(output, region.output, seen.shape)
+            epilogue = Epilogue(seen.region, views)
             if seen.inner == 1:
                 numbers = isa.f32_lanes, config.unroll, config.keep, config.chunk
                 loops = Rows(seen, *numbers, x, weights, out, epilogue)

@@ -18,7 +18,7 @@ from tvm import tirx
 from microkernels.vector import ieee, vector_math
 from microkernels.vector.expressions import Expr, Index, bind, constant, materialise, splat
 from microkernels.vector.vector_math import exp_of_difference
-from tir_schedules.core.emission import ceil_div, opaque_block, open_tasks, share_of
+from tir_schedules.core.emission import ceil_div, opaque_block, open_tasks, repeat, share_of
 from tir_schedules.core.extents import allocated, as_expr, extent
 from tir_schedules.core.loop_nest import Combine, LaneTotals, add, reduce_lanes
 from tir_schedules.core.size import is_open
@@ -412,9 +412,11 @@ class ColumnStrip:
         self._sweep(finish)
 
     def _sweep(self, step: Step) -> None:
-        with I.serial(self.view.n) as k:
+        def row(k: Expr) -> None:
             for j, columns in enumerate(self.strip):
                 step(k, j, columns)
+
+        repeat(extent(self.view.n), "row", row)
 
     def _load(self, buffer: Expr, k: Expr, columns: Columns) -> Expr:
         return load_vector(buffer, "float32", (*self.lead, k), columns)
@@ -454,8 +456,3 @@ class OpenColumns(ColumnStrip):
                 if self.lanes > 1:
                     with I.If(self.left > 0), I.Then():
                         self.block(outer, self.whole, 1, self.left)
-
-    def _sweep(self, step: Step) -> None:
-        with I.serial(as_expr(extent(self.view.n))) as k, opaque_block("row"):
-            for j, columns in enumerate(self.strip):
-                step(k, j, columns)

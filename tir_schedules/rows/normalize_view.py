@@ -13,11 +13,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-import numpy as np
-import tvm.tirx.script.builder.ir as I
-
-from microkernels.vector.expressions import Expr
-from tir_schedules.core.extents import extent, flat_rows
+from tir_schedules.core.extents import flat_rows
 from tir_schedules.core.region import Region, Tensor
 
 SOFTMAX_OPS = ("softmax", "log_softmax")
@@ -87,11 +83,3 @@ def _flatten(operand: Tensor, shape: tuple[int, ...], axis: int, end: int) -> Te
             return None
         flat.append(extent)
     return Tensor(tuple(flat), operand.dtype, operand.constant)
-
-
-def reshaped(buffer: Expr, tensor: Tensor, shape: tuple[int, ...]) -> Expr:
-    """The same memory under another shape of equal size."""
-    if tensor.shape == shape:
-        return buffer
-    align = np.dtype(tensor.dtype).itemsize
-    return I.decl_buffer(tuple(map(extent, shape)), tensor.dtype, data=buffer.data, align=align)

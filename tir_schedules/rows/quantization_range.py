@@ -34,8 +34,6 @@ from tir_schedules.core.region import Region, Tensor
 from tir_schedules.cost.parallel import LEAST_MOVED, threads_worth
 from tir_schedules.epilogue.epilogue import Columns, load_vector
 
-from .normalize_view import reshaped
-
 LARGEST = 255.0
 LEAST_SCALE = "least_scale"
 VECTOR_CYCLES = 4.5  # for a vector from beyond L2
@@ -177,7 +175,7 @@ def emit_own_range(lanes: int, tensor: Tensor, buffer: Expr, least: float | None
     For a kernel that quantises its own input.
     """
     found = I.sblock_alloc_buffer((2,), "float32")
-    load = _loader(reshaped(buffer, tensor, (tensor.size,)), 0)
+    load = _loader(extents.as_elements(buffer, tensor), 0)
     with emission.opaque_block("range"):
         extremes = emit_extremes(lanes, extents.extent(tensor.size), OWN_UNROLL, load)
         for index, value in enumerate(emit_parameters(*extremes, least)):
@@ -294,7 +292,7 @@ class QuantizationRange(template.Template[RangeConfig]):
             y = parameter("Y", (2,), "float32")
             if region.is_open:
                 extents.read_extents()
-            x = reshaped(given, source, (source.size,))
+            x = extents.as_elements(given, source)
             with emission.opaque_block("range"):
                 extremes = _extremes(x, extents.extent(source.size), config, isa.f32_lanes)
                 for index, value in enumerate(emit_parameters(*extremes, least_scale_of(region))):

@@ -20,7 +20,7 @@ from microkernels.base.tvm_compat.tir import llvm_functions
 from microkernels.vector.expressions import Expr, cast, materialise, ramp, splat
 from microkernels.vector.memory import ADDRESS_LLVM_IR, address_of
 from tir_schedules.core import emission, placement
-from tir_schedules.core.extents import as_expr, extent, flat_view, read_extents
+from tir_schedules.core.extents import as_elements, as_expr, extent, read_extents
 from tir_schedules.core.region import Tensor
 
 ALONE_BYTES = 1 << 16  # of what is written: one thread does it sooner
@@ -43,34 +43,26 @@ def build_row_update(
     """
     with emission.kernel_function("row_update") as builder:
         given = None if past is None else placement.cache_parameter("past", past)
-        parameters = [
-            emission.tensor_parameter(*each) for each in (("new", new), ("before", before))
-        ]
+        rows, counts = map(emission.tensor_parameter, ("new", "before"), (new, before))
         result, apart = placement.cache_parameter("out", out)
         read_extents()
-        update = _Update(new, out, _elements(result, out), apart)
+        update = _Update(new, out, as_elements(result, out), apart)
         with llvm_functions(ADDRESS_LLVM_IR):
             if past is not None and given is not None:
-                update.has_past(past, _elements(given[0], past), given[1])
-            update.emit(_elements(parameters[0], new), _elements(parameters[1], before), threads)
+                update.has_past(past, as_elements(given[0], past), given[1])
+            update.emit(as_elements(rows, new), as_elements(counts, before), threads)
     return builder.get()
-
-
-def _elements(buffer: Expr, tensor: Tensor) -> Expr:
-    """A parameter as a vector of its elements."""
-    return flat_view(buffer, tensor, Tensor((tensor.size,), tensor.dtype))
 
 
 class _Update:
     """Emits the kernel."""
 
     def __init__(self, new: Tensor, out: Tensor, result: Expr, apart: int) -> None:
-        self.columns, self.result = out.shape[-1], result
-        self.rows, self.new_rows = (as_expr(extent(each.shape[-2])) for each in (out, new))
-        self.heads = as_expr(extent(math.prod(out.shape[:-2])))
-        self.of_sequence = as_expr(extent(math.prod(out.shape[1:-2])))
-        self.apart = as_expr(extent(apart))
-        self.dtype = out.dtype
+        self.columns, self.result, self.dtype = out.shape[-1], result, out.dtype
+        sizes = out.shape[-2], new.shape[-2], math.prod(out.shape[:-2]), math.prod(out.shape[1:-2])
+        self.rows, self.new_rows, self.heads, self.of_sequence, self.apart = (
+            as_expr(extent(size)) for size in (*sizes, apart)
+        )
         self.lanes = max(1, _VECTOR_BYTES // int(DataType(out.dtype).itemsize))
         self.past: tuple[Expr, Expr, Expr] | None = None
         self.in_place: Expr = tirx.const(False, "bool")
@@ -81,8 +73,7 @@ class _Update:
         self.past = buffer, rows, distance
         begin, own = (materialise(address_of(each[0])) for each in (buffer, self.result))
         same = tirx.And(tirx.EQ(begin, own), tirx.EQ(distance, self.apart))
-        one, zero = tirx.const(1, "int32"), tirx.const(0, "int32")
-        self.in_place = materialise(tirx.Select(same, one, zero)) > 0
+        self.in_place = emission.evaluated(same)
 
     def emit(self, new: Expr, before: Expr, threads: int) -> None:
         """All heads."""

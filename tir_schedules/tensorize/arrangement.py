@@ -234,9 +234,35 @@ def arrangements(
             _candidates(given.columns, (given.right, given.out)),
             _candidates(given.steps, (given.left, given.right)),
         ]
-        own = constants[::-1] if swapped else constants
-        for orders in itertools.product(*groups):
-            found.append(_arranged(given, swapped, own, lanes, orders))
+        left, right = constants[::-1] if swapped else constants
+        fixed = {"left": left, "right": right, "result": False}
+        for batches, rows, columns, steps in itertools.product(*groups):
+            batch_units = tuple((label,) for label in batches)
+            row_units: Units = (rows,)
+            if rows and not batches:
+                # With one right operand for all, rows may have any number of axes: as they are
+                # where nothing moves, else as few as may be.
+                still = (given.left, given.out) == ((*rows, *steps), (*rows, *columns))
+                apart = tuple((label,) for label in rows)
+                row_units = apart if still else _joined(given, rows, (given.left, given.out))
+            tensors = {
+                "left": (given.left, (*batch_units, *row_units, steps)),
+                "right": (given.right, (*batch_units, steps, columns)),
+                "result": (given.out, (*batch_units, *row_units, columns)),
+            }
+            copied = [name for name, place in tensors.items() if not is_view(given, *place)]
+            # The kernel stores whole vectors of columns.
+            last = given.solid(given.out)[-1:], given.solid(columns)[-1:]
+            if last[1] and last[0] != last[1] and "result" not in copied:
+                copied.append("result")
+            moved = tuple(name for name in copied if not fixed[name])
+            cycles = _COPIED * sum(_points(given, tensors[name][0]) for name in moved)
+            if not right:
+                cycles += _PACKED * _points(given, given.right)
+            vectors = -(-_points(given, columns) // lanes)
+            cycles += _points(given, (*batches, *rows, *steps)) * vectors / _VECTORS
+            units = batch_units, row_units, columns, steps
+            found.append(Arrangement(given, swapped, *units, moved, cycles))
     return sorted(found, key=lambda each: each.cycles)
 
 
@@ -246,45 +272,6 @@ def _candidates(group: Labels, tensors: Sequence[Labels]) -> list[Labels]:
         return [group]
     standing = dict.fromkeys(tuple(x for x in labels if x in group) for labels in tensors)
     return list(standing)
-
-
-def _arranged(
-    given: Contraction,
-    swapped: bool,
-    constants: tuple[bool, bool],
-    lanes: int,
-    groups: tuple[Labels, ...],
-) -> Arrangement:
-    """One candidate, with its estimate."""
-    batches, rows, columns, steps = groups
-    batch_units = tuple((label,) for label in batches)
-    row_units: Units = (rows,)
-    if rows and not batches:
-        # With one right operand for all, rows may have any number of axes: as they are where
-        # nothing moves, else as few as may be.
-        still = (given.left, given.out) == ((*rows, *steps), (*rows, *columns))
-        apart = tuple((label,) for label in rows)
-        row_units = apart if still else _joined(given, rows, (given.left, given.out))
-    tensors = {
-        "left": (given.left, (*batch_units, *row_units, steps)),
-        "right": (given.right, (*batch_units, steps, columns)),
-        "result": (given.out, (*batch_units, *row_units, columns)),
-    }
-    copied = [
-        name for name, (stored, units) in tensors.items() if not is_view(given, stored, units)
-    ]
-    # The kernel stores whole vectors of columns.
-    last = given.solid(given.out)[-1:], given.solid(columns)[-1:]
-    if last[1] and last[0] != last[1] and "result" not in copied:
-        copied.append("result")
-    fixed = {"left": constants[0], "right": constants[1], "result": False}
-    moved = [name for name in copied if not fixed[name]]
-    cycles = _COPIED * sum(_points(given, tensors[name][0]) for name in moved)
-    if not constants[1]:
-        cycles += _PACKED * _points(given, given.right)
-    vectors = -(-_points(given, columns) // lanes)
-    cycles += _points(given, (*batches, *rows, *steps)) * vectors / _VECTORS
-    return Arrangement(given, swapped, batch_units, row_units, columns, steps, tuple(moved), cycles)
 
 
 def _points(given: Contraction, labels: Labels) -> int:

@@ -249,7 +249,12 @@ def factors_of(nest: Nest) -> tuple[Store, list[TensorLoad]]:
     value = store.value
     if not isinstance(value, tirx.Add):
         raise RefusedError("not a sum")
-    own = [_is_element(side, store) for side in (value.a, value.b)]
+    own = [
+        isinstance(side, TensorLoad)
+        and side.source.same_as(store.buffer)
+        and same_indices(side.indices, store.indices)
+        for side in (value.a, value.b)
+    ]
     if own.count(True) != 1:
         raise RefusedError("not a sum")
     product = without_casts(value.b if own[0] else value.a)
@@ -354,15 +359,6 @@ def _stored(factor: Factor, names: dict[tirx.Var, str]) -> Labels:
     if factor.plain:
         return tuple(label for label in factor.labels if label is not None)
     return tuple(names[axis.var] for axis in factor.axes)
-
-
-def _is_element(value: Expr, store: Store) -> bool:
-    """Whether a value is the element that a store updates."""
-    return (
-        isinstance(value, TensorLoad)
-        and value.source.same_as(store.buffer)
-        and same_indices(value.indices, store.indices)
-    )
 
 
 def _number(value: Expr) -> float | None:

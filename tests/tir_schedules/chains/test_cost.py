@@ -10,8 +10,9 @@ import pytest
 
 from microkernels.isa import isa_named
 from microkernels.machines.machine import Machine
-from tir_schedules.chains.cost import ChainEstimate, estimate_chain, row_groups
+from tir_schedules.chains.cost import ChainEstimate, estimate_chain
 from tir_schedules.core.attributes import Attribute
+from tir_schedules.core.blocking import shares_of_units
 from tir_schedules.core.region import Region, Tensor
 from tir_schedules.cost.cost import Cost
 from tir_schedules.cost.parallel import CHAIN
@@ -199,7 +200,7 @@ def test_blocks_of_rows_are_whole_tiles(m: int, threads: int) -> None:
 
 def test_rows_are_cut_into_units() -> None:
     for m, blocks, unit in itertools.product((1, 31, 150, 200), (1, 3, 8), (1, 16, 32)):
-        groups = row_groups(m, blocks, unit)
+        groups = shares_of_units(m, blocks, unit)
         sizes = [group.size for group in groups for _ in range(group.count)]
         assert sum(sizes) == m and len(sizes) == min(blocks, -(-m // unit))
         assert all(size % unit == 0 for size in sizes[:-1])

@@ -83,5 +83,5 @@ def test_another_body_and_other_annotations() -> None:
 
 def test_more_children_than_there_are_places() -> None:
     leaf = tirx.Evaluate(1)
-    with pytest.raises(ValueError, match="too many values"):
+    with pytest.raises(ValueError, match="2 statements for the 1"):
         with_children(tirx.While(tirx.const(1, "bool"), leaf), [leaf, leaf])

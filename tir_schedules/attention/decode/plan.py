@@ -60,16 +60,6 @@ class DecodePlan:
         that the last ones may have none.
     """
 
-    n: Index
-    vectors: Index
-    whole: Index
-    left: Index
-    per_share: Index
-    pitch: Index
-    room: Index
-    sets: Index
-    tasks: Index
-
     def __init__(
         self,
         problem: AttentionProblem,
@@ -81,16 +71,32 @@ class DecodePlan:
     ) -> None:
         self.buffers, self.caches = buffers, caches or {}
         self.problem, self.isa, self.lanes = problem, isa, isa.f32_lanes
-        self.dynamic = problem.region.is_open
+        self.dynamic, self.shares, lanes = problem.region.is_open, shares, isa.f32_lanes
         self.rows, self.side = problem.group * problem.m, 1
         if self.dynamic:
-            self._read_sizes(shares)
+            sets: Index = as_expr(allocated(problem.batches)) // problem.group
+            self.sets = self.tasks = sets
+            n = problem.keys
+            if problem.causal is not None:
+                seen = as_expr(extent(problem.m + problem.causal))
+                n = tirx.Min(n, tirx.Max(seen, tirx.const(1, "int32")))
+            self.n: Index = materialise(n)
+            vectors: Index = materialise(ceil_div(self.n, lanes))
+            self.per_share = self.vectors = vectors
+            if shares > 1:
+                least = tirx.const(max(1, LEAST_KEYS // lanes), "int32")
+                self.per_share = materialise(tirx.Max(least, ceil_div(vectors, shares)))
+            self.left: Index = materialise(self.n % lanes)
+            self.whole: Index = materialise(self.n // lanes)
+            self.pitch: Index = materialise(_odd(vectors) * lanes)
+            self.most = ceil_div(allocated(problem.n), lanes)
+            self.room = _odd(self.most) * lanes
             return
         hidden_from = problem.m + problem.causal if problem.causal is not None else problem.n
         self.n = min(problem.n, max(1, hidden_from))
-        vectors = self.vectors = math.ceil(self.n / self.lanes)
-        self.whole, self.left = divmod(self.n, self.lanes)
-        self.pitch = self.room = _odd(vectors) * self.lanes
+        vectors = self.vectors = math.ceil(self.n / lanes)
+        self.whole, self.left = divmod(self.n, lanes)
+        self.pitch = self.room = _odd(vectors) * lanes
         per_share = self.per_share = math.ceil(vectors / max(1, min(config.key_shares, vectors)))
         self.shares = math.ceil(vectors / per_share)
         # On all threads, sets that are read together leave too few tasks without shares.
@@ -99,26 +105,6 @@ class DecodePlan:
         self.side = next(count for count in range(min(most, side), 0, -1) if side % count == 0)
         self.sets = problem.batches // problem.group
         self.tasks = self.sets // self.side
-
-    def _read_sizes(self, shares: int) -> None:
-        """Emits the sizes, where they are known at run time only."""
-        problem, lanes = self.problem, self.lanes
-        self.shares = shares
-        self.sets = self.tasks = I.floordiv(as_expr(allocated(problem.batches)), problem.group)
-        n = problem.keys
-        if problem.causal is not None:
-            seen = as_expr(extent(problem.m + problem.causal))
-            n = tirx.Min(n, tirx.Max(seen, tirx.const(1, "int32")))
-        self.n = materialise(n)
-        self.per_share = self.vectors = materialise(ceil_div(self.n, lanes))
-        if shares > 1:
-            least = tirx.const(max(1, LEAST_KEYS // lanes), "int32")
-            self.per_share = materialise(tirx.Max(least, ceil_div(self.vectors, shares)))
-        self.left = materialise(I.floormod(self.n, lanes))
-        self.whole = materialise(I.floordiv(self.n, lanes))
-        self.pitch = materialise(_odd(self.vectors) * lanes)
-        self.most = ceil_div(allocated(problem.n), lanes)
-        self.room = _odd(self.most) * lanes
 
     # --- loops -----------------------------------------------------------------------------------
 
@@ -203,7 +189,7 @@ class DecodePlan:
         pitch = materialise(_odd(ceil_div(self.per_share * self.lanes, group)) * group)
         return pitch, _odd(ceil_div(most, group)) * group
 
-    def allocate(self, partial: int, acc_dtype: str) -> Index:
+    def allocate(self, partial: int, acc_dtype: str) -> None:
         """The buffers; `partial` elements for the products of a set and a share."""
         slots = self.side if self.shares == 1 else self.sets
         rows = slots * self.shares * self.rows
@@ -213,7 +199,6 @@ class DecodePlan:
         self.row_sums = I.sblock_alloc_buffer((rows,), "int32")
         size = slots * self.shares * partial
         self.partial = I.sblock_alloc_buffer((size,), acc_dtype, align=64)
-        return slots
 
     def number(self, slot: Expr, share: Index, row: Index) -> Expr:
         """Where a number for each row of a share lies."""

@@ -40,25 +40,30 @@ from .scores import DecodeScores
 _CHUNK = 32  # keys of a cache whose values are multiplied at once
 
 
-class DecodeProducts:
-    """The phases that read V and store the result.
+# (number, body, name): runs body(task) for so many tasks on all threads.
+ForTasks = Callable[[Index, Callable[[Expr], None], str], None]
+
+
+class Decode:
+    """Emits attentions of few queries: the scores, then the phases that read V and store.
 
     Parameters
     ----------
     plan : DecodePlan
         Tasks and buffers.
-    rounding, epilogue : Epilogue
-        Of the softmax and of the product.
+    epilogues : tuple of Epilogue
+        Of the scores, of the softmax and of the product.
     """
 
-    def __init__(self, plan: DecodePlan, rounding: Epilogue, epilogue: Epilogue) -> None:
+    def __init__(self, plan: DecodePlan, epilogues: tuple[Epilogue, Epilogue, Epilogue]) -> None:
+        scores, self.rounding, self.epilogue = epilogues
+        self.scores = DecodeScores(plan, scores)
         self.plan, self.problem, self.out = plan, plan.problem, plan.buffers["out"]
-        self.rounding, self.epilogue = rounding, epilogue
         part, dtype = self.problem.product, self.problem.tensors["v"].dtype
         self.p_dtype = self.problem.softmax.output.dtype
         rows_unsigned, self.points = ZeroPoints.of_either_order(part, self.p_dtype, dtype)
         operands = self.operands = Operands(
-            plan.isa, dtype, "rounded" in part.attrs, rows_unsigned, epilogue.narrow
+            plan.isa, dtype, "rounded" in part.attrs, rows_unsigned, self.epilogue.narrow
         )
         # A row of ones adds up the columns of V.
         self.sums = ColumnSums(operands, plan.rows + self.points.needs_column_sums, self.problem.e)
@@ -72,10 +77,33 @@ class DecodeProducts:
         size = self.sums.rows * self.sums.width
         self.plan.allocate(size, self.operands.kernel.acc_dtype)
 
+    def emit(self, task: Expr) -> None:
+        """The sets of a task, with all of their keys."""
+        share = tirx.const(0, "int32")
+        self.allocate()
+        self.scores.emit(task, share)
+        self.multiply(task, share)
+        self.plan.for_sets(task, self.merge)
+        if self.plan.caches and self.plan.lanes > 1:
+            end_streams()
+
+    def emit_shares(self, for_tasks: ForTasks) -> None:
+        """All sets, each by several threads: in one parallel region a phase."""
+        shares = self.plan.shares
+        self.allocate()
+        for phase in (self.scores.emit, self.multiply):
+
+            def part(task: Expr, phase: Callable[[Expr, Expr], None] = phase) -> None:
+                phase(bind(I.floordiv(task, shares)), bind(I.floormod(task, shares)))
+
+            for_tasks(self.plan.tasks * shares, part, "share")
+        rows = 1 if self.points.needs_column_sums else self.plan.rows
+        for_tasks(self.plan.sets * rows, self.merge_task, "merge")
+
     # --- products with V -------------------------------------------------------------------------
 
-    def emit(self, task: Expr, share: Expr) -> None:
-        """The phase for one share of a task."""
+    def multiply(self, task: Expr, share: Expr) -> None:
+        """The products with V of one share of a task."""
         plan, operands, lanes = self.plan, self.operands, self.plan.lanes
         self.task, self.share = task, share
         if not self.deferred:
@@ -90,9 +118,7 @@ class DecodeProducts:
 
             def add_vector(vector: Expr, valid: int) -> None:
                 steps = valid // operands.kr
-                plan.for_sets(
-                    task, lambda number, slot: self._add(number, slot, vector, steps, valid)
-                )
+                plan.for_sets(task, lambda *at: self._add(*at, vector, steps, valid))
 
             plan.for_vectors(share, add_vector)
             return
@@ -107,12 +133,12 @@ class DecodeProducts:
             steps = count * (lanes // operands.kr) + rest // operands.kr
             self._add(number, slot, self.start, steps, rest)
 
-        def both(number: Expr, slot: Expr) -> None:
+        def both(*at: Expr) -> None:
             if plan.shares == 1 or not cut:
-                add(number, slot, cut)
+                add(*at, cut)
                 return
             last = share == plan.shares - 1
-            emission.branch(last, lambda: add(number, slot, cut), lambda: add(number, slot, 0))
+            emission.branch(last, lambda: add(*at, cut), lambda: add(*at, 0))
 
         plan.for_sets(task, both)
 
@@ -290,50 +316,6 @@ def _rows(rows: int, row: Expr | None) -> Iterator[Expr]:
         return
     with I.serial(rows) as r:
         yield r
-
-
-# (number, body, name): runs body(task) for so many tasks on all threads.
-ForTasks = Callable[[Index, Callable[[Expr], None], str], None]
-
-
-class Decode:
-    """Emits attentions of few queries.
-
-    Parameters
-    ----------
-    plan : DecodePlan
-        Tasks and buffers.
-    epilogues : tuple of Epilogue
-        Of the scores, of the softmax and of the product.
-    """
-
-    def __init__(self, plan: DecodePlan, epilogues: tuple[Epilogue, Epilogue, Epilogue]) -> None:
-        scores, *others = epilogues
-        self.plan = plan
-        self.scores, self.products = DecodeScores(plan, scores), DecodeProducts(plan, *others)
-
-    def emit(self, task: Expr) -> None:
-        """The sets of a task, with all of their keys."""
-        share = tirx.const(0, "int32")
-        self.products.allocate()
-        self.scores.emit(task, share)
-        self.products.emit(task, share)
-        self.plan.for_sets(task, self.products.merge)
-        if self.plan.caches and self.plan.lanes > 1:
-            end_streams()
-
-    def emit_shares(self, for_tasks: ForTasks) -> None:
-        """All sets, each by several threads: in one parallel region a phase."""
-        shares = self.plan.shares
-        self.products.allocate()
-        for phase in (self.scores.emit, self.products.emit):
-
-            def part(task: Expr, phase: Callable[[Expr, Expr], None] = phase) -> None:
-                phase(bind(I.floordiv(task, shares)), bind(I.floormod(task, shares)))
-
-            for_tasks(self.plan.tasks * shares, part, "share")
-        rows = 1 if self.products.points.needs_column_sums else self.plan.rows
-        for_tasks(self.plan.sets * rows, self.products.merge_task, "merge")
 
 
 def build_decode(region: Region, config: AttentionConfig, isa: Isa) -> tirx.PrimFunc:

@@ -19,6 +19,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import tvm.tirx.script.builder.ir as I
 from tvm import DataType, tirx
@@ -69,6 +70,8 @@ class BandProgram:
         Where scores and probabilities are.
     q_base : Expr
         Where the queries of an attention begin.
+    k, v : packed operands
+        Of the attentions that share them.
     """
 
     problem: AttentionProblem
@@ -80,6 +83,8 @@ class BandProgram:
     n: Index = field(init=False)
     fused: FusedScores | None = field(init=False)
     band: Band = field(init=False)
+    k: Any = field(init=False)
+    v: Any = field(init=False)
 
     def __post_init__(self) -> None:
         problem, self.q_base = self.problem, tirx.const(0, "int32")
@@ -99,6 +104,13 @@ class BandProgram:
         if form is None:
             return None
         return FusedScores(form, self.scores_epilogue, self.lanes, n, room)
+
+    def add_up(self) -> None:
+        """The sums of columns of k and v that zero points need."""
+        if self.scores_points.needs_column_sums:
+            self.k.add_up()
+        if self.product_points.needs_column_sums:
+            self.v.add_up()
 
     def queries(self, rows: int) -> Activations:
         """q as the kernel reads it, so many rows at a time."""
@@ -165,7 +177,7 @@ class AttentionProgram(BandProgram):
         self._find(number)
         self.k.pack()
         self.v.pack()
-        self._add_up()
+        self.add_up()
 
     def make_shelves(self, count: int) -> None:
         """Room for so many packed k and v."""
@@ -186,7 +198,7 @@ class AttentionProgram(BandProgram):
     def take(self, number: Expr) -> None:
         """Takes the packed k and v from their shelves, for one task."""
         self._find(number)
-        self._add_up()
+        self.add_up()
 
     @property
     def _cuts(self) -> dict[str, tuple[Microkernel, int, int, Sequence[Group]]]:
@@ -217,13 +229,6 @@ class AttentionProgram(BandProgram):
             )
             for name, (kernel, k, n, panels) in self._cuts.items()
         )
-
-    def _add_up(self) -> None:
-        """The sums of columns that zero points need."""
-        if self.scores_points.needs_column_sums:
-            self.k.add_up()
-        if self.product_points.needs_column_sums:
-            self.v.add_up()
 
     def _stored(self, name: str, batch: Expr, k: int, n: int) -> packed_operand.StoredOperand:
         """k [d, n] or v [n, e] of one attention."""
@@ -353,8 +358,5 @@ class AttentionProgram(BandProgram):
                 if self.config.prefetch:
                     self.next_rows.fetch(self.following, row + r)
 
-            if running is None:
-                self.softmax.emit(rows, visible, self.problem.n, beside)
-            else:
-                self.softmax.emit_running(rows, visible, running, at, beside)
+            self.softmax.emit(rows, visible, self.problem.n, beside, running, at)
             self.product.emit(row, rows, block, visible, running, at)

@@ -29,7 +29,7 @@ from microkernels.vector.expressions import Expr, Index
 from microkernels.vector.placeholders import as_real
 from tir_schedules.attention.problem import blocks_of
 from tir_schedules.core import blocking, extents, loop_nest, product_plan
-from tir_schedules.core.emission import branch, ceil_div, choose, for_groups, opaque_block
+from tir_schedules.core.emission import branch, ceil_div, choose, for_groups, opaque_block, repeat
 from tir_schedules.core.region import Region
 from tir_schedules.epilogue.epilogue import Columns, Epilogue
 from tir_schedules.product import activations, open_operand, packed_operand, zero_points
@@ -63,32 +63,32 @@ class Affine:
 
 def affine(scores: Region) -> Affine | None:
     """The epilogue of the scores as a scale and a mask; None if it is more than that."""
-    first = 1 + len(scores.operands)
-    # Every value as its factors of the accumulator, of each operand and of 1.
-    values: list[dict[int, float] | None] = [{0: 1.0}]
-    values += [{number: 1.0} for number in range(1, first)]
-    constants: dict[int, float] = {}
-    for number, step in enumerate(scores.epilogue, first):
+    # Every value as its factors of the accumulator, of each operand and, as -1, of 1.
+    values = [{number: 1.0} for number in range(1 + len(scores.operands))]
+    for step in scores.epilogue:
         terms = [values[argument] for argument in step.args]
         if step.op == "constant":
-            constants[number] = as_real(step.number)
-            values.append({-1: constants[number]})
-        elif None in terms:
-            return None
+            values.append({-1: as_real(step.number)})
         elif step.op == "cast" and step.dtype == "float32":
             values.append(terms[0])
         elif step.op in ("multiply", "divide"):
-            values.append(_scaled(step.op, step.args, [t or {} for t in terms], constants))
+            value, factor = terms
+            if step.op == "multiply" and factor.keys() != {-1}:
+                value, factor = factor, value
+            if factor.keys() != {-1} or (step.op == "divide" and factor[-1] == 0):
+                return None
+            by = factor[-1]
+            values.append({k: v / by if step.op == "divide" else v * by for k, v in value.items()})
         elif step.op in ("add", "subtract"):
             sign = 1.0 if step.op == "add" else -1.0
-            left, right = (t or {} for t in terms)
+            left, right = terms
             values.append(
                 {key: left.get(key, 0.0) + sign * right.get(key, 0.0) for key in {*left, *right}}
             )
         else:
             return None
     result = values[-1] if scores.epilogue else values[0]
-    if result is None or not 2.0**-60 < result.get(0, 0.0) < 2.0**60:
+    if not 2.0**-60 < result.get(0, 0.0) < 2.0**60:
         return None
     operands = [key for key in result if key > 0]
     if not operands:
@@ -98,20 +98,6 @@ def affine(scores: Region) -> Affine | None:
     if len(operands) > 1 or not 2.0**-60 < result[key] < 2.0**60 or not floating:
         return None
     return Affine(result[0], result[key], key - 1)
-
-
-def _scaled(
-    op: str, args: tuple[int, ...], terms: list[dict[int, float]], constants: dict[int, float]
-) -> dict[int, float] | None:
-    """A value times or divided by a constant; None if neither is one."""
-    if args[1] in constants:
-        factor = constants[args[1]]
-        if op == "divide" and factor == 0:
-            return None
-        return {k: v / factor if op == "divide" else v * factor for k, v in terms[0].items()}
-    if op == "multiply" and args[0] in constants:
-        return {k: v * constants[args[0]] for k, v in terms[1].items()}
-    return None
 
 
 def varies_with_rows(scores: Region, operand: int) -> bool:
@@ -168,19 +154,14 @@ class FusedScores:
             I.buffer_store(bias, value, [ex.ramp(start, lanes)])
 
         with opaque_block("bias"):
+            repeat(n // lanes, "keys", lambda vector: put(vector * lanes, lanes))
             if isinstance(n, int):
-                if n // lanes:
-                    with I.serial(n // lanes) as vector:
-                        put(vector * lanes, lanes)
                 if n % lanes:
                     put(n - n % lanes, n % lanes)
-                return
-            with I.serial(I.floordiv(n, lanes)) as vector, opaque_block("keys"):
-                put(vector * lanes, lanes)
-            if lanes > 1:
-                left = ex.materialise(I.floormod(n, lanes))
+            elif lanes > 1:
+                left = ex.materialise(n % lanes)
                 with I.If(left > 0), I.Then(), opaque_block("keys"):
-                    put(ex.materialise(I.floordiv(n, lanes)) * lanes, left)
+                    put(ex.materialise(n // lanes) * lanes, left)
 
     def _mask(self, row: Expr, columns: Columns) -> Expr:
         """What the mask adds to one vector."""

@@ -212,7 +212,15 @@ class SoftmaxRows:
         # A bfloat16 has 8 bits. Integers need them all: one that flips makes the next layers' flip.
         self.degree = 3 if kernel.a_dtype == "bfloat16" else 5
 
-    def emit(self, rows: Index, vectors: Index, keys: Index, beside: Beside) -> None:
+    def emit(
+        self,
+        rows: Index,
+        vectors: Index,
+        keys: Index,
+        beside: Beside,
+        running: Running | None = None,
+        first: Index = 0,
+    ) -> None:
         """The rows of a band, over as many vectors of keys.
 
         Parameters
@@ -225,39 +233,40 @@ class SoftmaxRows:
             Keys in all, to know what the padding adds to a sum.
         beside : callable
             Emits what else is done for a row.
+        running : Running or None
+            Of one block of keys among several: what is brought up to date, from row `first` on.
         """
         scale = 1.0 if self.quantization is None else 1 / self.quantization.scale
         with _each(rows) as row:
-            I.buffer_store(self.band.maximum, self._row(row, tirx.Max), [row])
+            if running is None:
+                largest = self._row(row, tirx.Max)
+            else:
+                largest = self._brought_up(row, running, first + row)
+            I.buffer_store(self.band.maximum, largest, [row])
         with _each(rows) as row:
             self._powers(row, vectors, self.band.maximum[row])
             beside(row)
         with _each(rows) as row:
-            inverse = ex.scalar(scale, "float32") / self._row(row, add)
-            I.buffer_store(self.band.inverse, inverse, [row])
+            if running is None:
+                inverse = ex.scalar(scale, "float32") / self._row(row, add)
+                I.buffer_store(self.band.inverse, inverse, [row])
+            else:
+                total = running.sums[first + row] * running.factors[first + row]
+                I.buffer_store(running.sums, total + self._row(row, add), [first + row])
         if self.quantization is not None:
             with _each(rows) as row:
                 self._quantize(row, vectors, keys)
 
-    def emit_running(
-        self, rows: int, vectors: Index, running: Running, first: Index, beside: Beside
-    ) -> None:
-        """The rows of a band over one block of keys; `first` is the band's place in `running`."""
-        with _each(rows) as row:
-            before = ex.bind(running.maxima[first + row])
-            after = ex.bind(tirx.Max(before, self._row(row, tirx.Max)))
-            nothing = tirx.LE(after, tirx.const(-_INFINITY, "float32"))
-            # Nothing visible yet: any finite number serves instead of -inf, and gives zeros.
-            shift = ex.bind(tirx.Select(nothing, tirx.const(0, "float32"), after))
-            I.buffer_store(running.maxima, after, [first + row])
-            I.buffer_store(running.factors, self._factor(before - shift), [first + row])
-            I.buffer_store(self.band.maximum, shift, [row])
-        with _each(rows) as row:
-            self._powers(row, vectors, self.band.maximum[row])
-            beside(row)
-        with _each(rows) as row:
-            total = running.sums[first + row] * running.factors[first + row]
-            I.buffer_store(running.sums, total + self._row(row, add), [first + row])
+    def _brought_up(self, row: Expr, running: Running, place: Index) -> Expr:
+        """The largest score so far, and the factor for what was accumulated before."""
+        before = ex.bind(running.maxima[place])
+        after = ex.bind(tirx.Max(before, self._row(row, tirx.Max)))
+        nothing = tirx.LE(after, tirx.const(-_INFINITY, "float32"))
+        # Nothing visible yet: any finite number serves instead of -inf, and gives zeros.
+        shift = ex.bind(tirx.Select(nothing, tirx.const(0, "float32"), after))
+        I.buffer_store(running.maxima, after, [place])
+        I.buffer_store(running.factors, self._factor(before - shift), [place])
+        return shift
 
     def _factor(self, difference: Expr) -> Expr:
         """The power of one difference of maxima, by the vector function."""

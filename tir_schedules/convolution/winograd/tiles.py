@@ -23,12 +23,11 @@ from microkernels.vector import expressions as ex
 from microkernels.vector.expressions import Expr, Index, bind, materialise
 from tir_schedules.convolution.geometry import ConvGeometry, one_image
 from tir_schedules.core.emission import branch, ceil_div, opaque_block
-from tir_schedules.core.extents import extent, flat_operands, item_operands
+from tir_schedules.core.extents import extent, flat_operands, item_operands, reshaped
 from tir_schedules.core.region import Region, Tensor
 from tir_schedules.core.size import is_open
 from tir_schedules.epilogue.epilogue import Columns, Epilogue, store_vector
 from tir_schedules.epilogue.tile_results import LONG_EPILOGUE, store_columns
-from tir_schedules.rows.normalize_view import reshaped
 
 from .algorithm import Algorithm
 

@@ -26,8 +26,8 @@ from tests.tir_schedules.attention_regions import Attention, case, of_kind, valu
 from tests.tir_schedules.run_region import machine_for
 from tir_schedules.attention.attention import ATTENTION
 from tir_schedules.attention.config import AttentionConfig
-from tir_schedules.attention.problem import cut, row_shares
-from tir_schedules.core.blocking import balanced
+from tir_schedules.attention.problem import row_shares
+from tir_schedules.core.blocking import balanced, cut_in_units
 
 pytestmark = [pytest.mark.isa("amx"), pytest.mark.turns]
 
@@ -265,7 +265,10 @@ def test_large_attentions_are_on_tiles_and_small_ones_are_not(kind: str) -> None
 def test_rows_are_cut_into_whole_blocks_and_one_tail(unit: int) -> None:
     for rows in (1, 15, 16, 33, 64, 70, 100, 128):
         for parts in (1, 2, 3, 7):
-            for pieces in (cut(rows, math.ceil(rows / parts), unit), row_shares(rows, parts, unit)):
+            for pieces in (
+                cut_in_units(rows, math.ceil(rows / parts), unit),
+                row_shares(rows, parts, unit),
+            ):
                 sizes = [group.size for group in pieces for _ in range(group.count)]
                 assert sum(sizes) == rows and sizes == sorted(sizes, reverse=True)
                 assert all(size % unit == 0 for size in sizes[:-1])
