@@ -43,7 +43,7 @@ from .canonicalize.products import (
 from .canonicalize.softmax import recognize_softmax, safe_softmax
 from .canonicalize.views import compose_views, drop_views, sink_permutes
 from .ir.decisions import DecisionLog
-from .ir.rules import rules
+from .ir.rules import Rule, rules
 from .ir.tidy import tidy, to_dataflow
 from .layout.compose_reorders import compose_reorders, note_reorders
 from .layout.fold_channel_shuffle import fold_channel_shuffle
@@ -63,9 +63,9 @@ from .lower.merge_side_by_side import merge_side_by_side
 from .lower.one_kernel import mark_takers_of_bits
 from .lower.weights import fold_constants, pack_open_weights, prepack
 from .pipeline_options import PipelineOptions
-from .quantize.integer_mean import integer_mean, mean_of_integers
-from .quantize.integer_product import integer_conv, integer_matmul, narrow_conv_weights
-from .quantize.move_quantization import fold_dequantize, lift_quantize, sink_dequantize
+from .quantize.integer_mean import integer_mean, integer_pool
+from .quantize.integer_product import integer_products, narrow_conv_weights
+from .quantize.move_quantization import fold_dequantize, lift_quantize, open_tuples, sink_dequantize
 from .quantize.requantize import requantize
 from .quantize.row_scales import row_scales, stock_dynamic_quantize, weight_only_matmul
 from .regions.match_anchors import scale_weight
@@ -104,11 +104,25 @@ RECOGNIZED = (
 )
 """What exporters write out in many operators; and products that casts of float16 hid before."""
 
-FOLDED = (fold_factors, fold_input_factors, conv1d_channels_last, mean_of_integers)
+FOLDED = (fold_factors, fold_input_factors, conv1d_channels_last, integer_pool)
 """What products take in, once norms and activations are recognised."""
 
 MOVED = (recognize_activations, sink_concat, safe_softmax, sink_scale)
 """What moves to the other side of an operator, once layouts are chosen."""
+
+QUANTIZED = (stock_dynamic_quantize, sink_dequantize, lift_quantize, open_tuples, fold_weights)
+"""Quantisations where products read them and kernels write them, and weights of 8 bits as products
+read them. A weight that is not folded yet would be taken for one of run time, so products of
+integers come later."""
+
+EIGHT_BITS = (fold_dequantize, weight_only_matmul)
+"""What no product of integers has taken: biases, and weights of products of floats."""
+
+
+def integers(decisions: DecisionLog) -> tuple[Rule, ...]:
+    """Products and means of quantised tensors, in integers."""
+    products = integer_products(decisions), row_scales(decisions)
+    return (integer_mean, *products, narrow_conv_weights)
 
 
 def phases(
@@ -150,17 +164,9 @@ def phases(
             tidy(),
         ],
         Phase.LOWER_PRECISION: [
-            stock_dynamic_quantize(),
-            sink_dequantize(),
-            lift_quantize(),
-            fold_weights(),
-            integer_mean(any_layout=False),
-            integer_conv(decisions),
-            narrow_conv_weights(),
-            integer_matmul(decisions),
-            row_scales(decisions),
-            fold_dequantize(),
-            weight_only_matmul(),
+            rules("quantized", QUANTIZED),
+            rules("integers", integers(decisions)),
+            rules("eight_bits", EIGHT_BITS),
             *only_if(bf16, bf16_precision(machine.isa.multiplies_bf16)),
             raise_bf16_casts(),
             *only_if(multiplies_half(machine), raise_f16_casts()),

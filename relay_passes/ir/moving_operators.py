@@ -189,6 +189,7 @@ _TO_RESULT: dict[str, MapAxis] = {
     "relax.tile": _by_shapes(_tiled),
     **dict.fromkeys((*MAX_POOLS, *RESIZES), _pooled),
 }
+MOVING = tuple(_TO_RESULT)  # what `moves` or `picks_largest`
 _TO_ARGUMENT: dict[str, MapAxis] = {
     **dict.fromkeys(RESHAPES, _by_shapes(lambda a, b, axis: reshaped_axis(b, a, axis))),
     "relax.permute_dims": lambda call, axis: permutation(call)[axis],

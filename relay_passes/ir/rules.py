@@ -22,6 +22,7 @@ from typing import Any
 
 from tvm import ir, relax
 
+from .decisions import Decision, DecisionLog
 from .functions import rebound, renamed
 from .graph import AnyBinding, DataflowGraph, op_name, variables
 from .rewrite import Bindings, block_pass
@@ -72,6 +73,14 @@ def rule(*roots: str) -> Callable[[RewriteValue], Rule]:
         return Rule(rewrite.__name__, roots, rewrite)
 
     return made
+
+
+def leave(decisions: DecisionLog | None, var: relax.Var, call: relax.Call, reason: str) -> None:
+    """Notes once why a rule, which may be tried often, leaves an operator."""
+    op = op_name(call).rpartition(".")[2]
+    decision = Decision(node=str(var.name), op=op, taken=False, reason=reason)
+    if decisions is not None and decision not in decisions:
+        decisions.append(decision)
 
 
 def rules(name: str, group: Iterable[Rule]) -> ir.transform.Pass:

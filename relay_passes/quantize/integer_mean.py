@@ -25,17 +25,16 @@ from pixel to pixel; the factors are then a constant tensor.
 from __future__ import annotations
 
 import math
-from functools import partial
 
 import numpy as np
-from tvm import ir, relax
+from tvm import relax
 
 from microkernels.base.arrays import RANGES
 from relay_passes.ir.axes import reduced_axes
-from relay_passes.ir.graph import DataflowGraph, is_call, known_tensor, op_name, region_tensor
+from relay_passes.ir.graph import known_tensor, op_name, region_tensor
 from relay_passes.ir.quantization import LIMIT, Quantized, largest, read_dequantize
 from relay_passes.ir.rewrite import Bindings
-from relay_passes.ir.rules import Rule
+from relay_passes.ir.rules import RuleGraph, rule
 from tir_schedules.core.size import is_open
 
 from .integer_product import integers_of
@@ -48,32 +47,21 @@ _POOLS = {
 }
 
 
-def integer_mean(any_layout: bool = True) -> ir.transform.Pass:
-    """The pass; it needs A-normal form.
-
-    Parameters
-    ----------
-    any_layout : bool
-        Whether means of windows are rewritten whose channels are not last. Convolutions are fast
-        with channels last, so it is for a pass that comes before layouts are chosen.
-    """
-    return (mean_of_integers if any_layout else _channels_last)()
-
-
-def _mean(
-    any_layout: bool, graph: DataflowGraph, block: Bindings, call: relax.Expr
-) -> relax.Expr | None:
-    """The mean that a call computes, of integers; None if it is none, or not one of integers."""
-    if not is_call(call, "relax.mean", *_GLOBAL, *_POOLS) or region_tensor(call) is None:
-        return None
+def _averaged(graph: RuleGraph, call: relax.Call) -> Quantized | None:
+    """The integers that a mean is of, with one known scale and zero point; None if of none."""
     q = read_dequantize(graph.definition(call.args[0]))
     if q is None or q.quantization.known is None or q.quantization.axis is not None:
         return None
-    if q.dtype != "float32" or q.data_dtype not in RANGES or region_tensor(q.data) is None:
+    shapes_known = region_tensor(call) is not None and region_tensor(q.data) is not None
+    return q if shapes_known and q.dtype == "float32" and q.data_dtype in RANGES else None
+
+
+@rule("relax.mean", *_GLOBAL)
+def integer_mean(graph: RuleGraph, block: Bindings, call: relax.Call) -> relax.Expr | None:
+    """A mean of all elements along some axes."""
+    q = _averaged(graph, call)
+    if q is None or q.quantization.known is None:
         return None
-    if op_name(call) in _POOLS:
-        wanted = any_layout or str(call.attrs.layout).endswith("C")
-        return _windows(block, call, q) if wanted else None
     if op_name(call) in _GLOBAL:
         if any(int(each) != 1 for each in call.attrs.output_size):
             return None
@@ -92,13 +80,15 @@ def _mean(
     return _scaled(block, total, q, np.float32(count))
 
 
-_ROOTS = ("relax.mean", *_GLOBAL, *_POOLS)
-mean_of_integers = Rule("integer_mean", _ROOTS, partial(_mean, True))
-_channels_last = Rule("integer_mean", _ROOTS, partial(_mean, False))
+@rule(*_POOLS)
+def integer_pool(graph: RuleGraph, block: Bindings, call: relax.Call) -> relax.Expr | None:
+    """The means of windows, by a convolution with ones.
 
-
-def _windows(block: Bindings, call: relax.Call, q: Quantized) -> relax.Expr | None:
-    """The means of windows, by a convolution with ones."""
+    Convolutions are fast with channels last: the rule comes before layouts are chosen.
+    """
+    q = _averaged(graph, call)
+    if q is None:
+        return None
     attrs, layout = call.attrs, str(call.attrs.layout)
     tensor, result = known_tensor(q.data), known_tensor(call)
     window = [int(extent) for extent in attrs.pool_size]

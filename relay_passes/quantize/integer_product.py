@@ -30,7 +30,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from tvm import ir, relax
@@ -38,10 +37,9 @@ from tvm import ir, relax
 from microkernels.base.arrays import RANGES
 from relay_passes.ir import traits
 from relay_passes.ir.axes import known_integers
-from relay_passes.ir.decisions import Decision, DecisionLog
+from relay_passes.ir.decisions import DecisionLog
 from relay_passes.ir.functions import with_args
 from relay_passes.ir.graph import (
-    AnyBinding,
     DataflowGraph,
     is_call,
     is_f32,
@@ -59,8 +57,8 @@ from relay_passes.ir.quantization import (
     largest_sums,
     read_dequantize,
 )
-from relay_passes.ir.rewrite import Bindings, block_pass, rewrite_values
-from relay_passes.ir.rules import RuleGraph, rule
+from relay_passes.ir.rewrite import Bindings
+from relay_passes.ir.rules import Rule, RuleGraph, leave, rule
 from relay_passes.ir.traits import CONVOLUTIONS, TRANSPOSED_CONVOLUTIONS
 from tir_schedules.core.size import is_open
 
@@ -116,54 +114,58 @@ class IntegerProduct:
         return relax.op.multiply(real, scale)
 
 
-Find = Callable[[relax.Call, Quantized, Quantized], "IntegerProduct | str"]
+def integer_products(decisions: DecisionLog | None = None) -> Rule:
+    """The rule that computes products and convolutions of two dequantised tensors in integers.
 
+    Before
 
-def products_pass(
-    name: str, is_kind: Callable[[Any], bool], find: Find, decisions: DecisionLog | None
-) -> ir.transform.Pass:
-    """A pass that computes some products of dequantised tensors in integers.
+        lv = R.dequantize(x, sX, zX)                        # x: uint8 [N, H, W, C]
+        lv1 = R.dequantize(const_w, sW, zW, axis=3)         # const_w: int8 [KH, KW, C, OC]
+        lv2 = R.nn.conv2d(lv, lv1, padding=[1, 1])
+        lv3 = R.add(lv2, R.dequantize(const_b, sX * sW, 0)) # int32 [OC]
+
+    After
+
+        lv = R.subtract(R.astype(x, "int32"), zX)           # without the subtraction if zX is 0
+        lv1 = R.astype(const_w', "int32")                   # int8: const_w less zW
+        lv2 = R.nn.conv2d(lv, lv1, padding=[1, 1], out_dtype="int32")
+        lv3 = R.multiply(R.astype(R.add(lv2, const_b), "float32"), sX * sW)
+
+    Padding is 0 in x - zX, as it is 0 in the f32 tensor; so the integer tensor is padded with its
+    zero point. The weight of a convolution has the form that `narrow_conv_weights` gives to all
+    integer convolutions. One or three axes, groups, and transposed convolutions of one group work
+    alike.
+
+    These stay in f32: convolutions whose scale cannot be taken out of the sum (a scale of x along
+    an axis, or of the weight along another axis than output channels), or whose weight is no
+    constant and has a zero point that does not leave int8; matrix products with a scale along K,
+    which cannot be taken out of the sum, or along M, which would need another kind of product; and
+    all whose sum could exceed 32 bits.
 
     Parameters
     ----------
-    name : str
-        Of the pass.
-    is_kind : callable
-        Which operators it looks at.
-    find : callable
-        (product, what its operands are dequantised from) -> the product of integers; or why it is
-        left in f32.
     decisions : list of Decision, optional
-        Receives these reasons.
+        Receives why a product of two dequantised tensors is left in f32.
     """
 
-    def rewrite(graph: DataflowGraph) -> list[relax.Binding] | None:
-        block = Bindings()
-        biased: dict[relax.Var, tuple[IntegerProduct, relax.Expr]] = {}
-
-        def written(binding: AnyBinding) -> relax.Expr | None:
-            var, value = binding.var, binding.value
-            if var in biased:
-                return biased[var][0].scaled(block, biased[var][1])
-            if not isinstance(value, relax.Call) or not is_kind(value):
-                return None
-            factors = _read_factors(graph, value)
-            product = None if factors is None else find(value, *factors)
-            if isinstance(product, str) and decisions is not None:
-                node, op = str(var.name), op_name(value).rpartition(".")[2]
-                decisions.append(Decision(node=node, op=op, taken=False, reason=product))
-            if not isinstance(product, IntegerProduct):
-                return None
-            bias = _integer_bias(graph, var, product)
-            if bias is None:
-                return product.scaled(block)
-            # The sum comes where the bias was added: nothing else needs the product.
-            biased[bias[0]] = product, bias[1]
+    @rule("relax.matmul", *CONVOLUTIONS, *TRANSPOSED_CONVOLUTIONS)
+    def integer_products(graph: RuleGraph, block: Bindings, call: relax.Call) -> relax.Expr | None:
+        factors = _read_factors(graph, call)
+        if factors is None:
             return None
+        find = _convolution if traits.is_convolution(call) else _matmul
+        product = find(call, *factors)
+        if isinstance(product, str):
+            leave(decisions, block.var, call, product)
+            return None
+        bias = _integer_bias(graph, block.var, product)
+        if bias is None:
+            return product.scaled(block)
+        # The sum comes where the bias was added: nothing else needs the product.
+        block.at(bias[0])
+        return product.scaled(block, bias[1])
 
-        return rewrite_values(graph, block, written)
-
-    return block_pass(name, rewrite)
+    return integer_products
 
 
 def _read_factors(graph: DataflowGraph, call: relax.Call) -> tuple[Quantized, Quantized] | None:
@@ -190,11 +192,11 @@ def _integer_bias(
 
     None if there is none, or the sum may overflow by it.
     """
-    users = graph.users.get(var, [])
+    user = graph.only_user(var)
     scale, tensor = product.known_scale, region_tensor(var)
-    if not isinstance(var, relax.DataflowVar) or len(users) != 1 or scale is None:
+    if user is None or scale is None:
         return None
-    binding = graph.bindings[users[0]]
+    binding = graph.bindings[user]
     call = binding.value
     if op_name(call) != "relax.add" or tensor is None or binding.var.ty.dtype != tensor.dtype:
         return None
@@ -232,43 +234,6 @@ def _as_number(block: Bindings, expr: relax.Expr) -> relax.Expr:
     if isinstance(expr, ir.GenericConst):
         return relax.const(expr.value.numpy().reshape(()))
     return block.emit(relax.op.reshape(expr, ()))
-
-
-def integer_conv(decisions: DecisionLog | None = None) -> ir.transform.Pass:
-    """Integers: a convolution of two dequantised tensors becomes an integer convolution, scaled
-    after.
-
-    Before
-
-        lv = R.dequantize(x, sX, zX)                        # x: uint8 [N, H, W, C]
-        lv1 = R.dequantize(const_w, sW, zW, axis=3)         # const_w: int8 [KH, KW, C, OC]
-        lv2 = R.nn.conv2d(lv, lv1, padding=[1, 1])
-        lv3 = R.add(lv2, R.dequantize(const_b, sX * sW, 0)) # int32 [OC]
-
-    After
-
-        lv = R.subtract(R.astype(x, "int32"), zX)           # without the subtraction if zX is 0
-        lv1 = R.astype(const_w', "int32")                   # int8: const_w less zW
-        lv2 = R.nn.conv2d(lv, lv1, padding=[1, 1], out_dtype="int32")
-        lv3 = R.multiply(R.astype(R.add(lv2, const_b), "float32"), sX * sW)
-
-    `integer_product` explains scales and bias. Padding is 0 in x - zX, as it is 0 in the f32
-    tensor; so the integer tensor is padded with its zero point. The weight has the form that
-    `narrow_conv_weights` gives to all integer convolutions.
-
-    One or three axes, groups, and transposed convolutions of one group work alike. These stay in
-    f32: convolutions whose scale cannot be taken out of the sum (a scale of x along an axis, or of
-    the weight along another axis than output channels), whose sum could exceed 32 bits, or whose
-    weight is no constant and has a zero point that does not leave int8.
-
-    The pass; it needs A-normal form.
-
-    Parameters
-    ----------
-    decisions : list of Decision, optional
-        Receives why a convolution of two dequantised tensors is left in f32.
-    """
-    return products_pass("tvm_hybrid.integer_conv", traits.is_convolution, _convolution, decisions)
 
 
 def _convolution(call: relax.Call, x: Quantized, w: Quantized) -> IntegerProduct | str:
@@ -314,38 +279,6 @@ def _convolution(call: relax.Call, x: Quantized, w: Quantized) -> IntegerProduct
     return IntegerProduct(scales, multiply, bounds, traits.output_channels(call))
 
 
-def integer_matmul(decisions: DecisionLog | None = None) -> ir.transform.Pass:
-    """Integers: a product of two dequantised tensors becomes an integer product, scaled afterwards.
-
-    Before
-
-        lv = R.dequantize(a, sA, zA)                        # a: uint8 [M, K]
-        lv1 = R.dequantize(w, sW, zW, axis=1)               # w: int8 [K, N], sW: f32 [N]
-        lv2 = R.matmul(lv, lv1)
-
-    After
-
-        lv = R.subtract(R.astype(a, "int32"), zA)           # without the subtraction if zA is 0
-        lv1 = R.subtract(R.astype(w, "int32"), zW)
-        lv2 = R.matmul(lv, lv1, out_dtype="int32")
-        lv3 = R.multiply(R.astype(lv2, "float32"), sA * sW)
-
-    `integer_product` explains this, and adds a bias to the sum.
-
-    A scale along K cannot be taken out of the sum, and one along M would need another kind of
-    product. Such matmuls stay in f32, and so do those whose sum could exceed 32 bits.
-
-    The pass; it needs A-normal form.
-
-    Parameters
-    ----------
-    decisions : list of Decision, optional
-        Receives why a product of two dequantised tensors is left in f32.
-    """
-    name = "tvm_hybrid.integer_matmul"
-    return products_pass(name, lambda call: is_call(call, "relax.matmul"), _matmul, decisions)
-
-
 def _matmul(call: relax.Call, a: Quantized, w: Quantized) -> IntegerProduct | str:
     """A product of integers; or why it stays in f32."""
     a_tensor, w_tensor = region_tensor(a.data), region_tensor(w.data)
@@ -380,21 +313,6 @@ def _matmul(call: relax.Call, a: Quantized, w: Quantized) -> IntegerProduct | st
     return IntegerProduct((a.quantization.scale, w.quantization.scale), multiply, bounds)
 
 
-# Narrow: gives integer convolutions int8 weights without a zero point.
-#
-# Before
-#
-#     lv = R.subtract(R.astype(const_w, "int32"), zW)     # const_w: uint8
-#     lv1 = R.nn.conv2d(x, lv, out_dtype="int32")
-#
-# After
-#
-#     lv1 = R.nn.conv2d(x, R.astype(const_w', "int32"), out_dtype="int32")    # const_w': int8
-#
-# The kernels multiply such weights. If a weight minus its zero point does not fit in int8, it is
-# split into a sum of int8 weights, and the convolution into a sum of convolutions, which is exact.
-
-
 _CENTRES = {"int8": 0, "uint8": 128}
 
 
@@ -423,7 +341,21 @@ def int8_parts(values: np.ndarray) -> list[np.ndarray]:
 
 @rule(*CONVOLUTIONS, *TRANSPOSED_CONVOLUTIONS)
 def narrow_conv_weights(graph: RuleGraph, block: Bindings, call: relax.Call) -> relax.Expr | None:
-    """The pass; it needs A-normal form."""
+    """Narrow: gives integer convolutions int8 weights without a zero point.
+
+    Before
+
+        lv = R.subtract(R.astype(const_w, "int32"), zW)     # const_w: uint8
+        lv1 = R.nn.conv2d(x, lv, out_dtype="int32")
+
+    After
+
+        lv1 = R.nn.conv2d(x, R.astype(const_w', "int32"), out_dtype="int32")    # const_w': int8
+
+    The kernels multiply such weights. If a weight minus its zero point does not fit in int8, it is
+    split into a sum of int8 weights, and the convolution into a sum of convolutions, which is
+    exact.
+    """
     if str(call.ty.dtype) != "int32":
         return None
     widened = graph.definition(call.args[1])

@@ -28,13 +28,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from tvm import ir, relax
+from tvm import relax
 
 from microkernels.base.arrays import RANGES
-from relay_passes.ir.decisions import Decision, DecisionLog
+from relay_passes.ir.decisions import DecisionLog
 from relay_passes.ir.dynamic_quantize import LEVELS, ChainReader, scale_of, zero_point_of
 from relay_passes.ir.graph import (
-    AnyBinding,
     DataflowGraph,
     is_call,
     is_f32,
@@ -45,8 +44,8 @@ from relay_passes.ir.graph import (
     static_tensor,
 )
 from relay_passes.ir.quantization import LIMIT, Quantized, centred, known_centred, read_dequantize
-from relay_passes.ir.rewrite import Bindings, block_pass, block_rewrite, rewrite_values
-from relay_passes.ir.rules import RuleGraph, rule
+from relay_passes.ir.rewrite import Bindings
+from relay_passes.ir.rules import Rule, RuleGraph, leave, rule
 
 
 @dataclass(frozen=True)
@@ -75,8 +74,8 @@ class _Rows:
         )
 
 
-def row_scales(decisions: DecisionLog | None = None) -> ir.transform.Pass:
-    """The pass; it needs A-normal form.
+def row_scales(decisions: DecisionLog | None = None) -> Rule:
+    """The rule.
 
     Parameters
     ----------
@@ -84,38 +83,29 @@ def row_scales(decisions: DecisionLog | None = None) -> ir.transform.Pass:
         Receives why a product of such a tensor and a dequantised one is left in f32.
     """
 
-    def rewrite(graph: DataflowGraph) -> list[relax.Binding] | None:
-        block = Bindings()
+    @rule("relax.matmul")
+    def row_scales(graph: RuleGraph, block: Bindings, call: relax.Call) -> relax.Expr | None:
+        rows = _read_rows(graph, call.args[0]) if is_f32(call) else None
+        weight = read_dequantize(graph.definition(call.args[1]))
+        if rows is None or weight is None or weight.dtype != "float32":
+            return None
+        values = _known_weight(weight)
+        if isinstance(values, str):
+            leave(decisions, block.var, call, values)
+            return None
+        rows = rows.of_shape(block, call.args[0])
+        emit, op, quantization = block.emit, relax.op, weight.quantization
+        wide = emit(op.astype(rows.data, "int32"))
+        w = centred(emit, weight.data, quantization.zero_point)
+        total = emit(op.matmul(wide, w, "int32"))
+        if rows.zero_point is not None:
+            zeros = emit(op.astype(rows.zero_point, "int32"))
+            sums = relax.const(values.sum(axis=0, dtype=np.int32))
+            total = emit(op.subtract(total, emit(op.multiply(zeros, sums))))
+        scaled = emit(op.multiply(emit(op.astype(total, "float32")), quantization.scale))
+        return op.multiply(scaled, rows.scale)
 
-        def written(binding: AnyBinding) -> relax.Expr | None:
-            call = binding.value
-            if not is_call(call, "relax.matmul") or not is_f32(call):
-                return None
-            rows = _read_rows(graph, call.args[0])
-            weight = read_dequantize(graph.definition(call.args[1]))
-            if rows is None or weight is None or weight.dtype != "float32":
-                return None
-            values = _known_weight(weight)
-            if isinstance(values, str):
-                node = str(binding.var.name)
-                if decisions is not None:
-                    decisions.append(Decision(node=node, op="matmul", taken=False, reason=values))
-                return None
-            rows = rows.of_shape(block, call.args[0])
-            emit, op, quantization = block.emit, relax.op, weight.quantization
-            wide = emit(op.astype(rows.data, "int32"))
-            w = centred(emit, weight.data, quantization.zero_point)
-            total = emit(op.matmul(wide, w, "int32"))
-            if rows.zero_point is not None:
-                zeros = emit(op.astype(rows.zero_point, "int32"))
-                sums = relax.const(values.sum(axis=0, dtype=np.int32))
-                total = emit(op.subtract(total, emit(op.multiply(zeros, sums))))
-            scaled = emit(op.multiply(emit(op.astype(total, "float32")), quantization.scale))
-            return op.multiply(scaled, rows.scale)
-
-        return rewrite_values(graph, block, written)
-
-    return block_pass("tvm_hybrid.row_scales", rewrite)
+    return row_scales
 
 
 def _known_weight(weight: Quantized) -> np.ndarray | str:
@@ -162,8 +152,10 @@ def _for_rows(call: relax.Call, index: int) -> bool:
     return operand.shape == (*result.shape[:-1], 1)
 
 
-@block_rewrite
-def stock_dynamic_quantize(graph: DataflowGraph) -> list[relax.Binding] | None:
+@rule("relax.astype")
+def stock_dynamic_quantize(
+    graph: RuleGraph, block: Bindings, call: relax.Call
+) -> relax.Expr | None:
     """Rewrites DynamicQuantizeLinear from the form of TVM's ONNX importer to the one that we
     recognise.
 
@@ -183,37 +175,12 @@ def stock_dynamic_quantize(graph: DataflowGraph) -> list[relax.Binding] | None:
 
     high is the maximum of a tensor and 0, low the minimum. Both forms give the same numbers, except
     for a tensor of zeros: its scale is 1 and its zero point 0, as in ONNX Runtime, where TVM's
-    importer divides 0 by 0.
-
-    The pass; blocks must be in A-normal form.
+    importer divides 0 by 0. The scale is rewritten first, then the zero point.
     """
-    scales: dict[relax.Var, relax.Expr] = {}
-    zero_points: dict[relax.Var, tuple[relax.Expr, relax.Var]] = {}
-    for binding in graph.bindings:
-        found = _match(graph, binding.var)
-        if found is not None:
-            scale, extent, low = found
-            scales[scale] = extent
-            zero_points[binding.var] = low, scale
-    block = Bindings()
-
-    def written(binding: AnyBinding) -> relax.Expr | None:
-        if binding.var in scales:
-            return scale_of(block.emit, scales[binding.var])
-        if binding.var in zero_points:
-            return zero_point_of(block.emit, *zero_points[binding.var])
-        return None
-
-    return rewrite_values(graph, block, written)
-
-
-def _match(graph: DataflowGraph, var: relax.Var) -> tuple[relax.Var, relax.Expr, relax.Expr] | None:
-    """(scale, extent, low) if a variable is the zero point of a chain, else None."""
     chain = ChainReader(graph)
-    cast = chain.call(var, "astype")
-    rounded = None if cast is None else chain.call(cast.args[0], "round")
+    rounded = chain.call(call.args[0], "round")
     clipped = None if rounded is None else chain.call(rounded.args[0], "clip")
-    if clipped is None or str(var.ty.dtype) != "uint8":
+    if clipped is None or str(call.ty.dtype) != "uint8":
         return None
     if [float(limit.value) for limit in clipped.args[1:]] != [0.0, LEVELS]:
         return None
@@ -221,38 +188,42 @@ def _match(graph: DataflowGraph, var: relax.Var) -> tuple[relax.Var, relax.Expr,
     if negated is None or scalar_constant(negated.args[0]) != 0.0:
         return None
     quotient = chain.call(negated.args[1], "divide")
-    step = None if quotient is None else chain.call(quotient.args[1], "divide")
-    if quotient is None or step is None or scalar_constant(step.args[1]) != LEVELS:
+    if quotient is None:
+        return None
+    low, scale = quotient.args
+    given, written = chain.call(scale, "divide"), chain.step(scale)
+    step = given if written is None or written[1] is not None else written[0]
+    if step is None or scalar_constant(step.args[1]) != LEVELS:
         return None
     extremes = chain.extremes(step.args[0])
-    if extremes is None or not extremes[1].same_as(quotient.args[0]):
+    if extremes is None or not extremes[1].same_as(low):
         return None
-    scale = quotient.args[1]
-    assert isinstance(scale, relax.Var)  # it is what `step` is bound to
-    return scale, step.args[0], extremes[1]
-
-
-# Weight only: rewrites products with a dequantised constant so that it stays at 8 bits.
-#
-# Before
-#
-#     lv = R.dequantize(const_w, s, z, axis=1)            # int8 [K, N], s: f32 [N]
-#     lv1 = R.matmul(x, lv)                               # x: f32
-#
-# After
-#
-#     lv = R.astype(R.reshape(const_w, [1, K, N]), "float32")
-#     lv1 = R.multiply(R.subtract(lv, z'), s')            # z', s': f32 [1, 1, N]; no z' if it is 0
-#     lv2 = R.matmul(x, R.reshape(lv1, [K, N]))
-#
-# A weight with K / b blocks, each with its own scales, has the same form; here b is K. A scale that
-# differs along K would mean blocks of one row and as many scales as weights, so such weights stay
-# as they are. The weight's value is the same, bit for bit.
+    if given is None:
+        return zero_point_of(block.emit, low, scale)
+    block.at(scale)
+    return scale_of(block.emit, step.args[0])
 
 
 @rule("relax.matmul")
 def weight_only_matmul(graph: RuleGraph, block: Bindings, call: relax.Call) -> relax.Expr | None:
-    """The pass; it needs A-normal form, and comes after `integer_matmul`."""
+    """Weight only: rewrites products with a dequantised constant so that it stays at 8 bits.
+
+    Before
+
+        lv = R.dequantize(const_w, s, z, axis=1)            # int8 [K, N], s: f32 [N]
+        lv1 = R.matmul(x, lv)                               # x: f32
+
+    After
+
+        lv = R.astype(R.reshape(const_w, [1, K, N]), "float32")
+        lv1 = R.multiply(R.subtract(lv, z'), s')            # z', s': f32 [1, 1, N]; z' unless 0
+        lv2 = R.matmul(x, R.reshape(lv1, [K, N]))
+
+    A weight with K / b blocks, each with its own scales, has the same form; here b is K. A scale
+    that differs along K would mean blocks of one row and as many scales as weights, so such weights
+    stay as they are. The weight's value is the same, bit for bit. It is for what `integer_products`
+    and `row_scales` leave.
+    """
     weight = read_dequantize(graph.definition(call.args[1]))
     if weight is None or {weight.dtype, str(call.ty.dtype)} != {"float32"}:
         return None

@@ -11,7 +11,7 @@ from tvm import relax, tirx
 from tvm.ir import assert_structural_equal
 
 from relay_passes.ir.decisions import DecisionLog
-from relay_passes.quantize.integer_product import integer_conv
+from relay_passes.quantize.integer_product import integer_products
 from tests.onnx_reference.arithmetic import quantized, scaled
 from tests.onnx_reference.convolution import integer_conv as wanted_sums
 from tests.relay_passes.graphs import module
@@ -60,7 +60,7 @@ def biased(bias: relax.Expr) -> Callable[[relax.Expr], relax.Expr]:
 
 
 def test_a_convolution_of_integers() -> None:
-    assert_becomes(module(factors, X), integer_conv(), module(lambda x: real(sums(x)), X))
+    assert_becomes(module(factors, X), integer_products()(), module(lambda x: real(sums(x)), X))
 
 
 @pytest.mark.parametrize(("dtype", "zero"), [("int8", 0), ("uint8", 128)])
@@ -77,20 +77,20 @@ def test_a_weight_that_is_no_constant(dtype: str, zero: int) -> None:
         return real(conv2d(centred, op.astype(w, "int32"), "int32"))
 
     weight = (W.shape, dtype)
-    assert_becomes(module(body, X, weight), integer_conv(), module(wanted, X, weight))
+    assert_becomes(module(body, X, weight), integer_products()(), module(wanted, X, weight))
 
 
 def test_any_number_of_images() -> None:
     x = ((tirx.Var("batch", "int64"), 6, 7, 3), "uint8")
     after = module(lambda x: real(sums(x)), x)
-    assert_structural_equal(integer_conv()(module(factors, x)), after)
+    assert_structural_equal(integer_products()()(module(factors, x)), after)
 
 
 @pytest.mark.parametrize("shape", [(5,), (1, 1, 1, 5)], ids=str)
 def test_a_bias_in_steps_of_the_scales_joins_the_sum(shape: tuple[int, ...]) -> None:
     bias = dequantize(constant(BIAS.reshape(shape), "int32"), STEPS, [0] * 5, "int32", -1)
     after = module(lambda x: real(op.add(sums(x), relax.const(BIAS))), X)
-    assert_becomes(module(biased(bias), X), integer_conv(), after)
+    assert_becomes(module(biased(bias), X), integer_products()(), after)
 
 
 OTHER_BIASES: dict[str, Callable[[], relax.Expr]] = {
@@ -109,7 +109,7 @@ OTHER_BIASES: dict[str, Callable[[], relax.Expr]] = {
 def test_another_bias_is_added_in_f32(case: str) -> None:
     bias = OTHER_BIASES[case]()
     after = module(lambda x: op.add(real(sums(x)), bias), X)
-    assert_becomes(module(biased(bias), X), integer_conv(), after)
+    assert_becomes(module(biased(bias), X), integer_products()(), after)
 
 
 def test_a_product_that_is_needed_without_its_bias() -> None:
@@ -123,7 +123,7 @@ def test_a_product_that_is_needed_without_its_bias() -> None:
         product = real(sums(x))
         return [op.add(product, bias), op.exp(product)]
 
-    assert_becomes(module(both, X), integer_conv(), module(after, X))
+    assert_becomes(module(both, X), integer_products()(), module(after, X))
 
 
 def test_a_weight_beyond_int8_is_a_sum() -> None:
@@ -139,7 +139,7 @@ def test_a_weight_beyond_int8_is_a_sum() -> None:
         ),
         X,
     )
-    assert_becomes(before, integer_conv(), after)
+    assert_becomes(before, integer_products()(), after)
 
 
 REFUSED: dict[str, tuple[Callable[[relax.Expr], relax.Expr], str]] = {
@@ -168,9 +168,9 @@ REFUSED: dict[str, tuple[Callable[[relax.Expr], relax.Expr], str]] = {
 def test_what_stays(case: str) -> None:
     body, reason = REFUSED[case]
     before = module(body, ((3, 6, 7, 3), "uint8"))
-    assert_stays(before, integer_conv())
+    assert_stays(before, integer_products()())
     log: DecisionLog = []
-    integer_conv(log)(before)
+    integer_products(log)()(before)
     assert [(decision.op, decision.taken) for decision in log] == [("conv2d", False)]
     assert reason in log[0].reason
 
@@ -186,7 +186,7 @@ def test_a_sum_beyond_32_bits_stays() -> None:
                 data_layout="NHWC", kernel_layout="HWIO",
             ), x
         )  # fmt: skip
-        assert operators(integer_conv()(before))["dequantize"] == 2 * left
+        assert operators(integer_products()()(before))["dequantize"] == 2 * left
 
 
 FORMS: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
@@ -227,7 +227,7 @@ def test_every_form_bit_by_bit(form: str, x_type: str, w_type: str) -> None:
         parameters = x_step * steps, [0] * count
         return op.add(result, dequantize(relax.const(bias), *parameters, "int32", 0))
 
-    mod = integer_conv()(module(body, (x_shape, x_type)))
+    mod = integer_products()()(module(body, (x_shape, x_type)))
     assert operators(mod)["dequantize"] == 0
     (x,) = inputs(mod)
     factors = quantized(x, x_step, np.array(x_zero, x_type)), quantized(w, steps, zeros, -1)
@@ -244,7 +244,7 @@ def test_channels_first() -> None:
         bias = dequantize(constant(BIAS.reshape(5, 1, 1), "int32"), STEPS, [0] * 5, "int32", 0)
         return op.add(op.nn.conv2d(dequantize(x, 0.3, 7), weight, padding=[1, 1]), bias)
 
-    mod = integer_conv()(module(body, ((2, 3, 6, 7), "uint8")))
+    mod = integer_products()()(module(body, ((2, 3, 6, 7), "uint8")))
     (x,) = inputs(mod)
     total = wanted_sums(x.transpose(0, 2, 3, 1).astype(np.int64) - 7, W, padding=[1] * 4) + BIAS
     wanted = (total.astype(np.float32) * STEPS).transpose(0, 3, 1, 2)
@@ -260,7 +260,7 @@ def test_a_transposed_convolution() -> None:
         weight = dequantize(relax.const(np.ascontiguousarray(w)), SCALES, [0] * 5, "int8", 1)
         return op.nn.conv2d_transpose(dequantize(x, 0.3, 7), weight, strides=[2, 2])
 
-    mod = integer_conv()(module(body, (x.shape, "uint8")))
+    mod = integer_products()()(module(body, (x.shape, "uint8")))
     assert operators(mod)["dequantize"] == 0
     total = np.einsum("nchw,coij->nohiwj", x.astype(np.int32) - 7, w.astype(np.int32))
     wanted = total.reshape(1, 5, 6, 6).astype(np.float32) * STEPS.reshape(-1, 1, 1)

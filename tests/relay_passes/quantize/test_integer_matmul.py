@@ -10,7 +10,7 @@ from tvm import relax
 
 from relay_passes.ir.decisions import DecisionLog
 from relay_passes.ir.graph import op_name
-from relay_passes.quantize.integer_product import integer_matmul
+from relay_passes.quantize.integer_product import integer_products
 from relay_passes.quantize.move_quantization import lift_quantize, sink_dequantize
 from tests.onnx_reference.arithmetic import matmul, quantized
 from tests.relay_passes.graphs import module
@@ -53,7 +53,7 @@ def test_a_weight_with_one_scale() -> None:
         ),
         A,
     )
-    assert_becomes(before, integer_matmul(), after)
+    assert_becomes(before, integer_products()(), after)
 
 
 def test_a_weight_with_scales_and_zero_points_of_columns() -> None:
@@ -71,7 +71,7 @@ def test_a_weight_with_scales_and_zero_points_of_columns() -> None:
         A,
         q,
     )
-    assert_becomes(before, integer_matmul(), after)
+    assert_becomes(before, integer_products()(), after)
 
 
 def test_equal_scales_of_an_axis_are_one() -> None:
@@ -90,7 +90,7 @@ def test_equal_scales_of_an_axis_are_one() -> None:
         A,
         (W.shape, "int8"),
     )
-    assert_becomes(before, integer_matmul(), after)
+    assert_becomes(before, integer_products()(), after)
 
 
 def test_a_bias_in_steps_of_the_scales_joins_the_sum() -> None:
@@ -107,7 +107,7 @@ def test_a_bias_in_steps_of_the_scales_joins_the_sum() -> None:
         real = op.astype(op.add(total, bias), "float32")
         return op.multiply(real, relax.const(steps))
 
-    assert_becomes(module(before, A), integer_matmul(), module(after, A))
+    assert_becomes(module(before, A), integer_products()(), module(after, A))
 
 
 @pytest.mark.parametrize("shape", [(), (1,)], ids=str)
@@ -128,7 +128,7 @@ def test_scales_and_zero_points_of_run_time(shape: tuple[int, ...]) -> None:
         product = op.matmul(activation, op.astype(w, "int32"), out_dtype="int32")
         return op.multiply(op.astype(product, "float32"), scale)
 
-    mod = integer_matmul()(module(before, *parameters))
+    mod = integer_products()()(module(before, *parameters))
     assert operators(tidy(mod)) == operators(tidy(module(after, *parameters)))
     arrays = inputs(mod)
     a, s, z = arrays
@@ -160,7 +160,7 @@ def test_every_combination_bit_by_bit(
             dequantize(a, **first, dtype=a_type), dequantize(w, **second, dtype=w_type)
         )
 
-    mod = integer_matmul()(module(body, (rows, a_type), (columns, w_type)))
+    mod = integer_products()()(module(body, (rows, a_type), (columns, w_type)))
     arrays = inputs(mod)
     wanted = matmul(
         quantized(arrays[0], first["scale"], first["zero"]),
@@ -191,9 +191,9 @@ def test_scales_inside_the_sum_stay(case: str) -> None:
         A,
         (W.shape, "int8"),
     )
-    assert_stays(before, integer_matmul())
+    assert_stays(before, integer_products()())
     log: DecisionLog = []
-    integer_matmul(log)(before)
+    integer_products(log)()(before)
     assert [(decision.op, decision.taken) for decision in log] == [("matmul", False)]
     assert f"of the {operand} operand differs" in log[0].reason
 
@@ -205,12 +205,12 @@ def test_a_sum_beyond_32_bits_stays() -> None:
     before = module(
         lambda a, w: op.matmul(dequantize(a, 0.3, 0), dequantize(w, 0.2, 0)), *parameters
     )
-    assert_stays(before, integer_matmul())
+    assert_stays(before, integer_products()())
     small = constant(np.full((depth, 1), 3), "uint8")
     other = module(
         lambda a: op.matmul(dequantize(a, 0.3, 0), dequantize(small, 0.2, 0)), parameters[0]
     )
-    mod = integer_matmul()(other)
+    mod = integer_products()()(other)
     assert operators(mod)["dequantize"] == 0
     row = np.full((1, depth), 255, np.uint8)
     wanted = np.float32(255 * 3 * depth) * (np.float32(0.3) * np.float32(0.2))
@@ -230,7 +230,7 @@ def test_a_vector_and_a_float_operand_stay() -> None:
         ((6, 4), "int32"),
     )
     for mod in (vector, mixed, bias):
-        assert_stays(mod, integer_matmul())
+        assert_stays(mod, integer_products()())
 
 
 def attention(q8: relax.Expr, k8: relax.Expr) -> relax.Expr:
@@ -262,7 +262,7 @@ def test_attention_moves_and_multiplies_8_bit_integers() -> None:
     before = tidy(module(attention, *parameters))
     moved = tidy(lift_quantize()(sink_dequantize()(before)))
     assert_same_bits(before, moved)
-    after = integer_matmul()(moved)
+    after = integer_products()()(moved)
     calls = [binding.value for binding in after["main"].body.blocks[0].bindings]
     types = {
         name: [str(call.ty.dtype) for call in calls if op_name(call) == f"relax.{name}"]

@@ -9,7 +9,8 @@ import pytest
 from tvm import relax, tirx
 from tvm.ir import assert_structural_equal
 
-from relay_passes.quantize.integer_mean import integer_mean
+from relay_passes.ir.rules import rules
+from relay_passes.quantize.integer_mean import integer_mean, integer_pool
 from tests.relay_passes.graphs import module
 from tests.relay_passes.quantized import (
     assert_becomes,
@@ -80,7 +81,7 @@ POOLS: dict[str, dict[str, Any]] = {
 def test_windows(name: str, layout: str) -> None:
     attrs = POOLS[name]
     shape = SHAPE if layout == "NHWC" else (2, 3, 5, 6)
-    mod = integer_mean()(
+    mod = integer_pool()(
         module(
             lambda q: op.nn.avg_pool2d(dequantize(q, STEP, ZERO), layout=layout, **attrs),
             (shape, "uint8"),
@@ -133,7 +134,7 @@ def test_what_stays() -> None:
         lambda x, s, z: op.mean(op.dequantize(x, s, z), [1]), q, ((), "float32"), ((), "uint8")
     )
     for mod in (several, ceil, adaptive, later):
-        assert_stays(mod, integer_mean())
+        assert_stays(mod, rules("means", [integer_mean, integer_pool]))
 
 
 def test_a_sum_beyond_32_bits_stays() -> None:

@@ -6,11 +6,13 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from tvm import IRModule, relax
+from tvm import IRModule, ir, relax
 from tvm.ir import assert_structural_equal
 
 from relay_passes.ir.graph import op_name
-from relay_passes.quantize.move_quantization import lift_quantize, sink_dequantize
+from relay_passes.ir.rules import rules
+from relay_passes.quantize import move_quantization
+from relay_passes.quantize.move_quantization import open_tuples, sink_dequantize
 from tests.relay_passes.graphs import module
 from tests.relay_passes.quantized import (
     assert_becomes,
@@ -26,6 +28,11 @@ F = "float32"
 SHAPE = (2, 4, 3)
 X = (SHAPE, F)
 Move = Callable[[relax.Expr], relax.Expr]
+
+
+def lift_quantize() -> ir.transform.Pass:
+    """Parts of a split are a tuple on the way."""
+    return rules("lifted", [move_quantization.lift_quantize, open_tuples])
 
 
 def turn(x: relax.Expr) -> relax.Expr:

@@ -40,7 +40,7 @@ def product(q: relax.Expr, w: np.ndarray = W) -> relax.Expr:
 def test_a_scale_for_every_row() -> None:
     before = module(lambda q, s: op.matmul(rows(q, s), weight()), Q, ROWS)
     after = module(lambda q, s: scaled(product(q), s), Q, ROWS)
-    assert_becomes(before, row_scales(), after)
+    assert_becomes(before, row_scales()(), after)
 
 
 def test_a_zero_point_for_every_row() -> None:
@@ -50,7 +50,7 @@ def test_a_zero_point_for_every_row() -> None:
         return scaled(op.subtract(product(q), term), s)
 
     before = module(lambda q, s, z: op.matmul(rows(q, s, z), weight()), Q, ROWS, ROWS)
-    assert_becomes(before, row_scales(), module(wanted, Q, ROWS, ROWS))
+    assert_becomes(before, row_scales()(), module(wanted, Q, ROWS, ROWS))
 
 
 def test_rows_that_are_reshaped() -> None:
@@ -60,7 +60,7 @@ def test_rows_that_are_reshaped() -> None:
         return scaled(product(flat), column)
 
     before = module(lambda q, s: op.matmul(op.reshape(rows(q, s), (6, 6)), weight()), Q, ROWS)
-    assert_becomes(before, row_scales(), module(wanted, Q, ROWS))
+    assert_becomes(before, row_scales()(), module(wanted, Q, ROWS))
 
 
 def test_zero_points_of_the_weight() -> None:
@@ -69,7 +69,7 @@ def test_zero_points_of_the_weight() -> None:
     before = module(lambda q, s, z: op.matmul(rows(q, s, z), weight(values, 99)), Q, ROWS, ROWS)
     q, s = RNG.integers(-128, 127, Q[0], np.int8), RNG.random(ROWS[0], np.float32)
     z = RNG.integers(-128, 127, ROWS[0]).astype(np.float32)
-    after = row_scales()(before)
+    after = row_scales()()(before)
     assert 'out_dtype="int32"' in after["main"].script()
     found, wanted = run(after, [q, s, z])[0], run(before, [q, s, z])[0]
     np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-2)
@@ -93,9 +93,9 @@ def test_what_stays(values: np.ndarray, depth: int, axis: int, reason: str) -> N
         return op.matmul(rows(q, s), w)
 
     mod = module(body, ((3, depth), "int8"), ((3, 1), F))
-    assert_stays(mod, row_scales())
+    assert_stays(mod, row_scales()())
     log: DecisionLog = []
-    row_scales(log)(mod)
+    row_scales(log)()(mod)
     assert [(each.op, each.taken) for each in log] == [("matmul", False)]
     assert reason in log[0].reason
 
@@ -104,9 +104,9 @@ def test_rows_that_are_cut_stay() -> None:
     """A row of the product has elements of two rows, with a scale each."""
     cut = dequantize(relax.const(W.reshape(3, 8)), [0.1] * 8, [0] * 8, "int8", 1)
     mod = module(lambda q, s: op.matmul(op.reshape(rows(q, s), (12, 3)), cut), Q, ROWS)
-    assert_stays(mod, row_scales())
+    assert_stays(mod, row_scales()())
 
 
 def test_a_scale_along_the_sum_stays() -> None:
     mod = module(lambda q, s: op.matmul(rows(q, s), weight()), Q, ((2, 3, 6), F))
-    assert_stays(mod, row_scales())
+    assert_stays(mod, row_scales()())

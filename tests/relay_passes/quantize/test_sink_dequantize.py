@@ -6,10 +6,12 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from tvm import relax
+from tvm import ir, relax
 
 from relay_passes.ir.graph import op_name
-from relay_passes.quantize.move_quantization import sink_dequantize
+from relay_passes.ir.rules import rules
+from relay_passes.quantize import move_quantization
+from relay_passes.quantize.move_quantization import open_tuples
 from tests.relay_passes.graphs import module
 from tests.relay_passes.quantized import (
     assert_becomes,
@@ -20,6 +22,13 @@ from tests.relay_passes.quantized import (
 )
 
 op = relax.op
+
+
+def sink_dequantize() -> ir.transform.Pass:
+    """Parts of a split are a tuple on the way."""
+    return rules("sunk", [move_quantization.sink_dequantize, open_tuples])
+
+
 SHAPE = (2, 4, 3)
 Q = (SHAPE, "uint8")
 INDICES = relax.const(np.array([[2, 0], [1, 1]]))
@@ -150,9 +159,11 @@ def test_parts_of_a_split(axis: int | None) -> None:
     def after(q: relax.Expr) -> list[relax.Expr]:
         parts = op.split(q, [1], 2)
         other = -1 if axis is None else 1 - axis
+        builder = relax.BlockBuilder.current()
+        first, second = builder.emit(parts[0]), builder.emit(parts[1])
         return [
-            op.exp(dequantize(parts[0], scale, zero, axis=along)),
-            dequantize(op.permute_dims(parts[1], [1, 0, 2]), scale, zero, axis=other),
+            op.exp(dequantize(first, scale, zero, axis=along)),
+            dequantize(op.permute_dims(second, [1, 0, 2]), scale, zero, axis=other),
         ]
 
     assert_becomes(module(before, Q), sink_dequantize(), module(after, Q))
