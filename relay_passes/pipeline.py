@@ -24,7 +24,12 @@ from .canonicalize.activations import (
 from .canonicalize.attention import decompose_attention, sink_scale, unturn
 from .canonicalize.concatenations import merge_stacks, sink_concat
 from .canonicalize.constants import evaluate_constants, fold_empty, fold_weights
-from .canonicalize.convolutions import conv1d_channels_last, fold_padding, pointwise_conv
+from .canonicalize.convolutions import (
+    conv1d_channels_last,
+    elementwise_planes,
+    fold_padding,
+    pointwise_conv,
+)
 from .canonicalize.decompose_conv_transpose import decompose_conv_transpose
 from .canonicalize.indices import (
     clip_indices,
@@ -107,6 +112,9 @@ RECOGNIZED = (
 FOLDED = (fold_factors, fold_input_factors, conv1d_channels_last, integer_pool)
 """What products take in, once norms and activations are recognised."""
 
+PIXELS = (pointwise_conv, elementwise_planes)
+"""Convolutions of one tap, in the layouts that are chosen, as matrix products."""
+
 MOVED = (recognize_activations, sink_concat, safe_softmax, sink_scale)
 """What moves to the other side of an operator, once layouts are chosen."""
 
@@ -147,8 +155,8 @@ def phases(
             lift_programs(machine.isa.f32_lanes, decisions, options.arrange),
             functions.isolate_casts(),
             rules("plain", PLAIN),
-            *only_if(narrow, narrow_products()),
-            *only_if(multiplies_half(machine), narrow_products("float16")),
+            *only_if(narrow, narrow_products()()),
+            *only_if(multiplies_half(machine), narrow_products("float16")()),
             widen_bf16(products, convolutions),
             widen_f16(formulas, half_products(machine, decisions)),
             clip_indices(),
@@ -157,7 +165,7 @@ def phases(
             decompose_conv_transpose(),
             propagate_layout(options.layouts, decisions, planes=not bf16),
             fold_channel_shuffle(),
-            pointwise_conv(),
+            rules("pixels", PIXELS),
             rules("moved", MOVED),
             sink_permutes(),
             functions.common_values(),
@@ -167,7 +175,9 @@ def phases(
             rules("quantized", QUANTIZED),
             rules("integers", integers(decisions)),
             rules("eight_bits", EIGHT_BITS),
-            *only_if(bf16, bf16_precision(machine.isa.multiplies_bf16)),
+            *only_if(
+                bf16, rules("bf16", [bf16_precision(machine.isa.multiplies_bf16), fold_weights])
+            ),
             raise_bf16_casts(),
             *only_if(multiplies_half(machine), raise_f16_casts()),
             functions.common_values(),

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeGuard
+from typing import TypeGuard
 
-import ml_dtypes
 from tvm import IRModule, ir, relax, tirx
 
-from relay_passes.ir.constants import array_of
 from relay_passes.ir.entries import BITS_ENTRY, MAIN
 from relay_passes.ir.functions import named_pass, with_args
 from relay_passes.ir.graph import DataflowGraph, is_call, region_tensor, static_tensor, variables
@@ -21,8 +19,9 @@ from relay_passes.ir.moving_operators import (
     parts_of_concat,
     picks_largest,
 )
-from relay_passes.ir.rewrite import Bindings, block_pass, rewrite_values
-from relay_passes.ir.traits import is_convolution, is_transposed, output_channels
+from relay_passes.ir.rewrite import Bindings, block_pass
+from relay_passes.ir.rules import Rule, RuleGraph, rule
+from relay_passes.ir.traits import CONVOLUTIONS, is_convolution, output_channels
 
 from .widening import HALF, NARROW, WIDE
 
@@ -50,57 +49,36 @@ from .widening import HALF, NARROW, WIDE
 # f32.
 
 
-def bf16_precision(convolutions: bool = True) -> ir.transform.Pass:
-    """The pass; it needs A-normal form.
+def bf16_precision(convolutions: bool = True) -> Rule:
+    """The rule.
 
     Parameters
     ----------
     convolutions : bool
         Whether convolutions take bfloat16, too.
     """
-    return block_pass("tvm_hybrid.bf16_precision", lambda graph: _rewrite(graph, convolutions))
 
-
-def _rewrite(graph: DataflowGraph, convolutions: bool) -> list[relax.Binding] | None:
-    block = Bindings()
-    narrow: dict[relax.Expr, relax.Expr] = {}
-
-    def of_narrow(binding: Any) -> relax.Expr | None:
-        call = binding.value
+    @rule("relax.matmul", *CONVOLUTIONS)
+    def bf16_precision(graph: RuleGraph, block: Bindings, call: relax.Call) -> relax.Expr | None:
         if not _takes_bf16(graph, call):
             return None
         pixels = is_convolution(call) or [arg.ty.ndim for arg in call.args] == [4, 2]
         if pixels and not convolutions:
             return None
-        a, b = (_narrow(block, arg, narrow) for arg in call.args)
-        if is_convolution(call):
-            return with_args(call, [a, b], out_dtype="float32")
-        return relax.op.matmul(a, b, out_dtype="float32")
+        narrow = [block.emit(relax.op.astype(arg, "bfloat16")) for arg in call.args]
+        return with_args(call, narrow, out_dtype="float32")
 
-    return rewrite_values(graph, block, of_narrow)
+    return bf16_precision
 
 
-def _narrow(block: Bindings, expr: relax.Expr, known: dict[relax.Expr, relax.Expr]) -> relax.Expr:
-    """A value as bfloat16; made once, at its first use."""
-    if expr not in known:
-        if isinstance(expr, ir.GenericConst):
-            rounded = array_of(expr.value).astype(ml_dtypes.bfloat16)
-            known[expr] = relax.const(rounded, "bfloat16")
-        else:
-            known[expr] = block.emit(relax.op.astype(expr, "bfloat16"))
-    return known[expr]
-
-
-def _takes_bf16(graph: DataflowGraph, call: relax.Expr) -> bool:
-    """Whether an expression is a f32 product or convolution that our templates know."""
-    if is_convolution(call):  # with channels last, and not transposed
+def _takes_bf16(graph: DataflowGraph, call: relax.Call) -> bool:
+    """Whether a product or convolution is one of f32 that our templates know."""
+    if is_convolution(call):  # with channels last
         weight = static_tensor(call.args[1])
-        if weight is None or is_transposed(call) or output_channels(call) != -1:
+        if weight is None or output_channels(call) != -1:
             return False
         if not weight.constant and int(call.attrs.groups) != 1 and weight.shape[-2] == 1:
             return False
-    elif not is_call(call, "relax.matmul"):
-        return False
     tensors = [region_tensor(each) for each in (call, *call.args)]
     return all(
         tensor is not None and tensor.dtype == "float32" and len(tensor.shape) >= 2

@@ -17,15 +17,16 @@ from relay_passes.ir.algebra import LARGEST, LEAST, number_factor
 from relay_passes.ir.constants import array_of
 from relay_passes.ir.decisions import Decision, DecisionLog
 from relay_passes.ir.functions import with_args
-from relay_passes.ir.graph import AnyBinding, DataflowGraph, is_call, op_name, static_tensor
+from relay_passes.ir.graph import DataflowGraph, is_call, op_name, static_tensor
 from relay_passes.ir.moving_operators import Scaled, moves, moves_all
-from relay_passes.ir.rewrite import Bindings, block_pass, rewrite_values
+from relay_passes.ir.rewrite import Bindings
+from relay_passes.ir.rules import Rule, RuleGraph, rule
 from tir_schedules.attention.problem import MOST_QUERIES
 from tir_schedules.convolution.direct.conv2d import half_conv_pays
 from tir_schedules.core.region import Region, Tensor
 from tir_schedules.product import matmul
 
-from .widening import HALF, NARROW, WIDE, KeepsHalf, is_product
+from .widening import HALF, NARROW, WIDE, KeepsHalf
 
 # Narrow: products of values that were widened from bfloat16 read them as they were.
 #
@@ -53,26 +54,18 @@ from .widening import HALF, NARROW, WIDE, KeepsHalf, is_product
 # weight beside one of 2^-9 of the result. With `kind="float16"` the same is done with float16.
 
 
-def narrow_products(kind: str = NARROW) -> ir.transform.Pass:
-    """The pass; it needs A-normal form, and comes before what computes the type in float32.
+def narrow_products(kind: str = NARROW) -> Rule:
+    """The rule; it comes before what computes the type in float32.
 
     Parameters
     ----------
     kind : str
         The narrow type: "bfloat16" or "float16".
     """
-    return block_pass("tvm_hybrid.narrow_products", lambda graph: _rewrite(graph, kind))
 
-
-def _rewrite(graph: DataflowGraph, kind: str) -> list[relax.Binding] | None:
-    if not any(_widens(binding.value, kind) for binding in graph.bindings):
-        return None
-    block = Bindings()
-
-    def narrower(binding: AnyBinding) -> relax.Expr | None:
-        """A product of narrow operands; None if nothing is to be one."""
-        call = binding.value
-        if not is_product(call) or str(call.ty.dtype) != WIDE:
+    @rule("relax.matmul", *traits.CONVOLUTIONS)
+    def narrow_products(graph: RuleGraph, block: Bindings, call: relax.Call) -> relax.Expr | None:
+        if str(call.ty.dtype) != WIDE:
             return None
         if traits.is_convolution(call):
             x, w = (_exactly(graph, arg, kind) for arg in call.args)
@@ -85,7 +78,7 @@ def _rewrite(graph: DataflowGraph, kind: str) -> list[relax.Binding] | None:
             return None
         if left is not None:
             a, factor = left.unscaled(block), left.factor * right.factor
-        elif _is_of_softmax(graph, call.args[0]) and _will_be_narrow(graph, binding.var, kind):
+        elif _is_of_softmax(graph, call.args[0]) and _will_be_narrow(graph, block.var, kind):
             a, factor = block.emit(relax.op.astype(call.args[0], kind)), right.factor
         else:
             return None
@@ -96,7 +89,7 @@ def _rewrite(graph: DataflowGraph, kind: str) -> list[relax.Binding] | None:
             return product
         return relax.op.multiply(block.emit(product), relax.const(np.float32(factor)))
 
-    return rewrite_values(graph, block, narrower)
+    return narrow_products
 
 
 def _exactly(graph: DataflowGraph, expr: relax.Expr, kind: str) -> relax.Expr | None:
@@ -143,7 +136,7 @@ def _is_of_softmax(graph: DataflowGraph, expr: relax.Expr) -> bool:
 
 def _will_be_narrow(graph: DataflowGraph, var: relax.Var, kind: str) -> bool:
     """Whether whatever reads a value rounds it to the narrow type, perhaps after moving it."""
-    users = [graph.bindings[user] for user in graph.users.get(var, [])]
+    users = [graph.bindings[user] for user in graph.users_of(var)]
     if not users or not isinstance(var, relax.DataflowVar):
         return False
     return all(

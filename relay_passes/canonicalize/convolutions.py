@@ -11,7 +11,6 @@ from tvm import ir, relax
 from relay_passes.ir.axes import view_axes
 from relay_passes.ir.functions import with_args
 from relay_passes.ir.graph import (
-    AnyBinding,
     DataflowGraph,
     is_call,
     known_tensor,
@@ -19,10 +18,11 @@ from relay_passes.ir.graph import (
     region_tensor,
     relax_shape,
     reshaped,
+    same_shape,
     static_tensor,
 )
 from relay_passes.ir.quantization import with_axes
-from relay_passes.ir.rewrite import Bindings, block_rewrite, rewrite_values
+from relay_passes.ir.rewrite import Bindings
 from relay_passes.ir.rules import RuleGraph, rule
 from relay_passes.ir.traits import (
     CHANNELS_FIRST,
@@ -37,8 +37,8 @@ from relay_passes.ir.traits import (
 )
 
 
-@block_rewrite
-def pointwise_conv(graph: DataflowGraph) -> list[relax.Binding] | None:
+@rule(*CHANNELS_LAST)
+def pointwise_conv(graph: RuleGraph, block: Bindings, call: relax.Call) -> relax.Expr | None:
     """Writes convolutions of one tap as products of pixels and a matrix.
 
     Before
@@ -58,86 +58,69 @@ def pointwise_conv(graph: DataflowGraph) -> list[relax.Binding] | None:
     Stride 1, no padding, one group; along one, two or three axes. With channels first, the weight
     is a constant. A permutation to channels first directly before stays directly before the
     product, which reads through it.
-
-    The pass; it needs A-normal form.
     """
-    writer = _Writer(graph)
-    return rewrite_values(graph, writer.block, writer.written)
+    if layouts_of(call) == CHANNELS_LAST[op_name(call)]:
+        known = region_tensor(call.args[0]) is not None and static_tensor(call.args[1])
+        if not known or not has_one_tap(call):
+            return None
+        rank = int(call.args[1].ty.ndim)
+        weight = with_axes(graph, call.args[1], (rank - 2, rank - 1), block)
+        return relax.op.matmul(call.args[0], weight, call.attrs.out_dtype or None)
+    if not runs_on_planes(call) or layouts_of(call) != CHANNELS_FIRST[op_name(call)]:
+        return None
+    weight = with_axes(graph, call.args[1], (0, 1), block)
+    return _in_planes(graph, block, relax.op.matmul(weight, _flat(graph, block, call.args[0])))
 
 
-class _Writer:
-    """The block as it is written anew.
+def _in_planes(graph: RuleGraph, block: Bindings, planes: relax.Expr) -> relax.Expr:
+    """The value written as what is computed in planes, [N, C, H * W], which is noted."""
+    flat = block.emit(planes, "planes")
+    graph.note(block.var, flat)
+    return relax.op.reshape(flat, relax_shape(known_tensor(block.var).shape, block.var))
 
-    Attributes
-    ----------
-    block : Bindings
-        What has been written.
+
+def _flat(graph: RuleGraph, block: Bindings, expr: relax.Expr) -> relax.Expr:
+    """A tensor [N, C, H, W] as [N, C, H * W]."""
+    call = graph.definition(expr)
+    batch, channels, *extents = known_tensor(expr).shape
+    pixels, rank = math.prod(extents), 2 + len(extents)
+    last_first = (0, rank - 1, *range(1, rank - 1))
+    if is_call(call, "relax.permute_dims") and view_axes(call) == last_first:
+        lines = block.emit(reshaped(call.args[0], (batch, pixels, channels)))
+        return block.emit(relax.op.permute_dims(lines, [0, 2, 1]))
+    return block.emit(reshaped(expr, (batch, channels, pixels)))
+
+
+@rule(*ELEMENTWISE, "relax.reshape")
+def elementwise_planes(graph: RuleGraph, block: Bindings, call: relax.Call) -> relax.Expr | None:
+    """An operator on the result of such a product, or on what was made of it, as it is flat.
+
+    What is made flat after all is what it was.
     """
-
-    def __init__(self, graph: DataflowGraph) -> None:
-        self.graph = graph
-        self.block = Bindings()
-        self._planes: dict[relax.Expr, relax.Var] = {}  # [N, C, H, W] -> the same, [N, C, H * W]
-
-    def written(self, binding: AnyBinding) -> relax.Expr | None:
-        """What to bind instead of a value; None to leave it."""
-        var, planes = binding.var, None
-        call: Any = binding.value
-        if is_call(call, *CHANNELS_LAST) and layouts_of(call) == CHANNELS_LAST[op_name(call)]:
-            known = region_tensor(call.args[0]) is not None and static_tensor(call.args[1])
-            if known and has_one_tap(call):
-                rank = int(call.args[1].ty.ndim)
-                weight = with_axes(self.graph, call.args[1], (rank - 2, rank - 1), self.block)
-                return relax.op.matmul(call.args[0], weight, call.attrs.out_dtype or None)
-        if runs_on_planes(call) and layouts_of(call) == CHANNELS_FIRST[op_name(call)]:
-            weight = with_axes(self.graph, call.args[1], (0, 1), self.block)
-            planes = relax.op.matmul(weight, self._flat(call.args[0]))
-        elif op_name(call) in ELEMENTWISE:
-            planes = self._elementwise(var, call)
-        if planes is None:
+    operands, result = call.args[: ELEMENTWISE.get(op_name(call), 1)], region_tensor(call)
+    planes = [graph.known(arg) for arg in operands]
+    if result is None or all(each is None for each in planes):
+        return None
+    if is_call(call, "relax.reshape"):
+        return planes[0] if same_shape(planes[0], call) else None
+    shapes = []  # in which the operands broadcast to a flat result
+    for tensor in map(region_tensor, operands):
+        if tensor is None:
             return None
-        flat = self._planes[var] = self.block.emit(planes, "planes")
-        return relax.op.reshape(flat, relax_shape(known_tensor(var).shape, var))
-
-    def _flat(self, expr: relax.Expr) -> relax.Expr:
-        """A tensor [N, C, H, W] as [N, C, H * W]."""
-        if expr in self._planes:
-            return self._planes[expr]
-        tensor, call = region_tensor(expr), self.graph.definition(expr)
-        assert tensor is not None
-        batch, channels, *extents = tensor.shape
-        pixels, rank = math.prod(extents), len(tensor.shape)
-        last_first = (0, rank - 1, *range(1, rank - 1))
-        if is_call(call, "relax.permute_dims") and view_axes(call) == last_first:
-            lines = self.block.emit(reshaped(call.args[0], (batch, pixels, channels)))
-            return self.block.emit(relax.op.permute_dims(lines, [0, 2, 1]))
-        return self.block.emit(reshaped(expr, (batch, channels, pixels)))
-
-    def _elementwise(self, var: relax.Var, call: relax.Call) -> relax.Expr | None:
-        """An operator on the result of a product, or on what was made of it, as it is flat."""
-        arity, result = ELEMENTWISE[op_name(call)], region_tensor(var)
-        if result is None or not any(arg in self._planes for arg in call.args[:arity]):
+        shape = (1,) * (len(result.shape) - len(tensor.shape)) + tensor.shape
+        if shape[2:] != result.shape[2:] and any(extent != 1 for extent in shape[2:]):
             return None
-        shapes = []  # in which the operands broadcast to a flat result
-        for tensor in map(region_tensor, call.args[:arity]):
-            if tensor is None:
-                return None
-            shape = (1,) * (len(result.shape) - len(tensor.shape)) + tensor.shape
-            if shape[2:] != result.shape[2:] and any(extent != 1 for extent in shape[2:]):
-                return None
-            shapes.append((*shape[:2], math.prod(shape[2:])))
-        operands = [
-            self._planes[arg] if arg in self._planes else self._reshaped(arg, shape)
-            for arg, shape in zip(call.args[:arity], shapes, strict=True)
-        ]
-        return with_args(call, [*operands, *call.args[arity:]])
+        shapes.append((*shape[:2], math.prod(shape[2:])))
 
-    def _reshaped(self, expr: relax.Expr, shape: tuple[int, ...]) -> relax.Expr:
-        if isinstance(expr, ir.GenericConst):
-            flat = shape[1:] if shape[0] == 1 else shape
-            array = expr.value.numpy()
-            return relax.const(array.reshape(flat) if array.ndim else array, expr.ty.dtype)
-        return self.block.emit(reshaped(expr, shape))
+    def flat(expr: relax.Expr, shape: tuple[int, ...]) -> relax.Expr:
+        if not isinstance(expr, ir.GenericConst):
+            return block.emit(reshaped(expr, shape))
+        array = expr.value.numpy()
+        shape = shape[1:] if shape[0] == 1 else shape
+        return relax.const(array.reshape(shape) if array.ndim else array, expr.ty.dtype)
+
+    read = list(map(flat, operands, shapes))
+    return _in_planes(graph, block, with_args(call, [*read, *call.args[len(operands) :]]))
 
 
 @rule("relax.nn.conv1d", "relax.nn.conv2d")

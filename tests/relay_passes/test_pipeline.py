@@ -141,7 +141,7 @@ def test_the_order_of_the_passes() -> None:
         "quantized",
         "integers",
         "eight_bits",
-        "bf16_precision",
+        "bf16",
         "raise_bf16_casts",
         "quantization_ranges",
         "partition",

@@ -22,6 +22,7 @@ GROUPS = {
     "plain": pipeline.PLAIN,
     "recognized": pipeline.RECOGNIZED,
     "folded": pipeline.FOLDED,
+    "pixels": pipeline.PIXELS,
     "moved": pipeline.MOVED,
     "quantized": pipeline.QUANTIZED,
     "integers": pipeline.integers([]),

@@ -10,11 +10,20 @@ import pytest
 from tvm import ir, relax, tirx
 from tvm.relax import op
 
-from relay_passes.bfloat16.bf16_precision import bf16_precision
+from relay_passes.bfloat16 import bf16_precision as rounding
+from relay_passes.canonicalize.constants import fold_weights
 from relay_passes.ir.graph import op_name
+from relay_passes.ir.rules import rules
 from tests.relay_passes.graphs import Body, constant, module
 
 X = ((4, 16), "float32")
+
+
+def bf16_precision(convolutions: bool = True) -> ir.transform.Pass:
+    """With constants rounded, and everything computed once."""
+    group = rules("bf16", [rounding.bf16_precision(convolutions), fold_weights])
+    once = relax.transform.EliminateCommonSubexpr(), relax.transform.CanonicalizeBindings()
+    return ir.transform.Sequential([group, *once])
 
 
 def products(mod: ir.IRModule) -> list[relax.Call]:

@@ -64,11 +64,11 @@ def test_products_that_torch_writes_in_float32_read_float16() -> None:
     wide, narrow = (relax.const(w.astype(each)) for each in ("float32", "float16"))
     mod = module(lambda x: op.matmul(op.astype(x, "float32"), wide), x)
     wanted = module(lambda x: op.matmul(x, narrow, out_dtype="float32"), x)
-    found = narrow_products("float16")(mod)
+    found = narrow_products("float16")()(mod)
     assert_structural_equal(relax.transform.DeadCodeElimination()(found), wanted)
     other = relax.const((w + np.float32(2.0**-20)).astype(np.float32))
     kept_wide = module(lambda x: op.matmul(op.astype(x, "float32"), other), x)
-    assert_structural_equal(narrow_products("float16")(kept_wide), kept_wide)
+    assert_structural_equal(narrow_products("float16")()(kept_wide), kept_wide)
 
 
 def test_without_tiles_of_fp16_nothing_changes() -> None:

@@ -55,7 +55,7 @@ def test_an_attention() -> None:
         mixed = product(narrow(narrow_weights(q, k)), v)
         return narrow(op.reshape(mixed, (10, 6)))
 
-    assert_becomes(module(before, *QKV), narrow_products(), module(after, *QKV))
+    assert_becomes(module(before, *QKV), narrow_products()(), module(after, *QKV))
 
 
 def test_scores_are_exact() -> None:
@@ -65,7 +65,7 @@ def test_scores_are_exact() -> None:
     rng = np.random.default_rng(0)
     x, y = (rng.integers(-8, 8, shape).astype(ml_dtypes.bfloat16) for shape, _ in (Q, K))
     mod = module(body, Q, K)
-    (wanted,), (result,) = run(mod, [x, y]), run(narrow_products()(mod), [x, y])
+    (wanted,), (result,) = run(mod, [x, y]), run(narrow_products()()(mod), [x, y])
     np.testing.assert_array_equal(result, wanted)
 
 
@@ -76,7 +76,7 @@ def test_a_result_that_stays_wide_keeps_its_weights() -> None:
     def after(q: relax.Expr, k: relax.Expr, v: relax.Expr) -> relax.Expr:
         return op.matmul(narrow_weights(q, k), wide(v))
 
-    assert_becomes(module(before, *QKV), narrow_products(), module(after, *QKV))
+    assert_becomes(module(before, *QKV), narrow_products()(), module(after, *QKV))
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ def test_a_result_that_stays_wide_keeps_its_weights() -> None:
     ids=["computed", "no softmax", "a huge factor"],
 )
 def test_what_stays(body: Body) -> None:
-    assert_stays(module(body, Q, K), narrow_products())
+    assert_stays(module(body, Q, K), narrow_products()())
 
 
 def test_a_guard_of_a_rounded_softmax() -> None:
@@ -124,10 +124,10 @@ def test_a_convolution_of_what_was_widened(folded: bool) -> None:
     def after(x: relax.Expr) -> relax.Expr:
         return op.nn.conv2d(x, kernel, padding=1, out_dtype="float32")
 
-    assert_structural_equal(narrow_products()(module(before, IMAGE)), module(after, IMAGE))
+    assert_structural_equal(narrow_products()()(module(before, IMAGE)), module(after, IMAGE))
 
 
 def test_a_convolution_with_a_weight_of_float32_stays() -> None:
     weight = relax.const(np.full((6, 4, 3, 3), 0.1, np.float32))
     mod = module(lambda x: op.nn.conv2d(wide(x), weight), IMAGE)
-    assert_structural_equal(narrow_products()(mod), mod)
+    assert_structural_equal(narrow_products()()(mod), mod)

@@ -9,7 +9,8 @@ import pytest
 from tvm import relax
 from tvm.ir import assert_structural_equal
 
-from relay_passes.canonicalize.convolutions import pointwise_conv
+from relay_passes.ir.rules import rules
+from relay_passes.pipeline import PIXELS
 from tests.relay_passes.graphs import constant, module
 
 op = relax.op
@@ -30,7 +31,9 @@ def test_one_tap_is_a_product(rank: int) -> None:
     matrix = relax.const(weight.value.numpy().reshape(8, 4))
     x = ((2, *(5, 6, 7)[:rank], 8), F)
     before = module(lambda x: conv(x, weight), x)
-    assert_structural_equal(pointwise_conv()(before), module(lambda x: op.matmul(x, matrix), x))
+    assert_structural_equal(
+        rules("pixels", PIXELS)(before), module(lambda x: op.matmul(x, matrix), x)
+    )
 
 
 def test_a_quantized_weight() -> None:
@@ -41,7 +44,7 @@ def test_a_quantized_weight() -> None:
     before = module(lambda x: conv(x, op.dequantize(relax.const(integers), scale, zero, axis=3)), x)
     matrix = relax.const(integers.reshape(8, 4))
     after = module(lambda x: op.matmul(x, op.dequantize(matrix, scale, zero, axis=1)), x)
-    assert_structural_equal(pointwise_conv()(before), after)
+    assert_structural_equal(rules("pixels", PIXELS)(before), after)
 
 
 def test_integers() -> None:
@@ -54,7 +57,7 @@ def test_integers() -> None:
 
     before = module(lambda x: conv(wide(x), op.astype(weight, "int32"), out_dtype="int32"), x)
     after = module(lambda x: op.matmul(wide(x), op.astype(matrix, "int32"), "int32"), x)
-    assert_structural_equal(pointwise_conv()(before), after)
+    assert_structural_equal(rules("pixels", PIXELS)(before), after)
 
 
 @pytest.mark.parametrize(
@@ -69,10 +72,10 @@ def test_integers() -> None:
 )
 def test_others_stay(attrs: dict[str, Any], shape: tuple[int, ...]) -> None:
     mod = module(lambda x: conv(x, constant(*shape), **attrs), ((1, 6, 5, 8), F))
-    assert_structural_equal(pointwise_conv()(mod), mod)
+    assert_structural_equal(rules("pixels", PIXELS)(mod), mod)
 
 
 def test_a_weight_that_is_no_constant_is_reshaped() -> None:
     inputs = (((1, 6, 5, 8), F), ((1, 1, 8, 4), F))
     expected = module(lambda x, w: op.matmul(x, op.reshape(w, (8, 4))), *inputs)
-    assert_structural_equal(pointwise_conv()(module(conv, *inputs)), expected)
+    assert_structural_equal(rules("pixels", PIXELS)(module(conv, *inputs)), expected)

@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 from tvm import IRModule, relax
 
-from relay_passes.canonicalize.convolutions import pointwise_conv
 from relay_passes.ir.decisions import DecisionLog
+from relay_passes.ir.rules import rules
 from relay_passes.layout.minimum_cut import FIRST, LAST
 from relay_passes.layout.propagate_layout import propagate_layout
 from relay_passes.layout.search_space import LayoutChoice, LayoutProblem
+from relay_passes.pipeline import PIXELS
 from tests.relay_passes.graphs import constant, module
 
 from .test_propagate_layout import X, bind, conv, kernel, moved, random_operator, same_values
@@ -33,7 +34,7 @@ def with_labels(
 ) -> IRModule:
     """The module in these layouts, its products written as such."""
     choice = LayoutChoice(labels, "the test")
-    return pointwise_conv()(propagate_layout(lambda _: choice, decisions)(mod))
+    return rules("pixels", PIXELS)(propagate_layout(lambda _: choice, decisions)(mod))
 
 
 def pooled(channels: int = 8) -> IRModule:
@@ -162,7 +163,7 @@ def test_labels_that_do_not_fit_are_refused(caplog: pytest.LogCaptureFixture) ->
     with caplog.at_level(logging.WARNING, "tvm_hybrid"):
         after = with_labels(mod, {"9 conv2d": FIRST})
     assert "the test: these layouts are not used" in caplog.text
-    assert after.script() == pointwise_conv()(propagate_layout()(mod)).script()
+    assert after.script() == rules("pixels", PIXELS)(propagate_layout()(mod)).script()
 
 
 def test_a_block_without_a_choice_asks_nobody() -> None:
