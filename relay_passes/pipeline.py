@@ -21,7 +21,7 @@ from .canonicalize.activations import (
     recognize_elu,
     recognize_gelu,
 )
-from .canonicalize.attention import decompose_attention, sink_scale, unturn
+from .canonicalize.attention import decompose_attention, sink_scale
 from .canonicalize.concatenations import merge_stacks, sink_concat
 from .canonicalize.constants import evaluate_constants, fold_empty, fold_weights
 from .canonicalize.convolutions import (
@@ -98,7 +98,7 @@ class Phase(Enum):
     LOWER_TO_VM = "TVM's own lowering, with memory planned"
 
 
-PLAIN = (decompose_attention, unturn, fold_empty, plain_products, plain_indices, merge_clips)
+PLAIN = (decompose_attention, fold_empty, plain_products, plain_indices, merge_clips)
 """What is written in one way before types are chosen."""
 
 RECOGNIZED = (

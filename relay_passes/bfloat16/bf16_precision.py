@@ -8,17 +8,10 @@ from typing import TypeGuard
 
 from tvm import IRModule, ir, relax, tirx
 
+from relay_passes.ir import moving_operators as moving
 from relay_passes.ir.entries import BITS_ENTRY, MAIN
 from relay_passes.ir.functions import named_pass, with_args
 from relay_passes.ir.graph import DataflowGraph, is_call, region_tensor, static_tensor, variables
-from relay_passes.ir.moving_operators import (
-    joined_axis,
-    keeps_order,
-    moves_all,
-    on,
-    parts_of_concat,
-    picks_largest,
-)
 from relay_passes.ir.rewrite import Bindings, block_pass
 from relay_passes.ir.rules import Rule, RuleGraph, rule
 from relay_passes.ir.traits import CONVOLUTIONS, is_convolution, output_channels
@@ -294,16 +287,16 @@ class _Uses:
             return var in self.split
         if var not in self.narrow:
             return False
-        if var in self.wide and var not in self.images and not keeps_order(value):
+        if var in self.wide and var not in self.images and not moving.keeps_order(value):
             return False
         if is_call(value, "relax.concat"):
-            parts = parts_of_concat(value)
+            parts = moving.parts_of_concat(value)
             return bool(parts) and all(isinstance(part, relax.Var) for part in parts)
         image = is_call(value, "relax.permute_dims") and var in self.images
         if is_call(value, "relax.strided_slice") or image:
             return value.args[0] in self.graph.position  # what is computed has a store to cast in
-        moving = moves_all(value) or is_call(value, *_ALSO_MOVE) or picks_largest(value)
-        return moving and isinstance(value.args[0], relax.Var)
+        lifts = moving.moves_all(value) or moving.picks_largest(value)
+        return (lifts or is_call(value, *_ALSO_MOVE)) and isinstance(value.args[0], relax.Var)
 
     def _same_image(self, var: relax.Var, value: relax.Expr) -> None:
         """Notes that what a cast or a movement reads is read by convolutions if its result is."""
@@ -337,7 +330,7 @@ def _sources(value: relax.Expr) -> Sequence[relax.Expr]:
     """What a cast or a moving operator reads."""
     if isinstance(value, relax.TupleGetItem):
         return [value.tuple_value]
-    return parts_of_concat(value) if is_call(value, "relax.concat") else [value.args[0]]
+    return moving.parts_of_concat(value) if is_call(value, "relax.concat") else [value.args[0]]
 
 
 def _moved(value: relax.Expr, rounded: Callable[[relax.Expr], relax.Expr]) -> relax.Expr:
@@ -345,6 +338,6 @@ def _moved(value: relax.Expr, rounded: Callable[[relax.Expr], relax.Expr]) -> re
     if isinstance(value, relax.TupleGetItem):
         return relax.TupleGetItem(rounded(value.tuple_value), value.index)
     if is_call(value, "relax.concat"):
-        return relax.op.concat(list(map(rounded, parts_of_concat(value))), joined_axis(value))
+        return relax.op.concat(list(map(rounded, _sources(value))), moving.joined_axis(value))
     assert isinstance(value, relax.Call)
-    return on(value, rounded(value.args[0]))
+    return moving.on(value, rounded(value.args[0]))

@@ -9,7 +9,6 @@ import numpy as np
 from tvm import relax
 
 from relay_passes.ir.algebra import LARGEST, LEAST, number_factor
-from relay_passes.ir.axes import permutation
 from relay_passes.ir.functions import with_args
 from relay_passes.ir.graph import DataflowGraph, is_call, known_tensor, region_tensor, static_tensor
 from relay_passes.ir.moving_operators import Scaled, moves
@@ -52,7 +51,7 @@ def decompose_attention(_graph: RuleGraph, block: Bindings, call: relax.Call) ->
     float32.
 
     This is also how scaled_dot_product_attention arrives from PyTorch: between permutations of
-    [B, H, S, D], which cancel those here (`unturn`).
+    [B, H, S, D], which cancel those here (`compose_views`).
     """
     tensors = [static_tensor(arg) for arg in call.args]
     known = [tensor for tensor in tensors if tensor is not None]
@@ -69,27 +68,6 @@ def decompose_attention(_graph: RuleGraph, block: Bindings, call: relax.Call) ->
     if window is not None and (mask is None or queries != keys):
         return None
     return relax.op.permute_dims(_plain(block, call, q, v), _HEADS_FIRST)
-
-
-@rule("relax.permute_dims")
-def unturn(graph: RuleGraph, _block: Bindings, call: relax.Call) -> relax.Expr | None:
-    """A permutation of its inverse is what they permute.
-
-    Before
-
-        lv = R.permute_dims(x, [0, 2, 1, 3])
-        gv = R.permute_dims(lv, [0, 2, 1, 3])
-
-    After
-
-        gv = x
-    """
-    inner = graph.definition(call.args[0])
-    if not is_call(inner, "relax.permute_dims"):
-        return None
-    turned, back = permutation(inner), permutation(call)
-    same = [turned[axis] for axis in back] == [*range(len(turned))]
-    return inner.args[0] if same else None
 
 
 def _plain(block: Bindings, call: relax.Call, q: Tensor, v: Tensor) -> relax.Var:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from tvm import ir, relax
 
+from relay_passes.ir import traits
 from relay_passes.ir.axes import view_axes
 from relay_passes.ir.functions import with_args
 from relay_passes.ir.graph import (
@@ -24,20 +25,9 @@ from relay_passes.ir.graph import (
 from relay_passes.ir.quantization import with_axes
 from relay_passes.ir.rewrite import Bindings
 from relay_passes.ir.rules import RuleGraph, rule
-from relay_passes.ir.traits import (
-    CHANNELS_FIRST,
-    CHANNELS_LAST,
-    CONVOLUTIONS,
-    ELEMENTWISE,
-    MAX_POOLS,
-    has_one_tap,
-    is_convolution,
-    layouts_of,
-    runs_on_planes,
-)
 
 
-@rule(*CHANNELS_LAST)
+@rule(*traits.CHANNELS_LAST)
 def pointwise_conv(graph: RuleGraph, block: Bindings, call: relax.Call) -> relax.Expr | None:
     """Writes convolutions of one tap as products of pixels and a matrix.
 
@@ -59,14 +49,17 @@ def pointwise_conv(graph: RuleGraph, block: Bindings, call: relax.Call) -> relax
     is a constant. A permutation to channels first directly before stays directly before the
     product, which reads through it.
     """
-    if layouts_of(call) == CHANNELS_LAST[op_name(call)]:
+    if traits.layouts_of(call) == traits.CHANNELS_LAST[op_name(call)]:
         known = region_tensor(call.args[0]) is not None and static_tensor(call.args[1])
-        if not known or not has_one_tap(call):
+        if not known or not traits.has_one_tap(call):
             return None
         rank = int(call.args[1].ty.ndim)
         weight = with_axes(graph, call.args[1], (rank - 2, rank - 1), block)
         return relax.op.matmul(call.args[0], weight, call.attrs.out_dtype or None)
-    if not runs_on_planes(call) or layouts_of(call) != CHANNELS_FIRST[op_name(call)]:
+    if (
+        not traits.runs_on_planes(call)
+        or traits.layouts_of(call) != traits.CHANNELS_FIRST[op_name(call)]
+    ):
         return None
     weight = with_axes(graph, call.args[1], (0, 1), block)
     return _in_planes(graph, block, relax.op.matmul(weight, _flat(graph, block, call.args[0])))
@@ -91,13 +84,13 @@ def _flat(graph: RuleGraph, block: Bindings, expr: relax.Expr) -> relax.Expr:
     return block.emit(reshaped(expr, (batch, channels, pixels)))
 
 
-@rule(*ELEMENTWISE, "relax.reshape")
+@rule(*traits.ELEMENTWISE, "relax.reshape")
 def elementwise_planes(graph: RuleGraph, block: Bindings, call: relax.Call) -> relax.Expr | None:
     """An operator on the result of such a product, or on what was made of it, as it is flat.
 
     What is made flat after all is what it was.
     """
-    operands, result = call.args[: ELEMENTWISE.get(op_name(call), 1)], region_tensor(call)
+    operands, result = call.args[: traits.ELEMENTWISE.get(op_name(call), 1)], region_tensor(call)
     planes = [graph.known(arg) for arg in operands]
     if result is None or all(each is None for each in planes):
         return None
@@ -197,7 +190,7 @@ _NOT_NEGATIVE = (
 )
 
 
-@rule(*CONVOLUTIONS, *MAX_POOLS, *_AVERAGES)
+@rule(*traits.CONVOLUTIONS, *traits.MAX_POOLS, *_AVERAGES)
 def fold_padding(graph: RuleGraph, _block: Bindings, call: relax.Call) -> relax.Expr | None:
     """Folds padding in front of a convolution or a pool into its own.
 
@@ -218,7 +211,7 @@ def fold_padding(graph: RuleGraph, _block: Bindings, call: relax.Call) -> relax.
     pad = graph.definition(call.args[0])
     if not is_call(pad, "relax.nn.pad"):
         return None
-    pools = not is_convolution(call)
+    pools = not traits.is_convolution(call)
     layout = str(call.attrs.layout if pools else call.attrs.data_layout)
     amounts = [int(amount) for amount in pad.attrs.pad_width]
     if str(pad.attrs.pad_mode) != "constant" or len(amounts) != 2 * len(layout):
@@ -227,7 +220,7 @@ def fold_padding(graph: RuleGraph, _block: Bindings, call: relax.Call) -> relax.
     added = [*(amounts[2 * axis] for axis in image), *(amounts[2 * axis + 1] for axis in image)]
     if min(amounts) < 0 or sum(added) != sum(amounts):
         return None
-    largest, value = is_call(call, *MAX_POOLS), float(pad.attrs.pad_value)
+    largest, value = is_call(call, *traits.MAX_POOLS), float(pad.attrs.pad_value)
     zeros = value == 0.0 and not (largest and _is_negative(graph, pad.args[0]))
     if not (zeros or (largest and value == -math.inf)):
         return None

@@ -22,7 +22,14 @@ from relay_passes.ir.functions import (
     substitute,
     with_blocks,
 )
-from relay_passes.ir.graph import AnyBinding, is_call, nodes_in, region_tensor, variables
+from relay_passes.ir.graph import (
+    AnyBinding,
+    bindings_of,
+    is_call,
+    nodes_in,
+    region_tensor,
+    variables,
+)
 from relay_passes.ir.rewrite import is_relax, map_functions
 from relay_passes.ir.tidy import is_tidy
 from relay_passes.ir.traits import CONVOLUTIONS
@@ -60,21 +67,11 @@ def outline_branches(mod: IRModule) -> IRModule:
     The pass; it comes before dataflow blocks are formed.
     """
 
-    found = [
-        (gvar, function)
-        for gvar, function in mod.functions_items()
-        if is_relax(function)
-        and any(
-            isinstance(binding.value, relax.If) and _has_product(binding.value)
-            for block in function.body.blocks
-            for binding in block.bindings[:]
-        )
-    ]
-    if not found:
-        return mod
     outliner = _Outliner(mod)
-    for gvar, function in found:
-        outliner.builder_.update_func(gvar, outliner.visit_expr(function))
+    for gvar, function in mod.functions_items():
+        bindings = bindings_of(function) if is_relax(function) else ()
+        if any(isinstance(each.value, relax.If) and _has_product(each.value) for each in bindings):
+            outliner.builder_.update_func(gvar, outliner.visit_expr(function))
     return outliner.builder_.get()
 
 
@@ -138,23 +135,21 @@ def isolate_casts(mod: IRModule) -> IRModule:
 
     if is_tidy(mod):  # without match casts
         return mod
-    return relax.transform.CanonicalizeBindings()(map_functions(mod, is_relax, _apart))
+
+    def apart(function: relax.Function) -> relax.Function:
+        return with_blocks(function, itertools.chain(*map(_segments, function.body.blocks)))
+
+    return relax.transform.CanonicalizeBindings()(map_functions(mod, is_relax, apart))
 
 
-def _apart(function: relax.Function) -> relax.Function:
-    blocks: list[relax.BindingBlock] = []
-    for block in function.body.blocks:
-        blocks += _segments(block) if isinstance(block, relax.DataflowBlock) else [block]
-    return with_blocks(function, blocks)
-
-
-def _segments(block: relax.DataflowBlock) -> list[relax.BindingBlock]:
-    """The block cut at its match casts."""
+def _segments(block: relax.BindingBlock) -> list[relax.BindingBlock]:
+    """The block cut at its match casts if it is a dataflow block."""
     bindings: list[AnyBinding] = list(block.bindings)
     for number, cast in enumerate(bindings):  # one that is known to hold is a name of its value
         if isinstance(cast, relax.MatchCast) and structural_equal(cast.value.ty, cast.ty):
             bindings[number] = relax.VarBinding(cast.var, cast.value)
-    if not any(isinstance(binding, relax.MatchCast) for binding in bindings):
+    casts = any(isinstance(binding, relax.MatchCast) for binding in bindings)
+    if not casts or not isinstance(block, relax.DataflowBlock):
         return [block]
     segments = [
         (is_cast, list(part))
@@ -184,7 +179,7 @@ def _renamed(binding: AnyBinding, names: Mapping[relax.Expr, relax.Var]) -> rela
     return rebound(binding, changed, names.get(binding.var))
 
 
-_KEPT = (COMPOSITE, "Codegen", "Primitive")
+_KEPT = ("global_symbol", COMPOSITE, "Codegen", "Primitive")  # called by others, or one kernel
 
 
 @named_pass
@@ -234,17 +229,9 @@ def _to_inline(mod: IRModule) -> dict[ir.GlobalVar, relax.Function]:
         for function in mod.functions.values()
         for call in (nodes_in(function) if is_relax(function) else ())
         if isinstance(call, relax.Call) and isinstance(call.op, ir.GlobalVar)
-        if any(map(_is_weight, call.args))
-        if call.op not in recursive and _is_private(mod[call.op])
+        if any(map(_is_weight, call.args)) and call.op not in recursive
+        if is_relax(mod[call.op]) and not any(name in (mod[call.op].attrs or ()) for name in _KEPT)
     }
-
-
-def _is_private(function: ir.BaseFunc) -> bool:
-    """Whether nobody but the module calls a function, which is to be no single kernel."""
-    if not is_relax(function):
-        return False
-    attrs = function.attrs
-    return not (attrs and any(name in attrs for name in ("global_symbol", *_KEPT)))
 
 
 def _is_weight(expr: relax.Expr) -> bool:
@@ -278,18 +265,12 @@ def common_values(mod: IRModule) -> IRModule:
 
     def without(function: relax.Function) -> relax.Function:
         large = [each for each in constants_in(function) if bytes_of(each.value) >= LARGE_BYTES]
-        if not large:
-            return function
         variables = _variables(large)
         taken.update({variable: constant for constant, variable in variables.items()})
-        params = [*function.params, *dict.fromkeys(variables.values())]
-        return _with(function, params, variables)
+        return _with(function, [*function.params, *dict.fromkeys(variables.values())], variables)
 
     def whole(function: relax.Function) -> relax.Function:
-        params = [each for each in function.params if each not in taken]
-        if len(params) == len(function.params):
-            return function
-        return _with(function, params, taken)
+        return _with(function, [each for each in function.params if each not in taken], taken)
 
     eliminate = relax.transform.EliminateCommonSubexpr()
     return map_functions(eliminate(map_functions(mod, is_relax, without)), is_relax, whole)
@@ -299,6 +280,8 @@ _Values = Mapping[relax.Expr, relax.Expr]
 
 
 def _with(function: relax.Function, params: list[relax.Var], values: _Values) -> relax.Function:
+    if len(params) == len(function.params):
+        return function
     body = renamed(function.body, values)
     set_type(body, function.body.ty)
     return relax.Function(params, body, function.ret_ty, function.is_pure, function.attrs)
@@ -343,12 +326,11 @@ def checks_first(mod: IRModule) -> IRModule:
     The pass; it comes before dataflow blocks are formed.
     """
 
-    return map_functions(mod, is_relax, _rewritten)
+    def rewritten(function: relax.Function) -> relax.Function:
+        known = {var for param in function.params for var in tir_vars_in_type(param.ty)}
+        return with_blocks(function, [_reordered(block, known) for block in function.body.blocks])
 
-
-def _rewritten(function: relax.Function) -> relax.Function:
-    known = {var for param in function.params for var in tir_vars_in_type(param.ty)}
-    return with_blocks(function, [_reordered(block, known) for block in function.body.blocks])
+    return map_functions(mod, is_relax, rewritten)
 
 
 def _reordered(block: relax.BindingBlock, known: set[tirx.Var]) -> relax.BindingBlock:

@@ -3,7 +3,6 @@
 A pass says what becomes of one function, one block or one binding; the kit does the rest.
 
     block_pass              a pass: graph of a block -> its new bindings
-    rewrite_values          the bindings of one block, some of other values
     rewrite_blocks          the same for a pass that also adds functions to the module
     rewrite_region_calls    calls of region functions replaced
     map_functions           functions of one kind changed
@@ -30,7 +29,6 @@ from .tidy import tidied, used_bindings
 Emit = Callable[[relax.Expr], relax.Expr]  # gives an expression a type, and perhaps a name
 RewriteBlock = Callable[[relax.DataflowBlock], "list[relax.Binding] | None"]
 RewriteGraph = Callable[[DataflowGraph], "list[relax.Binding] | None"]
-RewriteBinding = Callable[[AnyBinding], "relax.Expr | None"]
 ChangeValue = Callable[[relax.VarBinding], "relax.Expr | None"]
 RewriteCall = Callable[[relax.VarBinding, relax.Function], relax.Expr]
 
@@ -205,32 +203,6 @@ def rewrite_region_calls(
 def is_ordinary(function: object) -> TypeGuard[relax.Function]:
     """Whether a function is written in Relax and no region function."""
     return isinstance(function, relax.Function) and not is_region_function(function)
-
-
-def rewrite_values(
-    graph: DataflowGraph, block: Bindings, rewrite: RewriteBinding
-) -> list[relax.Binding] | None:
-    """The bindings of a block, some of them of other values; None if all stay.
-
-    Parameters
-    ----------
-    graph : DataflowGraph
-        The block.
-    block : Bindings
-        Receives all bindings; `rewrite` may add what a value needs.
-    rewrite : callable
-        Binding -> the value to bind instead; None to leave it.
-    """
-    changed = False
-    for binding in graph.bindings:
-        block.at(binding.var)
-        value = rewrite(binding)
-        if value is None:
-            block.bindings.append(binding)
-        else:
-            changed = True
-            block.bind(binding.var, value)
-    return block.bindings if changed else None
 
 
 def with_names(function: relax.Function, names: Mapping[relax.Var, str]) -> relax.Function:

@@ -27,6 +27,7 @@ there. Added to the scaled sum it would be rounded once more. Any other bias is 
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -320,13 +321,10 @@ def _sum_of_convolutions(
     block: Bindings, call: relax.Call, x: relax.Expr, weights: np.ndarray
 ) -> relax.Expr:
     """Convolutions of x with int8 weights, whose sum is the one with the weights given."""
-    total: relax.Expr | None = None
-    for part in int8_parts(weights):
-        w = block.emit(relax.op.astype(relax.const(part, "int8"), "int32"))
-        result = block.emit(with_args(call, [x, w], out_dtype="int32"))
-        total = result if total is None else block.emit(relax.op.add(total, result))
-    assert total is not None
-    return total
+    emit, parts = block.emit, (relax.const(part) for part in int8_parts(weights))
+    wide = (emit(relax.op.astype(part, "int32")) for part in parts)
+    sums = (emit(with_args(call, [x, w], out_dtype="int32")) for w in wide)
+    return functools.reduce(lambda a, b: emit(relax.op.add(a, b)), sums)
 
 
 def int8_parts(values: np.ndarray) -> list[np.ndarray]:

@@ -8,20 +8,9 @@ from typing import Any
 
 from tvm import ir, relax
 
+from relay_passes.ir import moving_operators as moving
 from relay_passes.ir.functions import with_args
 from relay_passes.ir.graph import DataflowGraph, is_call, is_f32, same_shape, scalar_constant
-from relay_passes.ir.moving_operators import (
-    MOVING,
-    argument_axis,
-    joined_axis,
-    keeps_order,
-    moves,
-    moves_all,
-    on,
-    parts_of_concat,
-    picks_largest,
-    result_axis,
-)
 from relay_passes.ir.quantization import (
     Quantization,
     Quantized,
@@ -33,7 +22,7 @@ from relay_passes.ir.rewrite import Bindings
 from relay_passes.ir.rules import ITEM, RuleGraph, rule
 
 
-@rule(*MOVING, "relax.nn.pad", "relax.concat", "relax.split")
+@rule(*moving.MOVING, "relax.nn.pad", "relax.concat", "relax.split")
 def sink_dequantize(graph: RuleGraph, block: Bindings, call: relax.Call) -> relax.Expr | None:
     """Sink: moves dequantisations down past operators that only move elements.
 
@@ -63,7 +52,7 @@ def sink_dequantize(graph: RuleGraph, block: Bindings, call: relax.Call) -> rela
         return None
     axis, changed = source.quantization.axis, dict[str, Any]()
     if is_call(call, "relax.split"):
-        return None if axis == joined_axis(call) else _parts(block, call, source)
+        return None if axis == moving.joined_axis(call) else _parts(block, call, source)
     if is_call(call, "relax.nn.pad"):
         if axis is not None:
             return None
@@ -74,10 +63,12 @@ def sink_dequantize(graph: RuleGraph, block: Bindings, call: relax.Call) -> rela
             if float(call.attrs.pad_value) or zero_point is None or unknown:
                 return None
             changed["pad_value"] = int(zero_point)
-    elif not moves(call) and not (picks_largest(call) and source.quantization.known is not None):
+    elif not moving.moves(call) and not (
+        moving.picks_largest(call) and source.quantization.known is not None
+    ):
         return None  # also the largest of integers whose scale might be negative
     elif axis is not None:
-        axis = result_axis(call, axis)
+        axis = moving.result_axis(call, axis)
         if axis is None:
             return None
     data = block.emit(with_args(call, [source.data, *call.args[1:]], **changed))
@@ -86,8 +77,8 @@ def sink_dequantize(graph: RuleGraph, block: Bindings, call: relax.Call) -> rela
 
 def _joined(graph: DataflowGraph, block: Bindings, call: relax.Call) -> relax.Expr | None:
     """A concatenation of dequantised tensors as a dequantised one; None if their scales differ."""
-    parts = [read_dequantize(graph.definition(part)) for part in parts_of_concat(call)]
-    known, axis = [part for part in parts if part is not None], joined_axis(call)
+    parts = [read_dequantize(graph.definition(part)) for part in moving.parts_of_concat(call)]
+    known, axis = [part for part in parts if part is not None], moving.joined_axis(call)
     alike = {(part.quantization.key, part.data_dtype, part.dtype) for part in known}
     if len(alike) != 1 or len(known) < len(parts) or known[0].quantization.axis == axis:
         return None
@@ -97,7 +88,7 @@ def _joined(graph: DataflowGraph, block: Bindings, call: relax.Call) -> relax.Ex
 
 def _parts(block: Bindings, split: relax.Call, source: Quantized) -> relax.Tuple:
     """What a split makes of dequantised integers, each part dequantised by itself."""
-    parts = block.emit(on(split, source.data))
+    parts = block.emit(moving.on(split, source.data))
     items = [block.emit(relax.TupleGetItem(parts, i)) for i in range(len(parts.ty.fields))]
     return relax.Tuple([block.emit(replace(source, data=item).dequantize()) for item in items])
 
@@ -182,32 +173,32 @@ def lift_quantize(graph: RuleGraph, block: Bindings, call: relax.Call) -> relax.
     if isinstance(above, relax.TupleGetItem):
         parts = above.tuple_value
         split = graph.definition(parts)
-        if not is_call(split, "relax.split") or quantization.axis == joined_axis(split):
+        if not is_call(split, "relax.split") or quantization.axis == moving.joined_axis(split):
             return None
         if not _split_into_alike(graph, parts, quantization, dtype):
             return None
         block.at(parts)  # the quantisations of its parts then meet dequantisations
         integers = block.emit(quantization.quantize(split.args[0], dtype))
         return _parts(block, split, Quantized(integers, quantization, str(x.ty.dtype)))
-    if not keeps_order(above) and not _only_quantized(graph, x):
+    if not moving.keeps_order(above) and not _only_quantized(graph, x):
         return None
     clip = _clip(above)
     if clip is not None and quantization.saturates(*clip[1:], dtype):
         return quantization.quantize(clip[0], dtype)
     if is_call(above, "relax.concat"):
-        axis, tensors = joined_axis(above), parts_of_concat(above)
+        axis, tensors = moving.joined_axis(above), moving.parts_of_concat(above)
         if quantization.axis == axis or not tensors:
             return None
         joined = [block.emit(quantization.quantize(each, dtype)) for each in tensors]
         return relax.op.concat(joined, axis)
-    if not (moves_all(above) or picks_largest(above)):
+    if not (moving.moves_all(above) or moving.picks_largest(above)):
         return None
     axis = quantization.axis
     if axis is not None:
-        axis = argument_axis(above, axis)
+        axis = moving.argument_axis(above, axis)
         if axis is None:
             return None
-    return on(above, block.emit(quantization.along(axis).quantize(above.args[0], dtype)))
+    return moving.on(above, block.emit(quantization.along(axis).quantize(above.args[0], dtype)))
 
 
 def _split_into_alike(
@@ -238,7 +229,11 @@ def _only_quantized(graph: DataflowGraph, var: relax.Expr) -> bool:
         value = graph.value(user)
         quantization = read_quantize(value)
         if quantization is None:
-            lifts = moves_all(value) or picks_largest(value) or is_call(value, "relax.concat")
+            lifts = (
+                moving.moves_all(value)
+                or moving.picks_largest(value)
+                or is_call(value, "relax.concat")
+            )
             if not (lifts and _only_quantized(graph, graph.bindings[user].var)):
                 return False
         elif quantization.known is None:
