@@ -54,9 +54,14 @@ from .layout.compose_reorders import compose_reorders, note_reorders
 from .layout.fold_channel_shuffle import fold_channel_shuffle
 from .layout.propagate_layout import propagate_layout
 from .legalize.axes import reduction_identities
-from .legalize.fusion import fuse_operators, scalars_in_shapes, unmatched_sizes
 from .legalize.numbers import bfloat16_remainders
-from .legalize.schedule_generic import legalize_operators, schedule_leftovers
+from .legalize.schedule_generic import (
+    fuse_operators,
+    legalize_operators,
+    scalars_in_shapes,
+    schedule_leftovers,
+    unmatched_sizes,
+)
 from .legalize.shapes import plain_views, rewrite_reshapes, views_of_sums
 from .legalize.store_constants import store_constants
 from .lift.lift_programs import lift_programs

@@ -150,8 +150,8 @@ def renamed(expr: relax.Expr, items: Mapping[relax.Expr, relax.Expr]) -> relax.E
             expr.cond, renamed(expr.true_branch, items), renamed(expr.false_branch, items)
         )
     if isinstance(expr, relax.Call):
-        arguments = [substitute(argument, items) for argument in expr.args]
-        return relax.Call(expr.op, arguments, expr.attrs, expr.ty_args, ret_ty=expr.ty)
+        op, arguments = items.get(expr.op, expr.op), [substitute(each, items) for each in expr.args]
+        return relax.Call(op, arguments, expr.attrs, expr.ty_args, ret_ty=expr.ty)
     return substitute(expr, items)
 
 
@@ -175,6 +175,15 @@ def with_blocks(
     body = relax.SeqExpr(list(blocks), function.body.body if result is None else result)
     set_type(body, function.body.ty)
     return with_body(function, body)
+
+
+def with_renamed(
+    function: relax.Function, items: Mapping[relax.Expr, relax.Expr]
+) -> relax.Function:
+    """A function with other values and functions in the place of some, in branches too."""
+    body = renamed(function.body, items)
+    assert isinstance(body, relax.SeqExpr)
+    return with_blocks(function, body.blocks, body.body)
 
 
 def with_args(call: relax.Call, args: Sequence[relax.Expr], **changed: Any) -> relax.Call:

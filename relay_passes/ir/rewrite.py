@@ -14,7 +14,7 @@ Blocks and calls are those of ordinary functions: a region function is as its te
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, TypeGuard
 
 from tvm import IRModule, ir, relax, tirx
@@ -22,6 +22,7 @@ from tvm.ir.transform import PassContext, module_pass
 
 from microkernels.base.tvm_compat.relax import set_type
 
+from .constants import constants_in
 from .functions import called_region, is_region_function, rebound, renamed, substitute, with_blocks
 from .graph import AnyBinding, DataflowGraph, forget_block, variables
 from .tidy import tidied, used_bindings
@@ -89,6 +90,32 @@ def with_values(function: relax.Function, change: ChangeValue) -> relax.Function
     )
 
 
+def with_bound_constants(
+    function: relax.Function, name: str, change: Callable[[ir.GenericConst], relax.Expr | None]
+) -> relax.Function:
+    """A function that first binds what stands for some constants to variables of a name.
+
+    Parameters
+    ----------
+    change : callable
+        Constant -> what stands for it; None to leave it. It is bound once for each tensor.
+    """
+    bound: dict[object, relax.Binding] = {}
+    items: dict[relax.Expr, relax.Expr] = {}
+    for constant in constants_in(function):
+        value = change(constant)
+        if value is not None:
+            new = relax.VarBinding(relax.Var(name, constant.ty), value)
+            items[constant] = bound.setdefault(constant.value, new).var
+    if not items:
+        return function
+    body = renamed(function.body, items)
+    blocks, bindings = list(body.blocks), list(bound.values())
+    if blocks and not isinstance(blocks[0], relax.DataflowBlock):
+        bindings += blocks.pop(0).bindings
+    return with_blocks(function, [relax.BindingBlock(bindings), *blocks], body.body)
+
+
 def is_relax(function: object) -> TypeGuard[relax.Function]:
     """Whether a function of a module is written in Relax."""
     return isinstance(function, relax.Function)
@@ -108,6 +135,11 @@ def map_functions(
         if is_kind(function):
             updated.update_func(gvar, change(function))
     return updated
+
+
+def map_values(mod: IRModule, change: ChangeValue) -> IRModule:
+    """A module whose Relax functions bind other values to some variables, as of `with_values`."""
+    return map_functions(mod, is_relax, lambda function: with_values(function, change))
 
 
 def rewrite_blocks(builder: relax.BlockBuilder, rewrite: RewriteBlock) -> IRModule:
@@ -203,6 +235,16 @@ def rewrite_region_calls(
 def is_ordinary(function: object) -> TypeGuard[relax.Function]:
     """Whether a function is written in Relax and no region function."""
     return isinstance(function, relax.Function) and not is_region_function(function)
+
+
+def spliced(
+    graph: DataflowGraph, replaced: Mapping[int, list[relax.Binding]], dropped: Collection[int] = ()
+) -> list[relax.Binding]:
+    """The bindings of a block, with others at some positions, and without those at some more."""
+    found: list[relax.Binding] = []
+    for position, binding in enumerate(graph.bindings):
+        found += replaced.get(position, [] if position in dropped else [binding])
+    return found
 
 
 def with_names(function: relax.Function, names: Mapping[relax.Var, str]) -> relax.Function:

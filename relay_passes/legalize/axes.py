@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -54,9 +53,9 @@ def _scan(name: str, combine: Callable[[Expr, Expr], Expr]) -> Legalize:
 
         def computed(x: te.Tensor) -> Any:
             def statement(ins: Sequence[Expr], outs: Sequence[Expr]) -> tirx.Stmt:
+                first = tirx.const(_FIRST[name], dtype) if attrs.exclusive else None
                 with IRBuilder() as kernel, opaque_block("scan"):
-                    scan = _Scan(ins[0], outs[0], axis, bool(attrs.exclusive), combine)
-                    scan.emit(tirx.const(_FIRST[name], dtype))
+                    _emit_scan(ins[0], outs[0], axis, first, combine)
                 return kernel.get()
 
             return te.extern([x.shape], [x], statement, name=name, dtype=dtype)
@@ -66,46 +65,37 @@ def _scan(name: str, combine: Callable[[Expr, Expr], Expr]) -> Legalize:
     return legalize
 
 
-@dataclass(frozen=True)
-class _Scan:
-    """The loops, in the PrimFunc under construction."""
+At = Callable[[Expr], tuple[Expr, ...]]
+"""Where a place of the axis is."""
 
-    x: Expr
-    y: Expr
-    axis: int
-    exclusive: bool
-    combine: Callable[[Expr, Expr], Expr]
 
-    def emit(self, first: Expr) -> None:
-        """All of them; `first` is what an exclusive scan starts with."""
-        extent = self.x.shape[self.axis]
-        zero, one = (tirx.const(number, str(extent.ty.dtype)) for number in (0, 1))
-        with ExitStack() as loops:
-            before = _loops(loops, self.x.shape[: self.axis], shared=True)
-            with I.serial(te.min(extent, one)):
-                self._each(before, zero, lambda at: first if self.exclusive else self._x(at(zero)))
-            with I.serial(extent - one) as step:
-                place = step if self.exclusive else step + one
-                self._each(
-                    before,
-                    step + one,
-                    lambda at: self.combine(self.y[tuple(at(step))], self._x(at(place))),
-                )
+def _emit_scan(
+    x: Expr, y: Expr, axis: int, first: Expr | None, combine: Callable[[Expr, Expr], Expr]
+) -> None:
+    """The loops, in the PrimFunc under construction; an exclusive scan starts with `first`."""
+    extent = x.shape[axis]
+    zero, one = (tirx.const(number, str(extent.ty.dtype)) for number in (0, 1))
 
-    def _x(self, at: list[Expr]) -> Expr:
-        return cast(element_of(self.y[tuple(at)]), self.x[tuple(at)])
+    def read(at: tuple[Expr, ...]) -> Expr:
+        return cast(element_of(y[at]), x[at])
 
-    def _each(
-        self, before: list[Expr], place: Expr, value: Callable[[Callable[[Expr], list[Expr]]], Expr]
-    ) -> None:
+    def store(place: Expr, value: Callable[[At], Expr]) -> None:
         """Stores a value at a place of the axis, for all elements behind it."""
-        with ExitStack() as loops:
-            behind = _loops(loops, self.x.shape[self.axis + 1 :])
+        with ExitStack() as inner:
+            behind = _loops(inner, x.shape[axis + 1 :])
 
-            def at(number: Expr) -> list[Expr]:
-                return [*before, number, *behind]
+            def at(number: Expr) -> tuple[Expr, ...]:
+                return (*before, number, *behind)
 
-            I.buffer_store(self.y, value(at), at(place))
+            I.buffer_store(y, value(at), list(at(place)))
+
+    with ExitStack() as loops:
+        before = _loops(loops, x.shape[:axis], shared=True)
+        with I.serial(te.min(extent, one)):
+            store(zero, lambda at: read(at(zero)) if first is None else first)
+        with I.serial(extent - one) as step:
+            place = step + one if first is None else step
+            store(step + one, lambda at: combine(y[at(step)], read(at(place))))
 
 
 def _loops(stack: ExitStack, extents: Sequence[Expr], shared: bool = False) -> list[Expr]:
@@ -301,9 +291,13 @@ def _is_zero(expr: relax.Expr) -> bool:
     return scalar_constant(expr) == 0.0 and "float" in str(expr.ty.dtype)
 
 
-def _elementwise(builder: relax.BlockBuilder, call: relax.Call, element: Element) -> relax.Expr:
+def elementwise(
+    builder: relax.BlockBuilder, call: relax.Call, element: Element, block: str = "compute"
+) -> relax.Expr:
+    """A kernel that computes each element of one, in a block of that name."""
+
     def compute(x: te.Tensor) -> te.Tensor:
-        return te.compute(x.shape, lambda *indices: element(x(*indices)))
+        return te.compute(x.shape, lambda *indices: element(x(*indices)), block)
 
     name = str(call.op.name).rsplit(".", 1)[-1]
     return builder.call_te(compute, call.args[0], primfunc_name_hint=name)
@@ -319,13 +313,13 @@ def _sign(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
         rest = tirx.Select(tirx.EQ(x, zero), zero, x)
         return tirx.Select(x > zero, one, tirx.Select(x < zero, minus, rest))
 
-    return _elementwise(builder, call, element)
+    return elementwise(builder, call, element)
 
 
 def _leaky_relu(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     dtype = str(call.ty.dtype)
     slope, zero = tirx.const(float(call.attrs.alpha), dtype), tirx.const(0, dtype)
-    return _elementwise(builder, call, lambda x: tirx.Select(x < zero, ieee.multiply(x, slope), x))
+    return elementwise(builder, call, lambda x: tirx.Select(x < zero, ieee.multiply(x, slope), x))
 
 
 def _softplus(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
@@ -340,14 +334,14 @@ def _softplus(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
         zero = tirx.const(0, dtype)
         return te.max(x, zero) + tirx.log1p(tirx.exp(zero - tirx.abs(x)))
 
-    return _elementwise(builder, call, element)
+    return elementwise(builder, call, element)
 
 
 def _cast(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     source, dtype = str(call.args[0].ty.dtype), str(call.ty.dtype)
     if source not in ("float16", "float32", "float64") or not dtype.startswith(("int", "uint")):
         return legalize_by_tvm(builder, call)
-    return _elementwise(builder, call, lambda x: ieee.convert(dtype, x))
+    return elementwise(builder, call, lambda x: ieee.convert(dtype, x))
 
 
 FLOATS_LEGALIZATIONS: dict[str, Legalize] = {

@@ -15,6 +15,7 @@ from relay_passes.ir.graph import op_name, static_tensor
 from relay_passes.ir.rewrite import is_kernel, map_functions
 
 from .axes import FLOATS_LEGALIZATIONS as FLOATS
+from .axes import elementwise
 
 # Legalises R.quantize, R.dequantize and R.round in generic code, with ONNX's rounding.
 #
@@ -106,13 +107,10 @@ def _round(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
         return call.args[0]
     inner = "float64" if dtype == "float64" else "float32"
 
-    def compute(data: te.Tensor) -> te.Tensor:
-        def element(*indices: tirx.Var) -> tirx.Expr:
-            return _nearest(data(*indices).astype(inner)).astype(dtype)
+    def element(x: tirx.Expr) -> tirx.Expr:
+        return _nearest(x.astype(inner)).astype(dtype)
 
-        return te.compute(data.shape, element, name="rounded")
-
-    return builder.call_te(compute, call.args[0], primfunc_name_hint="round")
+    return elementwise(builder, call, element, "rounded")
 
 
 Read = Callable[[Sequence[tirx.Var]], tirx.Expr]

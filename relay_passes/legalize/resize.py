@@ -209,8 +209,7 @@ def _dynamic_sums(
 
 def _placed(call: relax.Call, extent: tirx.Expr, outputs: tirx.Expr) -> _Axis:
     """An axis of dynamic extent, with the taps of the call."""
-    method = str(call.attrs.method)
-    taps = TAPS[method]
+    taps = TAPS[str(call.attrs.method)]
     scale = extent.astype("float32") / outputs.astype("float32")
 
     def place(at: tirx.Expr) -> tirx.Expr:
@@ -222,10 +221,7 @@ def _placed(call: relax.Call, extent: tirx.Expr, outputs: tirx.Expr) -> _Axis:
 
     def weight(tap: _Tap, at: tirx.Expr) -> tirx.Expr:
         part = place(at)
-        part = part - te.floor(part)
-        found = [1 - part, part]
-        if method == "cubic":
-            found = _cubic(part, float(call.attrs.cubic_alpha))
+        found = _weights(call, part - te.floor(part))
         if isinstance(tap, int):
             return found[tap]
         value = found[-1]
@@ -322,14 +318,11 @@ def _taps(call: relax.Call, extent: int, outputs: int) -> Taps | None:
         if rounded is None:
             return None
         return _inside(rounded(places)[:, None], extent), np.ones((outputs, 1), np.float32)
-    low = np.floor(places)
-    part = places - low
-    if method == "linear":
-        steps, weights = np.arange(2), np.stack([1 - part, part], 1)
-    elif method == "cubic" and not int(call.attrs.cubic_exclude):
-        steps, weights = np.arange(-1, 3), np.stack(_cubic(part, float(call.attrs.cubic_alpha)), 1)
-    else:
+    if method == "cubic" and int(call.attrs.cubic_exclude):
         return None
+    low = np.floor(places)
+    steps = np.arange(TAPS[method]) - (TAPS[method] // 2 - 1)
+    weights = np.stack(_weights(call, places - low), 1)
     return _inside(low[:, None] + steps, extent), weights.astype(np.float32)
 
 
@@ -349,9 +342,12 @@ def _places(coordinates: str, extent: int, outputs: int) -> NDArray[np.float32] 
     return _PLACES[coordinates](x, scale) if coordinates in _PLACES else None
 
 
-def _cubic(part: Any, alpha: float) -> list[Any]:
-    """Weights of the four elements around a place, `part` beyond the second: arrays, or
-    expressions."""
+def _weights(call: relax.Call, part: Any) -> list[Any]:
+    """Weights of the two or four elements around a place, `part` beyond the one before it: arrays,
+    or expressions."""
+    if str(call.attrs.method) == "linear":
+        return [1 - part, part]
+    alpha = float(call.attrs.cubic_alpha)
     square, cube = part * part, part * part * part
     return [
         alpha * (cube - 2 * square + part),

@@ -23,16 +23,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tvm import IRModule, ir, relax, te, tirx, topi
-from tvm.relax.expr_functor import PyExprMutator, mutator
+from tvm import IRModule, relax, te, tirx, topi
 from tvm.sym import Analyzer
 
 from microkernels.base.tvm_compat import relax as tvm_compat
 from microkernels.base.tvm_compat.relax import OP_PATTERN, Legalize, legalize_by_tvm
+from relay_passes.ir import rewrite
 from relay_passes.ir.axes import moves, view_axes
 from relay_passes.ir.functions import VIEW, named_pass
 from relay_passes.ir.graph import bindings_of, is_call, region_tensor
-from relay_passes.ir.rewrite import Bindings, copy_module, is_kernel, is_relax
 from relay_passes.ir.rules import RuleGraph, rule
 from relay_passes.ir.traits import RESHAPES
 from tir_schedules.generic.expressions import const_int
@@ -197,33 +196,19 @@ def views_of_sums(mod: IRModule) -> IRModule:
     """
     if not any(VIEW in (function.attrs or {}) for function in mod.functions.values()):
         return mod
-    views = _Views(mod)
-    for name, function in mod.functions_items():
-        if is_relax(function):
-            views.builder_.update_func(name, views.visit_expr(function))
-    return views.builder_.get()
+    builder = relax.BlockBuilder()
 
+    def view(binding: relax.VarBinding) -> relax.Expr | None:
+        call = binding.value
+        if not is_call(call, "relax.call_tir") or VIEW not in (mod[call.args[0]].attrs or {}):
+            return None
+        return builder.normalize(relax.op.reshape(call.args[1].fields[0], call.ty.shape))
 
-@mutator
-class _Views(PyExprMutator):
-    """Puts R.reshape in the place of calls of such kernels."""
-
-    def __init__(self, mod: IRModule) -> None:
-        super().__init__(mod)
-        self._mod = mod
-
-    def visit_call_(self, op: relax.Call) -> relax.Expr:
-        call = super().visit_call_(op)
-        if call.op != ir.Op.get("relax.call_tir"):
-            return call
-        kernel = self._mod[call.args[0]]
-        if VIEW not in (kernel.attrs or {}):
-            return call
-        return relax.op.reshape(call.args[1].fields[0], call.ty.shape)
+    return rewrite.map_values(mod, view)
 
 
 @rule(*RESHAPES)
-def plain_views(graph: RuleGraph, _block: Bindings, call: relax.Call) -> relax.Expr | None:
+def plain_views(graph: RuleGraph, _block: rewrite.Bindings, call: relax.Call) -> relax.Expr | None:
     """Plain views: reshapes of every kind get one name, so that the same kernels get one, too.
 
     Before
@@ -272,20 +257,24 @@ def rewrite_reshapes(mod: IRModule) -> IRModule:
 
     The pass.
     """
-    hidden = {g: f for g, f in mod.functions_items() if is_kernel(f) and _fails(f)}
-    shown = copy_module(mod)
+    hidden = {g: f for g, f in mod.functions_items() if rewrite.is_kernel(f) and _fails(f)}
+    shown = rewrite.copy_module(mod)
     for name, kernel in hidden.items():
         shown[name] = kernel.with_body(tirx.Evaluate(tirx.const(0, "int32")))
     found = relax.transform.RewriteDataflowReshape()(shown)
     for name, kernel in hidden.items():
         found[name] = kernel
-    for function in filter(is_relax, mod.functions.values()):
+    for function in filter(rewrite.is_relax, mod.functions.values()):
         for binding in bindings_of(function):
             call = binding.value
             if isinstance(binding.var, relax.DataflowVar) or not is_call(call, "relax.call_tir"):
                 continue
             callee: Any = call.args[0]
-            if callee in hidden or len(call.args[1].fields) != 1 or not is_kernel(mod[callee]):
+            if (
+                callee in hidden
+                or len(call.args[1].fields) != 1
+                or not rewrite.is_kernel(mod[callee])
+            ):
                 continue
             if relax.analysis.has_reshape_pattern(mod[callee]):  # an output that is a copy
                 found[callee] = mod[callee].with_attr(VIEW, True)

@@ -84,7 +84,9 @@ def _call(builder: relax.BlockBuilder, value: relax.Expr) -> relax.Expr | None:
     place = int(firsts[counts.argmax()])
     usual = samples[place : place + 1]
     places = np.flatnonzero(_bits(flat) != _bits(usual))
-    if len(places) * EXCEPTIONS > flat.size or _is_special(usual):
+    # TVM may write another number in place of a NaN or of -0.
+    special = np.isnan(usual) | ((usual == 0) & np.signbit(usual))
+    if len(places) * EXCEPTIONS > flat.size or special.any():
         return None
     tensors = [constant_of(each) for each in (places, flat[places])] if len(places) else []
     return _kernel(builder, _of_few_numbers, array, usual.item(), *tensors)
@@ -113,11 +115,6 @@ def _progression(flat: Array) -> tuple[int, int] | None:
     if int(flat[-1]) != last or not limits.min <= step <= limits.max:
         return None
     return (first, step) if (np.diff(flat) == step).all() else None
-
-
-def _is_special(number: Array) -> bool:
-    """Whether TVM may write another number in its place."""
-    return bool(np.isnan(number[0])) or (number[0] == 0 and bool(np.signbit(number[0])))
 
 
 def _in_progression(shape: Sequence[int], dtype: str, first: int, step: int) -> te.Tensor:

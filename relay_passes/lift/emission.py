@@ -15,11 +15,16 @@ So a product finds the 8-bit integers and the zero point that its operand is mad
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
+import ml_dtypes
 import numpy as np
 import tvm_ffi
-from tvm import ir, relax, tirx
+from tvm import IRModule, ir, relax, tirx
 
 from microkernels.base.arrays import RANGES
 from relay_passes.ir.axes import view_of
@@ -27,7 +32,14 @@ from relay_passes.ir.constants import array_of
 from relay_passes.ir.functions import with_args
 from relay_passes.ir.graph import is_call, scalar_constant
 from relay_passes.ir.rewrite import Bindings
-from tir_schedules.tensorize.arrangement import ChooseArrangement
+from tir_schedules.tensorize import arrangement
+from tir_schedules.tensorize.arrangement import (
+    ArrangementProblem,
+    ChooseArrangement,
+    Contraction,
+    Labels,
+    Units,
+)
 
 Tensors = Mapping[tirx.Var, relax.Expr]
 """What the buffers of a function hold."""
@@ -113,3 +125,231 @@ class Emission(Bindings):
     def _is_there(self, var: relax.Expr) -> bool:
         place = self._places.get(var, -1) if isinstance(var, relax.Var) else -1
         return 0 <= place < len(self.bindings) and self.bindings[place].var.same_as(var)
+
+
+# Writes a contraction as a matmul.
+#
+# Before
+#
+#     out[q, h, k] = sum over d of left[h, q, d] * right[k, h, d]
+#
+# After
+#
+#     lv = R.permute_dims(right, [1, 2, 0])           # [h, d, k]
+#     lv1 = R.matmul(left, lv)                        # [h, q, k]
+#     lv2 = R.permute_dims(lv1, [1, 0, 2])
+#
+# Axes of a group become one by a reshape: before the permutation where they lie together, so that
+# it moves nothing and "batch_matmul" reads and stores in place.
+
+
+Extents = Mapping[str, Any]  # of every axis: numbers, or expressions of a shape
+
+
+def emit_contraction(
+    block: Emission,
+    contraction: Contraction,
+    operands: tuple[relax.Expr, relax.Expr],
+    extents: Extents,
+    dtype: str,
+) -> tuple[relax.Expr, str]:
+    """Emits a contraction.
+
+    Parameters
+    ----------
+    block : Emission
+        Receives the operators.
+    contraction : Contraction
+        What is computed.
+    operands : tuple of relax.Expr
+        Left and right, with the axes as the contraction says.
+    extents : mapping
+        Label -> extent, as shapes have it.
+    dtype : str
+        The type of the result.
+
+    Returns
+    -------
+    value : relax.Expr
+        With the axes of `contraction.out`; its last operator is not bound yet.
+    how : str
+        Which candidate was taken, and what the next one would have cost.
+
+    Raises
+    ------
+    RefusedError
+        If no product of matrices computes it.
+    """
+    a_constant, b_constant = (isinstance(operand, ir.GenericConst) for operand in operands)
+    arrangement.check(contraction, (a_constant, b_constant))
+    if any(contraction.alone) and any(str(each.ty.dtype) != "float32" for each in operands):
+        raise arrangement.RefusedError(
+            "an axis that one operand alone has, of numbers that sums do not fit in"
+        )
+    stored = contraction.left, contraction.right
+    left, right = operands
+    for number, (labels, alone) in enumerate(zip(stored, contraction.alone, strict=True)):
+        if alone:  # it is summed over the axes that it alone has
+            places = [labels.index(label) for label in alone]
+            summed = block.emit(relax.op.sum(operands[number], places))
+            left, right = (left, summed) if number else (summed, right)
+    inner = contraction.without_alone()
+    constants = a_constant, b_constant
+    found = arrangement.arrangements(inner, constants, block.lanes)
+    types = str(left.ty.dtype), str(right.ty.dtype), dtype
+    problem = ArrangementProblem(inner, types, constants, tuple(found))
+    (best, *others), source = problem.candidates, ""
+    known = block.arrange(problem) if block.arrange is not None else None
+    if known is not None:
+        ordered = problem.best_first(known.choice)
+        source = f"; by {known.source}" if ordered else f"; {known.source} names no candidate"
+        best, *others = ordered or problem.candidates
+    if best.swapped:
+        left, right = right, left
+    given = best.contraction
+    axes = _Axes(block, given, extents)
+    a = axes.joined(left, given.left, best.left)
+    b = axes.joined(right, given.right, best.right)
+    if dtype == "int32":
+        a, b = (widened(block, each) for each in (a, b))
+    product = relax.op.matmul(a, b, out_dtype=dtype)
+    how = f"{given.text()}; {best.text()}"
+    if others and best.cycles:
+        ratio, count = others[0].cycles / best.cycles, 1 + len(others)
+        how += f"; of {count} candidates the next costs {ratio:.2f}x: {others[0].text()}"
+    return axes.apart(product, best.out), how + source
+
+
+def widened(block: Emission, value: relax.Expr) -> relax.Expr:
+    """A tensor of integers as int32."""
+    if str(value.ty.dtype) == "int32":
+        return value
+    return block.emit(relax.op.astype(value, "int32"))
+
+
+def emit_elementwise(
+    block: Emission,
+    contraction: Contraction,
+    operands: tuple[relax.Expr, relax.Expr],
+    extents: Extents,
+) -> relax.Expr:
+    """The same, element by element: a product and a sum. Its last operator is not bound yet."""
+    steps = (*contraction.steps, *contraction.alone[0], *contraction.alone[1])
+    order = (*contraction.out, *steps)
+    factors = []
+    for operand, labels in zip(operands, (contraction.left, contraction.right), strict=True):
+        kept = [label for label in order if label in labels]
+        operand = _permuted(block, operand, [labels.index(label) for label in kept])
+        shape = [extents[label] if label in labels else 1 for label in order]
+        factors.append(block.emit(relax.op.reshape(operand, shape)))
+    product = relax.op.multiply(*factors)
+    if not steps:
+        return product
+    first = len(contraction.out)
+    return relax.op.sum(block.emit(product), list(range(first, first + len(steps))))
+
+
+@dataclass(frozen=True)
+class _Axes:
+    """Joins the axes of a contraction to units, and takes these apart."""
+
+    block: Emission
+    given: Contraction
+    extents: Extents
+
+    def joined(self, expr: relax.Expr, stored: Labels, units: Units) -> relax.Expr:
+        """An operand with an axis for each unit."""
+        if not arrangement.is_view(self.given, stored, units):
+            order = tuple(itertools.chain(*units))
+            expr = _permuted(self.block, expr, [stored.index(label) for label in order])
+            return self.reshaped(expr, _singles(order), units)
+        places = arrangement.in_memory(self.given, stored, units)
+        expr = self.reshaped(expr, _singles(stored), places)
+        return _permuted(self.block, expr, _order(places, units))
+
+    def apart(self, product: relax.Expr, units: Units) -> relax.Expr:
+        """A product as the tensor that is wanted."""
+        stored = self.given.out
+        product = self.block.emit(product)
+        if arrangement.is_view(self.given, stored, units):
+            places = arrangement.in_memory(self.given, stored, units)
+            product = _permuted(self.block, product, _order(units, places))
+            return self.reshaped(product, places, _singles(stored))
+        order = tuple(itertools.chain(*units))
+        product = self.reshaped(product, units, _singles(order))
+        return _permuted(self.block, product, [order.index(label) for label in stored])
+
+    def reshaped(
+        self, expr: relax.Expr, before: Sequence[Labels], after: Sequence[Labels]
+    ) -> relax.Expr:
+        """A tensor with these units as one with others of the same labels, in order."""
+        if list(before) == list(after):
+            return expr
+        shape = [math.prod((self.extents[label] for label in unit), start=1) for unit in after]
+        return self.block.emit(relax.op.reshape(expr, shape))
+
+
+def _order(before: Sequence[Labels], after: Sequence[Labels]) -> list[int]:
+    """The permutation from some units to the same in another order; units may be empty."""
+    left = list(range(len(before)))
+    order = []
+    for unit in after:
+        place = next(i for i in left if before[i] == unit)
+        left.remove(place)
+        order.append(place)
+    return order
+
+
+def _singles(labels: Labels) -> Units:
+    return tuple((label,) for label in labels)
+
+
+def _permuted(block: Emission, expr: relax.Expr, order: list[int]) -> relax.Expr:
+    same = order == list(range(len(order)))
+    return expr if same else block.emit(relax.op.permute_dims(expr, order))
+
+
+_MEASURED = ("float32", "bfloat16", "uint8", "int8")
+
+
+def can_be_measured(problem: ArrangementProblem) -> bool:
+    """Whether there is a choice, of operands that are read as they are multiplied."""
+    return problem.has_choice and all(each in _MEASURED for each in problem.types[:2])
+
+
+def arranged_module(
+    problem: ArrangementProblem, candidate: arrangement.Arrangement, lanes: int
+) -> IRModule:
+    """main(*operands), or less those that are constants, one dataflow block.
+
+    Parameters
+    ----------
+    problem : ArrangementProblem
+        One that `can_be_measured`.
+    candidate : Arrangement
+        One of its candidates.
+    lanes : int
+        As for `arrangements`.
+    """
+    given, rng = problem.contraction, np.random.default_rng(0)
+    choice = problem.choice(candidate)
+    block = Emission(lanes, lambda _: arrangement.KnownArrangement(choice, "measuring"))
+    operands: list[relax.Expr] = []
+    inputs: list[relax.Var] = []
+    both = zip((given.left, given.right), problem.types[:2], problem.constants, strict=True)
+    for number, (labels, dtype, known) in enumerate(both):
+        shape = [int(given.extents[label]) for label in labels]
+        if known:
+            kind = ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype
+            operands.append(relax.const(rng.integers(0, 4, shape).astype(kind), dtype))
+        else:
+            inputs.append(relax.Var(f"x{number}", relax.TensorType(shape, dtype)))
+            operands.append(inputs[-1])
+    value, _ = emit_contraction(
+        block, given, (operands[0], operands[1]), given.extents, problem.types[2]
+    )
+    result = relax.Var("result", block.builder.normalize(value).ty)
+    block.bind(result, value)
+    body = relax.SeqExpr([relax.DataflowBlock(block.bindings)], result)
+    main = relax.Function(inputs, body, result.ty).with_attr("global_symbol", "main")
+    return IRModule({"main": main})

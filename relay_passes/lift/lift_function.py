@@ -21,7 +21,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 
 from tvm import DataType, relax, s_tir, tirx
 from tvm.ir.expr import TensorLoad
@@ -40,31 +39,12 @@ from .tir_values import ValueReader, block_axes, read_block
 from .tir_windows import Pool, Transposed, find_pools, find_transposed, read_pool, read_transposed
 
 _MOST_BLOCKS = 64
-ReadProduct = Callable[[Emission, Tensors, Nest], tuple[relax.Expr, str]]
-
-
-@dataclass(frozen=True)
-class Lifted:
-    """A function as operators.
-
-    Attributes
-    ----------
-    values : tuple of relax.Expr
-        Its results.
-    products : tuple of str
-        How each product in it is computed.
-    left : tuple of str
-        Blocks that became functions of their own, and why.
-    """
-
-    values: tuple[relax.Expr, ...]
-    products: tuple[str, ...]
-    left: tuple[str, ...]
+ReadProduct = Callable[[Emission, Tensors, Nest, AddFunction], tuple[relax.Expr, str]]
 
 
 def lift_function(
     block: Emission, function: tirx.PrimFunc, args: Sequence[relax.Expr], add: AddFunction
-) -> Lifted:
+) -> tuple[list[relax.Expr], list[str], list[str]]:
     """Emits what a function computes.
 
     Parameters
@@ -77,6 +57,15 @@ def lift_function(
         What it is called with.
     add : callable
         Adds a function to the module.
+
+    Returns
+    -------
+    values : list of relax.Expr
+        Its results.
+    products : list of str
+        How each product in it is computed.
+    left : list of str
+        Blocks that became functions of their own, and why.
 
     Raises
     ------
@@ -104,8 +93,7 @@ def lift_function(
     results = function.params[len(args) :]
     if any(result not in reader.tensors for result in results):
         raise RefusedError("a result that is not written")
-    values = tuple(reader.tensors[each] for each in results)
-    return Lifted(values, tuple(reader.products), tuple(reader.left))
+    return [reader.tensors[each] for each in results], reader.products, reader.left
 
 
 def is_product(nest: Nest) -> bool:
@@ -132,7 +120,7 @@ class _Reader:
     add : callable
         Adds a function to the module.
     products, left : list of str
-        As of `Lifted`.
+        As of `lift_function`.
     """
 
     block: Emission
@@ -199,14 +187,14 @@ class _Reader:
             conv = read_convolution(block, tensors, nest)
         except RefusedError:
             block.undo(mark)
-            return self._product(nest, partial(read_product, add=self.add))
+            return self._product(nest, read_product)
         return conv, f"windows of {op_name(block.definition(conv)).rpartition('.')[2]}"
 
     def _product(self, nest: Nest, read: ReadProduct) -> tuple[relax.Expr, str]:
         """A contraction; beside other blocks also the sum of x * x, as of a norm, as it is."""
         mark = self.block.mark
         try:
-            return read(self.block, self.tensors, nest)
+            return read(self.block, self.tensors, nest, self.add)
         except RefusedError as reason:
             self.block.undo(mark)
             store, _ = factors_of(nest)

@@ -41,10 +41,9 @@ from tir_schedules.core.size import is_open
 from tir_schedules.generic.nest import NotHandledError, read_program
 from tir_schedules.tensorize.arrangement import ChooseArrangement, Labels, RefusedError
 
-from .emission import Emission
-from .in_turns import Operand, in_caller_sizes, multiply_in_turns
+from .emission import Emission, Extents
 from .lift_function import is_product, lift_function
-from .product import Extents
+from .tir_contraction import Operand, in_caller_sizes, multiply_in_turns
 
 logger = logging.getLogger("tvm_hybrid")
 
@@ -158,14 +157,15 @@ class _Lifter:
         args = [self._values.get(arg, arg) for arg in call.args[1].fields]
         outputs = list(call.ty.fields) if isinstance(call.ty, relax.TupleType) else [call.ty]
         function, tensors = in_caller_sizes(self._mod[gvar], args, outputs)
-        lifted = lift_function(block, function, tensors, self.builder.add_func)
-        if len(lifted.values) > 1:
-            block.bind(var, relax.Tuple(list(lifted.values)))
+        add = self.builder.add_func
+        values, products, left = lift_function(block, function, tensors, add)
+        if len(values) > 1:
+            block.bind(var, relax.Tuple(values))
         else:
-            block.bind(var, lifted.values[0])
-            self._values[var] = lifted.values[0]
-        if lifted.products:
-            reason = "; ".join([*lifted.products, *(f"apart: {each}" for each in lifted.left)])
+            block.bind(var, values[0])
+            self._values[var] = values[0]
+        if products:
+            reason = "; ".join([*products, *(f"apart: {each}" for each in left)])
             self._note(var, str(gvar.name_hint), reason, taken=True)
         return True
 
@@ -230,8 +230,7 @@ def emit_einsum(block: Emission, call: relax.Call) -> tuple[relax.Expr, str]:
     dtypes = {str(value.ty.dtype) for value in values}
     if dtypes not in ({"float32"}, {"float16"}, {"bfloat16"}):
         raise RefusedError(f"{' by '.join(sorted(dtypes))}: no kernel multiplies that")
-    sizes, extents = _extents(operands)
-    return multiply_in_turns(block, operands, out, sizes, extents, str(call.ty.dtype))
+    return multiply_in_turns(block, operands, out, _extents(operands), str(call.ty.dtype))
 
 
 def _labels(subscripts: str, ranks: list[int]) -> tuple[list[Labels], Labels]:
@@ -263,8 +262,8 @@ def _spelled(part: str, rank: int) -> Labels:
     return (*before, *(f"{_ELLIPSIS}{place}" for place in reversed(range(count))), *after)
 
 
-def _extents(operands: list[Operand]) -> tuple[dict[str, int], Extents]:
-    """The extent of every label, as a size and as shapes have it."""
+def _extents(operands: list[Operand]) -> Extents:
+    """The extent of every label, as shapes have it."""
     sizes: dict[str, int] = {}
     extents: dict[str, Any] = {}
     for operand in operands:
@@ -278,4 +277,4 @@ def _extents(operands: list[Operand]) -> tuple[dict[str, int], Extents]:
             if not is_open([size]) and size == 0:
                 raise RefusedError("an extent of 0")
             extents.setdefault(label, extent)
-    return sizes, extents
+    return extents

@@ -19,7 +19,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from tvm import ir, relax, tirx
 from tvm.ir.expr import TensorLoad
@@ -32,8 +31,7 @@ from tir_schedules.generic.nest import Axis, Nest, analyzer_for
 from tir_schedules.tensorize.arrangement import RefusedError
 from tir_schedules.tensorize.read_contraction import PRODUCTS, product_of
 
-from .emission import Emission, Tensors
-from .product import widened
+from .emission import Emission, Tensors, widened
 from .tir_contraction import narrowed
 
 _OPERATORS = {1: relax.op.nn.conv1d, 2: relax.op.nn.conv2d, 3: relax.op.nn.conv3d}
@@ -176,15 +174,23 @@ def _proved(
         dict(zip(layout, map(nest.size, shape), strict=True))
         for (layout, _), shape in zip(named, shapes, strict=True)
     )
-    if turned and not _turn(nest, w, of_w, y["C"], of_x["C"], of_y["C"]):
+    analyzer = analyzer_for(nest.axes())
+    channels, outputs, per_group, own = of_x["C"], of_y["C"], of_w["I"], of_w["O"]
+    if not channels or not outputs or not per_group or not own:
         return None
-    channels, per_group, outputs = of_x["C"], of_w["I"], of_w["O"]
-    if not channels or not per_group or not outputs or is_open([channels, per_group, outputs]):
+    if is_open([channels, outputs, per_group, own]):
         return None
-    if channels % per_group:
-        return None
-    groups = channels // per_group
-    if outputs % groups or of_y["C"] != outputs or of_y["N"] != of_x["N"]:
+    if turned:  # indices and extents as those of an ordinary weight
+        if outputs % own or channels % (outputs // own) or per_group != channels:
+            return None
+        if not analyzer.can_prove_equal(w["O"], tirx.floormod(y["C"], _number(own))):
+            return None
+        per_group = of_w["I"] = channels // (outputs // own)
+        first = tirx.floordiv(y["C"], _number(own)) * _number(per_group)
+        w["O"], w["I"] = y["C"], analyzer.simplify(w["I"] - first)
+        own = of_w["O"] = outputs
+    groups, left = divmod(channels, per_group)
+    if left or outputs % groups or own != outputs or of_y["N"] != of_x["N"]:
         return None
     first = tirx.floordiv(w["O"], _number(outputs // groups)) * _number(per_group)
     pairs = [(x["N"], y["N"]), (w["O"], y["C"]), (x["C"], first + w["I"])]
@@ -193,45 +199,34 @@ def _proved(
         return None
     if not _are_all(nest.reduce, inside, [of_w[letter] for letter in w if letter != "O"]):
         return None
-    windows, analyzer = [], analyzer_for(nest.axes())
+    windows = []
     for place, letter in enumerate(layouts[0]):
         if letter in "NC":
             continue
-        ends = data.source.shape[place], result.shape[place]
-        window = _window(analyzer, x[letter], y[letter], w[letter], ends, of_w[letter])
-        if window is None:
+        # Distances that may be right: those in the index, and such that all places are inside.
+        taps, stride = of_w[letter], factor_of(x[letter], y[letter])
+        dilation = factor_of(x[letter], w[letter])
+        if not taps or is_open([taps]) or stride is None or dilation is None:
             return None
-        reached = y[letter] * _number(window.stride) + w[letter] * _number(window.dilation)
-        pairs.append((x[letter], reached))
-        windows.append(window)
+        if min(stride, dilation) < 0:
+            return None
+        # What the index does not say makes no difference.
+        dilation = dilation or 1
+        reach = _number(dilation * (taps - 1) + 1)
+        last = analyzer.simplify(data.source.shape[place] - reach)
+        number = const_int(last)
+        if (number is None and not stride) or (number is not None and number < 0):
+            return None
+        stride = stride or int(number or 0) + 1
+        count = tirx.floordiv(last, _number(stride)) + 1
+        if not analyzer.can_prove_equal(count, result.shape[place]):
+            return None
+        pairs.append((x[letter], y[letter] * _number(stride) + w[letter] * _number(dilation)))
+        windows.append(Window(stride, dilation, taps))
     if not all(analyzer.can_prove_equal(left, right) for left, right in pairs):
         return None
     tensors, dtype = (data.source, weight.source, result), str(store.value.ty.dtype)
     return Convolution(*tensors, *layouts, tuple(windows), groups, dtype, turned)
-
-
-def _turn(
-    nest: Nest,
-    w: dict[str, Expr],
-    of_w: dict[str, int | None],
-    output: Expr,
-    inputs: int | None,
-    outputs: int | None,
-) -> bool:
-    """Writes indices and extents of a weight with the inputs of all groups as those of an ordinary
-    one; False if it is none."""
-    own, analyzer = of_w["O"], analyzer_for(nest.axes())
-    if not own or not inputs or not outputs or is_open([own, inputs, outputs]) or outputs % own:
-        return False
-    groups = outputs // own
-    if inputs % groups or of_w["I"] != inputs:
-        return False
-    if not analyzer.can_prove_equal(w["O"], tirx.floormod(output, _number(own))):
-        return False
-    first = tirx.floordiv(output, _number(own)) * _number(inputs // groups)
-    w["O"], w["I"] = output, analyzer.simplify(w["I"] - first)
-    of_w["O"], of_w["I"] = outputs, inputs // groups
-    return True
 
 
 def _are_all(axes: Sequence[Axis], indices: Sequence[Expr], shape: Sequence[int | None]) -> bool:
@@ -246,30 +241,6 @@ def _are_all(axes: Sequence[Axis], indices: Sequence[Expr], shape: Sequence[int 
 
 def _number(value: int) -> Expr:
     return tirx.const(value, "int64")
-
-
-def _window(
-    analyzer: Analyzer, index: Expr, place: Expr, tap: Expr, ends: tuple[Any, Any], taps: int | None
-) -> Window | None:
-    """Distances that may be right: those in the index, and such that all places are inside.
-
-    `ends` are the extents of the data and of the result.
-    """
-    if not taps or is_open([taps]):
-        return None
-    stride, dilation = factor_of(index, place), factor_of(index, tap)
-    if stride is None or dilation is None or min(stride, dilation) < 0:
-        return None
-    # What the index does not say makes no difference.
-    dilation = dilation or 1
-    extent, places = ends
-    last = analyzer.simplify(extent - _number(dilation * (taps - 1) + 1))
-    number = const_int(last)
-    if (number is None and not stride) or (number is not None and number < 0):
-        return None
-    stride = stride or int(number or 0) + 1
-    count = tirx.floordiv(last, _number(stride)) + 1
-    return Window(stride, dilation, taps) if analyzer.can_prove_equal(count, places) else None
 
 
 def factor_of(index: Expr, axis: Expr) -> int | None:

@@ -21,10 +21,8 @@ from tir_schedules.generic.expressions import call_name, const_int, substitute, 
 from tir_schedules.generic.nest import Nest, read_program
 from tir_schedules.tensorize.arrangement import RefusedError
 
-from .emission import Emission, Tensors
-from .in_turns import in_caller_sizes
-from .product import widened
-from .tir_contraction import narrowed
+from .emission import Emission, Tensors, widened
+from .tir_contraction import in_caller_sizes, narrowed
 from .tir_convolution import SPATIAL, Convolution, check_shape, factor_of, match_convolution
 from .tir_elements import shown
 from .tir_values import block_axes, only_reader, padding_of

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import msgspec
 from tvm import IRModule, relax, tirx
 
 from microkernels.base.tvm_compat.relax import OP_PATTERN, OPAQUE
@@ -18,8 +17,8 @@ from tir_schedules.rows.row_update import build_row_update
 from ..ir.decisions import Decision, DecisionLog
 from ..ir.functions import IN_PLACE, KERNEL, UNALIGNED, called_region, named_pass, region_of
 from ..ir.graph import DataflowGraph, is_call, region_tensor
-from ..ir.rewrite import is_relax, rewrite_blocks, with_values
-from .lower_regions import config_of, decision_of
+from ..ir.rewrite import is_relax, spliced, with_values
+from .lower_regions import KernelPass, config_of, decision_of
 
 _PAST_AND_PRESENT = [[1, 0], [3, 1]]  # of the keys, of the values
 WHY = "it writes k and v as well"
@@ -46,18 +45,11 @@ def grow_caches(mod: IRModule, machine: Machine, decisions: DecisionLog) -> IRMo
 
     The pass; it comes before `lower_regions`, and notes what it builds.
     """
-    builder = relax.BlockBuilder(mod)
-    return rewrite_blocks(builder, _Grower(mod, builder, machine, decisions).block)
+    return _Grower(mod, machine, decisions).rewritten()
 
 
-class _Grower:
+class _Grower(KernelPass):
     """Rewrites the blocks of one module."""
-
-    def __init__(
-        self, mod: IRModule, builder: relax.BlockBuilder, machine: Machine, decisions: DecisionLog
-    ) -> None:
-        self.mod, self.builder, self.machine, self.decisions = mod, builder, machine, decisions
-        self.kernels: dict[object, relax.GlobalVar] = {}
 
     def block(self, block: relax.DataflowBlock) -> list[relax.Binding] | None:
         """The block with attentions that write k and v; None if there are none."""
@@ -70,12 +62,7 @@ class _Grower:
                 bindings = self.grown(graph, position, callee, inside)
                 if bindings:
                     grown[position] = bindings
-        if not grown:
-            return None
-        kept: list[relax.Binding] = []
-        for position, binding in enumerate(graph.bindings):
-            kept += grown.get(position, [] if position in inside else [binding])
-        return kept
+        return spliced(graph, grown, inside) if grown else None
 
     def grown(
         self, graph: DataflowGraph, position: int, callee: relax.Function, inside: set[int]
@@ -100,38 +87,22 @@ class _Grower:
         if key not in self.kernels:
             function = build_open(region, config, isa, growths)
             name = template_for(region.op).kernel_name(region, config, isa)
-            self.kernels[key] = _added(
-                self.builder, function, name, "attention_growing", _PAST_AND_PRESENT
-            )
+            kernel = _marked(function, name, _PAST_AND_PRESENT)
+            self.kernels[key] = self.builder.add_func(kernel, "tvm_hybrid_attention_growing")
         variables = [*(graph.bindings[place].var for place in places), binding.var]
         arguments = [q, *(tensor for pair in pairs for tensor in pair), *operands]
         types = [variable.ty for variable in variables]
         call = relax.call_tir(self.kernels[key], arguments, out_ty=types)
-        value = self.builder.normalize(call)
-        results = relax.DataflowVar("grown", value.ty)
-        bindings: list[relax.Binding] = [relax.VarBinding(results, value)]
-        for index, variable in enumerate(variables):
-            item = self.builder.normalize(relax.TupleGetItem(results, index))
-            bindings.append(relax.VarBinding(variable, item))
-        decision = decision_of(binding, callee, self.kernels[key], self.machine)
-        reason = f"{decision.reason}; {WHY}"
-        self.decisions.append(msgspec.structs.replace(decision, reason=reason))
-        return bindings
+        self.decisions.append(decision_of(binding, callee, self.kernels[key], self.machine))
+        self.note(binding.var, self.kernels[key], WHY)
+        return self.results(call, "grown", variables)
 
 
-def _added(
-    builder: relax.BlockBuilder,
-    function: tirx.PrimFunc,
-    kernel: str,
-    name: str,
-    in_place: list[list[int]],
-) -> relax.GlobalVar:
-    """A kernel in the module, which may write some results over arguments."""
+def _marked(function: tirx.PrimFunc, kernel: str, in_place: list[list[int]]) -> tirx.PrimFunc:
+    """A kernel for the module, which may write some results over arguments."""
     attrs = {KERNEL: kernel, UNALIGNED: True, OP_PATTERN: OPAQUE}
     marked = function.without_attr("global_symbol").with_attrs(attrs)
-    if in_place:
-        marked = marked.with_attr(IN_PLACE, in_place)
-    return builder.add_func(marked, f"tvm_hybrid_{name}")
+    return marked.with_attr(IN_PLACE, in_place) if in_place else marked
 
 
 def _joined(
@@ -198,8 +169,8 @@ def update_rows(mod: IRModule, threads: int, decisions: DecisionLog) -> IRModule
         key = (rows, first, made, *old)
         if key not in kernels:
             function = build_row_update(old[0] if old else None, rows, first, made, threads)
-            in_place = [[0, 0]] if old else []
-            kernels[key] = _added(builder, function, _NAME, _NAME, in_place)
+            kernel = _marked(function, _NAME, [[0, 0]] if old else [])
+            kernels[key] = builder.add_func(kernel, f"tvm_hybrid_{_NAME}")
         decisions.append(
             Decision(
                 node=str(binding.var.name),
@@ -214,11 +185,7 @@ def update_rows(mod: IRModule, threads: int, decisions: DecisionLog) -> IRModule
             relax.op.call_tir(kernels[key], [*past, new, before], out_ty=[binding.var.ty])
         )
 
-    changed = [
-        (gvar, with_values(function, updated))
-        for gvar, function in mod.functions_items()
-        if is_relax(function)
-    ]
-    for gvar, function in changed:
-        builder.update_func(gvar, function)
+    for gvar, function in list(mod.functions_items()):
+        if is_relax(function):
+            builder.update_func(gvar, with_values(function, updated))
     return relax.transform.DeadCodeElimination()(builder.get())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from tvm import IRModule, ir, relax, tirx
 from tvm.ir.transform import Pass, Sequential
@@ -14,7 +14,7 @@ from microkernels.base.tvm_compat.relax import OWN_RESULTS, OWN_VIEWS
 from microkernels.base.tvm_compat.tir import IMPORT_LLVM
 from relay_passes.ir.functions import named_pass
 from relay_passes.ir.graph import bindings_of, op_name, packed_name
-from relay_passes.ir.rewrite import copy_module, is_kernel, map_functions
+from relay_passes.ir.rewrite import copy_module, is_kernel, is_relax, map_functions
 from tir_schedules.core.emission import children, with_children
 
 from .one_kernel import accept_bits
@@ -50,31 +50,50 @@ def trusting(mod: IRModule) -> IRModule:
         Lowered as far as TVM's virtual machine wants. A kernel with assertions of its own is not
         marked.
     """
-    calls = _Calls(mod)
+    uses, own = Counter[relax.Expr](), Counter[relax.Expr]()
+
+    def count(expr: relax.Expr) -> None:
+        # A name is visited once in a function, its calls one by one.
+        is_call = isinstance(expr, relax.Call)
+        inside = [expr.op, *expr.args] if is_call else getattr(expr, "fields", ())
+        uses.update(each for each in inside if isinstance(each, ir.GlobalVar))
+
+    for function in filter(is_relax, mod.functions.values()):
+        relax.analysis.post_order_visit(function, count)
+        own.update(_called_with_own(function))
     updated = copy_module(mod)
     for gvar, function in mod.functions_items():
         # All that is done with the kernel is to call it so.
-        own = 0 < calls.uses[gvar] == calls.own[gvar]
-        if own and is_kernel(function) and not _asserts(function.body):
+        trusts = 0 < uses[gvar] == own[gvar]
+        if trusts and is_kernel(function) and not _asserts(function.body):
             updated[gvar] = function.with_attr(TRUSTING, True)
     return updated
 
 
-Pipeline = tuple[Pass, Callable[[], Pass], Callable[[], Pass]]
-"""As TVM registers one: lowering, then what follows on the host and on the device."""
+MakePass = Callable[[], Pass]
+Extend = Callable[[Pass, MakePass], tuple[Pass, MakePass]]
+"""(lowering, what follows on the host) -> the same with further passes."""
+
+
+def extended(name: str, base: str, extend: Extend) -> str:
+    """Registers a pipeline of TVM's for kernels with further passes, under a name; the name."""
+
+    def pipeline() -> tuple[Pass, MakePass, MakePass]:
+        lower, finalize_host, finalize_device = get_tir_pipeline(base)
+        return *extend(lower, finalize_host), finalize_device
+
+    if name not in PIPELINE_MAP:
+        register_tir_pipeline(name, pipeline)
+    return name
 
 
 def pipeline_of_trusting(name: str) -> str:
     """The name of a pipeline of TVM's that leaves out the checks of marked kernels."""
-
-    def pipeline() -> Pipeline:
-        lower, finalize_host, finalize_device = get_tir_pipeline(name)
-        return Sequential([lower, skip_checks(), accept_bits()]), finalize_host, finalize_device
-
-    found = f"{name}_trusting"
-    if found not in PIPELINE_MAP:
-        register_tir_pipeline(found, pipeline)
-    return found
+    return extended(
+        f"{name}_trusting",
+        name,
+        lambda lower, host: (Sequential([lower, skip_checks(), accept_bits()]), host),
+    )
 
 
 @named_pass
@@ -89,42 +108,26 @@ def skip_checks(mod: IRModule) -> IRModule:
     return updated
 
 
-class _Calls:
-    """Which kernels a module's functions call with nothing but tensors of their own."""
+def _called_with_own(function: relax.Function) -> Iterator[ir.GlobalVar]:
+    """What a function calls with nothing but tensors of its own, call by call."""
+    known: set[relax.Expr] = set()
 
-    def __init__(self, mod: IRModule) -> None:
-        self.uses = Counter[relax.Expr]()
-        self.own = Counter[relax.Expr]()
-        for function in mod.functions.values():
-            if isinstance(function, relax.Function):
-                relax.analysis.post_order_visit(function, self._count)
-                self._read(function)
+    def is_own(argument: relax.Expr) -> bool:
+        return isinstance(argument, ir.GenericConst | tirx.IntImm) or argument in known
 
-    def _count(self, expr: relax.Expr) -> None:
-        # A name is visited once in a function, its calls one by one.
-        is_call = isinstance(expr, relax.Call)
-        inside = [expr.op, *expr.args] if is_call else getattr(expr, "fields", ())
-        self.uses.update(each for each in inside if isinstance(each, ir.GlobalVar))
-
-    def _read(self, function: relax.Function) -> None:
-        known: set[relax.Expr] = set()
-
-        def is_own(argument: relax.Expr) -> bool:
-            return isinstance(argument, ir.GenericConst | tirx.IntImm) or argument in known
-
-        for binding in bindings_of(function) if isinstance(function.body, relax.SeqExpr) else ():
-            value = binding.value
-            if not isinstance(binding, relax.VarBinding) or not isinstance(value, relax.Call):
-                continue
-            is_view = packed_name(value) in OWN_VIEWS and is_own(value.args[0])
-            # What makes a tensor or a number of which the program knows all.
-            maker = op_name(value) or packed_name(value)
-            if maker == "relax.call_builtin_with_ctx":
-                maker = str(getattr(value.args[0], "global_symbol", ""))
-            if is_view or maker in OWN_RESULTS:
-                known.add(binding.var)
-            elif isinstance(value.op, ir.GlobalVar) and all(map(is_own, value.args)):
-                self.own[value.op] += 1
+    for binding in bindings_of(function) if isinstance(function.body, relax.SeqExpr) else ():
+        value = binding.value
+        if not isinstance(binding, relax.VarBinding) or not isinstance(value, relax.Call):
+            continue
+        is_view = packed_name(value) in OWN_VIEWS and is_own(value.args[0])
+        # What makes a tensor or a number of which the program knows all.
+        maker = op_name(value) or packed_name(value)
+        if maker == "relax.call_builtin_with_ctx":
+            maker = str(getattr(value.args[0], "global_symbol", ""))
+        if is_view or maker in OWN_RESULTS:
+            known.add(binding.var)
+        elif isinstance(value.op, ir.GlobalVar) and all(map(is_own, value.args)):
+            yield value.op
 
 
 def _asserts(statement: tirx.Stmt) -> bool:
@@ -132,19 +135,13 @@ def _asserts(statement: tirx.Stmt) -> bool:
     return isinstance(statement, tirx.AssertStmt) or any(map(_asserts, children(statement)))
 
 
-PIPELINE = "tvm_hybrid_check_first"
-
-
 def checking_pipeline() -> str:
     """The name of TVM's default pipeline with `check_first` among its last passes."""
-
-    def pipeline() -> Pipeline:
-        lower, finalize_host, finalize_device = get_tir_pipeline("default")
-        return lower, lambda: Sequential([check_first(), finalize_host()]), finalize_device
-
-    if PIPELINE not in PIPELINE_MAP:
-        register_tir_pipeline(PIPELINE, pipeline)
-    return PIPELINE
+    return extended(
+        "tvm_hybrid_check_first",
+        "default",
+        lambda lower, host: (lower, lambda: Sequential([check_first(), host()])),
+    )
 
 
 @named_pass

@@ -303,24 +303,23 @@ def compile_functions(
     CompileError
         If a function is not one that `annotate_codegen` marked.
     """
-    return [_compile(function) for function in functions]
-
-
-def _compile(function: relax.Function) -> Any:
-    symbol = str(function.attrs["global_symbol"])
-    if not is_region_function(function) or MACHINE not in function.attrs:
-        raise CompileError(
-            f"{symbol} is not a function of partition_for_tvm_hybrid; relax.ext.{CODEGEN} builds "
-            "only those"
-        )
-    description = json.loads(str(function.attrs[MACHINE]))
-    target = Target(description["target"])
-    region = region_of(function)
-    machine = Machine.from_target(target, int(description["threads"]))
-    kernel = build_kernel(region, config_of(function), machine)
-    with kernel_context([kernel]):
-        kernel = made_for(kernel.with_attr("global_symbol", symbol), machine.threads)
-        return tvm.compile(kernel, target, tir_pipeline=pipeline_for(machine.threads)).mod
+    modules = []
+    for function in functions:
+        symbol = str(function.attrs["global_symbol"])
+        if not is_region_function(function) or MACHINE not in function.attrs:
+            raise CompileError(
+                f"{symbol} is not a function of partition_for_tvm_hybrid; relax.ext.{CODEGEN} "
+                "builds only those"
+            )
+        description = json.loads(str(function.attrs[MACHINE]))
+        target, threads = Target(description["target"]), int(description["threads"])
+        machine = Machine.from_target(target, threads)
+        kernel = build_kernel(region_of(function), config_of(function), machine)
+        with kernel_context([kernel]):
+            kernel = made_for(kernel.with_attr("global_symbol", symbol), threads)
+            compiled = tvm.compile(kernel, target, tir_pipeline=pipeline_for(threads))
+        modules.append(compiled.mod)
+    return modules
 
 
 LEFT = "no template; left to the rest of the caller's pipeline"

@@ -33,7 +33,7 @@ from microkernels.machines.machine import Machine
 from relay_passes.ir.decisions import Decision, DecisionLog
 from relay_passes.ir.functions import KERNEL, REGION, named_pass, region_of
 from relay_passes.ir.graph import DataflowGraph, known_tensor, op_name, region_tensor, relax_shape
-from relay_passes.ir.rewrite import rewrite_blocks
+from relay_passes.ir.rewrite import Bindings, spliced
 from relay_passes.ir.traits import RESHAPES
 from tir_schedules.assembled.side_by_side import place_output
 from tir_schedules.core.placement import Placement
@@ -42,7 +42,7 @@ from tir_schedules.core.size import quotient
 from tir_schedules.core.template import template_for
 from tir_schedules.rows.elementwise import X_DTYPES
 
-from .lower_regions import build_kernel
+from .lower_regions import KernelPass, build_kernel
 
 
 @named_pass
@@ -56,8 +56,7 @@ def concat_in_place(mod: IRModule, machine: Machine, decisions: DecisionLog) -> 
     decisions : list of Decision
         Those of `lower_regions`; what is written in place says so in its reason.
     """
-    builder = relax.BlockBuilder(mod)
-    return rewrite_blocks(builder, _Placer(mod, builder, machine, decisions).block)
+    return _Placer(mod, machine, decisions).rewritten()
 
 
 @dataclass(frozen=True)
@@ -107,16 +106,12 @@ class _Joint:
     passed: set[int] = field(default_factory=set)
 
 
-class _Placer:
+class _Placer(KernelPass):
     """Rewrites the blocks of one module."""
 
-    def __init__(
-        self, mod: IRModule, builder: relax.BlockBuilder, machine: Machine, decisions: DecisionLog
-    ) -> None:
-        self.mod, self.builder, self.machine = mod, builder, machine
-        self.decisions = decisions
+    def __init__(self, mod: IRModule, machine: Machine, decisions: DecisionLog) -> None:
+        super().__init__(mod, machine, decisions)
         self.placed: dict[object, tirx.PrimFunc | str] = {}
-        self.functions: dict[object, relax.GlobalVar] = {}
 
     def block(self, block: relax.DataflowBlock) -> list[relax.Binding] | None:
         """The block with its concatenations in place; None if there are none."""
@@ -137,17 +132,11 @@ class _Placer:
         if not found:
             return None
         replaced = {
-            at: binding
+            at: bindings
             for position, parts in found.items()
-            for at, binding in self.bindings(graph, position, parts)
+            for at, bindings in self.bindings(graph, position, parts)
         }
-        bindings: list[relax.Binding] = []
-        for position, binding in enumerate(graph.bindings):
-            if position in replaced:
-                bindings += replaced[position]
-            elif position not in inside:
-                bindings.append(binding)
-        return bindings
+        return spliced(graph, replaced, inside)
 
     def parts(self, joint: _Joint, position: int) -> list[_Part] | None:
         """What a concatenation consists of; None to leave it."""
@@ -185,10 +174,10 @@ class _Placer:
     ) -> Iterator[_Part]:
         """A part, or the parts that it consists of."""
         graph = joint.graph
-        source, at = expr, graph.position.get(expr) if isinstance(expr, relax.Var) else None
+        source, at = expr, graph.position.get(expr)
         through: set[int] = set()
         while at is not None:
-            if not isinstance(source, relax.DataflowVar) or len(graph.users[source]) != 1:
+            if graph.only_user(source) is None:
                 yield _Part(expr, placement, words, reason="it is needed besides")
                 return
             value = graph.value(at)
@@ -200,7 +189,7 @@ class _Placer:
             if op_name(value) not in RESHAPES:
                 break
             source = value.args[0]
-            at = graph.position.get(source) if isinstance(source, relax.Var) else None
+            at = graph.position.get(source)
         kernel: tirx.PrimFunc | str = "no kernel of a region makes it"
         if at is not None:
             kernel = self.kernel(graph.value(at), joint.tensor, placement)
@@ -237,7 +226,7 @@ class _Placer:
         last_ones = len(graph.bindings)  # copies come last
         ordered = sorted(parts, key=lambda p: last_ones if p.position is None else p.position)
         before: relax.Var | None = None
-        at_end: list[relax.Binding] = []
+        at_end = Bindings()
         for part in ordered:
             writer = result if part.position is None else graph.bindings[part.position].var
             last = part is ordered[-1]
@@ -247,34 +236,30 @@ class _Placer:
                 rows = _rows(part.placement)
                 assert rows is not None
                 shape = relax_shape((rows, _run(part.placement)), part.source)
-                view = relax.DataflowVar("view", relax.TensorType(shape, joint.dtype))
-                reshape = self.builder.normalize(relax.op.reshape(part.source, shape))
-                at_end.append(relax.VarBinding(view, reshape))
-                arguments = [view]
+                arguments = [at_end.emit(relax.op.reshape(part.source, shape), "view")]
             else:
                 call = graph.value(part.position)
                 old = call.args[0]
                 key = (old, joint.shape, part.placement)
-                if key not in self.functions:
+                if key not in self.kernels:
                     assert part.kernel is not None
                     kernel = part.kernel.without_attr(REGION)
-                    self.functions[key] = self.builder.add_func(kernel, f"{old.name_hint}_placed")
-                gvar = self.functions[key]
+                    self.kernels[key] = self.builder.add_func(kernel, f"{old.name_hint}_placed")
+                gvar = self.kernels[key]
                 arguments = list(call.args[1].fields)
-                self.note(str(writer.name), old, gvar, part)
+                self.note(writer, old, f"written at {part.words}", function=str(gvar.name_hint))
             if before is None:
                 value = relax.call_tir(gvar, arguments, out_ty=result.ty)
             else:
                 value = relax.op.call_tir_inplace(
                     gvar, [*arguments, before], [len(arguments)], result.ty
                 )
-            binding = relax.VarBinding(var, self.builder.normalize(value))
             before = var
             if part.position is None:
-                at_end.append(binding)
+                at_end.bind(var, value)
             else:
-                yield part.position, [binding]
-        yield position, at_end
+                yield part.position, [relax.VarBinding(var, self.builder.normalize(value))]
+        yield position, at_end.bindings
 
     def copy(self, joint: Tensor, part: _Part, node: str) -> relax.GlobalVar:
         """A kernel that copies a part, with its decision."""
@@ -301,16 +286,6 @@ class _Placer:
             )
         )
         return gvar
-
-    def note(self, node: str, old: relax.GlobalVar, gvar: relax.GlobalVar, part: _Part) -> None:
-        """Says in a kernel's decision where it writes."""
-        for index, decision in enumerate(self.decisions):
-            if (decision.node, decision.function) == (node, str(old.name_hint)):
-                reason = f"{decision.reason}; written at {part.words}"
-                self.decisions[index] = msgspec.structs.replace(
-                    decision, reason=reason, function=str(gvar.name_hint)
-                )
-                return
 
 
 def _run(placement: Placement) -> int:

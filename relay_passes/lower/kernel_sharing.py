@@ -17,9 +17,9 @@ from microkernels.base.tvm_compat.relax import set_type
 from microkernels.machines.machine import Machine
 from microkernels.vector.placeholders import Values
 from relay_passes.ir.decisions import DecisionLog
-from relay_passes.ir.functions import REGION, named_pass, with_args
+from relay_passes.ir.functions import REGION, named_pass, with_args, with_renamed
 from relay_passes.ir.graph import is_call, op_name
-from relay_passes.ir.rewrite import is_kernel, is_relax, map_functions, with_values
+from relay_passes.ir.rewrite import is_kernel, is_relax, map_functions, map_values
 from tir_schedules.assembled.side_by_side import tasks_of
 from tir_schedules.core import kernel_numbers
 from tir_schedules.core.config import Config
@@ -213,17 +213,13 @@ class Shared:
 
 
 def shared(
-    builder: relax.BlockBuilder,
-    kernel: tirx.PrimFunc,
-    name: str,
-    numbers: Sequence[Numbers],
-    place: int,
+    builder: relax.BlockBuilder, kernel: tirx.PrimFunc, name: str, rows: list[Numbers], place: int
 ) -> list[Shared] | None:
     """Adds a kernel that reads its numbers as an argument at a place; one for each row of them.
 
     None if all rows are the same.
     """
-    moved, values = kernel_numbers.different_columns(list(numbers))
+    moved, values = kernel_numbers.different_columns(rows)
     if not moved:
         return None
     reading = kernel_numbers.numbers_as_parameter(plain(kernel), moved, place)
@@ -277,12 +273,10 @@ def share_kernels(mod: IRModule, decisions: DecisionLog) -> IRModule:
         given = relax.Tuple(new.arguments(call.args[1].fields))
         return builder.normalize(with_args(call, [new.gvar, given, *rest]))
 
-    for gvar, function in list(mod.functions_items()):
-        if is_relax(function):
-            builder.update_func(gvar, with_values(function, changed))
+    whole = map_values(builder.get(), changed)
     names = {str(old.name_hint): str(new.gvar.name_hint) for old, new in taken.items()}
     _rename(decisions, names)
-    return relax.transform.DeadCodeElimination()(builder.get())
+    return relax.transform.DeadCodeElimination()(whole)
 
 
 def _rename(decisions: DecisionLog, names: Mapping[str, str]) -> None:
@@ -341,29 +335,19 @@ def rename_kernels(mod: IRModule, suffix: str, decisions: DecisionLog) -> IRModu
     It comes when there are no more kernels to make, and again when TVM has written functions that
     compute sizes. What has the suffix keeps its name.
     """
-    renamed: dict[ir.GlobalVar, ir.GlobalVar] = {}
+    renamed: dict[relax.Expr, relax.Expr] = {}
     functions: dict[ir.GlobalVar, ir.BaseFunc] = {}
+    names: dict[str, str] = {}
     for gvar, function in mod.functions_items():
         own = gvar
         if is_kernel(function) and not gvar.name_hint.endswith(suffix):
             own = renamed[gvar] = ir.GlobalVar(gvar.name_hint + suffix)
+            names[gvar.name_hint] = own.name_hint
             set_type(own, gvar.ty)
             if GLOBAL_SYMBOL in (function.attrs or {}):
                 symbol = str(function.attrs[GLOBAL_SYMBOL]) + suffix
                 function = function.with_attr(GLOBAL_SYMBOL, symbol)
         functions[own] = function
-    _rename(decisions, {gvar.name_hint: gvar.name_hint + suffix for gvar in renamed})
+    _rename(decisions, names)
     whole = IRModule(functions, attrs=mod.attrs, global_infos=mod.global_infos)
-    return map_functions(whole, is_relax, lambda each: _Renamer(renamed).visit_expr(each))
-
-
-@relax.expr_functor.mutator
-class _Renamer(relax.PyExprMutator):
-    """Puts other global variables in the place of those named."""
-
-    def __init__(self, renamed: dict[ir.GlobalVar, ir.GlobalVar]) -> None:
-        super().__init__()
-        self._renamed = renamed
-
-    def visit_global_var_(self, op: ir.GlobalVar) -> ir.GlobalVar:
-        return self._renamed.get(op, op)
+    return map_functions(whole, is_relax, lambda each: with_renamed(each, renamed))

@@ -30,9 +30,8 @@ from math import ceil
 
 from tvm import IRModule, ir, tirx
 from tvm.ir import StringImm
-from tvm.ir.transform import Pass, Sequential
+from tvm.ir.transform import Sequential
 from tvm.tirx import ForKind
-from tvm.tirx.compilation_pipeline import PIPELINE_MAP, get_tir_pipeline, register_tir_pipeline
 
 from microkernels.base.tvm_compat.relax import NUMBER_AT, POOL_SIZE, SYMBOL_PREFIX, parallel_launch
 from microkernels.base.tvm_compat.tir import IMPORT_LLVM
@@ -40,9 +39,8 @@ from relay_passes.ir.functions import named_pass
 from relay_passes.ir.rewrite import is_kernel, map_functions
 from tir_schedules.core.emission import ALONE, children, with_children
 
-from .checks import Pipeline, checking_pipeline
+from .checks import checking_pipeline, extended
 
-PIPELINE = "tvm_hybrid_launch_few"
 THREADS = "tvm_hybrid_threads"  # an attribute of kernels: for how many they are made
 _MARK = "tvm_hybrid_launch_few"
 FEWEST = 2  # threads of a pool in which some can be left alone
@@ -71,22 +69,17 @@ def made_for(kernel: tirx.PrimFunc, threads: int) -> tirx.PrimFunc:
 
 
 def pipeline_for(threads: int) -> str:
-    """The name of the pipeline for kernels of so many threads: TVM's, and passes of ours."""
+    """The name of the pipeline for kernels of so many threads.
+
+    TVM's, with `check_first` and both halves of `launch_few` among the last passes.
+    """
     if threads < FEWEST:
         return checking_pipeline()
-    if PIPELINE not in PIPELINE_MAP:
-        register_tir_pipeline(PIPELINE, _pipeline)
-    return PIPELINE
-
-
-def _pipeline() -> Pipeline:
-    """TVM's own, with `check_first` and both halves of `launch_few` among the last passes."""
-    lower, finalize_host, finalize_device = get_tir_pipeline(checking_pipeline())
-
-    def finalize() -> Pass:
-        return Sequential([ask_pool(), finalize_host(), launch_few()])
-
-    return lower, finalize, finalize_device
+    return extended(
+        "tvm_hybrid_launch_few",
+        checking_pipeline(),
+        lambda lower, host: (lower, lambda: Sequential([ask_pool(), host(), launch_few()])),
+    )
 
 
 @named_pass
@@ -198,21 +191,19 @@ class _Outliner:
 
     def outlined(self, statement: tirx.Stmt) -> tirx.Stmt:
         """A statement whose marked loops are launched."""
-        if isinstance(statement, tirx.AttrStmt) and statement.attr_key == _MARK:
-            assert isinstance(statement.body, tirx.For)
-            return self._launch(statement.body, statement.value)
-        inside = children(statement)
-        changed = [self.outlined(each) for each in inside]
-        same = all(old.same_as(new) for old, new in zip(inside, changed, strict=True))
-        return statement if same else with_children(statement, changed)
-
-    def _launch(self, loop: tirx.For, tasks: tirx.Expr) -> tirx.Stmt:
+        if not isinstance(statement, tirx.AttrStmt) or statement.attr_key != _MARK:
+            inside = children(statement)
+            changed = [self.outlined(each) for each in inside]
+            same = all(old.same_as(new) for old, new in zip(inside, changed, strict=True))
+            return statement if same else with_children(statement, changed)
+        loop = statement.body
+        assert isinstance(loop, tirx.For)
         captured = _captured(loop)
         assert captured is not None  # or it is not marked
         symbol = str(self.function.attrs["global_symbol"]).removeprefix(SYMBOL_PREFIX)
         name = f"{symbol}_few{len(self.parts)}"
         self.parts.append(self._task(name, loop, captured))
-        arguments = [tasks, *(each.argument for each in captured)]
+        arguments = [statement.value, *(each.argument for each in captured)]
         failed = tirx.NE(tirx.call_extern("int32", name, *arguments), tirx.const(0, "int32"))
         stop = tirx.IfThenElse(failed, tirx.Evaluate(tirx.tvm_throw_last_error()), None)
         text = StringImm(parallel_launch(name, [each.llvm_type for each in captured]))

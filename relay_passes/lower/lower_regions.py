@@ -15,7 +15,7 @@ Equal regions with equal configurations share one kernel. So do regions that dif
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import msgspec
 from tvm import IRModule, relax, tirx
@@ -23,11 +23,10 @@ from tvm import IRModule, relax, tirx
 from microkernels.base.errors import CompileError, ConfigError, TvmHybridError
 from microkernels.base.tvm_compat.relax import OP_PATTERN, OPAQUE
 from microkernels.machines.machine import Machine
-from relay_passes.ir import functions
+from relay_passes.ir import functions, rewrite
 from relay_passes.ir.decisions import Decision, DecisionLog
 from relay_passes.ir.functions import called_region, is_region_function, named_pass, region_of
-from relay_passes.ir.graph import DataflowGraph, bindings_of, is_call
-from relay_passes.ir.rewrite import is_ordinary, map_functions, rewrite_region_calls
+from relay_passes.ir.graph import bindings_of, is_call
 from relay_passes.ir.traits import RESHAPES
 from tir_schedules.core.config import Config
 from tir_schedules.core.kernel_numbers import FormMemo
@@ -45,7 +44,7 @@ def lower_regions(mod: IRModule, machine: Machine, decisions: DecisionLog) -> IR
     others = {g: f for g, f in mod.functions_items() if not is_region_function(f)}
     builder = relax.BlockBuilder(IRModule(others, mod.attrs, mod.global_infos))
     lowerer = _Lowerer(mod, builder, machine, decisions)
-    lowered = rewrite_region_calls(mod, builder, lowerer.call)
+    lowered = rewrite.rewrite_region_calls(mod, builder, lowerer.call)
     # Nothing calls the plain functions of recurrent layers that are regions now.
     marked = (RECURRENT_ATTRS in (f.attrs or {}) for f in mod.functions.values())
     return relax.transform.DeadCodeElimination()(lowered) if any(marked) else lowered
@@ -113,6 +112,56 @@ def decision_of(
     )
 
 
+class KernelPass:
+    """What a pass has that puts other kernels into a module that has kernels or regions.
+
+    Parameters
+    ----------
+    mod : IRModule
+        It stays as it is.
+    machine : Machine
+        What kernels are built for.
+    decisions : list of Decision
+        Those about the module's kernels.
+    """
+
+    def __init__(self, mod: IRModule, machine: Machine, decisions: DecisionLog) -> None:
+        self.mod, self.machine, self.decisions = mod, machine, decisions
+        self.builder = relax.BlockBuilder(mod)
+        self.kernels: dict[object, relax.GlobalVar] = {}
+
+    def rewritten(self) -> IRModule:
+        """The module with its blocks as `block` writes them."""
+        return rewrite.rewrite_blocks(self.builder, self.block)
+
+    def block(self, block: relax.DataflowBlock) -> list[relax.Binding] | None:
+        """The bindings of a block with other kernels; None if all stay."""
+        raise NotImplementedError
+
+    @staticmethod
+    def results(call: relax.Expr, name: str, variables: Sequence[relax.Var]) -> list[relax.Binding]:
+        """Binds the results of a call, one by one, to the variables that they had."""
+        block = rewrite.Bindings()
+        results = block.emit(call, name)
+        for number, variable in enumerate(variables):
+            block.bind(variable, relax.TupleGetItem(results, number))
+        return block.bindings
+
+    def decided(self, var: relax.Var, kernel: relax.GlobalVar) -> int | None:
+        """Where in the log the decision is about a value that a kernel computes."""
+        names = str(var.name), str(kernel.name_hint)
+        found = (n for n, each in enumerate(self.decisions) if (each.node, each.function) == names)
+        return next(found, None)
+
+    def note(self, var: relax.Var, kernel: relax.GlobalVar, more: str, **changed: str) -> None:
+        """Adds to the reason of a decision, and changes it."""
+        index = self.decided(var, kernel)
+        if index is not None:
+            before = self.decisions[index]
+            reason = f"{before.reason}; {more}"
+            self.decisions[index] = msgspec.structs.replace(before, reason=reason, **changed)
+
+
 class _Lowerer:
     """Builds the kernels of a module's regions, each once."""
 
@@ -122,7 +171,7 @@ class _Lowerer:
         self.builder, self.machine, self.decisions = builder, machine, decisions
         # Every region that is called, in order of the first calls.
         self.regions: dict[relax.GlobalVar, tuple[Region, Config]] = {}
-        for function in filter(is_ordinary, mod.functions.values()):
+        for function in filter(rewrite.is_ordinary, mod.functions.values()):
             for binding in bindings_of(function):
                 callee = called_region(mod, binding.value)
                 if callee is not None and binding.value.op not in self.regions:
@@ -184,7 +233,7 @@ def select_configs(mod: IRModule, machine: Machine, lookup: Lookup | None) -> IR
         text = msgspec.json.encode(config).decode()
         return function.with_attr(CONFIG, text).with_attr(SOURCE, source)
 
-    return map_functions(mod, is_region_function, configured)
+    return rewrite.map_functions(mod, is_region_function, configured)
 
 
 def choose(
@@ -227,19 +276,13 @@ def joined_regions(mod: IRModule) -> set[relax.GlobalVar]:
     The functions that concatenations read, directly or through reshapes.
     """
     found: set[relax.GlobalVar] = set()
-    for function in filter(is_ordinary, mod.functions.values()):
-        for block in function.body.blocks:
-            calls = [each.value for each in block.bindings[:]]
-            joins = [call.args[0] for call in calls if is_call(call, "relax.concat")]
-            if not joins or not isinstance(block, relax.DataflowBlock):
-                continue
-            graph = DataflowGraph(block)
-            for tensor in (
-                x for join in joins if isinstance(join, relax.Tuple) for x in join.fields
-            ):
-                source = graph.definition(tensor)
-                while is_call(source, *RESHAPES):
-                    source = graph.definition(source.args[0])
-                if isinstance(source, relax.Call) and isinstance(source.op, relax.GlobalVar):
-                    found.add(source.op)
+    for function in filter(rewrite.is_ordinary, mod.functions.values()):
+        values = {each.var: each.value for each in bindings_of(function)}
+        joins = (call.args[0] for call in values.values() if is_call(call, "relax.concat"))
+        for tensor in (x for join in joins if isinstance(join, relax.Tuple) for x in join.fields):
+            source = values.get(tensor)
+            while is_call(source, *RESHAPES):
+                source = values.get(source.args[0])
+            if isinstance(source, relax.Call) and isinstance(source.op, relax.GlobalVar):
+                found.add(source.op)
     return found

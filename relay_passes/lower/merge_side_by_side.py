@@ -34,7 +34,6 @@ from microkernels.machines.machine import Machine
 from relay_passes.ir.decisions import Decision, DecisionLog
 from relay_passes.ir.functions import KERNEL, REGION, named_pass, region_of
 from relay_passes.ir.graph import DataflowGraph, op_name, static_tensor, variables
-from relay_passes.ir.rewrite import rewrite_blocks
 from tir_schedules.assembled import side_by_side
 from tir_schedules.assembled.side_by_side import MOST_PARTS, Estimate, Piece
 from tir_schedules.assembled.task_parts import parallel_tasks, threads_for
@@ -44,7 +43,7 @@ from tir_schedules.core.template import template_for
 from tir_schedules.cost.amx_cost import why_vectors
 from tir_schedules.cost.parallel import MEASURED_THREADS
 
-from .lower_regions import build_kernel
+from .lower_regions import KernelPass, build_kernel
 
 NAME = "side_by_side"
 
@@ -60,10 +59,7 @@ def merge_side_by_side(mod: IRModule, machine: Machine, decisions: DecisionLog) 
     decisions : list of Decision
         Those of `lower_regions`; of kernels that are merged one is left.
     """
-    if machine.threads < 2:
-        return mod
-    builder = relax.BlockBuilder(mod)
-    return rewrite_blocks(builder, _Merger(mod, builder, machine, decisions).block)
+    return _Merger(mod, machine, decisions).rewritten() if machine.threads > 1 else mod
 
 
 @dataclass(frozen=True)
@@ -76,14 +72,11 @@ class _Candidate:
     piece: Piece
 
 
-class _Merger:
+class _Merger(KernelPass):
     """Merges the calls of one module."""
 
-    def __init__(
-        self, mod: IRModule, builder: relax.BlockBuilder, machine: Machine, decisions: DecisionLog
-    ) -> None:
-        self.mod, self.builder, self.machine = mod, builder, machine
-        self.decisions = decisions
+    def __init__(self, mod: IRModule, machine: Machine, decisions: DecisionLog) -> None:
+        super().__init__(mod, machine, decisions)
         # As constants are packed for them; decisions are changed on the way.
         self.configs = {each.function: each.config for each in decisions if each.taken}
         self.regions: dict[relax.GlobalVar, tuple[Region, Piece] | None] = {}
@@ -236,13 +229,10 @@ class _Merger:
             for candidate in group
             for argument in graph.value(candidate.position).args[1].fields
         ]
-        call = self.builder.normalize(
-            relax.call_tir(gvar, arguments, out_ty=[result.ty for result in results])
-        )
-        together = relax.DataflowVar(NAME, call.ty)
+        call = relax.call_tir(gvar, arguments, out_ty=[result.ty for result in results])
         found = []
-        for candidate, config in zip(group, configs, strict=True):
-            index = self.decided(graph, candidate)
+        for candidate, result, config in zip(group, results, configs, strict=True):
+            index = self.decided(result, candidate.function)
             if index is None:
                 continue
             decision = self.decisions.pop(index)
@@ -272,29 +262,13 @@ class _Merger:
                 workload=" | ".join(decision.workload for decision in found),
             )
         )
-        bindings: list[relax.Binding] = [relax.VarBinding(together, call)]
-        for number, result in enumerate(results):
-            item = self.builder.normalize(relax.TupleGetItem(together, number))
-            bindings.append(relax.VarBinding(result, item))
-        return bindings
-
-    def decided(self, graph: DataflowGraph, candidate: _Candidate) -> int | None:
-        """Where in the log a call's decision is."""
-        name = str(graph.bindings[candidate.position].var.name)
-        function = str(candidate.function.name_hint)
-        for index, decision in enumerate(self.decisions):
-            if (decision.node, decision.function) == (name, function):
-                return index
-        return None
+        return self.results(call, NAME, results)
 
     def note_apart(self, graph: DataflowGraph, group: Sequence[_Candidate], how: str) -> None:
         """Adds to the reasons of a group why it runs one after the other."""
+        why = f"not side by side with {len(group) - 1} more: {how}"
         for candidate in group:
-            index = self.decided(graph, candidate)
-            if index is not None:
-                decision = self.decisions[index]
-                reason = f"{decision.reason}; not side by side with {len(group) - 1} more: {how}"
-                self.decisions[index] = msgspec.structs.replace(decision, reason=reason)
+            self.note(graph.bindings[candidate.position].var, candidate.function, why)
 
 
 def _ordered(graph: DataflowGraph, units: Sequence[int]) -> list[int]:

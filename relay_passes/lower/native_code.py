@@ -37,7 +37,8 @@ from tvm.target import Target
 from microkernels.base.tvm_compat import relax as tvm_compat
 from relay_passes.ir.constants import bytes_of, constants_of
 from relay_passes.ir.entries import WEIGHTS_ENTRY
-from relay_passes.ir.rewrite import copy_module, is_kernel, is_relax, with_values
+from relay_passes.ir.functions import with_renamed
+from relay_passes.ir.rewrite import copy_module, is_kernel, is_relax
 from relay_passes.ir.stages import wait_for, workers
 
 from . import codegen
@@ -245,23 +246,13 @@ def _stored_libraries(
 
 def _calling(mod: IRModule, groups: Iterable[Kernels]) -> dict[ir.GlobalVar, ir.BaseFunc]:
     """The other functions of a module, which call the kernels of groups by their names."""
-    names: dict[relax.Expr, relax.ExternFunc] = {
+    names: dict[relax.Expr, relax.Expr] = {
         gvar: relax.ExternFunc(str(kernel.attrs[GLOBAL_SYMBOL]))
         for group in groups
         for gvar, kernel in group.items()
     }
     calling = {gvar: each for gvar, each in mod.functions_items() if not is_kernel(each)}
-    if not names:
-        return calling
-
-    def changed(binding: relax.VarBinding) -> relax.Expr | None:
-        call = binding.value
-        name = names.get(call.op) if isinstance(call, relax.Call) else None
-        if name is None:
-            return None
-        return relax.Call(name, call.args, call.attrs, call.ty_args, ret_ty=call.ty)
-
     return {
-        gvar: with_values(each, changed) if is_relax(each) else each
+        gvar: with_renamed(each, names) if names and is_relax(each) else each
         for gvar, each in calling.items()
     }

@@ -7,10 +7,9 @@ from collections.abc import Iterable, Mapping
 
 import tvm
 import tvm_ffi
-from tvm import IRModule, ir, relax, tirx
+from tvm import IRModule, ir, relax
 from tvm.ir import GenericConst
 from tvm.ir.transform import PassContext
-from tvm.relax.expr_functor import PyExprMutator, mutator
 from tvm.runtime import Tensor
 
 from microkernels.base.memory import return_freed_memory
@@ -22,19 +21,10 @@ from tir_schedules.core.template import template_for
 from tir_schedules.generic.expressions import guard_floats
 from tir_schedules.generic.vector_math import lower_math
 
-from ..ir import functions
-from ..ir.constants import array_of, bytes_of, constant_of, constants_in
+from ..ir import functions, rewrite
+from ..ir.constants import array_of, bytes_of, constant_of
 from ..ir.functions import called_region, is_region_function, named_pass, region_of, with_blocks
-from ..ir.graph import bindings_of, op_name, static_tensor
-from ..ir.rewrite import (
-    Bindings,
-    is_ordinary,
-    is_relax,
-    map_functions,
-    move_functions,
-    take_callers,
-    take_values,
-)
+from ..ir.graph import bindings_of, is_call, static_tensor
 from .codegen import kernel_context
 from .lower_regions import config_of
 
@@ -66,8 +56,8 @@ def prepack(mod: IRModule, isa: Isa, meaning: bool = True) -> IRModule:
     Without `meaning` the region functions stay as they are: for a compiler that reads their regions
     only.
     """
-    regions = move_functions(mod)
-    callers = take_callers(regions)
+    regions = rewrite.move_functions(mod)
+    callers = rewrite.take_callers(regions)
     builder, renamed = relax.BlockBuilder(regions), dict[ir.GlobalVar, ir.GlobalVar]()
     if meaning:
         # A global variable carries its function's type, so a changed function needs a new one.
@@ -79,7 +69,7 @@ def prepack(mod: IRModule, isa: Isa, meaning: bool = True) -> IRModule:
     packer = _Packer(regions, renamed, isa, callers.values())
     packed = builder.get()
     for gvar in list(callers):
-        packed.update_func(gvar, take_values(callers, gvar, packer.packed_call))
+        packed.update_func(gvar, rewrite.take_values(callers, gvar, packer.packed_call))
     return packed
 
 
@@ -212,12 +202,12 @@ def pack_open_weights(mod: IRModule, isa: Isa) -> IRModule:
     def packed(function: relax.Function) -> relax.Function:
         return with_blocks(function, (_packed(mod, block, isa) for block in function.body.blocks))
 
-    return map_functions(mod, is_ordinary, packed)
+    return rewrite.map_functions(mod, rewrite.is_ordinary, packed)
 
 
 def _packed(mod: IRModule, block: relax.BindingBlock, isa: Isa) -> relax.BindingBlock:
     """A block in which regions read packed weights."""
-    packed = Bindings()
+    packed = rewrite.Bindings()
     known: dict[relax.Expr, list[_Packed]] = {}
     for binding in block.bindings[:]:
         value = binding.value
@@ -239,7 +229,7 @@ def _packed(mod: IRModule, block: relax.BindingBlock, isa: Isa) -> relax.Binding
     return type(block)(packed.bindings)
 
 
-def _once(block: Bindings, expr: relax.Expr, known: list[_Packed]) -> relax.Expr:
+def _once(block: rewrite.Bindings, expr: relax.Expr, known: list[_Packed]) -> relax.Expr:
     """The variable of an expression, bound where it was first needed."""
     for other, var in known:
         if tvm_ffi.structural_equal(expr, other):
@@ -249,7 +239,9 @@ def _once(block: Bindings, expr: relax.Expr, known: list[_Packed]) -> relax.Expr
     return var
 
 
-def _emitted(block: Bindings, expr: relax.Expr, known: dict[relax.Expr, relax.Expr]) -> relax.Expr:
+def _emitted(
+    block: rewrite.Bindings, expr: relax.Expr, known: dict[relax.Expr, relax.Expr]
+) -> relax.Expr:
     """An expression of operators, each bound to a variable once."""
     if isinstance(expr, relax.Tuple):
         return relax.Tuple([_emitted(block, each, known) for each in expr.fields])
@@ -304,25 +296,16 @@ def with_outside_weights(mod: IRModule, name: str, least: int) -> tuple[IRModule
     """
     numbers: dict[Tensor, int] = {}
 
-    def changed(function: relax.Function) -> relax.Function:
-        large = [each for each in constants_in(function) if bytes_of(each.value) >= least]
-        bindings: list[relax.Binding] = []
-        items: dict[relax.Expr, relax.Expr] = {}
-        taken: dict[int, relax.Var] = {}
-        for constant in large:
-            number = numbers.setdefault(constant.value, len(numbers))
-            if number not in taken:
-                taken[number] = relax.Var("weight", constant.ty)
-                arguments = [relax.prim_value(number)]
-                item = relax.Call(relax.ExternFunc(name), arguments, ret_ty=constant.ty)
-                bindings.append(relax.VarBinding(taken[number], item))
-            items[constant] = taken[number]
-        if not bindings:
-            return function
-        body = functions.renamed(function.body, items)
-        return with_blocks(function, [relax.BindingBlock(bindings), *body.blocks], body.body)
+    def item(constant: GenericConst) -> relax.Expr | None:
+        if bytes_of(constant.value) < least:
+            return None
+        number = relax.prim_value(numbers.setdefault(constant.value, len(numbers)))
+        return relax.Call(relax.ExternFunc(name), [number], ret_ty=constant.ty)
 
-    return map_functions(mod, is_relax, changed), list(numbers)
+    outside = rewrite.map_functions(
+        mod, rewrite.is_relax, lambda each: rewrite.with_bound_constants(each, "weight", item)
+    )
+    return outside, list(numbers)
 
 
 _NAME = "folded"
@@ -346,41 +329,37 @@ def fold_constants(mod: IRModule) -> IRModule:
 
     The pass; it comes after the legalisation of operators.
     """
-    folder = _Folder(mod)
-    for gvar, function in mod.functions_items():
-        if is_relax(function):
-            folder.builder_.update_func(gvar, folder.visit_expr(function))
-    folded = relax.transform.CanonicalizeBindings()(folder.builder_.get())
-    return relax.transform.DeadCodeElimination()(folded)
+    constants: dict[relax.Expr, GenericConst] = {}  # that variables are
+
+    def folded(binding: relax.VarBinding) -> relax.Expr | None:
+        value = _folded(mod, binding.value, constants)
+        if isinstance(value, GenericConst):
+            constants[binding.var] = value
+        return value
+
+    whole = rewrite.map_values(mod, folded)
+    plain = relax.transform.CanonicalizeBindings()(whole)
+    return relax.transform.DeadCodeElimination()(plain)
 
 
-@mutator
-class _Folder(PyExprMutator):
-    """Replaces calls of kernels on constants."""
-
-    def __init__(self, mod: IRModule) -> None:
-        super().__init__(mod)
-        self._kernels = dict(mod.functions_items())
-
-    def visit_call_(self, op: relax.Call) -> relax.Expr:
-        """Folds one call if it can be."""
-        call = super().visit_call_(op)
-        result = static_tensor(call)
-        if op_name(call) != "relax.call_tir" or result is None or 0 in result.shape:
-            return call
-        arguments = list(call.args[1].fields)
-        found = [self.lookup_binding(x) if isinstance(x, relax.Var) else x for x in arguments]
-        known = [each for each in found if isinstance(each, GenericConst)]
-        kernel = self._kernels.get(call.args[0])
-        if len(known) < len(arguments) or not isinstance(kernel, tirx.PrimFunc):
-            return call
-        if len(call.args) > 2:  # sizes that depend on data
-            return call
-        body = lower_math(guard_floats(kernel.body))
-        kernel = kernel.with_body(body).with_attr("global_symbol", _NAME)
-        # Whoever dumps every pass wants those of the model.
-        with PassContext(opt_level=3), kernel_context([kernel]):
-            compiled = tvm.compile(IRModule({_NAME: kernel}), target={"kind": "llvm"})
-        made = tvm.runtime.empty(result.shape, result.dtype)
-        compiled[_NAME](*[each.value for each in known], made)
-        return relax.const(made.numpy(), result.dtype)
+def _folded(
+    mod: IRModule, call: relax.Expr, constants: Mapping[relax.Expr, GenericConst]
+) -> relax.Expr:
+    """The constant that a call of a kernel makes of constants; any other value as it is."""
+    result = static_tensor(call)
+    if not is_call(call, "relax.call_tir") or result is None or 0 in result.shape:
+        return call
+    found = [constants.get(each, each) for each in call.args[1].fields]
+    known = [each for each in found if isinstance(each, GenericConst)]
+    kernel = mod[call.args[0]]
+    # More arguments are sizes that depend on data.
+    if len(known) < len(found) or not rewrite.is_kernel(kernel) or len(call.args) > 2:
+        return call
+    body = lower_math(guard_floats(kernel.body))
+    kernel = kernel.with_body(body).with_attr("global_symbol", _NAME)
+    # Whoever dumps every pass wants those of the model.
+    with PassContext(opt_level=3), kernel_context([kernel]):
+        compiled = tvm.compile(IRModule({_NAME: kernel}), target={"kind": "llvm"})
+    made = tvm.runtime.empty(result.shape, result.dtype)
+    compiled[_NAME](*[each.value for each in known], made)
+    return relax.const(made.numpy(), result.dtype)

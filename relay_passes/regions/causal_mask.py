@@ -125,9 +125,7 @@ class _Masks:
                         return value, diagonal
         if step.op == "where":
             condition, x, y = self.operand(step.args[0]), *step.args[1:]
-            array = (
-                _matrix(condition, self.shape) if isinstance(condition, ir.GenericConst) else None
-            )
+            array = _matrix(condition, self.shape)
             if array is None or str(array.dtype) != "bool":
                 return None
             for value, other, seen in ((x, y, True), (y, x, False)):
@@ -255,8 +253,10 @@ def _is_matrix(expr: relax.Expr, shape: tuple[int, int]) -> bool:
     return tensor.shape[-2:] == shape and math.prod(tensor.shape[:-2]) == 1
 
 
-def _matrix(expr: relax.Expr, shape: tuple[int, int]) -> np.ndarray | None:
-    return expr.value.numpy().reshape(shape) if _is_matrix(expr, shape) else None
+def _matrix(expr: relax.Expr | None, shape: tuple[int, int]) -> np.ndarray | None:
+    """A constant of that shape; None of anything else."""
+    known = isinstance(expr, ir.GenericConst) and _is_matrix(expr, shape)
+    return expr.value.numpy().reshape(shape) if known else None
 
 
 def _with_arguments(step: Step, args: Iterable[int]) -> Step:

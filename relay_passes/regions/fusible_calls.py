@@ -28,14 +28,8 @@ CAST_DTYPES = ("float16", "float64", "int64", *CAST_SOURCES)
 INTEGER_OPERATORS = ("relax.add", "relax.subtract")
 
 
-def steps_for(graph: DataflowGraph, epilogue: EpilogueSteps, call: relax.Call) -> Value | None:
-    """Adds the steps of one operator whose result has the values' shape; None if not fusible."""
-    special = _SPECIAL.get(op_name(call))
-    return (special or _plain)(graph, epilogue, call)
-
-
-def _plain(graph: DataflowGraph, epilogue: EpilogueSteps, call: relax.Call) -> Value | None:
-    """An operator that is one step of its own name."""
+def plain_step(graph: DataflowGraph, epilogue: EpilogueSteps, call: relax.Call) -> Value | None:
+    """An operator that is one step of its own name; None if it is not fusible."""
     entry = FUSIBLE_BY_RELAX.get(op_name(call))
     if entry is None or len(call.args) < entry.arity:
         return None
@@ -53,7 +47,7 @@ def _plain(graph: DataflowGraph, epilogue: EpilogueSteps, call: relax.Call) -> V
 
 def is_fusible(call: relax.Expr) -> bool:
     """Whether an expression calls an operator on elements that epilogues have."""
-    return op_name(call) in FUSIBLE_BY_RELAX or op_name(call) in _SPECIAL
+    return op_name(call) in FUSIBLE_BY_RELAX or op_name(call) in STEPS
 
 
 def value_of(graph: DataflowGraph, epilogue: EpilogueSteps, expr: relax.Expr) -> Value | None:
@@ -66,9 +60,7 @@ def value_of(graph: DataflowGraph, epilogue: EpilogueSteps, expr: relax.Expr) ->
     number = scalar_constant(expr)
     if number is not None and tensor.dtype in REAL_DTYPES:
         return epilogue.number(number)
-    anew = _computed_anew(graph, epilogue, expr, tensor)
-    if anew is None:
-        anew = _item(graph, epilogue, expr)
+    anew = _computed_anew(graph, epilogue, expr, tensor) or _item(graph, epilogue, expr)
     if anew is not None:
         return anew
     if not broadcasts(tensor.shape, epilogue.shape):
@@ -165,7 +157,7 @@ def _where(graph: DataflowGraph, epilogue: EpilogueSteps, call: relax.Call) -> V
             value, slope = (value_of(graph, epilogue, arg) for arg in scaled.args)
             if value is not None and slope is not None:
                 return epilogue.step("leaky_relu", (value, slope))
-    return _plain(graph, epilogue, call)
+    return plain_step(graph, epilogue, call)
 
 
 def _power(graph: DataflowGraph, epilogue: EpilogueSteps, call: relax.Call) -> Value | None:
@@ -232,16 +224,14 @@ def _dequantize(graph: DataflowGraph, epilogue: EpilogueSteps, call: relax.Call)
     source = region_tensor(call.args[0])
     if source is None or source.dtype not in (*RANGES, "int32"):
         return None
-    if str(call.ty.dtype) != "float32":
-        return None
     value = value_of(graph, epilogue, call.args[0])
-    parameters = None if value is None else _parameters(graph, epilogue, call)
-    if value is None or parameters is None:
+    if value is None or str(call.ty.dtype) != "float32":
         return None
-    return epilogue.step("dequantize", (value, *parameters))
+    parameters = _parameters(graph, epilogue, call)
+    return None if parameters is None else epilogue.step("dequantize", (value, *parameters))
 
 
-_SPECIAL: dict[str, Callable[[DataflowGraph, EpilogueSteps, relax.Call], Value | None]] = {
+STEPS: dict[str, Callable[[DataflowGraph, EpilogueSteps, relax.Call], Value | None]] = {
     "relax.clip": _clip,
     "relax.nn.leakyrelu": _leaky_relu,
     "relax.power": _power,
@@ -250,6 +240,7 @@ _SPECIAL: dict[str, Callable[[DataflowGraph, EpilogueSteps, relax.Call], Value |
     "relax.quantize": _quantize,
     "relax.dequantize": _dequantize,
 }
+"""What adds the steps of one operator; of others `plain_step` does."""
 
 
 Value = tuple[str, int]

@@ -18,8 +18,8 @@ from relay_passes.ir.graph import DataflowGraph, is_call, op_name, region_tensor
 from relay_passes.ir.traits import RESHAPES
 from tir_schedules.core.region import Region, Tensor
 
-from .anchor import Anchor
-from .fusible_calls import ACC, CAST_DTYPES, VALUE_DTYPES, EpilogueSteps, Value, steps_for
+from .fusible_calls import ACC, CAST_DTYPES, STEPS, VALUE_DTYPES, EpilogueSteps, Value, plain_step
+from .integer_anchor import Anchor
 
 MAX_OPERANDS = 12
 MAY_BE_INLINED = {  # what `fusible_calls` computes anew in the regions that read it
@@ -137,7 +137,8 @@ def _absorb(graph: DataflowGraph, growth: Growth, position: int) -> bool:
     else:
         if output.shape != growth.output.shape or output.dtype not in (*VALUE_DTYPES, *CAST_DTYPES):
             return False
-        value = steps_for(graph, growth.epilogue, call)
+        # Fusible if its result, which has the values' shape, is a value.
+        value = STEPS.get(name, plain_step)(graph, growth.epilogue, call)
         if value is None or len(growth.epilogue.operands) > MAX_OPERANDS:
             return False
         growth.epilogue.values[binding.var] = value
@@ -171,18 +172,17 @@ def _through_reshape(growth: Growth, source: relax.Expr, output: Tensor) -> Valu
 
 def _with_output_permutation(graph: DataflowGraph, growth: Growth, accepts: Accepts) -> Growth:
     """Takes a permutation that is the result's only use into the store of a batch_matmul."""
-    users = graph.users.get(growth.result, [])
-    if growth.anchor.op != "batch_matmul" or len(users) != 1 or users[0] in graph.taken:
+    user = graph.only_user(growth.result)
+    if growth.anchor.op != "batch_matmul" or user is None or user in graph.taken:
         return growth
-    call = graph.value(users[0])
-    inside_only = isinstance(growth.result, relax.DataflowVar)
-    if not is_call(call, "relax.permute_dims") or not inside_only or call.attrs.axes is None:
+    call = graph.value(user)
+    if not is_call(call, "relax.permute_dims") or call.attrs.axes is None:
         return growth
     anchor = growth.anchor
     permuted = growth.copy()
     permuted.anchor = replace(anchor, attrs={**anchor.attrs, "out_axes": permutation(call)})
     if not accepts(permuted.region()):
         return growth
-    permuted.members.append(users[0])
-    permuted.result = graph.bindings[users[0]].var
+    permuted.members.append(user)
+    permuted.result = graph.bindings[user].var
     return permuted

@@ -1,4 +1,4 @@
-"""Anchors of integer and bfloat16 products: which tensors their operands are read from.
+"""Anchors, from which regions grow; of integer and bfloat16 products, what is really read.
 
     lv = R.subtract(R.astype(q, "int32"), z)        # zero point; or R.astype alone
     lv1 = R.matmul(lv, R.astype(const_w, "int32"), out_dtype="int32")
@@ -12,6 +12,7 @@ read as f32.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -20,13 +21,64 @@ from tvm import ir, relax
 
 from microkernels.base.arrays import RANGES
 from tir_schedules.core.attributes import Attribute
+from tir_schedules.core.region import Region, Tensor
 from tir_schedules.product.narrow_weight import per_block_shape
 
 from ..ir.constants import array_of
 from ..ir.dynamic_quantize import match_dynamic_quantize
 from ..ir.graph import DataflowGraph, is_call, region_tensor, scalar_constant, static_tensor
-from .anchor import Anchor
 from .fusible_calls import is_fusible
+
+
+@dataclass(frozen=True)
+class Anchor:
+    """A call that a template can build.
+
+    Attributes
+    ----------
+    position : int
+        Where its binding stands in the block.
+    op : str
+        The template's name.
+    inputs : tuple of relax.Expr
+        What the kernel reads, in the template's order.
+    attrs : dict
+        For the region.
+    output : Tensor
+        The anchor's result.
+    absorbed : tuple of int
+        Positions of bindings between `inputs` and the call.
+    otherwise : str
+        Another template, for what the first one rejects; "" if there is none.
+    open_weight : int or None
+        Which of the inputs is packed as a constant is, although its value is given at run time.
+    """
+
+    position: int
+    op: str
+    inputs: tuple[relax.Expr, ...]
+    output: Tensor
+    attrs: dict[str, Attribute] = field(default_factory=dict)
+    absorbed: tuple[int, ...] = ()
+    otherwise: str = ""
+    open_weight: int | None = None
+
+    def region(self) -> Region | None:
+        """The region without an epilogue; None if a shape is not known."""
+        tensors = [region_tensor(expr) for expr in self.inputs]
+        if any(tensor is None for tensor in tensors):
+            return None
+        inputs = tuple(
+            Tensor(tensor.shape, tensor.dtype, tensor.constant or number == self.open_weight)
+            for number, tensor in enumerate(tensors)
+            if tensor is not None
+        )
+        return Region(op=self.op, inputs=inputs, output=self.output, attrs=self.attrs)
+
+
+Matcher = Callable[[DataflowGraph, int, relax.Call], "Anchor | str | None"]
+"""(block, position, call) -> its anchor. A str says why a call that could be an anchor is none;
+None means an ordinary operator."""
 
 
 @dataclass
@@ -50,6 +102,16 @@ class Operand:
     inputs: dict[str, relax.Expr] = field(default_factory=dict)
     absorbed: list[int] = field(default_factory=list)
 
+    def passes(self, graph: DataflowGraph, name: str, operand: int = 0) -> relax.Call | None:
+        """The call of that operator that computes the source, if it is one; the kernel reads one of
+        its operands from then on."""
+        call = graph.definition(self.source)
+        if not is_call(call, name):
+            return None
+        self.absorbed.append(graph.position[self.source])
+        self.source = call.args[operand]
+        return call
+
 
 def integer_operand(graph: DataflowGraph, name: str, expr: relax.Expr) -> Operand | None:
     """The 8-bit tensor that an operand is, or that is behind an int32 one; None if there is none.
@@ -66,16 +128,11 @@ def integer_operand(graph: DataflowGraph, name: str, expr: relax.Expr) -> Operan
     found = Operand(expr)
     if str(expr.ty.dtype) in RANGES:
         return found
-    call = _defined_by(graph, found, "relax.subtract")
-    if call is not None:
-        found.source = call.args[0]
-        if not _zero_point(graph, name, found, call.args[1]):
-            return None
-    cast = _defined_by(graph, found, "relax.astype")
-    if cast is None or str(cast.args[0].ty.dtype) not in RANGES:
+    call = found.passes(graph, "relax.subtract")
+    if call is not None and not _zero_point(graph, name, found, call.args[1]):
         return None
-    found.source = cast.args[0]
-    return found
+    cast = found.passes(graph, "relax.astype")
+    return found if cast is not None and str(found.source.ty.dtype) in RANGES else None
 
 
 def quantized_on_the_way(graph: DataflowGraph, found: Operand) -> None:
@@ -112,8 +169,7 @@ def quantized_on_the_way(graph: DataflowGraph, found: Operand) -> None:
     # A positive scale that is no subnormal; others keep the operator's own kernel.
     if number is not None and not 2.0**-100 < number < 2.0**100:
         return
-    found.absorbed.append(graph.position[found.source])
-    found.source = x
+    found.passes(graph, "relax.quantize")
     found.attrs.update(attrs)
 
 
@@ -123,9 +179,7 @@ def _computed_from_bytes(graph: DataflowGraph, x: relax.Expr, user: int) -> bool
     Only for one use: others may need x in memory anyway.
     """
     call = graph.definition(x)
-    if call is None or graph.position[x] in graph.taken or not isinstance(x, relax.DataflowVar):
-        return False
-    if graph.users[x] != [user]:
+    if call is None or graph.position[x] in graph.taken or graph.only_user(x) != user:
         return False
     if is_call(call, "relax.dequantize"):
         return True
@@ -142,11 +196,9 @@ def _computed_from_bytes(graph: DataflowGraph, x: relax.Expr, user: int) -> bool
 def rounded_on_the_way(graph: DataflowGraph, found: Operand) -> None:
     """Lets the kernel round an operand to 16 bits if that is done for this product alone."""
     call = graph.definition(found.source)
-    if not is_call(call, "relax.astype") or not feeds_this_alone(graph, found.source):
-        return
-    if str(call.args[0].ty.dtype) == "float32":
-        found.absorbed.append(graph.position[found.source])
-        found.source = call.args[0]
+    wide = is_call(call, "relax.astype") and str(call.args[0].ty.dtype) == "float32"
+    if wide and feeds_this_alone(graph, found.source):
+        found.passes(graph, "relax.astype")
 
 
 def feeds_one_product(graph: DataflowGraph, expr: relax.Expr) -> bool:
@@ -176,23 +228,12 @@ def feeds_this_alone(graph: DataflowGraph, expr: relax.Expr) -> bool:
     """
     if not graph.fuse or graph.position[expr] in graph.taken:
         return False
-    while True:
-        users = graph.users.get(expr, [])
-        if len(users) != 1 or not isinstance(expr, relax.DataflowVar):
-            return False
-        call = graph.value(users[0])
+    while (user := graph.only_user(expr)) is not None:
+        call = graph.value(user)
         if not is_call(call, "relax.astype", "relax.subtract", "relax.permute_dims"):
             return True
-        expr = graph.bindings[users[0]].var
-
-
-def _defined_by(graph: DataflowGraph, found: Operand, name: str) -> relax.Call | None:
-    """The call that defines an operand's source, if it is one of that operator; notes it."""
-    call = graph.definition(found.source)
-    if not is_call(call, name):
-        return None
-    found.absorbed.append(graph.position[found.source])
-    return call
+        expr = graph.bindings[user].var
+    return False
 
 
 def _zero_point(graph: DataflowGraph, name: str, found: Operand, expr: relax.Expr) -> bool:
@@ -250,38 +291,18 @@ def _zero_point(graph: DataflowGraph, name: str, found: Operand, expr: relax.Exp
 # the values of the constant.
 
 
-@dataclass
-class _Chain:
-    """Walks from a value to what it is computed from, noting the bindings passed."""
-
-    graph: DataflowGraph
-    expr: relax.Expr
-    passed: list[int] = field(default_factory=list)
-
-    def passes(self, name: str) -> relax.Call | None:
-        """The call of that operator that computes the value, if it is one; its first argument is
-        the value from then on."""
-        call = self.graph.definition(self.expr)
-        if not is_call(call, name):
-            return None
-        self.passed.append(self.graph.position[self.expr])
-        self.expr = call.args[0]
-        return call
-
-    def passes_constant(self, name: str) -> relax.Expr | None:
-        """The constant that an operator of two arguments adds to the value; None if the value is
-        computed in another way."""
-        call = self.graph.definition(self.expr)
-        if not is_call(call, name):
-            return None
-        value, other = call.args
-        if name == "relax.multiply" and isinstance(value, ir.GenericConst):
-            value, other = other, value
-        if not isinstance(other, ir.GenericConst):
-            return None
-        self.passed.append(self.graph.position[self.expr])
-        self.expr = value
-        return other
+def _passes_constant(graph: DataflowGraph, found: Operand, name: str) -> relax.Expr | None:
+    """The constant that an operator of two arguments adds to a value; None if the value is computed
+    in another way."""
+    call = graph.definition(found.source)
+    if not is_call(call, name):
+        return None
+    first = name == "relax.multiply" and isinstance(call.args[0], ir.GenericConst)
+    constant = call.args[0 if first else 1]
+    if not isinstance(constant, ir.GenericConst):
+        return None
+    found.passes(graph, name, int(first))
+    return constant
 
 
 def match_weight_only(graph: DataflowGraph, position: int, call: relax.Call) -> Anchor | None:
@@ -297,22 +318,22 @@ def match_weight_only(graph: DataflowGraph, position: int, call: relax.Call) -> 
         The matmul.
     """
     a, output = region_tensor(call.args[0]), region_tensor(graph.bindings[position].var)
-    chain = _Chain(graph, call.args[1])
+    chain = Operand(call.args[1])
     if a is None or output is None or len(a.shape) < 2 or a.dtype != "float32":
         return None
     weight = static_tensor(call.args[1])
-    if weight is None or len(weight.shape) != 2 or not _cuts_rows(chain):
+    if weight is None or len(weight.shape) != 2 or not _cuts_rows(graph, chain):
         return None
-    reshaped = chain.passes("relax.reshape") is not None
-    blocks = static_tensor(chain.expr)
-    scale = chain.passes_constant("relax.multiply")
-    zero = chain.passes_constant("relax.subtract")
+    reshaped = chain.passes(graph, "relax.reshape") is not None
+    blocks = static_tensor(chain.source)
+    scale = _passes_constant(graph, chain, "relax.multiply")
+    zero = _passes_constant(graph, chain, "relax.subtract")
     if scale is None or blocks is None or len(blocks.shape) != (3 if reshaped else 2):
         return None
-    if chain.passes("relax.astype") is None:
+    if chain.passes(graph, "relax.astype") is None:
         return None
-    chain.passes("relax.reshape")
-    stored = static_tensor(chain.expr)
+    chain.passes(graph, "relax.reshape")
+    stored = static_tensor(chain.source)
     if stored is None or not stored.constant or stored.dtype not in ("int8", "uint8"):
         return None
     shape = blocks.shape if reshaped else (1, *blocks.shape)
@@ -320,26 +341,26 @@ def match_weight_only(graph: DataflowGraph, position: int, call: relax.Call) -> 
     parameters = [scale] if zero is None else [scale, zero]
     if not same_columns or not all(_per_block(each, shape, reshaped) for each in parameters):
         return None
-    attrs: dict[str, Attribute] = {"block": shape[1]}
-    attrs["bits"] = _bits(array_of(chain.expr.value), shape)
+    bits = _bits(array_of(chain.source.value), shape)
+    attrs: dict[str, Attribute] = {"block": shape[1], "bits": bits}
     common = None if zero is None else _common(zero)
     if common is not None:
         attrs["zero_point"] = common
         parameters = [scale]
     if graph.rounds:
         attrs["rounded"] = "bfloat16"
-    inputs = (call.args[0], chain.expr, *parameters)
-    absorbed = tuple(sorted(chain.passed))
+    inputs = (call.args[0], chain.source, *parameters)
+    absorbed = tuple(sorted(chain.absorbed))
     return Anchor(position, "weight_only_matmul", inputs, output, attrs, absorbed)
 
 
-def _cuts_rows(chain: _Chain) -> bool:
+def _cuts_rows(graph: DataflowGraph, chain: Operand) -> bool:
     """Passes a slice of the first rows; False if it is any other slice."""
-    shape = static_tensor(chain.expr)
-    call = chain.passes("relax.strided_slice")
+    shape = static_tensor(chain.source)
+    call = chain.passes(graph, "relax.strided_slice")
     if call is None:
         return True
-    whole = static_tensor(chain.expr)
+    whole = static_tensor(chain.source)
     axes, begin, end, *strides = ([int(x.value) for x in arg.fields] for arg in call.args[1:])
     unit = not strides or strides[0] == [1]
     return (

@@ -23,8 +23,7 @@ from tir_schedules.recurrent.problem import RECURRENT
 from tir_schedules.recurrent.recurrent import RECURRENT_ATTRS
 
 from . import integer_anchor
-from .anchor import Anchor, Matcher
-from .integer_anchor import Operand, feeds_this_alone
+from .integer_anchor import Anchor, Matcher, Operand, feeds_this_alone
 
 _PACKED_AT_RUN_TIME = ("float32", "bfloat16", "int8")
 _UNKNOWN = "a shape is not known at compile time"
@@ -80,21 +79,6 @@ def match_conv(graph: DataflowGraph, position: int, call: relax.Call) -> Anchor 
     return Anchor(position, op, inputs, output, attributes, absorbed, otherwise, open_weight)
 
 
-def match_anchor(graph: DataflowGraph, position: int) -> Anchor | str | None:
-    """The anchor at a position of a block.
-
-    Returns
-    -------
-    Anchor, str or None
-        A str says why a call that could be an anchor is none; None means an ordinary operator.
-    """
-    call = graph.bindings[position].value
-    matcher = _MATCHERS.get(op_name(call))
-    if matcher is None or not isinstance(call, relax.Call):
-        return None
-    return matcher(graph, position, call)
-
-
 def _output(graph: DataflowGraph, position: int) -> Tensor | None:
     return region_tensor(graph.bindings[position].var)
 
@@ -123,29 +107,26 @@ def _matmul(graph: DataflowGraph, position: int, call: relax.Call) -> Anchor | s
         note_scaled_weight(graph, right)
     is_open = right.source in graph.weights and a.dtype == b.dtype
     rounds = a.dtype in ("bfloat16", "float16")
-    op, open_weight, axes = "batch_matmul", None, dict[str, Attribute]()
+    op, open_weight, axes, taken = "batch_matmul", None, dict[str, Attribute](), graph.taken
     if (is_open or isinstance(right.source, ir.GenericConst)) and len(b.shape) == 2:
         op, open_weight = "matmul", 1 if is_open else None
         if a.dtype == "int32":
             integer_anchor.quantized_on_the_way(graph, left)
         elif rounds:
             integer_anchor.rounded_on_the_way(graph, left)
-        else:
-            _read_before_cast(graph, left)
+        elif graph.fuse and a.dtype == "float32" and graph.position.get(left.source) not in taken:
+            left.passes(graph, "relax.astype")  # reads what the activation is cast from
     else:
         if rounds:
             axes["rounded"] = a.dtype
         for name, operand in (("a_axes", left), ("b_axes", right)):
             if rounds:  # rounded after the permutation, or before it
                 integer_anchor.rounded_on_the_way(graph, operand)
-            moved = graph.definition(operand.source)
             axes[name] = tuple(range(len(operand.source.ty.shape.values)))
-            if is_call(moved, "relax.permute_dims"):
-                place = graph.position[operand.source]
-                if place in graph.taken:
-                    continue
-                operand.absorbed.append(place)
-                operand.source, axes[name] = moved.args[0], permutation(moved)
+            free = graph.position.get(operand.source) not in taken
+            moved = operand.passes(graph, "relax.permute_dims") if free else None
+            if moved is not None:
+                axes[name] = permutation(moved)
                 if rounds:
                     integer_anchor.rounded_on_the_way(graph, operand)
     further = {**left.inputs, **right.inputs}
@@ -178,16 +159,6 @@ def _conv1d(graph: DataflowGraph, position: int, call: relax.Call) -> Anchor | s
         return match_conv(graph, position, call)
     window: dict[str, Attribute] = {"window": w.shape[0], "stride": int(attrs.strides[0])}
     return Anchor(position, "matmul", tuple(call.args), output, window)
-
-
-def _read_before_cast(graph: DataflowGraph, found: Operand) -> None:
-    """Lets the kernel read what an activation is cast to f32 from."""
-    call = graph.definition(found.source)
-    if not graph.fuse or not is_call(call, "relax.astype") or str(call.ty.dtype) != "float32":
-        return
-    if graph.position[found.source] not in graph.taken:  # not part of the region before
-        found.absorbed = [graph.position[found.source]]
-        found.source = call.args[0]
 
 
 def match_conversion(graph: DataflowGraph, position: int) -> Anchor | None:
@@ -244,7 +215,7 @@ def _recurrent(graph: DataflowGraph, position: int, call: relax.Call) -> Anchor 
     return Anchor(position, RECURRENT, inputs, output, known, open_weight=1 if is_open else None)
 
 
-_MATCHERS: dict[str, Matcher] = {
+MATCHERS: dict[str, Matcher] = {
     "relax.call_tir": _recurrent,
     "relax.matmul": _matmul,
     "relax.nn.conv1d": _conv1d,
@@ -337,7 +308,7 @@ def note_scaled_weight(graph: DataflowGraph, found: Operand) -> None:
     factors = static_tensor(view.args[0])
     if factors is None or shape.shape != (w.shape[0], 1) or factors.shape[-1:] != w.shape[:1]:
         return
-    found.absorbed += [graph.position[column], graph.position[found.source]]
-    found.source = weight
+    found.absorbed.append(graph.position[column])
+    found.passes(graph, "relax.multiply", 1)
     found.attrs[SCALE] = "input"
     found.inputs["scale"] = view.args[0]

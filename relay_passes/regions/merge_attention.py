@@ -22,14 +22,14 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 from tvm import ir, relax
 
 from microkernels.isa import Isa
 from relay_passes.ir.graph import is_call, op_name, region_tensor, variables
-from relay_passes.ir.strided_view import StridedView, common_digits, sources, through
+from relay_passes.ir.strided_view import Source, StridedView, common_digits, sources, through
 from relay_passes.ir.traits import RESHAPES
 from tir_schedules.core.attributes import Attribute, Numbers
 from tir_schedules.core.region import Region, Tensor
@@ -48,35 +48,6 @@ class _Refusal(Exception):
     """Why scores, softmax and product stay apart."""
 
 
-@dataclass(frozen=True)
-class _Chain:
-    """Positions of the three calls, and of reshapes between them."""
-
-    scores: int
-    softmax: int
-    product: int
-    glue: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class _Place:
-    """Where an operand may be read, or the result written.
-
-    Attributes
-    ----------
-    expr : relax.Expr
-        The tensor in memory.
-    members : tuple of int
-        Positions of the bindings that become strides.
-    view : StridedView
-        [batches, rows, columns] in terms of that tensor.
-    """
-
-    expr: relax.Expr
-    members: tuple[int, ...]
-    view: StridedView
-
-
 def merge_attention(isa: Isa) -> ir.transform.Pass:
     """The pass, for one instruction set."""
 
@@ -93,11 +64,11 @@ def find_attention(graph: RegionGraph, reject: Callable[[Region], str | None]) -
     """
     found = Findings()
     for position in graph.calls("softmax"):
-        chain = _chain(graph, position)
-        if chain is None:
+        around = _around(graph, position)
+        if around is None:
             continue
         try:
-            merge = _merge(graph, chain)
+            merge = _merge(graph, position, *around)
             reason = reject(merge.region)
             if reason is not None:
                 raise _Refusal(reason)
@@ -108,42 +79,42 @@ def find_attention(graph: RegionGraph, reject: Callable[[Region], str | None]) -
     return found
 
 
-def _chain(graph: RegionGraph, softmax: int) -> _Chain | None:
-    """Scores and product around a softmax; None if there are none."""
-    glue: list[int] = []
+def _around(graph: RegionGraph, softmax: int) -> tuple[int, int, set[int]] | None:
+    """Positions of the scores and the product around a softmax, and of reshapes between them; None
+    if there are none."""
+    glue: set[int] = set()
     before = graph.value(softmax).args[0]
     while is_call(reshape := graph.definition(before), *RESHAPES):
-        glue.append(graph.position[before])
+        glue.add(graph.position[before])
         before = reshape.args[0]
     scores = graph.region_of(before)
     after = graph.bindings[softmax].var
     users = graph.users.get(after, [])
     while len(users) == 1 and op_name(graph.value(users[0])) in RESHAPES:
-        glue.append(users[0])
+        glue.add(users[0])
         after = graph.bindings[users[0]].var
         users = graph.users.get(after, [])
     products = set(graph.calls("batch_matmul"))
     product = next((user for user in users if user in products), None)
     if scores is None or scores not in products or product is None:
         return None
-    if not graph.value(product).args[0].same_as(after):
-        return None
-    return _Chain(scores, softmax, product, tuple(sorted(glue)))
+    return (scores, product, glue) if graph.value(product).args[0].same_as(after) else None
 
 
-def _merge(graph: RegionGraph, chain: _Chain) -> Merge:
-    """The merge of a chain.
+def _merge(
+    graph: RegionGraph, softmax_at: int, scores_at: int, product_at: int, glue: set[int]
+) -> Merge:
+    """The merge of three calls, and of reshapes between them.
 
     Raises
     ------
     _Refusal
         If there is no attention region for it.
     """
-    scores, softmax, product = (
-        graph.regions[position] for position in (chain.scores, chain.softmax, chain.product)
-    )
-    inner = {chain.scores, *chain.glue, chain.softmax, chain.product}
-    if graph.still_needed(sorted(inner), chain.product):
+    calls = scores_at, softmax_at, product_at
+    scores, softmax, product = map(graph.regions.__getitem__, calls)
+    inner = {*calls, *glue}
+    if graph.still_needed(sorted(inner), product_at):
         raise _Refusal(_NEEDED_ELSEWHERE)
     _check(scores, softmax, product)
     *batch, m, n = softmax.output.shape
@@ -151,7 +122,7 @@ def _merge(graph: RegionGraph, chain: _Chain) -> Merge:
     q_shape, e = scores.inputs[0].shape, product.output.shape[-1]
     d = q_shape[_axes(scores, "a_axes", len(q_shape))[-1]]
 
-    masked = _operands(graph, chain.scores)
+    masked = _operands(graph, scores_at)
     visible = without_causal_mask(graph, scores, masked)
     parts = (
         _part(visible.region, batch, (m, d), (d, n)),
@@ -159,14 +130,14 @@ def _merge(graph: RegionGraph, chain: _Chain) -> Merge:
         _part(product, batch, (m, n), (n, e)),
     )
     choices = (
-        list(_read(graph, chain.scores, 0, (batches, m, d))),
+        list(_read(graph, scores_at, 0, (batches, m, d))),
         # With a row for each key.
         [
             replace(place, view=place.view.permuted((0, 2, 1)))
-            for place in _read(graph, chain.scores, 1, (batches, d, n))
+            for place in _read(graph, scores_at, 1, (batches, d, n))
         ],
-        list(_read(graph, chain.product, 1, (batches, n, e))),
-        list(_written(graph, chain.product, (batches, m, e))),
+        list(_read(graph, product_at, 1, (batches, n, e))),
+        list(_written(graph, product_at, (batches, m, e))),
     )
     for places in itertools.product(*choices):
         attrs = _layout(places)
@@ -181,7 +152,7 @@ def _merge(graph: RegionGraph, chain: _Chain) -> Merge:
     members = {*inner, *_computed(graph, dropped)}
     members.update(position for place in places for position in place.members)
     *stored, out = (place.expr for place in places)
-    arguments = (*stored, *visible.operands, *_operands(graph, chain.product))
+    arguments = (*stored, *visible.operands, *_operands(graph, product_at))
     if any(graph.position.get(argument) in inner for argument in arguments):
         raise _Refusal(_NEEDED_ELSEWHERE)
     tensors = [region_tensor(expr) for expr in (*stored, out)]
@@ -260,7 +231,7 @@ def _rebatched(tensor: Tensor, before: Sequence[int], batch: Sequence[int]) -> T
 
 def _read(
     graph: RegionGraph, position: int, index: int, shape: tuple[int, int, int]
-) -> Iterator[_Place]:
+) -> Iterator[Source]:
     """Where an input of a batch_matmul may be read, the furthest first; the last is the input."""
     region = graph.regions[position]
     axes = _axes(region, _AXES[index], len(region.inputs[index].shape))
@@ -268,10 +239,10 @@ def _read(
     for source in sources(graph, graph.value(position).args[index]):
         view = source.view.permuted(axes).broadcast(logical).reshaped(shape)
         if view is not None and _has_rows(view):
-            yield _Place(source.expr, source.members, view)
+            yield replace(source, view=view)
 
 
-def _written(graph: RegionGraph, position: int, shape: tuple[int, int, int]) -> Iterator[_Place]:
+def _written(graph: RegionGraph, position: int, shape: tuple[int, int, int]) -> Iterator[Source]:
     """Where the result may be written, the furthest first; the last is where it is written."""
     region = graph.regions[position]
     var = graph.bindings[position].var
@@ -283,7 +254,7 @@ def _written(graph: RegionGraph, position: int, shape: tuple[int, int, int]) -> 
     while view is not None:
         logical = view.inverse().reshaped(shape)
         if logical is not None and _has_rows(logical) and _stride(logical, 2, 1) == 1:
-            places.append(_Place(var, members, logical))
+            places.append(Source(var, members, logical))
         user = graph.only_user(var)
         if user is None or op_name(graph.value(user)) not in (*RESHAPES, "relax.permute_dims"):
             break
@@ -303,7 +274,7 @@ def _stride(view: StridedView, axis: int, default: int) -> int:
     return view.dims[axis][0][1] if view.dims[axis] else default
 
 
-def _layout(places: Sequence[_Place]) -> dict[str, Attribute] | None:
+def _layout(places: Sequence[Source]) -> dict[str, Attribute] | None:
     """The attributes that say where q, k, v and the result lie; None if their heads differ."""
     digits = common_digits([StridedView(place.view.dims[:1]) for place in places])
     if digits is None:

@@ -30,7 +30,7 @@ from microkernels.machines.machine import Machine
 from relay_passes.ir.graph import op_name, region_tensor, static_tensor
 from relay_passes.ir.traits import RESHAPES
 from tir_schedules.chains import cost
-from tir_schedules.chains.depthwise_pointwise_cost import PairEstimate, estimate_pair
+from tir_schedules.chains.depthwise_pointwise_cost import estimate_pair
 from tir_schedules.core.kernel_numbers import FormMemo
 from tir_schedules.core.region import Region, nameless_form
 from tir_schedules.core.template import has_template, template_for
@@ -69,16 +69,13 @@ class _Chain:
     def add(self, position: int) -> bool:
         """Takes a binding if it is a part or glue; whether it did."""
         var = self.graph.bindings[position].var
-        if position in self.graph.regions:
-            return self._add_part(position)
-        source = _regrouped(self.graph.value(position), var)
-        if source not in self.inputs.made:
-            return False
-        self.glue.append(position)
-        self.inputs.made[var] = self.inputs.made[source]
-        return True
-
-    def _add_part(self, position: int) -> bool:
+        if position not in self.graph.regions:
+            source = _regrouped(self.graph.value(position), var)
+            if source not in self.inputs.made:
+                return False
+            self.glue.append(position)
+            self.inputs.made[var] = self.inputs.made[source]
+            return True
         region = self.graph.regions[position]
         if not is_row_local(region) or len(self.calls) == MOST_PARTS:
             return False
@@ -93,7 +90,7 @@ class _Chain:
                 if not rows or rows_and_columns(tensor) != rows_and_columns(made):
                     return False
         self.inputs.add(region, arguments)
-        self.inputs.made[self.graph.bindings[position].var] = len(self.calls)
+        self.inputs.made[var] = len(self.calls)
         self.calls.append(position)
         return True
 
@@ -402,7 +399,7 @@ def merge_depthwise(machine: Machine) -> ir.transform.Pass:
 
     The pass, for one machine: its threads and caches decide what pays.
     """
-    estimates: dict[str, PairEstimate] = {}  # equal pairs are estimated once
+    estimated = FormMemo(lambda region: estimate_pair(region, machine))
 
     def match(graph: RegionGraph) -> Findings:
         findings = Findings()
@@ -417,8 +414,7 @@ def merge_depthwise(machine: Machine) -> ir.transform.Pass:
             region = inputs.region(DEPTHWISE_KIND, parts)
             reason = template_for(DEPTHWISE_KIND).rejection(region, machine.isa)
             if reason is None:
-                known = estimates.get(region.key)
-                estimate = estimates[region.key] = known or estimate_pair(region, machine)
+                estimate = estimated(region)
                 if estimate.pays:
                     why, arguments = f"template {DEPTHWISE_KIND}: {estimate}", inputs.arguments
                     findings.merges.append(Merge((first, second), region, tuple(arguments), why))

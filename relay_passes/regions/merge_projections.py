@@ -161,12 +161,10 @@ class _Merger:
         out.name = self.names(group)
         value = out.emit(with_args(first, [first.args[0], weight]))
         ends: Sequence[int] = group
-        while True:  # joins the operators that follow every product
-            users = [self.only_user(end) for end in ends]
-            joined = self.joined(ends, users, value, joiner)
-            if joined is None:
-                break
-            ends, value = [user for user in users if user is not None], joined
+        # Joins the operators that follow every product.
+        while (joined := self.joined(ends, value, joiner)) is not None:
+            ends, value = joined
+        users = map(self.only_user, ends)
         following = [self.graph.value(user) for user in users if user is not None]
         if any(is_call(call, "relax.quantize") for call in following):
             return "stay apart: each is quantised with constants of its own"
@@ -199,19 +197,17 @@ class _Merger:
         return self.graph.only_user(self.graph.bindings[position].var)
 
     def joined(
-        self,
-        ends: Sequence[int],
-        users: Sequence[int | None],
-        value: relax.Var,
-        joiner: ColumnJoiner,
-    ) -> relax.Var | None:
-        """The joined value of one operator after each product; None if they cannot be joined."""
-        calls = [None if user is None else self.graph.value(user) for user in users]
-        first = calls[0]
-        if first is None or op_name(first) not in JOINED or not alike(calls):
+        self, ends: Sequence[int], value: relax.Var, joiner: ColumnJoiner
+    ) -> tuple[Sequence[int], relax.Var] | None:
+        """The operators after each product, and their joined value; None if they cannot be
+        joined."""
+        users = [user for user in map(self.only_user, ends) if user is not None]
+        calls = [self.graph.value(user) for user in users]
+        if len(users) < len(ends) or op_name(calls[0]) not in JOINED or not alike(calls):
             return None
+        first = calls[0]
         arguments: list[relax.Expr] = []
-        for each in zip(*(call.args for call in calls if call is not None), strict=True):
+        for each in zip(*(call.args for call in calls), strict=True):
             own = [
                 argument.same_as(self.graph.bindings[end].var)
                 for argument, end in zip(each, ends, strict=True)
@@ -220,10 +216,11 @@ class _Merger:
             if argument is None:
                 return None
             arguments.append(argument)
-        joiner.out.name = self.names([user for user in users if user is not None])
+        joiner.out.name = self.names(users)
         joined = joiner.out.emit(with_args(first, arguments))
         wanted, result = known_tensor(first), known_tensor(joined)
-        return joined if result.shape == (*wanted.shape[:-1], sum(joiner.widths)) else None
+        fits = result.shape == (*wanted.shape[:-1], sum(joiner.widths))
+        return (users, joined) if fits else None
 
     def saved_us(self, group: Sequence[int]) -> float:
         """Estimated microseconds of calls and forks, and of conversions by own kernels."""

@@ -36,7 +36,7 @@ from microkernels.base.errors import CompileError
 from relay_passes.ir import functions
 from relay_passes.ir.functions import REASON, called_region, region_of, substitute
 from relay_passes.ir.graph import DataflowGraph, region_tensor, relax_shape
-from relay_passes.ir.rewrite import rewrite_blocks
+from relay_passes.ir.rewrite import Bindings, rewrite_blocks
 from tir_schedules.core.attributes import Source
 from tir_schedules.core.region import Region, Tensor
 
@@ -112,7 +112,7 @@ class Merge:
     members: tuple[int, ...]
     region: Region
     arguments: tuple[relax.Expr, ...]
-    reason: str
+    reason: str = ""
 
 
 @dataclass
@@ -197,20 +197,14 @@ def _call(builder: relax.BlockBuilder, graph: RegionGraph, merge: Merge) -> list
             inside: dict[relax.Expr, relax.Expr] = dict(zip(callee.params, given, strict=True))
             values[var] = functions.emit_body(inner, callee, inside)
 
-    result = graph.bindings[merge.members[-1]].var
-    return region_call(builder, merge.region, merge.arguments, result, fill, merge.reason)
+    return region_call(builder, graph, merge, fill)
 
 
 Fill = Callable[[relax.BlockBuilder, dict[relax.Expr, relax.Expr]], None]
 
 
 def region_call(
-    builder: relax.BlockBuilder,
-    region: Region,
-    given: Sequence[relax.Expr],
-    result: relax.Var,
-    fill: Fill,
-    reason: str = "",
+    builder: relax.BlockBuilder, graph: DataflowGraph, merge: Merge, fill: Fill
 ) -> list[relax.Binding]:
     """The bindings that replace what a region computes: views of arguments, and the call.
 
@@ -218,28 +212,20 @@ def region_call(
     ----------
     builder : BlockBuilder
         Receives the region function.
-    region : Region
-        The region.
-    given : sequence of relax.Expr
-        What its inputs and operands stand for. One of another shape than the tensor is reshaped.
-    result : relax.Var
-        What it computes.
+    merge : Merge
+        What it computes, of bindings of any kind.
     fill : callable
-        Emits what the region computes; the dict has what stands for `given`, and receives what
-        stands for `result`.
-    reason : str
-        What `explain` says about it.
+        Emits what the region computes; the dict has what stands for the arguments, and receives
+        what stands for the result.
     """
-    bindings: list[relax.Binding] = []
+    result, region, given = graph.bindings[merge.members[-1]].var, merge.region, merge.arguments
+    views = Bindings()
     arguments: list[relax.Expr] = []
     for argument, tensor in zip(given, (*region.inputs, *region.operands), strict=True):
         actual = region_tensor(argument)
         if actual is not None and actual.shape != tensor.shape:
             shape = relax_shape(tensor.shape, argument, result)
-            view = relax.DataflowVar("view", relax.TensorType(shape, actual.dtype))
-            reshape = builder.normalize(relax.op.reshape(argument, shape))
-            bindings.append(relax.VarBinding(view, reshape))
-            argument = view
+            argument = views.emit(relax.op.reshape(argument, shape), "view")
         arguments.append(argument)
     parameters = [relax.Var(f"p{i}", argument.ty) for i, argument in enumerate(arguments)]
 
@@ -251,11 +237,11 @@ def region_call(
         fill(inner, values)
         return values[result]
 
-    attrs = {REASON: reason} if reason else {}
+    attrs = {REASON: merge.reason} if merge.reason else {}
     function = functions.region_function(region, parameters, emit, attrs)
     gvar = builder.add_func(function, f"fused_{region.op}")
     call = relax.Call(gvar, arguments, ret_ty=result.ty)
-    return [*bindings, relax.VarBinding(result, call)]
+    return [*views.bindings, relax.VarBinding(result, call)]
 
 
 def _refused(

@@ -33,14 +33,14 @@ from relay_passes.ir.dynamic_quantize import ranges_in_place
 from relay_passes.ir.functions import named_pass
 from relay_passes.ir.graph import DataflowGraph, op_name
 from relay_passes.ir.moving_operators import moved_weights, weights_of
-from relay_passes.ir.rewrite import rewrite_blocks
+from relay_passes.ir.rewrite import rewrite_blocks, spliced
 from tir_schedules.core.region import Region
 from tir_schedules.core.template import has_template, template_for
 
-from .anchor import Anchor
 from .grow_epilogue import Growth, grow
-from .match_anchors import match_anchor, match_conversion
-from .merge_regions import region_call
+from .integer_anchor import Anchor
+from .match_anchors import MATCHERS, match_conversion
+from .merge_regions import Merge, region_call
 
 
 @named_pass
@@ -108,18 +108,15 @@ class _Partitioner:
                     graph.taken.update(growth.members)
                     graph.read.update(anchor.inputs, (x for x, _ in growth.epilogue.operands))
                     regions[growth.members[-1]] = growth
-        bindings: list[relax.Binding] = []
-        for position, binding in enumerate(graph.bindings):
-            if position in regions:
-                bindings += self.call(graph, regions[position])
-            elif position not in graph.taken:
-                bindings.append(binding)
-        return bindings
+        calls = {at: self.call(graph, growth) for at, growth in sorted(regions.items())}
+        return spliced(graph, calls, graph.taken)
 
     def anchor_at(self, graph: DataflowGraph, position: int) -> Anchor | None:
         """The anchor at a position that a template can build, or None."""
-        anchor = match_anchor(graph, position)
-        if anchor is None:
+        binding = graph.bindings[position]
+        match = MATCHERS.get(op_name(binding.value))
+        anchor = None if match is None else match(graph, position, binding.value)
+        if anchor is None:  # an ordinary operator
             return None
         reason = anchor if isinstance(anchor, str) else self.reject(anchor.region())
         if reason is not None and isinstance(anchor, Anchor) and anchor.otherwise:
@@ -127,7 +124,6 @@ class _Partitioner:
             reason = self.reject(anchor.region())
         if reason is None and isinstance(anchor, Anchor):
             return anchor
-        binding = graph.bindings[position]
         node, name = str(binding.var.name), op_name(binding.value).removeprefix("relax.")
         self.decisions.append(Decision(node=node, op=name, taken=False, reason=reason or ""))
         return None
@@ -151,7 +147,8 @@ class _Partitioner:
                 values[graph.bindings[position].var] = inner.emit(value)
 
         given = (*anchor.inputs, *(expr for expr, _ in epilogue.operands))
-        return region_call(self.builder, growth.region(), given, growth.result, fill)
+        merge = Merge(tuple(growth.members), growth.region(), given)
+        return region_call(self.builder, graph, merge, fill)
 
 
 def region_counts(mod: IRModule) -> list[tuple[Region, int]]:

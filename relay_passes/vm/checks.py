@@ -12,7 +12,7 @@ from tvm.script.ir_builder import IRBuilder
 from microkernels.base.errors import BY_ZERO
 from microkernels.base.tvm_compat.relax import ENTRY_CHECKS
 from relay_passes.ir.functions import TAKES_BITS, named_pass, with_blocks
-from relay_passes.ir.graph import AnyBinding, bindings_of, packed_name, variables
+from relay_passes.ir.graph import AnyBinding, bindings_of, packed_name, static_tensor, variables
 from relay_passes.ir.moving_operators import NUM_INPUT, has_weights
 from relay_passes.ir.rewrite import is_kernel, is_relax, map_functions
 from tir_schedules.generic.expressions import call_name
@@ -51,45 +51,27 @@ def drop_checks(mod: IRModule, of_inputs: bool = True) -> IRModule:
         inputs = [] if of_inputs else list(function.params)
         if has_weights(function):
             inputs = inputs[: int(function.attrs[NUM_INPUT])]
-        return _without_checks(mod, function, inputs)
+        kept: set[relax.Var] = {*variables(function.body.body), *inputs}
+        seen: set[relax.Var] = set()
+        for binding in bindings_of(function):
+            value = binding.value
+            if packed_name(value) not in ENTRY_CHECKS:
+                seen.update(variables(value))
+                callee = getattr(value, "op", None)
+                kernel = mod[callee] if isinstance(callee, ir.GlobalVar) else None
+                if not is_kernel(kernel) or TAKES_BITS in (kernel.attrs or {}):
+                    kept.update(variables(value))
+        static = (each for each in function.params if static_tensor(each) is not None)
+        checked = {each for each in static if each in seen and each not in kept}
+
+        def is_needed(binding: AnyBinding) -> bool:
+            value = binding.value
+            return packed_name(value) not in ENTRY_CHECKS or value.args[0] not in checked
+
+        blocks = (filter(is_needed, block.bindings) for block in function.body.blocks)
+        return with_blocks(function, [relax.BindingBlock(list(each)) for each in blocks])
 
     return map_functions(mod, is_relax, changed)
-
-
-def _without_checks(
-    mod: IRModule, function: relax.Function, inputs: list[relax.Var]
-) -> relax.Function:
-    """A function without checks that kernels repeat, but for those of some inputs."""
-    kept: set[relax.Var] = {*variables(function.body.body), *inputs}
-    seen: set[relax.Var] = set()
-    for binding in bindings_of(function):
-        value = binding.value
-        if packed_name(value) not in ENTRY_CHECKS:
-            seen.update(variables(value))
-            callee = getattr(value, "op", None)
-            kernel = mod[callee] if isinstance(callee, ir.GlobalVar) else None
-            if not is_kernel(kernel) or TAKES_BITS in (kernel.attrs or {}):
-                kept.update(variables(value))
-    checked = {p for p in function.params if p in seen and p not in kept and not _is_open(p)}
-
-    def is_needed(binding: AnyBinding) -> bool:
-        value = binding.value
-        return packed_name(value) not in ENTRY_CHECKS or value.args[0] not in checked
-
-    return with_blocks(
-        function,
-        [
-            relax.BindingBlock([binding for binding in b.bindings if is_needed(binding)])
-            for b in function.body.blocks
-        ],
-    )
-
-
-def _is_open(param: relax.Var) -> bool:
-    """Whether a shape has sizes that are only known at run time."""
-    shape = getattr(param.ty, "shape", None)
-    values = getattr(shape, "values", None)
-    return values is None or not all(isinstance(value, tirx.IntImm) for value in values)
 
 
 _DIVISIONS = (tirx.Div, tirx.FloorDiv, tirx.FloorMod, tirx.Mod)

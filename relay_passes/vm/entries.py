@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+import tvm_ffi
 from tvm import DataType, IRModule, ir, relax, tirx
 from tvm.relax import analysis
 from tvm.relax.utils import copy_with_new_vars
 from tvm.tirx.buffer import BufferType
 
+from relay_passes.ir import graph
 from relay_passes.ir.constants import bytes_of, constants_of
 from relay_passes.ir.entries import INTO_ENTRY, MAIN, RELEASE_ENTRY, SHAPES_ENTRY, WEIGHTS_ENTRY
 from relay_passes.ir.functions import IN_PLACE, UNALIGNED, VIEW, named_pass
-from relay_passes.ir.graph import AnyBinding, bindings_of, is_call, packed_name
 from relay_passes.ir.rewrite import copy_module, is_relax, map_functions
-from relay_passes.vm.told_sizes import ToldSizes
 
 INTO_OUTPUTS = "tvm_hybrid.into_outputs"
 
@@ -41,7 +41,7 @@ def into_entry(mod: IRModule) -> IRModule:
             return (R.shape([n, 8]),)
 
     It takes those outputs that a kernel writes whose sizes inputs tell: their shapes, or a few
-    integers in them (`told_sizes`). A result in another shape is written where the output lies.
+    integers in them (`ToldSizes`). A result in another shape is written where the output lies.
     Where `main` finds such a size, `main_into` checks that of the
     output. `main_shapes` tells the shapes of just these outputs. The caller sees to it that no
     tensor overlaps another, but where a kernel may write a result over an argument (`IN_PLACE`)
@@ -76,6 +76,8 @@ def _lacks(mod: IRModule, entry: str) -> bool:
 def _into(main: relax.Function, written: list[Written]) -> relax.Function:
     """The function with a parameter for each of these outputs."""
     taken: dict[relax.Var, dict[int, relax.Var]] = {}
+    dataflow = [each for each in main.body.blocks if isinstance(each, relax.DataflowBlock)]
+    inside = {binding.var for block in dataflow for binding in block.bindings}
     given, outputs, views = [], dict[relax.Var, relax.Var](), dict[relax.Var, relax.Expr]()
     for each in written:
         given.append(relax.Var(f"out{each.number}", each.ty))
@@ -85,17 +87,13 @@ def _into(main: relax.Function, written: list[Written]) -> relax.Function:
             ty = types_of(each.var)[each.result]
             assert ty.shape is not None
             # A view, and no copy, in a dataflow block only as a variable of its own.
-            inside = any(
-                isinstance(block, relax.DataflowBlock) and binding.var.same_as(each.var)
-                for block in main.body.blocks
-                for binding in block.bindings
-            )
-            place = (relax.DataflowVar if inside else relax.Var)(f"place{each.number}", ty)
+            kind = relax.DataflowVar if each.var in inside else relax.Var
+            place = kind(f"place{each.number}", ty)
             views[place] = relax.op.reshape(given[-1], ty.shape)
         taken.setdefault(each.var, {})[each.result] = place
     builder = relax.BlockBuilder()
 
-    def changed(binding: AnyBinding) -> list[AnyBinding]:
+    def changed(binding: graph.AnyBinding) -> list[graph.AnyBinding]:
         if binding.var in outputs:
             return [relax.VarBinding(binding.var, outputs[binding.var])]
         if binding.var not in taken:
@@ -123,7 +121,7 @@ def _into(main: relax.Function, written: list[Written]) -> relax.Function:
 
 def _note(mod: IRModule, main: relax.Function, written: Written) -> list[int]:
     """What `INTO_OUTPUTS` says of an output."""
-    bindings = bindings_of(main)
+    bindings = graph.bindings_of(main)
     (call,) = (each.value for each in bindings if each.var.same_as(written.var))
     attrs, arguments = mod[call.args[0]].attrs or {}, call.args[1].fields
     shared = -1
@@ -259,7 +257,7 @@ def _guarded(function: relax.Function, guard: str) -> relax.Function:
     attrs = function.attrs
     if not attrs or "global_symbol" not in attrs or "Codegen" in attrs:
         return function  # nobody calls it from outside, or a code generator compiles it
-    if any(packed_name(binding.value) == guard for binding in bindings_of(function)):
+    if any(graph.packed_name(binding.value) == guard for binding in graph.bindings_of(function)):
         return function
     nothing = relax.TupleType([])
     call = relax.Call(relax.ExternFunc(guard), [], None, [nothing], ret_ty=nothing)
@@ -320,7 +318,7 @@ def types_of(value: relax.Expr) -> list[relax.TensorType]:
 
 def written_outputs(mod: IRModule, main: relax.Function) -> list[Written]:
     """The outputs that kernels of a module write, of sizes that the inputs tell."""
-    bindings = [each for each in bindings_of(main) if isinstance(each, relax.VarBinding)]
+    bindings = [each for each in graph.bindings_of(main) if isinstance(each, relax.VarBinding)]
     values = {each.var: each.value for each in bindings}
     shapes = {var for param in main.params for var in analysis.definable_tir_vars_in_type(param.ty)}
     told = ToldSizes(main)
@@ -334,14 +332,10 @@ def written_outputs(mod: IRModule, main: relax.Function) -> list[Written]:
     ]
     places = [each.place for each in found]
     plain = [each.place for each in found if each.view is None]
-    once = [
-        each for each in found if (plain if each.view is None else places).count(each.place) == 1
-    ]
+    once = [x for x in found if (plain if x.view is None else places).count(x.place) == 1]
     # A kernel takes its results behind one another, those that are given before those that are not.
     taken = {each.place for each in once}
-    return [
-        each for each in once if all((each.var, before) in taken for before in range(each.result))
-    ]
+    return [x for x in once if all((x.var, before) in taken for before in range(x.result))]
 
 
 def _outputs(main: relax.Function, values: dict[relax.Var, relax.Expr]) -> list[relax.Expr]:
@@ -364,27 +358,21 @@ def _written(
         made = values[value]
         if isinstance(made, relax.TupleGetItem):
             value, result = made.tuple_value, made.index
-            continue
-        if isinstance(made, relax.Call):
-            if is_call(made, "relax.reshape") and view is None:
-                view, value = value, made.args[0]
-                continue
-            if made.op != CALL_TIR:
-                return None
-            kernel = mod[made.args[0]]
-            if VIEW in (kernel.attrs or {}) and view is None:
-                view, value = value, made.args[1].fields[0]
-                continue
-            return (
-                None
-                if analysis.has_reshape_pattern(kernel)
-                else Written(number, value, result, view)
-            )
-        value = made
+        elif not isinstance(made, relax.Call):
+            value = made
+        elif graph.is_call(made, "relax.reshape") and view is None:
+            view, value = value, made.args[0]
+        elif made.op != CALL_TIR:
+            return None
+        elif VIEW in (mod[made.args[0]].attrs or {}) and view is None:
+            view, value = value, made.args[1].fields[0]
+        else:
+            copies = analysis.has_reshape_pattern(mod[made.args[0]])
+            return None if copies else Written(number, value, result, view)
     return None
 
 
-def _may_have_room(mod: IRModule, written: Written, bindings: list[AnyBinding]) -> bool:
+def _may_have_room(mod: IRModule, written: Written, bindings: list[graph.AnyBinding]) -> bool:
     """Whether all that reads an output takes tensors with room for more rows."""
     several = isinstance(written.var.ty, relax.TupleType)
     names = set() if several else {written.var}
@@ -405,3 +393,105 @@ def _may_have_room(mod: IRModule, written: Written, bindings: list[AnyBinding]) 
         elif not isinstance(value, relax.Tuple) and names & {*analysis.used_vars(value)}:
             return False
     return True
+
+
+# Sizes that a few integers of the inputs tell, such as how many keys a cache shall have.
+#
+#     lv = R.maximum(total, R.const([24]))                    total: int64[1], an input
+#     lv1 = R.tensor_to_shape(lv)
+#     lv2: R.Shape([found_1]) = R.match_cast(lv1, R.Shape([found_1]))
+#
+# It takes next to no time to find such a size, so it may be found twice.
+
+
+MOST_ELEMENTS = 64  # of a tensor that sizes are computed with
+
+_UNSURE = ("relax.call_packed", "relax.call_dps_packed", "relax.call_pure_packed")
+
+
+class ToldSizes:
+    """The sizes that data decide in one function, and what tells them.
+
+    Parameters
+    ----------
+    function : relax.Function
+        In A-normal form.
+    """
+
+    def __init__(self, function: relax.Function) -> None:
+        self._params = {*function.params}
+        self._known = {
+            v for param in function.params for v in analysis.definable_tir_vars_in_type(param.ty)
+        }
+        self._bindings = graph.bindings_of(function)
+        self._places: dict[relax.Var, int] = {}  # of values and of sizes
+        for place, binding in enumerate(self._bindings):
+            for var in (binding.var, *_defined(binding)):
+                self._places.setdefault(var, place)
+        self._found: dict[int, frozenset[int] | None] = {}
+
+    def are_told(self, sizes: Iterable[relax.Var]) -> bool:
+        """Whether the inputs' shapes, or a few integers in them, tell all these sizes."""
+        return self._telling(sizes) is not None
+
+    def bindings(self, sizes: Iterable[relax.Var]) -> list[graph.AnyBinding]:
+        """The bindings that tell these sizes, in order."""
+        return [self._bindings[place] for place in sorted(self._telling(sizes) or ())]
+
+    def _telling(self, needed: Iterable[relax.Var]) -> frozenset[int] | None:
+        """The places of the bindings behind values and sizes; None if they do much."""
+        found: frozenset[int] = frozenset()
+        for var in needed:
+            if var in self._known or (var in self._params and _is_small(var, vectors=True)):
+                continue
+            place = self._places.get(var)
+            more = None if place is None else self._before(place)
+            if more is None:
+                return None
+            found |= more
+        return found
+
+    def _before(self, place: int) -> frozenset[int] | None:
+        """The places of a binding and of those that it needs; None as of `_telling`."""
+        if place not in self._found:
+            binding = self._bindings[place]
+            is_little = _is_small(binding.var) and _is_plain(binding.value)
+            before = self._telling(_used(binding)) if is_little else None
+            self._found[place] = None if before is None else before | {place}
+        return self._found[place]
+
+
+def _is_small(var: relax.Var, vectors: bool = False) -> bool:
+    """Whether a value is a shape or a few integers; or a vector of any length, if these count."""
+    if isinstance(var.ty, relax.ShapeType):
+        return True
+    if not isinstance(var.ty, relax.TensorType) or "int" not in str(var.ty.dtype):
+        return False
+    tensor = graph.static_tensor(var)
+    return (vectors and var.ty.ndim == 1) or (tensor is not None and tensor.size <= MOST_ELEMENTS)
+
+
+def _is_plain(value: relax.Expr) -> bool:
+    """Whether an expression gives the same whenever it is computed."""
+    if isinstance(value, relax.Call):
+        return graph.op_name(value).startswith("relax.") and graph.op_name(value) not in _UNSURE
+    return isinstance(value, relax.ShapeExpr | relax.Var)
+
+
+def _defined(binding: graph.AnyBinding) -> set[relax.Var]:
+    """The sizes that a binding gives their numbers, or compares if they have some."""
+    if not isinstance(binding, relax.MatchCast):
+        return set()
+    return {*analysis.definable_tir_vars_in_type(binding.ty)}
+
+
+def _used(binding: graph.AnyBinding) -> set[relax.Var]:
+    """The values and sizes that a binding needs."""
+    found = {*analysis.tir_vars_in_type(binding.var.ty)} - _defined(binding)
+    value = binding.value
+    for part in value.args if isinstance(value, relax.Call) else [value]:
+        if isinstance(part, relax.Var):
+            found.add(part)
+        elif not isinstance(part, ir.GlobalVar | ir.GenericConst):
+            tvm_ffi.structural_walk(part, (relax.Var, found.add))
+    return found

@@ -9,13 +9,12 @@ from typing import Any
 
 import tvm_ffi
 from tvm import IRModule, ir, relax, te, tirx
-from tvm.relax.expr_functor import PyExprMutator, mutator
 from tvm.sym import Analyzer
 
 from tir_schedules.generic.expressions import substitute, variables_of
 
 from ..ir import rewrite
-from ..ir.functions import named_pass, rebound, renamed, with_blocks, with_body
+from ..ir.functions import named_pass, rebound, renamed, with_blocks
 from ..ir.graph import AnyBinding, bindings_of, op_name, packed_name, static_tensor, variables
 
 _ALLOCATE = "relax.memory.alloc_storage"
@@ -255,36 +254,16 @@ def allocate_empty(mod: IRModule) -> IRModule:
     The pass; it comes between CallTIRRewrite and the planning of memory.
     """
 
-    def allocated(function: relax.Function) -> relax.Function:
-        found = _EmptyConstants()
-        body = found.visit_expr(function.body)
-        if not found.bindings:
-            return function
-        blocks = [relax.BindingBlock(found.bindings), *body.blocks]
-        whole = relax.BlockBuilder().normalize(relax.SeqExpr(blocks, body.body))
-        assert isinstance(whole, relax.SeqExpr)
-        return with_body(function, whole)
-
-    return rewrite.map_functions(mod, rewrite.is_relax, allocated)
-
-
-@mutator
-class _EmptyConstants(PyExprMutator):
-    """Names every constant without elements, and binds the names in `bindings`."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.bindings: list[relax.Binding] = []
-
-    def visit_generic_const_(self, constant: ir.GenericConst) -> relax.Expr:
-        """The constant, or the variable in its place."""
+    def allocated(constant: ir.GenericConst) -> relax.Expr | None:
         tensor = static_tensor(constant)
         if tensor is None or tensor.size:
-            return constant
+            return None
         call = relax.op.builtin.alloc_tensor(relax.ShapeExpr(tensor.shape), tensor.dtype, 0)
-        var = relax.Var("empty", constant.ty)
-        self.bindings.append(relax.VarBinding(var, self.builder_.normalize(call)))
-        return var
+        return relax.BlockBuilder().normalize(call)
+
+    return rewrite.map_functions(
+        mod, rewrite.is_relax, lambda each: rewrite.with_bound_constants(each, "empty", allocated)
+    )
 
 
 SMALLEST = 4096  # bytes; the pool rounds up to pages
@@ -317,10 +296,7 @@ def size_classes(mod: IRModule) -> IRModule:
         (size,) = call.args[0].values
         return None if isinstance(size, tirx.IntImm) else _allocating(call, power_of_two(size))
 
-    def changed(function: relax.Function) -> relax.Function:
-        return rewrite.with_values(function, rounded)
-
-    return rewrite.map_functions(mod, rewrite.is_relax, changed)
+    return rewrite.map_values(mod, rounded)
 
 
 def power_of_two(size: tirx.Expr) -> tirx.Expr:

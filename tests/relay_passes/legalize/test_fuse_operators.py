@@ -6,7 +6,7 @@ from tvm import IRModule, relax
 from tvm.ir import assert_structural_equal
 
 from relay_passes.ir.rewrite import with_names
-from relay_passes.legalize.fusion import fuse_operators
+from relay_passes.legalize.schedule_generic import fuse_operators
 from tests.relay_passes.graphs import GENERIC
 
 TENSOR = relax.TensorType((8, 8), "float32")

@@ -11,7 +11,7 @@ from tvm.ir import assert_structural_equal
 
 import tvm_hybrid
 from microkernels.base.tvm_compat.relax import FUSED
-from relay_passes.legalize.fusion import scalars_in_shapes
+from relay_passes.legalize.schedule_generic import scalars_in_shapes
 from tests.onnx_builder import OnnxBuilder
 
 WITH_SHAPE, MOVED, WITHOUT_SHAPE = [["past"], ["n"]], [[], ["n", "past"]], [["past"], []]

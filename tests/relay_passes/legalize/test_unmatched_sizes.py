@@ -8,7 +8,7 @@ from tvm.error import InternalError
 from tvm.ir import assert_structural_equal
 
 from microkernels.base.tvm_compat.relax import OP_PATTERN, OPAQUE, set_type
-from relay_passes.legalize.fusion import unmatched_sizes
+from relay_passes.legalize.schedule_generic import unmatched_sizes
 from tests.relay_passes.graphs import GENERIC
 
 

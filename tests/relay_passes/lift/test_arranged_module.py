@@ -6,8 +6,8 @@ import numpy as np
 from tvm import IRModule, relax, te
 
 from relay_passes.ir.decisions import DecisionLog
+from relay_passes.lift.emission import arranged_module, can_be_measured
 from relay_passes.lift.lift_programs import lift_programs
-from relay_passes.lift.product import arranged_module, can_be_measured
 from relay_passes.pipeline_options import PipelineOptions
 from relay_passes.run_passes import arrangement_problems
 from tests.relay_passes.graphs import TARGET, constant, module, run

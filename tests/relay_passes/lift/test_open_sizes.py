@@ -17,7 +17,7 @@ import tvm_hybrid
 from microkernels.base.errors import CompileError
 from relay_passes.ir.decisions import DecisionLog
 from relay_passes.ir.graph import size_of
-from relay_passes.lift.in_turns import in_caller_sizes
+from relay_passes.lift.tir_contraction import in_caller_sizes
 from tests.relay_passes.graphs import constant, run
 from tests.tir_schedules.tensorize.programs import function, summed
 from tir_schedules.generic.expressions import substitute

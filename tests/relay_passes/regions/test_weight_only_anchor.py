@@ -13,8 +13,7 @@ from microkernels.isa import isa_named
 from relay_passes.ir.graph import DataflowGraph
 from relay_passes.pipeline import Phase, phases
 from relay_passes.pipeline_options import PipelineOptions
-from relay_passes.regions.anchor import Anchor
-from relay_passes.regions.integer_anchor import match_weight_only
+from relay_passes.regions.integer_anchor import Anchor, match_weight_only
 from relay_passes.regions.partition import partition
 from relay_passes.run_passes import collect_regions
 from tests.relay_passes.graphs import MACHINE, TARGET, operators, regions

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 from tvm import relax, tirx
 
-from relay_passes.vm.told_sizes import ToldSizes
+from relay_passes.vm.entries import ToldSizes
 
 op = relax.op
 Count = Callable[[relax.BlockBuilder, relax.Var, relax.Var], relax.Expr]
