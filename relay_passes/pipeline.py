@@ -82,8 +82,7 @@ from .regions.match_anchors import scale_weight
 from .regions.merge_attention import merge_attention
 from .regions.merge_chains import merge_chains, merge_depthwise
 from .regions.merge_projections import merge_projections
-from .regions.partition import partition
-from .regions.quantization_ranges import quantization_ranges
+from .regions.partition import partition, quantization_ranges
 from .regions.select_winograd import select_winograd
 from .vm.checks import check_divisors, drop_checks
 from .vm.entries import into_entry, release_entry, weights_entry

@@ -27,7 +27,7 @@ from ..ir.functions import COMPOSITE, called_region, is_region_function, named_p
 from ..ir.graph import bindings_of, op_name
 from ..ir.rewrite import copy_module, is_ordinary
 from ..ir.traits import RESHAPES
-from .launch_few import made_for, pipeline_for
+from .kernel_pipelines import made_for, pipeline_for
 from .lower_regions import build_kernel, config_of, decision_of
 
 # Kernel text: a kernel's machine code as assembler text that any program can use.

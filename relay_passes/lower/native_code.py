@@ -42,9 +42,8 @@ from relay_passes.ir.rewrite import copy_module, is_kernel, is_relax
 from relay_passes.ir.stages import wait_for, workers
 
 from . import codegen
-from .checks import pipeline_of_trusting, trusting
 from .codegen import GLOBAL_SYMBOL, KernelCode, KernelStore, built, kernel_context, kernel_key
-from .launch_few import for_threads, pipeline_for
+from .kernel_pipelines import for_threads, pipeline_for, pipeline_of_trusting, trusting
 from .weights import OUTSIDE_BYTES, with_outside_weights
 
 EXTERNAL = "external_mods"  # TVM's attribute of a module: what its executable is to import

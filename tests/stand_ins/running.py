@@ -14,7 +14,7 @@ from tvm import IRModule, tirx
 from microkernels import isa as isa_module
 from microkernels.isa import isa_named
 from relay_passes.lower.codegen import kernel_context
-from relay_passes.lower.launch_few import THREADS, pipeline_for
+from relay_passes.lower.kernel_pipelines import THREADS, pipeline_for
 from tests.amx_emulator import emulator
 from tests.microkernels.isa_targets import target_of
 from tvm_hybrid import api

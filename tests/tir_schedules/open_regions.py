@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from relay_passes.lower.launch_few import made_for
+from relay_passes.lower.kernel_pipelines import made_for
 from tests.guard import guarded
 from tests.stand_ins import running
 from tests.tir_schedules.run_region import dtype_named, machine_for, packed

@@ -10,7 +10,7 @@ from tvm import tirx
 
 from microkernels.isa import Isa, isa_named
 from microkernels.machines.machine import Machine
-from relay_passes.lower.launch_few import made_for
+from relay_passes.lower.kernel_pipelines import made_for
 from tests.guard import guarded
 from tests.microkernels.isa_targets import MCPU as PLAINEST
 from tests.stand_ins import running

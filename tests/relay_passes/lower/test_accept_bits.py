@@ -13,7 +13,7 @@ from tvm import relax, te
 
 import tvm_hybrid
 from relay_passes.ir.functions import TAKES_BITS
-from relay_passes.lower.checks import pipeline_of_trusting
+from relay_passes.lower.kernel_pipelines import pipeline_of_trusting
 from relay_passes.lower_module import lower_shared
 from relay_passes.pipeline_options import PipelineOptions
 from tests.relay_passes.graphs import TARGET, module

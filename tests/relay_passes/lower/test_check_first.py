@@ -10,8 +10,7 @@ from tvm.ir import assert_structural_equal
 from tvm.script import tirx as T
 
 from microkernels.amx.permission import PERMISSION_LLVM_IR
-from relay_passes.lower.checks import check_first
-from relay_passes.lower.launch_few import pipeline_for
+from relay_passes.lower.kernel_pipelines import check_first, pipeline_for
 from tests.microkernels.isa_targets import AMX_TARGETS
 from tests.tir_schedules.integer_regions import matmul_region
 from tests.tir_schedules.on_tiles import on_tiles

@@ -26,7 +26,7 @@ from relay_passes.lower.codegen import (
     kernel_context,
     kernel_key,
 )
-from relay_passes.lower.launch_few import made_for, pipeline_for
+from relay_passes.lower.kernel_pipelines import made_for, pipeline_for
 from tvm_hybrid.targets.resolve import resolve_target
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -19,8 +19,13 @@ from tvm.script import tirx as T
 
 import tvm_hybrid
 from microkernels.base.tvm_compat.runtime import configure_threads
-from relay_passes.lower.checks import checking_pipeline
-from relay_passes.lower.launch_few import FEWEST, busy_threads, made_for, pipeline_for
+from relay_passes.lower.kernel_pipelines import (
+    FEWEST,
+    busy_threads,
+    checking_pipeline,
+    made_for,
+    pipeline_for,
+)
 from tests.relay_passes.graphs import TARGET
 from tir_schedules.core.emission import ALONE
 

@@ -15,7 +15,7 @@ from tvm.script.ir_builder import IRBuilder
 
 import tvm_hybrid
 from microkernels.amx.permission import emit_refusals
-from relay_passes.lower.checks import TRUSTING, trusting
+from relay_passes.lower.kernel_pipelines import TRUSTING, trusting
 
 ROWS, SIZES = 4, (16, 24, 32, 16)
 

@@ -11,8 +11,7 @@ from tvm.script import relax as R
 
 from relay_passes.ir.dynamic_quantize import emit_dynamic_quantize
 from relay_passes.ir.functions import COMPOSITE, REGION
-from relay_passes.regions.partition import partition
-from relay_passes.regions.quantization_ranges import quantization_ranges
+from relay_passes.regions.partition import partition, quantization_ranges
 from tests.relay_passes.graphs import MACHINE, Body, module, operators, regions
 from tests.relay_passes.quantized import constant, inputs, outputs
 from tests.relay_passes.region_checks import assert_equal, kernel_outputs

@@ -21,7 +21,7 @@ from tvm.target import Target
 from microkernels.isa import isa_named
 from microkernels.machines.machine import Machine
 from relay_passes.lower.codegen import kernel_context
-from relay_passes.lower.launch_few import made_for, pipeline_for
+from relay_passes.lower.kernel_pipelines import made_for, pipeline_for
 from tir_schedules.core.config import Config
 from tir_schedules.core.region import Region
 from tir_schedules.core.template import Template, all_templates, template_for

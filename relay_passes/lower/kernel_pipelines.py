@@ -1,0 +1,413 @@
+"""TVM's pipelines for kernels, extended: checks that are skipped or come first, fewer threads."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from math import ceil
+
+from tvm import IRModule, ir, relax, tirx
+from tvm.ir import StringImm
+from tvm.ir.transform import Pass, Sequential
+from tvm.tirx import ForKind
+from tvm.tirx.compilation_pipeline import PIPELINE_MAP, get_tir_pipeline, register_tir_pipeline
+
+from microkernels.amx.permission import PERMISSION_LLVM_IR
+from microkernels.base.tvm_compat import relax as tvm_compat
+from microkernels.base.tvm_compat.tir import IMPORT_LLVM
+from relay_passes.ir.functions import named_pass
+from relay_passes.ir.graph import bindings_of, op_name, packed_name
+from relay_passes.ir.rewrite import copy_module, is_kernel, is_relax, map_functions
+from tir_schedules.core.emission import ALONE, children, with_children
+
+from .one_kernel import accept_bits
+
+# Skip checks: kernels that see only tensors of the program itself do not check them.
+#
+# Before
+#
+#     def tvm_hybrid_matmul(...):         # machine code
+#         assert the number of arguments, their types, shapes, strides, ...
+#         compute(...)
+#
+# After
+#
+#     def tvm_hybrid_matmul(...):
+#         compute(...)
+#
+# TVM lets every kernel check its arguments whenever it is called. Two fifths of the instructions of
+# a small model are for that. A caller of the program may err, so kernels that read what comes from
+# outside check it. But tensors that the program allocates, and its constants, are what their
+# kernels were built for.
+
+
+TRUSTING = "tvm_hybrid.trusting"  # an attribute of kernels that do not check their arguments
+
+
+def trusting(mod: IRModule) -> IRModule:
+    """The module with marks on the kernels whose arguments are all its own.
+
+    Parameters
+    ----------
+    mod : IRModule
+        Lowered as far as TVM's virtual machine wants. A kernel with assertions of its own is not
+        marked.
+    """
+    uses, own = Counter[relax.Expr](), Counter[relax.Expr]()
+
+    def count(expr: relax.Expr) -> None:
+        # A name is visited once in a function, its calls one by one.
+        is_call = isinstance(expr, relax.Call)
+        inside = [expr.op, *expr.args] if is_call else getattr(expr, "fields", ())
+        uses.update(each for each in inside if isinstance(each, ir.GlobalVar))
+
+    for function in filter(is_relax, mod.functions.values()):
+        relax.analysis.post_order_visit(function, count)
+        own.update(_called_with_own(function))
+    updated = copy_module(mod)
+    for gvar, function in mod.functions_items():
+        # All that is done with the kernel is to call it so.
+        trusts = 0 < uses[gvar] == own[gvar]
+        if trusts and is_kernel(function) and not _asserts(function.body):
+            updated[gvar] = function.with_attr(TRUSTING, True)
+    return updated
+
+
+MakePass = Callable[[], Pass]
+Extend = Callable[[Pass, MakePass], tuple[Pass, MakePass]]
+"""(lowering, what follows on the host) -> the same with further passes."""
+
+
+def extended(name: str, base: str, extend: Extend) -> str:
+    """Registers a pipeline of TVM's for kernels with further passes, under a name; the name."""
+
+    def pipeline() -> tuple[Pass, MakePass, MakePass]:
+        lower, finalize_host, finalize_device = get_tir_pipeline(base)
+        return *extend(lower, finalize_host), finalize_device
+
+    if name not in PIPELINE_MAP:
+        register_tir_pipeline(name, pipeline)
+    return name
+
+
+def pipeline_of_trusting(name: str) -> str:
+    """The name of a pipeline of TVM's that leaves out the checks of marked kernels."""
+    return extended(
+        f"{name}_trusting",
+        name,
+        lambda lower, host: (Sequential([lower, skip_checks(), accept_bits()]), host),
+    )
+
+
+@named_pass
+def skip_checks(mod: IRModule) -> IRModule:
+    """Takes the assertions out of marked kernels, once TVM has written them."""
+    trusted = {g: f for g, f in mod.functions_items() if TRUSTING in (f.attrs or {})}
+    if not trusted:
+        return mod
+    updated = copy_module(mod)
+    for gvar, function in tirx.transform.SkipAssert()(IRModule(trusted)).functions_items():
+        updated[gvar] = function.without_attr(TRUSTING)
+    return updated
+
+
+def _called_with_own(function: relax.Function) -> Iterator[ir.GlobalVar]:
+    """What a function calls with nothing but tensors of its own, call by call."""
+    known: set[relax.Expr] = set()
+
+    def is_own(argument: relax.Expr) -> bool:
+        return isinstance(argument, ir.GenericConst | tirx.IntImm) or argument in known
+
+    for binding in bindings_of(function) if isinstance(function.body, relax.SeqExpr) else ():
+        value = binding.value
+        if not isinstance(binding, relax.VarBinding) or not isinstance(value, relax.Call):
+            continue
+        is_view = packed_name(value) in tvm_compat.OWN_VIEWS and is_own(value.args[0])
+        # What makes a tensor or a number of which the program knows all.
+        maker = op_name(value) or packed_name(value)
+        if maker == "relax.call_builtin_with_ctx":
+            maker = str(getattr(value.args[0], "global_symbol", ""))
+        if is_view or maker in tvm_compat.OWN_RESULTS:
+            known.add(binding.var)
+        elif isinstance(value.op, ir.GlobalVar) and all(map(is_own, value.args)):
+            yield value.op
+
+
+def _asserts(statement: tirx.Stmt) -> bool:
+    """Whether a statement is or has an assertion."""
+    return isinstance(statement, tirx.AssertStmt) or any(map(_asserts, children(statement)))
+
+
+def checking_pipeline() -> str:
+    """The name of TVM's default pipeline with `check_first` among its last passes."""
+    return extended(
+        "tvm_hybrid_check_first",
+        "default",
+        lambda lower, host: (lower, lambda: Sequential([check_first(), host()])),
+    )
+
+
+@named_pass
+def check_first(mod: IRModule) -> IRModule:
+    """Check first: a kernel that needs AMX tiles asks for them before it allocates memory.
+
+    Before
+
+        scratch = alloc_buffer(...)         # TVMBackendAllocWorkspace
+        assert tvm_hybrid_amx_permission() == 0
+        compute(..., scratch)
+
+    After
+
+        assert tvm_hybrid_amx_permission() == 0
+        scratch = alloc_buffer(...)
+        compute(..., scratch)
+
+    TVM moves what a kernel of one thread allocates to its beginning. A call that is refused behind
+    it would never free it.
+
+    Moves checks of permission in front of the allocations beside them.
+    """
+
+    return map_functions(mod, is_kernel, lambda kernel: kernel.with_body(_ordered(kernel.body)))
+
+
+def _ordered(statement: tirx.Stmt) -> tirx.Stmt:
+    """A statement whose first check, if it has one, comes before what is allocated beside it.
+
+    No check lies in a loop.
+    """
+    if isinstance(statement, tirx.For):
+        return statement
+    inside = children(statement)
+    for place, each in enumerate(inside):
+        # What `emit_permission_check` emits.
+        is_import = isinstance(each, tirx.AttrStmt) and each.attr_key == IMPORT_LLVM
+        text = getattr(each, "value", None) if is_import else None
+        if str(getattr(text, "value", "")) == PERMISSION_LLVM_IR:
+            rest = [*inside[:place], *inside[place + 1 :]]
+            memory = (at for at, other in enumerate(rest) if isinstance(other, tirx.AllocBuffer))
+            first = min(next(memory, place), place)
+            return with_children(statement, [*rest[:first], each, *rest[first:]])
+        ordered = _ordered(each)
+        if not ordered.same_as(each):
+            return with_children(statement, [*inside[:place], ordered, *inside[place + 1 :]])
+    return statement
+
+
+# Launch few: a parallel loop that keeps few threads busy wakes only these.
+#
+# Before
+#
+#     for i in T.parallel(14):            # of 56 threads
+#         ...
+#
+# After
+#
+#     def kernel_few0_part(task: T.int32, tasks: T.int32, A: T.handle, B: T.handle) -> T.int32:
+#         for i in range(...):            # the task's part of the loop
+#             ...
+#
+#     pool = runtime.NumThreads()
+#     kernel_few0(14 if pool > 14 else 0, A, B)      # TVMBackendParallelLaunch(..., 14)
+#
+# TVM's code generator asks its pool for all threads, whatever a loop's extent: each is woken and
+# waited for, though most find nothing to do. The pool itself can launch fewer. So the loop becomes
+# a function of its own, and a few lines of LLVM IR launch that. A pool of no more threads than the
+# loop keeps busy is asked for all, as ever; it cuts the loop by their number.
+#
+# A loop over open sizes may say when it is too small to share (`task_loop`). It is launched as one
+# task then, which the calling thread runs.
+
+
+THREADS = "tvm_hybrid_threads"  # an attribute of kernels: for how many they are made
+_MARK = "tvm_hybrid_launch_few"
+FEWEST = 2  # threads of a pool in which some can be left alone
+# How LLVM writes the types of what a loop may use.
+_LLVM_TYPES = {"int32": "i32", "int64": "i64"}
+_KEPT = ("target", "tirx.noalias")  # attributes of a kernel that its loops' functions have too
+
+
+def busy_threads(extent: int, threads: int) -> int:
+    """Threads that have something to do in a parallel loop, as TVM cuts it.
+
+    >>> busy_threads(14, 56), busy_threads(64, 48), busy_threads(100, 8)
+    (14, 32, 8)
+    """
+    return ceil(extent / ceil(extent / threads))
+
+
+def for_threads(mod: IRModule, threads: int) -> IRModule:
+    """The module with kernels that say for how many threads they are made."""
+    return map_functions(mod, is_kernel, lambda kernel: made_for(kernel, threads))
+
+
+def made_for(kernel: tirx.PrimFunc, threads: int) -> tirx.PrimFunc:
+    """A kernel that says for how many threads it is made."""
+    return kernel if threads < FEWEST else kernel.with_attr(THREADS, threads)
+
+
+def pipeline_for(threads: int) -> str:
+    """The name of the pipeline for kernels of so many threads.
+
+    TVM's, with `check_first` and both halves of `launch_few` among the last passes.
+    """
+    if threads < FEWEST:
+        return checking_pipeline()
+    return extended(
+        "tvm_hybrid_launch_few",
+        checking_pipeline(),
+        lambda lower, host: (lower, lambda: Sequential([ask_pool(), host(), launch_few()])),
+    )
+
+
+@named_pass
+def ask_pool(mod: IRModule) -> IRModule:
+    """Marks the loops, and asks in front of each how many threads the pool has."""
+
+    def changed(function: tirx.PrimFunc) -> tirx.PrimFunc:
+        threads = int(function.attrs.get(THREADS, 1))
+
+        def marked(statement: tirx.Stmt) -> tirx.Stmt:
+            if isinstance(statement, tirx.AttrStmt) and statement.attr_key == ALONE:
+                assert isinstance(statement.body, tirx.For)
+                return for_few(statement.body, statement.value)
+            if isinstance(statement, tirx.For) and statement.kind == ForKind.PARALLEL:
+                return for_few(statement, None)
+            return with_children(statement, [marked(each) for each in children(statement)])
+
+        def for_few(loop: tirx.For, alone: tirx.Expr | None) -> tirx.Stmt:
+            extent = loop.extent
+            busy = threads
+            if isinstance(extent, tirx.IntImm):
+                busy = busy_threads(int(extent.value), threads)
+            if (busy >= threads and alone is None) or _captured(loop) is None:
+                return loop
+            pool, tasks = tirx.Var("pool", "int32"), tirx.const(0, "int32")
+            if busy < threads:
+                tasks = tirx.Select(pool > busy, tirx.const(busy, "int32"), tasks)
+            if alone is not None:
+                tasks = tirx.Select(alone, tirx.const(1, "int32"), tasks)
+            launch = tirx.AttrStmt(pool, _MARK, tasks, loop)
+            if busy >= threads:
+                return launch
+            return tirx.SeqStmt([tirx.Bind(pool, tirx.call_packed(tvm_compat.POOL_SIZE)), launch])
+
+        if threads < FEWEST:
+            return function
+        return function.with_body(marked(function.body)).without_attr(THREADS)
+
+    return map_functions(mod, is_kernel, changed)
+
+
+@named_pass
+def launch_few(mod: IRModule) -> IRModule:
+    """Makes functions of the marked loops, and launches those."""
+    made: dict[ir.GlobalVar, tirx.PrimFunc] = {}
+    for gvar, function in mod.functions_items():
+        assert is_kernel(function)
+        outliner = _Outliner(function)
+        made[gvar] = function.with_body(outliner.outlined(function.body))
+        for part in outliner.parts:
+            made[ir.GlobalVar(str(part.attrs["global_symbol"]))] = part
+    return IRModule(made, attrs=mod.attrs)
+
+
+@dataclass(frozen=True)
+class _Captured:
+    """A variable that a loop uses from outside.
+
+    Attributes
+    ----------
+    argument : Expr
+        What is passed for it.
+    parameter : Var
+        What takes it in the loop's function.
+    buffer : Var or None
+        What is declared there in the memory that the parameter points to.
+    llvm_type : str
+        The parameter's type.
+    """
+
+    argument: tirx.Expr
+    parameter: tirx.Var
+    buffer: tirx.Var | None
+    llvm_type: str
+
+    def taken_from(self, data: tirx.Var, place: int) -> tirx.Stmt:
+        """What gives the loop's function this variable, out of its arguments."""
+        number = _number_at(data, place)
+        if self.llvm_type != "ptr":
+            return tirx.Bind(self.parameter, tirx.Cast(str(self.parameter.ty.dtype), number))
+        pointer = tirx.reinterpret(self.parameter.ty, number)
+        if self.buffer is None:
+            return tirx.Bind(self.parameter, pointer)
+        return tirx.DeclBuffer(self.buffer, data=pointer)
+
+
+def _captured(loop: tirx.For) -> list[_Captured] | None:
+    """All that a loop uses from outside; None if some of it cannot be passed."""
+    found = []
+    for var in tirx.analysis.undefined_vars(loop, []):
+        if isinstance(var.ty, tirx.BufferType):
+            pointer = tirx.Var(str(var.name), var.data.ty)
+            found.append(_Captured(var.data, pointer, var, "ptr"))
+        elif isinstance(var.ty, ir.PointerType):
+            found.append(_Captured(var, var, None, "ptr"))
+        elif str(var.ty.dtype) in _LLVM_TYPES:
+            found.append(_Captured(var, var, None, _LLVM_TYPES[str(var.ty.dtype)]))
+        else:
+            return None
+    return found
+
+
+class _Outliner:
+    """Takes the marked loops out of one kernel; `parts` are their functions."""
+
+    def __init__(self, function: tirx.PrimFunc) -> None:
+        self.function = function
+        self.parts: list[tirx.PrimFunc] = []
+
+    def outlined(self, statement: tirx.Stmt) -> tirx.Stmt:
+        """A statement whose marked loops are launched."""
+        if not isinstance(statement, tirx.AttrStmt) or statement.attr_key != _MARK:
+            inside = children(statement)
+            changed = [self.outlined(each) for each in inside]
+            same = all(old.same_as(new) for old, new in zip(inside, changed, strict=True))
+            return statement if same else with_children(statement, changed)
+        loop = statement.body
+        assert isinstance(loop, tirx.For)
+        captured = _captured(loop)
+        assert captured is not None  # or it is not marked
+        symbol = str(self.function.attrs["global_symbol"]).removeprefix(tvm_compat.SYMBOL_PREFIX)
+        name = f"{symbol}_few{len(self.parts)}"
+        self.parts.append(self._task(name, loop, captured))
+        arguments = [statement.value, *(each.argument for each in captured)]
+        failed = tirx.NE(tirx.call_extern("int32", name, *arguments), tirx.const(0, "int32"))
+        stop = tirx.IfThenElse(failed, tirx.Evaluate(tirx.tvm_throw_last_error()), None)
+        text = StringImm(tvm_compat.parallel_launch(name, [each.llvm_type for each in captured]))
+        return tirx.AttrStmt(tirx.const(0, "int32"), IMPORT_LLVM, text, stop)
+
+    def _task(self, name: str, loop: tirx.For, captured: list[_Captured]) -> tirx.PrimFunc:
+        """The function of a task's part of a loop, cut as TVM's code generator cuts one."""
+        task, tasks, number = (tirx.Var(each, "int32") for each in ("task", "tasks", "number"))
+        group, data = tirx.Var("group", "handle"), tirx.Var("data", "handle")
+        most = tirx.Div(loop.extent + tasks - 1, tasks)
+        count = tirx.Max(tirx.const(0, "int32"), tirx.Min(most, loop.extent - task * most))
+        here = tirx.Bind(loop.loop_var, task * most + number + loop.min)
+        zero = tirx.const(0, "int32")
+        rounds = tirx.For(number, zero, count, ForKind.SERIAL, tirx.SeqStmt([here, loop.body]))
+        # Its arguments do not overlap, which LLVM knows of a scope of its own.
+        scope = tirx.AttrStmt(zero, "compute_scope", StringImm(f"{name}_compute"), rounds)
+        body: list[tirx.Stmt] = [tirx.Bind(tasks, tirx.Cast("int32", _number_at(group, 1)))]
+        body += (each.taken_from(data, place) for place, each in enumerate(captured))
+        kept = {key: self.function.attrs[key] for key in _KEPT if key in self.function.attrs}
+        whole = tirx.SeqStmt([*body, scope, tirx.Return(zero)])
+        part = tirx.PrimFunc([task, group, data], whole, ir.PrimType("int32"))
+        return part.with_attrs({"global_symbol": f"{name}_task", **kept})
+
+
+def _number_at(array: tirx.Var, place: int) -> tirx.Expr:
+    """An element of an array of int64."""
+    return tirx.tvm_struct_get(array, place, tvm_compat.NUMBER_AT, "int64")
