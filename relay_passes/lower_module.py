@@ -1,23 +1,38 @@
-"""Lowers a Relax module to calls of TIR kernels, which nobody has compiled yet."""
+"""Runs the passes of the pipeline on a module: to kernels, or to regions that are to be tuned."""
 
 from __future__ import annotations
 
+import bisect
 import functools
-from dataclasses import dataclass, field
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
-from tvm import IRModule, ir
-from tvm.ir.transform import Pass
+from tvm import IRModule, ir, relax
+from tvm.ir.instrument import pass_instrument
+from tvm.ir.transform import Pass, PassInfo
 
+from microkernels.base.errors import CompileError, OutputError, TvmHybridError, as_raised
+from microkernels.base.files import require_room, why_not_written
 from microkernels.base.memory import without_full_collections
+from microkernels.base.tvm_compat import relax as tvm_compat
+from tir_schedules.core.region import Region
+from tir_schedules.tensorize.arrangement import ArrangementProblem
 
 from .ir.decisions import DecisionLog
+from .ir.entries import MAIN
+from .ir.functions import with_body
+from .ir.graph import bindings_of, forget_block
+from .ir.rewrite import copy_module, is_relax, move_functions
 from .ir.stages import announce
+from .layout.search_space import LayoutProblem
 from .lower.codegen import annotate_codegen, note_partition
 from .lower.native_code import compile_native, with_weights
 from .pipeline import Phase, phases
 from .pipeline_options import PipelineOptions
-from .run_passes import STAGES, announce_phase, passes_through, run_passes
+from .regions.partition import region_counts
 
 
 def lower_module(
@@ -96,3 +111,226 @@ def compile_module(mod: IRModule, options: PipelineOptions, keep: bool = True) -
     announce(STAGES - 1, STAGES, "kernels optimised by LLVM", calling)
     native, code = compile_native(calling, options.target, options.threads, options.kernels)
     return CompiledModule(native, lowered, code, decisions)
+
+
+STAGES = len(Phase) + 2  # behind the phases: LLVM's passes, then machine code
+
+# Sessions compile in the threads that call them.
+tvm_compat.separate_builders()
+tvm_compat.separate_tags()
+tvm_compat.quick_arrays()
+tvm_compat.order_symbols()
+
+
+def passes_through(
+    last: Phase, options: PipelineOptions, decisions: DecisionLog, meaning: bool = False
+) -> list[Pass]:
+    """The passes of every phase until the end of one; `meaning` as of `phases`."""
+    order = list(Phase)
+    reached = order[: order.index(last) + 1]
+    table = phases(options, decisions, meaning)
+    return [each for phase in reached for each in table[phase]]
+
+
+@without_full_collections()
+def run_passes(
+    mod: IRModule, passes: Sequence[Pass | Phase], options: PipelineOptions, keep: bool = True
+) -> IRModule:
+    """The passes under the target, dumping the IR after each if asked to; phases are announced."""
+    # Passes may take the functions out of their module.
+    mod = copy_module(mod) if keep else move_functions(mod)
+    instruments = [] if options.dump_ir is None else [DumpIR(options.dump_ir)]
+    try:
+        with ir.transform.PassContext(opt_level=3, instruments=instruments), options.target:
+            for each in passes:  # a Sequential would keep the first module until the end
+                if isinstance(each, Phase):
+                    announce_phase(each, mod)
+                else:
+                    mod = _after(each, mod)
+            return mod
+    finally:
+        forget_block()
+
+
+def _after(each: Pass, mod: IRModule) -> IRModule:
+    """The module after a pass.
+
+    Raises
+    ------
+    CompileError
+        TVM fails; the message names the pass and, if that can be found, the failing variable.
+    """
+    try:
+        return each(mod)
+    except TvmHybridError as error:
+        raise as_raised(error) from None
+    except (MemoryError, OSError):
+        raise
+    except Exception as error:  # Python and C++ errors of any kind
+        raise compile_error(mod, each, error) from error
+
+
+def announce_phase(phase: Phase, mod: IRModule) -> None:
+    """A phase begins, on this module."""
+    announce(list(Phase).index(phase) + 1, STAGES, phase.value, mod)
+
+
+# Finds the binding of a module at which a pass fails, for messages.
+#
+# A pass of TVM's says neither the function nor the operator that it fails at. The pass is run anew
+# on the beginning of main, cut behind the first k bindings: the least k at which it fails with the
+# same message tells the binding. Nothing is found if the failing pass has taken the module apart.
+
+
+def compile_error(mod: IRModule, failed: Pass, error: Exception) -> CompileError:
+    """The error to raise where a pass failed on a module with an error that is not ours."""
+    name = str(failed.info.name)
+    found = failing_binding(mod, failed, error)
+    place = "" if found is None else f" at {found}"
+    return CompileError(f"pass {name} fails{place}: {first_line(error)}")
+
+
+def failing_binding(mod: IRModule, failed: Pass, error: Exception) -> str | None:
+    """The name of the variable that is bound where a pass fails; None if it cannot be told."""
+    if MAIN not in mod or not is_relax(mod[MAIN]):
+        return None
+    main, function, functions = mod.get_global_var(MAIN), mod[MAIN], dict(mod.functions_items())
+    bindings = bindings_of(function)
+
+    def fails(count: int) -> bool:
+        part = IRModule({**functions, main: _beginning(function, count)}, mod.attrs)
+        try:
+            failed(part)
+        except TvmHybridError:
+            return False
+        except Exception as other:  # of any kind, as the first one
+            return first_line(other) == first_line(error)
+        return False
+
+    if not bindings or not fails(len(bindings)):
+        return None
+    place = bisect.bisect_left(range(1, len(bindings) + 1), True, key=fails)
+    return str(bindings[place].var.name)
+
+
+def first_line(error: Exception) -> str:
+    """What an error says, without what follows."""
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)
+
+
+def _beginning(function: relax.Function, count: int) -> relax.Function:
+    """A function that ends behind so many bindings, and returns what the last one binds."""
+    blocks, last = [], None
+    for block in function.body.blocks:
+        kept = list(block.bindings[:count])
+        count -= len(kept)
+        if not kept:
+            break
+        last = kept[-1].var
+        if isinstance(last, relax.DataflowVar):
+            result = relax.Var("result", last.ty)
+            kept.append(relax.VarBinding(result, last))
+            last = result if not count else last
+        blocks.append(type(block)(kept))
+    assert last is not None
+    body = relax.SeqExpr(blocks, last)
+    tvm_compat.set_type(body, last.ty)
+    return with_body(function, body)
+
+
+# Writes a module after every pass into a folder: 000_Normalize.py, 001_FoldConstant.py, ...
+#
+# If a file cannot be written, this is an error; TVM's own instrument of this name only warns.
+
+
+def require_folder(folder: Path) -> None:
+    """Makes a folder for dumps, and finds out whether it can be written to.
+
+    Raises
+    ------
+    OutputError
+        If it cannot.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        require_room(folder)
+    except OSError as error:
+        raise OutputError(why_not_written(folder, error, "the IR to")) from error
+
+
+@pass_instrument
+class DumpIR:
+    """The instrument.
+
+    Parameters
+    ----------
+    folder : Path
+        Made if it is not there.
+
+    Raises
+    ------
+    OutputError
+        If a file cannot be written; of that file, nothing stays.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        require_folder(folder)
+        self._folder = folder
+        self._count = 0
+
+    def run_after_pass(self, mod: IRModule, info: PassInfo) -> None:
+        """Writes one file."""
+        name = re.sub(r'[<>:"/\\|?*]', "_", str(info.name))
+        path = self._folder / f"{self._count:03d}_{name}.py"
+        self._count += 1
+        try:
+            text = mod.script()
+        except Exception as error:  # there is IR that TVM does not print
+            text = f"# TVM cannot print it: {error}\n"
+        try:
+            path.write_text(text, encoding="utf-8")
+        except BaseException as error:
+            path.unlink(missing_ok=True)
+            if isinstance(error, OSError):
+                raise OutputError(why_not_written(path, error, "the IR to")) from error
+            raise
+
+
+def collect_regions(mod: IRModule, options: PipelineOptions) -> list[Region]:
+    """The different regions of a module, in order of their functions' names."""
+    return [region for region, _ in count_regions(mod, options)]
+
+
+def count_regions(
+    mod: IRModule, options: PipelineOptions, strict: bool = False
+) -> list[tuple[Region, int]]:
+    """The different regions of a module and how often it calls each; for tuning.
+
+    What no template takes is no region; a CompileError if `strict`.
+    """
+    asked = replace(options, strict=strict)
+    return region_counts(run_passes(mod, passes_through(Phase.FORM_REGIONS, asked, []), options))
+
+
+def layout_problems(mod: IRModule, options: PipelineOptions) -> list[LayoutProblem]:
+    """What can be chosen about the layouts of each block of a module that has a choice; for tuning.
+
+    The labels of `options.layouts`, if given, are ignored.
+    """
+    return _asked(mod, options, "layouts")
+
+
+def arrangement_problems(mod: IRModule, options: PipelineOptions) -> list[ArrangementProblem]:
+    """The contractions in a module's programs without operators, also those without a choice.
+
+    What `options.arrange` says is ignored.
+    """
+    return _asked(mod, options, "arrange")
+
+
+def _asked(mod: IRModule, options: PipelineOptions, option: str) -> list[Any]:
+    """What an option that chooses is asked; passes choose as if it were not there."""
+    found: list[Any] = []
+    asking = replace(options, **{option: found.append})  # `append` returns None
+    run_passes(mod, passes_through(Phase.CLEAN_UP, asking, []), options)
+    return found

@@ -53,17 +53,7 @@ from .ir.tidy import tidy, to_dataflow
 from .layout.compose_reorders import compose_reorders, note_reorders
 from .layout.fold_channel_shuffle import fold_channel_shuffle
 from .layout.propagate_layout import propagate_layout
-from .legalize.axes import reduction_identities
-from .legalize.numbers import bfloat16_remainders
-from .legalize.schedule_generic import (
-    fuse_operators,
-    legalize_operators,
-    scalars_in_shapes,
-    schedule_leftovers,
-    unmatched_sizes,
-)
-from .legalize.shapes import plain_views, rewrite_reshapes, views_of_sums
-from .legalize.store_constants import store_constants
+from .legalize import axes, numbers, schedule_generic, shapes, store_constants
 from .lift.lift_programs import lift_programs
 from .lower.caches import grow_caches, update_rows
 from .lower.concat_in_place import concat_in_place
@@ -84,9 +74,7 @@ from .regions.merge_chains import merge_chains, merge_depthwise
 from .regions.merge_projections import merge_projections
 from .regions.partition import partition, quantization_ranges
 from .regions.select_winograd import select_winograd
-from .vm.checks import check_divisors, drop_checks
-from .vm.entries import into_entry, release_entry, weights_entry
-from .vm.memory import allocate_empty, share_objects, share_storage, size_classes
+from .vm import checks, entries, memory
 
 
 class Phase(Enum):
@@ -214,50 +202,50 @@ def phases(
         ],
         Phase.BUILD_LEFTOVERS: [
             bits_entry(),
-            plain_views(),
+            shapes.plain_views(),
             relax.backend.DispatchSampling(),
-            legalize_operators(),
+            schedule_generic.legalize_operators(),
             relax.backend.DispatchSortScan(),  # what has no legalisation, such as topk
-            reduction_identities(),
-            bfloat16_remainders(),
+            axes.reduction_identities(),
+            numbers.bfloat16_remainders(),
             relax.transform.AnnotateTIROpPattern(),
             fold_constants(),
-            store_constants(),
-            unmatched_sizes(),
-            fuse_operators(),
-            scalars_in_shapes(),
+            store_constants.store_constants(),
+            schedule_generic.unmatched_sizes(),
+            schedule_generic.fuse_operators(),
+            schedule_generic.scalars_in_shapes(),
             relax.transform.FuseTIR(),
             relax.transform.DeadCodeElimination(),
-            views_of_sums(),
-            rewrite_reshapes(),
+            shapes.views_of_sums(),
+            shapes.rewrite_reshapes(),
             relax.transform.DeadCodeElimination(),
-            schedule_leftovers(machine, decisions),
+            schedule_generic.schedule_leftovers(machine, decisions),
         ],
         Phase.SHARE_KERNELS: [
             share_kernels(decisions),
-            into_entry(),
+            entries.into_entry(),
             mark_takers_of_bits(),
             *only_if(options.suffix != "", rename_kernels(options.suffix, decisions)),
         ],
         Phase.LOWER_TO_VM: [
-            weights_entry(),
-            release_entry(),
+            entries.weights_entry(),
+            entries.release_entry(),
             relax.transform.ToNonDataflow(),
             relax.transform.RemovePurityChecking(),
             relax.transform.CallTIRRewrite(),
-            allocate_empty(),
+            memory.allocate_empty(),
             relax.transform.StaticPlanBlockMemory(),
             relax.transform.LowerAllocTensor(),
-            share_storage(),
-            size_classes(),
+            memory.share_storage(),
+            memory.size_classes(),
             relax.transform.KillAfterLastUse(),
             relax.transform.LowerRuntimeBuiltin(),
             relax.transform.ComputePrimValue(),
             relax.transform.VMShapeLower(),
-            check_divisors(),
+            checks.check_divisors(),
             *only_if(options.suffix != "", rename_kernels(options.suffix, decisions)),
-            drop_checks(of_inputs=not options.entry_checks),
-            share_objects(),
+            checks.drop_checks(of_inputs=not options.entry_checks),
+            memory.share_objects(),
             relax.transform.AttachGlobalSymbol(),
         ],
     }

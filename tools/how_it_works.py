@@ -20,8 +20,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 import tvm_hybrid
 from microkernels.base.host_cpu import host_cpu
+from relay_passes.lower_module import collect_regions
 from relay_passes.pipeline_options import PipelineOptions
-from relay_passes.run_passes import collect_regions
 from tir_schedules.core.template import template_for
 from tvm_hybrid.report.timing import Timing, interleave, time_calls
 

@@ -18,9 +18,8 @@ from microkernels.machines.machine import without_slow_dots
 from relay_passes.ir.constants import constants_of
 from relay_passes.ir.decisions import Decision, uses_half_tiles, uses_tiles
 from relay_passes.lower.native_code import with_weights
-from relay_passes.lower_module import compile_module
+from relay_passes.lower_module import compile_module, first_line
 from relay_passes.pipeline_options import PipelineOptions
-from relay_passes.run_passes import first_line
 
 from . import options as choices
 from .cache.kernel_cache import kernel_cache

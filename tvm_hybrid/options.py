@@ -322,7 +322,7 @@ def dump_folder(options: CompileOptions) -> Path | None:
     """
     if options.dump_ir is None:
         return None
-    from relay_passes.run_passes import require_folder
+    from relay_passes.lower_module import require_folder
 
     with _blaming(options, "dump_ir"):
         require_folder(Path(options.dump_ir))

@@ -31,6 +31,4 @@ RELEASE_ENTRY = "tvm_hybrid_release"
 
 def weights_in(mod: IRModule) -> list[Tensor]:
     """What the entry of a module that has it returns; nothing if there is none."""
-    if WEIGHTS_ENTRY not in [gvar.name_hint for gvar in mod.get_global_vars()]:
-        return []
-    return [each.value for each in constants_in(mod[WEIGHTS_ENTRY])]
+    return [x.value for x in constants_in(mod[WEIGHTS_ENTRY])] if WEIGHTS_ENTRY in mod else []

@@ -264,7 +264,7 @@ def fuse_operators(mod: IRModule) -> IRModule:
     The pass.
     """
     fused = relax.transform.FuseOps()(mod)
-    if all(str(gvar.name_hint) != MAIN for gvar in mod.get_global_vars()):
+    if MAIN not in mod:
         return fused
     before, after = (
         {binding.var: binding.value for binding in bindings_of(each[MAIN])} for each in (mod, fused)

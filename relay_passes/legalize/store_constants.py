@@ -43,10 +43,9 @@ Array = np.ndarray[Any, Any]
 @named_pass
 def store_constants(mod: IRModule) -> IRModule:
     """The pass; it comes after the folding of constants, before kernels are scheduled."""
-    name = next((g for g in mod.get_global_vars() if str(g.name_hint) == MAIN), None)
-    if name is None:
+    if MAIN not in mod:
         return mod
-    main = mod[name]
+    main = mod[MAIN]
     bound = [each for each in bindings_of(main) if isinstance(each, relax.VarBinding)]
     values: dict[relax.Expr, relax.Expr] = {each.var: each.value for each in bound}
     result = main.body.body
@@ -63,7 +62,7 @@ def store_constants(mod: IRModule) -> IRModule:
         return mod
     body = relax.Tuple(outputs) if isinstance(result, relax.Tuple) else outputs[0]
     blocks = [*main.body.blocks, relax.DataflowBlock(bindings)]
-    builder.update_func(name, with_body(main, relax.SeqExpr(blocks, body)))
+    builder.update_func(mod.get_global_var(MAIN), with_body(main, relax.SeqExpr(blocks, body)))
     return builder.get()
 
 

@@ -41,8 +41,13 @@ from tir_schedules.tensorize.arrangement import (
     Units,
 )
 
-Tensors = Mapping[tirx.Var, relax.Expr]
-"""What the buffers of a function hold."""
+
+class Tensors(dict[tirx.Var, relax.Expr]):
+    """What the buffers of a function hold."""
+
+    def __missing__(self, buffer: tirx.Var) -> relax.Expr:
+        raise arrangement.RefusedError("a tensor that is not written yet")
+
 
 _MOVES = ("relax.permute_dims", "relax.reshape", "relax.strided_slice", "relax.flip")
 

@@ -86,7 +86,8 @@ def lift_function(
     inputs = list(function.params[: len(args)])
     if len(set(written)) < len(written) or any(buffer in written for buffer in inputs):
         raise RefusedError("a tensor that is written twice")
-    reader = _Reader(block, dict(zip(inputs, args, strict=True)), program.nests, statements, add)
+    tensors = Tensors(zip(inputs, args, strict=True))
+    reader = _Reader(block, tensors, program.nests, statements, add)
     reader.read()
     if reader.left and not reader.products:
         raise RefusedError("; ".join(reader.left))
@@ -124,7 +125,7 @@ class _Reader:
     """
 
     block: Emission
-    tensors: dict[tirx.Var, relax.Expr]
+    tensors: Tensors
     nests: Sequence[Nest]
     statements: Sequence[tirx.Stmt]
     add: AddFunction

@@ -63,8 +63,6 @@ def read_product(
         (found.left, contraction.left, contraction.right),
         (found.right, contraction.right, contraction.left),
     ):
-        if factor.buffer not in tensors:
-            raise RefusedError("a tensor that is not written yet")
         source = tensors[factor.buffer]
         if factor.plain:
             operands.append(_without_units(block, source, factor))
@@ -93,8 +91,6 @@ def read_products(
     found = read_factors(nest)
     operands = []
     for factor in found.factors:
-        if factor.buffer not in tensors:
-            raise RefusedError("a tensor that is not written yet")
         labels = tuple(label for label in factor.labels if label is not None)
         operands.append(Operand(_without_units(block, tensors[factor.buffer], factor), labels))
     value, how = multiply_in_turns(block, operands, found.labels, found.stated, "float32")
@@ -120,7 +116,7 @@ def narrowed(block: Emission, tensors: Tensors) -> tuple[dict[tirx.Var, str], Te
         What all buffers hold; those that are merely widened, as it was before.
     """
     types: dict[tirx.Var, str] = {}
-    found = dict(tensors)
+    found = Tensors(tensors)
     for buffer, value in tensors.items():
         if str(buffer.dtype) != "int32":
             continue

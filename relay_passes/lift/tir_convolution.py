@@ -94,8 +94,6 @@ def read_convolution(block: Emission, tensors: Tensors, nest: Nest) -> relax.Exp
     """
     narrow, tensors = narrowed(block, tensors)
     conv = match_convolution(nest, narrow)
-    if not {conv.data, conv.weight} <= set(tensors):
-        raise RefusedError("a tensor that is not written yet")
     x, w = tensors[conv.data], tensors[conv.weight]
     if conv.groups == 1 and not isinstance(w, ir.GenericConst):
         raise RefusedError("a convolution with a weight that is no constant")

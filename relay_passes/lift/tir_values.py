@@ -281,7 +281,7 @@ def padding_of(nest: Nest) -> Padding | None:
     shape = list(source.shape)
     scratch, tensor = Emission(), relax.Var("x", relax.TensorType(shape, str(source.dtype)))
     try:
-        value = read_block(scratch, {source: tensor}, nest)
+        value = read_block(scratch, Tensors({source: tensor}), nest)
     except RefusedError:
         return None
     if value.same_as(tensor):

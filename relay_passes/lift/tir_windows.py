@@ -110,8 +110,6 @@ def read_pool(block: Emission, tensors: Tensors, pool: Pool) -> relax.Expr:
     RefusedError
         If TVM has none that is these blocks.
     """
-    if pool.source not in tensors:
-        raise RefusedError("a tensor that is not written yet")
     x = tensors[pool.source]
     for attrs in _guesses(pool):
         operator = _OPERATORS[pool.kind][len(attrs["pool_size"])]

@@ -139,9 +139,8 @@ def with_weights(executable: Any, code: IRModule) -> Any:
 def _without_entry(mod: IRModule) -> IRModule:
     """A module without the entry of weights; it stays as it is."""
     inner = copy_module(mod)
-    for gvar in mod.get_global_vars():
-        if gvar.name_hint == WEIGHTS_ENTRY:
-            del inner[gvar]
+    if WEIGHTS_ENTRY in inner:
+        del inner[WEIGHTS_ENTRY]
     return inner
 
 

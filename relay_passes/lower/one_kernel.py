@@ -132,8 +132,7 @@ def mark_takers_of_bits(mod: IRModule) -> IRModule:
 
     Such a model has an entry for bits (`uint16_entry`).
     """
-    names = [gvar.name_hint for gvar in mod.get_global_vars()]
-    if MAIN not in names or BITS_ENTRY not in names:
+    if MAIN not in mod or BITS_ENTRY not in mod:
         return mod
     values = [each.value for each in bindings_of(mod[MAIN])]
     calls = [each for each in values if not isinstance(each, relax.Var)]

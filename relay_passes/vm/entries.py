@@ -52,7 +52,7 @@ def into_entry(mod: IRModule) -> IRModule:
     The pass; it comes when kernels are called by `call_tir`, and all else is a view.
     """
 
-    if not _lacks(mod, INTO_ENTRY):
+    if MAIN not in mod or INTO_ENTRY in mod:
         return mod
     main = copy_with_new_vars(mod[MAIN])
     written = written_outputs(mod, main)
@@ -65,12 +65,6 @@ def into_entry(mod: IRModule) -> IRModule:
     shapes = _shapes(mod, copy_with_new_vars(mod[MAIN]))  # a function has symbols of its own
     updated[SHAPES_ENTRY] = shapes.with_attr("global_symbol", SHAPES_ENTRY)
     return updated
-
-
-def _lacks(mod: IRModule, entry: str) -> bool:
-    """Whether a module has a `main`, and has no such entry yet."""
-    names = [gvar.name_hint for gvar in mod.get_global_vars()]
-    return MAIN in names and entry not in names
 
 
 def _into(main: relax.Function, written: list[Written]) -> relax.Function:
@@ -170,7 +164,7 @@ def weights_entry(mod: IRModule) -> IRModule:
     """
 
     large = [each for each in constants_of(mod) if bytes_of(each.value) >= LEAST_BYTES]
-    if not large or WEIGHTS_ENTRY in [gvar.name_hint for gvar in mod.get_global_vars()]:
+    if not large or WEIGHTS_ENTRY in mod:
         return mod
     builder = relax.BlockBuilder(mod)
     with builder.function(WEIGHTS_ENTRY, []):
@@ -203,7 +197,7 @@ def release_entry(mod: IRModule) -> IRModule:
     The pass; it comes before memory is planned.
     """
 
-    if not _lacks(mod, RELEASE_ENTRY):
+    if MAIN not in mod or RELEASE_ENTRY in mod:
         return mod
     result = mod[MAIN].ret_ty
     fields = result.fields if isinstance(result, relax.TupleType) else [result]

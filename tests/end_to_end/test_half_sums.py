@@ -20,9 +20,9 @@ from tvm import tirx
 import tvm_hybrid
 from relay_passes.ir.rewrite import is_kernel
 from relay_passes.legalize.schedule_generic import legalize_operators
+from relay_passes.lower_module import passes_through, run_passes
 from relay_passes.pipeline import Phase
 from relay_passes.pipeline_options import PipelineOptions
-from relay_passes.run_passes import passes_through, run_passes
 from tests.onnx_builder import CONTRIB, OnnxBuilder
 from tests.relay_passes.graphs import TARGET
 from tvm_hybrid.frontend.onnx.onnx_import import import_onnx

@@ -8,8 +8,8 @@ from tvm.ir.transform import PassContext, module_pass
 
 from microkernels.base.errors import CompileError
 from relay_passes.ir.graph import op_name
+from relay_passes.lower_module import failing_binding, run_passes
 from relay_passes.pipeline_options import PipelineOptions
-from relay_passes.run_passes import failing_binding, run_passes
 from tests.relay_passes.graphs import GENERIC
 
 

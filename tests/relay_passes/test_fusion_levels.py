@@ -10,9 +10,9 @@ import pytest
 from tvm import relax
 
 from relay_passes.ir.dynamic_quantize import emit_dynamic_quantize
+from relay_passes.lower_module import collect_regions
 from relay_passes.pipeline import Phase, phases
 from relay_passes.pipeline_options import PipelineOptions
-from relay_passes.run_passes import collect_regions
 from tests.relay_passes.graphs import TARGET, constant, module, operators
 from tests.relay_passes.quantized import dequantize, quantize
 from tir_schedules.core.region import Region

@@ -9,6 +9,7 @@ from tvm import relax
 
 from microkernels.base.errors import CompileError
 from relay_passes.ir.dynamic_quantize import emit_dynamic_quantize
+from relay_passes.lower_module import collect_regions, passes_through
 from relay_passes.pipeline import Phase
 from relay_passes.pipeline_options import (
     FAST_MATH_LEVELS,
@@ -17,7 +18,6 @@ from relay_passes.pipeline_options import (
     CodeOptions,
     PipelineOptions,
 )
-from relay_passes.run_passes import collect_regions, passes_through
 from tests.relay_passes.graphs import constant, module, operators
 from tests.relay_passes.quantized import dequantize, quantize
 from tir_schedules.core.region import Region

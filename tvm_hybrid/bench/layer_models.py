@@ -25,8 +25,8 @@ from onnx import TensorProto, helper, numpy_helper
 from rich.table import Table
 from rich.text import Text
 
+from relay_passes.lower_module import collect_regions
 from relay_passes.pipeline_options import PipelineOptions
-from relay_passes.run_passes import collect_regions
 from tir_schedules.core.region import Region
 from tir_schedules.core.template import template_for
 

@@ -22,8 +22,8 @@ from microkernels.kernels.amx_tiles import AmxMicrokernel
 from microkernels.machines.machine import Machine
 from microkernels.registry import all_microkernels, tile_kernels_for
 from relay_passes.lower.lower_regions import choose
+from relay_passes.lower_module import collect_regions
 from relay_passes.pipeline_options import PipelineOptions
-from relay_passes.run_passes import collect_regions
 from tir_schedules.core.config import Config
 from tir_schedules.core.product_plan import ProductPlan, is_integer
 from tir_schedules.core.region import Region, Tensor

@@ -31,9 +31,8 @@ from tvm import IRModule
 from microkernels.base.logs import logger
 from relay_passes.layout.minimum_cut import FIRST, LAST
 from relay_passes.layout.search_space import ChooseLabels, Labels, LayoutChoice, LayoutProblem
-from relay_passes.lower_module import lower_module
+from relay_passes.lower_module import count_regions, layout_problems, lower_module
 from relay_passes.pipeline_options import PipelineOptions
-from relay_passes.run_passes import count_regions, layout_problems
 from tir_schedules.core.region import Region
 
 from ..records.choice_record import LayoutRecord

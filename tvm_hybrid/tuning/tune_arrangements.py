@@ -21,8 +21,8 @@ from tvm import IRModule
 
 from microkernels.base.logs import logger
 from relay_passes.lift.emission import arranged_module, can_be_measured
+from relay_passes.lower_module import arrangement_problems
 from relay_passes.pipeline_options import PipelineOptions
-from relay_passes.run_passes import arrangement_problems
 from tir_schedules.tensorize.arrangement import Arrangement, ArrangementProblem
 
 from ..records.choice_record import ArrangementRecord

@@ -18,8 +18,8 @@ from microkernels.base.logs import logger
 from microkernels.isa import require_on_host
 from microkernels.machines.machine import Machine
 from relay_passes.ir.constants import bytes_of, constants_of
+from relay_passes.lower_module import count_regions
 from relay_passes.pipeline_options import PipelineOptions
-from relay_passes.run_passes import count_regions
 from tir_schedules.core.region import Region
 from tir_schedules.core.template import template_for
 

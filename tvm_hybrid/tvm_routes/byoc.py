@@ -18,10 +18,9 @@ from microkernels.base.tvm_compat.relax import WELL_FORMED_CHECK
 from relay_passes.ir.decisions import DecisionLog
 from relay_passes.ir.moving_operators import has_weights
 from relay_passes.lower.native_code import with_native_code
-from relay_passes.lower_module import partition_module
+from relay_passes.lower_module import DumpIR, partition_module, passes_through
 from relay_passes.pipeline import Phase
 from relay_passes.pipeline_options import PipelineOptions
-from relay_passes.run_passes import DumpIR, passes_through
 
 from ..options import CompileOptions, RouteKeywords, check_options, chosen_options
 from ..targets.cpu_guard import with_announced_guard, with_guard

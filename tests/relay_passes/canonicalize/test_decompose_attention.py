@@ -12,9 +12,9 @@ from tvm.ir import assert_structural_equal
 from relay_passes.bfloat16.widening import widen_f16
 from relay_passes.canonicalize.attention import decompose_attention
 from relay_passes.ir.graph import op_name
+from relay_passes.lower_module import passes_through
 from relay_passes.pipeline import Phase
 from relay_passes.pipeline_options import PipelineOptions
-from relay_passes.run_passes import passes_through
 from tests.relay_passes.graphs import TARGET, module, run
 from tests.relay_passes.quantized import operators, tidy
 

@@ -9,8 +9,8 @@ import pytest
 from tvm import relax
 
 from relay_passes.canonicalize.softmax import safe_softmax
+from relay_passes.lower_module import collect_regions
 from relay_passes.pipeline_options import PipelineOptions
-from relay_passes.run_passes import collect_regions
 from tests.relay_passes.graphs import TARGET, constant, module, run
 from tests.relay_passes.quantized import assert_becomes, assert_stays, operators
 

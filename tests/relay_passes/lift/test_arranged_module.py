@@ -8,8 +8,8 @@ from tvm import IRModule, relax, te
 from relay_passes.ir.decisions import DecisionLog
 from relay_passes.lift.emission import arranged_module, can_be_measured
 from relay_passes.lift.lift_programs import lift_programs
+from relay_passes.lower_module import arrangement_problems
 from relay_passes.pipeline_options import PipelineOptions
-from relay_passes.run_passes import arrangement_problems
 from tests.relay_passes.graphs import TARGET, constant, module, run
 from tests.tir_schedules.tensorize.programs import function, summed
 from tir_schedules.tensorize.arrangement import (

@@ -11,8 +11,8 @@ from tvm.ir.transform import PassContext
 from microkernels.machines.machine import Machine
 from relay_passes.lower.codegen import kernel_context
 from relay_passes.lower.lower_regions import build_kernel
+from relay_passes.lower_module import collect_regions
 from relay_passes.pipeline_options import PipelineOptions
-from relay_passes.run_passes import collect_regions
 from tests.relay_passes.graphs import TARGET, constant, module
 from tir_schedules.core.template import template_for
 

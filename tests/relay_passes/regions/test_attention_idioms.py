@@ -12,9 +12,8 @@ from numpy.typing import ArrayLike
 from tvm import ir, relax
 
 from relay_passes.ir.decisions import DecisionLog
-from relay_passes.lower_module import partition_module
+from relay_passes.lower_module import collect_regions, partition_module
 from relay_passes.pipeline_options import PipelineOptions
-from relay_passes.run_passes import collect_regions
 from tests.relay_passes.graphs import TARGET, constant, module
 from tir_schedules.core.region import Region
 

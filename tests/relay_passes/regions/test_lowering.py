@@ -20,9 +20,8 @@ from relay_passes.lower.lower_regions import (
     select_configs,
 )
 from relay_passes.lower.weights import prepack
-from relay_passes.lower_module import compile_module, partition_module
+from relay_passes.lower_module import collect_regions, compile_module, partition_module
 from relay_passes.pipeline_options import PipelineOptions
-from relay_passes.run_passes import collect_regions
 from tests.relay_passes.graphs import MACHINE, TARGET, constant, module, partitioned, run
 from tir_schedules.core.region import Region
 from tir_schedules.product.matmul import MATMUL, MatmulConfig

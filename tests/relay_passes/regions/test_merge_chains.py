@@ -15,10 +15,10 @@ from microkernels.isa import isa_named
 from microkernels.machines.machine import Machine
 from relay_passes.ir.dynamic_quantize import emit_dynamic_quantize
 from relay_passes.ir.functions import REASON, REGION
+from relay_passes.lower_module import collect_regions
 from relay_passes.pipeline_options import PipelineOptions
 from relay_passes.regions.merge_chains import merge_chains
 from relay_passes.regions.partition import partition
-from relay_passes.run_passes import collect_regions
 from tests.relay_passes.graphs import MACHINE, TARGET, Body, constant, module, regions, run
 from tests.relay_passes.quantized import dequantize, quantize
 from tir_schedules.core.attributes import attribute_text

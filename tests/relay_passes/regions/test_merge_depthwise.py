@@ -10,10 +10,10 @@ from tvm import IRModule, relax, tirx
 from tvm.ir import assert_structural_equal
 
 from relay_passes.ir.functions import REASON
+from relay_passes.lower_module import collect_regions
 from relay_passes.pipeline_options import PipelineOptions
 from relay_passes.regions.merge_chains import merge_depthwise
 from relay_passes.regions.partition import partition
-from relay_passes.run_passes import collect_regions
 from tests.relay_passes.graphs import MACHINE, TARGET, Body, constant, module, regions, run
 from tir_schedules.chains.depthwise_pointwise_cost import estimate_pair
 from tir_schedules.core.attributes import attribute_text

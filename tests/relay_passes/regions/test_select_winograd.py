@@ -11,10 +11,9 @@ from tvm import IRModule, relax
 
 from relay_passes.ir.functions import COMPOSITE, REASON, is_region_function
 from relay_passes.ir.moving_operators import weight_bytes, weights_of
-from relay_passes.lower_module import compile_module
+from relay_passes.lower_module import collect_regions, compile_module
 from relay_passes.pipeline_options import FAST_MATH_LEVELS, PipelineOptions
 from relay_passes.regions.select_winograd import TOLERANCE, choose, constant_bytes, select_winograd
-from relay_passes.run_passes import collect_regions
 from tests.relay_passes.graphs import (
     MACHINE,
     TARGET,

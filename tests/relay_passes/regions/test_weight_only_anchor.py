@@ -11,11 +11,11 @@ from tvm import IRModule, relax
 
 from microkernels.isa import isa_named
 from relay_passes.ir.graph import DataflowGraph
+from relay_passes.lower_module import collect_regions
 from relay_passes.pipeline import Phase, phases
 from relay_passes.pipeline_options import PipelineOptions
 from relay_passes.regions.integer_anchor import Anchor, match_weight_only
 from relay_passes.regions.partition import partition
-from relay_passes.run_passes import collect_regions
 from tests.relay_passes.graphs import MACHINE, TARGET, operators, regions
 from tir_schedules.product.weight_only_matmul import WEIGHT_ONLY_MATMUL, dequantised
 

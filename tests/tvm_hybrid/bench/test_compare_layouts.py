@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from relay_passes.lower_module import count_regions
 from relay_passes.pipeline_options import PipelineOptions
-from relay_passes.run_passes import count_regions
 from tests.tvm_hybrid.tuning.layouts.test_joint_layout import convolved, write_first
 from tvm_hybrid.bench import compare_layouts as module
 from tvm_hybrid.cli import main

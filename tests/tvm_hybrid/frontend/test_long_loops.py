@@ -12,8 +12,8 @@ import tvm
 from numpy.typing import NDArray
 
 import tvm_hybrid
+from relay_passes.lower_module import count_regions
 from relay_passes.pipeline_options import PipelineOptions
-from relay_passes.run_passes import count_regions
 from tvm_hybrid.errors import InputValueError, ModelError, UnsupportedOperatorError
 from tvm_hybrid.frontend import import_onnx
 

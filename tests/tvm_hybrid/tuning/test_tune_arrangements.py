@@ -11,8 +11,8 @@ from tvm import IRModule, relax
 
 import tvm_hybrid
 from relay_passes.ir.decisions import TENSORIZE
+from relay_passes.lower_module import arrangement_problems
 from relay_passes.pipeline_options import PipelineOptions
-from relay_passes.run_passes import arrangement_problems
 from tests.relay_passes.graphs import module
 from tvm_hybrid.records.choice_record import ArrangementRecord
 from tvm_hybrid.records.record_store import RecordStore

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from relay_passes.lower_module import count_regions
 from relay_passes.pipeline_options import PipelineOptions
-from relay_passes.run_passes import count_regions
 from tests.tvm_hybrid.tuning.layouts.test_joint_layout import convolved
 from tir_schedules.core.region import Region
 from tvm_hybrid import tuning

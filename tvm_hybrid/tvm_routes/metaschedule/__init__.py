@@ -49,8 +49,8 @@ def regions_of_model(model: Any) -> list[Region]:
     ModelError
         If it cannot be read.
     """
+    from relay_passes.lower_module import collect_regions
     from relay_passes.pipeline_options import PipelineOptions
-    from relay_passes.run_passes import collect_regions
 
     from ...frontend.model_input import import_model
     from ...targets.resolve import resolve_target

@@ -16,9 +16,8 @@ from tvm_ffi import structural_equal
 
 import tvm_hybrid
 from microkernels import isa
-from relay_passes.lower_module import CompiledModule, compile_module
+from relay_passes.lower_module import CompiledModule, collect_regions, compile_module
 from relay_passes.pipeline_options import PipelineOptions
-from relay_passes.run_passes import collect_regions
 from tir_schedules.core.config import Config
 from tir_schedules.core.template import template_for
 from tvm_hybrid.records.record import make_record

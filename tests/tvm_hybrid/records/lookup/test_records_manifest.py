@@ -12,8 +12,8 @@ import pytest
 from tvm import IRModule, relax
 
 import tvm_hybrid
+from relay_passes.lower_module import collect_regions
 from relay_passes.pipeline_options import PipelineOptions
-from relay_passes.run_passes import collect_regions
 from tir_schedules.core.template import template_for
 from tvm_hybrid.records import record_lookup
 from tvm_hybrid.records.record import Record, make_record

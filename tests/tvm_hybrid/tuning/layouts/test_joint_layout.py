@@ -14,8 +14,8 @@ from tvm import IRModule, relax
 from relay_passes.ir.decisions import LAYOUTS
 from relay_passes.layout.minimum_cut import FIRST, LAST
 from relay_passes.layout.search_space import LayoutChoice
+from relay_passes.lower_module import count_regions, layout_problems
 from relay_passes.pipeline_options import PipelineOptions
-from relay_passes.run_passes import count_regions, layout_problems
 from tests.relay_passes.graphs import constant, module
 from tests.relay_passes.layout.test_propagate_layout import X, conv, kernel
 from tests.relay_passes.layout.test_search_space import pooled

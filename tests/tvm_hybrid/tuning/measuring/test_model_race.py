@@ -8,8 +8,8 @@ import numpy as np
 from tvm import relax
 
 from relay_passes.layout.minimum_cut import FIRST
+from relay_passes.lower_module import layout_problems
 from relay_passes.pipeline_options import PipelineOptions
-from relay_passes.run_passes import layout_problems
 from tests.relay_passes.graphs import module
 from tests.relay_passes.layout.test_propagate_layout import kernel
 from tvm_hybrid.targets.resolve import resolve_target
