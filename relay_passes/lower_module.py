@@ -119,6 +119,7 @@ STAGES = len(Phase) + 2  # behind the phases: LLVM's passes, then machine code
 tvm_compat.separate_builders()
 tvm_compat.separate_tags()
 tvm_compat.quick_arrays()
+tvm_compat.quick_objects()
 tvm_compat.order_symbols()
 
 

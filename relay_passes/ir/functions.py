@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Concatenate, ParamSpec, TypeGuard
 
 from tvm import IRModule, ir, relax, tirx
 
-from microkernels.base.tvm_compat.relax import attrs_with, set_type
+from microkernels.base.tvm_compat.relax import attrs_with, dataflow_function, set_type
 from tir_schedules.core.region import Region
 
 from .graph import AnyBinding, region_tensor
@@ -81,12 +81,7 @@ def region_function(
         Further attributes.
     """
     named = {**attrs, COMPOSITE: PREFIX + region.op, REGION: region.to_json()}
-    builder = relax.BlockBuilder()
-    with builder.function("region", parameters, attrs=named, private=True):
-        with builder.dataflow():
-            output = builder.emit_output(emit(builder))
-        builder.emit_func_output(output)
-    return builder.get()["region"]
+    return dataflow_function(parameters, emit, named)
 
 
 def emit_body(
@@ -186,7 +181,25 @@ def with_renamed(
     return with_blocks(function, body.blocks, body.body)
 
 
-def with_args(call: relax.Call, args: Sequence[relax.Expr], **changed: Any) -> relax.Call:
+def add_kernel(
+    builder: relax.BlockBuilder, kernel: tirx.PrimFunc, name: str, taken: Collection[str]
+) -> ir.GlobalVar:
+    """Adds a kernel that is like no other, under a name that is not taken.
+
+    `builder.add_func` hashes all functions of the module to find one that is equal.
+    """
+    unique = str(builder.get_unique_name(name))
+    while unique in taken:
+        unique = str(builder.get_unique_name(name))
+    gvar = ir.GlobalVar(unique)
+    set_type(gvar, kernel.ty)
+    builder.update_func(gvar, kernel)
+    return gvar
+
+
+def with_args(
+    call: relax.Call, args: Sequence[relax.Expr], ty: ir.Type | None = None, **changed: Any
+) -> relax.Call:
     """The same operator of other operands.
 
     Parameters
@@ -195,11 +208,13 @@ def with_args(call: relax.Call, args: Sequence[relax.Expr], **changed: Any) -> r
         A call of an operator.
     args : sequence of relax.Expr
         All operands.
+    ty : Type, optional
+        What it computes, if that is known; TVM takes long to infer it for convolutions.
     **changed
         Attributes that have other values than in `call`.
     """
     attrs = attrs_with(call.attrs, **changed) if changed else call.attrs
-    return relax.Call(call.op, list(args), attrs, call.ty_args)
+    return relax.Call(call.op, list(args), attrs, call.ty_args, ret_ty=ty)
 
 
 def named_pass(

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import re
 import threading
@@ -146,13 +147,17 @@ def separate_tags() -> None:
         tag.TagScope = _ThreadTag("TagScope", (tag.TagScope,), {})  # type: ignore[assignment,misc]
 
 
+_ALL = slice(None)
+
+
 def quick_arrays() -> None:
     """Lets Python read arrays of TVM in a third of the time.
 
     TVM asks for the size and checks the index of each element, in Python. Compiling reads hundreds
     of thousands: arguments, bindings, shapes.
 
-    Needs the global functions `ffi.ArraySize` and `ffi.ArrayGetItem`, and that no array changes.
+    Needs the global functions `ffi.ArraySize` and `ffi.ArrayGetItem`, which refuses an index behind
+    the end, and that no array changes.
     """
     array: Any = tvm_ffi.Array
     size = tvm_ffi.get_global_func("ffi.ArraySize")
@@ -162,14 +167,60 @@ def quick_arrays() -> None:
         return
 
     def getitem(self: Any, index: Any) -> Any:
-        if type(index) is int and 0 <= index < size(self):
-            return item(self, index)
-        return whole(self, index)
+        if type(index) is int and index >= 0:
+            try:
+                return item(self, index)
+            except IndexError:
+                return whole(self, index)
+        return list(elements(self)) if index == _ALL else whole(self, index)
 
     def elements(self: Any) -> Iterator[Any]:
         return map(item, repeat(self), range(size(self)))
 
     array.__getitem__, array.__iter__ = getitem, elements
+
+
+def quick_objects() -> None:
+    """Lets Python ask for the class of an object of TVM, and compare expressions, in a third of the
+    time, and walk expressions in half of it.
+
+    TVM's classes have a metaclass that looks for registered subclasses; none are. Expressions that
+    are equal if they are the same object ask first whether they are numbers, and every walk looks
+    up anew which classes it stops at.
+
+    Needs the metaclass of `tvm_ffi.Object`, `ExprOperand.__eq__`, which builds a comparison of
+    numbers only, `tvm_ffi.structural._callback_type_to_type_index`, and `ir._ffi_api.Call`, which
+    `Call` calls with all of its fields after it has imported modules.
+    """
+    kind: Any = type(tvm_ffi.Object)
+    if "__instancecheck__" in vars(kind):
+        return
+    kind.__instancecheck__ = type.__instancecheck__
+    operand: Any = ir.expr.ExprOperand
+    compared, same = operand.__eq__, tvm_ffi.Object.__eq__
+
+    def equal(self: Any, other: Any) -> Any:
+        return compared(self, other) if type(self.ty) is ir.PrimType else same(self, other)
+
+    operand.__eq__ = equal
+    whole, missing = ir.Call.__init__, ir.Type.missing()
+
+    def init(
+        self: Any, op: Any, args: Any, attrs: Any = None, ty_args: Any = None,
+        span: Any = None, ret_ty: Any = None,
+    ) -> None:  # fmt: skip
+        if isinstance(op, str) or isinstance(attrs, dict) or isinstance(ret_ty, str):
+            whole(self, op, args, attrs, ty_args, span, ret_ty)
+        else:
+            ty, types = missing if ret_ty is None else ret_ty, [] if ty_args is None else ty_args
+            make = ir._ffi_api.Call
+            self.__init_handle_by_constructor__(make, ty, op, args, attrs, types, span)
+
+    ir.Call.__init__ = init
+    structural: Any = tvm_ffi.structural
+    structural._callback_type_to_type_index = functools.cache(
+        structural._callback_type_to_type_index
+    )
 
 
 class _InOrder(dict[Any, None]):
@@ -324,6 +375,24 @@ define i32 @{name}(i32 %tasks{passed}) {{
   ret i32 %error
 }}
 """
+
+
+def dataflow_function(
+    params: Sequence[relax.Var], emit: Callable[[relax.BlockBuilder], relax.Expr], attrs: Any
+) -> relax.Function:
+    """A private function of a dataflow block, in which `emit` emits what it returns.
+
+    TVM's own scopes put the function into a module, and hash it for that.
+
+    Needs `BlockBuilder.begin_scope`, `end_scope`, `_begin_dataflow_block` and `_end_block`.
+    """
+    builder = relax.BlockBuilder()
+    builder.begin_scope(params)
+    builder._begin_dataflow_block()
+    output = builder.emit_output(emit(builder))
+    body = builder.normalize(relax.SeqExpr([builder._end_block()], output))
+    builder.end_scope()
+    return relax.Function(params, body).with_attrs(attrs)
 
 
 def end_block(builder: relax.BlockBuilder) -> None:

@@ -61,6 +61,37 @@ def test_arrays_are_read_without_the_checks_of_tvm() -> None:
     assert list(tvm_ffi.convert([])) == []
 
 
+def test_classes_comparisons_and_calls_are_as_without_shortcuts() -> None:
+    kind = type(tvm_ffi.Object)
+    tvm_compat.quick_objects()
+    check, init = kind.__instancecheck__, ir.Call.__init__
+    tvm_compat.quick_objects()  # once more does nothing
+    assert kind.__instancecheck__ is check and ir.Call.__init__ is init
+    x, y = (relax.Var(name, relax.TensorType((2,), "float32")) for name in "xy")
+    assert isinstance(x, relax.Expr) and not isinstance(x, (relax.Call, tvm_ffi.Array))
+    call = op.add(x, y)
+    assert call.args[0] == x and call.args[0] != y and {x: 1}[call.args[0]] == 1
+    n = tirx.Var("n", "int64")
+    assert isinstance((n == 1).asobject(), tirx.EQ) and n == n  # a comparison, true of itself
+    for made in (relax.Call(call.op, [x, y]), relax.Call("relax.add", (x, y), {}, ret_ty=x.ty)):
+        assert made.op.same_as(call.op) and made.args[1] == y and not list(made.ty_args)
+    assert made.ty.same_as(x.ty) and relax.Call(call.op, [x, y]).ty.is_missing()
+    assert str(relax.Call("relax.add", [n, n], ret_ty="int64").ty) == "int64"
+
+
+def test_a_function_of_a_dataflow_block_is_as_from_a_builder() -> None:
+    x = relax.Var("x", relax.TensorType((2, tirx.Var("n", "int64")), "float32"))
+    builder = relax.BlockBuilder()
+    with builder.function("main", [x], {"number": 1}, private=True):
+        with builder.dataflow():
+            y = builder.emit_output(builder.emit(op.exp(builder.emit(op.add(x, x)))))
+        builder.emit_func_output(y)
+    made = tvm_compat.dataflow_function(
+        [x], lambda inner: inner.emit(op.exp(inner.emit(op.add(x, x)))), {"number": 1}
+    )
+    assert str(made.script()) == str(builder.get()["main"].script())
+
+
 def test_the_compiler_is_a_mapped_file() -> None:
     library = tvm_compat.compiler_library()
     assert library is not None
