@@ -67,7 +67,7 @@ def fold_factors(graph: RuleGraph, block: Bindings, call: relax.Call) -> relax.E
             return None  # the type has no room for it
         weight = constant_of(scaled)
     block.at(var)
-    product = with_args(call, [call.args[0], weight])
+    product = with_args(call, [call.args[0], weight], call.ty)
     if not found.term.any():
         return product
     term = found.term.astype(str(call.ty.dtype)).reshape(-1, *(1,) * (-axis - 1))

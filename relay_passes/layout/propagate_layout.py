@@ -34,9 +34,17 @@ from tvm import ir, relax
 from relay_passes.ir.axes import moves, view_axes
 from relay_passes.ir.decisions import LAYOUTS, Decision, DecisionLog
 from relay_passes.ir.functions import with_args
-from relay_passes.ir.graph import DataflowGraph, is_call, region_tensor, reshaped, same_shape
+from relay_passes.ir.graph import (
+    DataflowGraph,
+    is_call,
+    region_tensor,
+    relax_shape,
+    reshaped,
+    same_shape,
+)
 from relay_passes.ir.quantization import is_transposable, transposed
 from relay_passes.ir.rewrite import Bindings, block_pass
+from relay_passes.ir.traits import is_convolution
 
 from .assign_layouts import LayoutPlan
 from .channel_layouts import Form, How, Operand, Role, permuted
@@ -118,6 +126,10 @@ class _Writer:
 
     def _write(self, var: relax.Var, role: Role, label: int) -> None:
         value = role.build(label, [self._operand(each, label) for each in role.operands])
+        result = self.plan.forms.of(var)
+        if is_convolution(value) and result is not None:  # TVM takes long to infer its type
+            shape = relax_shape(result.stored(label), var)
+            value = with_args(value, value.args, relax.TensorType(shape, result.dtype))
         form = self.plan.forms.labelled(var)
         if form is None or form.imported == label:
             self._bind(var, value)
@@ -179,7 +191,7 @@ class _Writer:
         if not isinstance(value, relax.Call):
             return value
         args = [self._emit(arg) if isinstance(arg, relax.Call) else arg for arg in value.args]
-        simple: relax.Expr = with_args(value, args)
+        simple: relax.Expr = with_args(value, args, None if value.ty.is_missing() else value.ty)
         if is_call(simple, "relax.permute_dims"):
             simple = _as_reshape(self.block.builder.normalize(simple))
         if not is_call(simple, "relax.reshape") or simple.args[0] not in self._reshaped:

@@ -218,11 +218,11 @@ def reduction_identities(mod: IRModule) -> IRModule:
     The pass; it comes directly behind the legalisation of operators.
     """
 
-    return map_functions(mod, is_kernel, lambda each: each.with_body(_mended(each.body)))
+    return map_functions(mod, is_kernel, _mended)
 
 
-def _mended(body: tirx.Stmt) -> tirx.Stmt:
-    """Statements whose maxima and minima begin with their identities."""
+def _mended(kernel: tirx.PrimFunc) -> tirx.PrimFunc:
+    """A kernel whose maxima and minima begin with their identities."""
     kinds: dict[tirx.Var, type] = {}
     padded: dict[tirx.Var, type] = {}
 
@@ -244,8 +244,10 @@ def _mended(body: tirx.Stmt) -> tirx.Stmt:
             value = tirx.if_then_else(condition, inside, outside)
         return tirx.BufferStore(store.buffer, value, store.indices)
 
-    tvm_ffi.structural_walk(body, (tirx.BufferStore, note))
-    return tvm_ffi.structural_map(body, (tirx.BufferStore, change)) if kinds else body
+    tvm_ffi.structural_walk(kernel.body, (tirx.BufferStore, note))
+    if not kinds:
+        return kernel
+    return kernel.with_body(tvm_ffi.structural_map(kernel.body, (tirx.BufferStore, change)))
 
 
 def _identity(value: tirx.Expr, kind: type) -> tirx.Expr:

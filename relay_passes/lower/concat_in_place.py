@@ -31,7 +31,7 @@ from tvm import IRModule, relax, tirx
 
 from microkernels.machines.machine import Machine
 from relay_passes.ir.decisions import Decision, DecisionLog
-from relay_passes.ir.functions import KERNEL, REGION, named_pass, region_of
+from relay_passes.ir.functions import KERNEL, REGION, add_kernel, named_pass, region_of
 from relay_passes.ir.graph import DataflowGraph, known_tensor, op_name, region_tensor, relax_shape
 from relay_passes.ir.rewrite import Bindings, spliced
 from relay_passes.ir.traits import RESHAPES
@@ -244,7 +244,8 @@ class _Placer(KernelPass):
                 if key not in self.kernels:
                     assert part.kernel is not None
                     kernel = part.kernel.without_attr(REGION)
-                    self.kernels[key] = self.builder.add_func(kernel, f"{old.name_hint}_placed")
+                    name = f"{old.name_hint}_placed"
+                    self.kernels[key] = add_kernel(self.builder, kernel, name, self.taken)
                 gvar = self.kernels[key]
                 arguments = list(call.args[1].fields)
                 self.note(writer, old, f"written at {part.words}", function=str(gvar.name_hint))
@@ -272,7 +273,11 @@ class _Placer(KernelPass):
         kernel = build_kernel(region, config, self.machine)
         placed = place_output(kernel, matrix.shape, joint.shape, part.placement)
         assert isinstance(placed, tirx.PrimFunc), placed
-        gvar = self.builder.add_func(placed.without_attr(REGION), "tvm_hybrid_concat_copy")
+        key, bare = (matrix, joint.shape, part.placement), placed.without_attr(REGION)
+        if key not in self.kernels:
+            name = "tvm_hybrid_concat_copy"
+            self.kernels[key] = add_kernel(self.builder, bare, name, self.taken)
+        gvar = self.kernels[key]
         self.decisions.append(
             Decision(
                 node=node,

@@ -17,7 +17,7 @@ from microkernels.base.tvm_compat.relax import set_type
 from microkernels.machines.machine import Machine
 from microkernels.vector.placeholders import Values
 from relay_passes.ir.decisions import DecisionLog
-from relay_passes.ir.functions import REGION, named_pass, with_args, with_renamed
+from relay_passes.ir.functions import REGION, add_kernel, named_pass, with_args, with_renamed
 from relay_passes.ir.graph import is_call, op_name
 from relay_passes.ir.rewrite import is_kernel, is_relax, map_functions, map_values
 from tir_schedules.assembled.side_by_side import tasks_of
@@ -213,17 +213,22 @@ class Shared:
 
 
 def shared(
-    builder: relax.BlockBuilder, kernel: tirx.PrimFunc, name: str, rows: list[Numbers], place: int
+    builder: relax.BlockBuilder,
+    kernel: tirx.PrimFunc,
+    name: str,
+    rows: list[Numbers],
+    place: int,
+    taken: Collection[str],
 ) -> list[Shared] | None:
     """Adds a kernel that reads its numbers as an argument at a place; one for each row of them.
 
-    None if all rows are the same.
+    Its name is not among those taken. None if all rows are the same.
     """
     moved, values = kernel_numbers.different_columns(rows)
     if not moved:
         return None
     reading = kernel_numbers.numbers_as_parameter(plain(kernel), moved, place)
-    gvar = builder.add_func(reading, f"{name}_shared")
+    gvar = add_kernel(builder, reading, f"{name}_shared", taken)
     return [Shared(gvar, relax.const(own)) for own in values]
 
 
@@ -253,12 +258,12 @@ def share_kernels(mod: IRModule, decisions: DecisionLog) -> IRModule:
         kernel = mod[gvar]
         if is_kernel(kernel) and len(kernel.params) >= arguments[gvar]:
             groups.setdefault(forms.first(kernel, gvar), []).append(gvar)
-    builder = relax.BlockBuilder(mod)
+    builder, names = relax.BlockBuilder(mod), {str(g.name_hint) for g in mod.get_global_vars()}
     taken: dict[relax.Expr, Shared] = {}
     for first, group in groups.items():
         if len(group) > 1:
             numbers, name = [numbers_of(mod[gvar]) for gvar in group], str(first.name_hint)
-            found = shared(builder, mod[first], name, numbers, arguments[first])
+            found = shared(builder, mod[first], name, numbers, arguments[first], names)
             if found is None:  # the others are the first one
                 group, found = group[1:], [Shared(first)] * (len(group) - 1)
             taken |= zip(group, found, strict=True)
@@ -274,8 +279,8 @@ def share_kernels(mod: IRModule, decisions: DecisionLog) -> IRModule:
         return builder.normalize(with_args(call, [new.gvar, given, *rest]))
 
     whole = map_values(builder.get(), changed)
-    names = {str(old.name_hint): str(new.gvar.name_hint) for old, new in taken.items()}
-    _rename(decisions, names)
+    renamed = {str(old.name_hint): str(new.gvar.name_hint) for old, new in taken.items()}
+    _rename(decisions, renamed)
     return relax.transform.DeadCodeElimination()(whole)
 
 

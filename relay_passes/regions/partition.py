@@ -147,7 +147,7 @@ class _Partitioner:
         def fill(inner: relax.BlockBuilder, values: dict[relax.Expr, relax.Expr]) -> None:
             inlined = sorted({*epilogue.inlined} - {*anchor.absorbed})
             for position in (*anchor.absorbed, *inlined, *growth.members):
-                value = functions.substitute(graph.value(position), values)
+                value = functions.renamed(graph.value(position), values)
                 values[graph.bindings[position].var] = inner.emit(value)
 
         given = (*anchor.inputs, *(expr for expr, _ in epilogue.operands))
