@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import operator
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Concatenate, ParamSpec, TypeGuard
 
@@ -126,17 +127,20 @@ def substitute(expr: relax.Expr, values: Mapping[relax.Expr, relax.Expr]) -> rel
         arguments = [substitute(argument, values) for argument in expr.args]
         return with_args(expr, arguments)
     if isinstance(expr, relax.Tuple):
-        return relax.Tuple([substitute(item, values) for item in expr.fields])
+        own = expr.fields[:]
+        fields = [substitute(item, values) for item in own]
+        return expr if all(map(operator.is_, own, fields)) else relax.Tuple(fields)
     if isinstance(expr, relax.TupleGetItem):
         return relax.TupleGetItem(substitute(expr.tuple_value, values), expr.index)
     return expr
 
 
 def renamed(expr: relax.Expr, items: Mapping[relax.Expr, relax.Expr]) -> relax.Expr:
-    """An expression with other values in the place of some, in branches too."""
+    """An expression with other values in the place of some, in branches too; what has none stays
+    the same object."""
     if isinstance(expr, relax.SeqExpr):
         blocks = [
-            type(block)([rebound(each, renamed(each.value, items)) for each in block.bindings])
+            type(block)([_renamed_in(each, items) for each in block.bindings])
             for block in expr.blocks
         ]
         return relax.SeqExpr(blocks, renamed(expr.body, items))
@@ -145,9 +149,18 @@ def renamed(expr: relax.Expr, items: Mapping[relax.Expr, relax.Expr]) -> relax.E
             expr.cond, renamed(expr.true_branch, items), renamed(expr.false_branch, items)
         )
     if isinstance(expr, relax.Call):
-        op, arguments = items.get(expr.op, expr.op), [substitute(each, items) for each in expr.args]
+        own, op = expr.args[:], items.get(expr.op, expr.op)
+        arguments = [substitute(argument, items) for argument in own]
+        if op is expr.op and all(map(operator.is_, own, arguments)):
+            return expr
         return relax.Call(op, arguments, expr.attrs, expr.ty_args, ret_ty=expr.ty)
     return substitute(expr, items)
+
+
+def _renamed_in(binding: AnyBinding, items: Mapping[relax.Expr, relax.Expr]) -> AnyBinding:
+    value = binding.value
+    new = renamed(value, items)
+    return binding if new is value else rebound(binding, new)
 
 
 def rebound(binding: AnyBinding, value: relax.Expr, var: relax.Var | None = None) -> AnyBinding:

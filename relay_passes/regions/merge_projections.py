@@ -28,12 +28,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import tvm
 import tvm_ffi
 from tvm import IRModule, ir, relax
 
+from microkernels.base.arrays import aligned_empty
 from microkernels.machines.machine import Machine
-from relay_passes.ir.constants import array_of
+from relay_passes.ir.constants import array_of, constant_of
 from relay_passes.ir.decisions import Decision, DecisionLog
 from relay_passes.ir.functions import named_pass, with_args
 from relay_passes.ir.graph import DataflowGraph, is_call, known_tensor, op_name, region_tensor
@@ -362,7 +362,8 @@ class ColumnJoiner:
             parts.append(np.broadcast_to(full, (*full.shape[:-1], width)))
         if len({part.shape[:-1] for part in parts}) > 1:
             return None
-        return relax.const(tvm.runtime.tensor(np.concatenate(parts, axis=-1)))
+        whole = aligned_empty((*parts[0].shape[:-1], sum(self.widths)), arrays[0].dtype)
+        return constant_of(np.concatenate(parts, axis=-1, out=whole))
 
 
 def alike(calls: Sequence[relax.Expr | None]) -> bool:

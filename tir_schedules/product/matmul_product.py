@@ -6,7 +6,6 @@ after the other, whose rows may be buffers inside the kernel.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -15,7 +14,7 @@ import numpy as np
 import tvm.tirx.script.builder.ir as I
 from tvm import DataType, relax, tirx
 
-from microkernels.base.arrays import SHIFT
+from microkernels.base.arrays import SHIFT, aligned_empty
 from microkernels.base.tvm_compat.tir import llvm_functions
 from microkernels.isa import Isa
 from microkernels.kernels.byte_pairs import byte_tile, has_pairs, pairs_fit
@@ -286,17 +285,19 @@ class MatmulPacking(template.Packing[MatmulConfig]):
         matrix = array.reshape(-1, array.shape[-1])
         if zero_points.b_shift_of(region, kernel):  # unsigned values less 128, as int8
             matrix = (matrix ^ np.uint8(SHIFT)).view(kernel.b_dtype)
-        packed = panels.pack(matrix)
-        answer = [pairs_fit(packed)] if weight.has_answer else []
-        terms = []
+        packed, terms = panels.pack(matrix), []
         if weight.points is not None and weight.has_term:
             terms.append(weight.points.column_term(matrix))
         if weight.has_sums:
             terms.append(matrix.sum(axis=0, dtype="int32"))
-        for term in terms:
-            padding = math.ceil(term.size / kernel.lanes) * kernel.lanes - term.size
-            packed = np.concatenate([packed, np.pad(term, (0, padding)).view(packed.dtype)])
-        return np.concatenate([packed, np.array(answer, "int32").view(packed.dtype)])
+        behind = [np.pad(term, (0, -term.size % kernel.lanes)) for term in terms]
+        if weight.has_answer:
+            behind.append(np.array([pairs_fit(packed)], "int32"))
+        if not behind:
+            return packed
+        parts = [packed, *(each.view(packed.dtype) for each in behind)]
+        whole = aligned_empty([sum(part.size for part in parts)], packed.dtype)
+        return np.concatenate(parts, out=whole)
 
     def unpack(
         self, region: Region, config: MatmulConfig, isa: Isa, index: int, expr: relax.Expr

@@ -93,7 +93,7 @@ class ZeroPoints:
 
     def column_term(self, matrix: np.ndarray) -> np.ndarray:
         """int32 for each column of a constant shifted B [K, N], as packed behind it."""
-        sums = matrix.astype(np.int64).sum(axis=0)
+        sums = matrix.sum(axis=0, dtype=np.int32).astype(np.int64)
         if not self.a_runtime:
             sums = self.a * (len(matrix) * self.b - sums)
         return sums.astype(np.int32)  # wraps as the accumulators do
