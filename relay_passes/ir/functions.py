@@ -149,9 +149,10 @@ def renamed(expr: relax.Expr, items: Mapping[relax.Expr, relax.Expr]) -> relax.E
             expr.cond, renamed(expr.true_branch, items), renamed(expr.false_branch, items)
         )
     if isinstance(expr, relax.Call):
-        own, op = expr.args[:], items.get(expr.op, expr.op)
+        own, before = expr.args[:], expr.op
+        op = items.get(before, before)
         arguments = [substitute(argument, items) for argument in own]
-        if op is expr.op and all(map(operator.is_, own, arguments)):
+        if op is before and all(map(operator.is_, own, arguments)):
             return expr
         return relax.Call(op, arguments, expr.attrs, expr.ty_args, ret_ty=expr.ty)
     return substitute(expr, items)
