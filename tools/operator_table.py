@@ -56,7 +56,8 @@ def refusals(convert: Callable[..., Any]) -> list[str]:
     while waiting:
         function = waiting.pop()
         if isinstance(function, functools.partial):
-            waiting += [each for each in (function.func, *function.args) if callable(each)]
+            held = (*function.keywords.values(), function.func, *function.args)
+            waiting += filter(callable, held)
             continue
         if function in seen or not getattr(function, "__module__", "").startswith(ops.__name__):
             continue

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 import tvm
-from tvm import relax, tirx
+from tvm import relax, te, tirx
 from tvm.ir import GenericConst
 
 from microkernels.base.tvm_compat.relax import order_symbols
@@ -21,9 +21,11 @@ from relay_passes.ir.constants import tensor_of
 
 T = TypeVar("T")
 Expr: TypeAlias = Any  # a Relax expression
-# Keys among a node's attributes of what converters want to know beside them. "Narrow" are the
-# element types of inputs, by position, that the model says to be of 2, 4 or 8 bits.
-NODE_NUMBER, OUTPUTS, OPSET, NARROW_INPUTS = ":number", ":outputs", ":opset", ":narrow"
+Place: TypeAlias = tuple[Expr, ...]  # of an element in a kernel
+NODE_FACTS = ("node_number", "node_outputs", "node_opset", "node_narrow")
+NODE_NUMBER, OUTPUTS, OPSET, NARROW_INPUTS = NODE_FACTS
+"""Keys among a node's attributes of what converters want to know beside them. "Narrow" are the
+element types of inputs, by position, that the model says to be of 2, 4 or 8 bits."""
 Attrs: TypeAlias = dict[str, Any]
 
 
@@ -83,6 +85,26 @@ def emit(expr: Expr, name: str = "") -> Expr:
 def emit_te(function: Callable[..., Any], *args: Any, **kwargs: Any) -> relax.Var:
     """A variable that is bound to the results of a kernel, which is written in TE."""
     return _builder.get().emit_te(function, *args, **kwargs)
+
+
+def emit_each(
+    name: str, shape: Sequence[Any], element: Callable[..., Any], *args: Any, hint: str, **own: Any
+) -> relax.Var:
+    """A tensor whose elements are computed by their places, in a kernel named by `hint`.
+
+    Parameters
+    ----------
+    element
+        Place, a tuple, and what the kernel gets for `args`, sizes by its own names -> element.
+    own
+        Attributes of the kernel.
+    """
+
+    def compute(sizes: list[Any], *given: Any) -> te.Tensor:
+        return te.compute(sizes, lambda *place: element(place, *given), name=name)
+
+    named = {"primfunc_name_hint": hint, "primfunc_attrs": own}
+    return emit_te(compute, list(shape), *args, **named)
 
 
 def match_cast(expr: Expr, found: relax.Type) -> relax.Var:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
@@ -23,7 +24,8 @@ CASES: list[tuple[str, dict[str, Any], list[np.ndarray]]] = [
     *((name, {}, [F, G]) for name in ("Add", "Sub", "Mul", "Equal")),
     *((name, {}, [N, N[:, ::-1].copy()]) for name in ("Add", "Sub", "Mul", "Equal")),
     *((name, {}, [F, G]) for name in ("Greater", "GreaterOrEqual", "Less", "LessOrEqual")),
-    *((name, {}, [B, B[:1]]) for name in ("And", "Or", "Equal")),
+    *((name, {}, [B, B[:1]]) for name in ("And", "Or", "Xor", "Equal")),
+    *((f"Bitwise{name}", {}, [N, N[:1]]) for name in ("And", "Or", "Xor")),
     ("Not", {}, [B]),
     ("Identity", {}, [N]),
     ("Where", {}, [B, F, G]),
@@ -50,6 +52,7 @@ def test_all_of_them_are_compared() -> None:
 def test_results_are_those_of_the_reference(
     name: str, attributes: dict[str, Any], inputs: list[np.ndarray], opset: int
 ) -> None:
+    opset = max(opset, onnx.defs.get_schema(name).since_version) if "Bitwise" in name else opset
     names = [f"x{number}" for number in range(len(inputs))]
     node = helper.make_node(name, names, ["y"], **attributes)
     items = [

@@ -16,10 +16,10 @@ from onnx import TensorProto, helper, numpy_helper
 from relay_passes.ir.quantization import along_axis
 
 from ..expressions import Expr, constant, literal
-from .apply import BFLOAT16, FLOAT16, SOFTMAX_ALONG_AXIS, SUMMING, apply
 from .graph.graph import Graph, is_standard, static_shape, subgraphs
 from .graph.narrow_types import FLOATS
 from .graph.node_builder import attributes_of
+from .operators import BFLOAT16, FLOAT16, SOFTMAX_ALONG_AXIS, SUMMING, apply
 
 # Quantising and dequantising constants as ONNX's text says; what the front end folds with.
 #
@@ -294,23 +294,22 @@ def _expand(data: np.ndarray, shape: np.ndarray) -> np.ndarray:
     return np.broadcast_to(data, np.broadcast_shapes(data.shape, tuple(shape))).copy()
 
 
+OF_TWO = {
+    **{name: name.lower() for name in ("Add", "Equal", "Greater", "Less")},
+    **{name: f"logical_{name.lower()}" for name in ("And", "Or", "Xor")},
+    **{f"Bitwise{name}": f"bitwise_{name.lower()}" for name in ("And", "Or", "Xor")},
+    **{"GreaterOrEqual": "greater_equal", "LessOrEqual": "less_equal"},
+    **{"Mul": "multiply", "Sub": "subtract"},
+}
+"""Operators of two operands, and what NumPy and Relax call them."""
 PLAIN_OPERATORS: dict[str, Callable[..., np.ndarray]] = {
-    "Add": np.add,
-    "And": np.logical_and,
+    **{name: getattr(np, own) for name, own in OF_TWO.items()},
     "Concat": lambda *inputs, axis: np.concatenate(inputs, axis),
     "ConstantOfShape": _constant_of_shape,
-    "Equal": np.equal,
     "Expand": _expand,
     "Gather": lambda data, indices, *, axis=0: np.take(data, indices, axis),
-    "Greater": np.greater,
-    "GreaterOrEqual": np.greater_equal,
     "Identity": lambda data: data,
-    "Less": np.less,
-    "LessOrEqual": np.less_equal,
-    "Mul": np.multiply,
     "Not": np.logical_not,
-    "Or": np.logical_or,
-    "Sub": np.subtract,
     "Transpose": lambda data, *, perm=None: data.transpose(perm),
     "Where": np.where,
 }

@@ -32,7 +32,6 @@ from ...explain.origins import numbers_in, variable_name
 from .. import expressions
 from ..expressions import Attrs, Expr, Inputs, emit, literal, static_shape_of, writing_to
 from . import ops  # noqa: F401  registers the converters
-from .apply import convert
 from .evaluate import evaluate
 from .graph import node_facts, parameters
 from .graph.freeze_shapes import OpenSizes, RelatedSizesError, current_sizes, keeping
@@ -40,7 +39,7 @@ from .graph.graph import Graph, describe, dtype_named, is_standard
 from .graph.node_builder import attributes_of, constant_value
 from .graph.requests import with_checked_indices
 from .loops import Loop, is_repeat, loop_of, repeat
-from .operators import operator_of, why_unsupported
+from .operators import convert, operator_of, why_unsupported
 from .reader.check_model import check_parameters
 from .reader.left_data import LARGE_BYTES
 from .reader.old_forms import renewed

@@ -1,19 +1,36 @@
-"""Which function converts which ONNX operator, and why an operator has none.
+"""Which function converts which ONNX operator, what it makes, and why an operator has none.
 
-A converter takes the inputs as Relax expressions and the attributes, and returns the result, or a
-tuple of results. Sizes are numbers or symbols; one function is for both.
+A converter takes the inputs as Relax expressions, None for those that are left out, and by their
+names the attributes that it reads. It returns the result, or a tuple of results. Sizes are numbers
+or symbols; one function is for both.
+
+    @operator("Squeeze")
+    def _squeeze(x: Expr, axes: Expr) -> Expr:         opset 13: Squeeze(x, [0])
+                                                       opset 11: Squeeze(x, axes=[0])
+
+What older opsets have as an attribute and newer ones as an input is an input. Beside attributes a
+converter may ask for what `expressions.NODE_FACTS` names. One whose parameters are `inputs` and
+`attrs` gets them whole.
 """
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from inspect import Parameter, signature
+from typing import Any, NamedTuple, TypeVar
 
+import numpy as np
 import onnx
+from tvm import relax
 
-from ..expressions import Converter
+from ..expressions import OUTPUTS, Attrs, Expr, Inputs, cast, dtype_of, literal, normalize
 from .graph.graph import is_standard
+from .graph.requests import align, check
+from .graph.sizes import dims_of, is_open, is_unknown, never_negative
+
+Converter = TypeVar("Converter", bound=Callable[..., Any])
+_NONE = Parameter.empty
 
 
 class Operator(NamedTuple):
@@ -22,13 +39,35 @@ class Operator(NamedTuple):
     Attributes
     ----------
     convert : callable
-        (inputs, attrs) -> Relax expression. A ValueError refuses a form of the operator.
+        The converter. A ValueError refuses a form of the operator.
     static : bool
         Whether it is refused where a size is known at run time only.
+    parameters : mapping
+        Those of the converter: without a default inputs, by keyword or with a default attributes.
     """
 
-    convert: Converter
+    convert: Callable[..., Any]
     static: bool
+    parameters: Mapping[str, Parameter]
+
+    def __call__(self, inputs: Inputs, attrs: Attrs) -> Any:
+        """What the converter makes of a node's inputs and attributes."""
+        if [*self.parameters] == ["inputs", "attrs"]:
+            return self.convert(inputs, attrs)
+        given: list[Any] = []
+        named: Attrs = {}
+        for place, (name, parameter) in enumerate(self.parameters.items()):
+            if parameter.kind is Parameter.VAR_POSITIONAL:
+                given += inputs[place:]
+            elif parameter.kind is Parameter.VAR_KEYWORD:
+                named |= {key: each for key, each in attrs.items() if key not in self.parameters}
+            elif parameter.kind is Parameter.KEYWORD_ONLY or parameter.default is not _NONE:
+                named |= {name: attrs[name]} if name in attrs else {}
+            elif inputs[place] is None and name in attrs:
+                given.append(literal(np.array(attrs[name])))
+            else:
+                given.append(inputs[place])
+        return self.convert(*given, **named)
 
 
 OPERATORS: dict[tuple[str, str], Operator] = {}
@@ -41,8 +80,8 @@ def operator(
     """Registers a converter for operators of a domain."""
 
     def register(convert: Converter) -> Converter:
-        for name in names:
-            OPERATORS[domain, name] = Operator(convert, static)
+        known = Operator(convert, static, signature(convert).parameters)
+        OPERATORS.update(dict.fromkeys(((domain, name) for name in names), known))
         return convert
 
     return register
@@ -79,3 +118,106 @@ def why_unsupported(node: onnx.NodeProto, opset: int) -> str:
         f"{node.op_type} is not known: it is no operator of ONNX; {guess}give it the domain and "
         "the function that define it, or export the model with standard operators"
     )
+
+
+# Converts one operator, for a node of a model or as a part of another operator.
+
+
+SOFTMAX_ALONG_AXIS = 13  # the opset since which softmax is along one axis
+BFLOAT16, FLOAT16 = "bfloat16", "float16"
+# Those that are several steps in Relax, or a kernel of their own.
+_OF_STEPS = frozenset(
+    {*("GlobalLpPool", "LRN", "LpPool", "Mean", "MeanVarianceNormalization"), *("RoiAlign", "Sum")}
+)
+# Operators (but for products) that are computed in float32, by the type that they are given.
+_WIDENED: dict[str, frozenset[str]] = {
+    BFLOAT16: _OF_STEPS
+    | {
+        *("AveragePool", "BatchNormalization", "Conv", "ConvTranspose", "Einsum", "Erf"),
+        *("Gelu", "GlobalAveragePool", "GroupNormalization", "InstanceNormalization"),
+        *("LayerNormalization", "LogSoftmax", "LpNormalization"),
+        *("RMSNormalization", "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp"),
+        *("ReduceMean", "ReduceProd", "ReduceSum", "ReduceSumSquare", "Softmax"),
+    },
+    FLOAT16: _OF_STEPS,
+}
+SUMMING = _WIDENED[BFLOAT16] | {
+    *("CumSum", "Gemm", "MatMul", "NegativeLogLikelihoodLoss", "SoftmaxCrossEntropyLoss")
+}
+"""Standard operators that sum; of constants, too, in float32."""
+
+BROADCASTING = frozenset(
+    {
+        *("Add", "And", "BitShift", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "Div", "Equal"),
+        *("Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Max", "Mean", "Min", "Mod", "Mul"),
+        *("Or", "Pow", "Sub", "Sum", "Where", "Xor"),
+    }
+)
+"""Operators that broadcast all of their inputs."""
+
+
+def apply(op_type: str, *inputs: Any, domain: str = "", **attrs: Any) -> Any:
+    """What an operator of the newest opset makes of expressions; ValueError if it refuses them."""
+    given = Inputs(each if each is None else normalize(each) for each in inputs)
+    return convert(op_type, given, {OUTPUTS: ("",)} | attrs, domain)
+
+
+def convert(op_type: str, inputs: Inputs, attrs: Attrs, domain: str = "") -> Expr:
+    """What an operator makes: what sums in a type of 16 bits is computed in float32, and the
+    program checks sizes that it learns when it runs.
+
+        MatMul(a: bfloat16, b: bfloat16)
+            ->  R.astype(R.matmul(a, b, out_dtype="float32"), "bfloat16")
+        Softmax(x: bfloat16)
+            ->  R.astype(R.nn.softmax(R.astype(x, "float32")), "bfloat16")
+        Mean(x: float16, y: float16)
+            ->  R.astype(R.add(R.astype(x, "float32"), R.astype(y, "float32")) / 2, "float16")
+
+    Relax's operators accumulate in bfloat16: with its eight bits, a sum of equal terms stops
+    growing after 256 of them. In float16 they are refused or summed too early if they are of
+    several steps; of what is one sum in Relax, relay_passes/bfloat16/widening.py takes care.
+    """
+    known = OPERATORS[domain, op_type]
+    types = [None if value is None else dtype_of(value) for value in inputs]
+    halves = (each for each, names in _WIDENED.items() if each in types and op_type in names)
+    half = next(halves, None)
+    if half is not None:
+        pairs = zip(inputs, types, strict=True)
+        inputs = Inputs(cast(value, "float32") if of == half else value for value, of in pairs)
+    if op_type in BROADCASTING:
+        inputs = Inputs(align(inputs))
+    result = normalize(known(inputs, attrs))
+    check_result(inputs, result, not known.static)
+    return result if half is None else _rounded(result, half)
+
+
+def check_result(inputs: Sequence[Any], result: Expr, is_right: bool) -> None:
+    """Has the program check the sizes of a result that depend on data.
+
+    Parameters
+    ----------
+    is_right
+        Whether the operator is converted right where sizes depend on data.
+
+    Raises
+    ------
+    ValueError
+        It is not, or the sizes are not known in terms of others.
+    """
+    values = list(result) if isinstance(result, relax.Tuple) else [result]
+    opened = list(filter(is_open, values))
+    if not is_right and (opened or any(map(is_open, inputs))):
+        raise ValueError("a size of an input or of the result depends on data")
+    if any(map(is_unknown, values)):
+        raise ValueError("sizes of its inputs that depend on data are not known to fit")
+    for value in opened:
+        for size in dims_of(value):
+            if not never_negative(size):
+                check(size >= 0)
+
+
+def _rounded(value: Expr, half: str) -> Expr:
+    """The (first) result in a type of 16 bits; statistics beside it stay as they are."""
+    if isinstance(value, relax.Tuple):
+        return relax.Tuple([_rounded(value[0], half), *list(value)[1:]])
+    return normalize(relax.op.astype(value, half))

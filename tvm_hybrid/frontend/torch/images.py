@@ -26,6 +26,7 @@ from tvm import relax
 from microkernels.base.errors import UnsupportedOperatorError
 
 from ..expressions import dtype_of, emit
+from ..onnx.ops.sampling import grid_sampled
 from .promotion import as_type, constant_of
 
 METHODS = {"nearest": "nearest_neighbor", "bilinear": "linear", "bicubic": "cubic"}
@@ -103,22 +104,8 @@ def antialiased(node: Any, importer: Any) -> Any:
 def sampled(node: Any, importer: Any) -> Any:
     """`aten.grid_sampler_2d`: image, grid, way to sample, padding, whether corners are aligned."""
     image, grid, method, padding, corners = node.args
-    x = importer.env[image]
-    dtype = str(x.ty.dtype)
-    places = emit(relax.op.permute_dims(importer.env[grid], [0, 3, 1, 2]))
-    if dtype in ("float16", "bfloat16"):
-        x, places = (emit(relax.op.astype(each, "float32")) for each in (x, places))
-    value = emit(
-        relax.op.image.grid_sample(
-            x,
-            places,
-            method=("bilinear", "nearest", "bicubic")[method],
-            layout="NCHW",
-            padding_mode=("zeros", "border", "reflection")[padding],
-            align_corners=corners,
-        )
-    )
-    return as_type(value, dtype)
+    how = ("bilinear", "nearest", "bicubic")[method], ("zeros", "border", "reflection")[padding]
+    return emit(grid_sampled(importer.env[image], importer.env[grid], *how, corners))
 
 
 def _resized(x: Any, size: Sequence[Any], mode: str, corners: bool) -> Any:

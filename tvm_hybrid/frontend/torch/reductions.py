@@ -27,7 +27,7 @@ from tvm.tirx.script.builder.utils import buffer_proxy
 
 from microkernels.base.errors import UnsupportedOperatorError
 
-from ..expressions import Expr, dtype_of, emit, emit_te, is_nan, literal
+from ..expressions import Expr, Place, dtype_of, emit, emit_each, emit_te, is_nan, literal
 from .promotion import as_type, type_name
 
 Value = Any  # relax.Expr, a tensor
@@ -187,20 +187,17 @@ def running_extreme(
     def scan(x: te.Tensor) -> te.Tensor:
         return topi.scanop(x, better, tirx.const(0, x.dtype), name, axis=axis)
 
-    def seen(x: te.Tensor, best: te.Tensor) -> te.Tensor:
+    def seen(at: Place, x: te.Tensor, best: te.Tensor) -> Expr:
         """The place of an element that is the best so far, else 0."""
-
-        def place(*at: Expr) -> Expr:
-            new = tirx.any(x(*at) == best(*at), is_nan(x(*at)))
-            return tirx.Select(new, at[axis].astype("int64"), tirx.const(0, "int64"))
-
-        return te.compute(x.shape, place, name="places")
+        new = tirx.any(x(*at) == best(*at), is_nan(x(*at)))
+        return tirx.Select(new, at[axis].astype("int64"), tirx.const(0, "int64"))
 
     def latest(places: te.Tensor) -> te.Tensor:
         return topi.scanop(places, te.max, tirx.const(0, "int64"), name, axis=axis)
 
     best = emit_te(scan, given, primfunc_name_hint=name)
-    places = emit_te(seen, given, best, primfunc_name_hint="extreme_places")
+    shape, hint = given.ty.shape.values, "extreme_places"
+    places = emit_each("places", shape, seen, given, best, hint=hint)
     places = emit_te(latest, places, primfunc_name_hint=name)
     return as_type(best, dtype_of(x)), places
 

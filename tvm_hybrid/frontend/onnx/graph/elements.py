@@ -119,20 +119,12 @@ def _reduced(function: Callable[[Any, Any], Any]) -> Rule:
     return rule
 
 
-def _of_both(
-    numbers: Callable[[Any, Any], Any], sizes: Callable[[Any, Any], Any]
-) -> Callable[[Any, Any], Any]:
-    """A function of two numbers, and of two expressions."""
-
-    def function(left: Any, right: Any) -> Any:
-        if isinstance(left, int) and isinstance(right, int):
-            return numbers(left, right)
-        return sizes(left, right)
-
-    return function
+def _of_sizes(function: Callable[[Expr, Expr], Expr]) -> Callable[[Any, Any], Any]:
+    """A function of two expressions, of which each may be given as a number."""
+    return lambda left, right: function(index(left), index(right))
 
 
-_largest, _least = _of_both(max, te.max), _of_both(min, te.min)
+_largest, _least = _of_sizes(te.max), _of_sizes(te.min)
 
 
 def _quotient(left: Any, right: Any) -> Any:
@@ -152,15 +144,15 @@ def _remainder(left: Any, right: Any) -> Any:
     return left % right if isinstance(left, int) else tirx.floormod(left, right)
 
 
-def _comparison(numbers: Callable[[Any, Any], bool], sizes: Callable[[Expr, Expr], Expr]) -> Rule:
-    def compare(left: Any, right: Any) -> int:
-        condition = sizes(index(left), index(right))
+def _comparison(holds: Callable[[Expr, Expr], Expr]) -> Rule:
+    def compare(left: Expr, right: Expr) -> int:
+        condition = holds(left, right)
         flag = simplified(tirx.Select(condition, index(1), index(0)))
         if not isinstance(flag, tirx.IntImm):
             raise _UnknownError
         return int(flag)
 
-    return _binary(_of_both(numbers, compare))
+    return _binary(_of_sizes(compare))
 
 
 _RULES: dict[str, Rule] = {
@@ -170,12 +162,12 @@ _RULES: dict[str, Rule] = {
     ),
     "relax.concat": lambda call, *arrays: np.concatenate(arrays, axis=int(call.attrs.axis)),
     "relax.where": lambda call, condition, yes, no: np.where(condition.astype(bool), yes, no),
-    "relax.equal": _comparison(operator.eq, tirx.EQ),
-    "relax.not_equal": _comparison(operator.ne, tirx.NE),
-    "relax.less": _comparison(operator.lt, tirx.LT),
-    "relax.less_equal": _comparison(operator.le, tirx.LE),
-    "relax.greater": _comparison(operator.gt, tirx.GT),
-    "relax.greater_equal": _comparison(operator.ge, tirx.GE),
+    "relax.equal": _comparison(tirx.EQ),
+    "relax.not_equal": _comparison(tirx.NE),
+    "relax.less": _comparison(tirx.LT),
+    "relax.less_equal": _comparison(tirx.LE),
+    "relax.greater": _comparison(tirx.GT),
+    "relax.greater_equal": _comparison(tirx.GE),
     "relax.divide": _binary(_quotient),
     "relax.floor_divide": _binary(_quotient),
     "relax.floor_mod": _binary(_remainder),

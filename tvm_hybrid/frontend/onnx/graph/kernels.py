@@ -13,7 +13,8 @@ from microkernels.base.tvm_compat.relax import OP_PATTERN, OPAQUE
 from tir_schedules.core.emission import opaque_block
 from tir_schedules.generic.schedule import WHOLE_COPY
 
-from ...expressions import Expr, emit, emit_te, known_dims, match_cast, normalize
+from ... import expressions as ex
+from ...expressions import Expr, Place, emit, emit_each
 from .freeze_shapes import new_size
 from .sizes import INDEX, dims_of, index, product, same_size
 
@@ -35,7 +36,7 @@ def emit_kernel(
     def compute(tensors: list[te.Tensor], sizes: list[Expr]) -> list[te.Tensor]:
         def statement(ins: Sequence[Expr], outs: Sequence[Expr]) -> tirx.Stmt:
             with IRBuilder() as kernel, opaque_block("steps"):
-                body(list(ins), list(outs), *sizes)
+                body(*ins, *outs, *sizes)
             return kernel.get()
 
         shapes, dtypes = [shape for shape, _ in outputs], [dtype for _, dtype in outputs]
@@ -55,7 +56,7 @@ def emit_alone(
     In one kernel with what reads it, a table would be computed for every element.
     """
     attrs = {OP_PATTERN: OPAQUE, **(marks or {})}
-    return emit_te(compute, *args, primfunc_name_hint=name, primfunc_attrs=attrs)
+    return ex.emit_te(compute, *args, primfunc_name_hint=name, primfunc_attrs=attrs)
 
 
 def put(buffer: Expr, value: Expr, *place: Expr | int) -> None:
@@ -83,7 +84,7 @@ def size_in(count: Expr) -> tirx.Var:
     """The only element of an int64 vector, as a size; the shapes behind it are in its terms."""
     shape = emit(relax.op.tensor_to_shape(count))
     size = new_size()
-    match_cast(shape, relax.ShapeType([size]))
+    ex.match_cast(shape, relax.ShapeType([size]))
     return size
 
 
@@ -92,10 +93,10 @@ def sizes_in(checked: Expr) -> list[Expr]:
 
     The program checks that the first is 1: a kernel has 0 there if the sizes make no sense.
     """
-    (count,) = known_dims(checked)
+    (count,) = ex.known_dims(checked)
     shape = emit(relax.op.tensor_to_shape(checked))
     sizes = [new_size() for _ in range(count - 1)]
-    match_cast(shape, relax.ShapeType([1, *sizes]))
+    ex.match_cast(shape, relax.ShapeType([1, *sizes]))
     return list(sizes)
 
 
@@ -103,47 +104,38 @@ def pick(data: Expr, places: Expr, count: Expr, axis: int) -> Expr:
     """The slices of `data` at the first `count` places along an axis."""
     shape = [*dims_of(data)[:axis], count, *dims_of(data)[axis + 1 :]]
 
-    def compute(data: te.Tensor, places: te.Tensor) -> te.Tensor:
-        return te.compute(
-            shape, lambda *i: data(*i[:axis], places[i[axis]], *i[axis + 1 :]), name="picked"
-        )
+    def element(i: Place, data: te.Tensor, places: te.Tensor) -> Expr:
+        return data(*i[:axis], places[i[axis]], *i[axis + 1 :])
 
-    return emit_te(compute, data, places, primfunc_name_hint="pick")
+    return emit_each("picked", shape, element, data, places, hint="pick")
 
 
 def cut(data: Expr, count: Expr) -> Expr:
     """The first `count` slices along the first axis."""
     shape = [count, *dims_of(data)[1:]]
-
-    def compute(data: te.Tensor) -> te.Tensor:
-        return te.compute(shape, lambda *i: data(*i), name="cut")
-
-    return emit_te(compute, data, primfunc_name_hint="cut")
+    return emit_each("cut", shape, lambda i, data: data(*i), data, hint="cut")
 
 
 def reshaped_to(data: Expr, sizes: Sequence[Expr]) -> Expr:
     """The elements in another shape: a view where the number of elements is known to be equal."""
-    data = normalize(data)
+    data = ex.normalize(data)
     if same_size(product(sizes), product(dims_of(data))):
-        return normalize(relax.op.reshape(data, relax.ShapeExpr(list(sizes))))
+        return ex.normalize(relax.op.reshape(data, relax.ShapeExpr(list(sizes))))
     return copied(data, sizes)
 
 
 def copied(data: Expr, sizes: Sequence[Expr]) -> Expr:
     """A copy with other sizes, as many elements as before."""
 
-    def compute(data: te.Tensor, sizes: list[Expr]) -> te.Tensor:
-        def element(*place: Expr) -> Expr:
-            flat = index(0)
-            for position, size in zip(place, sizes, strict=True):
-                flat = flat * size + position
-            found = []
-            for size in reversed(data.shape):
-                found.append(tirx.floormod(flat, te.max(size, 1)))
-                flat = tirx.floordiv(flat, te.max(size, 1))
-            return data(*reversed(found))
+    def element(place: Place, data: te.Tensor, sizes: list[Expr]) -> Expr:
+        flat = index(0)
+        for position, size in zip(place, sizes, strict=True):
+            flat = flat * size + position
+        found = []
+        for size in reversed(data.shape):
+            found.append(tirx.floormod(flat, te.max(size, 1)))
+            flat = tirx.floordiv(flat, te.max(size, 1))
+        return data(*reversed(found))
 
-        return te.compute(sizes, element, name="reshaped")
-
-    named = {"primfunc_name_hint": "reshape", "primfunc_attrs": {WHOLE_COPY: True}}
-    return emit_te(compute, data, list(sizes), **named)
+    own = {WHOLE_COPY: True}
+    return emit_each("reshaped", sizes, element, data, list(sizes), hint="reshape", **own)

@@ -165,11 +165,6 @@ def _inference_dropout(node: onnx.NodeProto, graph: Graph) -> bool:
     return not training or (training in graph.constants and not graph.constants[training].any())
 
 
-def _identity_permutation(node: onnx.NodeProto, graph: Graph) -> bool:
-    order = attributes_of(node).get("perm")
-    return order is not None and list(order) == list(range(len(order)))
-
-
 def _pads_nothing(node: onnx.NodeProto, graph: Graph) -> bool:
     pads = node_builder.constant_or_attribute(node, graph, 1, "pads")
     return pads is not None and not np.any(pads)
@@ -187,7 +182,7 @@ _RULES: dict[str, _Rule] = {
     "Cast": _same_elements,
     **dict.fromkeys(("Reshape", "Flatten", "Expand"), _same_type),
     **dict.fromkeys(("Concat", "Sum", "Max", "Min"), lambda node, graph: len(node.input) == 1),
-    "Transpose": _identity_permutation,
+    "Transpose": lambda node, _: sorted(order := attributes_of(node).get("perm", [1, 0])) == order,
     "Pad": _pads_nothing,
     "Slice": _whole_slice,
 }

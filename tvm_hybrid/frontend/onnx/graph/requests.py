@@ -124,9 +124,9 @@ def _checked_sizes(
     (count,) = expressions.known_dims(tensor) or (1,)
     asked = emit(relax.op.reshape(cast(tensor, of_sizes.INDEX), (count,)))
 
-    def body(ins: list[Expr], outs: list[Expr], *limits: Expr) -> None:
-        put(outs[0], index(1))
-        resolve(ins[0], outs[0], *limits)
+    def body(asked: Expr, sizes: Expr, *limits: Expr) -> None:
+        put(sizes, index(1))
+        resolve(asked, sizes, *limits)
 
     (found,) = kernels.emit_kernel("sizes", [asked], [([count + 1], of_sizes.INDEX)], body, limits)
     return kernels.sizes_in(found)
@@ -338,14 +338,14 @@ def _checked(indices: Expr, sizes: Sequence[Expr], message: str) -> Expr:
     rows = product(shape[:-1] if columns > 1 else shape)
     flat = emit(relax.op.reshape(indices, relax.ShapeExpr([rows, columns])))
 
-    def body(ins: list[Expr], outs: list[Expr], *sizes: Expr) -> None:
-        with I.serial(ins[0].shape[0]) as row:
+    def body(indices: Expr, checked: Expr, *sizes: Expr) -> None:
+        with I.serial(indices.shape[0]) as row:
             for column, size in enumerate(sizes):
-                place = tirx.Cast("int64", ins[0][row, column])
+                place = tirx.Cast("int64", indices[row, column])
                 inside = tirx.all(place >= tirx.const(0, "int64") - size, place < size)
                 with I.Assert(inside, message, "ValueError"):
                     pass
-                put(outs[0], ins[0][row, column], row, column)
+                put(checked, indices[row, column], row, column)
 
     made = [([rows, columns], dtype_of(indices))]
     (found,) = kernels.emit_kernel("check_indices", [flat], made, body, list(sizes))

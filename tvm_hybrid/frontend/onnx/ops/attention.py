@@ -23,13 +23,12 @@ from onnx import TensorProto, helper
 from tvm import relax
 
 from ... import expressions as ex
-from ...expressions import Attrs, Expr, Inputs
-from ..apply import apply
-from ..graph.graph import OWN_DOMAIN
+from ...expressions import Attrs, Expr
+from ..evaluate import computed
+from ..graph.graph import CONTRIB_DOMAIN, OWN_DOMAIN
 from ..graph.requests import broadcast, check, expect_shape, sizes_text, viewed
 from ..graph.sizes import counted, holds, index, plain_dims, plus, vector_of
-from ..operators import operator
-from .embeddings import with_heads
+from ..operators import apply, operator
 
 Size = Expr | int
 
@@ -172,17 +171,17 @@ def filled(value: float, *sizes: Size) -> Expr:
 
 
 @operator("Attention")
-def _attention(inputs: Inputs, attrs: Attrs) -> Any:
+def _attention(q: Expr, k: Expr, v: Expr, mask: Expr, *others: Expr, **attrs: Any) -> Expr:
     """Rows that see no key are 0, where the softmax makes NaN."""
-    joined, dtype = ex.rank_of(inputs[0]) == 3, ex.dtype_of(inputs[0])
+    joined, dtype = ex.rank_of(q) == 3, ex.dtype_of(q)
     wide = _type_of_scores(dtype, attrs)
-    q, k, v = _heads(inputs, attrs)
-    k, v, before = appended(k, v, (inputs[4], inputs[5]))
+    q, k, v = _heads([q, k, v], attrs)
+    *past, lengths = [*others, None, None, None][:3]
+    k, v, before = appended(k, v, past)
     queries, keys = plain_dims(q)[2], plain_dims(k)[2]
     behind, ahead = (attrs.get(f"{side}_window_size", -1) for side in ("left", "right"))
     ahead = 0 if attrs.get("is_causal") else ahead
-    mask, lengths, triangles = inputs[3], inputs[6], list[Expr]()
-    seen, added = list[Expr](), list[Expr]()
+    seen, added, triangles = list[Expr](), list[Expr](), list[Expr]()
     if mask is not None:
         are_flags = ex.dtype_of(mask) == "bool"
         mask = mask if are_flags else ex.cast(mask, wide)
@@ -201,7 +200,20 @@ def _attention(inputs: Inputs, attrs: Attrs) -> Any:
         triangles += keys_from(queries, keys, plus(before, -behind)) if behind >= 0 else []
     scores = Scores(attrs.get("scale"), attrs.get("softcap", 0.0), [*added, *triangles], seen)
     result, *steps, shares = attend(q, k, v, scores, wide)
-    rows = _seeing_rows(mask, queries, keys, before, behind, ahead) if lengths is None else None
+    # Which queries see a key, bool [..., queries or 1, 1], where that is known.
+    rows: np.ndarray | None = None
+    if lengths is None and mask is None:
+        sees = behind < 0 or holds(index(0) + before + queries - behind <= keys)
+        rows = np.array(True) if sees else None
+    known = all(isinstance(each, int) for each in (queries, keys, before)) and lengths is None
+    array = np.ones(keys, np.bool_) if known and mask is None else ex.constant(mask)
+    if rows is None and known and array is not None:
+        shown = array if array.dtype == np.bool_ else array.astype(np.float32) > -np.inf
+        for last, is_seen in ((ahead, True), (-behind - 1, False)):
+            if (ahead if is_seen else behind) >= 0:
+                part = np.tri(queries, keys, before + last, np.bool_)[:, : array.shape[-1]]
+                shown = shown & (part == is_seen)
+        rows = np.asarray(shown.any(-1, keepdims=True))
     if rows is None or not rows.all():
         if rows is not None:
             some = ex.literal(rows)
@@ -218,8 +230,8 @@ def _attention(inputs: Inputs, attrs: Attrs) -> Any:
             some = apply("Greater", most, zero)
         result = apply("Where", some, result, ex.number(result, 0))
         shares = apply("Where", some, shares, ex.number(shares, 0))
-    shown = [*steps, shares][attrs.get("qk_matmul_output_mode", 0)]
-    return relax.Tuple([join_heads(result) if joined else result, k, v, ex.cast(shown, dtype)])
+    scores_shown = ex.cast([*steps, shares][attrs.get("qk_matmul_output_mode", 0)], dtype)
+    return relax.Tuple([join_heads(result) if joined else result, k, v, scores_shown])
 
 
 def _type_of_scores(dtype: str, attrs: Attrs) -> str:
@@ -231,9 +243,8 @@ def _type_of_scores(dtype: str, attrs: Attrs) -> str:
     return "float64" if "float64" in (dtype, other) else "float32"
 
 
-def _heads(inputs: Inputs, attrs: Attrs) -> Sequence[Expr]:
+def _heads(values: Sequence[Expr], attrs: Attrs) -> Sequence[Expr]:
     """q, k and v as heads."""
-    values = inputs[:3]
     ranks = [ex.rank_of(each) for each in values]
     names = ("q_num_heads", "kv_num_heads", "kv_num_heads")
     counts = [int(attrs.get(name) or 0) for name in names]
@@ -268,34 +279,142 @@ def _within(lengths: Expr, queries: Size, keys: Size, behind: int, ahead: int) -
     return seen
 
 
-def _seeing_rows(
-    mask: Expr | None, queries: Size, keys: Size, before: Size, behind: int, ahead: int
-) -> np.ndarray | None:
-    """Which queries see a key, bool [..., queries or 1, 1]; None if that is not known."""
-    if mask is None and (behind < 0 or holds(index(0) + before + queries - behind <= keys)):
-        return np.array(True)
-    if not (isinstance(queries, int) and isinstance(keys, int) and isinstance(before, int)):
-        return None
-    array = np.ones(keys, np.bool_) if mask is None else ex.constant(mask)
-    if array is None:
-        return None
-    seen = array if array.dtype == np.bool_ else array.astype(np.float32) > -np.inf
-    if ahead >= 0:
-        seen = seen & np.tri(queries, keys, before + ahead, np.bool_)[:, : array.shape[-1]]
-    if behind >= 0:
-        seen = seen & ~np.tri(queries, keys, before - behind - 1, np.bool_)[:, : array.shape[-1]]
-    return np.asarray(seen.any(-1, keepdims=True))
-
-
 # FlexAttention, whose scores and shares bodies change (rewrites/loop.py), in two parts.
 
 
 @operator("FlexScores", domain=OWN_DOMAIN)
-def _flex_scores(inputs: Inputs, attrs: Attrs) -> Any:
-    q, k, _ = _heads(inputs, {})
+def _flex_scores(*values: Expr, **attrs: Any) -> Expr:
+    q, k, _ = _heads(values, {})
     product = _products(q, k, _type_of_scores(ex.dtype_of(q), attrs))
     scale = attrs.get("scale", 1.0 / math.sqrt(plain_dims(q)[3]))
     return apply("Mul", product, ex.number(product, scale))
 
 
-operator("FlexMix", domain=OWN_DOMAIN)(lambda inputs, attrs: _mixed(*inputs))
+operator("FlexMix", domain=OWN_DOMAIN)(_mixed)
+
+
+# Rotations of heads by their positions.
+#
+#     RotaryEmbedding(x, position_ids, cos_cache, sin_cache)    of ONNX Runtime
+#     RotaryEmbedding(x, cos_cache, sin_cache, position_ids)    of opset 23
+#         ->  Concat(x1 * cos - x2 * sin, x1 * sin + x2 * cos, the rest of x)
+#
+# x1 and x2 are the halves of what is rotated of each head, or its even and odd elements if they are
+# interleaved (arXiv 2104.09864, section 3.4.2).
+
+
+@operator("RotaryEmbedding", domain=CONTRIB_DOMAIN)
+def _contrib_rotary_embedding(x: Expr, positions: Expr, *caches: Expr, **attrs: Any) -> Expr:
+    """Positions are given for every token, or the first one."""
+    refuse_attributes(attrs, "is_packed_batching")
+    if attrs.get("scale", 1.0) != 1.0:
+        raise ValueError("its attribute scale is not supported")
+    batch, length = _tokens(x)
+    if ex.rank_of(positions) == 1:
+        expect_shape("position_ids", positions, 1)
+        positions = apply("Add", viewed(counted(length), 1, length), positions)
+    else:
+        expect_shape("position_ids", positions, batch, length)
+    return _rotated(x, gathered(positions, caches), attrs)
+
+
+@operator("RotaryEmbedding")
+def _rotary_embedding(x: Expr, cos: Expr, sin: Expr, positions: Expr, **attrs: Any) -> Expr:
+    """Positions are given for every token, or its cosines and sines."""
+    caches = [cos, sin]
+    if positions is None:
+        expect_shape("cos_cache", caches[0], *_tokens(x), plain_dims(caches[0])[-1])
+        return _rotated(x, caches, attrs)
+    return _rotated(x, gathered(positions, caches), attrs)
+
+
+def _tokens(x: Expr) -> tuple[Any, Any]:
+    """(batch, length) of [batch, length, columns] or [batch, heads, length, size]."""
+    dims = plain_dims(x)
+    if len(dims) not in (3, 4):
+        raise ValueError(f"its input has {len(dims)} axes, not 3 or 4")
+    return dims[0], dims[-2]
+
+
+def gathered(positions: Expr, caches: Sequence[Expr]) -> list[Expr]:
+    """The rows of cosines and sines that belong to positions; constants of constants."""
+    return [computed("Gather", cache, positions, axis=0) for cache in caches]
+
+
+def _rotated(x: Expr, rotation: Sequence[Expr], attrs: Attrs) -> Expr:
+    """x [batch, length, heads * size] or [batch, heads, length, size], rotated."""
+    rotated, columns = attrs.get("rotary_embedding_dim", 0) or 0, plain_dims(rotation[0])[-1]
+    if rotated and rotated != 2 * columns:
+        raise ValueError(f"caches of {columns} columns do not rotate {rotated} elements")
+    interleaved = bool(attrs.get("interleaved"))
+    if ex.rank_of(x) == 4:
+        return rotate(x, rotation, interleaved, heads_axis=1)
+    heads, shape = attrs.get("num_heads", 0), plain_dims(x)
+    if not heads and rotated:
+        raise ValueError("rotary_embedding_dim needs num_heads")
+    if not heads:
+        heads = head_size("x", shape[2], 2 * columns)
+    return viewed(rotate(with_heads("x", x, heads), rotation, interleaved, heads_axis=2), *shape)
+
+
+def head_size(what: str, columns: Expr | int, heads: int) -> int:
+    """Columns of one head; ValueError if the heads do not divide the columns."""
+    if not isinstance(columns, int):
+        raise ValueError(f"the columns of {what} must be known")
+    if heads < 1 or columns % heads:
+        raise ValueError(f"{what} has {columns} columns for {heads} heads")
+    return columns // heads
+
+
+def with_heads(what: str, value: Expr, heads: int) -> Expr:
+    """[batch, length, heads * size] as [batch, length, heads, size]."""
+    batch, length, columns = plain_dims(value)
+    return viewed(value, batch, length, heads, head_size(what, columns, heads))
+
+
+def rotate(value: Expr, rotation: Sequence[Expr], interleaved: bool, heads_axis: int) -> Expr:
+    """A value of four axes, the last of which is a head, rotated.
+
+    Parameters
+    ----------
+    rotation
+        Cosines and sines [batch or 1, length, half]; elements of a head beyond 2 * half stay.
+    interleaved
+        Whether elements 2 i and 2 i + 1 are a pair, and not i and half + i.
+    heads_axis
+        1 or 2: where the heads are; the other one is that of positions.
+    """
+    *dims, size = plain_dims(value)
+    batch, length, half = plain_dims(rotation[0])
+    if not isinstance(half, int) or not isinstance(size, int):
+        raise ValueError("the columns of its caches and of a head must be known")
+    if 2 * half > size:
+        raise ValueError(f"caches of {half} columns do not fit heads of {size}")
+    single = [batch, 1, length] if heads_axis == 1 else [batch, length, 1]
+    cos, sin = (viewed(each, *single, half) for each in rotation)
+    if interleaved:
+        first, second = _columns(value, 0, 2 * half, 2), _columns(value, 1, 2 * half, 2)
+    else:
+        first, second = _columns(value, 0, half), _columns(value, half, 2 * half)
+    real = apply("Sub", apply("Mul", first, cos), apply("Mul", second, sin))
+    imaginary = apply("Add", apply("Mul", first, sin), apply("Mul", second, cos))
+    if interleaved:
+        pairs = [viewed(each, *dims, half, 1) for each in (real, imaginary)]
+        rotated = viewed(apply("Concat", *pairs, axis=4), *dims, 2 * half)
+    else:
+        rotated = apply("Concat", real, imaginary, axis=3)
+    if 2 * half == size:
+        return rotated
+    return apply("Concat", rotated, _columns(value, 2 * half, size), axis=3)
+
+
+def _columns(value: Expr, begin: int, end: int, step: int = 1) -> Expr:
+    """Elements of the last of four axes."""
+    return apply("Slice", value, *(ex.literal(np.array([each])) for each in (begin, end, 3, step)))
+
+
+def refuse_attributes(attrs: Attrs, *names: str) -> None:
+    """Raises a ValueError if an attribute is set."""
+    for name in names:
+        if attrs.get(name):
+            raise ValueError(f"its attribute {name} is not supported")

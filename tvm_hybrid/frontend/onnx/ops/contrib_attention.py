@@ -26,17 +26,15 @@ from tvm import relax, te, tirx
 from relay_passes.lower.caches import ROW_UPDATE
 
 from ... import expressions as ex
-from ...expressions import OUTPUTS, Attrs, Expr, Inputs
-from ..apply import apply
+from ...expressions import OUTPUTS, Attrs, Expr, Inputs, Place
 from ..graph.elements import known_elements
 from ..graph.graph import CONTRIB_DOMAIN
 from ..graph.kernels import size_in
 from ..graph.requests import check_equal, differ, expect_shape, sizes_text, viewed
 from ..graph.sizes import counted, dims_of, holds, index, plain_dims, plus, simplified, vector_of
-from ..operators import operator
+from ..operators import apply, operator
 from . import attention
-from .attention import Scores, Size
-from .embeddings import gathered, head_size, refuse_attributes, rotate, with_heads
+from .attention import Scores, Size, gathered, head_size, refuse_attributes, rotate, with_heads
 
 HIDDEN = -10000.0  # what is added to the scores of masked keys
 _LOWEST = float(np.finfo(np.float32).min)
@@ -52,16 +50,13 @@ def _multi_head_attention(inputs: Inputs, attrs: Attrs) -> Any:
     attention.check_heads(q, k, v)
     k, v, before = attention.appended(k, v, (inputs[6], inputs[7]))
     added = _masks(inputs[4], inputs[5], attrs, q, k, before)
-    return relax.Tuple([_attended(q, k, v, Scores(_scale(attrs), added=added)), k, v])
+    return relax.Tuple([_attended(q, k, v, attrs, added=added), k, v])
 
 
-def _attended(q: Expr, k: Expr, v: Expr, scores: Scores) -> Expr:
-    return attention.join_heads(attention.attend(q, k, v, scores)[0])
-
-
-def _scale(attrs: Attrs) -> float | None:
-    """The factor of the scores; 0 stands for the default."""
-    return attrs.get("scale") or None
+def _attended(q: Expr, k: Expr, v: Expr, attrs: Attrs, **scores: Any) -> Expr:
+    """A factor of 0 stands for the default."""
+    form = Scores(attrs.get("scale") or None, **scores)
+    return attention.join_heads(attention.attend(q, k, v, form)[0])
 
 
 def _refuse_inputs(inputs: Inputs, named: dict[int, str]) -> None:
@@ -159,7 +154,7 @@ def _of_projection(
         both = [apply("Gather", past, ex.literal(np.array(place)), axis=0) for place in (0, 1)]
         k, v, before = attention.appended(k, v, both)
     added = _masks(mask, bias, attrs, q, k, before)
-    result = _attended(q, k, v, Scores(_scale(attrs), added=added))
+    result = _attended(q, k, v, attrs, added=added)
     if not any(attrs[OUTPUTS][1:]):
         return result
     both = [viewed(each, 1, *plain_dims(each)) for each in (k, v)]
@@ -297,8 +292,8 @@ def _group_query_attention(inputs: Inputs, attrs: Attrs) -> Any:
         if window > 0:
             first = apply("Add", position, ex.literal(np.array(1 - window)))
             seen.append(apply("Not", apply("Less", keys, first)))
-    scores = Scores(_scale(attrs), attrs.get("softcap", 0.0), added, seen, sink)
-    return relax.Tuple([_attended(q, k, v, scores), present_key, present_value])
+    form = {"softcap": attrs.get("softcap", 0.0), "added": added, "seen": seen, "sink": sink}
+    return relax.Tuple([_attended(q, k, v, attrs, **form), present_key, present_value])
 
 
 def _shared_heads(inputs: Inputs, attrs: Attrs) -> list[Expr]:
@@ -377,8 +372,7 @@ def _with_past(past: Expr | None, cache: _Cache, new: Expr) -> tuple[Expr, Expr]
     if past is not None:
         expect_shape("the past", past, batch, heads, cache.past, size)
     if not isinstance(cache.before, int):
-        updated = _updated(new, cache.before, past, cache.present)
-        return updated, updated
+        return (_updated(new, past, cache),) * 2
     keys = apply("Concat", past, new, axis=2) if cache.before else new
     if past is None or cache.present == cache.keys:
         return keys, keys
@@ -387,30 +381,26 @@ def _with_past(past: Expr | None, cache: _Cache, new: Expr) -> tuple[Expr, Expr]
     return keys, apply("Concat", keys, tail, axis=2)
 
 
-def _updated(new: Expr, before: Expr, past: Expr | None, rows: Size) -> Expr:
+def _updated(new: Expr, past: Expr | None, cache: _Cache) -> Expr:
     """The past of every sequence with its new keys where it ends.
 
     A kernel: out[b, h, j] = new[b, h, j - before[b]] where there is such a row, else past[b, h, j].
     """
     sizes, given = dims_of(new), [] if past is None else [past]
-    check_equal(sizes[0], dims_of(before)[0])
+    check_equal(sizes[0], dims_of(cache.before)[0])
     for each in given:
         for axis in (0, 1, 3):
             check_equal(sizes[axis], dims_of(each)[axis])
 
-    def compute(new: te.Tensor, before: te.Tensor, *past: te.Tensor) -> te.Tensor:
-        batch, heads, length, columns = new.shape
+    def element(at: Place, new: te.Tensor, before: te.Tensor, *past: te.Tensor) -> Expr:
+        b, h, j, d = at
+        place = j - before[b, 0]
+        is_new = tirx.all(place >= 0, place < new.shape[2])
+        kept = nothing = tirx.const(0, new.dtype)
+        if past:
+            kept = tirx.if_then_else(j < past[0].shape[2], past[0][b, h, j, d], nothing)
+        return tirx.if_then_else(is_new, new[b, h, place, d], kept)
 
-        def element(b: Expr, h: Expr, j: Expr, d: Expr) -> Expr:
-            place = j - before[b, 0]
-            is_new = tirx.all(place >= 0, place < length)
-            kept = nothing = tirx.const(0, new.dtype)
-            if past:
-                kept = tirx.if_then_else(j < past[0].shape[2], past[0][b, h, j, d], nothing)
-            return tirx.if_then_else(is_new, new[b, h, place, d], kept)
-
-        return te.compute((batch, heads, rows, columns), element, name="cache")
-
-    places = [0, 1, *range(2, 2 + len(given))]
-    named = {"primfunc_name_hint": "update_cache", "primfunc_attrs": {ROW_UPDATE: places}}
-    return ex.emit_te(compute, new, before, *given, **named)
+    shape, own = (*sizes[:2], cache.present, sizes[3]), {ROW_UPDATE: [*range(2 + len(given))]}
+    given = [new, cache.before, *given]
+    return ex.emit_each("cache", shape, element, *given, hint="update_cache", **own)

@@ -19,13 +19,13 @@ from onnx import TensorProto, helper
 from tvm import relax, te, tirx
 
 from ... import expressions as ex
-from ...expressions import NARROW_INPUTS, OPSET, OUTPUTS, Attrs, Converter, Expr, Inputs
-from ..apply import apply
+from ...expressions import NARROW_INPUTS, Expr
+from ..evaluate import OF_TWO
 from ..graph import narrow_types
 from ..graph.narrow_types import FLOATS, INTEGERS
 from ..graph.requests import broadcast
 from ..graph.sizes import dims_of
-from ..operators import operator
+from ..operators import apply, operator
 
 DROPOUT_MASK_OF_BOOL = 10
 # Those that Relax has by the same name.
@@ -42,41 +42,18 @@ _UNARY: dict[str, Callable[[Expr], Expr]] = {
     "Reciprocal": lambda x: ex.number(x, 1) / x,
     "Relu": relax.op.nn.relu,
 }
-_BINARY: dict[str, Callable[[Expr, Expr], Expr]] = {
-    "Add": relax.op.add,
-    "And": relax.op.logical_and,
-    "BitwiseAnd": relax.op.bitwise_and,
-    "BitwiseOr": relax.op.bitwise_or,
-    "BitwiseXor": relax.op.bitwise_xor,
-    "Equal": relax.op.equal,
-    "Greater": relax.op.greater,
-    "GreaterOrEqual": relax.op.greater_equal,
-    "Less": relax.op.less,
-    "LessOrEqual": relax.op.less_equal,
-    "Mul": relax.op.multiply,
-    "Or": relax.op.logical_or,
-    "Sub": relax.op.subtract,
-    "Xor": relax.op.logical_xor,
-}
 
 
-def _unary(made: Callable[[Expr], Expr]) -> Converter:
-    return lambda inputs, attrs: made(inputs[0])
-
-
-def _binary(name: str, made: Callable[[Expr, Expr], Expr]) -> Converter:
-    def convert(inputs: Inputs, attrs: Attrs) -> Any:
-        same = unchanged(name, inputs)
-        return made(inputs[0], inputs[1]) if same is None else same
-
-    return convert
+def _binary(one: Expr, other: Expr, *, name: str, made: Callable[[Expr, Expr], Expr]) -> Expr:
+    same = _unchanged(name, one, other)
+    return made(one, other) if same is None else same
 
 
 _NEUTRAL = {"Mul": 1, "Div": 1, "Pow": 1, "Add": 0, "Sub": 0}
 _COMMUTATIVE = ("Mul", "Add")
 
 
-def unchanged(name: str, inputs: Inputs) -> Expr | None:
+def _unchanged(name: str, left: Expr, right: Expr) -> Expr | None:
     """The operand that arithmetic with a neutral constant leaves as it is, or None.
 
         Mul(x, 1)   Div(x, 1)   Pow(x, 1)   Add(x, 0)   Sub(x, 0)    ->    x
@@ -84,7 +61,6 @@ def unchanged(name: str, inputs: Inputs) -> Expr | None:
     Exporters leave such nodes behind. Only where the constant does not widen x. Formulas around
     it are recognised then, such as x * sigmoid(1 * x).
     """
-    left, right = inputs
     pairs = [(left, right), (right, left)] if name in _COMMUTATIVE else [(left, right)]
     for value, other in pairs if name in _NEUTRAL else ():
         array, shape = ex.constant(other), ex.static_dims(value)
@@ -103,79 +79,64 @@ def unchanged(name: str, inputs: Inputs) -> Expr | None:
 
 
 @operator("Div")
-def _divide(inputs: Inputs, attrs: Attrs) -> Any:
-    divisor = ex.constant(inputs[1])
-    if divisor is not None and divisor.dtype.kind in "iu" and not divisor.all():
+def _divide(x: Expr, divisor: Expr) -> Expr:
+    known = ex.constant(divisor)
+    if known is not None and known.dtype.kind in "iu" and not known.all():
         raise ValueError("integers are divided by 0")
-    same = unchanged("Div", inputs)
-    return relax.op.divide(inputs[0], inputs[1]) if same is None else same
+    return _binary(x, divisor, name="Div", made=relax.op.divide)
 
 
 @operator("Dropout")
-def _dropout(inputs: Inputs, attrs: Attrs) -> Any:
+def _dropout(
+    x: Expr, ratio: Expr, training: Expr, *, node_opset: int, node_outputs: Sequence[str]
+) -> Any:
     """The input, as in inference, and a mask that keeps every element."""
-    x, (ratio, training) = inputs[0], (ex.constant(inputs[place]) for place in (1, 2))
-    trains = inputs[2] is not None and (training is None or training.any())
-    if trains and (ratio is None or ratio.any()):
+    share, flag = ex.constant(ratio), ex.constant(training)
+    trains = training is not None and (flag is None or flag.any())
+    if trains and (share is None or share.any()):
         raise ValueError("it is or may be in training mode; export it for inference")
-    if not any(attrs[OUTPUTS][1:]):
+    if not any(node_outputs[1:]):
         return x
-    one = ex.literal(np.array(True)) if attrs[OPSET] >= DROPOUT_MASK_OF_BOOL else ex.number(x, 1)
+    one = ex.literal(np.array(True)) if node_opset >= DROPOUT_MASK_OF_BOOL else ex.number(x, 1)
     return relax.Tuple([x, broadcast(one, dims_of(x))])
 
 
 @operator("Clip")
-def _clip(inputs: Inputs, attrs: Attrs) -> Any:
-    value, dtype = inputs[0], ex.dtype_of(inputs[0])
-    bounds = []
-    for position, name in ((1, "min"), (2, "max")):
-        given = inputs[position]
-        bound = attrs.get(name) if given is None else ex.constant(given)
-        if given is not None and bound is None:
-            return _clip_to(inputs)
-        bounds.append(None if bound is None or np.isnan(bound) else np.asarray(bound).item())
-    low, high = bounds
-    if low is not None and high is not None and low <= high and "float" in dtype:
-        return relax.op.clip(value, relax.prim_value(low), relax.prim_value(high))
-    if low is not None:
-        value = relax.op.maximum(value, ex.literal(np.array(low, dtype)))
-    if high is not None:
-        value = relax.op.minimum(value, ex.literal(np.array(high, dtype)))
-    return value
+def _clip(x: Expr, min: Expr, max: Expr) -> Expr:
+    """A bound that is NaN bounds nothing."""
+    dtype, given = ex.dtype_of(x), (min, max)
+    known = [ex.constant(each) for each in given]
+    computed = any(array is None is not each for array, each in zip(known, given, strict=True))
+    bounds: list[Any] = [None if each is None or np.isnan(each) else each.item() for each in known]
+    if not computed and None not in bounds and bounds[0] <= bounds[1] and "float" in dtype:
+        return relax.op.clip(x, *map(relax.prim_value, bounds))
+    limits = ((relax.op.maximum, -np.inf), (relax.op.minimum, np.inf))
+    for (limited, free), bound, value in zip(limits, given, bounds, strict=True):
+        if not computed:
+            bound = None if value is None else ex.literal(np.array(value, dtype))
+        elif bound is not None and "float" in dtype:
+            bound = relax.op.where(relax.op.isnan(bound), ex.literal(np.array(free, dtype)), bound)
+        x = x if bound is None else limited(x, bound)
+    return x
 
 
-def _clip_to(inputs: Sequence[Any]) -> Any:
-    """Bounds that are computed; one that is NaN bounds nothing."""
-    value, dtype = inputs[0], ex.dtype_of(inputs[0])
-    for bound, limit, open_end in zip(
-        inputs[1:3], (relax.op.maximum, relax.op.minimum), (-np.inf, np.inf), strict=False
-    ):
-        if bound is None:
-            continue
-        if "float" in dtype:
-            free = ex.literal(np.array(open_end, dtype))
-            bound = relax.op.where(relax.op.isnan(bound), free, bound)
-        value = limit(value, bound)
-    return value
-
-
-def _chain(made: Callable[[Expr, Expr], Expr]) -> Converter:
-    return lambda inputs, attrs: functools.reduce(made, inputs)
+def _chain(*values: Expr, made: Callable[[Expr, Expr], Expr]) -> Expr:
+    return functools.reduce(made, values)
 
 
 @operator("Mean")
-def _mean(inputs: Inputs, attrs: Attrs) -> Any:
-    return _chain(relax.op.add)(inputs, attrs) / ex.number(inputs[0], len(inputs))
+def _mean(*values: Expr) -> Expr:
+    return _chain(*values, made=relax.op.add) / ex.number(values[0], len(values))
 
 
 for _name, _one_operand in _UNARY.items():
-    operator(_name)(_unary(_one_operand))
-operator("Where")(lambda inputs, attrs: relax.op.where(*inputs))
-for _name, _two_operands in _BINARY.items():
-    operator(_name)(_binary(_name, _two_operands))
-operator("Max")(_chain(relax.op.maximum))
-operator("Min")(_chain(relax.op.minimum))
-operator("Sum")(_chain(relax.op.add))
+    operator(_name)(_one_operand)
+operator("Where")(relax.op.where)
+for _name, _two_operands in OF_TWO.items():
+    made = getattr(relax.op, _two_operands)
+    operator(_name)(functools.partial(_binary, name=_name, made=made))
+for _name, _two_operands in (("Max", "maximum"), ("Min", "minimum"), ("Sum", "add")):
+    operator(_name)(functools.partial(_chain, made=getattr(relax.op, _two_operands)))
 
 
 # Operators whose results for some values Relax's operators leave open.
@@ -189,8 +150,8 @@ operator("Sum")(_chain(relax.op.add))
 
 
 @operator("BitCast")
-def _bit_cast(inputs: Inputs, attrs: Attrs) -> Any:
-    x, target = inputs[0], str(helper.tensor_dtype_to_np_dtype(attrs["to"]))
+def _bit_cast(x: Expr, *, to: int) -> Expr:
+    target = dtype_named(to)
     if "bool" in (target, ex.dtype_of(x)):  # whose bytes are 0 and 1
         return relax.op.astype(x, target)
 
@@ -201,10 +162,9 @@ def _bit_cast(inputs: Inputs, attrs: Attrs) -> Any:
 
 
 @operator("BitShift")
-def _bit_shift(inputs: Inputs, attrs: Attrs) -> Any:
+def _bit_shift(x: Expr, amount: Expr, *, direction: str) -> Expr:
     """A shift by the width or more, or by less than 0, moves all bits out."""
-    x, amount = inputs
-    dtype, left = ex.dtype_of(x), attrs["direction"] == "LEFT"
+    dtype, left = ex.dtype_of(x), direction == "LEFT"
     shift = relax.op.left_shift if left else relax.op.right_shift
     bits = np.dtype(dtype).itemsize * 8
     known = ex.constant(amount)
@@ -221,12 +181,10 @@ def _bit_shift(inputs: Inputs, attrs: Attrs) -> Any:
 
 
 @operator("Mod")
-def _mod(inputs: Inputs, attrs: Attrs) -> Any:
-    x, divisor = inputs
-    dtype = ex.dtype_of(x)
-    if attrs.get("fmod", 0):
+def _mod(x: Expr, divisor: Expr, *, fmod: int = 0) -> Expr:
+    if fmod:
         return relax.op.mod(x, divisor)
-    if "float" not in dtype:
+    if "float" not in ex.dtype_of(x):
         return relax.op.floor_mod(x, divisor)
     zero = ex.number(x, 0)
     rest, below = ex.normalize(relax.op.mod(x, divisor)), ex.normalize(divisor < zero)
@@ -237,19 +195,16 @@ def _mod(inputs: Inputs, attrs: Attrs) -> Any:
 
 
 @operator("IsInf")
-def _is_inf(inputs: Inputs, attrs: Attrs) -> Any:
-    x = inputs[0]
-    both = attrs.get("detect_positive", 1), attrs.get("detect_negative", 1)
-    if all(both):
+def _is_inf(x: Expr, *, detect_positive: int = 1, detect_negative: int = 1) -> Expr:
+    if detect_positive and detect_negative:
         return relax.op.isinf(x)
-    if not any(both):
+    if not detect_positive and not detect_negative:
         return relax.op.logical_and(relax.op.isinf(x), ex.literal(np.array(False)))
-    return relax.op.equal(x, ex.number(x, np.inf if both[0] else -np.inf))
+    return relax.op.equal(x, ex.number(x, np.inf if detect_positive else -np.inf))
 
 
 @operator("Sign")
-def _sign(inputs: Inputs, attrs: Attrs) -> Any:
-    x = inputs[0]
+def _sign(x: Expr) -> Expr:
     is_unsigned = ex.dtype_of(x).startswith("uint")
     return relax.op.minimum(x, ex.number(x, 1)) if is_unsigned else relax.op.sign(x)
 
@@ -262,13 +217,11 @@ _LARGEST_EXACT = 2**24
 
 
 @operator("Pow")
-def _pow(inputs: Inputs, attrs: Attrs) -> Any:
-    x, exponent = inputs
-    same = unchanged("Pow", inputs)
+def _pow(x: Expr, exponent: Expr) -> Expr:
+    same = _unchanged("Pow", x, exponent)
     if same is not None:
         return same
-    dtype = ex.dtype_of(x)
-    known = ex.constant(exponent)
+    dtype, known = ex.dtype_of(x), ex.constant(exponent)
     if known is not None and known.size == 1 and known.item() == 2:
         dims = ex.static_dims(x)
         if dims is not None and known.ndim <= len(dims):
@@ -321,19 +274,19 @@ def integer_power(x: Expr, exponent: Expr) -> Expr:
 
 
 @operator("Cast")
-def _cast(inputs: Inputs, attrs: Attrs) -> Any:
-    x, source, target = inputs[0], attrs.get(NARROW_INPUTS, {}).get(0), attrs["to"]
-    if source == target:
+def _cast(x: Expr, *, to: int, **attrs: Any) -> Expr:
+    source = attrs.get(NARROW_INPUTS, {}).get(0)
+    if source == to:
         return x
     if source in FLOATS:
         x = decoded(x, source)
-    if target in FLOATS:
-        return encoded(x, target, attrs)
-    if target in INTEGERS:
-        x, (low, high) = apply("Cast", x, to=TensorProto.INT32), INTEGERS[target]
+    if to in FLOATS:
+        return encoded(x, to, **attrs)
+    if to in INTEGERS:
+        x, (low, high) = apply("Cast", x, to=TensorProto.INT32), INTEGERS[to]
         first, count = ex.number(x, low), ex.number(x, high - low + 1)
         x = apply("Add", apply("Mod", apply("Sub", x, first), count), first)
-    return relax.op.astype(x, dtype_named(narrow_types.stored_type(target)))
+    return relax.op.astype(x, dtype_named(narrow_types.stored_type(to)))
 
 
 def dtype_named(elem_type: int) -> str:
@@ -350,9 +303,11 @@ def decoded(codes: Expr, elem_type: int) -> Expr:
     return ex.normalize(relax.op.take(table, relax.op.astype(codes, "int32"), 0, mode="clip"))
 
 
-def encoded(value: Expr, elem_type: int, attrs: Attrs) -> Expr:
-    """A value of any type as a narrow float, by the attributes saturate and round_mode."""
-    form = bool(attrs.get("saturate", 1)), attrs.get("round_mode", "up")
+def encoded(
+    value: Expr, elem_type: int, saturate: int = 1, round_mode: str = "up", **_: Any
+) -> Expr:
+    """A value of any type as a narrow float."""
+    form = bool(saturate), round_mode
     value = ex.cast(value, "float32")
     array = ex.constant(value)
     if array is not None:

@@ -19,12 +19,12 @@ import numpy as np
 from tvm import relax, te, tirx
 
 from ... import expressions as ex
-from ...expressions import OPSET, Attrs, Expr, Inputs
-from ..apply import apply
+from ...expressions import Expr, Place
 from ..graph.requests import check, requested_sizes
 from ..graph.sizes import INDEX, index, plain, plain_dims, same_size, simplified
-from ..operators import operator
+from ..operators import apply, operator
 from .pooling import window_count
+from .shape import moved
 
 AXIS_BY_INPUT = 20  # of DFT
 MAX_TABLE_BYTES = 1 << 28
@@ -33,14 +33,11 @@ Size = int | Expr
 
 
 @operator("DFT")
-def _dft(inputs: Inputs, attrs: Attrs) -> Any:
+def _dft(x: Expr, asked: Expr, axis: Expr, *, node_opset: int, **attrs: Any) -> Expr:
     """A product along one axis, which is moved beside the parts of the complex numbers."""
-    x, asked = inputs[0], inputs[1]
     shape = plain_dims(x)
     rank, parts = len(shape), _parts(shape[-1])
-    axis = attrs.get("axis", 1)
-    if attrs[OPSET] >= AXIS_BY_INPUT:
-        axis = _whole(inputs[2], "axis", -2)
+    axis = _whole(axis, "axis", -2 if node_opset >= AXIS_BY_INPUT else 1)
     if not (-rank <= axis <= -2 or 0 <= axis <= rank - 2):
         raise ValueError(f"axis {axis} is none of the signal's {rank - 1} dimensions")
     axis %= rank
@@ -63,22 +60,22 @@ def _dft(inputs: Inputs, attrs: Attrs) -> Any:
 
 
 @operator("STFT")
-def _stft(inputs: Inputs, attrs: Attrs) -> Any:
+def _stft(
+    x: Expr, frame_step: Expr, window: Expr, frame_length: Expr, *, onesided: int = 1
+) -> Expr:
     """Frames of the signal, each multiplied by the window and transformed."""
-    x, window = inputs[0], inputs[2]
     batch, samples, *last = plain_dims(x)
     parts = _parts(*last) if last else 1
     if not last:  # as PyTorch exports real signals
         x = ex.normalize(relax.op.reshape(x, (batch, samples, 1)))
-    step, length = _whole(inputs[1], "frame_step"), _whole(inputs[3], "frame_length")
-    onesided = bool(attrs.get("onesided", 1))
+    step, length = _whole(frame_step, "frame_step"), _whole(frame_length, "frame_length")
     if step is None or step < 1:
         raise ValueError(f"frame_step is {step}; it must be positive")
     if length is None and window is not None:
         (length,) = ex.known_dims(window)
     if length is None and not isinstance(samples, int):
         frames = ex.normalize(relax.op.reshape(x, (batch, 1, samples, parts)))
-        return _transformed(Form(samples, parts, inverse=False, onesided=onesided), frames)
+        return _transformed(Form(samples, parts, inverse=False, onesided=bool(onesided)), frames)
     length = samples if length is None else length
     misfit = f"frames of {length} elements in a signal of {samples}"
     check(tirx.all(index(length) >= 1, index(samples) >= length), misfit)
@@ -88,7 +85,7 @@ def _stft(inputs: Inputs, attrs: Attrs) -> Any:
     weights = ex.constant(window)
     if window is not None and weights is None:
         frames = ex.normalize(frames * relax.op.reshape(window, (length, 1)))
-    form = Form(length, parts, inverse=False, onesided=onesided)
+    form = Form(length, parts, inverse=False, onesided=bool(onesided))
     return _transformed(form, frames, weights)
 
 
@@ -116,16 +113,13 @@ def _frames(x: Expr, length: int, step: int) -> Expr:
         return apply("Gather", x, ex.literal(starts[:, None] + np.arange(length)), axis=1)
     count = window_count(samples, (0, 0), length, step, 1)
 
-    def compute(flat: te.Tensor, count: Expr) -> te.Tensor:
-        return te.compute(
-            (flat.shape[0], count, length * parts),
-            lambda n, frame, place: flat[n, frame * step * parts + place],
-            name="frames",
-        )
+    def element(at: Place, flat: te.Tensor) -> Expr:
+        return flat[at[0], at[1] * step * parts + at[2]]
 
     # Each frame is one run of memory, which is copied in vectors.
     flat = ex.normalize(relax.op.reshape(x, (batch, samples * parts)))
-    frames = ex.emit_te(compute, flat, count, primfunc_name_hint="frames")
+    shape = [index(0) + batch, count, length * parts]
+    frames = ex.emit_each("frames", shape, element, flat, hint="frames")
     return ex.normalize(relax.op.reshape(frames, (batch, count, length, parts)))
 
 
@@ -230,42 +224,35 @@ def _table(form: Form, read: Size, dtype: str) -> Expr:
     read, made = index(read), index(form.made)
     check(length > index(0), "a transform of no elements")
 
-    def powers(length: Expr) -> te.Tensor:
+    def root(place: Place, length: Expr) -> Expr:
         """The cosine and the sine of every power's angle, times the factor of the inverse."""
+        (power, part), whole = place, tirx.Cast("float64", length)
+        angle = tirx.Cast("float64", power) * tirx.const(2 * math.pi, "float64") / whole
+        value = tirx.Select(tirx.EQ(part, index(0)), tirx.cos(angle), tirx.sin(angle))
+        return tirx.Cast(dtype, value / whole if form.inverse else value)
 
-        def element(power: Expr, part: Expr) -> Expr:
-            whole = tirx.Cast("float64", length)
-            angle = tirx.Cast("float64", power) * tirx.const(2 * math.pi, "float64") / whole
-            value = tirx.Select(tirx.EQ(part, index(0)), tirx.cos(angle), tirx.sin(angle))
-            return tirx.Cast(dtype, value / whole if form.inverse else value)
-
-        return te.compute((length, index(2)), element, name="roots")
-
-    def table(roots: te.Tensor, read: Expr, made: Expr) -> te.Tensor:
+    def entry(place: Place, roots: te.Tensor) -> Expr:
         """Entry (2 j + p, 2 k + q) is what part p of element j adds to part q of element k."""
-        length = roots.shape[0]
+        (row, column), length = place, roots.shape[0]
+        j, part = tirx.floordiv(row, parts), tirx.floormod(row, parts)
+        k, made_part = tirx.floordiv(column, made_parts), tirx.floormod(column, made_parts)
+        power = tirx.floormod(j * k, te.max(length, 1))
+        crossed = tirx.Cast(INDEX, tirx.NE(part, made_part))
+        # The real part subtracts the imaginary one's sine; without `inverse` the angle is < 0.
+        sign = tirx.EQ(part, index(1 if form.inverse else 0))
+        negative = tirx.all(tirx.NE(part, made_part), sign)
+        value = roots[power, crossed]
+        value = tirx.Select(negative, -value, value)
+        if not form.mirrored:
+            return value
+        # Elements that do not mirror themselves stand for two; the others are real.
+        single = tirx.any(tirx.EQ(j, index(0)), tirx.EQ(j * 2, length))
+        once = tirx.Select(tirx.EQ(part, index(0)), value, tirx.const(0, dtype))
+        return tirx.Select(single, once, value * tirx.const(2, dtype))
 
-        def element(row: Expr, column: Expr) -> Expr:
-            j, part = tirx.floordiv(row, parts), tirx.floormod(row, parts)
-            k, made_part = tirx.floordiv(column, made_parts), tirx.floormod(column, made_parts)
-            power = tirx.floormod(j * k, te.max(length, 1))
-            crossed = tirx.Cast(INDEX, tirx.NE(part, made_part))
-            # The real part subtracts the imaginary one's sine; without `inverse` the angle is < 0.
-            sign = tirx.EQ(part, index(1 if form.inverse else 0))
-            negative = tirx.all(tirx.NE(part, made_part), sign)
-            value = roots[power, crossed]
-            value = tirx.Select(negative, -value, value)
-            if not form.mirrored:
-                return value
-            # Elements that do not mirror themselves stand for two; the others are real.
-            single = tirx.any(tirx.EQ(j, index(0)), tirx.EQ(j * 2, length))
-            once = tirx.Select(tirx.EQ(part, index(0)), value, tirx.const(0, dtype))
-            return tirx.Select(single, once, value * tirx.const(2, dtype))
-
-        return te.compute((read * parts, made * made_parts), element, name="fourier_table")
-
-    found = ex.emit_te(powers, length, primfunc_name_hint="fourier_roots")
-    return ex.emit_te(table, found, read, made, primfunc_name_hint="fourier_table")
+    found = ex.emit_each("roots", [length, index(2)], root, length, hint="fourier_roots")
+    shape, name = [read * parts, made * made_parts], "fourier_table"
+    return ex.emit_each(name, shape, entry, found, hint=name)
 
 
 # A long Fourier transform as two products with small tables (Cooley and Tukey, 1965).
@@ -352,9 +339,9 @@ def factors_of(form: Form, read: int, count: Size) -> Factors | None:
     one = rows * table + _BYTE * 4 * table
     # What is no product reads and writes what one makes, before, between and behind them.
     padded, made = factors.rows * factors.second * parts, factors.columns * first * made_parts
-    moved = rows * 2 * (padded + 2 * length + made) + factors.table_numbers
+    copied = rows * 2 * (padded + 2 * length + made) + factors.table_numbers
     multiplications = factors.second * factors.opening + first * factors.closing
-    split = rows * multiplications + _BYTE * 4 * moved + _KERNELS
+    split = rows * multiplications + _BYTE * 4 * copied + _KERNELS
     return factors if split < one else None
 
 
@@ -364,8 +351,8 @@ def _factored_product(factors: Factors, signal: Expr, count: Size, dtype: str) -
     missing = rows * second - factors.read
     if missing:
         signal = ex.normalize(relax.op.nn.pad(signal, [0, 0, 0, missing, 0, 0]))
-    signal = _moved(signal, (count, rows, second, form.parts), [0, 2, 1, 3])
-    signal = ex.normalize(relax.op.reshape(signal, (count, second, rows * form.parts)))
+    sizes: tuple[Size, ...] = (count, second, rows * form.parts)
+    signal = moved(signal, (count, rows, second, form.parts), [0, 2, 1, 3], sizes)
     # Real and imaginary parts of the twiddle factors, both twice: [second, 2 * first].
     twiddles = roots(second, first, first * second, form.inverse)
     turned = []
@@ -376,8 +363,8 @@ def _factored_product(factors: Factors, signal: Expr, count: Size, dtype: str) -
         table = np.concatenate([both.real, both.imag], -1).reshape(-1, 2 * first)
         product = relax.op.matmul(signal, ex.literal(table.astype(dtype)))
         turned.append(ex.normalize(product * ex.literal(np.tile(twiddle, 2).astype(dtype))))
-    signal = _moved(turned[0] + turned[1], (count, second, 2, first), [0, 3, 2, 1])
-    signal = ex.normalize(relax.op.reshape(signal, (count * first, 2 * second)))
+    sizes, total = (count * first, 2 * second), turned[0] + turned[1]
+    signal = moved(total, (count, second, 2, first), [0, 3, 2, 1], sizes)
     columns, parts = factors.columns, form.made_parts
     # Sums over n2: [2 * second, columns * made_parts].
     table = roots(second, columns, second, form.inverse)
@@ -386,16 +373,11 @@ def _factored_product(factors: Factors, signal: Expr, count: Size, dtype: str) -
     both = np.stack([table, 1j * table])
     closing = np.stack([both.real, both.imag][:parts], -1).reshape(2 * second, -1).astype(dtype)
     product = relax.op.matmul(signal, ex.literal(closing))
-    signal = _moved(product, (count, first, columns, parts), [0, 2, 1, 3])
-    signal = ex.normalize(relax.op.reshape(signal, (count, columns * first, parts)))
+    sizes = (count, columns * first, parts)
+    signal = moved(product, (count, first, columns, parts), [0, 2, 1, 3], sizes)
     if columns * first == form.made:
         return signal
     return ex.normalize(relax.op.strided_slice(signal, [1], [0], [form.made], [1]))
-
-
-def _moved(x: Expr, shape: tuple[Size, ...], order: list[int]) -> Expr:
-    """A value in another shape, its axes in another order."""
-    return ex.normalize(relax.op.permute_dims(ex.normalize(relax.op.reshape(x, shape)), order))
 
 
 def roots(rows: int, columns: int, length: int, inverse: bool) -> np.ndarray:

@@ -15,8 +15,9 @@ import tvm.tirx.script.builder.ir as I
 from tvm import relax, te, tirx
 
 from ... import expressions as ex
-from ...expressions import Attrs, Expr, Inputs
+from ...expressions import Expr, Place
 from ..evaluate import computed
+from ..graph import sizes as of_sizes
 from ..graph.elements import Elements, index_grid, known_elements
 from ..graph.freeze_shapes import current_sizes
 from ..graph.kernels import emit_kernel, put, reshaped_to, sizes_in
@@ -32,10 +33,9 @@ _REDUCTIONS = ("none", "add", "mul", "min", "max")
 
 
 @operator("Gather")
-def _gather(inputs: Inputs, attrs: Attrs) -> Any:
-    data, indices = inputs
+def _gather(data: Expr, indices: Expr, *, axis: int = 0) -> Expr:
     dims, places, values = dims_of(data), dims_of(indices), ex.constant(indices)
-    axis = attrs.get("axis", 0) % len(dims)
+    axis %= len(dims)
     end = axis + len(places)
     shape = [*dims[:axis], *places, *dims[axis + 1 :]]
 
@@ -71,20 +71,16 @@ def _gather(inputs: Inputs, attrs: Attrs) -> Any:
         return relax.op.reshape(data, relax.ShapeExpr(shape))
     _check_choice([dims[axis]], places)
 
-    def compute(data: te.Tensor, indices: te.Tensor) -> te.Tensor:
-        def element(*i: Expr) -> Expr:
-            place = _held(indices(*i[axis:end]), data.shape[axis])
-            return _read(data, [*i[:axis], place, *i[end:]])
+    def element(i: Place, data: te.Tensor, indices: te.Tensor) -> Expr:
+        place = _held(indices(*i[axis:end]), data.shape[axis])
+        return _read(data, [*i[:axis], place, *i[end:]])
 
-        return te.compute(shape, element, name="gathered")
-
-    return ex.emit_te(compute, data, indices, primfunc_name_hint="gather")
+    return ex.emit_each("gathered", shape, element, data, indices, hint="gather")
 
 
 @operator("GatherElements")
-def _gather_elements(inputs: Inputs, attrs: Attrs) -> Any:
-    data, indices = inputs
-    axis, places = attrs.get("axis", 0) % len(dims_of(data)), ex.constant(indices)
+def _gather_elements(data: Expr, indices: Expr, *, axis: int = 0) -> Expr:
+    axis, places = axis % len(dims_of(data)), ex.constant(indices)
     for place, (size, count) in enumerate(zip(dims_of(data), dims_of(indices), strict=True)):
         if place != axis:
             check(count <= size, f"its indices are more than its data along axis {place}")
@@ -94,22 +90,19 @@ def _gather_elements(inputs: Inputs, attrs: Attrs) -> Any:
         return relax.op.gather_elements(data, ex.literal(fixed), axis)
     _check_choice(dims_of(data), dims_of(indices))
 
-    def compute(data: te.Tensor, indices: te.Tensor) -> te.Tensor:
-        def element(*i: Expr) -> Expr:
-            places = [_held(place, size) for place, size in zip(i, data.shape, strict=True)]
-            places[axis] = _held(indices(*i), data.shape[axis])
-            return _read(data, places)
+    def element(i: Place, data: te.Tensor, indices: te.Tensor) -> Expr:
+        places = [_held(place, size) for place, size in zip(i, data.shape, strict=True)]
+        places[axis] = _held(indices(*i), data.shape[axis])
+        return _read(data, places)
 
-        return te.compute(indices.shape, element, name="gathered")
-
-    return ex.emit_te(compute, data, indices, primfunc_name_hint="gather_elements")
+    shape = dims_of(indices)
+    return ex.emit_each("gathered", shape, element, data, indices, hint="gather_elements")
 
 
 @operator("GatherND")
-def _gather_nd(inputs: Inputs, attrs: Attrs) -> Any:
-    data, indices = inputs
-    before, places = dims_of(data), dims_of(indices)
-    batch, depth = attrs.get("batch_dims", 0), places[-1]
+def _gather_nd(data: Expr, indices: Expr, *, batch_dims: int = 0) -> Expr:
+    before, places, batch = dims_of(data), dims_of(indices), batch_dims
+    depth = places[-1]
     if not isinstance(depth, tirx.IntImm):
         raise ValueError("the number of indices for each place depends on data")
     misfit = "the batches of its indices are not those of its data"
@@ -120,45 +113,41 @@ def _gather_nd(inputs: Inputs, attrs: Attrs) -> Any:
     shape = [*places[:-1], *before[last:]]
     _check_choice(before[batch:last], places[:-1])
 
-    def compute(data: te.Tensor, indices: te.Tensor) -> te.Tensor:
-        def element(*i: Expr) -> Expr:
-            found = [
-                _held(indices(*i[:first], index(number)), data.shape[batch + number])
-                for number in range(int(depth))
-            ]
-            return _read(data, [*i[:batch], *found, *i[first:]])
+    def element(i: Place, data: te.Tensor, indices: te.Tensor) -> Expr:
+        found = [
+            _held(indices(*i[:first], index(number)), data.shape[batch + number])
+            for number in range(int(depth))
+        ]
+        return _read(data, [*i[:batch], *found, *i[first:]])
 
-        return te.compute(shape, element, name="gathered")
-
-    return ex.emit_te(compute, data, indices, primfunc_name_hint="gather_nd")
+    return ex.emit_each("gathered", shape, element, data, indices, hint="gather_nd")
 
 
 @operator("Scatter", static=True)
 @operator("ScatterElements")
-def _scatter_elements(inputs: Inputs, attrs: Attrs) -> Any:
-    data, indices, updates = inputs
-    axis, dims, places = attrs.get("axis", 0), dims_of(data), dims_of(indices)
+def _scatter_elements(
+    data: Expr, indices: Expr, updates: Expr, *, axis: int = 0, reduction: str = "none"
+) -> Expr:
+    dims, places = dims_of(data), dims_of(indices)
     for place, (size, one, other) in enumerate(zip(dims, places, dims_of(updates), strict=True)):
         check_equal(one, other)
         if place != axis % len(dims):
             check(one <= size)
     _check_choice([dims[axis]], places)
-    return relax.op.scatter_elements(data, indices, updates, axis, _reduction(attrs))
+    return relax.op.scatter_elements(data, indices, updates, axis, _reduction(reduction))
 
 
 @operator("ScatterND")
-def _scatter_nd(inputs: Inputs, attrs: Attrs) -> Any:
-    data, indices, updates = inputs
-    dims, (*places, depth), reduction = dims_of(data), dims_of(indices), _reduction(attrs)
+def _scatter_nd(data: Expr, indices: Expr, updates: Expr, *, reduction: str = "none") -> Expr:
+    dims, (*places, depth), name = dims_of(data), dims_of(indices), _reduction(reduction)
     if not isinstance(depth, tirx.IntImm):
         raise ValueError("how many coordinates an index has must be known")
     _check_choice(dims[: int(depth)], places)
     check_sizes(dims_of(updates), [*places, *dims[int(depth) :]])
-    return relax.op.scatter_nd(data, _from_the_front(data, indices, 0), updates, reduction)
+    return relax.op.scatter_nd(data, _from_the_front(data, indices, 0), updates, name)
 
 
-def _reduction(attrs: Attrs) -> str:
-    name = attrs.get("reduction", "none")
+def _reduction(name: str) -> str:
     if name not in _REDUCTIONS:
         raise ValueError(f"reduction={name!r} is none of {', '.join(_REDUCTIONS)}")
     return "update" if name == "none" else name
@@ -207,20 +196,14 @@ def _read(data: te.Tensor, places: Sequence[Expr]) -> Expr:
 
 
 @operator("Slice")
-def _slice(inputs: Inputs, attrs: Attrs) -> Any:
+def _slice(data: Expr, starts: Expr, ends: Expr, axes: Expr, steps: Expr) -> Expr:
     """Bounds are numbers, or follow from sizes, or are read when the program runs."""
-    data, dims = inputs[0], dims_of(inputs[0])
-    given = [inputs[place] for place in range(1, 5)]
-    for place, name in enumerate(("starts", "ends", "axes", "steps")):
-        if given[place] is None and name in attrs:  # as before opset 10
-            given[place] = ex.literal(np.array(attrs[name], np.int64))
-    starts, ends, given_axes, given_steps = given
-    (count,) = ex.known_dims(starts) or (1,)
-    axes = np.arange(count) if given_axes is None else ex.constant(given_axes)
-    if axes is None:
+    dims, (count,) = dims_of(data), ex.known_dims(starts) or (1,)
+    known = np.arange(count) if axes is None else ex.constant(axes)
+    if known is None:
         raise ValueError("axes must be constant where a size depends on data")
-    places = [int(axis) % len(dims) for axis in axes.ravel()]
-    steps = given_steps or ex.literal(np.ones(count, np.int64))
+    places = [int(axis) % len(dims) for axis in known.ravel()]
+    steps = steps or ex.literal(np.ones(count, np.int64))
     strides, bounds = ex.constant(steps), [known_elements(each) for each in (starts, ends)]
     extents = [dims[axis] for axis in places]
     if strides is None or any(each is None or _is_far(each, extents) for each in bounds):
@@ -263,15 +246,10 @@ def _slice(inputs: Inputs, attrs: Attrs) -> Any:
         if all(map(same_size, dims_of(part), sizes)):
             return part
 
-    def compute(data: te.Tensor, *lists: list[Expr]) -> te.Tensor:
-        sizes, begins, stretches = lists
+    def element(i: Place, data: te.Tensor, begins: list[Expr], stretches: list[Expr]) -> Expr:
+        return data(*(b + n * s for b, n, s in zip(begins, i, stretches, strict=True)))
 
-        def element(*i: Expr) -> Expr:
-            return data(*(b + n * s for b, n, s in zip(begins, i, stretches, strict=True)))
-
-        return te.compute(sizes, element, name="sliced")
-
-    return ex.emit_te(compute, data, sizes, begins, stretches, primfunc_name_hint="slice")
+    return ex.emit_each("sliced", sizes, element, data, begins, stretches, hint="slice")
 
 
 def _is_far(bounds: Elements, extents: Sequence[Expr]) -> bool:
@@ -324,8 +302,9 @@ def _slice_by_data(data: Expr, axes: Sequence[int], vectors: Sequence[Expr]) -> 
     dims, count = dims_of(data), len(axes)
     tensors = [ex.reshaped(ex.cast(each, "int64"), (count,)) for each in vectors]
 
-    def body(ins: list[Expr], outs: list[Expr], *extents: Expr) -> None:
-        (starts, ends, steps), (begins, counts) = ins, outs
+    def body(
+        starts: Expr, ends: Expr, steps: Expr, begins: Expr, counts: Expr, *extents: Expr
+    ) -> None:
         for place, extent in enumerate(extents):
             up = steps[place] > 0
             low, high = tirx.Select(up, index(0), index(-1)), tirx.Select(up, extent, extent - 1)
@@ -349,20 +328,17 @@ def _slice_by_data(data: Expr, axes: Sequence[int], vectors: Sequence[Expr]) -> 
     for axis, size in zip(axes, sizes_in(counts), strict=True):
         sizes[axis] = size
 
-    def compute(data: te.Tensor, begins: te.Tensor, steps: te.Tensor) -> te.Tensor:
-        def element(*i: Expr) -> Expr:
-            places = list(i)
-            for place, axis in enumerate(axes):
-                places[axis] = begins[place] + i[axis] * steps[place]
-            return data(*places)
+    def element(i: Place, data: te.Tensor, begins: te.Tensor, steps: te.Tensor) -> Expr:
+        places = list(i)
+        for place, axis in enumerate(axes):
+            places[axis] = begins[place] + i[axis] * steps[place]
+        return data(*places)
 
-        return te.compute(sizes, element, name="sliced")
-
-    return ex.emit_te(compute, data, begins, tensors[2], primfunc_name_hint="slice")
+    return ex.emit_each("sliced", sizes, element, data, begins, tensors[2], hint="slice")
 
 
 @operator("OneHot")
-def _one_hot(inputs: Inputs, attrs: Attrs) -> Any:
+def _one_hot(indices: Expr, depth: Expr, values: Expr, *, axis: int = -1) -> Expr:
     """A comparison with all classes.
 
         OneHot(indices, depth, [off, on], axis)
@@ -371,25 +347,22 @@ def _one_hot(inputs: Inputs, attrs: Attrs) -> Any:
     Negative indices count from the end; what is outside is equal to no class. The depth may follow
     from sizes, or be found in data. All sizes may be open.
     """
-    indices, given, values = inputs
-    depth = ex.constant(given)
-    if depth is not None and (depth.size != 1 or not 0 <= depth.item() <= MAX_DEPTH):
-        raise ValueError(f"its depth is {depth.tolist()}")
+    known = ex.constant(depth)
+    if known is not None and (known.size != 1 or not 0 <= known.item() <= MAX_DEPTH):
+        raise ValueError(f"its depth is {known.tolist()}")
     check_equal(product(dims_of(values)), index(2), "its values are not two")
     dims = dims_of(indices)
-    rank, axis = len(dims) + 1, attrs.get("axis", -1)
+    rank = len(dims) + 1
     if not -rank <= axis < rank:
         raise ValueError(f"axis {axis} of a result of rank {rank}")
     axis %= rank
-    (count,) = requested_sizes(given) if depth is None else [index(int(depth.item()))]
+    (count,) = requested_sizes(depth) if known is None else [index(int(known.item()))]
     number = ex.cast(indices, "int64")
     if not ex.dtype_of(indices).startswith("uint"):
         number = _wrapped(number, scalar_of(count))
     number = reshaped_to(number, [*dims[:axis], index(1), *dims[axis:]])
-    behind = [index(1)] * (rank - 1 - axis)
-    every = relax.op.arange(0, count, 1, "int64")
-    if depth is not None:
-        every = ex.literal(np.arange(int(count)))
-    every = reshaped_to(every, [count, *behind])
+    every = reshaped_to(
+        of_sizes.counted(*of_sizes.plain([count])), [count, *[index(1)] * (rank - 1 - axis)]
+    )
     off, on = (computed("Gather", values, ex.literal(np.array(place))) for place in (0, 1))
     return relax.op.where(relax.op.equal(number, every), on, off)

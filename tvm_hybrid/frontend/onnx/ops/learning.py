@@ -11,6 +11,7 @@ TreeEnsemble(x)                     steps that all rows and trees take at once
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,10 +20,9 @@ from tvm import relax
 from tvm.relax import op
 
 from ... import expressions as ex
-from ...expressions import OUTPUTS, Attrs, Converter, Expr, Inputs
-from ..apply import apply
+from ...expressions import OUTPUTS, Attrs, Expr
 from ..graph.requests import align
-from ..operators import operator
+from ..operators import apply, operator
 
 STEPS_DOMAIN = "ai.onnx.preview.training"
 FEATURES_DOMAIN = "ai.onnx.ml"
@@ -86,33 +86,28 @@ def _momentum(step: _Step, g: Expr, v: Expr) -> list[Expr]:
     return [step.x - step.rate * change, mean]
 
 
-def _stepping(function: Callable[..., list[Expr]], roles: int) -> Converter:
+def _stepping(*inputs: Expr, function: Callable[..., list[Expr]], roles: int, **attrs: Any) -> Expr:
     """The step of every tensor; inputs and outputs are grouped by their roles."""
-
-    def convert(inputs: Inputs, attrs: Attrs) -> Any:
-        tensors, rest = divmod(len(inputs) - 2, roles)
-        if rest or not tensors or len(attrs[OUTPUTS]) != tensors * (roles - 1):
-            raise ValueError(f"{len(inputs)} inputs and {len(attrs[OUTPUTS])} outputs do not fit")
-        results: list[list[Expr]] = []
-        for place in range(tensors):
-            x, *others = align(list(inputs)[2 + place :: tensors])
-            if ex.dtype_of(x) not in ("float32", "float64"):
-                raise ValueError(f"a tensor of {ex.dtype_of(x)}, which is neither float nor double")
-            results.append(function(_Step(x, inputs[0], inputs[1], attrs), *others))
-        return relax.Tuple([each for role in zip(*results, strict=True) for each in role])
-
-    return convert
+    tensors, rest = divmod(len(inputs) - 2, roles)
+    if rest or not tensors or len(attrs[OUTPUTS]) != tensors * (roles - 1):
+        raise ValueError(f"{len(inputs)} inputs and {len(attrs[OUTPUTS])} outputs do not fit")
+    results: list[list[Expr]] = []
+    for place in range(tensors):
+        x, *others = align(inputs[2 + place :: tensors])
+        if ex.dtype_of(x) not in ("float32", "float64"):
+            raise ValueError(f"a tensor of {ex.dtype_of(x)}, which is neither float nor double")
+        results.append(function(_Step(x, inputs[0], inputs[1], attrs), *others))
+    return relax.Tuple([each for role in zip(*results, strict=True) for each in role])
 
 
-operator("Adagrad", domain=STEPS_DOMAIN)(_stepping(_adagrad, 3))
-operator("Adam", domain=STEPS_DOMAIN)(_stepping(_adam, 4))
-operator("Momentum", domain=STEPS_DOMAIN)(_stepping(_momentum, 3))
+for _function, _roles in ((_adagrad, 3), (_adam, 4), (_momentum, 3)):
+    _name = _function.__name__.removeprefix("_").capitalize()
+    operator(_name, domain=STEPS_DOMAIN)(partial(_stepping, function=_function, roles=_roles))
 
 
 @operator("ArrayFeatureExtractor", domain=FEATURES_DOMAIN, static=True)
-def _array_feature_extractor(inputs: Inputs, attrs: Attrs) -> Any:
+def _array_feature_extractor(x: Expr, places: Expr) -> Expr:
     """Elements of the last axis; of a vector, as a matrix of one row."""
-    x, places = inputs
     shape, count = ex.known_dims(x), int(np.prod(ex.known_dims(places)))
     if len(shape) == 1:
         x = op.reshape(x, (1, *shape))
@@ -120,26 +115,25 @@ def _array_feature_extractor(inputs: Inputs, attrs: Attrs) -> Any:
 
 
 @operator("Binarizer", domain=FEATURES_DOMAIN)
-def _binarizer(inputs: Inputs, attrs: Attrs) -> Any:
-    x = inputs[0]
-    return op.astype(x > ex.number(x, attrs.get("threshold", 0.0)), ex.dtype_of(x))
+def _binarizer(x: Expr, *, threshold: float = 0.0) -> Expr:
+    return op.astype(x > ex.number(x, threshold), ex.dtype_of(x))
 
 
 @operator("Scaler", domain=FEATURES_DOMAIN, static=True)
-def _scaler(inputs: Inputs, attrs: Attrs) -> Any:
+def _scaler(x: Expr, **attrs: Any) -> Expr:
     """Numbers of the last axis' elements, or one for all."""
-    width = ex.known_dims(inputs[0])[-1]
+    width = ex.known_dims(x)[-1]
     found = {}
     for name, default in (("offset", 0.0), ("scale", 1.0)):
         numbers = found[name] = np.array(attrs.get(name, [default]), np.float32)
         if numbers.size not in (1, width):
             raise ValueError(f"{name} has {numbers.size} elements for {width} features")
-    moved = ex.cast(inputs[0], "float32") - ex.literal(found["offset"])
+    moved = ex.cast(x, "float32") - ex.literal(found["offset"])
     return apply("Mul", moved, ex.literal(found["scale"]))
 
 
 @operator("LabelEncoder", domain=FEATURES_DOMAIN, static=True)
-def _label_encoder(inputs: Inputs, attrs: Attrs) -> Any:
+def _label_encoder(x: Expr, **attrs: Any) -> Expr:
     """The value of the key that is met, or the default; NaN meets NaN."""
     keys, _ = _numbers(attrs, "keys")
     values, made = _numbers(attrs, "values")
@@ -148,8 +142,8 @@ def _label_encoder(inputs: Inputs, attrs: Attrs) -> Any:
     default = attrs.get(f"default_{made.removesuffix('s')}", _DEFAULTS[made])
     if isinstance(default, TensorProto):
         default = numpy_helper.to_array(default).item()
-    shape = ex.known_dims(inputs[0])
-    wide = ex.normalize(op.reshape(inputs[0], (*shape, 1)))
+    shape = ex.known_dims(x)
+    wide = ex.normalize(op.reshape(x, (*shape, 1)))
     met = op.equal(wide, ex.literal(keys))
     if keys.dtype.kind == "f" and np.isnan(keys).any():
         met = op.logical_or(met, op.logical_and(op.isnan(wide), ex.literal(np.isnan(keys))))
@@ -245,7 +239,7 @@ Places = np.ndarray | Any  # constant at the roots
 
 
 @operator("TreeEnsemble", domain=FEATURES_DOMAIN, static=True)
-def _tree_ensemble(inputs: Inputs, attrs: Attrs) -> Any:
+def _tree_ensemble(x: Expr, **attrs: Any) -> Expr:
     """The trees' steps, their sum (mean, least, largest), and what is made of it.
 
         place = roots                                                              [rows, trees]
@@ -254,8 +248,7 @@ def _tree_ensemble(inputs: Inputs, attrs: Attrs) -> Any:
 
     Leaves stand behind the nodes in all tables and lead to themselves.
     """
-    x, own = inputs[0], ex.dtype_of(inputs[0])
-    transform = attrs.get("post_transform", _NONE)
+    own, transform = ex.dtype_of(x), attrs.get("post_transform", _NONE)
     aggregate = attrs.get("aggregate_function", _SUM)
     if transform not in (_NONE, _SOFTMAX, _LOGISTIC) or aggregate not in range(4):
         form = f"post_transform={transform} with aggregate_function={aggregate}"

@@ -1,29 +1,36 @@
-"""Normalisations: over a batch's statistics, images, groups of channels, rows, neighbours."""
+"""Normalisations, and the reductions that they consist of.
+
+Normalisations are over a batch's statistics, images, groups of channels, rows, neighbours.
+
+    EmbedLayerNormalization(ids, segment_ids, words, positions, segments, gamma, beta, mask, ...)
+        ->  LayerNormalization(Gather(words, ids) + Gather(positions, ...) + Gather(segments, ...)),
+            the number of ones in each row of the mask, and the sum that was normalised
+"""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 from onnx import helper
-from tvm import relax, tirx
+from tvm import relax
 
 from ... import expressions as ex
 from ...expressions import OUTPUTS, Attrs, Expr, Inputs
-from ..apply import apply
 from ..graph.graph import CONTRIB_DOMAIN
-from ..graph.requests import check_equal
-from ..graph.sizes import dims_of, index
-from ..operators import operator
+from ..graph.requests import broadcast, check, check_equal, differ, sizes_text, viewed
+from ..graph.sizes import counted, dims_of, index, plain, plain_dims, scalar_of
+from ..operators import apply, operator
 
 _EPSILON = 1e-5
 
 
 @operator("BatchNormalization")
-def _batch_norm(inputs: Inputs, attrs: Attrs) -> Any:
+def _batch_norm(*inputs: Expr, epsilon: float = _EPSILON, **attrs: Any) -> Expr:
     """One multiplication and one addition per channel, if the statistics are constant.
 
         y = x * scale + shift
@@ -36,11 +43,11 @@ def _batch_norm(inputs: Inputs, attrs: Attrs) -> Any:
     training, counted = attrs.get("training_mode", 0) == 1, len(attrs[OUTPUTS])
     if not training and counted > 1:
         raise ValueError("it is in the training mode of an old opset; export it for inference")
-    rank, epsilon = ex.rank_of(x), attrs.get("epsilon", _EPSILON)
+    rank = ex.rank_of(x)
     if training:
         if attrs.get("spatial", 1) != 1 or rank < 2:
             raise ValueError(f"it is in training mode, of rank {rank}; export it for inference")
-        return _normalized_by_batch(inputs, attrs)
+        return _normalized_by_batch(inputs, epsilon, attrs.get("momentum", 0.9))
     arrays = [ex.constant(each) for each in parameters]
     known = [array.astype(np.float64) for array in arrays if array is not None]
     channels = dims_of(x)[1] if rank > 1 else 0
@@ -66,7 +73,7 @@ def _batch_norm(inputs: Inputs, attrs: Attrs) -> Any:
     return ex.cast(relax.TupleGetItem(ex.normalize(result), 0), dtype)
 
 
-def _normalized_by_batch(inputs: Inputs, attrs: Attrs) -> Expr:
+def _normalized_by_batch(inputs: Sequence[Expr], epsilon: float, momentum: float) -> Expr:
     """Training mode, by the mean and variance of the input; the running ones are moved.
 
         centred = x - mean(x, [0, 2, 3]),  variance = mean(centred * centred, [0, 2, 3])
@@ -79,9 +86,8 @@ def _normalized_by_batch(inputs: Inputs, attrs: Attrs) -> Expr:
     x, gamma, beta, *running = (ex.cast(each, wide) for each in inputs)
     axes = [axis for axis in range(ex.rank_of(x)) if axis != 1]
     mean, centred, variance = _statistics(x, axes)
-    normal = centred / relax.op.sqrt(variance + ex.number(x, attrs.get("epsilon", _EPSILON)))
+    normal = centred / relax.op.sqrt(variance + ex.number(x, epsilon))
     results = [ex.cast(_scaled(normal, gamma, beta, ex.rank_of(x)), ex.dtype_of(inputs[0]))]
-    momentum = attrs.get("momentum", 0.9)
     for old, new in zip(running, (mean, variance), strict=True):
         column = relax.op.reshape(new, relax.ShapeExpr([dims_of(x)[1]]))
         moved = old * ex.number(x, momentum) + column * ex.number(x, 1 - momentum)
@@ -97,13 +103,11 @@ def _statistics(x: Expr, axes: Sequence[int]) -> tuple[Expr, Expr, Expr]:
 
 
 @operator("InstanceNormalization")
-def _instance_norm(inputs: Inputs, attrs: Attrs) -> Any:
-    x, scale, shift = inputs
+def _instance_norm(x: Expr, scale: Expr, shift: Expr, *, epsilon: float = _EPSILON) -> Expr:
     axes = list(range(2, ex.rank_of(x)))
     mean = ex.normalize(relax.op.mean(x, axis=axes, keepdims=True))
     variance = relax.op.variance(x, axis=axes, keepdims=True)
-    epsilon = ex.number(x, attrs.get("epsilon", _EPSILON))
-    spread = ex.normalize(relax.op.sqrt(variance + epsilon))
+    spread = ex.normalize(relax.op.sqrt(variance + ex.number(x, epsilon)))
     return _scaled((x - mean) / spread, scale, shift, ex.rank_of(x))
 
 
@@ -115,9 +119,8 @@ def _scaled(value: Expr, scale: Expr, shift: Expr, rank: int) -> Expr:
 
 
 @operator("GroupNormalization")
-def _group_norm(inputs: Inputs, attrs: Attrs) -> Any:
+def _group_norm(x: Expr, scale: Expr, shift: Expr, **attrs: Any) -> Expr:
     """Factors are one for each group until opset 20, and one for each channel since."""
-    x, scale, shift = inputs
     groups, dtype = attrs["num_groups"], ex.dtype_of(x)
     if attrs.get("stash_type", 1) != 1:
         raise ValueError(f"stash_type={attrs['stash_type']}, where only 1 (float32) is supported")
@@ -135,7 +138,7 @@ def _group_norm(inputs: Inputs, attrs: Attrs) -> Any:
     if dtype == "float32":
         return relax.op.nn.group_norm(x, scale, shift, groups, 1, axes, epsilon)
     # Statistics are of float32; the factors count in the type of x.
-    wide, unused, neither = (ex.cast(each, "float32") for each in inputs)
+    wide, unused, neither = (ex.cast(each, "float32") for each in (x, scale, shift))
     normal = relax.op.nn.group_norm(
         wide, unused, neither, groups, 1, axes, epsilon, center=False, scale=False
     )
@@ -143,7 +146,7 @@ def _group_norm(inputs: Inputs, attrs: Attrs) -> Any:
 
 
 @operator("LayerNormalization")
-def _layer_norm(inputs: Inputs, attrs: Attrs) -> Any:
+def _layer_norm(x: Expr, scale: Expr, shift: Expr, **attrs: Any) -> Expr:
     """Statistics are computed beside the normalisation, which stays one kernel.
 
     LayerNormalization(x, w, b)  ->  (y, mean, deviation)
@@ -152,7 +155,6 @@ def _layer_norm(inputs: Inputs, attrs: Attrs) -> Any:
         ->  layer_norm(x, 1, 0) * w, in float32
     LayerNormalization(x: f64, w)  ->  (x - mean) * deviation * w
     """
-    x, scale, shift = inputs[0], inputs[1], inputs[2]
     dims, dtype = dims_of(x), ex.dtype_of(x)
     first = attrs.get("axis", -1) % len(dims)
     axes, epsilon = list(range(first, len(dims))), attrs.get("epsilon", _EPSILON)
@@ -179,18 +181,14 @@ def _layer_norm(inputs: Inputs, attrs: Attrs) -> Any:
 
 def _fits(value: Expr, sizes: Sequence[Expr]) -> bool:
     """Whether a factor has the shape of what is normalised, as far as that is known."""
-    dims = dims_of(value)
-    return len(dims) == len(sizes) and all(
-        one.value == other.value
-        for one, other in zip(dims, sizes, strict=True)
-        if isinstance(one, tirx.IntImm) and isinstance(other, tirx.IntImm)
-    )
+    dims = plain_dims(value)
+    return len(dims) == len(sizes) and not any(map(differ, dims, plain(sizes)))
 
 
 def _filled(value: float, sizes: Sequence[Expr], dtype: str) -> Expr:
     """So many numbers, a constant if their number is known."""
-    known = [int(size) for size in sizes if isinstance(size, tirx.IntImm)]
-    if len(known) == len(sizes):
+    known = plain(sizes)
+    if all(isinstance(size, int) for size in known):
         return ex.literal(np.full(known, value, dtype))
     return relax.op.broadcast_to(ex.literal(np.array(value, dtype)), relax.ShapeExpr(list(sizes)))
 
@@ -202,23 +200,21 @@ def _affine(value: Expr, scale: Expr, shift: Expr | None) -> Expr:
 
 
 @operator("SkipLayerNormalization", domain=CONTRIB_DOMAIN)
-def _skip_layer_norm(inputs: Inputs, attrs: Attrs) -> Any:
+def _skip_layer_norm(x: Expr, skip: Expr, gamma: Expr, beta: Expr, bias: Expr, **form: Any) -> Expr:
     """Of x + skip + bias; the fourth output is this sum."""
-    x, skip, gamma, beta, bias = (inputs[place] for place in range(5))
     shift = _filled(0, dims_of(gamma), ex.dtype_of(gamma)) if beta is None else beta
-    return _of_sum((x, skip, bias), (gamma, shift), attrs, "LayerNormalization", 1e-12)
+    return _of_sum((x, skip, bias), (gamma, shift), form, "LayerNormalization", 1e-12)
 
 
 @operator("SkipSimplifiedLayerNormalization", domain=CONTRIB_DOMAIN)
-def _skip_rms_norm(inputs: Inputs, attrs: Attrs) -> Any:
-    x, skip, gamma, bias = (inputs[place] for place in range(4))
-    return _of_sum((x, skip, bias), (gamma,), attrs, "RMSNormalization", _EPSILON)
+def _skip_rms_norm(x: Expr, skip: Expr, gamma: Expr, bias: Expr, **form: Any) -> Expr:
+    return _of_sum((x, skip, bias), (gamma,), form, "RMSNormalization", _EPSILON)
 
 
 @operator("SimplifiedLayerNormalization")
-def _simplified_layer_norm(inputs: Inputs, attrs: Attrs) -> Any:
+def _simplified_layer_norm(x: Expr, gamma: Expr, **form: Any) -> Expr:
     """ONNX Runtime files this one under the standard domain."""
-    return _of_sum(inputs[:1], inputs[1:2], attrs, "RMSNormalization", _EPSILON)
+    return _of_sum((x,), (gamma,), form, "RMSNormalization", _EPSILON)
 
 
 def _of_sum(
@@ -236,54 +232,82 @@ def _of_sum(
     return relax.Tuple([y, y, y, total])
 
 
+def _normalized_embeddings(*given: Expr, is_quantized: bool, **attrs: Any) -> Expr:
+    """The normalised sum of rows, how many tokens each sequence has, and the sum.
+
+    Of 8-bit tables, rows are dequantised once they are gathered.
+    """
+    inputs = Inputs(given)
+    ids, segments, positions = inputs[0], inputs[1], None if is_quantized else inputs[8]
+    if ex.rank_of(ids) != 2:
+        raise ValueError(f"its input has the shape {sizes_text(plain_dims(ids))}, not two axes")
+    length = plain_dims(ids)[1]
+    positions = viewed(counted(length), 1, length) if positions is None else positions
+
+    def real(place: int, indices: Expr = None) -> Expr:
+        table = inputs[place]
+        rows = table if indices is None else apply("Gather", table, indices, axis=0)
+        if not is_quantized:
+            return rows
+        # Scales are inputs 8 to 12, zero points 13 to 17, of inputs 2 to 6.
+        parameters = (inputs[place + behind] for behind in (6, 11))
+        parameters = (None if each is None else viewed(each) for each in parameters)
+        return apply("DequantizeLinear", rows, *parameters)
+
+    total = apply("Add", real(2, ids), real(3, positions))
+    if segments is not None:
+        total = apply("Add", total, real(4, segments))
+    affine, epsilon = [real(5), real(6)], attrs.get("epsilon", 1e-12)
+    y = apply("LayerNormalization", total, *affine, axis=-1, epsilon=epsilon)
+    if not any(attrs[OUTPUTS][1:2]):
+        return relax.Tuple([y, y, total])
+    kind, mask = attrs.get("mask_index_type", 1), inputs[7]
+    if kind != 1:
+        raise ValueError(f"its attribute mask_index_type ({kind}) is not supported; 1 is")
+    if mask is None:
+        zeros = broadcast(ex.literal(np.array(0, np.int32)), dims_of(ids)[:1])
+        return relax.Tuple([y, zeros, total])
+    is_one = apply("Equal", ex.cast(mask, "int32"), ex.literal(np.array(1, np.int32)))
+    count = apply("ReduceSum", ex.cast(is_one, "int32"), axes=[1], keepdims=0)
+    return relax.Tuple([y, count, total])
+
+
+for _name, _is_quantized in (("Embed", False), ("QEmbed", True)):
+    operator(f"{_name}LayerNormalization", domain=CONTRIB_DOMAIN)(
+        partial(_normalized_embeddings, is_quantized=_is_quantized)
+    )
+
+
 @operator("RMSNormalization")
-def _rms_norm(inputs: Inputs, attrs: Attrs) -> Any:
-    x, scale = inputs[:2]
+def _rms_norm(
+    x: Expr, scale: Expr, *, axis: int = -1, epsilon: float = _EPSILON, stash_type: int = 1
+) -> Expr:
     rank, dtype = ex.rank_of(x), ex.dtype_of(x)
-    axes = list(range(attrs.get("axis", -1) % rank, rank))
-    if attrs.get("stash_type", 1) == 1:
+    if stash_type == 1:
         x, scale = (ex.cast(each, "float32") for each in (x, scale))
-    return ex.cast(relax.op.nn.rms_norm(x, scale, axes, attrs.get("epsilon", _EPSILON)), dtype)
+    return ex.cast(relax.op.nn.rms_norm(x, scale, [*range(axis % rank, rank)], epsilon), dtype)
 
 
 @operator("LRN")
-def _local_response(inputs: Inputs, attrs: Attrs) -> Any:
+def _local_response(x: Expr, *, size: int, beta: float = 0.75, **attrs: Any) -> Expr:
     """x / (bias + alpha / size * (sum of squares of neighbouring channels)) ** beta
 
     ONNX, "LRN": channel c sums those from c - floor((size - 1) / 2) to c + ceil((size - 1) / 2).
-    In float32 of a known shape as a sum of slices, and with the usual beta = 0.75 the power is two
-    square roots; else as a pool over an axis before the channels.
+    The sum is one of slices, and with the usual beta = 0.75 the power is two square roots.
     """
-    x, size, beta = inputs[0], attrs["size"], attrs.get("beta", 0.75)
     squares = ex.normalize(x * x)
-    shape, rank = ex.static_dims(x), ex.rank_of(x)
-    sliced = shape is not None and rank >= 2 and ex.dtype_of(x) == "float32"
-    if sliced:
-        batch, channels, *extents = ex.known_dims(squares)
-        around = (np.zeros((batch, n, *extents), np.float32) for n in ((size - 1) // 2, size // 2))
-        first, last = ([ex.literal(edge)] if edge.size else [] for edge in around)
-        parts = [*first, squares, *last]
-        padded = ex.normalize(relax.op.concat(parts, 1)) if len(parts) > 1 else squares
-        slices = (
-            relax.op.strided_slice(padded, [1], [place], [place + channels])
-            for place in range(size)
-        )
-        total = apply("Sum", *slices)
-    elif size % 2 == 0:
-        raise ValueError(f"size={size} is even, which is for float32 alone; use an odd one")
-    elif rank not in (3, 4):
-        raise ValueError(f"LRN of {rank} dimensions, where 3 and 4 are supported")
-    else:
-        pool = relax.op.nn.avg_pool2d if rank == 3 else relax.op.nn.avg_pool3d
-        pad, ones = [size // 2, *([0] * (rank - 2))], [1] * (rank - 2)
-        window = (size, *ones), (1, *ones), [*pad, *pad]
-        layout, images = "NCHW" if rank == 3 else "NCDHW", relax.op.expand_dims(squares, axis=1)
-        mean = pool(images, *window, layout=layout, count_include_pad=True)
-        total = relax.op.squeeze(mean, axis=1)
-    scaled = total * ex.number(x, attrs.get("alpha", 1e-4) / (size if sliced else 1))
+    batch, channels, *extents = dims_of(squares)
+    first, last = (
+        [_filled(0, [batch, index(count), *extents], ex.dtype_of(x))] if count else []
+        for count in ((size - 1) // 2, size // 2)
+    )
+    padded = relax.op.concat([*first, squares, *last], 1) if last else squares
+    padded = ex.normalize(padded)
+    slices = (
+        relax.op.strided_slice(padded, [1], [place], [place + channels]) for place in range(size)
+    )
+    scaled = apply("Sum", *slices) * ex.number(x, attrs.get("alpha", 1e-4) / size)
     spread = ex.normalize(scaled + ex.number(x, attrs.get("bias", 1.0)))
-    if not sliced:
-        return x / spread ** ex.number(x, beta)
     if beta == 0.75:
         root = ex.normalize(relax.op.sqrt(spread))
         return x / (root * relax.op.sqrt(root))
@@ -291,9 +315,101 @@ def _local_response(inputs: Inputs, attrs: Attrs) -> Any:
 
 
 @operator("LpNormalization")
-def _lp_norm(inputs: Inputs, attrs: Attrs) -> Any:
+def _lp_norm(x: Expr, *, axis: int = -1, p: int = 2) -> Expr:
     """x / max(ReduceL1 or ReduceL2, smallest); where the norm is 0, the result is."""
-    x = inputs[0]
-    norm = apply(f"ReduceL{attrs.get('p', 2)}", x, axes=[attrs.get("axis", -1)])
+    norm = apply(f"ReduceL{p}", x, axes=[axis])
     smallest = ex.number(x, float(ml_dtypes.finfo(ex.dtype_of(x)).tiny))
     return x / relax.op.maximum(norm, smallest)
+
+
+# Reductions of axes: sums and means of all kinds, extremes and their places.
+
+
+OfOne = Callable[[Expr], Expr]
+Reduce = Callable[[Expr, "list[int] | None", bool], Expr]
+# Relax's mean of int32 is an int64, a bool has no extremes, and roots and logarithms are of floats.
+_INTEGERS = ("int32", "int64", "uint32", "uint64")
+_COMPUTED_AS = {
+    "ReduceMax": {"bool": "uint8"},
+    "ReduceMean": {"int32": "int64", "uint32": "int64"},
+    "ReduceMin": {"bool": "uint8"},
+    **dict.fromkeys(
+        ("ReduceL2", "ReduceLogSum", "ReduceLogSumExp"), dict.fromkeys(_INTEGERS, "float64")
+    ),
+}
+
+
+def _reduction(
+    name: str, reduce: Reduce, before: OfOne = lambda x: x, after: OfOne = lambda x: x
+) -> Callable[..., Expr]:
+    """Over axes; none are all, or none where that is asked."""
+
+    def convert(x: Expr, axes: Expr, *, keepdims: int = 1, noop_with_empty_axes: int = 0) -> Expr:
+        misfit = "the axes are computed at run time; only known ones are supported"
+        places = None if axes is None else ex.known_array(axes, misfit).tolist()
+        if not places and noop_with_empty_axes:
+            return relax.op.abs(x) if name == "ReduceL2" else after(before(x))
+        dtype = ex.dtype_of(x)
+        wide = ex.cast(x, _COMPUTED_AS.get(name, {}).get(dtype, dtype))
+        return ex.cast(after(reduce(before(wide), places or None, bool(keepdims))), dtype)
+
+    return convert
+
+
+def _log_sum_exp(x: Expr, axes: list[int] | None, kept: bool) -> Expr:
+    """log(sum(exp(x - m))) + m, m: the largest element, so that no power overflows.
+
+    If it is infinite, as in a row of -inf, that would be inf - inf; so the largest or least finite
+    number is subtracted instead.
+    """
+    axes = axes or list(range(ex.rank_of(x)))
+    finite = ml_dtypes.finfo(ex.dtype_of(x))
+    most = relax.op.max(x, axes, True)
+    most = apply("Clip", most, min=float(finite.min), max=float(finite.max))
+    total = relax.op.log(apply("ReduceSum", relax.op.exp(x - most), axes=axes)) + most
+    return total if kept else relax.op.squeeze(total, axes)
+
+
+def _extreme(place_of: Callable[[Expr, int, bool], Expr]) -> Callable[..., Expr]:
+    def convert(x: Expr, *, axis: int = 0, keepdims: int = 1, select_last_index: int = 0) -> Expr:
+        axis %= ex.rank_of(x)
+        check(dims_of(x)[axis] > 0)
+        if not select_last_index:
+            return place_of(x, axis, bool(keepdims))
+        # The last of equal elements is the first from the other end.
+        last = scalar_of(dims_of(x)[axis] - index(1))
+        return last - place_of(ex.normalize(relax.op.flip(x, axis=axis)), axis, bool(keepdims))
+
+    return convert
+
+
+def _over_images(x: Expr, *, reduce: Reduce) -> Expr:
+    axes = list(range(2, ex.rank_of(x)))
+    return reduce(x, axes, True) if axes else x
+
+
+@operator("MeanVarianceNormalization")
+def _mean_variance(x: Expr, *, axes: Sequence[int] = (0, 2, 3)) -> Expr:
+    """(x - mean) / sqrt(mean of squares - square of mean), over images and their pixels."""
+    axes, two = list(axes), ex.number(x, 2)
+    mean = ex.normalize(relax.op.mean(x, axes, True))
+    variance = ex.normalize(relax.op.mean(x**two, axes, True) - mean**two)
+    return (x - mean) / relax.op.sqrt(variance)
+
+
+_SAME_NAME = ("Max", "Mean", "Min", "Prod", "Sum")  # as in Relax
+# Operator -> reduction, what is done before it, and after it.
+_REDUCTIONS: dict[str, tuple[Any, ...]] = {
+    "ReduceL1": (relax.op.sum, relax.op.abs),
+    "ReduceL2": (relax.op.sum, lambda x: x * x, relax.op.sqrt),
+    "ReduceLogSum": (relax.op.sum, lambda x: x, relax.op.log),
+    "ReduceLogSumExp": (_log_sum_exp,),
+    **{f"Reduce{name}": (getattr(relax.op, name.lower()),) for name in _SAME_NAME},
+    "ReduceSumSquare": (relax.op.sum, lambda x: x * x),
+}
+for _name, _parts in _REDUCTIONS.items():
+    operator(_name)(_reduction(_name, *_parts))
+operator("ArgMax")(_extreme(relax.op.argmax))
+operator("ArgMin")(_extreme(relax.op.argmin))
+operator("GlobalAveragePool")(partial(_over_images, reduce=relax.op.mean))
+operator("GlobalMaxPool")(partial(_over_images, reduce=relax.op.max))

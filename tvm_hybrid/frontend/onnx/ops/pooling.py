@@ -15,16 +15,17 @@ from functools import partial
 from typing import Any
 
 import tvm.tirx.script.builder.ir as I
-from tvm import relax, te, tirx
+from tvm import te, tirx
 
 from tir_schedules.core.emission import opaque_block
 
 from ... import expressions as ex
-from ...expressions import Attrs, Expr, Inputs
+from ...expressions import Attrs, Expr, Place
+from ..graph import sizes as of_sizes
 from ..graph.kernels import cell, emit_kernel, put, reshaped_to, table
 from ..graph.requests import check, check_equal, check_sizes, requested_sizes
 from ..graph.sizes import INDEX, dims_of, index, is_open, plain, plain_dims, product, simplified
-from ..operators import operator
+from ..operators import apply, operator
 
 
 def max_pool_places(x: Expr, attrs: Attrs) -> Expr:
@@ -42,30 +43,25 @@ def max_pool_places(x: Expr, attrs: Attrs) -> Expr:
     if attrs["storage_order"] == 0:
         return places
 
-    def move(places: te.Tensor, extents: list[int | Expr]) -> te.Tensor:
+    def by_columns(place: Place, places: te.Tensor, extents: list[int | Expr]) -> Expr:
+        """Where a place is if the first spatial axis is the one without gaps."""
         image = math.prod(extents)
+        rest, moved, step = places[place], tirx.const(0, "int64"), image
+        for extent in reversed(extents):
+            step //= extent
+            moved += tirx.floormod(rest, extent) * step
+            rest = tirx.floordiv(rest, extent)
+        return rest * image + moved
 
-        def by_columns(*place: Expr) -> Expr:
-            """Where a place is if the first spatial axis is the one without gaps."""
-            rest, moved, step = places[place], tirx.const(0, "int64"), image
-            for extent in reversed(extents):
-                step //= extent
-                moved += tirx.floormod(rest, extent) * step
-                rest = tirx.floordiv(rest, extent)
-            return rest * image + moved
-
-        return te.compute(places.shape, by_columns)
-
-    extents = plain_dims(x)[2:]
-    return ex.emit_te(move, places, extents, primfunc_name_hint="places_by_columns")
+    given = dims_of(places), by_columns, places, plain_dims(x)[2:]
+    return ex.emit_each("compute", *given, hint="places_by_columns")
 
 
-def _find_places(ins: list[Expr], outs: list[Expr], attrs: Attrs) -> None:
+def _find_places(x: Expr, places: Expr, attrs: Attrs) -> None:
     """For each window of each image [images, ...] the place of the maximum; -1 if it is outside.
 
     A row of results looks at the same element of all its windows at once, as a vector.
     """
-    (x,), (places,) = ins, outs
     kernel, dtype = attrs["kernel_shape"], str(x.dtype)
     is_float = dtype.startswith("float")
     least = tirx.const(-math.inf, dtype) if is_float else tirx.min_value(dtype)
@@ -124,9 +120,9 @@ def _inside(at: Expr, extent: Expr, axis: int, attrs: Attrs) -> tuple[Expr, Expr
 
 
 @operator("MaxUnpool")
-def _max_unpool(inputs: Inputs, attrs: Attrs) -> Any:
+def _max_unpool(x: Expr, places: Expr, output_shape: Expr, **attrs: Any) -> Expr:
     """The places count in the image that pooling came from, which `output_shape` may extend."""
-    x, places, dims = inputs[0], inputs[1], plain_dims(inputs[0])
+    dims = plain_dims(x)
     check_sizes(dims_of(x), dims_of(places), "there are not as many places as elements")
     form, image = window_form(attrs), [*dims[:2]]
     rank = len(form["kernel_shape"])
@@ -139,32 +135,19 @@ def _max_unpool(inputs: Inputs, attrs: Attrs) -> Any:
         # There is room for what is put back.
         nothing = tirx.EQ(product(dims_of(x)), index(0))
         check(tirx.any(product(image) > 0, nothing))
-    shape = image if inputs[2] is None else plain(requested_sizes(inputs[2]))
-    pairs = zip(shape, image, strict=True)
-    room = plain(simplified(index(0) + size - kept) for size, kept in pairs)
+    shape = image if output_shape is None else plain(requested_sizes(output_shape))
+    room = [simplified(index(0) + size - kept) for size, kept in zip(shape, image, strict=True)]
     for more in room:
-        check(index(0) + more >= 0, f"output_shape {shape} is smaller than the image {image}")
+        check(more >= 0, f"output_shape {shape} is smaller than the image {image}")
     flat = [reshaped_to(each, [product(dims_of(x))]) for each in (x, places)]
     (filled,) = emit_kernel("max_unpool", flat, [(image, ex.dtype_of(x))], _put_back)
-    if all(isinstance(more, int) for more in room):
-        if not any(room):
-            return filled
-        return relax.op.nn.pad(filled, [amount for after in room for amount in (0, after)])
-
-    def extend(filled: te.Tensor, shape: list[Expr]) -> te.Tensor:
-        def element(*place: Expr) -> Expr:
-            inside = [at < size for at, size in zip(place, filled.shape, strict=True)]
-            return tirx.if_then_else(te.all(*inside), filled(*place), tirx.const(0, filled.dtype))
-
-        return te.compute(shape, element, name="extended")
-
-    return ex.emit_te(extend, filled, shape, primfunc_name_hint="extend")
+    return apply("Pad", filled, of_sizes.vector_of(*[0] * len(room), *plain(room)))
 
 
-def _put_back(ins: list[Expr], outs: list[Expr]) -> None:
+def _put_back(x: Expr, places: Expr, filled: Expr) -> None:
     """Stores elements at their places, held inside and negative ones from the end, among zeros."""
-    (x, places), size = ins, product(outs[0].shape)
-    image = I.decl_buffer([size], outs[0].dtype, data=outs[0].data)
+    size = product(filled.shape)
+    image = I.decl_buffer([size], filled.dtype, data=filled.data)
     with I.serial(size) as at:
         put(image, tirx.const(0, image.dtype), at)
     with I.serial(x.shape[0]) as number:
@@ -174,10 +157,9 @@ def _put_back(ins: list[Expr], outs: list[Expr]) -> None:
 
 
 @operator("Col2Im")
-def _col2im(inputs: Inputs, attrs: Attrs) -> Any:
-    x, dtype = inputs[0], ex.dtype_of(inputs[0])
-    block = ex.known_array(inputs[2], "block_shape must be a constant")
-    image, sizes = plain(requested_sizes(inputs[1])), [int(n) for n in block]
+def _col2im(x: Expr, image_shape: Expr, block_shape: Expr, **attrs: Any) -> Expr:
+    block, dtype = ex.known_array(block_shape, "block_shape must be a constant"), ex.dtype_of(x)
+    image, sizes = plain(requested_sizes(image_shape)), [int(n) for n in block]
     form = window_form(attrs, len(image))
     dilations, strides, pads = (form[name] for name in ("dilations", "strides", "pads"))
     counts = window_counts(image, sizes, form)
@@ -254,16 +236,16 @@ class _Bins:
 
 
 @operator("MaxRoiPool")
-def _max_roi_pool(inputs: Inputs, attrs: Attrs) -> Any:
-    x, regions = inputs
-    dtype, (height, width) = ex.dtype_of(x), attrs["pooled_shape"]
+def _max_roi_pool(
+    x: Expr, regions: Expr, *, pooled_shape: Sequence[int], spatial_scale: float = 1.0
+) -> Expr:
+    dtype, (height, width) = ex.dtype_of(x), pooled_shape
     if dtype != "float64":  # those of 16 bits, which float32 holds exactly
         x, regions = (ex.cast(each, "float32") for each in (x, regions))
-    scale = tirx.const(attrs.get("spatial_scale", 1.0), ex.dtype_of(regions))
+    scale = tirx.const(spatial_scale, ex.dtype_of(regions))
     least = tirx.min_value(ex.dtype_of(x))
 
-    def body(ins: list[Expr], outs: list[Expr]) -> None:
-        (x, regions), (y,) = ins, outs
+    def body(x: Expr, regions: Expr, y: Expr) -> None:
         images, channels, *extents = x.shape
         with I.parallel(regions.shape[0]) as region, opaque_block("region"):
             first = [_rounded(regions[region, axis] * scale) for axis in range(1, 5)]

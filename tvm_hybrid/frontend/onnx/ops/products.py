@@ -21,32 +21,31 @@ from typing import Any
 import numpy as np
 import tvm.tirx.script.builder.ir as I
 from numpy.typing import NDArray
-from onnx import helper
-from tvm import relax, te, tirx
-from tvm.script.ir_builder import IRBuilder
+from tvm import relax, tirx
 
 from microkernels.base.arrays import RANGES
 from relay_passes.ir.quantization import centred
 from tir_schedules.core.emission import opaque_block
 
 from ... import expressions as ex
-from ...expressions import Attrs, Expr, Inputs, cast, dtype_of, emit_te, literal, normalize
-from ..apply import BFLOAT16, apply
+from ...expressions import Attrs, Expr, Inputs, cast, dtype_of, literal, normalize
 from ..evaluate import computed
 from ..graph.graph import CONTRIB_DOMAIN
+from ..graph.kernels import emit_kernel
 from ..graph.requests import check_equal, check_product
 from ..graph.sizes import dims_of, index, is_open, plain, plain_dims
-from ..operators import operator
+from ..operators import BFLOAT16, apply, operator
 from . import quantized as q
+from .elementwise import dtype_named
 from .pooling import window_form
 from .quantized import Quantized, quantized, single
 from .windows import CONVOLUTIONS, arguments_of, check_channels, kernel_of, with_pads
 
 
 @operator("MatMul")
-def _matmul(inputs: Inputs, attrs: Attrs) -> Expr:
-    check_product(*inputs)
-    return _added(inputs[0], inputs[1], None)
+def _matmul(a: Expr, b: Expr) -> Expr:
+    check_product(a, b)
+    return _added(a, b, None)
 
 
 def _added(a: Expr, b: Expr, bias: Expr | None) -> Expr:
@@ -59,17 +58,14 @@ def _added(a: Expr, b: Expr, bias: Expr | None) -> Expr:
 
 
 @operator("Gemm")
-def _gemm(inputs: Inputs, attrs: Attrs) -> Expr:
+def _gemm(
+    a: Expr, b: Expr, bias: Expr, *, alpha: float = 1.0, beta: float = 1.0, **turned: int
+) -> Expr:
     """Factors and transposes go into constants where there are some.
 
     Gemm(a, W, c, alpha=2, beta=0.5, transB=1)    ->    a * (constant 2*W^T) + (constant c/2)
     """
-    a, b, bias = (inputs[place] for place in range(3))
-    alpha, beta = attrs.get("alpha", 1.0), attrs.get("beta", 1.0)
-    if attrs.get("transA"):
-        a = computed("Transpose", a, perm=[1, 0])
-    if attrs.get("transB"):
-        b = computed("Transpose", b, perm=[1, 0])
+    a, b = _turned(a, turned.get("transA")), _turned(b, turned.get("transB"))
     check_product(a, b)
     if alpha != 1.0 and ex.constant(b) is not None:
         b = computed("Mul", b, ex.number(b, alpha))
@@ -82,26 +78,25 @@ def _gemm(inputs: Inputs, attrs: Attrs) -> Expr:
     return _added(a, b, bias)
 
 
+def _turned(value: Expr, is_turned: int | None) -> Expr:
+    """Matrices, their last two axes exchanged if that is asked for; a vector stays as it is."""
+    rank = ex.rank_of(value)
+    order = [*range(rank - 2), rank - 1, rank - 2]
+    return computed("Transpose", value, perm=order) if is_turned and rank > 1 else value
+
+
 @operator("FusedMatMul", "TransposeMatMul", domain=CONTRIB_DOMAIN)
-def _fused_matmul(inputs: Inputs, attrs: Attrs) -> Expr:
+def _fused_matmul(a: Expr, b: Expr, *, alpha: float = 1.0, **turned: int) -> Expr:
     """FusedMatMul(a, b, transA, transB, alpha)    ->    a or a^T, times b or b^T, times alpha"""
-    if attrs.get("transBatchA") or attrs.get("transBatchB"):
+    if turned.get("transBatchA") or turned.get("transBatchB"):
         raise ValueError("transBatchA/transBatchB is unsupported")
-    operands = []
-    for value, flag in zip(inputs, ("transA", "transB"), strict=True):
-        rank = ex.rank_of(value)
-        if attrs.get(flag) and rank > 1:  # ONNX Runtime ignores the flag for vectors
-            order = [*range(rank - 2), rank - 1, rank - 2]
-            value = computed("Transpose", value, perm=order)
-        operands.append(value)
-    product = apply("MatMul", *operands)
-    alpha = attrs.get("alpha", 1.0)
+    a, b = _turned(a, turned.get("transA")), _turned(b, turned.get("transB"))
+    product = apply("MatMul", a, b)
     return product if alpha == 1.0 else apply("Mul", product, ex.number(product, alpha))
 
 
 @operator("MatMulInteger")
-def _matmul_integer(inputs: Inputs, attrs: Attrs) -> Expr:
-    a, b, left, right = (inputs[place] for place in range(4))
+def _matmul_integer(a: Expr, b: Expr, left: Expr, right: Expr) -> Expr:
     _check_integers(a, left)
     _check_integers(b, right)
     check_product(a, b)
@@ -111,8 +106,7 @@ def _matmul_integer(inputs: Inputs, attrs: Attrs) -> Expr:
 
 
 @operator("ConvInteger")
-def _conv_integer(inputs: Inputs, attrs: Attrs) -> Expr:
-    x, weight, left, right = (inputs[place] for place in range(4))
+def _conv_integer(x: Expr, weight: Expr, left: Expr, right: Expr, **attrs: Any) -> Expr:
     rank = ex.rank_of(x) - 2
     if rank not in CONVOLUTIONS:
         raise ValueError(f"a convolution over {rank} dimensions is not supported")
@@ -208,10 +202,8 @@ def _qgemm(inputs: Inputs, attrs: Attrs) -> Expr:
     """
     a, b = quantized(inputs, 0), quantized(inputs, 3)
     bias, scale = inputs[6], inputs[7]
-    if attrs.get("transA"):
-        a = a._replace(value=computed("Transpose", a.value, perm=[1, 0]))
-    if attrs.get("transB"):
-        b = b._replace(value=computed("Transpose", b.value, perm=[1, 0]))
+    a = a._replace(value=_turned(a.value, attrs.get("transA")))
+    b = b._replace(value=_turned(b.value, attrs.get("transB")))
     scales = single(a.scale), _of_columns(b.scale, b.value)
     factor = _factor(*scales, alpha=attrs.get("alpha", 1.0), over=scale)
     total = _product(a._replace(zero_point=single(a.zero_point)), b)
@@ -244,38 +236,36 @@ def _qlinear_conv(inputs: Inputs, attrs: Attrs) -> Expr:
 
 
 @operator("MatMulIntegerToFloat", domain=CONTRIB_DOMAIN)
-def _matmul_integer_to_float(inputs: Inputs, attrs: Attrs) -> Expr:
+def _matmul_integer_to_float(
+    a: Expr, b: Expr, a_scale: Expr, b_scale: Expr, a_zero: Expr, b_zero: Expr, bias: Expr
+) -> Expr:
     """MatMulIntegerToFloat(a, b, sa, sb, za, zb, bias)
 
     ->  Cast(MatMulInteger(a, b, za, zb)) * (sa * sb) + bias
     """
-    a, b, a_scale, b_scale, a_zero, b_zero, bias = (inputs[place] for place in range(7))
-    left = Quantized(a, a_scale, single(a_zero))
-    return _real_product(left, Quantized(b, b_scale, b_zero), bias)
-
-
-@operator("DynamicQuantizeMatMul", domain=CONTRIB_DOMAIN)
-def _dynamic_quantize_matmul(inputs: Inputs, attrs: Attrs) -> Expr:
-    """Quantises the first operand, then as above."""
-    a = Quantized(*apply("DynamicQuantizeLinear", inputs[0]))
-    return _real_product(a, quantized(inputs, 1), inputs[4])
-
-
-def _real_product(a: Quantized, b: Quantized, bias: Expr | None) -> Expr:
-    factor = _factor(single(a.scale), _of_columns(b.scale, b.value))
-    product = _scaled(_product(a, b), factor)
+    factor = _factor(single(a_scale), _of_columns(b_scale, b))
+    product = _scaled(apply("MatMulInteger", a, b, single(a_zero), b_zero), factor)
     return product if bias is None else apply("Add", product, bias)
 
 
+@operator("DynamicQuantizeMatMul", domain=CONTRIB_DOMAIN)
+def _dynamic_quantize_matmul(a: Expr, b: Expr, scale: Expr, zero: Expr, bias: Expr) -> Expr:
+    """Quantises the first operand, then as above."""
+    q, q_scale, q_zero = apply("DynamicQuantizeLinear", a)
+    return _matmul_integer_to_float(q, b, q_scale, scale, q_zero, zero, bias)
+
+
 @operator("MatMulInteger16", domain=CONTRIB_DOMAIN, static=True)
-def _matmul_integer_16(inputs: Inputs, attrs: Attrs) -> Expr:
+def _matmul_integer_16(a: Expr, b: Expr) -> Expr:
     """ONNX Runtime's product of int16 or uint16, in 32 bits."""
-    wide = "uint32" if all(ex.dtype_of(each) == "uint16" for each in inputs) else "int32"
-    return relax.op.matmul(*(ex.cast(each, wide) for each in inputs))
+    wide = "uint32" if ex.dtype_of(a) == ex.dtype_of(b) == "uint16" else "int32"
+    return relax.op.matmul(ex.cast(a, wide), ex.cast(b, wide))
 
 
 @operator("MatMulNBits", domain=CONTRIB_DOMAIN)
-def _matmul_nbits(inputs: Inputs, attrs: Attrs) -> Expr:
+def _matmul_nbits(
+    x: Expr, packed: Expr, scales: Expr, zeros: Expr, order: Expr, bias: Expr, **attrs: Any
+) -> Expr:
     """ONNX Runtime's product with a weight of few bits, unpacked to one number per byte.
 
     MatMulNBits(x, B: uint8 [N, K / b, b * bits / 8], scales: [N, K / b], zero_points, bias)
@@ -288,28 +278,28 @@ def _matmul_nbits(inputs: Inputs, attrs: Attrs) -> Expr:
     columns, depth = attrs["N"], attrs["K"]
     if bits not in q.BITS or block < 1 or block * bits % 8:
         raise ValueError(f"{bits} bits in blocks of {block}")
-    if inputs[4] is not None:
+    if order is not None:
         raise ValueError("g_idx (rows in another order) is not supported; quantise without it")
     if attrs.get("weight_prepacked", 0):
         raise ValueError("its weight is packed for a GPU")
     blocks = -(-depth // block)
-    packed = _array(inputs[1], (columns, blocks, block * bits // 8))
-    weight = q.unpack(packed, bits).reshape(columns, blocks * block)[:, :depth]
-    scale, offsets = _array(inputs[2], (columns, blocks)), None
-    if inputs[3] is not None and ex.dtype_of(inputs[3]) == "uint8":
+    weight = q.unpack(_array(packed, (columns, blocks, block * bits // 8)), bits)
+    weight = weight.reshape(columns, blocks * block)[:, :depth]
+    scale, offsets = _array(scales, (columns, blocks)), None
+    if zeros is not None and ex.dtype_of(zeros) == "uint8":
         per_row = -(-blocks * bits // 8)
-        offsets = q.unpack(_array(inputs[3], (columns, per_row)), bits)[:, :blocks]
-    elif inputs[3] is not None:
-        offsets = _array(inputs[3], (columns, blocks))
+        offsets = q.unpack(_array(zeros, (columns, per_row)), bits)[:, :blocks]
+    elif zeros is not None:
+        offsets = _array(zeros, (columns, blocks))
     middle = 1 << (bits - 1)
     if offsets is None or (offsets == middle).all():
         weight, offsets = (weight.astype(np.int16) - middle).astype(np.int8), None
     # int8 or uint8 [K, N], which the product reads by rows.
     zero_point = None if offsets is None or not offsets.any() else ex.literal(offsets.T)
     how = q.Parameters(ex.literal(scale.T), zero_point, 0, block)
-    value = ex.cast(q.dequantized_blocks(ex.literal(weight.T), how), ex.dtype_of(inputs[2]))
-    product = apply("MatMul", inputs[0], value)
-    return product if inputs[5] is None else apply("Add", product, inputs[5])
+    value = ex.cast(q.dequantized_blocks(ex.literal(weight.T), how), ex.dtype_of(scales))
+    product = apply("MatMul", x, value)
+    return product if bias is None else apply("Add", product, bias)
 
 
 def _array(value: Expr, shape: Sequence[int]) -> NDArray[Any]:
@@ -332,8 +322,8 @@ WRITTEN = (2, 3, 4)
 
 
 @operator("Det")
-def _det(inputs: Inputs, attrs: Attrs) -> Any:
-    x, dtype = inputs[0], dtype_of(inputs[0])
+def _det(x: Expr) -> Expr:
+    dtype = dtype_of(x)
     *batch, rows, columns = plain_dims(x)
     misfit = f"matrices of {rows} rows and {columns} columns are not square"
     check_equal(dims_of(x)[-2], dims_of(x)[-1], misfit)
@@ -343,30 +333,23 @@ def _det(inputs: Inputs, attrs: Attrs) -> Any:
     count = math.prod(batch)
     flat = normalize(relax.op.reshape(cast(x, wide), (count, rows, rows)))
 
-    def compute(matrices: te.Tensor) -> list[te.Tensor]:
-        # The kernel's own names of sizes that are open.
-        count, rows, _ = plain(matrices.shape)
-        # Elimination changes a copy, which has one more row: for what is being exchanged.
-        shapes = [(count,), (count, rows + 1, rows)]
-        return te.extern(shapes, [matrices], _eliminate, dtype=[wide, wide], name="det")
-
-    pair = emit_te(compute, flat, primfunc_name_hint="det")
-    return cast(relax.op.reshape(relax.TupleGetItem(pair, 0), tuple(batch)), dtype)
+    # Elimination changes a copy, which has one more row: for what is being exchanged.
+    results = [([count], wide), ([count, rows + 1, rows], wide)]
+    found, _ = emit_kernel("det", [flat], results, _eliminate)
+    return cast(relax.op.reshape(found, tuple(batch)), dtype)
 
 
-def _eliminate(ins: Sequence[Expr], outs: Sequence[Expr]) -> tirx.Stmt:
+def _eliminate(source: Expr, out: Expr, work: Expr) -> None:
     """The determinants; matrices of few rows have code of their own, and need no memory."""
-    (source,), (out, work) = ins, outs
     count, size, _ = plain(source.shape)
     is_known = isinstance(size, int)
-    with IRBuilder() as builder, opaque_block("det"), ExitStack() as others:
+    with ExitStack() as others:
         for few in () if is_known else WRITTEN:
             others.enter_context(I.If(tirx.EQ(size, index(few))))
             with I.Then():
                 _matrices(source, out, None, count, few)
             others.enter_context(I.Else())
         _matrices(source, out, None if is_known and size in WRITTEN else work, count, size)
-    return builder.get()
 
 
 def _matrices(
@@ -411,18 +394,16 @@ def _matrices(
 
 
 @operator("EyeLike")
-def _eye_like(inputs: Inputs, attrs: Attrs) -> Any:
-    (rows, columns), dtype = dims_of(inputs[0]), dtype_of(inputs[0])
-    if "dtype" in attrs:
-        dtype = str(helper.tensor_dtype_to_np_dtype(attrs["dtype"]))
-    return relax.op.eye(rows, columns, attrs.get("k", 0), dtype)
+def _eye_like(x: Expr, *, dtype: int = 0, k: int = 0) -> Expr:
+    rows, columns = dims_of(x)
+    return relax.op.eye(rows, columns, k, dtype_named(dtype) if dtype else dtype_of(x))
 
 
 @operator("Einsum")
-def _einsum(inputs: Inputs, attrs: Attrs) -> Any:
+def _einsum(*inputs: Expr, equation: str) -> Expr:
     """As an operator, which may become a product."""
     if any(map(is_open, inputs)):
-        terms = attrs["equation"].replace(" ", "").split("->")[0].split(",")
+        terms = equation.replace(" ", "").split("->")[0].split(",")
         if len(inputs) > 1 and any("." in term for term in terms):
             raise ValueError("dimensions without a letter, of several inputs of open sizes")
         found: dict[str, Any] = {}
@@ -431,4 +412,4 @@ def _einsum(inputs: Inputs, attrs: Attrs) -> Any:
             places = [*enumerate(before), *((i - len(behind), c) for i, c in enumerate(behind))]
             for place, letter in places:
                 check_equal(found.setdefault(letter, dims[place]), dims[place])
-    return relax.op.einsum(tuple(inputs), attrs["equation"])
+    return relax.op.einsum(inputs, equation)

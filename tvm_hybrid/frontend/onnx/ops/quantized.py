@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,14 +27,13 @@ from microkernels.base.arrays import RANGES
 from relay_passes.ir.dynamic_quantize import emit_dynamic_quantize
 
 from ... import expressions as ex
-from ...expressions import NARROW_INPUTS, OPSET, Attrs, Converter, Expr, Inputs
-from ..apply import SOFTMAX_ALONG_AXIS, apply
+from ...expressions import NARROW_INPUTS, OPSET, Attrs, Expr, Inputs
 from ..evaluate import computed
 from ..graph.graph import CONTRIB_DOMAIN
 from ..graph.narrow_types import FLOATS, INTEGERS, NARROW, stored_type
 from ..graph.requests import check_equal
 from ..graph.sizes import dims_of, index
-from ..operators import operator
+from ..operators import SOFTMAX_ALONG_AXIS, apply, operator
 from ..reader.check_model import type_name
 from .elementwise import decoded, dtype_named, encoded
 
@@ -79,7 +79,7 @@ class Parameters(NamedTuple):
         return ex.reshaped(value, [-1 if axis == self.axis else 1 for axis in range(ex.rank_of(x))])
 
 
-def _parameters(inputs: Inputs, attrs: Attrs) -> Parameters:
+def _parameters(x: Expr, scale: Expr, zero_point: Expr, attrs: Attrs) -> Parameters:
     """Scale and zero point of QuantizeLinear and DequantizeLinear.
 
     Raises
@@ -88,7 +88,6 @@ def _parameters(inputs: Inputs, attrs: Attrs) -> Parameters:
         They fit neither each other nor the tensor: one each, one for each index of an axis, or one
         for each block.
     """
-    x, scale, zero_point = (inputs[place] for place in range(3))
     if ex.dtype_of(scale) not in _SCALES:
         raise ValueError(f"its scale is of the type {ex.dtype_of(scale)}")
     found = ex.known_dims(scale)
@@ -133,13 +132,13 @@ def single(value: Expr | None) -> Any:
 
 @operator("QuantizeLinear")
 @operator("QuantizeLinear", domain=CONTRIB_DOMAIN)
-def _quantize_linear(inputs: Inputs, attrs: Attrs) -> Expr:
+def _quantize_linear(x: Expr, scale: Expr, zero_point: Expr, **attrs: Any) -> Expr:
     """To narrow types, in blocks, and with another precision than float32 in steps.
 
     QuantizeLinear(x, s, z: i4)      ->    Cast(Clip(Round(x / s) + z, -8, 7))
     QuantizeLinear(x, s, z: f8)      ->    Cast(x / s + z)
     """
-    x, zero_point, target = inputs[0], inputs[2], attrs.get("output_dtype") or TensorProto.UINT8
+    target = attrs.get("output_dtype") or TensorProto.UINT8
     if zero_point is not None:
         target = helper.np_dtype_to_tensor_dtype(np.dtype(ex.dtype_of(zero_point)))
         target = attrs.get(NARROW_INPUTS, {}).get(2, target)
@@ -148,7 +147,7 @@ def _quantize_linear(inputs: Inputs, attrs: Attrs) -> Expr:
     precision = attrs.get("precision", 0)
     if precision not in (*_PRECISIONS, TensorProto.DOUBLE):
         raise ValueError(f"a precision of {type_name(precision)}")
-    how = _parameters(inputs, attrs)
+    how = _parameters(x, scale, zero_point, attrs)
     if not (target in NARROW or how.block or precision not in (0, TensorProto.FLOAT)):
         # Narrower floats and int32 are divided in float32, as ONNX Runtime does.
         dtype, x = dtype_named(target), ex.cast(x, "float32")
@@ -160,7 +159,7 @@ def _quantize_linear(inputs: Inputs, attrs: Attrs) -> Expr:
     if target in FLOATS:
         if offset is not None:
             value = computed("Add", value, how.along(decoded(offset, target), x))
-        return encoded(value, target, attrs)
+        return encoded(value, target, **attrs)
     value = apply("Round", ex.cast(value, "float32"))
     if offset is not None:
         value = apply("Add", value, ex.cast(how.along(offset, x), "float32"))
@@ -178,8 +177,8 @@ def _zeros(how: Parameters, dtype: str) -> Expr:
 
 @operator("DequantizeLinear")
 @operator("DequantizeLinear", domain=CONTRIB_DOMAIN)
-def _dequantize_linear(inputs: Inputs, attrs: Attrs) -> Expr:
-    q, zero_point, narrow = inputs[0], inputs[2], attrs.get(NARROW_INPUTS, {})
+def _dequantize_linear(q: Expr, scale: Expr, zero_point: Expr, **attrs: Any) -> Expr:
+    narrow, code = attrs.get(NARROW_INPUTS, {}), attrs.get("output_dtype", 0)
     if ex.dtype_of(q) not in _DEQUANTIZED:
         raise ValueError(f"dequantising {ex.dtype_of(q)} is not supported")
     if zero_point is not None:
@@ -189,11 +188,8 @@ def _dequantize_linear(inputs: Inputs, attrs: Attrs) -> Expr:
             raise ValueError("its zero point is of another type than the value")
         if ex.dtype_of(q) == "int32" and zeros is not None and zeros.any():
             raise ValueError("the zero point of an int32 value must be 0")
-    how, code = _parameters(inputs, attrs), attrs.get("output_dtype", 0)
-    dtype, scale = (
-        dtype_named(code) if code else ex.dtype_of(how.scale),
-        ex.cast(how.scale, "float32"),
-    )
+    how = _parameters(q, scale, zero_point, attrs)
+    dtype, scale = dtype_named(code) if code else ex.dtype_of(scale), ex.cast(how.scale, "float32")
     if narrow.get(0) in FLOATS:
         value = decoded(q, narrow[0])
         if how.zero_point is not None:
@@ -207,8 +203,8 @@ def _dequantize_linear(inputs: Inputs, attrs: Attrs) -> Expr:
 
 
 @operator("DynamicQuantizeLinear")
-def _dynamic_quantize_linear(inputs: Inputs, attrs: Attrs) -> Expr:
-    return relax.Tuple(list(emit_dynamic_quantize(ex.current_builder(), inputs[0])))
+def _dynamic_quantize_linear(x: Expr) -> Expr:
+    return relax.Tuple(list(emit_dynamic_quantize(ex.current_builder(), x)))
 
 
 # One scale and zero point for each block of an axis.
@@ -251,14 +247,15 @@ def unpack(packed: NDArray[np.uint8], bits: int) -> NDArray[np.uint8]:
 
 
 @operator("GatherBlockQuantized", domain=CONTRIB_DOMAIN)
-def _gather_block_quantized(inputs: Inputs, attrs: Attrs) -> Expr:
+def _gather_block_quantized(
+    data: Expr, indices: Expr, scale: Expr, zero_point: Expr, **attrs: Any
+) -> Expr:
     """Rows of a table of few bits, their scales and zero points, then their blocks.
 
     An index outside the table reads its last row, where ONNX Runtime gives zeros.
     """
-    indices, given = inputs[1], (inputs[0], inputs[2], inputs[3])
-    table, scales, offsets = (None if each is None else ex.constant(each) for each in given)
-    if table is None or scales is None or (offsets is None and inputs[3] is not None):
+    table, scales, offsets = map(ex.constant, (data, scale, zero_point))
+    if table is None or scales is None or (offsets is None and zero_point is not None):
         raise ValueError("its table must be constant")
     bits = attrs.get("bits", 4)
     if 0 not in attrs.get(NARROW_INPUTS, {}):
@@ -323,7 +320,9 @@ def channels_first(value: Expr, compute: Callable[[Expr], Expr]) -> Expr:
     return apply("Transpose", compute(moved), perm=[0, *range(2, rank), 1])
 
 
-def _between(name: str, operands: int = 1, rounds_last: bool = False) -> Converter:
+def _between(
+    *given: Expr, name: str, operands: int = 1, rounds_last: bool = False, **attrs: Any
+) -> Expr:
     """A float operator between conversions; and between transpositions if its channels are last.
 
     Parameters
@@ -334,22 +333,20 @@ def _between(name: str, operands: int = 1, rounds_last: bool = False) -> Convert
         Whether the zero point is added before the result is rounded.
     """
 
-    def convert(inputs: Inputs, attrs: Attrs) -> Expr:
-        values = [_dequantized(quantized(inputs, 3 * number)) for number in range(operands)]
-        if name == "Softmax":  # along one axis, or over all axes from one on in the old form
-            opset = attrs.get("opset", SOFTMAX_ALONG_AXIS)
-            attrs = {"axis": attrs.get("axis", -1), OPSET: opset}
-        if attrs.get("channels_last", 0):
-            result = channels_first(values[0], lambda value: apply(name, value, **attrs))
-        else:
-            result = apply(name, *values, **attrs)
-        scale, zero_point = inputs[3 * operands], inputs[3 * operands + 1]
-        dtype = ex.dtype_of(inputs[0] if zero_point is None else zero_point)
-        if rounds_last and zero_point is not None:
-            result, zero_point = _with_odd_part(result, single(scale), single(zero_point))
-        return requantized(result, scale, zero_point, dtype)
-
-    return convert
+    inputs = Inputs(given)
+    values = [_dequantized(quantized(inputs, 3 * number)) for number in range(operands)]
+    if name == "Softmax":  # along one axis, or over all axes from one on in the old form
+        opset = attrs.get("opset", SOFTMAX_ALONG_AXIS)
+        attrs = {"axis": attrs.get("axis", -1), OPSET: opset}
+    if attrs.get("channels_last", 0):
+        result = channels_first(values[0], lambda value: apply(name, value, **attrs))
+    else:
+        result = apply(name, *values, **attrs)
+    scale, zero_point = inputs[3 * operands], inputs[3 * operands + 1]
+    dtype = ex.dtype_of(inputs[0] if zero_point is None else zero_point)
+    if rounds_last and zero_point is not None:
+        result, zero_point = _with_odd_part(result, single(scale), single(zero_point))
+    return requantized(result, scale, zero_point, dtype)
 
 
 def _dequantized(q: Quantized) -> Expr:
@@ -371,28 +368,29 @@ def _with_odd_part(value: Expr, scale: Expr, zero_point: Expr) -> tuple[Expr, Ex
     return apply("Add", value, scale), ex.literal(known - known.dtype.type(1))
 
 
-for _name in ("Add", "Mul"):
-    operator(f"QLinear{_name}", domain=CONTRIB_DOMAIN)(_between(_name, 2, rounds_last=True))
-for _name in ("Sigmoid", "LeakyRelu", "ReduceMean", "Softmax", "GlobalAveragePool"):
-    operator(f"QLinear{_name}", domain=CONTRIB_DOMAIN)(_between(_name))
-operator("QLinearAveragePool", domain=CONTRIB_DOMAIN)(_between("AveragePool", rounds_last=True))
+_ROUNDED_LAST = {"Add": 2, "Mul": 2, "AveragePool": 1}  # how many operands each has
+_ONE_OPERAND = ("Sigmoid", "LeakyRelu", "ReduceMean", "Softmax", "GlobalAveragePool")
+for _name, _operands in {**dict.fromkeys(_ONE_OPERAND, 1), **_ROUNDED_LAST}.items():
+    operator(f"QLinear{_name}", domain=CONTRIB_DOMAIN)(
+        partial(_between, name=_name, operands=_operands, rounds_last=_name in _ROUNDED_LAST)
+    )
 
 
 @operator("QLinearWhere", domain=CONTRIB_DOMAIN)
-def _qlinear_where(inputs: Inputs, attrs: Attrs) -> Expr:
+def _qlinear_where(condition: Expr, *given: Expr) -> Expr:
     """Both sides in the output's scale, then Where of 8-bit values."""
-    sides = (_in_scale(quantized(inputs, place), inputs[7], inputs[8]) for place in (1, 4))
-    return apply("Where", inputs[0], *sides)
+    sides = (_in_scale(Quantized(*given[place : place + 3]), *given[6:]) for place in (0, 3))
+    return apply("Where", condition, *sides)
 
 
 @operator("QLinearConcat", domain=CONTRIB_DOMAIN)
-def _qlinear_concat(inputs: Inputs, attrs: Attrs) -> Expr:
+def _qlinear_concat(*inputs: Expr, axis: int) -> Expr:
     """All parts in the output's scale, then Concat of 8-bit values."""
     if len(inputs) < 5 or (len(inputs) - 2) % 3:
         raise ValueError(f"it has {len(inputs)} inputs; it has 2 and 3 per part")
     places = range(2, len(inputs), 3)
-    parts = (_in_scale(quantized(inputs, place), *inputs[:2]) for place in places)
-    return apply("Concat", *parts, axis=attrs["axis"])
+    parts = (_in_scale(Quantized(*inputs[place : place + 3]), *inputs[:2]) for place in places)
+    return apply("Concat", *parts, axis=axis)
 
 
 def _in_scale(q: Quantized, scale: Expr, zero_point: Expr | None) -> Expr:

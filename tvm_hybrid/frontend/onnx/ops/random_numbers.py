@@ -10,19 +10,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 import tvm.tirx.script.builder.ir as I
-from onnx import TensorProto, helper
 from tvm import relax, te, tirx
 from tvm.script.ir_builder import IRBuilder
 
 from ... import expressions as ex
-from ...expressions import NODE_NUMBER, Attrs, Converter, Expr, Inputs
-from ..apply import apply
+from ...expressions import NODE_NUMBER, Attrs, Expr, Place
 from ..graph.kernels import emit_alone
-from ..operators import operator
+from ..operators import apply, operator
+from .elementwise import dtype_named
 
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 ROUNDS = 10
@@ -30,38 +30,34 @@ MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 WEYL = (0x9E3779B9, 0xBB67AE85)
 
 
-def _numbers(normal: bool, like: bool) -> Converter:
+def _numbers(like: Expr, *, normal: bool, **attrs: Any) -> Expr:
     """Of a shape that is given, or that of the input."""
-
-    def convert(inputs: Inputs, attrs: Attrs) -> Any:
-        shape = ex.known_dims(inputs[0]) if like else attrs["shape"]
-        dtype = _dtype(attrs, ex.dtype_of(inputs[0]) if like else "float32")
-        if dtype not in FLOATS:
-            raise ValueError(f"it makes floats, not {dtype}; give the attribute dtype")
-        return _drawn(shape, dtype, attrs, normal)
-
-    return convert
+    shape = attrs["shape"] if like is None else ex.known_dims(like)
+    dtype = _dtype(attrs, "float32" if like is None else ex.dtype_of(like))
+    if dtype not in FLOATS:
+        raise ValueError(f"it makes floats, not {dtype}; give the attribute dtype")
+    return _drawn(shape, dtype, attrs, normal)
 
 
 @operator("Bernoulli", static=True)
-def _bernoulli(inputs: Inputs, attrs: Attrs) -> Any:
+def _bernoulli(p: Expr, **attrs: Any) -> Expr:
     """1 where a number of [0, 1) is less than the probability: never for 0, always for 1.
 
     ONNX's own function draws 1 with the probability 1 - p.
     """
-    p, own = inputs[0], ex.dtype_of(inputs[0])
+    own = ex.dtype_of(p)
     drawn = _drawn(ex.known_dims(p), _wide(own), attrs)
     return relax.op.astype(drawn < ex.cast(p, _wide(own)), _dtype(attrs, own))
 
 
 @operator("Multinomial", static=True)
-def _multinomial(inputs: Inputs, attrs: Attrs) -> Any:
+def _multinomial(x: Expr, *, sample_size: int = 1, **attrs: Any) -> Expr:
     """Places of `sample_size` draws from each row of logarithms, which need not add up to 1."""
-    batch, classes = ex.known_dims(inputs[0])
+    batch, classes = ex.known_dims(x)
     if not classes:
         raise ValueError("there are no classes to choose from")
-    count, wide = attrs.get("sample_size", 1), _wide(ex.dtype_of(inputs[0]))
-    shares = relax.op.nn.softmax(ex.cast(inputs[0], wide), 1)
+    count, wide = sample_size, _wide(ex.dtype_of(x))
+    shares = relax.op.nn.softmax(ex.cast(x, wide), 1)
     sums = apply("CumSum", shares, ex.literal(np.array(1)))
     # A product with a number below 1 is below the last sum, which therefore exceeds it.
     last = apply("Gather", sums, ex.literal(np.array([classes - 1])), axis=1)
@@ -73,8 +69,7 @@ def _multinomial(inputs: Inputs, attrs: Attrs) -> Any:
 
 
 def _dtype(attrs: Attrs, default: str) -> str:
-    code = attrs.get("dtype", TensorProto.UNDEFINED)
-    return str(helper.tensor_dtype_to_np_dtype(code)) if code else default
+    return dtype_named(attrs["dtype"]) if attrs.get("dtype") else default
 
 
 def _wide(dtype: str) -> str:
@@ -93,23 +88,21 @@ def _drawn(shape: Sequence[int], dtype: str, attrs: Attrs, normal: bool = False)
     names = ("mean", "scale") if normal else ("low", "high")
     first, second = (attrs.get(*each) for each in zip(names, (0.0, 1.0), strict=True))
 
-    def compute(key: te.Tensor) -> te.Tensor:
-        def element(*place: Expr) -> Expr:
-            count = tirx.const(0, "uint64")
-            for position, extent in zip(place, shape, strict=True):
-                count = count * tirx.const(extent, "uint64") + position.astype("uint64")
-            counter = [*_halves(count), stream, tirx.const(0, "uint32")]
-            words = philox(counter, _halves(key[0]))
-            if normal:
-                return _normal(words, wide) * tirx.const(second, wide) + tirx.const(first, wide)
-            value = _unit(words, wide) * tirx.const(second - first, wide) + tirx.const(first, wide)
-            # The end is excluded, and no rounding reaches it.
-            last = np.nextafter(np.array(second, dtype), np.array(first, dtype))
-            return te.min(value, tirx.const(float(last), wide)) if first < second else value
+    def element(place: Place, key: te.Tensor) -> Expr:
+        count = tirx.const(0, "uint64")
+        for position, extent in zip(place, shape, strict=True):
+            count = count * tirx.const(extent, "uint64") + position.astype("uint64")
+        counter = [*_halves(count), stream, tirx.const(0, "uint32")]
+        words = philox(counter, _halves(key[0]))
+        if normal:
+            return _normal(words, wide) * tirx.const(second, wide) + tirx.const(first, wide)
+        value = _unit(words, wide) * tirx.const(second - first, wide) + tirx.const(first, wide)
+        # The end is excluded, and no rounding reaches it.
+        last = np.nextafter(np.array(second, dtype), np.array(first, dtype))
+        return te.min(value, tirx.const(float(last), wide)) if first < second else value
 
-        return te.compute(shape, element, name="random_numbers")
-
-    return ex.cast(ex.emit_te(compute, key, primfunc_name_hint="random_numbers"), dtype)
+    name = "random_numbers"
+    return ex.cast(ex.emit_each(name, shape, element, key, hint=name), dtype)
 
 
 def _cycles(key: te.Tensor) -> list[te.Tensor]:
@@ -178,7 +171,5 @@ def _normal(words: Sequence[Expr], dtype: str) -> Expr:
     return radius * tirx.cos(turn * tirx.const(2 * math.pi, dtype))
 
 
-operator("RandomUniform", static=True)(_numbers(False, False))
-operator("RandomUniformLike", static=True)(_numbers(False, True))
-operator("RandomNormal", static=True)(_numbers(True, False))
-operator("RandomNormalLike", static=True)(_numbers(True, True))
+operator("RandomUniform", "RandomUniformLike", static=True)(partial(_numbers, normal=False))
+operator("RandomNormal", "RandomNormalLike", static=True)(partial(_numbers, normal=True))

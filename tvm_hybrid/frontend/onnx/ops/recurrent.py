@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -30,13 +31,12 @@ from tir_schedules.recurrent import problem
 from tir_schedules.recurrent.recurrent import plain_function
 
 from ... import expressions as ex
-from ...expressions import OUTPUTS, Attrs, Converter, Expr, Inputs
-from ..apply import apply
+from ...expressions import OUTPUTS, Attrs, Expr, Inputs
 from ..evaluate import computed
 from ..graph.graph import CONTRIB_DOMAIN
 from ..graph.requests import check_equal
 from ..graph.sizes import dims_of, index, same_size
-from ..operators import operator
+from ..operators import apply, operator
 
 _X, _W, _R, _B, _LENGTHS, _HIDDEN, _MEMORY, _PEEPHOLES = range(8)
 _SHARED = (_X, _LENGTHS)
@@ -47,24 +47,18 @@ _FUNCTIONS = {"lstm": ("Sigmoid", "Tanh", "Tanh"), "gru": ("Sigmoid", "Tanh"), "
 # The parameters of every function, alpha and beta, and their defaults: those of ONNX's operators.
 # Affine and ScaledTanh are operators no more, so theirs have to be given.
 _DEFAULTS: dict[str, tuple[float | None, ...]] = {
-    "Affine": (None, None),
-    "Elu": (1.0,),
+    **dict.fromkeys(("Affine", "ScaledTanh"), (None, None)),
+    **dict.fromkeys(("Elu", "ThresholdedRelu"), (1.0,)),
+    **dict.fromkeys(("Relu", "Sigmoid", "Softplus", "Softsign", "Tanh"), ()),
     "HardSigmoid": (0.2, 0.5),
     "LeakyRelu": (0.01,),
-    "Relu": (),
-    "ScaledTanh": (None, None),
-    "Sigmoid": (),
-    "Softplus": (),
-    "Softsign": (),
-    "Tanh": (),
-    "ThresholdedRelu": (1.0,),
 }
 _NAMES = {name.lower(): name for name in _DEFAULTS}
 Weights = tuple[Callable[[Expr], Expr], dict[str, Expr]]
 """What multiplies rows of inputs by W of all directions, and the inputs that belong to R."""
 
 
-def _layer(cell: str, weights_of: Callable[[Inputs], Weights]) -> Converter:
+def _layer(*given: Expr, cell: str, weights_of: Callable[[Inputs], Weights], **attrs: Any) -> Expr:
     """A layer whose directions may have functions of their own.
 
     LSTM(X [batch, steps, input], ..., layout=1)
@@ -74,41 +68,39 @@ def _layer(cell: str, weights_of: Callable[[Inputs], Weights]) -> Converter:
             Concat of their results
     """
 
-    def converted(inputs: Inputs, attrs: Attrs) -> Expr:
-        if attrs.get("layout"):
-            inputs = Inputs(
-                apply("Transpose", each, perm=[1, 0, 2])
-                if each is not None and place in (_X, _HIDDEN, _MEMORY)
-                else each
+    inputs = Inputs(given)
+    if attrs.get("layout"):
+        inputs = Inputs(
+            apply("Transpose", each, perm=[1, 0, 2])
+            if each is not None and place in (_X, _HIDDEN, _MEMORY)
+            else each
+            for place, each in enumerate(inputs)
+        )
+    direction, sides = attrs.get("direction", "forward"), ex.known_dims(inputs[_R])[0]
+    wanted = dict(zip(problem.DIRECTIONS, (1, 1, 2), strict=True))
+    if sides != wanted.get(direction):
+        raise ValueError(f"direction {direction!r} with weights of {sides}")
+    every, count = _activations(attrs, _FUNCTIONS[cell], sides), len(_FUNCTIONS[cell])
+    own = [every[count * side : count * (side + 1)] for side in range(sides)]
+    if own[0] == own[-1]:
+        attrs = {**attrs, "direction": direction}
+        results = _steps(cell, weights_of(inputs), inputs, attrs, own[0])
+    else:
+        made = []
+        for side, functions in enumerate(own):
+            halves = Inputs(
+                each if each is None or place in _SHARED else ex.sliced(each, 0, side, side + 1)
                 for place, each in enumerate(inputs)
             )
-        direction, sides = attrs.get("direction", "forward"), ex.known_dims(inputs[_R])[0]
-        wanted = dict(zip(problem.DIRECTIONS, (1, 1, 2), strict=True))
-        if sides != wanted.get(direction):
-            raise ValueError(f"direction {direction!r} with weights of {sides}")
-        every, count = _activations(attrs, _FUNCTIONS[cell], sides), len(_FUNCTIONS[cell])
-        own = [every[count * side : count * (side + 1)] for side in range(sides)]
-        if own[0] == own[-1]:
-            attrs = {**attrs, "direction": direction}
-            results = _steps(cell, weights_of(inputs), inputs, attrs, own[0])
-        else:
-            made = []
-            for side, functions in enumerate(own):
-                halves = Inputs(
-                    each if each is None or place in _SHARED else ex.sliced(each, 0, side, side + 1)
-                    for place, each in enumerate(inputs)
-                )
-                attrs = {**attrs, "direction": problem.DIRECTIONS[side]}
-                made.append(_steps(cell, weights_of(halves), halves, attrs, functions))
-            pairs = enumerate(zip(*made, strict=True))
-            results = [apply("Concat", *pair, axis=0 if place else 1) for place, pair in pairs]
-        if attrs.get("layout"):
-            y, *ends = results
-            results = [apply("Transpose", y, perm=[2, 0, 1, 3])]
-            results += [apply("Transpose", each, perm=[1, 0, 2]) for each in ends]
-        return relax.Tuple([ex.cast(each, ex.dtype_of(inputs[_X])) for each in results])
-
-    return converted
+            attrs = {**attrs, "direction": problem.DIRECTIONS[side]}
+            made.append(_steps(cell, weights_of(halves), halves, attrs, functions))
+        pairs = enumerate(zip(*made, strict=True))
+        results = [apply("Concat", *pair, axis=0 if place else 1) for place, pair in pairs]
+    if attrs.get("layout"):
+        y, *ends = results
+        results = [apply("Transpose", y, perm=[2, 0, 1, 3])]
+        results += [apply("Transpose", each, perm=[1, 0, 2]) for each in ends]
+    return relax.Tuple([ex.cast(each, ex.dtype_of(inputs[_X])) for each in results])
 
 
 def _activations(attrs: Attrs, defaults: Sequence[str], directions: int) -> list[str]:
@@ -241,8 +233,10 @@ def _steps(
 
 
 for _cell in _FUNCTIONS:
-    operator(_cell.upper())(_layer(_cell, _float_weights))
-operator("DynamicQuantizeLSTM", domain=CONTRIB_DOMAIN)(_layer("lstm", _integer_weights))
+    operator(_cell.upper())(partial(_layer, cell=_cell, weights_of=_float_weights))
+operator("DynamicQuantizeLSTM", domain=CONTRIB_DOMAIN)(
+    partial(_layer, cell="lstm", weights_of=_integer_weights)
+)
 
 
 def recurrent_layer(

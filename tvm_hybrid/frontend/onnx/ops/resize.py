@@ -25,7 +25,7 @@ import numpy as np
 from tvm import relax, te, tirx
 
 from ... import expressions as ex
-from ...expressions import Attrs, Expr, Inputs
+from ...expressions import Attrs, Expr
 from ..graph.elements import known_parts
 from ..graph.kernels import emit_kernel, put, size_in, sizes_in
 from ..graph.requests import MISFIT, check
@@ -56,20 +56,18 @@ MOST_WRITTEN = 16  # elements on each side of a filter whose sum is written out
 
 
 @operator("Resize")
-def _resize(inputs: Inputs, attrs: Attrs) -> Any:
-    if len(inputs) == 2:  # opset 10, which knows one transformation
-        return _resized(Inputs([inputs[0], None, inputs[1]]), attrs, "asymmetric", "simple")
-    return _resized(inputs, attrs, "half_pixel", "round_prefer_floor")
+def _resize(x: Expr, *given: Expr, **attrs: Any) -> Expr:
+    if len(given) == 1:  # opset 10, which knows one transformation
+        return _resized(x, (None, *given, None), attrs, "asymmetric", "simple")
+    return _resized(x, [*given, None, None][:3], attrs, "half_pixel", "round_prefer_floor")
 
 
 @operator("Upsample")
-def _upsample(inputs: Inputs, attrs: Attrs) -> Any:
-    given = attrs.get("scales")
-    scales = ex.literal(np.asarray(given, np.float32)) if len(inputs) < 2 else inputs[1]
-    return _resized(Inputs([inputs[0], None, scales]), attrs, "asymmetric", "floor")
+def _upsample(x: Expr, scales: Expr, **attrs: Any) -> Expr:
+    return _resized(x, (None, ex.cast(scales, "float32"), None), attrs, "asymmetric", "floor")
 
 
-def _resized(inputs: Inputs, attrs: Attrs, coordinates: str, rounding: str) -> Expr:
+def _resized(x: Expr, given: Sequence[Any], attrs: Attrs, coordinates: str, rounding: str) -> Expr:
     """The resized image, of its region, scales and sizes; absent ones are None.
 
     `coordinates` and `rounding` are the defaults of these attributes.
@@ -86,7 +84,7 @@ def _resized(inputs: Inputs, attrs: Attrs, coordinates: str, rounding: str) -> E
         antialias=bool(attrs.get("antialias", 0)),
         extrapolation=float(attrs.get("extrapolation_value", 0.0)),
     )
-    x, axes, dtype = inputs[0], _axes(inputs, attrs, how), ex.dtype_of(inputs[0])
+    axes, dtype = _axes(x, given, attrs, how), ex.dtype_of(x)
     changed = {place: axis for place, axis in enumerate(axes) if not axis.is_same}
     for axis in changed.values():
         if not (isinstance(axis.scale, float) and axis.scale > 0):
@@ -324,14 +322,13 @@ Rule = Callable[[Any, int, Sequence[Any], Any], tuple[Any, Any, Any]]
 Extents = list[tuple[Expr, Number | None]]
 
 
-def _axes(inputs: Inputs, attrs: Attrs, how: Resizing) -> list[Axis]:
-    """All axes of inputs x, roi, scales and sizes, of which some are absent or empty."""
-    before = dims_of(inputs[0])
+def _axes(x: Expr, given: Sequence[Any], attrs: Attrs, how: Resizing) -> list[Axis]:
+    """All axes, of a region, scales and sizes, of which some are absent or empty."""
+    before = dims_of(x)
     places = [int(axis) % len(before) for axis in attrs.get("axes", range(len(before)))]
     extents = [before[place] for place in places]
     region, scales, sizes = (
-        None if each is None or 0 in ex.known_dims(each) else each
-        for each in (inputs[1], inputs[2], inputs[3])
+        None if each is None or 0 in ex.known_dims(each) else each for each in given
     )
     wanted = scales if sizes is None else sizes
     if wanted is None:
@@ -457,8 +454,7 @@ def _known(
 def _found(asked: Expr, extents: list[Expr], rule: Rule) -> Extents:
     """The same by a kernel; extents that make no sense are refused when the program runs."""
 
-    def body(ins: list[Expr], outs: list[Expr], *extents: Expr) -> None:
-        (asked,), (sizes, scales) = ins, outs
+    def body(asked: Expr, sizes: Expr, scales: Expr, *extents: Expr) -> None:
         put(sizes, index(1))
         for axis in range(len(extents)):
             fits, size, scale = rule(asked, axis, extents, KERNEL)

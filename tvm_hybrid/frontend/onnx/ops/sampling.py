@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
+from operator import add, mul
 from typing import Any
 
+import numpy as np
 import tvm.tirx.script.builder.ir as I
 from tvm import relax, te, tirx
 
 from tir_schedules.core.emission import opaque_block
 
 from ... import expressions as ex
-from ...expressions import OPSET, Attrs, Expr, Inputs
+from ...expressions import OPSET, Attrs, Expr, Place
 from ..graph.kernels import cell, emit_kernel, put
-from ..graph.requests import check, check_equal, check_sizes, requested_sizes
-from ..graph.sizes import dims_of, index
+from ..graph.requests import check, check_equal, check_sizes, requested_sizes, sizes_text
+from ..graph.sizes import dims_of, index, plain, plain_dims, product, simplified
 from ..operators import operator
+from .pooling import window_counts, window_form
+from .shape import moved
 
 # RoiAlign as ONNX defines it: bilinear samples of a region, their mean or the largest of them.
 #
@@ -92,10 +97,9 @@ class _Side:
 
 
 @operator("RoiAlign")
-def _roi_align(inputs: Inputs, attrs: Attrs) -> Any:
-    x, regions, batch = inputs
+def _roi_align(x: Expr, regions: Expr, batch: Expr, *, mode: str = "avg", **attrs: Any) -> Expr:
     check_equal(dims_of(regions)[0], dims_of(batch)[0])
-    dtype, mode = ex.dtype_of(x), attrs.get("mode", "avg")
+    dtype = ex.dtype_of(x)
     if mode not in ("avg", "max"):
         raise ValueError(f"mode={mode!r} is neither avg nor max")
     # Opset 16 brought the attribute, and another default.
@@ -120,8 +124,7 @@ def _roi_align(inputs: Inputs, attrs: Attrs) -> Any:
             length = te.max(length, number(1))
         return _Side(extent, start, length / number(sizes[axis]), ratio)
 
-    def body(ins: list[Expr], outs: list[Expr]) -> None:
-        (x, regions, batch), (y,) = ins, outs
+    def body(x: Expr, regions: Expr, batch: Expr, y: Expr) -> None:
         images, *extents, channels = x.shape
         with I.parallel(regions.shape[0]) as region, opaque_block("region"):
             rows, columns = (side(regions, region, extents[axis], axis) for axis in (0, 1))
@@ -176,13 +179,12 @@ _WIDTH = 2.0 - 1e-7  # from the first corner to the last one, as TVM has it
 
 
 @operator("AffineGrid")
-def _affine_grid(inputs: Inputs, attrs: Attrs) -> Any:
-    theta, size = inputs
+def _affine_grid(theta: Expr, size: Expr, *, align_corners: int = 0) -> Expr:
     images, _, *extents = requested_sizes(size)
     axes = len(extents)
     misfit = f"theta {theta.ty.shape} for a grid of {axes} axes"
     check_sizes(dims_of(theta), (images, index(axes), index(axes + 1)), misfit)
-    corners = bool(attrs.get("align_corners", 0))
+    corners = bool(align_corners)
     if not all(isinstance(extent, tirx.IntImm) for extent in extents):
         return _open_grid(theta, extents, corners)
     grid = relax.op.image.affine_grid(theta, tuple(map(int, extents)), corners)
@@ -206,19 +208,16 @@ def _open_grid(theta: Expr, extents: Sequence[Expr], corners: bool) -> Expr:
             start, step = one / elements - one, tirx.const(2, "float64") / elements
         return start.astype(dtype) + at.astype(dtype) * step.astype(dtype)
 
-    def compute(theta: te.Tensor, extents: list[Expr]) -> te.Tensor:
-        def element(*place: Expr) -> Expr:
-            image, *elements, axis = place
-            value = theta(image, axis, index(axes))
-            for number, (at, extent) in enumerate(zip(elements, extents, strict=True)):
-                factor = theta(image, axis, index(axes - 1 - number))
-                value = value + factor * coordinate(at, extent)
-            return value
+    def element(place: Place, theta: te.Tensor, extents: list[Expr]) -> Expr:
+        image, *elements, axis = place
+        value = theta(image, axis, index(axes))
+        for number, (at, extent) in enumerate(zip(elements, extents, strict=True)):
+            factor = theta(image, axis, index(axes - 1 - number))
+            value = value + factor * coordinate(at, extent)
+        return value
 
-        shape = [theta.shape[0], *extents, index(axes)]
-        return te.compute(shape, element, name="grid")
-
-    return ex.emit_te(compute, theta, list(extents), primfunc_name_hint="affine_grid")
+    shape = [dims_of(theta)[0], *extents, index(axes)]
+    return ex.emit_each("grid", shape, element, theta, list(extents), hint="affine_grid")
 
 
 _FLOATS = ("float32", "float16", "bfloat16", "float64")
@@ -226,29 +225,205 @@ _PICKED = ("bool", "int8", "int16", "int32", "uint8", "uint16", "uint32")  # exa
 
 
 @operator("GridSample")
-def _grid_sample(inputs: Inputs, attrs: Attrs) -> Any:
-    """Relax has the coordinates of the grid before the places: [N, 2, H, W]."""
-    images, grid = inputs
+def _grid_sample(images: Expr, grid: Expr, *, mode: str = "linear", **attrs: Any) -> Expr:
     axes = ex.rank_of(images) - 2
     check_equal(dims_of(images)[0], dims_of(grid)[0])
     check_equal(dims_of(grid)[-1], index(axes))
     methods = {"linear": "bilinear", "cubic": "bicubic", "bicubic": "bicubic"}
-    mode: str = attrs.get("mode", "linear")
     own, method = ex.dtype_of(images), methods.get(mode, mode)
     if own not in _FLOATS and (mode != "nearest" or own not in _PICKED):
         raise ValueError(f"{own} is not interpolated; cast it to float before")
     if axes not in (2, 3) or (axes == 3 and method == "bicubic"):
         raise ValueError(f"{axes} spatial axes with mode={method}")
+    padding, corners = attrs.get("padding_mode", "zeros"), bool(attrs.get("align_corners", 0))
+    return grid_sampled(images, grid, method, padding, corners)
+
+
+def grid_sampled(x: Expr, grid: Expr, method: str, padding: str, corners: bool) -> Expr:
+    """Samples of [N, C, *sizes] at [N, *places, axes]; Relax has the axes before the places."""
+    own, axes = ex.dtype_of(x), ex.rank_of(x) - 2
     # The operator makes float32 of float16, and of different types the wider one.
-    single = all(ex.dtype_of(each) in _FLOATS[:3] for each in inputs)
-    images, grid = (ex.cast(each, "float32" if single else "float64") for each in inputs)
-    order = [0, axes + 1, *range(1, axes + 1)]
+    single = all(ex.dtype_of(each) in _FLOATS[:3] for each in (x, grid))
+    x, grid = (ex.cast(each, "float32" if single else "float64") for each in (x, grid))
     sampled = relax.op.image.grid_sample(
-        images,
-        ex.normalize(relax.op.permute_dims(grid, order)),
+        x,
+        ex.normalize(relax.op.permute_dims(grid, [0, axes + 1, *range(1, axes + 1)])),
         method=method,
         layout="NCHW" if axes == 2 else "NCDHW",
-        padding_mode=attrs.get("padding_mode", "zeros"),
-        align_corners=bool(attrs.get("align_corners", 0)),
+        padding_mode=padding,
+        align_corners=corners,
     )
     return ex.cast(ex.normalize(sampled), own)
+
+
+# DeformConv as a matrix product.
+#
+#     DeformConv(x, w, offset, b, mask)
+#         ->  matmul(columns, transpose(w)) + b, channels moved to the front
+#             columns: [N, group, OH * OW, C / group * KH * KW], a kernel
+#
+# Channels and the kernel must be known; batch and extents may be open. Narrow floats are sampled
+# and multiplied in float32.
+
+
+_FAR = -2  # an element whose next one is outside, too
+_OUTSIDE = -1.0  # in place of a weight
+
+
+@operator("DeformConv")
+def _deform_conv(x: Expr, w: Expr, offset: Expr, bias: Expr, mask: Expr, **attrs: Any) -> Expr:
+    """Samples, a product for each group, and the bias."""
+    own = ex.dtype_of(x)
+    wide = "float32" if own in ("float16", "bfloat16") else own
+    given = x, w, offset, bias, mask
+    x, w, offset, bias, mask = (each if each is None else ex.cast(each, wide) for each in given)
+    form = _deformed([x, w, offset, bias, mask], attrs)
+    batch, outputs = dims_of(offset)[0], dims_of(offset)[2:]
+    channels, weights, groups = plain_dims(x)[1], ex.known_dims(w)[0], form["group"]
+    taps = math.prod(form["kernel_shape"])
+    depth = channels // groups * taps
+    columns = _columns(x, offset, mask, form)
+    split = (groups, weights // groups, channels // groups, taps)
+    matrix = moved(w, split, [0, 3, 2, 1], (groups, depth, weights // groups))
+    value = relax.op.matmul(columns, matrix)
+    if bias is not None:
+        value = value + relax.op.reshape(bias, (groups, 1, weights // groups))
+    value = relax.op.permute_dims(value, [0, 1, 3, 2])
+    value = relax.op.reshape(value, relax.ShapeExpr([batch, index(weights), *outputs]))
+    return ex.cast(value, own)
+
+
+def _deformed(inputs: Sequence[Any], attrs: Attrs) -> Attrs:
+    """Attributes with their defaults, once these and the inputs fit; ValueError if not.
+
+    Sizes that are not known are checked by the program.
+    """
+    batch, channels, *extents = plain_dims(inputs[0])
+    (weights, _, *kernel), rank = ex.known_dims(inputs[1]), len(extents)
+    if not isinstance(channels, int):
+        raise ValueError("the number of its channels must be known")
+    form = {"offset_group": 1, **window_form(attrs, rank), "kernel_shape": kernel}
+    sizes = [len(kernel), len(form["strides"]), len(form["dilations"]), len(form["pads"]) // 2]
+    groups = form["group"], form["offset_group"]
+    if sizes != [rank] * 4 or attrs.get("kernel_shape", kernel) != kernel:
+        raise ValueError("kernel, strides, pads, dilations do not fit its input")
+    if min(*groups, *form["strides"], *form["dilations"]) < 1:
+        raise ValueError("groups, strides and dilations must be positive")
+    if channels % groups[0] or channels % groups[1] or weights % groups[0]:
+        raise ValueError("its groups do not divide its channels")
+    (batch, channels, *extents), (weights, *_) = map(dims_of, inputs[:2])
+    count, outputs = math.prod(kernel) * groups[1], window_counts(extents, kernel, form)
+    outputs = list(map(simplified, outputs))
+    expected = {
+        1: [weights, channels // groups[0], *map(index, kernel)],
+        2: [batch, index(count * rank), *outputs],
+        3: [weights],
+        4: [batch, index(count), *outputs],
+    }
+    for place, wanted in expected.items():
+        if inputs[place] is None:
+            continue
+        found = dims_of(inputs[place])
+        own, other = sizes_text(found), sizes_text(wanted)
+        misfit = f"its input {place} has the shape {own}; the others ask for {other}"
+        check_sizes(found, wanted, misfit)
+    # There are elements to sample.
+    none = tirx.EQ(product(dims_of(inputs[2])), index(0))
+    check(tirx.any(product(extents) > 0, none))
+    return form
+
+
+def _columns(x: Expr, offset: Expr, mask: Expr | None, attrs: Attrs) -> Expr:
+    """For each output element one row of bilinear samples, a sample for each channel of its group
+    and each element of the kernel.
+
+    A sample outside is 0, as are the parts of a sample that come from outside.
+    """
+    (batch, channels, *_), outputs = plain_dims(x), plain_dims(offset)[2:]
+    rank, dtype, groups = ex.rank_of(x) - 2, ex.dtype_of(x), attrs["group"]
+    taps, offset_groups = math.prod(attrs["kernel_shape"]), attrs["offset_group"]
+    per_group, per_offset = channels // groups, channels // offset_groups
+    # So many channels share a group and an offset group.
+    unit = math.gcd(per_group, per_offset)
+    corners = _corners(offset, plain_dims(x)[2:], attrs)
+    flat = relax.ShapeExpr((batch, math.prod(plain_dims(x)[2:]), channels))
+    pixels = relax.op.permute_dims(x, [0, *range(2, rank + 2), 1])
+    pixels = ex.normalize(relax.op.reshape(pixels, flat))
+    masks = []
+    if mask is not None:
+        shape = relax.ShapeExpr((batch, offset_groups, taps, *outputs))
+        masks = [ex.normalize(relax.op.reshape(mask, shape))]
+
+    def element(
+        at: Place, pixels: te.Tensor, corners: list[te.Tensor], masks: list[te.Tensor]
+    ) -> Expr:
+        image, group, *row, tap, part, within = at
+        first = group * per_group + part * unit
+        own = (image, first // per_offset, tap, *row)
+        parts = []
+        for place, weight in zip(corners[: 2**rank], corners[2**rank :], strict=True):
+            pixel, share = pixels[image, place[own], first + within], weight[own]
+            zero = tirx.const(0, dtype)
+            parts.append(tirx.Select(share >= zero, share * pixel, zero))
+        value = functools.reduce(add, parts)
+        return value * masks[0][own] if masks else value
+
+    sizes, name = (batch, groups, *outputs, taps, per_group // unit, unit), "deform_columns"
+    columns = ex.emit_each(name, sizes, element, pixels, corners, masks, hint=name)
+    rows = (batch, groups, math.prod(outputs), taps * per_group)
+    return relax.op.reshape(columns, relax.ShapeExpr(rows))
+
+
+def _corners(offset: Expr, extents: Sequence[int | Expr], attrs: Attrs) -> list[Expr]:
+    """The elements around each sample, the first one for what is outside, and then their weights.
+
+    Each is of the shape [N, offset groups, elements of the kernel, *output extents]. Places are
+    within the image: TVM drops a bound of an index where a Select implies it, and then reads what
+    the Select does not choose.
+    """
+    dtype, rank = ex.dtype_of(offset), len(extents)
+    batch, _, *outputs = plain_dims(offset)
+    taps, groups = math.prod(attrs["kernel_shape"]), attrs["offset_group"]
+    shape = relax.ShapeExpr((batch, groups, taps, rank, *outputs))
+    moved = ex.normalize(relax.op.reshape(offset, shape))
+
+    def compute(moved: te.Tensor, starts: te.Tensor, extents: list[Expr]) -> list[te.Tensor]:
+        batch, _, _, _, *outputs = plain(moved.shape)
+
+        def corner(which: int, part: int) -> Callable[..., Expr]:
+            def element(image: Expr, group: Expr, tap: Expr, *row: Expr) -> Expr:
+                places, weights, inside = [], [], []
+                for axis, extent in enumerate(extents):
+                    grid = row[axis] * attrs["strides"][axis] + starts[tap, axis]
+                    place = moved[(image, group, tap, axis, *row)] + grid.astype(dtype)
+                    near = tirx.all(place > tirx.const(-1, dtype), place < tirx.Cast(dtype, extent))
+                    low = te.floor(tirx.Select(near, place, tirx.const(_FAR, dtype)))
+                    share = place - low
+                    step = which >> (rank - 1 - axis) & 1
+                    weights.append(share if step else tirx.const(1, dtype) - share)
+                    at = low.astype("int32") + step
+                    places.append(at)
+                    inside += [at >= 0, at < tirx.Cast("int32", extent)]
+                if part:
+                    weight = functools.reduce(mul, weights)
+                    return tirx.Select(tirx.all(*inside), weight, tirx.const(_OUTSIDE, dtype))
+                flat = places[0]
+                for place, extent in zip(places[1:], extents[1:], strict=True):
+                    flat = flat * tirx.Cast("int32", extent) + place
+                return tirx.Select(tirx.all(*inside), flat, tirx.const(0, "int32"))
+
+            return element
+
+        shape = (batch, groups, taps, *outputs)
+        return [
+            te.compute(shape, corner(which, part), name=f"corner_{which}_{part}")
+            for part in (0, 1)
+            for which in range(2**rank)
+        ]
+
+    kernel = attrs["kernel_shape"]
+    at = np.indices(kernel).reshape(rank, -1)
+    first = [at[axis] * attrs["dilations"][axis] - attrs["pads"][axis] for axis in range(rank)]
+    starts = ex.literal(np.stack(first, 1).astype(np.int64))
+    found = ex.emit_te(compute, moved, starts, list(extents), primfunc_name_hint="deform_corners")
+    return [ex.emit(relax.TupleGetItem(found, i)) for i in range(2 ** (rank + 1))]

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import tvm.tirx.script.builder.ir as I
@@ -20,7 +20,8 @@ from tvm import relax, te, tirx
 
 from microkernels.vector.expressions import ramp, reinterpret, splat
 
-from ...expressions import Attrs, Expr, Inputs, cast, constant, emit_te, is_nan, literal, reshaped
+from ... import expressions as ex
+from ...expressions import Expr, Place, constant, emit_each, literal
 from ..graph.graph import OWN_DOMAIN
 from ..graph.kernels import cell, copied, cut, emit_kernel, pick, put, size_in, table
 from ..graph.requests import check_sizes
@@ -30,33 +31,27 @@ from .sorting import Before, Heap, Order, key_of, place_in, rising, sort_by_digi
 
 
 @operator("Select", domain=OWN_DOMAIN)
-def _select(inputs: Inputs, attrs: Attrs) -> Any:
-    condition, then, other = inputs
-    condition = reshaped(condition, ())
+def _select(condition: Expr, then: Expr, other: Expr) -> Expr:
+    condition = ex.reshaped(condition, ())
     sizes = [
         one if same_size(one, two) else _chosen(condition, one, two)
         for one, two in zip(dims_of(then), dims_of(other), strict=True)
     ]
 
-    def compute(condition: te.Tensor, then: te.Tensor, other: te.Tensor, sizes: Any) -> te.Tensor:
-        def element(*place: Expr) -> Expr:
-            # An element of the other branch may be outside of it, so it must not be read.
-            return tirx.if_then_else(condition(), then(*place), other(*place))
+    def element(place: Place, condition: te.Tensor, then: te.Tensor, other: te.Tensor) -> Expr:
+        # An element of the other branch may be outside of it, so it must not be read.
+        return tirx.if_then_else(condition(), then(*place), other(*place))
 
-        return te.compute(sizes, element, name="taken")
-
-    return emit_te(compute, condition, then, other, sizes, primfunc_name_hint="select_branch")
+    return emit_each("taken", sizes, element, condition, then, other, hint="select_branch")
 
 
 def _chosen(condition: Expr, one: Expr, two: Expr) -> tirx.Var:
     """One of two sizes."""
 
-    def compute(condition: te.Tensor, sizes: list[Expr]) -> te.Tensor:
-        one, two = (tirx.Cast(INDEX, size) for size in sizes)
-        return te.compute((1,), lambda _: tirx.if_then_else(condition(), one, two), name="chosen")
+    def element(_: Place, condition: te.Tensor, sizes: list[Expr]) -> Expr:
+        return tirx.if_then_else(condition(), *(tirx.Cast(INDEX, size) for size in sizes))
 
-    count = emit_te(compute, condition, [one, two], primfunc_name_hint="select_size")
-    return size_in(count)
+    return size_in(emit_each("chosen", [1], element, condition, [one, two], hint="select_size"))
 
 
 # NonZero and Compress: which elements are there is known when the model runs.
@@ -68,31 +63,27 @@ def _chosen(condition: Expr, one: Expr, two: Expr) -> tirx.Var:
 
 
 @operator("NonZero")
-def _nonzero(inputs: Inputs, attrs: Attrs) -> Any:
-    x = inputs[0]
+def _nonzero(x: Expr) -> Expr:
     dims = dims_of(x)
     places, count = _places(copied(x, [product(dims)]), product(dims))
 
-    def coordinates(places: te.Tensor, dims: list[Expr]) -> te.Tensor:
-        def element(axis: Expr, number: Expr) -> Expr:
-            found = index(0)
-            for each, size in enumerate(dims):
-                step = product(dims[each + 1 :])
-                # There may be no elements.
-                step, size = te.max(step, index(1)), te.max(size, index(1))
-                place = tirx.floormod(tirx.floordiv(places[number], step), size)
-                found = place if each == 0 else tirx.Select(axis == each, place, found)
-            return found
+    def element(at: Place, places: te.Tensor, dims: list[Expr]) -> Expr:
+        (axis, number), found = at, index(0)
+        for each, size in enumerate(dims):
+            step = product(dims[each + 1 :])
+            # There may be no elements.
+            step, size = te.max(step, index(1)), te.max(size, index(1))
+            place = tirx.floormod(tirx.floordiv(places[number], step), size)
+            found = place if each == 0 else tirx.Select(axis == each, place, found)
+        return found
 
-        return te.compute((len(dims), count), element, name="coordinates")
-
-    return emit_te(coordinates, places, dims, primfunc_name_hint="coordinates")
+    shape = [len(dims), count]
+    return emit_each("coordinates", shape, element, places, dims, hint="coordinates")
 
 
 @operator("Compress")
-def _compress(inputs: Inputs, attrs: Attrs) -> Any:
+def _compress(data: Expr, condition: Expr, *, axis: int | None = None) -> Expr:
     """A condition that is shorter than the axis ends where it ends."""
-    (data, condition), axis = inputs, attrs.get("axis")
     if axis is None:
         data, axis = copied(data, [product(dims_of(data))]), 0
     dims = dims_of(data)
@@ -104,8 +95,7 @@ def _compress(inputs: Inputs, attrs: Attrs) -> Any:
 def _places(flags: Expr, extent: Expr) -> tuple[Expr, Expr]:
     """Where the first `extent` elements of a vector are not zero, and how many are not."""
 
-    def body(ins: list[Expr], outs: list[Expr]) -> None:
-        (flags,), (places, count) = ins, outs
+    def body(flags: Expr, places: Expr, count: Expr) -> None:
         put(count, index(0))
         with I.serial(extent) as i, I.If(_is_true(flags[i])), I.Then():
             put(places, i, count[0])
@@ -134,8 +124,7 @@ def _is_true(value: Expr) -> Expr:
 
 
 @operator("Unique")
-def _unique(inputs: Inputs, attrs: Attrs) -> Any:
-    x, axis = inputs[0], attrs.get("axis")
+def _unique(x: Expr, *, axis: int | None = None, sorted: int = 1) -> Expr:
     dims = dims_of(x)
     if axis is None:
         slices = [index(1), product(dims), index(1)]
@@ -145,10 +134,8 @@ def _unique(inputs: Inputs, attrs: Attrs) -> Any:
         axis %= len(dims)
         slices = [product(dims[:axis]), dims[axis], product(dims[axis + 1 :])]
     data = copied(x, slices)
-    in_order = bool(attrs.get("sorted", 1))
 
-    def body(ins: list[Expr], outs: list[Expr]) -> None:
-        (x,), (firsts, inverse, counts, count) = ins, outs
+    def body(x: Expr, firsts: Expr, inverse: Expr, counts: Expr, count: Expr) -> None:
         extent = x.shape[1]
         order, group = table(extent), cell()
         single = is_number(x.shape[0], 1) and is_number(x.shape[2], 1)
@@ -166,7 +153,7 @@ def _unique(inputs: Inputs, attrs: Attrs) -> Any:
             put(counts, counts[group[0]] + 1, group[0])
             put(inverse, group[0], order[place])
         put(count, group[0] + 1)
-        if not in_order:
+        if not sorted:
             _by_first_place(firsts, inverse, counts)
 
     extent = slices[1]
@@ -179,7 +166,6 @@ def _unique(inputs: Inputs, attrs: Attrs) -> Any:
 
 def _sort(x: Expr, order: Expr) -> Before:
     """Puts the places of slices in order; whether one comes before another."""
-
     before = functools.partial(_compared, x)
     with I.serial(x.shape[1]) as place:
         put(order, place, place)
@@ -224,7 +210,7 @@ def _lesser(left: Expr, right: Expr) -> Expr:
         left, right = tirx.Cast("int8", left), tirx.Cast("int8", right)
     if "float" not in dtype:
         return left < right
-    return tirx.any(left < right, tirx.all(is_nan(right), tirx.Not(is_nan(left))))
+    return tirx.any(left < right, tirx.all(ex.is_nan(right), tirx.Not(ex.is_nan(left))))
 
 
 def _by_first_place(firsts: Expr, inverse: Expr, counts: Expr) -> None:
@@ -262,22 +248,23 @@ Side: TypeAlias = tuple[Expr, Expr]
 
 
 @operator("NonMaxSuppression")
-def _non_max_suppression(inputs: Inputs, attrs: Attrs) -> Any:
-    boxes, scores = inputs[:2]
+def _non_max_suppression(
+    boxes: Expr, scores: Expr, *limits: Expr, center_point_box: int = 0
+) -> Expr:
     images, classes, extent = dims_of(scores)
     misfit = "its boxes are not those of its scores"
     check_sizes(dims_of(boxes), (images, extent, index(4)), misfit)
-    most = _limit(inputs, 2, np.zeros(1, np.int64))
-    overlap = _limit(inputs, 3, np.zeros(1, np.float32))
-    threshold, least = inputs[4], _limit(inputs, 4, np.zeros(1, np.float32))
+    given = [*limits, None, None, None][:3]
+    most, overlap, least = (
+        literal(np.zeros(1, dtype)) if limit is None else ex.cast(ex.reshaped(limit, (1,)), dtype)
+        for limit, dtype in zip(given, (INDEX, "float32", "float32"), strict=True)
+    )
     known, each = constant(most), extent
     if known is not None and isinstance(extent, tirx.IntImm):
         each = index(min(int(extent), max(int(known.item()), 0)))
-    centered = bool(attrs.get("center_point_box", 0))
 
-    def body(ins: list[Expr], outs: list[Expr]) -> None:
-        boxes, scores, most, overlap, least = ins
-        chosen, count = outs
+    def body(boxes: Expr, scores: Expr, *others: Expr) -> None:
+        most, overlap, least, chosen, count = others
         images, classes, extent = scores.shape
         order, candidates, best = table(extent), cell(), cell()
         first, rival, keep = cell(), cell(), cell("bool")
@@ -291,7 +278,7 @@ def _non_max_suppression(inputs: Inputs, attrs: Attrs) -> Any:
                 # Without a branch, which scores near the threshold would mispredict.
                 rank = rising(score, nan_is_most=False) ^ tirx.const(-1, "int32")
                 put(order, key_of(rank, box), candidates[0])
-                counts = tirx.const(True, "bool") if threshold is None else score > least[0]
+                counts = tirx.const(True, "bool") if given[2] is None else score > least[0]
                 put(candidates, candidates[0] + counts.astype(INDEX))
             heap.build(candidates[0])
             put(first, count[0])
@@ -302,7 +289,7 @@ def _non_max_suppression(inputs: Inputs, attrs: Attrs) -> Any:
                 put(order, order[candidates[0]])
                 heap.sink(index(0), candidates[0])
                 corners = [boxes[image, best[0], side] for side in range(4)]
-                rivals.append(rank, [_extent(corners, axis, centered) for axis in (0, 1)])
+                rivals.append(rank, [_extent(corners, axis, center_point_box) for axis in (0, 1)])
                 put(keep, tirx.const(True, "bool"))
                 put(rival, index(0))
                 with I.While(tirx.all(keep[0], rival[0] < rank)):
@@ -324,14 +311,6 @@ def _non_max_suppression(inputs: Inputs, attrs: Attrs) -> Any:
     tensors = [boxes, scores, most, overlap, least]
     chosen, count = emit_kernel("non_max_suppression", tensors, results, body)
     return cut(chosen, size_in(count))
-
-
-def _limit(inputs: Sequence[Any], position: int, default: np.ndarray) -> Expr:
-    """A limit as a vector of one element."""
-    value = inputs[position]
-    if value is None:
-        return literal(default)
-    return cast(reshaped(value, (1,)), str(default.dtype))
 
 
 class _Chosen:
@@ -386,7 +365,7 @@ def _stays(sides: Sequence[Side], threshold: Expr) -> Expr:
     return tirx.Select(suppressed, tirx.const(False, "bool"), tirx.const(True, "bool"))
 
 
-def _extent(box: list[Expr], axis: int, centered: bool) -> Side:
+def _extent(box: list[Expr], axis: int, centered: int) -> Side:
     """Where a box begins and ends along rows (0) or columns (1)."""
     if centered:  # x, y, width, height
         middle, half = box[1 - axis], box[3 - axis] / tirx.const(2, "float32")

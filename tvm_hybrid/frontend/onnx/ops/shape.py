@@ -6,120 +6,111 @@ Sizes are numbers, or follow from other sizes, or are read from a tensor when th
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from onnx import numpy_helper
+from onnx import TensorProto, numpy_helper
 from tvm import relax, te, tirx
 
+from relay_passes.legalize.moves import PLACES
+
 from ... import expressions as ex
-from ...expressions import OUTPUTS, Attrs, Expr, Inputs
+from ...expressions import Expr, Place
 from ..graph import requests
+from ..graph import sizes as of_sizes
 from ..graph.elements import known_elements
-from ..graph.kernels import emit_kernel, put, reshaped_to, sizes_in
+from ..graph.kernels import emit_alone, emit_kernel, put, reshaped_to, sizes_in
 from ..graph.requests import broadcast, check, check_equal, requested_sizes
 from ..graph.sizes import INDEX, dims_of, index, is_open, product, same_size, scalar_of, simplified
 from ..operators import operator
 
 
 @operator("Shape")
-def _shape(inputs: Inputs, attrs: Attrs) -> Any:
-    sizes = dims_of(inputs[0])[attrs.get("start", 0) : attrs.get("end")]
-    return relax.op.shape_to_tensor(relax.ShapeExpr(sizes))
+def _shape(x: Expr, *, start: int = 0, end: int | None = None) -> Expr:
+    return relax.op.shape_to_tensor(relax.ShapeExpr(dims_of(x)[start:end]))
 
 
-operator("Size")(lambda inputs, attrs: scalar_of(product(dims_of(inputs[0]))))
+operator("Size")(lambda x: scalar_of(product(dims_of(x))))
 
 
 @operator("Reshape")
-def _reshape(inputs: Inputs, attrs: Attrs) -> Any:
-    data, dims = inputs[0], dims_of(inputs[0])
-    sizes = requests.reshaped_sizes(dims, inputs[1], not attrs.get("allowzero", 0))
+def _reshape(x: Expr, shape: Expr, *, allowzero: int = 0) -> Expr:
+    dims = dims_of(x)
+    sizes = requests.reshaped_sizes(dims, shape, not allowzero)
     check_equal(product(sizes), product(dims))
-    return reshaped_to(data, sizes)
+    return reshaped_to(x, sizes)
 
 
 @operator("Flatten")
-def _flatten(inputs: Inputs, attrs: Attrs) -> Any:
-    dims, axis = dims_of(inputs[0]), attrs.get("axis", 1)
+def _flatten(x: Expr, *, axis: int = 1) -> Expr:
+    dims = dims_of(x)
     axis = axis + len(dims) if axis < 0 else axis
-    return reshaped_to(inputs[0], [product(dims[:axis]), product(dims[axis:])])
+    return reshaped_to(x, [product(dims[:axis]), product(dims[axis:])])
 
 
 @operator("Unsqueeze")
-def _unsqueeze(inputs: Inputs, attrs: Attrs) -> Any:
-    axes = _axes(inputs, attrs)
-    if axes is None:
+def _unsqueeze(x: Expr, axes: Expr) -> Expr:
+    known = ex.constant(axes)
+    if known is None:
         raise ValueError("axes must be constant")
-    rank = ex.rank_of(inputs[0]) + len(axes)
-    return relax.op.expand_dims(inputs[0], sorted(axis % rank for axis in axes))
+    rank = ex.rank_of(x) + known.size
+    return relax.op.expand_dims(x, sorted(axis % rank for axis in known.ravel().tolist()))
 
 
 @operator("Squeeze")
-def _squeeze(inputs: Inputs, attrs: Attrs) -> Any:
-    opened, axes, dims = is_open(inputs[0]), _axes(inputs, attrs), dims_of(inputs[0])
-    if axes is None:
-        if opened or inputs[1] is not None:
-            raise ValueError("axes must be given and constant")
-        return relax.op.squeeze(inputs[0])
-    dropped = {axis % len(dims) for axis in axes}
+def _squeeze(x: Expr, axes: Expr) -> Expr:
+    dims = dims_of(x)
+    if axes is None and not is_open(x):
+        return relax.op.squeeze(x)
+    known = ex.constant(axes)
+    if known is None:
+        raise ValueError("axes must be given and constant")
+    dropped = {axis % len(dims) for axis in known.ravel().tolist()}
     for axis in dropped:
         check_equal(dims[axis], index(1), f"an axis of {dims[axis]} elements cannot be left out")
-    if not opened:
-        return relax.op.squeeze(inputs[0], axes)
-    return reshaped_to(inputs[0], [d for i, d in enumerate(dims) if i not in dropped])
-
-
-def _axes(inputs: Inputs, attrs: Attrs) -> list[int] | None:
-    """The axes, from an attribute or a constant input."""
-    value = inputs[1]
-    found = attrs.get("axes") if value is None else ex.constant(value)
-    return None if found is None else [int(axis) for axis in np.ravel(found)]
+    if not is_open(x):
+        return relax.op.squeeze(x, known.ravel().tolist())
+    return reshaped_to(x, [d for i, d in enumerate(dims) if i not in dropped])
 
 
 @operator("Expand")
-def _expand(inputs: Inputs, attrs: Attrs) -> Any:
-    data, shape = inputs
+def _expand(data: Expr, shape: Expr) -> Expr:
     return broadcast(data, requests.common_shape([dims_of(data), requested_sizes(shape)]))
 
 
 @operator("ConstantOfShape")
-def _constant_of_shape(inputs: Inputs, attrs: Attrs) -> Any:
-    value = numpy_helper.to_array(attrs["value"]) if "value" in attrs else np.zeros(1, np.float32)
-    return broadcast(ex.literal(value.reshape(())), requested_sizes(inputs[0]))
+def _constant_of_shape(shape: Expr, *, value: TensorProto | None = None) -> Expr:
+    filling = np.zeros(1, np.float32) if value is None else numpy_helper.to_array(value)
+    return broadcast(ex.literal(filling.reshape(())), requested_sizes(shape))
 
 
 @operator("Tile")
-def _tile(inputs: Inputs, attrs: Attrs) -> Any:
-    data, repeats = inputs
+def _tile(data: Expr, repeats: Expr) -> Expr:
     known, dims = ex.constant(repeats), dims_of(data)
     if not is_open(data) and known is not None:
         return relax.op.tile(data, known.tolist())
     sizes = [size * n for size, n in zip(dims, requested_sizes(repeats), strict=True)]
 
-    def compute(data: te.Tensor) -> te.Tensor:
-        def element(*places: Expr) -> Expr:
-            pairs = zip(places, dims, strict=True)
-            return data(*(tirx.floormod(place, te.max(size, 1)) for place, size in pairs))
+    def element(places: Place, data: te.Tensor) -> Expr:
+        pairs = zip(places, data.shape, strict=True)
+        return data(*(tirx.floormod(place, te.max(size, 1)) for place, size in pairs))
 
-        return te.compute(sizes, element, name="tiled")
-
-    return ex.emit_te(compute, data, primfunc_name_hint="tile")
+    return ex.emit_each("tiled", sizes, element, data, hint="tile")
 
 
 @operator("Transpose")
-def _transpose(inputs: Inputs, attrs: Attrs) -> Any:
-    x = inputs[0]
-    return relax.op.permute_dims(x, attrs.get("perm")) if ex.rank_of(x) else x
+def _transpose(x: Expr, *, perm: list[int] | None = None) -> Expr:
+    return relax.op.permute_dims(x, perm) if ex.rank_of(x) else x
 
 
 _KINDS = {tirx.IntImm: 0, tirx.Var: 2}  # of sizes; those that are computed lie between
 
 
 @operator("Concat")
-def _concat(inputs: Inputs, attrs: Attrs) -> Any:
+def _concat(*inputs: Expr, axis: int) -> Expr:
     """The program checks that open parts agree in all axes but one."""
-    values, axis = list(inputs), attrs["axis"]
+    values = list(inputs)
     if any(map(is_open, values)):
         shapes = [dims_of(value) for value in values]
         wanted = list(shapes[0])
@@ -141,75 +132,69 @@ def _concat(inputs: Inputs, attrs: Attrs) -> Any:
 
 
 @operator("Split")
-def _split(inputs: Inputs, attrs: Attrs) -> Any:
-    sizes, given, count = attrs.get("split"), inputs[1], len(attrs[OUTPUTS])
-    if given is not None:
-        misfit = "the sizes of the parts are computed at run time"
-        sizes = ex.known_array(given, misfit).tolist()
-    axis, misfit = attrs.get("axis", 0), "the parts are not the whole"
-    size = dims_of(inputs[0])[axis]
-    if sizes is not None:
-        check_equal(size, index(sum(sizes)), misfit)
-        return relax.op.split(inputs[0], [int(end) for end in np.cumsum(sizes)[:-1]], axis)
-    if "num_outputs" in attrs:  # the last part may be smaller
+def _split(
+    x: Expr, split: Expr, *, axis: int = 0, num_outputs: int = 0, node_outputs: Sequence[str]
+) -> Expr:
+    size, count, misfit = dims_of(x)[axis], len(node_outputs), "the parts are not the whole"
+    if split is not None:
+        ends = np.cumsum(ex.known_array(split, "the sizes of the parts are computed at run time"))
+        check_equal(size, index(ends[-1] if ends.size else 0), misfit)
+        return relax.op.split(x, ends[:-1].tolist(), axis)
+    if num_outputs:  # the last part may be smaller
         part = tirx.floordiv(size + index(count - 1), index(count))
         check(size >= part * index(count - 1), misfit)
     else:
         check_equal(tirx.floormod(size, index(count)), index(0), misfit)
-    return relax.op.split(inputs[0], count, axis)
+    return relax.op.split(x, count, axis)
 
 
 @operator("DepthToSpace")
-def _depth_to_space(inputs: Inputs, attrs: Attrs) -> Any:
-    batch, channels, height, width = dims_of(inputs[0])
-    size = attrs["blocksize"]
+def _depth_to_space(x: Expr, *, blocksize: int, mode: str = "DCR") -> Expr:
+    (batch, channels, height, width), size = dims_of(x), blocksize
     left = channels // (size * size)
     check_equal(channels % index(size**2), index(0), "the channels are no whole blocks")
-    if _is_depth_first(attrs):
+    if _is_depth_first(mode):
         split, order = (batch, size, size, left, height, width), [0, 3, 4, 1, 5, 2]
     else:
         split, order = (batch, left, size, size, height, width), [0, 1, 4, 2, 5, 3]
-    return _moved(inputs[0], split, order, (batch, left, height * size, width * size))
+    return moved(x, split, order, (batch, left, height * size, width * size))
 
 
 @operator("SpaceToDepth")
-def _space_to_depth(inputs: Inputs, attrs: Attrs) -> Any:
-    batch, channels, height, width = dims_of(inputs[0])
-    size = attrs["blocksize"]
+def _space_to_depth(x: Expr, *, blocksize: int, mode: str = "DCR") -> Expr:
+    (batch, channels, height, width), size = dims_of(x), blocksize
     for extent in (height, width):
         check_equal(extent % index(size), index(0), "the extents are no whole blocks")
     blocks = (batch, channels, height // size, size, width // size, size)
-    order = [0, 3, 5, 1, 2, 4] if _is_depth_first(attrs) else [0, 1, 3, 5, 2, 4]
+    order = [0, 3, 5, 1, 2, 4] if _is_depth_first(mode) else [0, 1, 3, 5, 2, 4]
     shape = (batch, channels * size * size, height // size, width // size)
-    return _moved(inputs[0], blocks, order, shape)
+    return moved(x, blocks, order, shape)
 
 
-def _is_depth_first(attrs: Attrs) -> bool:
+def _is_depth_first(mode: str) -> bool:
     """Whether the places inside a block are the outer part of the channels."""
-    mode = attrs.get("mode", "DCR")
     if mode not in ("DCR", "CRD"):
         raise ValueError(f"mode={mode!r} is neither DCR nor CRD")
-    return bool(mode == "DCR")
+    return mode == "DCR"
 
 
-def _moved(x: Expr, split: tuple[Expr, ...], order: list[int], shape: tuple[Expr, ...]) -> Expr:
+def moved(x: Expr, split: Sequence[Expr], order: list[int], shape: Sequence[Expr]) -> Expr:
     """Axes cut in pieces, in another order, and joined."""
-    return relax.op.reshape(relax.op.permute_dims(relax.op.reshape(x, split), order), shape)
+    cut = ex.normalize(relax.op.reshape(x, tuple(split)))
+    return ex.normalize(relax.op.reshape(relax.op.permute_dims(cut, order), tuple(shape)))
 
 
 @operator("Trilu")
-def _trilu(inputs: Inputs, attrs: Attrs) -> Any:
-    x, above = inputs[0], bool(attrs.get("upper", 1))
-    shift = inputs[1]
+def _trilu(x: Expr, shift: Expr, *, upper: int = 1) -> Expr:
     diagonal = np.array(0) if shift is None else ex.constant(shift)
     if diagonal is not None:
-        return (relax.op.triu if above else relax.op.tril)(x, int(diagonal.item()))
+        return (relax.op.triu if upper else relax.op.tril)(x, int(diagonal.item()))
     *_, rows, columns = dims_of(x)
     row, column = (ex.normalize(relax.op.arange(0, size, 1, "int64")) for size in (rows, columns))
     row = ex.normalize(relax.op.reshape(row, (rows, 1)))
     distance = ex.normalize(relax.op.reshape(column, (1, columns)) - row)
     shift = relax.op.astype(shift, "int64")
-    kept = distance >= shift if above else distance <= shift
+    kept = distance >= shift if upper else distance <= shift
     kept = relax.op.broadcast_to(kept, relax.ShapeExpr(dims_of(x)))
     return relax.op.where(kept, x, ex.number(x, 0))
 
@@ -222,7 +207,7 @@ LONGEST = 1 << 31  # a longer one would be taken for a mistake: memory has to ho
 
 
 @operator("Range")
-def _range(inputs: Inputs, attrs: Attrs) -> Any:
+def _range(*inputs: Expr) -> Expr:
     dtype = ex.dtype_of(inputs[0])
     wide = "float64" if "float" in dtype else INDEX
     known = [each for each in map(ex.constant, inputs) if each is not None]
@@ -242,21 +227,19 @@ def _range(inputs: Inputs, attrs: Attrs) -> Any:
     else:
         length = _length(vectors, wide)
 
-    def compute(start: te.Tensor, delta: te.Tensor, length: Expr) -> te.Tensor:
-        def element(place: Expr) -> Expr:
-            first, step = tirx.Cast(wide, start[0]), tirx.Cast(wide, delta[0])
-            return tirx.Cast(dtype, first + tirx.Cast(wide, place) * step)
+    def element(place: Place, start: te.Tensor, delta: te.Tensor) -> Expr:
+        first, step = tirx.Cast(wide, start[0]), tirx.Cast(wide, delta[0])
+        return tirx.Cast(dtype, first + tirx.Cast(wide, place[0]) * step)
 
-        return te.compute((length,), element, name="range")
-
-    return ex.emit_te(compute, vectors[0], vectors[2], length, primfunc_name_hint="range")
+    return ex.emit_each("range", [length], element, vectors[0], vectors[2], hint="range")
 
 
 def _length(vectors: list[Expr], wide: str) -> Expr:
     """The length as the program computes it; it refuses a delta of 0."""
 
-    def body(ins: list[Expr], outs: list[Expr]) -> None:
-        start, limit, delta = (tirx.Cast(wide, each[0]) for each in ins)
+    def body(*tensors: Expr) -> None:
+        *given, found = tensors
+        start, limit, delta = (tirx.Cast(wide, each[0]) for each in given)
         zero, one = tirx.const(0, wide), tirx.const(1, wide)
         stands: Expr = tirx.EQ(delta, zero)
         step = tirx.Select(stands, one, delta)
@@ -269,10 +252,121 @@ def _length(vectors: list[Expr], wide: str) -> Expr:
             possible = tirx.all(steps > zero, steps < tirx.const(LONGEST, wide))
             count = tirx.Cast(INDEX, tirx.Select(possible, steps, zero))
             stands = tirx.any(stands, tirx.Not(steps < tirx.const(LONGEST, wide)))
-        (found,) = outs
         put(found, count, 1)
         fits = tirx.all(tirx.Not(stands), found[1] < index(LONGEST))
         put(found, tirx.Select(fits, index(1), index(0)))
 
     (found,) = emit_kernel("range_length", vectors, [([2], INDEX)], body)
     return sizes_in(found)[0]
+
+
+# Pad: amounts are numbers, or follow from sizes; negative ones crop.
+#
+#     Pad(x, pads)                            ->    R.nn.pad(x, pads)
+#     Pad(x, pads), some of them negative     ->    R.nn.pad(R.strided_slice(x, ...), ...)
+#     Pad(x: [n, 4], [m - n, 0, 0, 0])        ->    a kernel: y[i, j] = x[i - (m - n), j], or 0
+#     Pad(x, pads, mode=reflect)              ->    R.take(x, [1, 0, 1, 2, ...], axis), axis by axis
+#     of an axis of open size, or by amounts
+#     that follow from sizes                  ->    the same with a table that the program computes
+
+
+_MODES = ("reflect", "edge", "wrap")  # that take elements of the tensor
+
+Pads = list[tuple[Expr, Expr]]
+"""The amounts before and after each axis."""
+
+
+@operator("Pad")
+def _pad(x: Expr, pads: Expr, value: Expr, axes: Expr, *, mode: str = "constant") -> Expr:
+    if any(item is not None and ex.constant(item) is None for item in (value, axes)):
+        raise ValueError("the value to pad with, or the axes, are computed at run time")
+    amounts, number, places = known_elements(pads), ex.constant(value), ex.constant(axes)
+    if amounts is None:
+        raise ValueError("the amounts to pad by are computed at run time")
+    rank = len(dims_of(x))
+    around: Pads = [(index(0), index(0))] * rank
+    every = range(rank) if places is None else (places % rank).tolist()
+    for axis, (before, after) in zip(every, np.reshape(amounts, (2, -1)).T, strict=True):
+        around[axis] = simplified(index(before)), simplified(index(after))
+    if mode == "constant":
+        return _pad_with(x, around, number.item() if number is not None and number.size else 0.0)
+    if mode not in _MODES:
+        raise ValueError(f"unknown mode {mode!r}")
+    for axis, pair in enumerate(around):
+        x = _pad_from(x, axis, pair, mode)
+    return x
+
+
+def _pad_with(x: Expr, pads: Pads, number: float) -> Expr:
+    """A tensor with a number around it."""
+    dims = dims_of(x)
+    changed = [
+        axis for axis, pair in enumerate(pads) if not all(of_sizes.is_number(n, 0) for n in pair)
+    ]
+    known = all(isinstance(each, tirx.IntImm) for pair in pads for each in pair)
+    cropped = [axis for axis in changed if known and min(map(int, pads[axis])) < 0]
+    if known and all(isinstance(dims[axis], tirx.IntImm) for axis in cropped):
+        if cropped:
+            begin = [max(0, -int(pads[axis][0])) for axis in cropped]
+            end = [int(dims[axis]) - max(0, -int(pads[axis][1])) for axis in cropped]
+            x = ex.normalize(relax.op.strided_slice(x, cropped, begin, end))
+        amounts = [max(0, int(each)) for pair in pads for each in pair]
+        return relax.op.nn.pad(x, amounts, "constant", number) if any(amounts) else x
+    for extent, pair in zip(dims, pads, strict=True):  # what is cropped is there
+        check(extent + sum(te.min(each, index(0)) for each in pair) >= 0)
+    before = [pair[0] for pair in pads]
+    sizes = [simplified(n + sum(pair, start=index(0))) for n, pair in zip(dims, pads, strict=True)]
+
+    def element(place: Place, x: te.Tensor, before: list[Expr]) -> Expr:
+        at = [i - behind for i, behind in zip(place, before, strict=True)]
+        inside = [tirx.all(at[axis] >= 0, at[axis] < x.shape[axis]) for axis in changed]
+        outside = tirx.const(number, str(x.dtype))
+        return tirx.if_then_else(tirx.all(*inside), x(*at), outside)
+
+    return ex.emit_each("padded", sizes, element, x, before, hint="pad")
+
+
+def _pad_from(x: Expr, axis: int, pads: tuple[Expr, Expr], mode: str) -> Expr:
+    """A tensor with elements of its own before and behind an axis.
+
+    Negative amounts crop first, as in ONNX Runtime: it tells in mode "wrap".
+    """
+    extent, (before, after) = dims_of(x)[axis], pads
+    if of_sizes.is_number(before, 0) and of_sizes.is_number(after, 0):
+        return x
+    cropped = [te.min(each, index(0)) for each in pads]
+    kept, size = simplified(extent + cropped[0] + cropped[1]), simplified(extent + before + after)
+    check(kept >= 0)  # what is cropped is there
+    some = tirx.any(kept > 0, tirx.EQ(size, index(0)))
+    check(some, "an axis of 0 elements is padded by some of them")
+    if all(isinstance(each, tirx.IntImm) for each in (extent, *pads)):
+        place = np.arange(int(size)) - max(int(before), 0)
+        source = _source(mode, place, int(kept), np.minimum, np.maximum)
+        places: Expr = ex.literal(source - min(int(before), 0))
+        return ex.normalize(relax.op.take(x, places, axis, mode="clip"))
+
+    def compute(size: Expr, kept: Expr, before: Expr) -> te.Tensor:
+        def element(place: Expr) -> Expr:
+            inner = place - te.max(before, index(0))
+            outside = _source(mode, inner, kept, te.min, te.max)
+            behind = tirx.if_then_else(inner < kept, inner, outside)
+            return tirx.if_then_else(inner < 0, outside, behind) - te.min(before, index(0))
+
+        return te.compute((size,), element, name="places")
+
+    places = emit_alone("pad_places", compute, size, kept, before, marks={PLACES: True})
+    return ex.normalize(relax.op.take(x, places, axis, mode="clip"))
+
+
+def _source(
+    mode: str, place: Any, extent: Any, least: Callable[..., Any], most: Callable[..., Any]
+) -> Any:
+    """The element at a place that may be outside, of arrays or in a kernel."""
+    last = extent - 1
+    if mode == "edge":
+        return most(least(place, last), 0)
+    if mode == "wrap":
+        return place % most(extent, 1)
+    period = most(2 * last, 1)  # there and back
+    inside = place % period
+    return least(inside, period - inside)

@@ -5,15 +5,14 @@ finds the first few of many (Williams, "Algorithm 232: Heapsort", 1964), and by 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
-import numpy as np
 import tvm.tirx.script.builder.ir as I
 from tvm import relax, te, tirx
 
 from microkernels.vector.expressions import ramp, reinterpret
 
-from ...expressions import Attrs, Expr, Inputs, is_nan, literal
+from ...expressions import Expr, is_nan
 from ..graph.kernels import cell, emit_kernel, put, reshaped_to, table
 from ..graph.requests import requested_sizes
 from ..graph.sizes import INDEX, dims_of, holds, index, is_number, product
@@ -212,16 +211,14 @@ MOST_CHOSEN = 100  # four fifths of the fewest blocks that many elements have
 
 
 @operator("TopK")
-def _top_k(inputs: Inputs, attrs: Attrs) -> Any:
-    x, dims = inputs[0], dims_of(inputs[0])
-    axis = attrs.get("axis", -1) % len(dims)
-    asked = inputs[1] if len(inputs) > 1 else literal(np.array([attrs.get("k", 1)], np.int64))
-    (count,) = requested_sizes(asked, dims[axis])
-    largest = bool(attrs.get("largest", 1))
+def _top_k(x: Expr, k: Expr, *, axis: int = -1, largest: int = 1) -> Expr:
+    dims = dims_of(x)
+    axis %= len(dims)
+    (count,) = requested_sizes(k, dims[axis])
     outer, inner = product(dims[:axis]), product(dims[axis + 1 :])
 
-    def body(ins: list[Expr], outs: list[Expr]) -> None:
-        _Rows(ins[0], outs[0], outs[1], largest).emit()
+    def body(x: Expr, values: Expr, places: Expr) -> None:
+        _Rows(x, values, places, bool(largest)).emit()
 
     x3, shape = reshaped_to(x, [outer, dims[axis], inner]), [outer, count, inner]
     results = [(shape, x.ty.dtype), (shape, INDEX)]

@@ -23,17 +23,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 from tvm import relax, te, tirx
 
 from ... import expressions as ex
-from ...expressions import OUTPUTS, Attrs, Converter, Expr, Inputs
-from ..apply import apply, check_result
+from ...expressions import OUTPUTS, Attrs, Expr
 from ..graph.requests import check_equal, requested_sizes
-from ..graph.sizes import dims_of, index, plain_dims, simplified
-from ..operators import operator
+from ..graph.sizes import dims_of, index, plain_dims, simplified, vector_of
+from ..operators import apply, check_result, operator
 from .pooling import max_pool_places, window_count, window_form
 
 _SAME = ("SAME_UPPER", "SAME_LOWER")
@@ -135,8 +135,8 @@ def _padded(x: Expr, axes: dict[int, Axis], upper: bool, of_maxima: bool) -> Exp
         amounts[place], amounts[rank + place] = (small, large) if upper else (large, small)
     dtype = np.dtype(ex.dtype_of(x))
     least = -np.inf if np.issubdtype(dtype, np.floating) else np.iinfo(dtype).min
-    margin = ex.normalize(relax.op.shape_to_tensor(relax.ShapeExpr(amounts)))
-    return apply("Pad", x, margin, ex.literal(np.array(least if of_maxima else 0, dtype)))
+    margin = ex.literal(np.array(least if of_maxima else 0, dtype))
+    return apply("Pad", x, vector_of(*amounts), margin)
 
 
 _MAX_POOLS = {1: relax.op.nn.max_pool1d, 2: relax.op.nn.max_pool2d, 3: relax.op.nn.max_pool3d}
@@ -209,10 +209,9 @@ def _pool_of(name: str, x: Expr, attrs: Attrs) -> _Pool:
 
 
 @operator("MaxPool")
-def _max_pool(inputs: Inputs, attrs: Attrs) -> Any:
+def _max_pool(x: Expr, **attrs: Any) -> Expr:
     """The places of the maxima are a kernel of their own: what computes the maxima stays the same,
     with all that is fused with it."""
-    x = inputs[0]
     pool = _pool_of("MaxPool", x, attrs)
     y = pool.counted(pool.of(_MAX_POOLS, pool.x, bool(pool.counts)))
     if len(attrs[OUTPUTS]) == 1:
@@ -225,15 +224,15 @@ def _max_pool(inputs: Inputs, attrs: Attrs) -> Any:
 
 
 @operator("AveragePool")
-def _average_pool(inputs: Inputs, attrs: Attrs) -> Any:
+def _average_pool(x: Expr, **attrs: Any) -> Expr:
     """An average that counts the padding does not count what lies beyond it, in ceil_mode: it is
     divided by the same average of ones."""
-    pool = _pool_of("AveragePool", inputs[0], attrs)
+    pool = _pool_of("AveragePool", x, attrs)
     longer = attrs.get("ceil_mode", 0) and not pool.attrs["ceil_mode"]
     counts_padding = bool(longer and attrs.get("count_include_pad", 0))
     y = pool.of(_MEAN_POOLS, pool.x, bool(pool.counts) or counts_padding)
     if counts_padding:
-        _, plain = with_pads("AveragePool", inputs[0], attrs["kernel_shape"], attrs)
+        _, plain = with_pads("AveragePool", x, attrs["kernel_shape"], attrs)
         rank = len(attrs["kernel_shape"])
         before, after = plain["pads"][:rank], plain["pads"][rank:]
         most = pool.attrs["pads"][rank:]
@@ -249,10 +248,10 @@ def _average_pool(inputs: Inputs, attrs: Attrs) -> Any:
 
 
 @operator("LpPool")
-def _lp_pool(inputs: Inputs, attrs: Attrs) -> Any:
+def _lp_pool(x: Expr, *, p: int = 2, **attrs: Any) -> Expr:
     """The root of a sum of powers, which is the mean times the number of elements."""
-    p, kernel, x = attrs.get("p", 2), attrs["kernel_shape"], inputs[0]
-    power, root, count = (ex.number(x, each) for each in (p, 1.0 / p, math.prod(kernel)))
+    count = math.prod(attrs["kernel_shape"])
+    power, root, count = (ex.number(x, each) for each in (p, 1.0 / p, count))
     pool = _pool_of("LpPool", x, {**attrs, "count_include_pad": 1})
     powers = ex.emit(relax.op.abs(pool.x) ** power)
     mean = pool.of(_MEAN_POOLS, powers)
@@ -260,25 +259,24 @@ def _lp_pool(inputs: Inputs, attrs: Attrs) -> Any:
 
 
 @operator("GlobalLpPool")
-def _global_lp_pool(inputs: Inputs, attrs: Attrs) -> Any:
-    x, p = inputs[0], attrs.get("p", 2)
-    if p in (1, 2) and ex.rank_of(x) > 2:
-        return apply(f"ReduceL{p}", x, axes=list(range(2, ex.rank_of(x))))
+def _global_lp_pool(x: Expr, *, p: int = 2) -> Expr:
+    axes = list(range(2, ex.rank_of(x)))
+    if p in (1, 2) and axes:
+        return apply(f"ReduceL{p}", x, axes=axes)
     power, root = (ex.number(x, each) for each in (p, 1.0 / p))
-    total = relax.op.sum(relax.op.abs(x) ** power, list(range(2, ex.rank_of(x))), True)
+    total = relax.op.sum(relax.op.abs(x) ** power, axes, True)
     return total**root
 
 
 @operator("CenterCropPad")
-def _center_crop_pad(inputs: Inputs, attrs: Attrs) -> Any:
+def _center_crop_pad(x: Expr, shape: Expr, *, axes: Sequence[int] | None = None) -> Expr:
     """One Pad, whose amounts below 0 crop.
 
     CenterCropPad(x: [n, 3], [5], axes=[0])
         ->  Pad(x, [max(5 - n, 0) // 2 - max(n - 5, 0) // 2, what is left], axes=[0]): [5, 3]
     """
-    x, wanted = inputs
-    dims, asked = dims_of(x), requested_sizes(wanted)
-    places = [axis % len(dims) for axis in attrs.get("axes", range(len(dims)))]
+    dims, asked = dims_of(x), requested_sizes(shape)
+    places = [axis % len(dims) for axis in (range(len(dims)) if axes is None else axes)]
     before, after = [], []
     for place, size in zip(places, asked, strict=True):
         most = te.max(dims[place], size)
@@ -286,8 +284,7 @@ def _center_crop_pad(inputs: Inputs, attrs: Attrs) -> Any:
         first = tirx.floordiv(missing, 2) - tirx.floordiv(too_many, 2)
         before.append(simplified(first))
         after.append(simplified(size - dims[place] - first))
-    amounts = ex.normalize(relax.op.shape_to_tensor(relax.ShapeExpr([*before, *after])))
-    return apply("Pad", x, amounts, None, ex.literal(np.array(places, np.int64)))
+    return apply("Pad", x, vector_of(*before, *after), None, vector_of(*places))
 
 
 # Convolutions and transposed convolutions of one to three spatial axes, with a bias.
@@ -295,11 +292,7 @@ def _center_crop_pad(inputs: Inputs, attrs: Attrs) -> Any:
 
 _AXES = {1: "W", 2: "HW", 3: "DHW"}
 CONVOLUTIONS = {1: relax.op.nn.conv1d, 2: relax.op.nn.conv2d, 3: relax.op.nn.conv3d}
-_CONV_TRANSPOSE = {
-    1: relax.op.nn.conv1d_transpose,
-    2: relax.op.nn.conv2d_transpose,
-    3: relax.op.nn.conv3d_transpose,
-}
+_CONV_TRANSPOSE = {axes: getattr(relax.op.nn, f"conv{axes}d_transpose") for axes in CONVOLUTIONS}
 
 
 def arguments_of(attrs: Attrs) -> dict[str, Any]:
@@ -308,59 +301,48 @@ def arguments_of(attrs: Attrs) -> dict[str, Any]:
     return {name: attrs[own] for name, own in names.items()}
 
 
-def _convolution(is_transposed: bool) -> Converter:
+def _convolution(x: Expr, weight: Expr, bias: Expr, *, is_transposed: bool, **attrs: Any) -> Expr:
     operators = _CONV_TRANSPOSE if is_transposed else CONVOLUTIONS
-
-    def convert(inputs: Inputs, attrs: Attrs) -> Any:
-        x, weight = inputs[:2]
-        axes = ex.rank_of(x) - 2
-        if axes not in operators:
-            raise ValueError(f"{axes} spatial axes, where 1 to 3 are supported")
-        check_channels(x, weight, attrs, is_transposed)
-        attrs = window_form(attrs, axes)
-        automatic = attrs.get("auto_pad", "NOTSET")
-        if is_transposed and attrs.get("output_shape"):
-            attrs = _of_output_shape(x, weight, attrs)
-        elif is_transposed and automatic not in ("NOTSET", "VALID"):
-            # With these pads it makes `stride` results of each element.
-            kernel = attrs.get("kernel_shape") or ex.known_dims(weight)[2:]
-            forms = (attrs[name] for name in ("dilations", "output_padding", "strides"))
-            totals = [
-                max(0, (size - 1) * dilation + 1 + more - stride)
-                for size, dilation, more, stride in zip(kernel, *forms, strict=True)
-            ]
-            attrs["pads"] = shared_pads(totals, automatic == "SAME_UPPER")
-        else:
-            x, attrs = with_pads("Conv", x, kernel_of(weight, attrs), attrs)
-        form = {"data_layout": f"NC{_AXES[axes]}"} | arguments_of(attrs)
-        form["kernel_layout"] = f"{'IO' if is_transposed else 'OI'}{_AXES[axes]}"
-        if is_transposed:
-            form["output_padding"] = attrs["output_padding"]
-        result, bias = operators[axes](x, weight, **form), inputs[2]
-        if bias is None:
-            return result
-        return ex.emit(result) + relax.op.reshape(bias, [1, -1, *[1] * axes])
-
-    return convert
-
-
-def _of_output_shape(x: Expr, weight: Expr, attrs: Attrs) -> Attrs:
-    """With pads in the place of `output_shape`.
-
-    If the result is too large, it is cropped on both sides, an odd element at the beginning unless
-    auto_pad is SAME_UPPER. If it is too small, it is padded at its end, as ONNX Runtime does.
-    """
-    extents, kernel = ex.known_dims(x)[2:], ex.known_dims(weight)[2:]
-    strides, dilations, added = attrs["strides"], attrs["dilations"], [*attrs["output_padding"]]
-    totals = []
-    for axis, wanted in enumerate(attrs["output_shape"][-len(extents) :]):
-        span = (kernel[axis] - 1) * dilations[axis] + 1
-        natural = strides[axis] * (extents[axis] - 1) + added[axis] + span
-        totals.append(max(0, natural - wanted))
-        added[axis] += max(0, wanted - natural)
-    pads = shared_pads(totals, attrs.get("auto_pad") == "SAME_UPPER")
-    return {**attrs, "pads": pads, "output_padding": added}
+    axes = ex.rank_of(x) - 2
+    if axes not in operators:
+        raise ValueError(f"{axes} spatial axes, where 1 to 3 are supported")
+    check_channels(x, weight, attrs, is_transposed)
+    attrs = window_form(attrs, axes)
+    automatic = attrs.get("auto_pad", "NOTSET")
+    if is_transposed and attrs.get("output_shape"):
+        # Pads in the place of `output_shape`. If the result is too large, it is cropped on both
+        # sides, an odd element at the beginning unless auto_pad is SAME_UPPER. If it is too small,
+        # it is padded at its end, as ONNX Runtime does.
+        extents, kernel = ex.known_dims(x)[2:], ex.known_dims(weight)[2:]
+        strides, dilations, added = attrs["strides"], attrs["dilations"], [*attrs["output_padding"]]
+        totals = []
+        for axis, wanted in enumerate(attrs["output_shape"][-len(extents) :]):
+            span = (kernel[axis] - 1) * dilations[axis] + 1
+            natural = strides[axis] * (extents[axis] - 1) + added[axis] + span
+            totals.append(max(0, natural - wanted))
+            added[axis] += max(0, wanted - natural)
+        attrs["pads"] = shared_pads(totals, automatic == "SAME_UPPER")
+        attrs["output_padding"] = added
+    elif is_transposed and automatic not in ("NOTSET", "VALID"):
+        # With these pads it makes `stride` results of each element.
+        kernel = attrs.get("kernel_shape") or ex.known_dims(weight)[2:]
+        forms = (attrs[name] for name in ("dilations", "output_padding", "strides"))
+        totals = [
+            max(0, (size - 1) * dilation + 1 + more - stride)
+            for size, dilation, more, stride in zip(kernel, *forms, strict=True)
+        ]
+        attrs["pads"] = shared_pads(totals, automatic == "SAME_UPPER")
+    else:
+        x, attrs = with_pads("Conv", x, kernel_of(weight, attrs), attrs)
+    form = {"data_layout": f"NC{_AXES[axes]}"} | arguments_of(attrs)
+    form["kernel_layout"] = f"{'IO' if is_transposed else 'OI'}{_AXES[axes]}"
+    if is_transposed:
+        form["output_padding"] = attrs["output_padding"]
+    result = operators[axes](x, weight, **form)
+    if bias is None:
+        return result
+    return ex.emit(result) + relax.op.reshape(bias, [1, -1, *[1] * axes])
 
 
-operator("Conv")(_convolution(is_transposed=False))
-operator("ConvTranspose")(_convolution(is_transposed=True))
+operator("Conv")(partial(_convolution, is_transposed=False))
+operator("ConvTranspose")(partial(_convolution, is_transposed=True))

@@ -80,8 +80,17 @@ def _expanded(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto] | None
     names |= dict(zip(body.input, node.input, strict=False))
     names |= dict.fromkeys(body.input[len(node.input) :], "")
     nodes = inline(body.node, names, graph, node.name or node.op_type)
-    for inner in nodes:
-        _substitute(inner, values)
+    for inner in nodes:  # attributes that refer to the function's become their values
+        kept = []
+        for attribute in inner.attribute:
+            given = values.get(attribute.ref_attr_name)
+            if given is not None:
+                value = helper.get_attribute_value(given)
+                kept.append(helper.make_attribute(attribute.name, value))
+            elif not attribute.ref_attr_name:
+                kept.append(onnx.AttributeProto.FromString(attribute.SerializeToString()))
+        del inner.attribute[:]
+        inner.attribute.extend(kept)
     made = {name for inner in nodes for name in inner.output}
     missing = [name for name in node.output if name and name not in made]
     if missing:
@@ -116,16 +125,3 @@ def _function_body(
 def _best(versions: list[int], opset: int) -> int:
     """The newest version up to the opset, or the oldest there is."""
     return max((version for version in versions if version <= opset), default=min(versions))
-
-
-def _substitute(node: onnx.NodeProto, values: dict[str, onnx.AttributeProto]) -> None:
-    """Replaces attributes that refer to the function's attributes by their values."""
-    kept = []
-    for attribute in node.attribute:
-        given = values.get(attribute.ref_attr_name)
-        if given is not None:
-            kept.append(helper.make_attribute(attribute.name, helper.get_attribute_value(given)))
-        elif not attribute.ref_attr_name:
-            kept.append(onnx.AttributeProto.FromString(attribute.SerializeToString()))
-    del node.attribute[:]
-    node.attribute.extend(kept)
