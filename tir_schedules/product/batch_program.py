@@ -314,13 +314,13 @@ class DynamicProgram(_Program):
                 return self.a[start]
             return load_vector(self.a, dtype, [], Columns(start, columns.lanes, columns.valid))
 
-        kernel, further = self.kernel, (rows, read, strides.column == 1)
+        kernel, sums, further = self.kernel, self.sums_rows, (rows, read, strides.column == 1)
         if kernel.a_dtype == "float32" or not is_open((self.problem.k,)):
             k = self.problem.k
-            return Activations(kernel, dtype, k, *further, sums=self.sums_rows)
-        room = extents.as_expr(extents.allocated(self.problem.k))
-        own = {"room": room, "tile_rows": min(self.config.rows, kernel.mr)}
-        return OpenActivations(kernel, dtype, self.k, *further, sums=self.sums_rows, **own)
+            return Activations(kernel, dtype, k, *further, sums=sums)
+        room, high = extents.as_expr(extents.allocated(self.problem.k)), self.config.rows
+        given = kernel, dtype, self.k, *further
+        return OpenActivations(*given, sums=sums, room=room, tile_rows=min(high, kernel.mr))
 
     def _store(self, row: Expr, rows: Expr, first: Expr, width: int, scratch: Expr) -> None:
         """The epilogue of rows of a panel, whose accumulators are in `scratch`."""

@@ -34,7 +34,7 @@ from tir_schedules.epilogue.epilogue import Columns
 
 from .activations import Activations, Begun, find_high_bits
 from .prefetch import FEW_ROWS
-from .staged_panels import FEWEST_INTEGER_ROWS, wide_product_of
+from .staged_panels import FEWEST_INTEGER_ROWS
 from .tile_loops import Shortcut, TileLoops
 from .tile_products import Beginning, OperandA
 from .zero_points import Start, ZeroPoints
@@ -320,30 +320,17 @@ class ByteOutliers(OperandA, Beginning):
         return self.starts[self.rows.within(row), place]
 
 
-# How 8-bit integers are multiplied: `WAYS`, of which the first that is right for a block of rows is
-# taken. All give the same integers (see `microkernels.kernels.byte_pairs`).
+# How 8-bit integers are multiplied without VNNI: `WAYS`, of which the first that is right for a
+# block of rows is taken. All give the same integers (see `microkernels.kernels.byte_pairs`).
 #
-# Weights of 7 bits, which are made for CPUs without VNNI (`reduce_range`), and activations of 7
-# bits always fit bytes. Figures are those of docs/microkernels.md: one thread of an Emerald Rapids.
+# Weights of 7 bits, which are made for such CPUs (`reduce_range`), and activations of 7 bits always
+# fit bytes. Figures are those of docs/microkernels.md, of one thread of an Emerald Rapids. Kernels
+# with an instruction for four products have none of these ways.
 
 
 SEARCHED_COLUMNS = 64  # to look at A for fewer takes longer than it saves
 LEAST_K = 33  # with less, to start rows from memory takes longer than it saves
 LISTED_ROWS = 512  # of a block: what they start with, in some panels, stays in L2
-
-
-def _can_pair(plan: ProductPlan) -> bool:
-    """Whether pairs of bytes are faster, and threads do not share K: they see parts of a row."""
-    return has_pairs(plan.kernel) and sum(group.count for group in plan.k_shares) == 1
-
-
-def _searched(plan: ProductPlan) -> bool:
-    return _can_pair(plan) and plan.n >= SEARCHED_COLUMNS
-
-
-def _listed(plan: ProductPlan) -> bool:
-    enough = size.is_open((plan.m,)) or plan.m >= FEWEST_INTEGER_ROWS
-    return _searched(plan) and enough and plan.k >= LEAST_K
 
 
 @dataclass(frozen=True)
@@ -352,52 +339,61 @@ class Way:
 
     Attributes
     ----------
-    suits : callable
-        Whether a product has code for it.
     blocks : str
         The blocks of rows that it is right for, as they turn out at run time.
     why : str
-        What it saves, as measured.
+        What it saves, and what was measured.
+    rows, columns, k : int
+        The least sizes of a product that has code for it; a dynamic number of rows is enough.
+    shares_k : bool
+        Whether threads may share K; with bytes they may not, as they see parts of a row.
     """
 
-    suits: Callable[[ProductPlan], bool]
     blocks: str
     why: str
+    rows: int = 1
+    columns: int = 1
+    k: int = 1
+    shares_k: bool = False
+
+    def suits(self, plan: ProductPlan) -> bool:
+        """Whether a product has code for it."""
+        rows = self.rows if size.is_open((plan.m,)) else plan.m
+        enough = rows >= self.rows and plan.n >= self.columns and plan.k >= self.k
+        alone = self.shares_k or sum(group.count for group in plan.k_shares) == 1
+        return has_pairs(plan.kernel) and enough and alone
 
 
-NATIVE = Way(
-    lambda plan: not has_pairs(plan.kernel),
-    "all",
-    "VNNI and AMX have an instruction for four products; the kernel is multiplied as it is",
-)
 SMALL_PAIRS = Way(
-    _can_pair,
     "the weight's pairs are small",
     "bytes: 3 instructions for 4 products. Tiles of 4x48 from cache: 264 GOP/s, words 198, digits "
     "164. Packing looks at the pairs; its answer lies behind the weight",
 )
 SEVEN_BITS = Way(
-    _searched,
     "no element of x is beyond 127",
-    "bytes. One pass of ORs over A finds it; 784x512x128: 226 GOP/s, 177 before",
+    "bytes; one pass of ORs over A finds it. 784x512x128: 226 GOP/s, 177 before",
+    columns=SEARCHED_COLUMNS,
 )
 APART = Way(
-    _listed,
     "few elements of x are {beyond}, whose products are added apart,",
     "bytes, and the outliers from a list (`OutlierList`). Up to 3% of A are as fast as words or "
     "faster: 128x768x768 with 1% 232 GOP/s, 182 before; with K of 16 and 24 bytes were slower",
+    FEWEST_INTEGER_ROWS,
+    SEARCHED_COLUMNS,
+    LEAST_K,
 )
 WORDS = Way(
-    lambda plan: has_pairs(plan.kernel) and wide_product_of(plan) is not None,
     "others",
-    "4 instructions. A and the panels are widened in cache, which pays from 8 rows on",
+    "4 instructions; A and the panels are widened in cache (`staged_panels.wide_product`)",
+    FEWEST_INTEGER_ROWS,
+    shares_k=True,
 )
 DIGITS = Way(
-    lambda plan: has_pairs(plan.kernel),
     "others, of few rows",
     "6 instructions, but nothing is widened, and the weight is half as many bytes",
+    shares_k=True,
 )
-WAYS = (NATIVE, SMALL_PAIRS, SEVEN_BITS, APART, WORDS, DIGITS)
+WAYS = (SMALL_PAIRS, SEVEN_BITS, APART, WORDS, DIGITS)
 
 
 def ways_of(plan: ProductPlan) -> list[Way]:

@@ -353,9 +353,9 @@ class Block:
                 ahead = None if fetch is None else fetch.ahead(vector, at, height, start)
                 # Each access adds to the row; a sum in each of them is slow to compile.
                 row = materialise(self.row + at)
-                block, place = (vector, vectors, (start, steps)), at if cut else 0
-                further = load_b, self.scratch, place, cut, ahead
-                context = TileContext(loops, row, height, *block, *further)
+                place: Index = at if cut else 0
+                further = (start, steps), load_b, self.scratch, place, cut, ahead
+                context = TileContext(loops, row, height, vector, vectors, *further)
                 result = loops.tiles.emit(context)
                 if not at_once:
                     rest(result, self.scratch, context.place)

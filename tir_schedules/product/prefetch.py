@@ -140,13 +140,11 @@ class PanelPrefetch:
 
         None if nothing, and of AMX tiles.
         """
-        plan, before = self.plan, 0
+        plan = self.plan
         if plan.kernel.by_tiles:
             return None
-        for group in self.groups:
-            if group.size == rows:
-                break
-            before += group.count
+        group = next(group for group in self.groups if group.size == rows)
+        before = sum(each.count for each in self.groups if each.start < group.start)
         number = before + (place - group.start) // rows
         if plan.fetches_evenly:
             return self._even(piece, number, rows)

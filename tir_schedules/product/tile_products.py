@@ -249,13 +249,8 @@ REGISTERS = RegisterTiles()
 
 def add_step(kernel: Microkernel, result: Tile, tile: TileContext, ks: Sequence[Index]) -> None:
     """Emits the products of one step of K, of these loop variables."""
-    kernel.accumulate(
-        result,
-        range(tile.rows),
-        (),
-        lambda i, _: tile.read_a(i, ks),
-        lambda j, _: tile.read_b(j, ks),
-    )
+    reads = (lambda i, _: tile.read_a(i, ks), lambda j, _: tile.read_b(j, ks))
+    kernel.accumulate(result, range(tile.rows), (), *reads)
 
 
 def emit_streams(block: BlockLoops, vector: Expr, group: Group) -> bool:

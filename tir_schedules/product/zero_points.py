@@ -289,7 +289,7 @@ def centred_inputs(region: Region, inputs: Sequence[np.ndarray]) -> tuple[np.nda
     if a_zero_point == "input":
         a_zero_point = int(further["a"].reshape(()))
     if "a_quantize" in region.attrs:
-        scale = region.attrs["a_scale"]
+        scale: Any = region.attrs["a_scale"]
         known = np.float32(further["range"][0] if scale in ("range", "dynamic") else scale)
         dtype = str(region.attrs["a_quantize"])
         a = quantize_reference(dtype, a, np.asarray(known), np.array(a_zero_point))
