@@ -20,6 +20,7 @@ import tvm.tirx.script.builder.ir as I
 from tvm import DataType, tirx
 from tvm.sym import Analyzer
 
+from microkernels.base.arrays import SHIFT
 from microkernels.microkernel import Microkernel
 from microkernels.tile import Address
 from microkernels.vector import bfloat16
@@ -34,7 +35,6 @@ from .staged_panels import WideProduct
 from .tile_products import OperandA
 
 Read = Callable[[Expr, Columns], Expr]
-_SIGN = 0x80
 
 
 @dataclass(frozen=True)
@@ -133,15 +133,12 @@ class Activations(OperandA):
     def load(self, row: Expr, step: Index) -> Expr | Address:
         """kr elements of a row, as the kernel's `emit` takes them."""
         kr = self.kernel.kr
-        place: list[Index]
-        if self.tail and isinstance(step, int):  # the last one, the only one that is no variable
-            place = [self.within(row), tirx.const(0, "int32")]
-            return self.kernel.a_operand(self.buffer, place, self.pitch)
         if self.wide is not None:
             return self.wide.spread(self.buffer, [self.within(row), step * self.wide.kernel.kr])
-        if self.staged:
-            place = [self.within(row), step * kr]
-            return self.kernel.a_operand(self.buffer, place, self.pitch)
+        last = self.tail and isinstance(step, int)  # the only one that is no variable
+        if self.staged or last:
+            column = tirx.const(0, "int32") if last else step * kr
+            return self.kernel.a_operand(self.buffer, [self.within(row), column], self.pitch)
         if self.kernel.by_tiles:
             assert self.rows is not None
             index = self.rows.index(row, step * kr)
@@ -271,7 +268,7 @@ def as_operand(
         return ex.cast(kernel.a_dtype, emit_quantize(value, *quantize, kernel.a_dtype))
     if (dtype, kernel.a_dtype) == ("int8", "uint8"):
         value = ex.reinterpret("uint8", value)
-        return value ^ ex.like(_SIGN, value)
+        return value ^ ex.like(SHIFT, value)
     if kernel.a_dtype == "bfloat16":
         return bfloat16.bits_of(value) if dtype == "bfloat16" else kernel.rounded(value)
     return kernel.rounded(value) if kernel.a_dtype == "float16" else value

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 import tvm.tirx.script.builder.ir as I
 from tvm import tirx
 
+from microkernels.base.arrays import SHIFT
 from microkernels.microkernel import Microkernel
 from microkernels.tile import Address
 from microkernels.vector import bfloat16, memory
@@ -22,7 +23,6 @@ from tir_schedules.epilogue.tile_results import store_columns
 
 from .tile_products import OperandB
 
-_SIGN = 0x80
 _LEAST_PIECE = 8  # rows, where vectors have less lanes
 
 
@@ -106,7 +106,7 @@ class PackedWords:
             return ex.reinterpret("uint16", kernel.rounded(value))
         if kernel.b_dtype in ("int8", "uint8"):
             value = ex.reinterpret("uint8", value)
-            return value ^ ex.like(_SIGN, value) if dtype != kernel.b_dtype else value
+            return value ^ ex.like(SHIFT, value) if dtype != kernel.b_dtype else value
         if ex.element_of(value) == "bfloat16":
             return bfloat16.widen(bfloat16.bits_of(value))
         return value
@@ -206,7 +206,7 @@ class PackedOperand(PackedWords, OperandB):
     def _pack_panel(self, panel: Index, width: int) -> None:
         if self.source.contiguous == "columns":
             if self.whole_steps:
-                self._copy_steps(panel, width, 0, self.whole_steps)
+                self._copy_steps(0, self.whole_steps, panel, width)
             self._copy_rest(panel, width)
         else:
             self._each_vector(panel, width, functools.partial(self._vector, panel, width))
@@ -232,9 +232,8 @@ class PackedOperand(PackedWords, OperandB):
             if self.whole_steps:
                 first = piece * self.piece_steps
                 count = tirx.Min(self.piece_steps, self.whole_steps - first)
-                emission.for_groups(
-                    self.panels, lambda panel, width: self._copy_steps(panel, width, first, count)
-                )
+                copy = functools.partial(self._copy_steps, first, count)
+                emission.for_groups(self.panels, copy)
             with I.If(piece == self.pieces - 1), I.Then():
 
                 def last(panel: Index, width: int) -> None:
@@ -270,7 +269,7 @@ class PackedOperand(PackedWords, OperandB):
         for j in range(width):
             store_columns(self.n, self.lanes, panel + j, j == width - 1, functools.partial(emit, j))
 
-    def _copy_steps(self, panel: Index, width: int, first: Index, count: Index) -> None:
+    def _copy_steps(self, first: Index, count: Index, panel: Index, width: int) -> None:
         """Whole steps; a row is read once for the panel: rows of a head may lie pages apart."""
         with I.serial(count) as step:
             at = step if isinstance(first, int) and first == 0 else first + step

@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 import tvm.tirx.script.builder.ir as I
 from tvm import tirx
 
-from microkernels.base.arrays import RANGES
+from microkernels.base.arrays import RANGES, SHIFT
 from microkernels.isa import Isa
 from microkernels.registry import kernels_for
 from microkernels.vector import bfloat16
@@ -30,7 +30,6 @@ from tir_schedules.core.loop_nest import LaneTotals, add
 
 from .tile_config import KERNEL_TYPES
 
-_SIGN = 0x80
 _KEPT_VECTORS = 16  # of a row; beyond, it is read again for every group
 _CHUNK_BYTES = 16 << 10  # of the matrix, which several passes find in the first-level cache
 _CHAINS = 8  # independent sums that hide the latency of an addition
@@ -86,7 +85,7 @@ class Operands:
             if dtype == element:
                 return value
             bits = ex.reinterpret("uint8", value)
-            shifted = bits ^ ex.like(_SIGN, bits)
+            shifted = bits ^ ex.like(SHIFT, bits)
             return shifted if element == "uint8" else ex.reinterpret(element, shifted)
         if dtype == "float32" and element == "float32":
             return bfloat16.widen(self.narrow(value)) if self.rounded else value
