@@ -166,7 +166,7 @@ def why_not_amx(
 #     C    again for every piece of K; in between the scratch, a piece of the panel and of A are
 #     read
 #
-# B that is prefetched (`TileLoops.fetch`) comes from L2; the part takes at least as long as the
+# B that is prefetched (`PanelPrefetch`) comes from L2; the part takes at least as long as the
 # prefetch. The prefetch instructions themselves are not counted: at most sixteen for a dot product,
 # two for each with four blocks of rows. The product is taken for one that is called repeatedly: B
 # is first in the cache that holds the thread's part of the weight, A in L2 or beyond. In a model
