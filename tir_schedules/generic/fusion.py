@@ -235,7 +235,7 @@ def program_loops(
     own, statements = loops.temporary_views(program, inside)
     views, names = {**views, **own}, []
     for group, depth in groups:
-        statement, name = _band_loops(group, depth, views, inside, machine)
+        statement, name = _band_loops(group, depth, views, machine)
         statements.append(statement)
         names.append(name)
     return statements, max(names, key=ORDER.index)
@@ -296,22 +296,17 @@ def _is_shared(group: Sequence[Nest], depth: int) -> bool:
 
 
 def _band_loops(
-    group: list[Nest],
-    depth: int,
-    views: dict[tirx.Var, View],
-    inside: set[tirx.Var],
-    machine: Machine,
+    group: list[Nest], depth: int, views: dict[tirx.Var, View], machine: Machine
 ) -> tuple[tirx.Stmt, str]:
+    """Loops over some axes that nests share; buffers without a view exist inside of them alone."""
     if depth == 0:
         return nest_loops(loops.flattened(group[0], views), machine, True)
-    band = group[0].spatial[:depth]
-    threads = loops.threads_sharing(group, machine)
-    local = dict(views)
-    statements: list[tirx.Stmt] = []
+    band, threads = group[0].spatial[:depth], loops.threads_sharing(group, machine)
+    local, statements = dict(views), list[tirx.Stmt]()
     for nest in group:
+        axes = {axis.var for axis in nest.spatial[:depth]}
         for store in nest.results:
-            if store.buffer in inside and store.buffer not in local:
-                axes = {axis.var for axis in nest.spatial[:depth]}
+            if store.buffer not in local:
                 dropped = [
                     d for d, i in enumerate(store.indices) if isinstance(i, tirx.Var) and i in axes
                 ]

@@ -85,8 +85,7 @@ def temporary_views(
     """Views of a program's own buffers but those `inside` bands; allocations of written ones."""
     written = {store.buffer for nest in program.nests for store in nest.results}
     views = {each: temporary_view(each) for each in program.temporaries if each not in inside}
-    allocated = [tirx.AllocBuffer(view.flat) for each, view in views.items() if each in written]
-    return views, allocated
+    return views, [tirx.AllocBuffer(own.flat) for each, own in views.items() if each in written]
 
 
 def view_of(buffer: tirx.Var, dropped: Sequence[int] = (), dtype: str = "") -> View:
@@ -159,15 +158,17 @@ def collapsed(nest: Nest, kept: Iterable[tirx.Var] = ()) -> Nest:
     spatial = sorted(nest.spatial, key=lambda axis: -(result[axis.var] or 0))
     values: dict[tirx.Var, Expr] = {}
 
+    def alike(outer: Axis, inner: Axis) -> bool:
+        pairs = [(strides[outer.var], strides[inner.var]) for strides in every]
+        known = all(far is not None and step is not None for far, step in pairs)
+        steps = known and all(far == (step or 0) * inner.extent for far, step in pairs)
+        return steps and numbers.isdisjoint((outer.var, inner.var))
+
     def merge(axes: Sequence[Axis]) -> tuple[Axis, ...]:
         merged: list[Axis] = []
         for axis in axes:
             outer = merged[-1] if merged else None
-            apart = outer is None or not numbers.isdisjoint((outer.var, axis.var))
-            for strides in () if outer is None else every:
-                far, step = strides[outer.var], strides[axis.var]
-                apart = apart or far is None or step is None or far != step * axis.extent
-            if outer is None or apart:
+            if outer is None or not alike(outer, axis):
                 merged.append(axis)
                 continue
             both = Axis.new(outer.extent * axis.extent, axis.var.name)

@@ -20,8 +20,7 @@ import functools
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from typing import NamedTuple
+from dataclasses import dataclass, replace
 
 import numpy as np
 import tvm_ffi
@@ -88,7 +87,8 @@ def _row(window: Window, covered: Covered, windows: int) -> tirx.Stmt:
     return sequence([*watch.begin(), *runs(windows, watch), watch.repeat_if_alarmed(again)])
 
 
-class _Run(NamedTuple):
+@dataclass(frozen=True)
+class _Run:
     """Neighbouring places, and whether all of each window counts there."""
 
     first: int

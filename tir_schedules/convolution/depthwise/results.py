@@ -114,17 +114,17 @@ class Results:
                 I.buffer_store(passing, tile.get(i, k, j), place)
         for i in range(tile.rows):
             # In memory: written out for every pixel it would be most of what LLVM sees.
-            sample, row, column = corner
-            line = materialise(self.problem.output_row(sample, row + i, column))
+            first = self.problem.output_row(corner.sample, corner.row + i, corner.column)
+            line = materialise(first)
             if passing is None:
                 for k in range(tile.columns):
                     values = [tile.get(i, k, j) for j in vectors]
                     self._pixel(line + k if k else line, channel, values, valid)
                 continue
-            with I.serial(tile.columns if stored is None else stored) as k:
-                number = k + i * tile.columns
+            with I.serial(tile.columns if stored is None else stored) as column:
+                number = column + i * tile.columns
                 values = [passing[number, ramp(j * lanes, lanes)] for j in vectors]
-                self._pixel(line + k, channel, values, valid)
+                self._pixel(line + column, channel, values, valid)
 
     def _pixel(self, at: Expr, channel: Expr, values: Sequence[Expr], valid: int) -> None:
         leading = self.leading_of(at)
@@ -182,8 +182,8 @@ class DepthwiseTiles(ABC):
                 body(chunk * blocks + number, number, width)
         if rest:
             with I.If(tirx.EQ(chunk, last)), I.Then():
-                block, number = (tirx.const(n, "int32") for n in (whole, whole - last * blocks))
-                body(block, number, rest)
+                block, within = (tirx.const(n, "int32") for n in (whole, whole - last * blocks))
+                body(block, within, rest)
 
     def prepared(self) -> AbstractContextManager[None]:
         """The scope in which bands may be emitted."""

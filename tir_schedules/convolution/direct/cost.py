@@ -11,6 +11,7 @@ import functools
 import itertools
 import math
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import msgspec
 from tvm import DataType
@@ -106,9 +107,9 @@ def _tiled(estimate: _Estimate, kernels: Sequence[Microkernel]) -> Iterator[Conv
         bands.add(estimate.band(threads_m, wide))
         in_place = conv.reads_in_place(region, kernel) and has_small_edges(geometry, rows)
         for band, staged in itertools.product(bands, {True, not in_place}):
-            tile = {"rows": rows, "vectors": vectors, "band": band, "staged": staged}
-            grid = {"threads_m": threads_m, "threads_n": threads_n}
-            yield ConvConfig(kernel=kernel.name, **tile, **grid)
+            tile: dict[str, Any] = {"rows": rows, "vectors": vectors, "band": band}
+            grid: dict[str, Any] = {"threads_m": threads_m, "threads_n": threads_n}
+            yield ConvConfig(kernel=kernel.name, staged=staged, **tile, **grid)
 
 
 def _configs(estimate: _Estimate, kernel: Microkernel, every: bool = False) -> Iterator[ConvConfig]:

@@ -185,8 +185,8 @@ class _Tile:
         loops, kernel, windows = self.loops, self.loops.tile, self.windows
         rows, begin, outliers = height * columns, loops.start, loops.outliers
 
-        def start(i: int, j: int) -> Any:
-            parts = []
+        def start(i: Any, j: int) -> Any:
+            parts = list[Any]()
             if outliers is not None:
                 line, column = i // columns, self.column + i % columns
                 parts.append(outliers.sum(line, column, self.vectors, j))
