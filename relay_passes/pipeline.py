@@ -9,7 +9,7 @@ from tvm.ir.transform import Pass
 
 from tir_schedules.product.matmul import multiplies_half
 
-from .bfloat16.bf16_precision import bf16_precision, bits_entry, raise_bf16_casts, raise_f16_casts
+from .bfloat16.bf16_precision import bf16_precision, bits_entry, raise_casts
 from .bfloat16.narrow_products import half_products, narrow_products
 from .bfloat16.widening import widen_bf16, widen_f16
 from .canonicalize import functions
@@ -170,8 +170,8 @@ def phases(
             *only_if(
                 bf16, rules("bf16", [bf16_precision(machine.isa.multiplies_bf16), fold_weights])
             ),
-            raise_bf16_casts(),
-            *only_if(multiplies_half(machine), raise_f16_casts()),
+            raise_casts(),
+            *only_if(multiplies_half(machine), raise_casts("float16")),
             functions.common_values(),
             tidy(),
             *only_if(coarse, merge_projections(options.machine, decisions)),

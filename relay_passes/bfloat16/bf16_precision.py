@@ -16,7 +16,7 @@ from relay_passes.ir.rewrite import Bindings, block_pass
 from relay_passes.ir.rules import Rule, RuleGraph, rule
 from relay_passes.ir.traits import CONVOLUTIONS, is_convolution, output_channels
 
-from .widening import HALF, NARROW, WIDE
+from .widening import NARROW, WIDE
 
 # bfloat16 precision: products and convolutions take bfloat16 operands, and give f32.
 #
@@ -33,7 +33,7 @@ from .widening import HALF, NARROW, WIDE
 #
 # Both operands are rounded to nearest even, constants at compile time. A product of two bfloat16
 # numbers is exact in f32 and sums are f32, so only these two roundings lose precision.
-# Normalisations, softmax, residuals and biases stay f32. `raise_bf16_casts` moves the casts to
+# Normalisations, softmax, residuals and biases stay f32. `raise_casts` moves the casts to
 # where they cost least. These stay as they are: products of unknown shape, of a vector, or of a
 # weight that is decoded from a smaller type (their template may round, see `partition`);
 # convolutions whose channels are not last, and those of each channel alone whose weight is not a
@@ -180,20 +180,21 @@ def _is_bfloat16(ty: ir.Type) -> TypeGuard[relax.TensorType]:
 #     lv2 = R.astype(lv1, "float32")                  # R.add reads this, in its registers
 #
 # Other libraries also keep values between convolutions in bfloat16. Results of the model are not
-# rounded. `raise_f16_casts` does the same with casts to float16, whose convolutions are f32.
+# rounded. Casts to float16 are raised alike; convolutions of float16 are f32.
 
 
 _ALSO_MOVE = ("relax.repeat", "relax.tile", "relax.strided_slice")
 
 
-def raise_bf16_casts() -> ir.transform.Pass:
-    """The pass; it needs A-normal form."""
-    return block_pass("tvm_hybrid.raise_bf16_casts", lambda graph: _rewrite_casts(graph, NARROW))
+def raise_casts(kind: str = NARROW) -> ir.transform.Pass:
+    """The pass; it needs A-normal form.
 
-
-def raise_f16_casts() -> ir.transform.Pass:
-    """The pass for casts to float16; it needs A-normal form."""
-    return block_pass("tvm_hybrid.raise_f16_casts", lambda graph: _rewrite_casts(graph, HALF))
+    Parameters
+    ----------
+    kind : str
+        To which type: "bfloat16" or "float16".
+    """
+    return block_pass(f"tvm_hybrid.raise_{kind}_casts", lambda graph: _rewrite_casts(graph, kind))
 
 
 def _rewrite_casts(graph: DataflowGraph, kind: str) -> list[relax.Binding] | None:

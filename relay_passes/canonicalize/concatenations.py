@@ -38,7 +38,7 @@ def sink_concat(graph: RuleGraph, block: Bindings, call: relax.Call) -> relax.Ex
     nothing, because the parts are written in place (`concat_in_place`). This is done only if most
     of the result has no other reader: a part with another reader would be read and written once
     more. Conversions have passes of their own (`lift_quantize`, `sink_dequantize`,
-    `raise_bf16_casts`).
+    `raise_casts`).
     """
     joins = {arg: joined for arg in call.args if (joined := _joined(graph, arg)) is not None}
     found = read_elementwise(call, joins, lambda expr: isinstance(expr, ir.GenericConst))

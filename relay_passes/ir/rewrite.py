@@ -80,14 +80,16 @@ def with_values(function: relax.Function, change: ChangeValue) -> relax.Function
         Binding of any block -> the value to bind instead; None to leave it.
     """
 
-    def changed(binding: relax.Binding) -> relax.Binding:
-        value = change(binding) if isinstance(binding, relax.VarBinding) else None
-        return binding if value is None else relax.VarBinding(binding.var, value)
-
-    return with_blocks(
-        function,
-        (type(block)(list(map(changed, block.bindings))) for block in function.body.blocks),
+    blocks = (
+        type(block)([_changed(binding, change) for binding in block.bindings])
+        for block in function.body.blocks
     )
+    return with_blocks(function, blocks)
+
+
+def _changed(binding: relax.Binding, change: ChangeValue) -> relax.Binding:
+    value = change(binding) if isinstance(binding, relax.VarBinding) else None
+    return binding if value is None else relax.VarBinding(binding.var, value)
 
 
 def with_bound_constants(
@@ -323,9 +325,7 @@ def take_values(functions: Functions, gvar: ir.GlobalVar, change: ChangeValue) -
         kind, waiting = type(block[0]), list(block.pop().bindings[::-1])
         bindings: list[relax.Binding] = []
         while waiting:
-            binding = waiting.pop()
-            value = change(binding) if isinstance(binding, relax.VarBinding) else None
-            bindings.append(binding if value is None else relax.VarBinding(binding.var, value))
+            bindings.append(_changed(waiting.pop(), change))
         return kind(bindings)
 
     return _with_blocks(functions, gvar, changed)

@@ -33,6 +33,7 @@ from .minimum_cut import FIRST, LAST
 LEAST_PIXELS = 256
 _FLOATS = ("float32", "bfloat16")  # kernels take a weight of these that is no constant
 _Match = Callable[[Forms, relax.Call, Form], "Role | None"]
+_MatchAlong = Callable[[relax.Call, Form], "Role | None"]
 
 
 def role_of(forms: Forms, position: int) -> Role | None:
@@ -42,10 +43,14 @@ def role_of(forms: Forms, position: int) -> Role | None:
     if isinstance(value, relax.TupleGetItem):
         return _item(forms, binding.var, value)
     match, result = _MATCHES.get(op_name(value)), forms.of(binding.var)
-    if match is None or result is None or not isinstance(value, relax.Call):
+    along = _ALONG.get(op_name(value))
+    if result is None or not isinstance(value, relax.Call):
         return None
+    if along is not None:
+        x = forms.labelled(value.args[0])
+        return along(value, x) if x is not None and x.axis == result.axis else None
     regrouped = _regrouped(forms, position) if is_call(value, "relax.reshape") else None
-    return match(forms, value, result) if regrouped is None else regrouped
+    return match(forms, value, result) if match and regrouped is None else regrouped
 
 
 def _item(forms: Forms, var: relax.Var, value: relax.TupleGetItem) -> Role | None:
@@ -116,10 +121,9 @@ def _on_first(call: relax.Call, x: Form, attributes: Callable[[Order], dict[str,
     return Role((Operand(call.args[0]),), build)
 
 
-def _along(forms: Forms, call: relax.Call, result: Form) -> Role | None:
+def _along(call: relax.Call, x: Form) -> Role | None:
     """Operators with an attribute `axis` whose result, or whose items, lie as their argument."""
-    x = forms.labelled(call.args[0])
-    if x is None or x.axis != result.axis or call.attrs.axis is None:
+    if call.attrs.axis is None:
         return None
     axis = int(call.attrs.axis) % x.rank
     if op_name(call) in traits.QUANTIZING and not any(int(each.ty.ndim) for each in call.args[1:]):
@@ -127,11 +131,8 @@ def _along(forms: Forms, call: relax.Call, result: Form) -> Role | None:
     return _on_first(call, x, lambda order: {"axis": order.index(axis)})
 
 
-def _normalization(forms: Forms, call: relax.Call, result: Form) -> Role | None:
+def _normalization(call: relax.Call, x: Form) -> Role | None:
     """Normalisations that name the axis of channels and those that they reduce."""
-    x = forms.labelled(call.args[0])
-    if x is None or x.axis != result.axis:
-        return None
     channel = int(call.attrs.channel_axis) % x.rank
     axes = [int(axis) % x.rank for axis in call.attrs.axes]
 
@@ -141,13 +142,12 @@ def _normalization(forms: Forms, call: relax.Call, result: Form) -> Role | None:
     return _on_first(call, x, attributes)
 
 
-def _windows(forms: Forms, call: relax.Call, result: Form) -> Role | None:
+def _windows(call: relax.Call, x: Form) -> Role | None:
     """Pools and resizes."""
-    x, layout = forms.labelled(call.args[0]), str(call.attrs.layout)
-    resize = op_name(call) in traits.RESIZES
-    if x is None or len(layout) != x.rank or layout.index("C") != x.axis or layout[0] != "N":
+    layout, resize = str(call.attrs.layout), op_name(call) in traits.RESIZES
+    if len(layout) != x.rank or layout.index("C") != x.axis or layout[0] != "N":
         return None
-    if x.axis != result.axis or not (resize or str(call.attrs.out_layout) == layout):
+    if not resize and str(call.attrs.out_layout) != layout:
         return None
     names = ("layout",) if resize else ("layout", "out_layout")
     return _on_first(
@@ -184,10 +184,7 @@ def _reduction(forms: Forms, call: relax.Call, result: Form) -> Role | None:
     return Role((Operand(call.args[0]),), build, labels) if labels else None
 
 
-def _pad(forms: Forms, call: relax.Call, result: Form) -> Role | None:
-    x = forms.labelled(call.args[0])
-    if x is None or x.axis != result.axis:
-        return None
+def _pad(call: relax.Call, x: Form) -> Role | None:
     width = [int(each) for each in call.attrs.pad_width]
 
     def attributes(order: Order) -> dict[str, Any]:
@@ -196,9 +193,8 @@ def _pad(forms: Forms, call: relax.Call, result: Form) -> Role | None:
     return _on_first(call, x, attributes)
 
 
-def _slice(forms: Forms, call: relax.Call, result: Form) -> Role | None:
-    x = forms.labelled(call.args[0])
-    if x is None or x.axis != result.axis or not isinstance(call.args[1], relax.Tuple):
+def _slice(call: relax.Call, x: Form) -> Role | None:
+    if not isinstance(call.args[1], relax.Tuple):
         return None
     axes, rest = [int(each.value) % x.rank for each in call.args[1].fields], list(call.args[2:])
 
@@ -314,15 +310,18 @@ def _regrouped(forms: Forms, position: int) -> Role | None:
 
 _MATCHES: dict[str, _Match] = {
     **dict.fromkeys(traits.ELEMENTWISE, _elementwise),
-    **dict.fromkeys((*traits.POOLS, *traits.RESIZES), _windows),
     **dict.fromkeys(traits.CONVOLUTIONS, _convolution),
     **dict.fromkeys(traits.REDUCTIONS, _reduction),
     **dict.fromkeys(("relax.permute_dims", *traits.RESHAPES), _view),
+    "relax.concat": _concat,
+    "relax.broadcast_to": _broadcast,
+}
+# Those with channels on the same axis of the first operand and of the result.
+_ALONG: dict[str, _MatchAlong] = {
+    **dict.fromkeys((*traits.POOLS, *traits.RESIZES), _windows),
     **dict.fromkeys((*traits.SOFTMAXES, *traits.CHANNEL_WISE, *traits.QUANTIZING), _along),
     **dict.fromkeys(("relax.split", "relax.cumsum", "relax.flip"), _along),
     **dict.fromkeys(traits.GROUP_NORMS, _normalization),
-    "relax.concat": _concat,
     "relax.nn.pad": _pad,
     "relax.strided_slice": _slice,
-    "relax.broadcast_to": _broadcast,
 }

@@ -19,7 +19,7 @@ from relay_passes.pipeline_options import (
     PipelineOptions,
 )
 from tests.relay_passes.graphs import constant, module, operators
-from tests.relay_passes.quantized import dequantize, quantize
+from tests.relay_passes.quantized import dequantize, emit_dynamic_quantize, quantize
 from tir_schedules.core.region import Region
 
 op = relax.op
@@ -142,7 +142,7 @@ def test_the_order_of_the_passes() -> None:
         "integers",
         "eight_bits",
         "bf16",
-        "raise_bf16_casts",
+        "raise_bfloat16_casts",
         "quantization_ranges",
         "partition",
         "select_configs",

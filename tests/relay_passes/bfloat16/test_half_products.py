@@ -10,7 +10,7 @@ from tvm.relax import op
 
 from microkernels.isa import isa_named
 from microkernels.machines.machine import Machine
-from relay_passes.bfloat16.bf16_precision import raise_f16_casts
+from relay_passes.bfloat16.bf16_precision import raise_casts
 from relay_passes.bfloat16.narrow_products import (
     HALF_PRODUCT,
     SLOWER,
@@ -116,4 +116,4 @@ def test_casts_rise_past_reshapes() -> None:
         return op.astype(moved, "float32")
 
     x = ((4, 16), "float32")
-    assert_structural_equal(raise_f16_casts()(module(before, x)), module(after, x))
+    assert_structural_equal(raise_casts("float16")(module(before, x)), module(after, x))

@@ -1,4 +1,4 @@
-"""raise_bf16_casts: where casts end up, and that values do not change by a bit."""
+"""raise_casts: where casts end up, and that values do not change by a bit."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tvm import IRModule, relax
 from tvm.ir import assert_structural_equal
 from tvm.relax import op
 
-from relay_passes.bfloat16.bf16_precision import raise_bf16_casts
+from relay_passes.bfloat16.bf16_precision import raise_casts
 from relay_passes.ir.graph import op_name
 from tests.relay_passes.graphs import Body, module, run
 
@@ -40,10 +40,10 @@ def written(mod: IRModule) -> list[str]:
 def check(body: Body, expected: list[str]) -> None:
     """The operators after the pass; the values are the same bits, a second run changes nothing."""
     before = module(body, X)
-    after = raise_bf16_casts()(before)
+    after = raise_casts()(before)
     assert written(after) == expected
     same_bits(before, after)
-    assert_structural_equal(raise_bf16_casts()(after), after)
+    assert_structural_equal(raise_casts()(after), after)
 
 
 def same_bits(before: IRModule, after: IRModule) -> None:
@@ -132,7 +132,7 @@ def test_below_a_split_of_which_a_part_stays() -> None:
 
 def test_casts_from_other_types_stay() -> None:
     mod = module(lambda x: narrow(flat(op.astype(x, "int32"))), X)
-    assert_structural_equal(raise_bf16_casts()(mod), mod)
+    assert_structural_equal(raise_casts()(mod), mod)
 
 
 IMAGE = ((1, 4, 6, 3), "float32")
@@ -193,9 +193,9 @@ CONV, BACK = "conv2d:float32", "astype:float32"
     ],
 )  # fmt: skip
 def test_images(body: Body, expected: list[str]) -> None:
-    after = raise_bf16_casts()(module(body, IMAGE))
+    after = raise_casts()(module(body, IMAGE))
     assert written(after) == expected
-    assert_structural_equal(raise_bf16_casts()(after), after)
+    assert_structural_equal(raise_casts()(after), after)
 
 
 def test_images_keep_their_values() -> None:
@@ -210,7 +210,7 @@ def test_images_keep_their_values() -> None:
         return conv(op.concat([largest(op.add(conv(x), x)), x], 1))
 
     image = np.random.default_rng(0).standard_normal(IMAGE[0]).astype(np.float32)
-    (got,) = run(raise_bf16_casts()(module(model, IMAGE)), [image])
+    (got,) = run(raise_casts()(module(model, IMAGE)), [image])
     (wanted,) = run(module(rounded, IMAGE), [image])
     np.testing.assert_array_equal(got, wanted)
 
@@ -243,4 +243,4 @@ def test_random_graphs_keep_every_bit(seed: int) -> None:
         return [*rounded, narrow(values[-1][0]), values[-2][0]]
 
     before = module(body, X)
-    same_bits(before, raise_bf16_casts()(before))
+    same_bits(before, raise_casts()(before))
