@@ -19,7 +19,7 @@ from relay_passes.pipeline_options import (
     PipelineOptions,
 )
 from tests.relay_passes.graphs import constant, module, operators
-from tests.relay_passes.quantized import dequantize, emit_dynamic_quantize, quantize
+from tests.relay_passes.quantized import dequantize, quantize
 from tir_schedules.core.region import Region
 
 op = relax.op
