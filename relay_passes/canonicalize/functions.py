@@ -69,8 +69,10 @@ def outline_branches(mod: IRModule) -> IRModule:
 
     outliner = _Outliner(mod)
     for gvar, function in mod.functions_items():
-        bindings = bindings_of(function) if is_relax(function) else ()
-        if any(isinstance(each.value, relax.If) and _has_product(each.value) for each in bindings):
+        if is_relax(function) and any(
+            isinstance(each.value, relax.If) and _has_product(each.value)
+            for each in bindings_of(function)
+        ):
             outliner.builder_.update_func(gvar, outliner.visit_expr(function))
     return outliner.builder_.get()
 

@@ -175,6 +175,8 @@ def lift_quantize(graph: RuleGraph, block: Bindings, call: relax.Call) -> relax.
         split = graph.definition(parts)
         if not is_call(split, "relax.split") or quantization.axis == moving.joined_axis(split):
             return None
+        if not isinstance(parts, relax.DataflowVar):
+            return None
         if not _split_into_alike(graph, parts, quantization, dtype):
             return None
         block.at(parts)  # the quantisations of its parts then meet dequantisations
@@ -186,11 +188,11 @@ def lift_quantize(graph: RuleGraph, block: Bindings, call: relax.Call) -> relax.
     if clip is not None and quantization.saturates(*clip[1:], dtype):
         return quantization.quantize(clip[0], dtype)
     if is_call(above, "relax.concat"):
-        axis, tensors = moving.joined_axis(above), moving.parts_of_concat(above)
-        if quantization.axis == axis or not tensors:
+        along, tensors = moving.joined_axis(above), moving.parts_of_concat(above)
+        if quantization.axis == along or not tensors:
             return None
         joined = [block.emit(quantization.quantize(each, dtype)) for each in tensors]
-        return relax.op.concat(joined, axis)
+        return relax.op.concat(joined, along)
     if not (moving.moves_all(above) or moving.picks_largest(above)):
         return None
     axis = quantization.axis
@@ -205,8 +207,6 @@ def _split_into_alike(
     graph: DataflowGraph, parts: relax.Expr, quantization: Quantization, dtype: str
 ) -> bool:
     """Whether all that happens to the items of a tuple is this quantisation."""
-    if not isinstance(parts, relax.DataflowVar):
-        return False
     for position in graph.users_of(parts):
         item = graph.bindings[position]
         if not isinstance(item.value, relax.TupleGetItem):

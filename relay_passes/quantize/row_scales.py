@@ -200,6 +200,7 @@ def stock_dynamic_quantize(
         return None
     if given is None:
         return zero_point_of(block.emit, low, scale)
+    assert isinstance(scale, relax.Var)  # it is what `step` is bound to
     block.at(scale)
     return scale_of(block.emit, step.args[0])
 
