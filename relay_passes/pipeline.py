@@ -53,10 +53,9 @@ from .ir.tidy import tidy, to_dataflow
 from .layout.compose_reorders import compose_reorders, note_reorders
 from .layout.fold_channel_shuffle import fold_channel_shuffle
 from .layout.propagate_layout import propagate_layout
-from .legalize import axes, numbers, schedule_generic, shapes, store_constants
+from .legalize import axes, numbers, schedule_generic, shapes
 from .lift.lift_programs import lift_programs
-from .lower.caches import grow_caches, update_rows
-from .lower.concat_in_place import concat_in_place
+from .lower.in_place import concat_in_place, grow_caches, update_rows
 from .lower.kernel_sharing import rename_kernels, share_kernels
 from .lower.lower_regions import lower_regions, select_configs
 from .lower.merge_side_by_side import merge_side_by_side
@@ -210,7 +209,7 @@ def phases(
             numbers.bfloat16_remainders(),
             relax.transform.AnnotateTIROpPattern(),
             fold_constants(),
-            store_constants.store_constants(),
+            schedule_generic.store_constants(),
             schedule_generic.unmatched_sizes(),
             schedule_generic.fuse_operators(),
             schedule_generic.scalars_in_shapes(),

@@ -21,6 +21,7 @@ packed by then: where a part would read them in another order, the kernels stay 
 
 from __future__ import annotations
 
+import functools
 import graphlib
 import heapq
 from collections.abc import Sequence
@@ -79,7 +80,7 @@ class _Merger(KernelPass):
         super().__init__(mod, machine, decisions)
         # As constants are packed for them; decisions are changed on the way.
         self.configs = {each.function: each.config for each in decisions if each.taken}
-        self.regions: dict[relax.GlobalVar, tuple[Region, Piece] | None] = {}
+        self.described = functools.cache(self.describe)
 
     def block(self, block: relax.DataflowBlock) -> list[relax.Binding] | None:
         """The block with one call for every group that pays; None if none does."""
@@ -146,14 +147,13 @@ class _Merger(KernelPass):
     def candidate(self, graph: DataflowGraph, position: int) -> _Candidate | None:
         """The call at a position, if it is one of a kernel of ours that leaves threads idle."""
         gvar = graph.value(position).args[0]
-        if gvar not in self.regions:
-            self.regions[gvar] = self.described(gvar)
-        described = self.regions[gvar]
+        described = self.described(gvar)
         if described is None or static_tensor(graph.bindings[position].var) is None:
             return None
         return _Candidate(position, gvar, *described)
 
-    def described(self, gvar: relax.GlobalVar) -> tuple[Region, Piece] | None:
+    def describe(self, gvar: relax.GlobalVar) -> tuple[Region, Piece] | None:
+        """A kernel's region and what it leaves idle; None if it is not ours or leaves nothing."""
         function = self.mod[gvar]
         if not isinstance(function, tirx.PrimFunc) or REGION not in (function.attrs or {}):
             return None

@@ -129,8 +129,11 @@ def integer_operand(graph: DataflowGraph, name: str, expr: relax.Expr) -> Operan
     if str(expr.ty.dtype) in RANGES:
         return found
     call = found.passes(graph, "relax.subtract")
-    if call is not None and not _zero_point(graph, name, found, call.args[1]):
-        return None
+    if call is not None:
+        zero_point = _zero_point(graph, name, found, call.args[1])
+        if zero_point is None:
+            return None
+        found.attrs[f"{name}_zero_point"] = zero_point
     cast = found.passes(graph, "relax.astype")
     return found if cast is not None and str(found.source.ty.dtype) in RANGES else None
 
@@ -236,45 +239,39 @@ def feeds_this_alone(graph: DataflowGraph, expr: relax.Expr) -> bool:
     return False
 
 
-def _zero_point(graph: DataflowGraph, name: str, found: Operand, expr: relax.Expr) -> bool:
-    """Notes a zero point; False if the kernels have no place for it."""
-    key = f"{name}_zero_point"
+def _zero_point(
+    graph: DataflowGraph, name: str, found: Operand, expr: relax.Expr
+) -> int | str | None:
+    """The attribute for a zero point, which is read on the way; None if the kernels have no place
+    for it."""
     number = scalar_constant(expr)
     if number is not None:
-        found.attrs[key] = int(number)
-        return True
+        return int(number)
     tensor = region_tensor(expr)
     if tensor is None:
-        return False
+        return None
     if isinstance(expr, ir.GenericConst):
         if name != "b" or tensor.size != tensor.shape[-1]:
-            return False
+            return None
         vector = np.ascontiguousarray(expr.value.numpy().reshape(-1).astype(np.int32))
         values = set(vector.tolist())
         if len(values) == 1:
-            found.attrs[key] = values.pop()
-            return True
-        found.attrs[key] = "input"
+            return int(values.pop())
         found.inputs["b"] = relax.const(tvm.runtime.tensor(vector))
-        return True
-    if name != "a" or tensor.size != 1:
-        return False
+        return "input"
     call = graph.definition(expr)
-    if not is_call(call, "relax.astype"):
-        return False
+    if name != "a" or tensor.size != 1 or not is_call(call, "relax.astype"):
+        return None
     item = graph.item_of_range(call.args[0])
     found.absorbed.append(graph.position[expr])
     if item is not None and item[1] == 1 and item[0] in graph.range_items:
-        found.attrs[key] = "dynamic"
-        return True
+        return "dynamic"
     if item is not None and item[1] == 1:
-        found.attrs[key] = "range"
         found.inputs["range"] = item[0]
         found.absorbed += [*graph.range_chain(call.args[0])][::-1]
-        return True
-    found.attrs[key] = "input"
+        return "range"
     found.inputs["a"] = call.args[0]
-    return str(call.args[0].ty.dtype) in RANGES
+    return "input" if str(call.args[0].ty.dtype) in RANGES else None
 
 
 # Recognises products with a weight that stays at 8 bits or less, for weight_only_matmul.

@@ -148,14 +148,12 @@ def _operands(graph: DataflowGraph, call: relax.Call) -> tuple[Operand, Operand]
 
 def _conv1d(graph: DataflowGraph, position: int, call: relax.Call) -> Anchor | str | None:
     """A static convolution whose windows are contiguous is a matmul of overlapping rows."""
-    attrs = call.attrs
-    last = layouts_of(call) == CHANNELS_LAST["relax.nn.conv1d"]
-    w, output = region_tensor(call.args[1]), _output(graph, position)
-    x = region_tensor(call.args[0])
+    attrs, output = call.attrs, _output(graph, position)
+    x, w = region_tensor(call.args[0]), region_tensor(call.args[1])
     plain = int(attrs.groups) == 1 and int(attrs.dilation[0]) == 1 and not any(attrs.padding)
-    if w is None or output is None or x is None or x.is_open or not plain or not last:
-        return match_conv(graph, position, call)
-    if not isinstance(call.args[1], ir.GenericConst) or w.dtype != "float32":
+    plain = plain and layouts_of(call) == CHANNELS_LAST["relax.nn.conv1d"]
+    known = isinstance(call.args[1], ir.GenericConst) and x is not None and not x.is_open
+    if not plain or not known or w is None or w.dtype != "float32" or output is None:
         return match_conv(graph, position, call)
     window: dict[str, Attribute] = {"window": w.shape[0], "stride": int(attrs.strides[0])}
     return Anchor(position, "matmul", tuple(call.args), output, window)

@@ -8,7 +8,7 @@ from tvm import IRModule, relax, tirx
 
 import tvm_hybrid
 from relay_passes.ir.constants import constant_of
-from relay_passes.legalize.store_constants import EXCEPTIONS, LEAST_BYTES, store_constants
+from relay_passes.legalize.schedule_generic import EXCEPTIONS, LEAST_BYTES, store_constants
 
 EYE = np.eye(96, 200, 3)
 LINE = np.arange(7, 7 + 3 * 5000, 3)

@@ -10,7 +10,7 @@ from tvm import IRModule, relax, tirx
 from microkernels.isa import isa_named
 from microkernels.machines.machine import Machine
 from relay_passes.ir.decisions import DecisionLog
-from relay_passes.lower.caches import WHY, grow_caches
+from relay_passes.lower.in_place import WHY, grow_caches
 from relay_passes.lower.lower_regions import select_configs
 from relay_passes.regions.merge_attention import merge_attention
 from relay_passes.regions.partition import partition

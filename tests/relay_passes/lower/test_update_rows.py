@@ -8,7 +8,7 @@ from tvm.ir import assert_structural_equal
 
 from relay_passes.ir.decisions import DecisionLog
 from relay_passes.ir.functions import IN_PLACE, KERNEL
-from relay_passes.lower.caches import ROW_UPDATE, update_rows
+from relay_passes.lower.in_place import ROW_UPDATE, update_rows
 
 
 def rows(name: str, count: int, columns: tirx.Expr | int = 8) -> relax.Var:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from tvm import relax, te, tirx
 
-from relay_passes.lower.caches import ROW_UPDATE
+from relay_passes.lower.in_place import ROW_UPDATE
 
 from ... import expressions as ex
 from ...expressions import Attrs, Converter, Expr, Inputs

@@ -1,24 +1,4 @@
-"""Concat in place: kernels write their results directly into a concatenation's result.
-
-Before
-
-    lv = R.call_tir(tvm_hybrid_conv2d, (x, const_w), out_ty=R.Tensor((1, 56, 56, 64)))
-    lv1 = R.call_tir(tvm_hybrid_conv2d1, (x, const_w1), out_ty=R.Tensor((1, 56, 56, 64)))
-    lv2 = R.concat((lv, lv1), axis=-1)
-
-After
-
-    lv = R.call_tir(tvm_hybrid_conv2d_placed, (x, const_w), out_ty=R.Tensor((1, 56, 56, 128)))
-    lv2 = R.call_tir_inplace(tvm_hybrid_conv2d1_placed, (x, const_w1, lv),
-                             out_ty=R.Tensor((1, 56, 56, 128)), inplace_indices=[2])
-
-Each kernel writes its own part only; nothing is copied, and TVM plans memory for one tensor. Axes
-in front of that of the concatenation may be of open size. Nested concatenations, with reshapes
-between them, are treated as one (such as the interleaved phases of a transposed convolution). A
-part that no kernel computes, or that has another reader, is copied, if most of the result is not
-copied; otherwise the concatenation stays. The pass works on finished kernels
-(`tir_schedules.assembled.side_by_side`), so it works for every template.
-"""
+"""Kernels that write where a result is needed: caches of keys and values, and concatenations."""
 
 from __future__ import annotations
 
@@ -29,20 +9,226 @@ from dataclasses import dataclass, field
 import msgspec
 from tvm import IRModule, relax, tirx
 
+from microkernels.base.tvm_compat.relax import OP_PATTERN, OPAQUE
 from microkernels.machines.machine import Machine
+from relay_passes.ir import functions
 from relay_passes.ir.decisions import Decision, DecisionLog
-from relay_passes.ir.functions import KERNEL, REGION, add_kernel, named_pass, region_of
-from relay_passes.ir.graph import DataflowGraph, known_tensor, op_name, region_tensor, relax_shape
-from relay_passes.ir.rewrite import Bindings, spliced
+from relay_passes.ir.functions import (
+    IN_PLACE,
+    KERNEL,
+    REGION,
+    UNALIGNED,
+    add_kernel,
+    named_pass,
+    region_of,
+)
+from relay_passes.ir.graph import DataflowGraph, is_call, known_tensor, region_tensor, relax_shape
+from relay_passes.ir.rewrite import Bindings, is_relax, spliced, with_values
 from relay_passes.ir.traits import RESHAPES
 from tir_schedules.assembled.side_by_side import place_output
+from tir_schedules.attention.caches import Growth, reject_growth
+from tir_schedules.attention.config import AttentionConfig
+from tir_schedules.attention.dynamic import build_open
 from tir_schedules.core.placement import Placement
 from tir_schedules.core.region import Region, Tensor
-from tir_schedules.core.size import quotient
+from tir_schedules.core.size import is_open, quotient
 from tir_schedules.core.template import template_for
 from tir_schedules.rows.elementwise import X_DTYPES
+from tir_schedules.rows.row_update import build_row_update
 
-from .lower_regions import KernelPass, build_kernel
+from .lower_regions import KernelPass, build_kernel, config_of, decision_of
+
+_PAST_AND_PRESENT = [[1, 0], [3, 1]]  # of the keys, of the values
+WHY = "it writes k and v as well"
+
+
+@named_pass
+def grow_caches(mod: IRModule, machine: Machine, decisions: DecisionLog) -> IRModule:
+    """Grow caches: attention writes the keys and values that it reads, where these are its to make.
+
+    Before
+
+        k = R.concat((past_k, new_k), axis=2)
+        v = R.concat((past_v, new_v), axis=2)
+        lv = fused_attention(q, k, v, mask)
+
+    After
+
+        grown = R.call_tir(tvm_hybrid_attention_growing, (q, past_k, new_k, past_v, new_v, mask),
+                           out_ty=[R.Tensor(...), R.Tensor(...), R.Tensor(...)])
+        k = grown[0]; v = grown[1]; lv = grown[2]
+
+    A step of a decoder reads the past once then, and not a second time where that lies outside of
+    the caches (`attention/caches.py`). For dynamic sizes, and caches of float32.
+
+    The pass; it comes before `lower_regions`, and notes what it builds.
+    """
+    return _Grower(mod, machine, decisions).rewritten()
+
+
+class _Grower(KernelPass):
+    """Rewrites the blocks of one module."""
+
+    def block(self, block: relax.DataflowBlock) -> list[relax.Binding] | None:
+        """The block with attentions that write k and v; None if there are none."""
+        graph = DataflowGraph(block)
+        grown: dict[int, list[relax.Binding]] = {}
+        inside: set[int] = set()  # positions of the concatenations that they do
+        for position in range(len(graph.bindings)):
+            callee = functions.called_region(self.mod, graph.value(position))
+            if callee is not None and region_of(callee).op == "attention":
+                bindings = self.grown(graph, position, callee, inside)
+                if bindings:
+                    grown[position] = bindings
+        return spliced(graph, grown, inside) if grown else None
+
+    def grown(
+        self, graph: DataflowGraph, position: int, callee: relax.Function, inside: set[int]
+    ) -> list[relax.Binding]:
+        """The call of an attention, and its results under the names they had.
+
+        Nothing if k and v cannot be its results; else `inside` receives where they were joined.
+        """
+        binding, region, isa = graph.bindings[position], region_of(callee), self.machine.isa
+        q, k, v, *operands = binding.value.args
+        joined = [_joined(graph, each, position) for each in (k, v)]
+        if joined[0] is None or joined[1] is None or joined[0][0] == joined[1][0]:
+            return []
+        places, pairs, found = zip(*joined, strict=True)
+        growths = dict(zip("kv", found, strict=True))
+        if inside & {*places} or reject_growth(region, growths, isa) is not None:
+            return []
+        inside.update(places)
+        config = config_of(callee)
+        assert isinstance(config, AttentionConfig)
+        key = (region.key, config, found)
+        if key not in self.kernels:
+            function = build_open(region, config, isa, growths)
+            name = template_for(region.op).kernel_name(region, config, isa)
+            kernel = _marked(function, name, _PAST_AND_PRESENT)
+            self.kernels[key] = self.builder.add_func(kernel, "tvm_hybrid_attention_growing")
+        variables = [*(graph.bindings[place].var for place in places), binding.var]
+        arguments = [q, *(tensor for pair in pairs for tensor in pair), *operands]
+        types = [variable.ty for variable in variables]
+        call = relax.call_tir(self.kernels[key], arguments, out_ty=types)
+        self.decisions.append(decision_of(binding, callee, self.kernels[key], self.machine))
+        self.note(binding.var, self.kernels[key], WHY)
+        return self.results(call, "grown", variables)
+
+
+def _marked(function: tirx.PrimFunc, kernel: str, in_place: list[list[int]]) -> tirx.PrimFunc:
+    """A kernel for the module, which may write some results over arguments."""
+    attrs = {KERNEL: kernel, UNALIGNED: True, OP_PATTERN: OPAQUE}
+    marked = function.without_attr("global_symbol").with_attrs(attrs)
+    return marked.with_attr(IN_PLACE, in_place) if in_place else marked
+
+
+def _joined(
+    graph: DataflowGraph, expr: relax.Expr, position: int
+) -> tuple[int, tuple[relax.Expr, relax.Expr], Growth] | None:
+    """(place, (past, new), their tensors) of rows joined for what stands at a position."""
+    call = graph.definition(expr)
+    if not is_call(call, "relax.concat") or not isinstance(call.args[0], relax.Tuple):
+        return None
+    fields = tuple(call.args[0].fields)
+    rank = len(expr.ty.shape.values)
+    if len(fields) != 2 or int(call.attrs.axis) % rank != rank - 2:
+        return None
+    if min(graph.users[expr]) < position:  # it is needed before
+        return None
+    past, new = map(region_tensor, fields)
+    if past is None or new is None:
+        return None
+    return graph.position[expr], fields, Growth(past, new)
+
+
+ROW_UPDATE = "tvm_hybrid.row_update"
+_NAME = "row_update"
+
+
+@named_pass
+def update_rows(mod: IRModule, threads: int, decisions: DecisionLog) -> IRModule:
+    """Update rows: caches of fixed size get a kernel that writes new rows in place where it may.
+
+    Before
+
+        cache = R.call_tir(update_cache, (new, before, past), out_ty=...)    # attribute ROW_UPDATE
+
+    After
+
+        cache = R.call_tir(tvm_hybrid_row_update, (past, new, before), out_ty=...)
+
+    The attribute says which arguments the new rows, the rows before them and, if there is one, the
+    past are.
+
+    The pass; it comes while operators' own functions are as their converters wrote them.
+    """
+    marked = {
+        gvar
+        for gvar, function in mod.functions_items()
+        if ROW_UPDATE in (getattr(function, "attrs", None) or {})
+    }
+    if not marked:
+        return mod
+    builder = relax.BlockBuilder(mod)
+    kernels: dict[tuple[Tensor | None, ...], relax.GlobalVar] = {}
+
+    def updated(binding: relax.VarBinding) -> relax.Expr | None:
+        call = binding.value
+        if not isinstance(call, relax.Call) or not call.args or call.args[0] not in marked:
+            return None
+        places = list(map(int, mod[call.args[0]].attrs[ROW_UPDATE]))
+        new, before, *past = (call.args[1].fields[place] for place in places)
+        rows, first, made, *old = map(region_tensor, (new, before, binding.var, *past))
+        if rows is None or first is None or made is None or None in old:
+            return None
+        if is_open(made.shape[-1:]):
+            return None  # the kernel takes rows of a known width
+        key = (rows, first, made, *old)
+        if key not in kernels:
+            function = build_row_update(old[0] if old else None, rows, first, made, threads)
+            kernel = _marked(function, _NAME, [[0, 0]] if old else [])
+            kernels[key] = builder.add_func(kernel, f"tvm_hybrid_{_NAME}")
+        decisions.append(
+            Decision(
+                node=str(binding.var.name),
+                op=str(call.args[0].name_hint),
+                taken=True,
+                function=str(kernels[key].name_hint),
+                kernel=_NAME,
+                reason="new rows only, where it is bound to its past",
+            )
+        )
+        return builder.normalize(
+            relax.op.call_tir(kernels[key], [*past, new, before], out_ty=[binding.var.ty])
+        )
+
+    for gvar, function in list(mod.functions_items()):
+        if is_relax(function):
+            builder.update_func(gvar, with_values(function, updated))
+    return relax.transform.DeadCodeElimination()(builder.get())
+
+
+# Concat in place: kernels write their results directly into a concatenation's result.
+#
+# Before
+#
+#     lv = R.call_tir(tvm_hybrid_conv2d, (x, const_w), out_ty=R.Tensor((1, 56, 56, 64)))
+#     lv1 = R.call_tir(tvm_hybrid_conv2d1, (x, const_w1), out_ty=R.Tensor((1, 56, 56, 64)))
+#     lv2 = R.concat((lv, lv1), axis=-1)
+#
+# After
+#
+#     lv = R.call_tir(tvm_hybrid_conv2d_placed, (x, const_w), out_ty=R.Tensor((1, 56, 56, 128)))
+#     lv2 = R.call_tir_inplace(tvm_hybrid_conv2d1_placed, (x, const_w1, lv),
+#                              out_ty=R.Tensor((1, 56, 56, 128)), inplace_indices=[2])
+#
+# Each kernel writes its own part only; nothing is copied, and TVM plans memory for one tensor. Axes
+# in front of that of the concatenation may be of open size. Nested concatenations, with reshapes
+# between them, are treated as one (such as the interleaved phases of a transposed convolution). A
+# part that no kernel computes, or that has another reader, is copied, if most of the result is not
+# copied; otherwise the concatenation stays. The pass works on finished kernels
+# (`tir_schedules.assembled.side_by_side`), so it works for every template.
 
 
 @named_pass
@@ -119,7 +305,7 @@ class _Placer(KernelPass):
         inside: set[int] = set()
         found: dict[int, list[_Part]] = {}
         for position in reversed(range(len(graph.bindings))):
-            if op_name(graph.value(position)) != "relax.concat" or position in inside:
+            if not is_call(graph.value(position), "relax.concat") or position in inside:
                 continue
             tensor = region_tensor(graph.bindings[position].var)
             if tensor is None or tensor.dtype not in X_DTYPES or 0 in tensor.shape:
@@ -182,11 +368,11 @@ class _Placer(KernelPass):
                 return
             value = graph.value(at)
             through.add(at)
-            if op_name(value) == "relax.concat":
+            if is_call(value, "relax.concat"):
                 joint.passed |= through
                 yield from self.split(joint, at, placement)
                 return
-            if op_name(value) not in RESHAPES:
+            if not is_call(value, *RESHAPES):
                 break
             source = value.args[0]
             at = graph.position.get(source)
@@ -201,7 +387,7 @@ class _Placer(KernelPass):
 
     def kernel(self, call: relax.Expr, joint: Tensor, placement: Placement) -> tirx.PrimFunc | str:
         """The kernel that a call calls, writing into a joint tensor; a str says why not."""
-        if op_name(call) != "relax.call_tir":
+        if not is_call(call, "relax.call_tir"):
             return "no kernel of a region makes it"
         function = self.mod[call.args[0]]
         if KERNEL not in (function.attrs or {}) or REGION not in function.attrs:
