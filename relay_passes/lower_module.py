@@ -168,7 +168,10 @@ def _after(each: Pass, mod: IRModule) -> IRModule:
     except (MemoryError, OSError):
         raise
     except Exception as error:  # Python and C++ errors of any kind
-        raise compile_error(mod, each, error) from error
+        found = failing_binding(mod, each, error)
+        place = "" if found is None else f" at {found}"
+        text = f"pass {each.info.name} fails{place}: {first_line(error)}"
+        raise CompileError(text) from error
 
 
 def announce_phase(phase: Phase, mod: IRModule) -> None:
@@ -181,14 +184,6 @@ def announce_phase(phase: Phase, mod: IRModule) -> None:
 # A pass of TVM's says neither the function nor the operator that it fails at. The pass is run anew
 # on the beginning of main, cut behind the first k bindings: the least k at which it fails with the
 # same message tells the binding. Nothing is found if the failing pass has taken the module apart.
-
-
-def compile_error(mod: IRModule, failed: Pass, error: Exception) -> CompileError:
-    """The error to raise where a pass failed on a module with an error that is not ours."""
-    name = str(failed.info.name)
-    found = failing_binding(mod, failed, error)
-    place = "" if found is None else f" at {found}"
-    return CompileError(f"pass {name} fails{place}: {first_line(error)}")
 
 
 def failing_binding(mod: IRModule, failed: Pass, error: Exception) -> str | None:

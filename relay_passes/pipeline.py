@@ -56,10 +56,10 @@ from .layout.propagate_layout import propagate_layout
 from .legalize import axes, numbers, schedule_generic, shapes
 from .lift.lift_programs import lift_programs
 from .lower.in_place import concat_in_place, grow_caches, update_rows
+from .lower.kernel_pipelines import mark_takers_of_bits
 from .lower.kernel_sharing import rename_kernels, share_kernels
 from .lower.lower_regions import lower_regions, select_configs
 from .lower.merge_side_by_side import merge_side_by_side
-from .lower.one_kernel import mark_takers_of_bits
 from .lower.weights import fold_constants, pack_open_weights, prepack
 from .pipeline_options import PipelineOptions
 from .quantize.integer_mean import integer_mean, integer_pool

@@ -346,18 +346,13 @@ def _cast(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     return elementwise(builder, call, lambda x: ieee.convert(dtype, x))
 
 
-FLOATS_LEGALIZATIONS: dict[str, Legalize] = {
+LEGALIZATIONS: dict[str, Legalize] = {
+    "relax.cumsum": _scan("cumsum", lambda total, element: total + element),
+    "relax.cumprod": _scan("cumprod", lambda total, element: total * element),
+    **dict.fromkeys(["relax.argmax", "relax.argmin"], _place_of_extreme),
     **dict.fromkeys(_ARITHMETIC, _arithmetic),
     "relax.astype": _cast,
     "relax.nn.leakyrelu": _leaky_relu,
     "relax.nn.softplus": _softplus,
     "relax.sign": _sign,
-}
-
-
-LEGALIZATIONS: dict[str, Legalize] = {
-    "relax.cumsum": _scan("cumsum", lambda total, element: total + element),
-    "relax.cumprod": _scan("cumprod", lambda total, element: total * element),
-    **dict.fromkeys(["relax.argmax", "relax.argmin"], _place_of_extreme),
-    **FLOATS_LEGALIZATIONS,
 }

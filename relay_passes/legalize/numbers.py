@@ -14,8 +14,7 @@ from relay_passes.ir.functions import named_pass
 from relay_passes.ir.graph import op_name, static_tensor
 from relay_passes.ir.rewrite import is_kernel, map_functions
 
-from .axes import FLOATS_LEGALIZATIONS as FLOATS
-from .axes import elementwise
+from . import axes
 
 # Legalises R.quantize, R.dequantize and R.round in generic code, with ONNX's rounding.
 #
@@ -110,7 +109,7 @@ def _round(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     def element(x: tirx.Expr) -> tirx.Expr:
         return _nearest(x.astype(inner)).astype(dtype)
 
-    return elementwise(builder, call, element, "rounded")
+    return axes.elementwise(builder, call, element, "rounded")
 
 
 Read = Callable[[Sequence[tirx.Var]], tirx.Expr]
@@ -170,7 +169,7 @@ def _division(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
         values = divisor.value.numpy()
         may_fail = bool(((values == 0) | (values == np.array(-1).astype(dtype))).any())
     if "int" not in dtype or not may_fail:
-        return FLOATS.get(name, legalize_by_tvm)(builder, call)
+        return axes.LEGALIZATIONS.get(name, legalize_by_tvm)(builder, call)
 
     def guarded(a: tirx.Expr, b: tirx.Expr) -> tirx.Expr:
         zero, one = tirx.const(0, dtype), tirx.const(1, dtype)

@@ -37,7 +37,6 @@ from relay_passes.ir.traits import RESHAPES
 from tir_schedules.generic.expressions import const_int
 
 _FUSED = {OP_PATTERN: tvm_compat.INJECTIVE}
-VIEWS = ("relax.expand_dims", "relax.squeeze", "relax.flatten")  # R.reshape has its own function
 
 
 def _shape_to_tensor(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
@@ -83,14 +82,6 @@ def _held(place: tirx.Expr, size: tirx.Expr, wanted: tirx.Expr) -> tirx.Expr:
     return te.min(place, size - 1)
 
 
-def legalize_view(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
-    """A view stays one where a size is a sum; else it is TVM's kernel."""
-    sizes = list(call.ty.shape.values)
-    if all(map(is_product, sizes)):
-        return legalize_by_tvm(builder, call)
-    return call if is_call(call, "relax.reshape") else relax.op.reshape(call.args[0], sizes)
-
-
 def is_product(size: tirx.Expr) -> bool:
     """Whether a size is a number, a symbol or a product of such."""
     if isinstance(size, tirx.Mul):
@@ -131,7 +122,7 @@ def _reshape(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
         for group in groups or ()
     )
     if groups is None or (view and not joins_open):
-        return legalize_view(builder, call)
+        return legalize_by_tvm(builder, call) if view else call  # which stays a view
 
     def compute(x: te.Tensor, sizes: list[tirx.Expr]) -> te.Tensor:
         def element(*place: tirx.Var) -> tirx.Expr:
@@ -293,7 +284,6 @@ def _fails(function: tirx.PrimFunc) -> bool:
 
 LEGALIZATIONS: dict[str, Legalize] = {
     "relax.broadcast_to": _broadcast_to,
-    **dict.fromkeys(VIEWS, legalize_view),
     "relax.shape_to_tensor": _shape_to_tensor,
     "relax.reshape": _reshape,
 }

@@ -106,10 +106,8 @@ class _Merger(KernelPass):
         for group, _ in groups:
             for candidate in group:
                 units[candidate.position] = group[0].position
-        bindings: list[relax.Binding] = []
-        for unit in _ordered(graph, units):
-            bindings += merged.get(unit, [graph.bindings[unit]])
-        return bindings
+        order = _ordered(graph, units)
+        return [each for unit in order for each in merged.get(unit, [graph.bindings[unit]])]
 
     def estimated_again(self, group: Sequence[_Candidate], found: Estimate) -> Estimate:
         """By the kernels that are made for the shares."""

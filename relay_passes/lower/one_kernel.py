@@ -1,4 +1,4 @@
-"""Programs of one kernel: as a TIR function, and on the bits of bfloat16."""
+"""A program that only calls kernels, as one TIR function."""
 
 from __future__ import annotations
 
@@ -7,15 +7,10 @@ from collections.abc import Mapping, Sequence
 from tvm import IRModule, ir, relax, tirx
 
 from microkernels.base.errors import CompileError
-from microkernels.base.tvm_compat.relax import BFLOAT_CODE, TYPE_CODE_AT, UINT_CODE, with_condition
 from microkernels.vector.expressions import Expr
-from relay_passes.ir.entries import BITS_ENTRY, MAIN
-from relay_passes.ir.functions import TAKES_BITS, named_pass
-from relay_passes.ir.graph import bindings_of, is_call, op_name
-from relay_passes.ir.rewrite import copy_module, is_kernel, map_functions
+from relay_passes.ir.graph import bindings_of, is_call
 from tir_schedules.assembled.side_by_side import Step, one_after_another
-from tir_schedules.core.emission import children, with_children
-from tir_schedules.generic.expressions import const_int, substitute
+from tir_schedules.generic.expressions import substitute
 
 
 def as_one_kernel(
@@ -109,67 +104,3 @@ def _root(expr: relax.Expr, same: dict[relax.Expr, relax.Expr]) -> relax.Expr:
     while expr in same:
         expr = same[expr]
     return expr
-
-
-# Accept bits: a model's only kernel takes tensors of bfloat16 as their bits, too.
-#
-# Before
-#
-#     assert A.dtype == "bfloat16"
-#
-# After
-#
-#     assert A.dtype == "bfloat16" or A.dtype == "uint16"
-#
-# NumPy passes no bfloat16, but its bits. Where a model is one kernel, a caller that may hand it the
-# bits needs neither the virtual machine nor views: a call takes half the time. `main` itself keeps
-# its checks of types.
-
-
-@named_pass
-def mark_takers_of_bits(mod: IRModule) -> IRModule:
-    """Marks the kernel of a model that is no more; it comes when kernels are called by `call_tir`.
-
-    Such a model has an entry for bits (`uint16_entry`).
-    """
-    if MAIN not in mod or BITS_ENTRY not in mod:
-        return mod
-    values = [each.value for each in bindings_of(mod[MAIN])]
-    calls = [each for each in values if not isinstance(each, relax.Var)]
-    if len(calls) != 1 or op_name(calls[0]) != "relax.call_tir":
-        return mod
-    updated = copy_module(mod)
-    kernel = calls[0].args[0]
-    updated[kernel] = mod[kernel].with_attr(TAKES_BITS, True)
-    return updated
-
-
-@named_pass
-def accept_bits(mod: IRModule) -> IRModule:
-    """Changes the checks of marked kernels, once TVM has written them."""
-
-    def changed(kernel: tirx.PrimFunc) -> tirx.PrimFunc:
-        marked = TAKES_BITS in (kernel.attrs or {})
-        return kernel.with_body(_accepting(kernel.body)) if marked else kernel
-
-    return map_functions(mod, is_kernel, changed)
-
-
-def _accepting(statement: tirx.Stmt) -> tirx.Stmt:
-    """A statement with the checks in it changed; there are none in loops."""
-    if isinstance(statement, tirx.AssertStmt):
-        return with_condition(statement, _or_bits(statement.condition))
-    if isinstance(statement, tirx.For):
-        return statement
-    return with_children(statement, [_accepting(each) for each in children(statement)])
-
-
-def _or_bits(condition: ir.Expr) -> ir.Expr:
-    if isinstance(condition, tirx.And):
-        return tirx.And(_or_bits(condition.a), _or_bits(condition.b))
-    if not isinstance(condition, tirx.EQ) or const_int(condition.b) != BFLOAT_CODE:
-        return condition
-    code = condition.a
-    if op_name(code) != "tirx.tvm_struct_get" or const_int(code.args[2]) != TYPE_CODE_AT:
-        return condition
-    return tirx.Or(condition, tirx.EQ(code, tirx.const(UINT_CODE, "uint8")))

@@ -29,14 +29,9 @@ from tvm import IRModule, relax
 
 from microkernels.base.errors import Argument, CompileError
 from microkernels.isa import Isa, isa_named
-from relay_passes.ir import functions
+from relay_passes.ir import dynamic_quantize, functions
 from relay_passes.ir.axes import permutation
 from relay_passes.ir.decisions import NOTES, Decision, DecisionLog
-from relay_passes.ir.dynamic_quantize import (
-    DynamicQuantize,
-    match_dynamic_quantize,
-    ranges_in_place,
-)
 from relay_passes.ir.functions import named_pass, region_function, substitute
 from relay_passes.ir.graph import DataflowGraph, is_call, known_tensor, op_name, region_tensor
 from relay_passes.ir.moving_operators import moved_weights, weights_of
@@ -79,7 +74,7 @@ def partition(
         graph.rounds = rounds and isa.includes(isa_named("amx"))
         graph.programs = dict(mod.functions_items())
         if fuse:
-            graph.range_items.update(ranges_in_place(graph))
+            graph.range_items.update(dynamic_quantize.ranges_in_place(graph))
         return partitioner.block(graph)
 
     written = rewrite_blocks(builder, rewritten)
@@ -212,9 +207,9 @@ def quantization_ranges(mod: IRModule, fuse: bool = True) -> IRModule:
 
 
 def _rewrite(builder: relax.BlockBuilder, graph: DataflowGraph) -> list[relax.Binding] | None:
-    chains: dict[relax.Var, DynamicQuantize] = {}
+    chains: dict[relax.Var, dynamic_quantize.DynamicQuantize] = {}
     for position in range(len(graph.bindings)):
-        chain = match_dynamic_quantize(graph, position)
+        chain = dynamic_quantize.match_dynamic_quantize(graph, position)
         if chain is None or region_tensor(chain.x) is None:
             continue
         if not feeds_one_product(graph, chain.q):  # whose kernel finds the range itself
@@ -240,7 +235,9 @@ def _rewrite(builder: relax.BlockBuilder, graph: DataflowGraph) -> list[relax.Bi
     return out.bindings
 
 
-def _region_function(graph: DataflowGraph, chain: DynamicQuantize) -> relax.Function:
+def _region_function(
+    graph: DataflowGraph, chain: dynamic_quantize.DynamicQuantize
+) -> relax.Function:
     """The chain as a function of x, its results side by side."""
     tensor = known_tensor(chain.x)
     region = Region(
