@@ -12,15 +12,7 @@ from tir_schedules.product.matmul import multiplies_half
 from .bfloat16.bf16_precision import bf16_precision, bits_entry, raise_casts
 from .bfloat16.narrow_products import half_products, narrow_products
 from .bfloat16.widening import widen_bf16, widen_f16
-from .canonicalize import functions
-from .canonicalize.activations import (
-    decompose_prelu,
-    formulas,
-    merge_clips,
-    recognize_activations,
-    recognize_elu,
-    recognize_gelu,
-)
+from .canonicalize import activations, functions, indices
 from .canonicalize.attention import decompose_attention, sink_scale
 from .canonicalize.concatenations import merge_stacks, sink_concat
 from .canonicalize.constants import evaluate_constants, fold_empty, fold_weights
@@ -31,13 +23,6 @@ from .canonicalize.convolutions import (
     pointwise_conv,
 )
 from .canonicalize.decompose_conv_transpose import decompose_conv_transpose
-from .canonicalize.indices import (
-    clip_indices,
-    plain_indices,
-    recognize_one_hot,
-    slice_flips,
-    slice_takes,
-)
 from .canonicalize.normalizations import decompose_batch_norm, decompose_group_norm, recognize_norms
 from .canonicalize.products import (
     drop_zero_biases,
@@ -89,14 +74,18 @@ class Phase(Enum):
     LOWER_TO_VM = "TVM's own lowering, with memory planned"
 
 
-PLAIN = (decompose_attention, fold_empty, plain_products, plain_indices, merge_clips)
+PLAIN = (
+    *(decompose_attention, fold_empty, plain_products),
+    *(indices.plain_indices, activations.merge_clips),
+)
 """What is written in one way before types are chosen."""
 
 RECOGNIZED = (
     *(evaluate_constants, fold_weights, drop_views, compose_views, plain_products),
-    *(slice_takes, slice_flips, merge_stacks, fold_padding, drop_zero_biases),
-    *(decompose_batch_norm, decompose_group_norm, decompose_prelu),
-    *(recognize_norms, recognize_softmax, recognize_gelu, recognize_elu, recognize_one_hot),
+    *(indices.slice_takes, indices.slice_flips, merge_stacks, fold_padding, drop_zero_biases),
+    *(decompose_batch_norm, decompose_group_norm, activations.decompose_prelu),
+    *(recognize_norms, recognize_softmax, activations.recognize_gelu, activations.recognize_elu),
+    indices.recognize_one_hot,
 )
 """What exporters write out in many operators; and products that casts of float16 hid before."""
 
@@ -106,7 +95,7 @@ FOLDED = (fold_factors, fold_input_factors, conv1d_channels_last, integer_pool)
 PIXELS = (pointwise_conv, elementwise_planes)
 """Convolutions of one tap, in the layouts that are chosen, as matrix products."""
 
-MOVED = (recognize_activations, sink_concat, safe_softmax, sink_scale)
+MOVED = (activations.recognize_activations, sink_concat, safe_softmax, sink_scale)
 """What moves to the other side of an operator, once layouts are chosen."""
 
 QUANTIZED = (stock_dynamic_quantize, sink_dequantize, lift_quantize, open_tuples, fold_weights)
@@ -149,8 +138,8 @@ def phases(
             *only_if(narrow, narrow_products()()),
             *only_if(multiplies_half(machine), narrow_products("float16")()),
             widen_bf16(products, convolutions),
-            widen_f16(formulas, half_products(machine, decisions)),
-            clip_indices(),
+            widen_f16(activations.formulas, half_products(machine, decisions)),
+            indices.clip_indices(),
             rules("recognized", RECOGNIZED),
             rules("folded", FOLDED),
             decompose_conv_transpose(),
