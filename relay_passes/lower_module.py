@@ -313,7 +313,11 @@ def layout_problems(mod: IRModule, options: PipelineOptions) -> list[LayoutProbl
 
     The labels of `options.layouts`, if given, are ignored.
     """
-    return _asked(mod, options, "layouts")
+    found: list[LayoutProblem] = []
+    # `append` returns None, so every block keeps the labels of its cheapest cut.
+    asked = replace(options, layouts=found.append)
+    run_passes(mod, passes_through(Phase.CLEAN_UP, asked, []), options)
+    return found
 
 
 def arrangement_problems(mod: IRModule, options: PipelineOptions) -> list[ArrangementProblem]:
@@ -321,12 +325,8 @@ def arrangement_problems(mod: IRModule, options: PipelineOptions) -> list[Arrang
 
     What `options.arrange` says is ignored.
     """
-    return _asked(mod, options, "arrange")
-
-
-def _asked(mod: IRModule, options: PipelineOptions, option: str) -> list[Any]:
-    """What an option that chooses is asked; passes choose as if it were not there."""
-    found: list[Any] = []
-    asking = replace(options, **{option: found.append})  # `append` returns None
-    run_passes(mod, passes_through(Phase.CLEAN_UP, asking, []), options)
+    found: list[ArrangementProblem] = []
+    # `append` returns None, so every contraction is arranged as the estimate says.
+    asked = replace(options, arrange=found.append)
+    run_passes(mod, passes_through(Phase.CLEAN_UP, asked, []), options)
     return found

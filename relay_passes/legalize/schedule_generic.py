@@ -149,8 +149,9 @@ def scalars_in_shapes(mod: IRModule) -> IRModule:
         if is_relax(function) and FUSED in (function.attrs or {}) and function.params:
             *others, last = function.params
             kept, numbers = _apart(others)
-            if isinstance(last.ty, relax.ShapeType) and numbers:
-                shape = relax.Var(last.name, relax.ShapeType([*last.ty.values, *numbers]))
+            ty = last.ty if isinstance(last.ty, relax.ShapeType) else None
+            if ty is not None and ty.values is not None and numbers:
+                shape = relax.Var(last.name, relax.ShapeType([*ty.values, *numbers]))
                 body, attrs, is_pure = function.body, function.attrs, function.is_pure
                 function = relax.Function([*kept, shape], body, function.ret_ty, is_pure, attrs)
                 new = moved[name] = ir.GlobalVar(name.name_hint)

@@ -199,7 +199,7 @@ def emit_einsum(block: Emission, call: relax.Call) -> tuple[relax.Expr, str]:
         lv1 = R.permute_dims(k, [0, 2, 3, 1])
         gv = R.matmul(lv, lv1)
 
-    Three operands and more are multiplied two at a time: `in_turns` says in which order. An
+    Three operands and more are multiplied two at a time: `tir_contraction` says in which order. An
     ellipsis stands for as many labels as it has axes. An einsum with one label twice in an operand
     stays, and so does one of a single operand.
 

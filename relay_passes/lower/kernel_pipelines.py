@@ -62,9 +62,9 @@ def trusting(mod: IRModule) -> IRModule:
         inside = [expr.op, *expr.args] if is_call else getattr(expr, "fields", ())
         uses.update(each for each in inside if isinstance(each, ir.GlobalVar))
 
-    for function in filter(is_relax, mod.functions.values()):
-        relax.analysis.post_order_visit(function, count)
-        own.update(_called_with_own(function))
+    for caller in filter(is_relax, mod.functions.values()):
+        relax.analysis.post_order_visit(caller, count)
+        own.update(_called_with_own(caller))
     updated = copy_module(mod)
     for gvar, function in mod.functions_items():
         # All that is done with the kernel is to call it so.

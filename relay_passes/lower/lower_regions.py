@@ -285,7 +285,7 @@ def joined_regions(mod: IRModule) -> set[relax.GlobalVar]:
     """
     found: set[relax.GlobalVar] = set()
     for function in filter(rewrite.is_ordinary, mod.functions.values()):
-        values = {each.var: each.value for each in bindings_of(function)}
+        values: dict[relax.Expr, relax.Expr] = {x.var: x.value for x in bindings_of(function)}
         joins = (call.args[0] for call in values.values() if is_call(call, "relax.concat"))
         for tensor in (x for join in joins if isinstance(join, relax.Tuple) for x in join.fields):
             source = values.get(tensor)

@@ -255,8 +255,9 @@ def _is_matrix(expr: relax.Expr, shape: tuple[int, int]) -> bool:
 
 def _matrix(expr: relax.Expr | None, shape: tuple[int, int]) -> np.ndarray | None:
     """A constant of that shape; None of anything else."""
-    known = isinstance(expr, ir.GenericConst) and _is_matrix(expr, shape)
-    return expr.value.numpy().reshape(shape) if known else None
+    if not isinstance(expr, ir.GenericConst) or not _is_matrix(expr, shape):
+        return None
+    return np.asarray(expr.value.numpy().reshape(shape))
 
 
 def _with_arguments(step: Step, args: Iterable[int]) -> Step:

@@ -116,9 +116,9 @@ class _Partitioner:
 
     def anchor_at(self, graph: DataflowGraph, position: int) -> Anchor | None:
         """The anchor at a position that a template can build, or None."""
-        binding = graph.bindings[position]
-        match = MATCHERS.get(op_name(binding.value))
-        anchor = None if match is None else match(graph, position, binding.value)
+        binding, call = graph.bindings[position], graph.value(position)
+        match = MATCHERS.get(op_name(call))
+        anchor = None if match is None else match(graph, position, call)
         if anchor is None:  # an ordinary operator
             return None
         reason = anchor if isinstance(anchor, str) else self.reject(anchor.region())
