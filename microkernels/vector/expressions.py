@@ -23,6 +23,8 @@ from tvm import DataType, tirx
 from tvm.ir.expr import TensorLoad
 from tvm.script.ir_builder import IRBuilder
 
+from microkernels.base.tvm_compat.tir import walker
+
 from .placeholders import Placeholder
 
 Expr: TypeAlias = tirx.Expr
@@ -143,6 +145,9 @@ class _Names(threading.local):
         self.builder: IRBuilder | None = None
         self.uses: dict[tirx.Var, int] = {}
         self.count, self.chooses = 0, False
+        self.walk = walker(
+            (TensorLoad, self._load), (tirx.Var, self._name), (tirx.Select, self._select)
+        )
 
     def materialises(self, value: Expr) -> bool:
         """Whether a value is not for TVM's eyes; the uses that it stands for are `self.count`."""
@@ -150,8 +155,7 @@ class _Names(threading.local):
         if self.builder is None or not self.builder.same_as(builder):
             self.builder, self.uses = builder, {}
         self.count, self.chooses = 0, False
-        callbacks = ((TensorLoad, self._load), (tirx.Var, self._name), (tirx.Select, self._select))
-        tvm_ffi.structural_walk(value, callbacks, order="pre")
+        self.walk(value)
         return self.count > MOST_USES or self.chooses
 
     def _load(self, _: TensorLoad) -> tvm_ffi.WalkResult:
@@ -189,7 +193,7 @@ def materialise(value: Expr) -> Expr:
     """Names a value in a way that TVM cannot look through; inside `let_scope` as `bind` does."""
     if _names.scopes:
         return bind(value)
-    buffer = I.sblock_alloc_buffer((lanes_of(value),), element_of(value))
+    buffer = I.sblock_alloc_buffer((lanes_of(value),), element_of(value), layout=None)
     index = ramp(0, lanes_of(value))
     I.buffer_store(buffer, value, [index])
     return I.bind(buffer[index])

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import functools
-import operator
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Concatenate, ParamSpec, TypeGuard
 
 from tvm import IRModule, ir, relax, tirx
@@ -45,6 +44,11 @@ def is_region_function(function: object) -> TypeGuard[relax.Function]:
     return (
         isinstance(function, relax.Function) and bool(function.attrs) and REGION in function.attrs
     )
+
+
+def is_foreign_kernel(function: object) -> TypeGuard[tirx.PrimFunc]:
+    """Whether a function is a kernel that no template of ours has made."""
+    return isinstance(function, tirx.PrimFunc) and KERNEL not in (function.attrs or {})
 
 
 def called_region(mod: IRModule, value: relax.Expr) -> relax.Function | None:
@@ -129,7 +133,7 @@ def substitute(expr: relax.Expr, values: Mapping[relax.Expr, relax.Expr]) -> rel
     if isinstance(expr, relax.Tuple):
         own = expr.fields[:]
         fields = [substitute(item, values) for item in own]
-        return expr if all(map(operator.is_, own, fields)) else relax.Tuple(fields)
+        return expr if fields == own else relax.Tuple(fields)
     if isinstance(expr, relax.TupleGetItem):
         return relax.TupleGetItem(substitute(expr.tuple_value, values), expr.index)
     return expr
@@ -140,7 +144,7 @@ def renamed(expr: relax.Expr, items: Mapping[relax.Expr, relax.Expr]) -> relax.E
     the same object."""
     if isinstance(expr, relax.SeqExpr):
         blocks = [
-            type(block)([_renamed_in(each, items) for each in block.bindings])
+            type(block)([rebound(each, renamed(each.value, items)) for each in block.bindings])
             for block in expr.blocks
         ]
         return relax.SeqExpr(blocks, renamed(expr.body, items))
@@ -152,20 +156,16 @@ def renamed(expr: relax.Expr, items: Mapping[relax.Expr, relax.Expr]) -> relax.E
         own, before = expr.args[:], expr.op
         op = items.get(before, before)
         arguments = [substitute(argument, items) for argument in own]
-        if op is before and all(map(operator.is_, own, arguments)):
+        if op is before and arguments == own:
             return expr
         return relax.Call(op, arguments, expr.attrs, expr.ty_args, ret_ty=expr.ty)
     return substitute(expr, items)
 
 
-def _renamed_in(binding: AnyBinding, items: Mapping[relax.Expr, relax.Expr]) -> AnyBinding:
-    value = binding.value
-    new = renamed(value, items)
-    return binding if new is value else rebound(binding, new)
-
-
 def rebound(binding: AnyBinding, value: relax.Expr, var: relax.Var | None = None) -> AnyBinding:
     """A binding of another value, and to another variable if there is one; casts stay casts."""
+    if var is None and value.same_as(binding.value):
+        return binding
     var = binding.var if var is None else var
     if isinstance(binding, relax.MatchCast):
         return relax.MatchCast(var, value, binding.ty)
@@ -195,20 +195,25 @@ def with_renamed(
     return with_blocks(function, body.blocks, body.body)
 
 
-def add_kernel(
-    builder: relax.BlockBuilder, kernel: tirx.PrimFunc, name: str, taken: Collection[str]
-) -> ir.GlobalVar:
-    """Adds a kernel that is like no other, under a name that is not taken.
+def kernel_adder(
+    builder: relax.BlockBuilder, mod: IRModule
+) -> Callable[[tirx.PrimFunc, str], ir.GlobalVar]:
+    """What adds kernels that are like no others to the builder of a module.
 
     `builder.add_func` hashes all functions of the module to find one that is equal.
     """
-    unique = str(builder.get_unique_name(name))
-    while unique in taken:
+    taken = {str(gvar.name_hint) for gvar in mod.get_global_vars()}
+
+    def add(kernel: tirx.PrimFunc, name: str) -> ir.GlobalVar:
         unique = str(builder.get_unique_name(name))
-    gvar = ir.GlobalVar(unique)
-    set_type(gvar, kernel.ty)
-    builder.update_func(gvar, kernel)
-    return gvar
+        while unique in taken:
+            unique = str(builder.get_unique_name(name))
+        gvar = ir.GlobalVar(unique)
+        set_type(gvar, kernel.ty)
+        builder.update_func(gvar, kernel)
+        return gvar
+
+    return add
 
 
 def with_args(

@@ -134,8 +134,9 @@ def map_functions(
     """A module with its functions of one kind changed, under the same global variables."""
     updated = IRModule(dict(mod.functions_items()), mod.attrs, mod.global_infos)
     for gvar, function in mod.functions_items():
-        if is_kind(function):
-            updated.update_func(gvar, change(function))
+        changed = change(function) if is_kind(function) else function
+        if changed is not function:
+            updated.update_func(gvar, changed)
     return updated
 
 

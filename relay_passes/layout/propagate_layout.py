@@ -34,14 +34,7 @@ from tvm import ir, relax
 from relay_passes.ir.axes import moves, view_axes
 from relay_passes.ir.decisions import LAYOUTS, Decision, DecisionLog
 from relay_passes.ir.functions import with_args
-from relay_passes.ir.graph import (
-    DataflowGraph,
-    is_call,
-    region_tensor,
-    relax_shape,
-    reshaped,
-    same_shape,
-)
+from relay_passes.ir.graph import DataflowGraph, is_call, region_tensor, reshaped, same_shape
 from relay_passes.ir.quantization import is_transposable, transposed
 from relay_passes.ir.rewrite import Bindings, block_pass
 from relay_passes.ir.traits import is_convolution
@@ -128,7 +121,7 @@ class _Writer:
         value = role.build(label, [self._operand(each, label) for each in role.operands])
         result = self.plan.forms.of(var)
         if is_convolution(value) and result is not None:  # TVM takes long to infer its type
-            shape = relax_shape(result.stored(label), var)
+            shape = reshaped(var, result.stored(label)).args[1]
             value = with_args(value, value.args, relax.TensorType(shape, result.dtype))
         form = self.plan.forms.labelled(var)
         if form is None or form.imported == label:

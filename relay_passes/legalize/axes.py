@@ -17,9 +17,9 @@ from tvm.script.ir_builder import IRBuilder
 from microkernels.base.tvm_compat.relax import Legalize, legalize_by_tvm
 from microkernels.vector import ieee
 from microkernels.vector.expressions import Expr, cast, element_of
-from relay_passes.ir.functions import named_pass
+from relay_passes.ir.functions import is_foreign_kernel, named_pass
 from relay_passes.ir.graph import scalar_constant
-from relay_passes.ir.rewrite import is_kernel, map_functions
+from relay_passes.ir.rewrite import map_functions
 from tir_schedules.core.emission import opaque_block
 from tir_schedules.generic.expressions import call_name, loads_of
 
@@ -218,7 +218,7 @@ def reduction_identities(mod: IRModule) -> IRModule:
     The pass; it comes directly behind the legalisation of operators.
     """
 
-    return map_functions(mod, is_kernel, _mended)
+    return map_functions(mod, is_foreign_kernel, _mended)
 
 
 def _mended(kernel: tirx.PrimFunc) -> tirx.PrimFunc:

@@ -10,9 +10,9 @@ from tvm import IRModule, ir, relax, te, tirx
 
 from microkernels.base.arrays import RANGES
 from microkernels.base.tvm_compat.relax import Legalize, legalize_by_tvm
-from relay_passes.ir.functions import named_pass
+from relay_passes.ir.functions import is_foreign_kernel, named_pass
 from relay_passes.ir.graph import op_name, static_tensor
-from relay_passes.ir.rewrite import is_kernel, map_functions
+from relay_passes.ir.rewrite import map_functions
 
 from . import axes
 
@@ -261,7 +261,7 @@ def bfloat16_remainders(mod: IRModule) -> IRModule:
             return kernel
         return kernel.with_body(tvm_ffi.structural_map(kernel.body, (tirx.Mod, change)))
 
-    return map_functions(mod, is_kernel, widened)
+    return map_functions(mod, is_foreign_kernel, widened)
 
 
 def _is_bfloat16(value: tirx.Expr) -> bool:

@@ -34,9 +34,9 @@ from microkernels.vector.expressions import Expr
 from relay_passes.ir.constants import array_of, constant_of
 from relay_passes.ir.decisions import REORDER, Decision, DecisionLog
 from relay_passes.ir.entries import MAIN
-from relay_passes.ir.functions import KERNEL, UNALIGNED, named_pass, with_body
+from relay_passes.ir.functions import KERNEL, UNALIGNED, is_foreign_kernel, named_pass, with_body
 from relay_passes.ir.graph import bindings_of, op_name, variables
-from relay_passes.ir.rewrite import copy_module, is_kernel, is_relax, map_values, with_names
+from relay_passes.ir.rewrite import copy_module, is_relax, map_values, with_names
 from tir_schedules.core.emission import opaque_block
 from tir_schedules.generic.expressions import const_int, substitute, variables_of
 from tir_schedules.generic.schedule import schedule_generic
@@ -51,7 +51,7 @@ def schedule_leftovers(machine: Machine, decisions: DecisionLog) -> ir.transform
     def run(mod: IRModule, _context: PassContext) -> IRModule:
         updated, scheduled = copy_module(mod), dict[ir.GlobalVar, _Scheduled]()
         for gvar, function in mod.functions_items():
-            if is_kernel(function) and KERNEL not in function.attrs:
+            if is_foreign_kernel(function):
                 failed: list[str] = []
                 new, name = schedule_generic(function, machine, str(gvar.name_hint), failed)
                 updated.update_func(gvar, new.with_attr(KERNEL, name).with_attr(UNALIGNED, True))

@@ -30,7 +30,7 @@ from microkernels.base.tvm_compat import relax as tvm_compat
 from microkernels.base.tvm_compat.relax import OP_PATTERN, Legalize, legalize_by_tvm
 from relay_passes.ir import rewrite
 from relay_passes.ir.axes import moves, view_axes
-from relay_passes.ir.functions import VIEW, named_pass
+from relay_passes.ir.functions import VIEW, is_foreign_kernel, named_pass
 from relay_passes.ir.graph import bindings_of, is_call, region_tensor
 from relay_passes.ir.rules import RuleGraph, rule
 from relay_passes.ir.traits import RESHAPES
@@ -244,9 +244,11 @@ def rewrite_reshapes(mod: IRModule) -> IRModule:
     where a product of sizes is not known to be divisible by a sum. Those kernels are hidden from
     TVM. An output is no view in TVM; the kernel that copies it gets the attribute `VIEW`.
 
+    So are kernels of templates that are none: TVM reads a kernel for each of its calls.
+
     The pass.
     """
-    hidden = {g: f for g, f in mod.functions_items() if rewrite.is_kernel(f) and _fails(f)}
+    hidden = {g: f for g, f in mod.functions_items() if rewrite.is_kernel(f) and _is_to_hide(f)}
     shown = rewrite.copy_module(mod)
     for name, kernel in hidden.items():
         shown[name] = kernel.with_body(tirx.Evaluate(tirx.const(0, "int32")))
@@ -270,16 +272,16 @@ def rewrite_reshapes(mod: IRModule) -> IRModule:
     return found
 
 
-def _fails(function: tirx.PrimFunc) -> bool:
-    """Whether TVM cannot even tell that a kernel of dynamic sizes is no reshape."""
+def _is_to_hide(function: tirx.PrimFunc) -> bool:
+    """Whether a template's kernel is no reshape, or TVM cannot tell that of dynamic sizes."""
     sizes = [size for param in function.params for size in getattr(param.ty, "shape", ())]
-    if all(isinstance(size, tirx.IntImm) for size in sizes):
+    if is_foreign_kernel(function) and all(isinstance(size, tirx.IntImm) for size in sizes):
         return False
     try:
-        relax.analysis.has_reshape_pattern(function)
+        found = relax.analysis.has_reshape_pattern(function)
     except Exception:  # TVM's InternalError, or what its analysis of indices raises
         return True
-    return False
+    return not found and not is_foreign_kernel(function)
 
 
 LEGALIZATIONS: dict[str, Legalize] = {

@@ -13,15 +13,7 @@ from microkernels.base.tvm_compat.relax import OP_PATTERN, OPAQUE
 from microkernels.machines.machine import Machine
 from relay_passes.ir import functions
 from relay_passes.ir.decisions import Decision, DecisionLog
-from relay_passes.ir.functions import (
-    IN_PLACE,
-    KERNEL,
-    REGION,
-    UNALIGNED,
-    add_kernel,
-    named_pass,
-    region_of,
-)
+from relay_passes.ir.functions import IN_PLACE, KERNEL, REGION, UNALIGNED, named_pass, region_of
 from relay_passes.ir.graph import DataflowGraph, is_call, known_tensor, region_tensor, relax_shape
 from relay_passes.ir.rewrite import Bindings, is_relax, spliced, with_values
 from relay_passes.ir.traits import RESHAPES
@@ -430,8 +422,7 @@ class _Placer(KernelPass):
                 if key not in self.kernels:
                     assert part.kernel is not None
                     kernel = part.kernel.without_attr(REGION)
-                    name = f"{old.name_hint}_placed"
-                    self.kernels[key] = add_kernel(self.builder, kernel, name, self.taken)
+                    self.kernels[key] = self.add(kernel, f"{old.name_hint}_placed")
                 gvar = self.kernels[key]
                 arguments = list(call.args[1].fields)
                 self.note(writer, old, f"written at {part.words}", function=str(gvar.name_hint))
@@ -461,8 +452,7 @@ class _Placer(KernelPass):
         assert isinstance(placed, tirx.PrimFunc), placed
         key, bare = (matrix, joint.shape, part.placement), placed.without_attr(REGION)
         if key not in self.kernels:
-            name = "tvm_hybrid_concat_copy"
-            self.kernels[key] = add_kernel(self.builder, bare, name, self.taken)
+            self.kernels[key] = self.add(bare, "tvm_hybrid_concat_copy")
         gvar = self.kernels[key]
         self.decisions.append(
             Decision(

@@ -17,7 +17,7 @@ from microkernels.base.tvm_compat.relax import set_type
 from microkernels.machines.machine import Machine
 from microkernels.vector.placeholders import Values
 from relay_passes.ir.decisions import DecisionLog
-from relay_passes.ir.functions import REGION, add_kernel, named_pass, with_args, with_renamed
+from relay_passes.ir.functions import REGION, named_pass, with_args, with_renamed
 from relay_passes.ir.graph import is_call, op_name
 from relay_passes.ir.rewrite import is_kernel, is_relax, map_functions, map_values
 from tir_schedules.assembled.side_by_side import tasks_of
@@ -213,22 +213,21 @@ class Shared:
 
 
 def shared(
-    builder: relax.BlockBuilder,
+    add: Callable[[tirx.PrimFunc, str], ir.GlobalVar],
     kernel: tirx.PrimFunc,
     name: str,
     rows: list[Numbers],
     place: int,
-    taken: Collection[str],
 ) -> list[Shared] | None:
     """Adds a kernel that reads its numbers as an argument at a place; one for each row of them.
 
-    Its name is not among those taken. None if all rows are the same.
+    None if all rows are the same.
     """
     moved, values = kernel_numbers.different_columns(rows)
     if not moved:
         return None
     reading = kernel_numbers.numbers_as_parameter(plain(kernel), moved, place)
-    gvar = add_kernel(builder, reading, f"{name}_shared", taken)
+    gvar = add(reading, f"{name}_shared")
     return [Shared(gvar, relax.const(own)) for own in values]
 
 
@@ -254,16 +253,21 @@ def share_kernels(mod: IRModule, decisions: DecisionLog) -> IRModule:
     """
     arguments = _arguments(mod)
     forms, groups = _Forms(), dict[ir.GlobalVar, list[ir.GlobalVar]]()
+    # Kernels of one form have parameters of the same types.
+    types = {gvar: tvm_ffi.structural_hash(mod[gvar].ty, True) for gvar in arguments}
+    alike = Counter(types.values())
     for gvar in sorted(arguments, key=lambda gvar: str(gvar.name_hint)):
         kernel = mod[gvar]
+        if alike[types[gvar]] == 1:
+            continue
         if is_kernel(kernel) and len(kernel.params) >= arguments[gvar]:
             groups.setdefault(forms.first(kernel, gvar), []).append(gvar)
-    builder, names = relax.BlockBuilder(mod), {str(g.name_hint) for g in mod.get_global_vars()}
+    builder = relax.BlockBuilder(mod)
     taken: dict[relax.Expr, Shared] = {}
     for first, group in groups.items():
         if len(group) > 1:
             numbers, name = [numbers_of(mod[gvar]) for gvar in group], str(first.name_hint)
-            found = shared(builder, mod[first], name, numbers, arguments[first], names)
+            found = shared(builder.add_func, mod[first], name, numbers, arguments[first])
             if found is None:  # the others are the first one
                 group, found = group[1:], [Shared(first)] * (len(group) - 1)
             taken |= zip(group, found, strict=True)
@@ -279,8 +283,8 @@ def share_kernels(mod: IRModule, decisions: DecisionLog) -> IRModule:
         return builder.normalize(with_args(call, [new.gvar, given, *rest]))
 
     whole = map_values(builder.get(), changed)
-    renamed = {str(old.name_hint): str(new.gvar.name_hint) for old, new in taken.items()}
-    _rename(decisions, renamed)
+    names = {str(old.name_hint): str(new.gvar.name_hint) for old, new in taken.items()}
+    _rename(decisions, names)
     return relax.transform.DeadCodeElimination()(whole)
 
 

@@ -25,13 +25,7 @@ from microkernels.base.tvm_compat.relax import OP_PATTERN, OPAQUE
 from microkernels.machines.machine import Machine
 from relay_passes.ir import functions, rewrite
 from relay_passes.ir.decisions import Decision, DecisionLog
-from relay_passes.ir.functions import (
-    add_kernel,
-    called_region,
-    is_region_function,
-    named_pass,
-    region_of,
-)
+from relay_passes.ir.functions import called_region, is_region_function, named_pass, region_of
 from relay_passes.ir.graph import bindings_of, is_call
 from relay_passes.ir.traits import RESHAPES
 from tir_schedules.core.config import Config
@@ -134,7 +128,7 @@ class KernelPass:
     def __init__(self, mod: IRModule, machine: Machine, decisions: DecisionLog) -> None:
         self.mod, self.machine, self.decisions = mod, machine, decisions
         self.builder = relax.BlockBuilder(mod)
-        self.taken = {str(gvar.name_hint) for gvar in mod.get_global_vars()}
+        self.add = functions.kernel_adder(self.builder, mod)
         self.kernels: dict[object, relax.GlobalVar] = {}
 
     def rewritten(self) -> IRModule:
@@ -189,13 +183,13 @@ class _Lowerer:
             lambda region, config: emit_kernel(region, config, machine),
             {self.regions[gvar][0].key for gvar in joined_regions(mod) if gvar in self.regions},
         )
-        taken = {str(gvar.name_hint) for gvar in mod.get_global_vars()}
+        add = functions.kernel_adder(builder, mod)
         self.kernels: dict[tuple[str, Config], Shared] = {}
         for family in families(list(self.regions.values())):
             name, numbers = f"tvm_hybrid_{family.op}", list(family.members.values())
-            made = shared(builder, family.kernel, name, numbers, family.arguments, taken)
+            made = shared(add, family.kernel, name, numbers, family.arguments)
             if made is None:
-                made = [Shared(add_kernel(builder, family.kernel, name, taken))] * len(numbers)
+                made = [Shared(add(family.kernel, name))] * len(numbers)
             self.kernels |= zip(family.members, made, strict=True)
 
     def call(self, binding: relax.VarBinding, callee: relax.Function) -> relax.Expr:

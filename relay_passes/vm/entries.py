@@ -166,10 +166,20 @@ def weights_entry(mod: IRModule) -> IRModule:
     large = [each for each in constants_of(mod) if bytes_of(each.value) >= LEAST_BYTES]
     if not large or WEIGHTS_ENTRY in mod:
         return mod
-    builder = relax.BlockBuilder(mod)
-    with builder.function(WEIGHTS_ENTRY, []):
-        builder.emit_func_output(builder.emit(relax.Tuple(large)))
-    return builder.get()
+    value = relax.BlockBuilder().normalize(relax.Tuple(large))
+    var = relax.Var("gv", value.ty)
+    return _with_entry(mod, WEIGHTS_ENTRY, [relax.VarBinding(var, value)], var)
+
+
+def _with_entry(
+    mod: IRModule, name: str, bindings: list[relax.Binding], result: relax.Expr
+) -> IRModule:
+    """A module with an entry that takes nothing; BlockBuilder would hash the module for it."""
+    blocks = [relax.BindingBlock(bindings)] if bindings else []
+    body = relax.BlockBuilder().normalize(relax.SeqExpr(blocks, result))
+    added = copy_module(mod)
+    added[name] = relax.Function([], body, body.ty, is_pure=True).with_attr("global_symbol", name)
+    return added
 
 
 RELEASE_LEAST_BYTES = 1 << 17  # of all results: what is below stays in L2 either way
@@ -203,10 +213,7 @@ def release_entry(mod: IRModule) -> IRModule:
     fields = result.fields if isinstance(result, relax.TupleType) else [result]
     if sum(map(_bytes, fields)) < RELEASE_LEAST_BYTES:
         return mod
-    builder = relax.BlockBuilder(mod)
-    with builder.function(RELEASE_ENTRY, []):
-        builder.emit_func_output(relax.Tuple([]))
-    return builder.get()
+    return _with_entry(mod, RELEASE_ENTRY, [], relax.Tuple([]))
 
 
 def _bytes(field: ir.Type) -> int:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from typing import Any
 
 import tvm.tirx.script.builder.ir as I
 import tvm_ffi
@@ -36,6 +37,21 @@ def llvm_functions(*texts: str) -> Iterator[None]:
         for text in filter(None, texts):
             stack.enter_context(I.attr(0, IMPORT_LLVM, text))
         yield
+
+
+def walker(*callbacks: tuple[type, Callable[[Any], Any]]) -> Callable[[Expr], object]:
+    """What walks an expression from the outside in, as `structural_walk` with these callbacks.
+
+    `structural_walk` checks and converts its callbacks anew each time, which takes longer than to
+    walk through a small expression.
+
+    Needs `tvm_ffi.structural._callback_type_to_type_index` and the global function of the walk,
+    which takes callbacks by the numbers of their classes, those for definitions, and the order.
+    """
+    structural: Any = tvm_ffi.structural
+    number, walk = structural._callback_type_to_type_index, structural._ffi_api.StructuralWalk
+    entries = tvm_ffi.convert([(number(kind, api_name="walk"), call) for kind, call in callbacks])
+    return lambda root: walk(root, entries, [], int(tvm_ffi.WalkOrder.PREORDER))
 
 
 def register_elementwise(name: str, arity: int, lower: Callable[[Call], Expr]) -> Op:

@@ -6,9 +6,12 @@ import numpy as np
 import pytest
 import tvm
 import tvm.tirx.script.builder.ir as I
+import tvm_ffi
+from tvm import tirx
+from tvm.ir.expr import TensorLoad
 from tvm.script.ir_builder import IRBuilder
 
-from microkernels.base.tvm_compat.tir import NO_ALIAS, llvm_functions
+from microkernels.base.tvm_compat.tir import NO_ALIAS, llvm_functions, walker
 from microkernels.vector.expressions import parameter
 
 SEVEN = """
@@ -27,6 +30,26 @@ def built(attrs: dict[str, object], *texts: str) -> tvm.runtime.Module:
             I.buffer_store(y, I.call_extern("int32", "tvm_hybrid_test_seven"), [0])
             I.buffer_store(y, x[0], [1])
     return tvm.compile(builder.get(), target="llvm").mod
+
+
+def test_a_walk_is_tvms_own_and_passes_over_what_it_is_told_to() -> None:
+    x = tirx.decl_buffer((4,), "float32")
+    n, v = tirx.Var("n", "int64"), tirx.Var("v", "float32")
+    tree = x[n] * v + tirx.Select(n < 3, v, tirx.const(0.0))
+    seen: dict[bool, list[str]] = {}
+    for own in (True, False):
+        found = seen[own] = []
+
+        def load(_: TensorLoad, found: list[str] = found) -> tvm_ffi.WalkResult:
+            found.append("load")
+            return tvm_ffi.WalkResult.SKIP
+
+        variable = (tirx.Var, lambda var, found=found: found.append(str(var.name)))
+        if own:
+            walker((TensorLoad, load), variable)(tree)
+        else:
+            tvm_ffi.structural_walk(tree, ((TensorLoad, load), variable), order="pre")
+    assert seen[True] == seen[False] == ["load", "v", "n", "v"]
 
 
 def test_functions_in_llvms_language_are_linked_to_a_kernel() -> None:

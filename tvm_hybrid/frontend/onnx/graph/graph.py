@@ -158,10 +158,11 @@ def copied(node: onnx.NodeProto) -> onnx.NodeProto:
 def static_shape(type_proto: onnx.TypeProto) -> tuple[int, ...] | None:
     """The shape in a tensor type, or None if the rank or any dimension is unknown."""
     tensor = type_proto.tensor_type
-    dims = tensor.shape.dim
-    if not tensor.HasField("shape") or not all(dim.HasField("dim_value") for dim in dims):
+    if not tensor.HasField("shape"):
         return None
-    return tuple(dim.dim_value for dim in dims)
+    dims = tensor.shape.dim
+    known = tuple([dim.dim_value for dim in dims if dim.HasField("dim_value")])
+    return known if len(known) == len(dims) else None
 
 
 def describe(node: onnx.NodeProto) -> str:

@@ -83,8 +83,9 @@ class LeftData(AbstractContextManager["LeftData"]):
             whole = TensorProto(raw_data=self._file.read(place.end - place.start))
             whole.MergeFrom(tensor)
             return numpy_helper.to_array(whole)
-        if tensor.HasField("raw_data") and len(tensor.raw_data) == size > 0:
-            return _read(BytesIO(tensor.raw_data), shape, dtype)
+        raw = tensor.raw_data  # protobuf copies it each time
+        if tensor.HasField("raw_data") and len(raw) == size > 0:
+            return _read(BytesIO(raw), shape, dtype)
         outside = external_data_helper.ExternalDataInfo(tensor)
         if not external_data_helper.uses_external_data(tensor) or not outside.length == size > 0:
             return numpy_helper.to_array(tensor, self.folder)
