@@ -22,12 +22,12 @@ from typing import Any
 import numpy as np
 import tvm.tirx.script.builder.ir as I
 from tvm import relax, te, tirx, topi
-from tvm.script.ir_builder import IRBuilder
 from tvm.tirx.script.builder.utils import buffer_proxy
 
 from microkernels.base.errors import UnsupportedOperatorError
 
 from ..expressions import Expr, Place, dtype_of, emit, emit_each, emit_te, is_nan, literal
+from ..onnx.graph.kernels import emit_kernel
 from .promotion import as_type, type_name
 
 Value = Any  # relax.Expr, a tensor
@@ -251,40 +251,32 @@ def _searched(node: Any, importer: Any, lines: Expr, values: Expr, right: bool) 
     wide = "float32" if kinds <= {*_NARROW} else wide
     lines, values = as_type(lines, wide), as_type(values, wide)
 
-    def compute(lines: te.Tensor, values: te.Tensor) -> Any:
-        return te.extern(
-            [values.shape],
-            [lines, values],
-            lambda ins, outs: _searches(ins[0], ins[1], outs[0], right),
-            dtype=[dtype],
-            name="searchsorted",
-        )
-
-    return emit_te(compute, lines, values, primfunc_name_hint="searchsorted")
+    results = [(list(values.ty.shape.values), dtype)]
+    body = functools.partial(_searches, right=right)
+    (found,) = emit_kernel("searchsorted", [lines, values], results, body)
+    return found
 
 
-def _searches(lines: Any, values: Any, places: Any, right: bool) -> tirx.Stmt:
+def _searches(lines: Any, values: Any, places: Any, right: bool) -> None:
     length, dtype = lines.shape[-1], places.dtype
     several = len(lines.shape) > 1
     count = functools.reduce(operator.mul, values.shape, 1)
     per_line = values.shape[-1] if several else 1
-    with IRBuilder() as ib:
-        lines, values, places = map(buffer_proxy, (lines, values, places))
-        with I.parallel(0, count) as number:
-            start = number // per_line * length if several else 0
-            low, high = (buffer_proxy(I.decl_buffer([1], dtype, scope="local")) for _ in range(2))
-            low[0], high[0] = tirx.const(0, dtype), tirx.Cast(dtype, length)
-            with I.While(low[0] < high[0]):
-                middle = low[0] + (high[0] - low[0]) // 2
-                element, value = lines[start + middle], values[number]
-                # A NaN is not before anything, and so is behind everything.
-                with I.If(element > value if right else element >= value):
-                    with I.Then():
-                        high[0] = middle
-                    with I.Else():
-                        low[0] = middle + 1
-            places[number] = low[0]
-        return ib.get()
+    lines, values, places = map(buffer_proxy, (lines, values, places))
+    with I.parallel(0, count) as number:
+        start = number // per_line * length if several else 0
+        low, high = (buffer_proxy(I.decl_buffer([1], dtype, scope="local")) for _ in range(2))
+        low[0], high[0] = tirx.const(0, dtype), tirx.Cast(dtype, length)
+        with I.While(low[0] < high[0]):
+            middle = low[0] + (high[0] - low[0]) // 2
+            element, value = lines[start + middle], values[number]
+            # A NaN is not before anything, and so is behind everything.
+            with I.If(element > value if right else element >= value):
+                with I.Then():
+                    high[0] = middle
+                with I.Else():
+                    low[0] = middle + 1
+        places[number] = low[0]
 
 
 # Slices whose ends are open sizes, of which torch has proved that they lie inside.
