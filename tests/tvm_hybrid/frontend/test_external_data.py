@@ -13,8 +13,8 @@ from relay_passes.ir.constants import constants_of, tensor_of
 from tvm_hybrid.errors import ModelError
 from tvm_hybrid.frontend import import_onnx
 from tvm_hybrid.frontend.onnx.reader import read_model as read_model_module
-from tvm_hybrid.frontend.onnx.reader.left_data import LARGE_BYTES
 from tvm_hybrid.frontend.onnx.reader.read_model import read_all_but_large, read_model
+from tvm_hybrid.frontend.onnx.reader.wire_format import LARGE_BYTES
 
 ROWS, COLUMNS = 512, LARGE_BYTES // 128
 W = np.random.default_rng(0).standard_normal((ROWS, COLUMNS)).astype(np.float32)

@@ -14,14 +14,15 @@ from onnx import TensorProto, helper, numpy_helper
 from relay_passes.ir.constants import constants_of
 from tvm_hybrid.errors import ModelError
 from tvm_hybrid.frontend import import_onnx
-from tvm_hybrid.frontend.onnx.reader.left_data import LARGE_BYTES, without_large_data
 from tvm_hybrid.frontend.onnx.reader.read_model import read_all_but_large
 from tvm_hybrid.frontend.onnx.reader.wire_format import (
+    LARGE_BYTES,
     WireError,
     fields,
     message,
     read_varint,
     varint,
+    without_large_data,
 )
 
 ROWS, COLUMNS = 512, LARGE_BYTES // 1024

@@ -41,8 +41,8 @@ from .graph.requests import with_checked_indices
 from .loops import Loop, is_repeat, loop_of, repeat
 from .operators import convert, operator_of, why_unsupported
 from .reader.check_model import check_parameters
-from .reader.left_data import LARGE_BYTES
 from .reader.old_forms import renewed
+from .reader.wire_format import LARGE_BYTES
 from .rewrites import nodes, sequences  # noqa: F401  registers the rewrites, also of loop.py
 from .rewrites.table import rewrite
 

@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterable, Iterator, Sequence
-from io import BufferedIOBase
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from microkernels.base.errors import ModelError
 
-from .wire_format import BYTES, WireError, fields
+from .wire_format import WireError, without_large_data
 
 if TYPE_CHECKING:
     import onnx
 
 _PIECE = 1 << 18  # stays in a core's cache
 _COARSE = 2_000_000_000
-_LARGE = 1 << 18  # bytes of data that are passed over
-_WEIGHT = (7, 5, 9)  # ModelProto.graph, GraphProto.initializer, TensorProto.raw_data
 
 FileState = tuple[str, int, int, int, int]  # path, bytes, changed, changed or renamed, inode
 
@@ -148,36 +145,10 @@ def _add_file(digest: hashlib._Hash, path: Path) -> None:
 def _mentions(path: Path, word: bytes) -> bool:
     """Whether a word is in a model's file, elsewhere than in the data of large initializers."""
     with path.open("rb") as file:
-        size = os.fstat(file.fileno()).st_size
         try:
-            data = list(_large_data(file, 0, size)) if size >= _LARGE else []
-        except WireError:
-            data = []  # it is no model, or of a form that is not read here
-        starts, ends = [0, *(end for _, end in data)], [*(start for start, _ in data), size]
-        return any(_is_in(file, *place, word) for place in zip(starts, ends, strict=True))
-
-
-def _large_data(
-    file: BufferedIOBase, start: int, end: int, numbers: Sequence[int] = _WEIGHT
-) -> Iterator[tuple[int, int]]:
-    """Where the large fields of these numbers are, each in one of the number before it."""
-    for field in fields(file, start, end):
-        if (field.number, field.kind) == (numbers[0], BYTES) and field.end - field.start >= _LARGE:
-            if numbers[1:]:
-                yield from _large_data(file, field.start, field.end, numbers[1:])
-            else:
-                yield field.start, field.end
-
-
-def _is_in(file: BufferedIOBase, start: int, end: int, word: bytes) -> bool:
-    """Whether a word is between two places of a file."""
-    file.seek(start)
-    before, left = b"", end - start
-    while left > 0 and (piece := file.read(min(left, _PIECE))):
-        if word in before + piece:
-            return True
-        before, left = piece[-len(word) :], left - len(piece)
-    return False
+            return word in without_large_data(file, os.fstat(file.fileno()).st_size)[0]
+        except WireError:  # it is no model, or of a form that is not read here
+            return word in path.read_bytes()
 
 
 def _other_files(path: Path) -> list[Path]:

@@ -15,8 +15,8 @@ from onnx.external_data_helper import load_external_data_for_model, uses_externa
 
 from microkernels.base.errors import ModelError
 
-from .left_data import LARGE_BYTES, LeftData, without_large_data
-from .wire_format import WireError
+from .left_data import LeftData
+from .wire_format import LARGE_BYTES, WireError, without_large_data
 
 ModelLike: TypeAlias = str | os.PathLike[str] | bytes | bytearray | memoryview | onnx.ModelProto
 
@@ -120,12 +120,12 @@ def _parsed_apart(
     if size < LARGE_BYTES:
         return None
     try:
-        data, left = without_large_data(file, size)
+        data, places = without_large_data(file, size)
         proto = _parse(data, where)
     except (WireError, OSError, ModelError):
         return None  # the parser says what is wrong with it
-    left.name(proto)
-    return proto, left
+    named = zip(proto.graph.initializer, places, strict=True)
+    return proto, LeftData(file, {tensor.name: place for tensor, place in named if place})
 
 
 def _parse_file(path: Path) -> onnx.ModelProto:

@@ -3,7 +3,8 @@
     tag (number, kind) | value                      kind 0: a varint, 1: 8 bytes, 5: 4 bytes
     tag (number, kind) | length | value             kind 2: bytes, text, another message
 
-Values are not read but passed over, so that a large one costs nothing.
+Values are not read but passed over, so that a large one costs nothing: a model without the data of
+its large initializers is read from a file of any size. Nothing here imports onnx.
 """
 
 from __future__ import annotations
@@ -99,3 +100,74 @@ def varint(value: int) -> bytes:
 def message(number: int, content: bytes) -> bytes:
     """A field that holds a message."""
     return varint(number << 3 | BYTES) + varint(len(content)) + content
+
+
+LARGE_BYTES = 1 << 18
+_GRAPH, _INITIALIZER, _RAW_DATA = 7, 5, 9  # of ModelProto, GraphProto, TensorProto
+# A tensor of these fields (dims, type, name, data, text) is what it seems to be.
+_PLAIN = {1, 2, 8, 9, 12}
+
+
+def without_large_data(file: BufferedIOBase, size: int) -> tuple[bytes, list[Field | None]]:
+    """A model's file without the data of large initializers.
+
+    Returns
+    -------
+    tuple of bytes and list of Field or None
+        The model, and where the data of each initializer are, None if the model has them.
+
+    Raises
+    ------
+    WireError
+        If it is damaged, or has a form that is not read here.
+    OSError
+        If it cannot be read.
+    """
+    places: list[Field | None] = []
+    model = bytearray()
+    for field in fields(file, 0, size):
+        if (field.number, field.kind) == (_GRAPH, BYTES):
+            model += message(_GRAPH, bytes(_light_graph(file, field, places)))
+        else:
+            model += _copied(file, field.tag, field.end)
+    return bytes(model), places
+
+
+def _light_graph(file: BufferedIOBase, graph: Field, places: list[Field | None]) -> bytearray:
+    """A graph without large data; `places` receives where those of its initializers are."""
+    light = bytearray()
+    for field in fields(file, graph.start, graph.end):
+        if field.number != _INITIALIZER:
+            light += _copied(file, field.tag, field.end)
+            continue
+        place = _large_data(file, field)
+        places.append(place)
+        if place is None:
+            light += _copied(file, field.tag, field.end)
+        else:
+            inner = fields(file, field.start, field.end)
+            small = (each for each in inner if each.number != _RAW_DATA)
+            kept = (_copied(file, each.tag, each.end) for each in small)
+            light += message(_INITIALIZER, b"".join(kept))
+    return light
+
+
+def _large_data(file: BufferedIOBase, tensor: Field) -> Field | None:
+    """Where the data of a plain tensor are, if they are large; None else."""
+    if tensor.kind != BYTES:
+        raise WireError("an initializer that is no message")
+    if tensor.end - tensor.start < LARGE_BYTES:
+        return None
+    inner = list(fields(file, tensor.start, tensor.end))
+    data = [field for field in inner if field.number == _RAW_DATA]
+    if len(data) != 1 or data[0].kind != BYTES or any(f.number not in _PLAIN for f in inner):
+        return None
+    return data[0] if data[0].end - data[0].start >= LARGE_BYTES else None
+
+
+def _copied(file: BufferedIOBase, start: int, end: int) -> bytes:
+    file.seek(start)
+    data = file.read(end - start)
+    if len(data) < end - start:
+        raise WireError("the file is cut off")
+    return data
