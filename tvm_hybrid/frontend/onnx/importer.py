@@ -20,12 +20,12 @@ import numpy as np
 import onnx
 from onnx import helper
 from tvm import IRModule, relax, tirx
-from tvm.ir import GlobalVar
 
 from microkernels.base import errors
 from microkernels.base.errors import ModelError, ShapeError, UnsupportedOperatorError
 from microkernels.base.tvm_compat.relax import end_block
 from relay_passes.ir.constants import array_of
+from relay_passes.ir.functions import with_renamed
 from relay_passes.ir.rewrite import with_names
 
 from ...explain.origins import numbers_in, variable_name
@@ -160,7 +160,7 @@ class _Importer:
             for name, made in mod.functions.items()
             if name.name_hint != "main"
         }
-        return _Renaming(others).visit_expr(function) if others else function
+        return with_renamed(function, others) if others else function
 
     def _walk(self) -> None:
         graph = self.graph
@@ -373,18 +373,6 @@ class _Importer:
                 raise TypeError(
                     f"it makes {found.dtype} {shape} where ONNX defines {dtype} {expected}"
                 )
-
-
-@relax.expr_functor.mutator
-class _Renaming(relax.PyExprMutator):
-    """Puts other global names in the place of some."""
-
-    def __init__(self, names: dict[GlobalVar, GlobalVar]) -> None:
-        super().__init__()
-        self._names = names
-
-    def visit_global_var_(self, op: GlobalVar) -> GlobalVar:
-        return self._names.get(op, op)
 
 
 def _plain(name: str, taken: set[str]) -> str:
