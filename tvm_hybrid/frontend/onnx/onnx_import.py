@@ -10,21 +10,14 @@ import time
 from typing import NamedTuple
 
 import msgspec
-import tvm
 from onnx import helper
 from tvm import relax
 
 from microkernels.base.errors import ModelError
-from relay_passes.ir.axes import view_of
-from relay_passes.ir.graph import is_call
-from relay_passes.ir.moving_operators import result_axis
-from relay_passes.ir.quantization import Quantized, read_dequantize
-from relay_passes.ir.traits import RESHAPES
 
 from ...explain.origins import ModelNode, ModelNodes
 from ...runtime.feeds import InputValue
 from ...runtime.tensors import DeclaredInterface, OpenTensorInfo, TensorInfo
-from ..expressions import constant, literal, static_dims
 from ..model_input import ImportedModel, output_info, returned_types
 from .graph.freeze_shapes import OpenSizes, Shapes, declared_dims, freeze_shapes
 from .graph.graph import Graph, captured_names, dtype_named
@@ -99,7 +92,8 @@ def import_onnx(
         graph.inputs = [item for item in graph.inputs if item.name not in arrays]
         sizes = OpenSizes.of(opened)
         mod, graph = to_relax(graph, sizes)
-        mod = fold_views(mod)
+        mod = relax.transform.DeadCodeElimination()(mod)
+        mod = relax.transform.CanonicalizeBindings()(mod)
         inputs = []
         for name in (item.name for item in graph.inputs):
             kind = helper.tensor_dtype_to_np_dtype(graph.narrow.get(name, graph.elem_type(name)))
@@ -158,47 +152,3 @@ def nodes_at_run_time(sources: list[SourceNode], graph: Graph) -> ModelNodes:
         read = (maker[name] for name in each.reads if maker.get(name) in alive)
         nodes[number] = ModelNode(each.text, tuple(dict.fromkeys(read)))
     return ModelNodes(nodes, tuple(maker.get(name) for name in graph.outputs))
-
-
-# Reshapes and transposes of constants become constants.
-#
-#     lv = R.reshape(metadata["bias"], R.shape([1, 64, 1, 1]))    ->    metadata["bias"] of that
-#     shape
-#
-# Likewise of dequantised constants, as dequantisations of other integers. There is one
-# for the bias of every convolution. numpy does it at once; TVM's FoldConstant would compile and run
-# a kernel for each.
-
-
-def fold_views(mod: tvm.IRModule) -> tvm.IRModule:
-    """Folds in every Relax function of a module."""
-    mod = tvm.IRModule(dict(mod.functions), attrs=mod.attrs)
-    for name, function in list(mod.functions.items()):
-        if isinstance(function, relax.Function):
-            mod[name] = _Folder(mod).visit_expr(function)
-    # Of what the walk has met, constants and others' forms may have left nothing to compute.
-    mod = relax.transform.DeadCodeElimination()(mod)
-    return relax.transform.CanonicalizeBindings()(mod)
-
-
-@relax.expr_functor.mutator
-class _Folder(relax.PyExprMutator):
-    def visit_call_(self, op: relax.Call) -> relax.Expr:
-        call = super().visit_call_(op)
-        if not is_call(call, *RESHAPES, "relax.permute_dims") or static_dims(call) is None:
-            return call
-        source: relax.Expr | None = call.args[0]
-        if isinstance(source, relax.Var):
-            source = self.lookup_binding(source)
-        quantized = read_dequantize(source)
-        array = constant(source if quantized is None else quantized.data)
-        view = None if array is None else view_of(array, call)
-        if view is None:
-            return call
-        if quantized is None:
-            return literal(view)
-        known = quantized.quantization
-        axis = None if known.axis is None else result_axis(call, known.axis)
-        if axis is None and known.axis is not None:
-            return call  # which cuts the axis of the scales
-        return Quantized(literal(view), known.along(axis), quantized.dtype).dequantize()

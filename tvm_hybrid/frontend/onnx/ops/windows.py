@@ -341,7 +341,7 @@ def _convolution(x: Expr, weight: Expr, bias: Expr, *, is_transposed: bool, **at
     result = operators[axes](x, weight, **form)
     if bias is None:
         return result
-    return ex.emit(result) + relax.op.reshape(bias, [1, -1, *[1] * axes])
+    return ex.emit(result) + ex.reshaped(bias, (1, -1, *[1] * axes))
 
 
 operator("Conv")(partial(_convolution, is_transposed=False))
