@@ -93,7 +93,6 @@ def import_onnx(
         sizes = OpenSizes.of(opened)
         mod, graph = to_relax(graph, sizes)
         mod = relax.transform.DeadCodeElimination()(mod)
-        mod = relax.transform.CanonicalizeBindings()(mod)
         inputs = []
         for name in (item.name for item in graph.inputs):
             kind = helper.tensor_dtype_to_np_dtype(graph.narrow.get(name, graph.elem_type(name)))
