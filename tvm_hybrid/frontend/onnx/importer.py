@@ -155,7 +155,7 @@ class _Importer:
         mod = self._bb.get()
         function = name_variables(mod["main"], self._made)
         function = function.with_attr("num_input", len(params))
-        others = {
+        others: dict[Expr, Expr] = {
             name: self._library.add_func(made, name.name_hint)
             for name, made in mod.functions.items()
             if name.name_hint != "main"

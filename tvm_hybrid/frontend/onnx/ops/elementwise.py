@@ -15,13 +15,14 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from onnx import TensorProto, helper
+from onnx import TensorProto
 from tvm import relax, te, tirx
 
 from ... import expressions as ex
 from ...expressions import NARROW_INPUTS, Expr
 from ..evaluate import OF_TWO
 from ..graph import narrow_types
+from ..graph.graph import dtype_named
 from ..graph.narrow_types import FLOATS, INTEGERS
 from ..graph.requests import broadcast
 from ..graph.sizes import dims_of
@@ -287,11 +288,6 @@ def _cast(x: Expr, *, to: int, **attrs: Any) -> Expr:
         first, count = ex.number(x, low), ex.number(x, high - low + 1)
         x = apply("Add", apply("Mod", apply("Sub", x, first), count), first)
     return relax.op.astype(x, dtype_named(narrow_types.stored_type(to)))
-
-
-def dtype_named(elem_type: int) -> str:
-    """Relax's name of an element type."""
-    return str(helper.tensor_dtype_to_np_dtype(elem_type))
 
 
 def decoded(codes: Expr, elem_type: int) -> Expr:

@@ -30,13 +30,12 @@ from tir_schedules.core.emission import opaque_block
 from ... import expressions as ex
 from ...expressions import Attrs, Expr, Inputs, cast, dtype_of, literal, normalize
 from ..evaluate import computed
-from ..graph.graph import CONTRIB_DOMAIN
+from ..graph.graph import CONTRIB_DOMAIN, dtype_named
 from ..graph.kernels import emit_kernel
 from ..graph.requests import check_equal, check_product
 from ..graph.sizes import dims_of, index, is_open, plain, plain_dims
 from ..operators import BFLOAT16, apply, operator
 from . import quantized as q
-from .elementwise import dtype_named
 from .pooling import window_form
 from .quantized import Quantized, quantized, single
 from .windows import CONVOLUTIONS, arguments_of, check_channels, kernel_of, with_pads

@@ -29,13 +29,13 @@ from relay_passes.ir.dynamic_quantize import emit_dynamic_quantize
 from ... import expressions as ex
 from ...expressions import NARROW_INPUTS, OPSET, Attrs, Expr, Inputs
 from ..evaluate import computed
-from ..graph.graph import CONTRIB_DOMAIN
+from ..graph.graph import CONTRIB_DOMAIN, dtype_named
 from ..graph.narrow_types import FLOATS, INTEGERS, NARROW, stored_type
 from ..graph.requests import check_equal
 from ..graph.sizes import dims_of, index
 from ..operators import SOFTMAX_ALONG_AXIS, apply, operator
 from ..reader.check_model import type_name
-from .elementwise import decoded, dtype_named, encoded
+from .elementwise import decoded, encoded
 
 _SCALES = ("float32", "float16", "bfloat16")
 _PRECISIONS = (0, *(TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16))

@@ -20,9 +20,9 @@ from tvm.script.ir_builder import IRBuilder
 
 from ... import expressions as ex
 from ...expressions import NODE_NUMBER, Attrs, Expr, Place
+from ..graph.graph import dtype_named
 from ..graph.kernels import emit_alone
 from ..operators import apply, operator
-from .elementwise import dtype_named
 
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 ROUNDS = 10
