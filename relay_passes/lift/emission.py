@@ -151,12 +151,11 @@ class Emission(Bindings):
 Extents = Mapping[str, Any]  # of every axis: numbers, or expressions of a shape
 
 
+Pair = tuple[relax.Expr, relax.Expr]  # left and right
+
+
 def emit_contraction(
-    block: Emission,
-    contraction: Contraction,
-    operands: tuple[relax.Expr, relax.Expr],
-    extents: Extents,
-    dtype: str,
+    block: Emission, contraction: Contraction, operands: Pair, extents: Extents, dtype: str
 ) -> tuple[relax.Expr, str]:
     """Emits a contraction.
 
@@ -227,16 +226,12 @@ def emit_contraction(
 
 def widened(block: Emission, value: relax.Expr) -> relax.Expr:
     """A tensor of integers as int32."""
-    if str(value.ty.dtype) == "int32":
-        return value
-    return block.emit(relax.op.astype(value, "int32"))
+    wide = str(value.ty.dtype) == "int32"
+    return value if wide else block.emit(relax.op.astype(value, "int32"))
 
 
 def emit_elementwise(
-    block: Emission,
-    contraction: Contraction,
-    operands: tuple[relax.Expr, relax.Expr],
-    extents: Extents,
+    block: Emission, contraction: Contraction, operands: Pair, extents: Extents
 ) -> relax.Expr:
     """The same, element by element: a product and a sum. Its last operator is not bound yet."""
     steps = (*contraction.steps, *contraction.alone[0], *contraction.alone[1])

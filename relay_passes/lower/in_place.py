@@ -172,10 +172,9 @@ def update_rows(mod: IRModule, threads: int, decisions: DecisionLog) -> IRModule
         places = list(map(int, mod[call.args[0]].attrs[ROW_UPDATE]))
         new, before, *past = (call.args[1].fields[place] for place in places)
         rows, first, made, *old = map(region_tensor, (new, before, binding.var, *past))
-        if rows is None or first is None or made is None or None in old:
+        # The kernel takes rows of a known width.
+        if rows is None or first is None or made is None or None in old or is_open(made.shape[-1:]):
             return None
-        if is_open(made.shape[-1:]):
-            return None  # the kernel takes rows of a known width
         key = (rows, first, made, *old)
         if key not in kernels:
             function = build_row_update(old[0] if old else None, rows, first, made, threads)

@@ -206,6 +206,7 @@ logger = logging.getLogger("tvm_hybrid")
 CONFIG = "tvm_hybrid.config"
 SOURCE = "tvm_hybrid.source"
 Lookup = Callable[[Region, Machine], "tuple[Config, str] | None"]
+Default = Callable[[Region], Config]
 
 
 @named_pass
@@ -239,10 +240,7 @@ def select_configs(mod: IRModule, machine: Machine, lookup: Lookup | None) -> IR
 
 
 def choose(
-    region: Region,
-    machine: Machine,
-    lookup: Lookup | None,
-    default: Callable[[Region], Config] | None = None,
+    region: Region, machine: Machine, lookup: Lookup | None, default: Default | None = None
 ) -> tuple[Config, str]:
     """A region's configuration and where it comes from.
 

@@ -73,15 +73,14 @@ def prepack(mod: IRModule, isa: Isa, meaning: bool = True) -> IRModule:
     return packed
 
 
+Renamed = Mapping[ir.GlobalVar, ir.GlobalVar]
+
+
 class _Packer:
     """Packs the weights of calls, one after the other; a packed one is kept while it is needed."""
 
     def __init__(
-        self,
-        regions: IRModule,
-        renamed: Mapping[ir.GlobalVar, ir.GlobalVar],
-        isa: Isa,
-        callers: Iterable[relax.Function],
+        self, regions: IRModule, renamed: Renamed, isa: Isa, callers: Iterable[relax.Function]
     ) -> None:
         self._regions, self._renamed, self._isa = regions, renamed, isa
         # By address: a key that is the constant would keep it.

@@ -208,15 +208,12 @@ def feeds_one_product(graph: DataflowGraph, expr: relax.Expr) -> bool:
     """Whether an 8-bit tensor is only there for one product with a constant weight."""
     if not feeds_this_alone(graph, expr):
         return False
-    while True:
-        position = graph.users[expr][0]
-        call = graph.value(position)
-        if is_call(call, "relax.matmul"):
-            break
-        if not is_call(call, "relax.astype", "relax.subtract"):
-            return False
-        expr = graph.bindings[position].var
-    if not call.args[0].same_as(expr):
+    user = graph.users[expr][0]
+    while is_call(graph.value(user), "relax.astype", "relax.subtract"):
+        expr = graph.bindings[user].var
+        user = graph.users[expr][0]
+    call = graph.value(user)
+    if not is_call(call, "relax.matmul") or not call.args[0].same_as(expr):
         return False
     weight = integer_operand(graph, "b", call.args[1])
     tensor = None if weight is None else region_tensor(weight.source)

@@ -51,9 +51,7 @@ class _Refusal(Exception):
 def merge_attention(isa: Isa) -> ir.transform.Pass:
     """The pass, for one instruction set."""
 
-    def reject(region: Region) -> str | None:
-        return template_for(OP).rejection(region, isa)
-
+    reject = partial(template_for(OP).rejection, isa=isa)
     return merging_pass("tvm_hybrid.merge_attention", partial(find_attention, reject=reject))
 
 

@@ -336,9 +336,8 @@ class ColumnJoiner:
         columns = zip(*(call.args for call in found if call is not None), strict=True)
         joined = [self.join(arguments) for arguments in columns]
         arguments = [argument for argument in joined if argument is not None]
-        if len(arguments) < len(joined):
-            return None
-        return self.out.emit(with_args(first, arguments))
+        known = len(arguments) == len(joined)
+        return self.out.emit(with_args(first, arguments)) if known else None
 
     def _is_shared(self, expr: relax.Expr) -> bool:
         """Whether a value is the same in every column, and there in time."""

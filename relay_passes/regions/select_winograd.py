@@ -82,11 +82,9 @@ def select_winograd(
     choice_of = FormMemo(lambda region: choose(region, machine, fast_math, cold))
 
     def chosen(function: relax.Function) -> relax.Function:
-        region = region_of(function)
+        region, winograd = region_of(function), template_for(WINOGRAD)
         moved = region.replace(op=WINOGRAD)
-        if region.op not in DIRECT:
-            return function
-        if template_for(WINOGRAD).rejection(moved, machine.isa) is not None:
+        if region.op not in DIRECT or winograd.rejection(moved, machine.isa) is not None:
             return function
         if function in unknown:
             return function.with_attr(functions.REASON, f"template {region.op}; {_UNKNOWN}")

@@ -16,8 +16,7 @@ from relay_passes.ir.functions import KERNEL
 from relay_passes.ir.graph import size_of
 from relay_passes.ir.rewrite import is_kernel, is_relax
 from relay_passes.lift.tir_contraction import in_caller_sizes
-from relay_passes.lower.one_kernel import as_one_kernel
-from relay_passes.lower_module import lower_module
+from relay_passes.lower_module import as_one_kernel, lower_module
 from relay_passes.pipeline_options import PipelineOptions
 from tir_schedules.generic.expressions import const_int, substitute, variables_of
 from tir_schedules.generic.nest import NotHandledError, is_number, read_program

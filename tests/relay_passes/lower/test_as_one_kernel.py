@@ -8,7 +8,7 @@ import pytest
 from tvm import relax, tirx
 
 from microkernels.base.errors import CompileError
-from relay_passes.lower.one_kernel import as_one_kernel
+from relay_passes.lower_module import as_one_kernel
 from tests.relay_passes.graphs import constant, module
 from tests.relay_passes.lift.test_lift_programs import legalized
 
