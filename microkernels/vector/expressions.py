@@ -193,7 +193,7 @@ def materialise(value: Expr) -> Expr:
     """Names a value in a way that TVM cannot look through; inside `let_scope` as `bind` does."""
     if _names.scopes:
         return bind(value)
-    buffer = I.sblock_alloc_buffer((lanes_of(value),), element_of(value), layout=None)
+    buffer = I.sblock_alloc_buffer((lanes_of(value),), element_of(value))
     index = ramp(0, lanes_of(value))
     I.buffer_store(buffer, value, [index])
     return I.bind(buffer[index])

@@ -217,7 +217,7 @@ def kernel_adder(
 
 
 def with_args(
-    call: relax.Call, args: Sequence[relax.Expr], ty: ir.Type | None = None, **changed: Any
+    call: relax.Call, args: Sequence[relax.Expr], ty: ir.Type | None = None, /, **changed: Any
 ) -> relax.Call:
     """The same operator of other operands.
 

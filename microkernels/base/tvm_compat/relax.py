@@ -203,7 +203,8 @@ def quick_objects() -> None:
         return compared(self, other) if type(self.ty) is ir.PrimType else same(self, other)
 
     operand.__eq__ = equal
-    whole, missing = ir.Call.__init__, ir.Type.missing()
+    call: Any = ir.Call
+    whole, make, missing = call.__init__, vars(ir)["_ffi_api"].Call, ir.Type.missing()
 
     def init(
         self: Any, op: Any, args: Any, attrs: Any = None, ty_args: Any = None,
@@ -213,10 +214,9 @@ def quick_objects() -> None:
             whole(self, op, args, attrs, ty_args, span, ret_ty)
         else:
             ty, types = missing if ret_ty is None else ret_ty, [] if ty_args is None else ty_args
-            make = ir._ffi_api.Call
             self.__init_handle_by_constructor__(make, ty, op, args, attrs, types, span)
 
-    ir.Call.__init__ = init
+    call.__init__ = init
     structural: Any = tvm_ffi.structural
     structural._callback_type_to_type_index = functools.cache(
         structural._callback_type_to_type_index
@@ -386,7 +386,7 @@ def dataflow_function(
 
     Needs `BlockBuilder.begin_scope`, `end_scope`, `_begin_dataflow_block` and `_end_block`.
     """
-    builder = relax.BlockBuilder()
+    builder: Any = relax.BlockBuilder()
     builder.begin_scope(params)
     builder._begin_dataflow_block()
     output = builder.emit_output(emit(builder))
