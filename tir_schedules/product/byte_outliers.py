@@ -344,9 +344,9 @@ class Way:
     why : str
         What it saves, and what was measured.
     rows, columns, k : int
-        The least sizes of a product that has code for it; a dynamic number of rows is enough.
+        The least sizes of a product that may take it; a dynamic number of rows is enough.
     shares_k : bool
-        Whether threads may share K; with bytes they may not, as they see parts of a row.
+        Whether threads may share K.
     """
 
     blocks: str
@@ -357,7 +357,7 @@ class Way:
     shares_k: bool = False
 
     def suits(self, plan: ProductPlan) -> bool:
-        """Whether a product has code for it."""
+        """Whether the sizes, the kernel and the threads of a product allow it."""
         rows = self.rows if size.is_open((plan.m,)) else plan.m
         enough = rows >= self.rows and plan.n >= self.columns and plan.k >= self.k
         alone = self.shares_k or sum(group.count for group in plan.k_shares) == 1
@@ -397,7 +397,7 @@ WAYS = (SMALL_PAIRS, SEVEN_BITS, APART, WORDS, DIGITS)
 
 
 def ways_of(plan: ProductPlan) -> list[Way]:
-    """The ways that a product has code for."""
+    """The ways that a product may take."""
     return [way for way in WAYS if way.suits(plan)]
 
 
