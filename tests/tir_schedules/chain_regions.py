@@ -11,7 +11,6 @@ import numpy as np
 from tests.tir_schedules.integer_regions import matmul_region as integer_matmul
 from tests.tir_schedules.run_region import dtype_named, machine_for
 from tir_schedules.chains.mlp_chain_config import MlpChainConfig, by_columns, by_rows
-from tir_schedules.chains.parts import tensors_of
 from tir_schedules.core.attributes import Attribute, Source
 from tir_schedules.core.region import Region, Step, Tensor
 
@@ -36,7 +35,7 @@ class ChainBuilder:
     def add(self, part: Region, *given: Given) -> Source:
         """Appends a part; `given` says where its inputs and operands come from, None: anew."""
         found = []
-        tensors = tensors_of(part)
+        tensors = part.tensors[:-1]
         for tensor, source in zip(tensors, [*given, *[None] * len(tensors)], strict=False):
             if source is None:
                 source = Source(False, len(self.inputs))

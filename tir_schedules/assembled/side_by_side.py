@@ -32,9 +32,8 @@ from tir_schedules.core.template import template_for
 from tir_schedules.cost import parallel
 from tir_schedules.cost.cost import Cost, flops_us, has_tiles, norm_us
 from tir_schedules.cost.parallel import MergeEstimate
-from tir_schedules.generic import expressions
+from tir_schedules.generic import expressions, nest
 from tir_schedules.generic.expressions import int64, nodes_of
-from tir_schedules.generic.nest import is_number
 from tir_schedules.product.matmul import MATMUL, estimated_cycles
 
 from .task_parts import Share, assign, is_check, longest, part_of, shares_of, threads_of
@@ -300,7 +299,7 @@ def _body(step: Step, name: str) -> tirx.Stmt:
     """What a kernel does, of other tensors."""
     function = s_tir.renew_defs(step.function)
     pairs: dict[tirx.Var, Any] = dict(zip(function.params, step.operands, strict=True))
-    sizes = {each: pairs.pop(each) for each in [*pairs] if is_number(each)}
+    sizes = {each: pairs.pop(each) for each in [*pairs] if nest.is_number(each)}
     for param, shape in zip(function.params, step.shapes, strict=False):
         if param in pairs:
             known = zip(param.shape, shape, strict=True)
@@ -384,16 +383,9 @@ def place_output(
         apart = strides is not None and extents[-1:] != (1,) and strides[-1:] != (1,)
         if strides is None or apart or len(buffer.strides):
             return f"its kernel stores it as {'x'.join(map(str, extents))}"
-        views[buffer] = tirx.decl_buffer(
-            extents,
-            out.dtype,
-            "C",
-            data=joint.data,
-            strides=strides,
-            elem_offset=placement.offset,
-            data_alignment=align,
-            layout=None,
-        )
+        where: dict[str, Any] = {"strides": strides, "elem_offset": placement.offset}
+        where |= {"data": joint.data, "data_alignment": align, "layout": None}
+        views[buffer] = tirx.decl_buffer(extents, out.dtype, "C", **where)
 
     def declared_anew(declaration: tirx.DeclBuffer) -> tirx.Stmt:
         view = views.get(declaration.buffer)

@@ -53,21 +53,26 @@ def part_of(body: tirx.Stmt, thread: Expr, threads: int) -> tirx.Stmt:
     if loop is None:
         assert not _forks(body)
         return tirx.IfThenElse(tirx.EQ(thread, tirx.const(0, "int32")), body, None)
-    tasks = int(loop.extent.value)
-    return _replaced(body, loop, _share(loop, tasks, thread, threads))
-
-
-def _share(loop: tirx.For, tasks: int, thread: Expr, threads: int) -> tirx.Stmt:
+    tasks, count = int(loop.extent.value), tirx.const(threads, "int32")
+    whole = tirx.const(tasks, "int32")
+    own: tirx.Stmt
     if tasks <= threads:
-        inside = substitute(loop.body, {loop.loop_var: thread})
-        if tasks == threads:
-            return inside
-        return tirx.IfThenElse(tirx.LT(thread, tirx.const(tasks, "int32")), inside, None)
-    count, whole = tirx.const(threads, "int32"), tirx.const(tasks, "int32")
-    first, end = (tirx.floordiv((thread + i) * whole, count) for i in range(2))
-    step = tirx.Var("step", "int32")
-    inside = substitute(loop.body, {loop.loop_var: first + step})
-    return tirx.For(step, tirx.const(0, "int32"), end - first, ForKind.SERIAL, inside)
+        own = substitute(loop.body, {loop.loop_var: thread})
+        if tasks < threads:
+            own = tirx.IfThenElse(tirx.LT(thread, whole), own, None)
+    else:
+        first, end = (tirx.floordiv((thread + i) * whole, count) for i in range(2))
+        step = tirx.Var("step", "int32")
+        inside = substitute(loop.body, {loop.loop_var: first + step})
+        own = tirx.For(step, tirx.const(0, "int32"), end - first, ForKind.SERIAL, inside)
+
+    def replaced(statement: tirx.Stmt) -> tirx.Stmt:
+        if statement.same_as(loop):
+            return own
+        inside = children(statement)
+        return with_children(statement, [*map(replaced, inside)])
+
+    return replaced(body)
 
 
 def _only_loop(statement: tirx.Stmt) -> tirx.For | None:
@@ -99,13 +104,6 @@ def is_check(statement: tirx.Stmt) -> bool:
 def _forks(statement: tirx.Stmt) -> bool:
     """Whether a parallel loop is in it."""
     return any(loop.kind == ForKind.PARALLEL for loop in nodes_of(statement, tirx.For))
-
-
-def _replaced(statement: tirx.Stmt, loop: tirx.For, other: tirx.Stmt) -> tirx.Stmt:
-    if statement.same_as(loop):
-        return other
-    inside = children(statement)
-    return with_children(statement, [_replaced(each, loop, other) for each in inside])
 
 
 # Thread parts: which threads run which of several independent kernels, chosen by estimates.

@@ -83,10 +83,9 @@ def nests(region: Region, config: AttentionConfig) -> Iterator[loop_nest.LoopNes
             return 4 * rows * k, 4 * width * k * blocks, 4 * rows * width
 
         a, b, c = touched(rows, key_blocks)
+        kind, whole = kind_of(config.parallel), (tasks * a, tasks * b, tasks * c)
         loops = [
-            loop_nest.Loop(
-                "task", tasks, kind_of(config.parallel), (tasks * a, tasks * b, tasks * c)
-            ),
+            loop_nest.Loop("task", tasks, kind, whole),
             loop_nest.Loop("query block", query_blocks, "serial", touched(rows, key_blocks)),
             loop_nest.Loop("key block", key_blocks, "serial", touched(query_block, key_blocks)),
             loop_nest.Loop("band", bands, "serial", touched(query_block, 1)),
@@ -111,20 +110,14 @@ def products(region: Region, config: AttentionConfig, machine: Machine) -> Itera
     copies = problem.batches * sum(group.count for group in shares)
     known = not config.key_block and problem.causal is None
 
-    def cycles(config: AttentionConfig) -> float:
-        return configs.estimated_cycles(problem, config, machine, LEAST_GAIN)
-
+    cycles = partial(configs.estimated_cycles, problem, machine=machine, handicap=LEAST_GAIN)
+    busiest = partial(configs.busiest_cycles, problem, machine=machine, handicap=LEAST_GAIN)
     # Others may cut the rows otherwise: their whole times are compared.
-    scale = (
-        cycles(config) / configs.busiest_cycles(problem, config, machine, LEAST_GAIN) / LEAST_GAIN
-    )
+    scale = cycles(config) / busiest(config) / LEAST_GAIN
 
     def others(field: str) -> list[tuple[str, float]]:
-        found = []
-        for other in configs.candidates(problem, machine):
-            busiest = configs.busiest_cycles(problem, other, machine, LEAST_GAIN)
-            found.append((getattr(other, field), scale * busiest))
-        return found
+        found = configs.candidates(problem, machine)
+        return [(getattr(other, field), scale * busiest(other)) for other in found]
 
     parts = {"scores": problem.scores, "product": problem.product}
     for (name, part), plan in zip(parts.items(), configs.plans_of(problem, config), strict=True):
@@ -149,10 +142,8 @@ def _emit(program: AttentionProgram, of_rows: tuple[blocking.Group, ...]) -> Non
     share_count = sum(share.count for share in of_rows)
 
     def attend(task: Expr, batch: Expr, following: Expr) -> None:
-        def part(row: Expr, rows: int) -> None:
-            program.emit(batch, row, rows, following)
-
-        emission.for_share(of_rows, I.floormod(task, share_count), part)
+        share = I.floormod(task, share_count)
+        emission.for_share(of_rows, share, lambda *rows: program.emit(batch, *rows, following))
 
     if config.packs_first:
         with emission.opaque_block("attention"):

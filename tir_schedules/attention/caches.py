@@ -11,8 +11,7 @@ caches hold is copied by streaming stores.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import tvm.tirx.script.builder.ir as I
@@ -22,7 +21,7 @@ from microkernels.isa import Isa
 from microkernels.vector.expressions import Expr, Index, materialise, ramp
 from microkernels.vector.memory import address_of, stream
 from tir_schedules.core import emission, placement
-from tir_schedules.core.extents import as_expr, extent
+from tir_schedules.core.extents import as_elements, as_expr, extent
 from tir_schedules.core.region import Region, Tensor
 from tir_schedules.core.size import is_open, quotient
 
@@ -58,44 +57,45 @@ def reject_growth(region: Region, growths: Mapping[str, Growth], isa: Isa) -> st
     return None
 
 
-@dataclass
 class GrowingCache:
     """One tensor of keys or values, all its heads, and what it is made of.
 
-    Attributes
+    Parameters
     ----------
     growth : Growth
         What it is made of.
-    past, new, present : buffer
-        Flat, f32; rows are whole vectors.
+    given : sequence of buffer
+        The past and the new one, f32; rows are whole vectors.
+    present : buffer
+        The result, flat.
     apart : tuple of int
         Elements from one head to the next, of the past and of the result; may be symbolic.
     lanes : int
         Of a vector register.
+
+    Attributes
+    ----------
     reading : Expr or None
         The head whose past is read in the place of the result.
     """
 
-    growth: Growth
-    past: Expr
-    new: Expr
-    present: Expr
-    apart: tuple[int, int]
-    lanes: int
-    reading: Expr | None = None
-
-    def __post_init__(self) -> None:
-        begin, past = (materialise(address_of(each[0])) for each in (self.present, self.past))
-        *batch, self.past_rows, self.columns = self.growth.past.shape
+    def __init__(
+        self, growth: Growth, given: Sequence[Expr], present: Expr, apart: Sequence[int], lanes: int
+    ) -> None:
+        self.growth, self.present, self.lanes = growth, present, lanes
+        self.past, self.new = map(as_elements, given, (growth.past, growth.new))
+        self.reading: Expr | None = None
+        begin, own = (materialise(address_of(each[0])) for each in (self.present, self.past))
+        *batch, self.past_rows, self.columns = growth.past.shape
         self.heads = math.prod(batch)
-        self.past_step, self.step = (as_expr(extent(each)) for each in self.apart)
+        self.past_step, self.step = (as_expr(extent(each)) for each in apart)
         # A single head lies where it lies.
         distances = (
             tirx.EQ(self.step, self.past_step) if self.heads != 1 else tirx.const(True, "bool")
         )
-        beyond = I.floormod(begin, tirx.const(4 * self.lanes, "int64"))
+        beyond = I.floormod(begin, tirx.const(4 * lanes, "int64"))
         # Whether past and result are the same tensor, and the result begins where a vector can.
-        self.in_place = emission.evaluated(tirx.And(tirx.EQ(begin, past), distances))
+        self.in_place = emission.evaluated(tirx.And(tirx.EQ(begin, own), distances))
         self.aligned = emission.evaluated(tirx.EQ(beyond, tirx.const(0, "int64")))
 
     def past_at(self, head: Expr, row: Index) -> Expr:
@@ -109,7 +109,7 @@ class GrowingCache:
     def copy(self, head: Expr, first: Index = 0) -> None:
         """Copies a head's rows from the row `first` of the past on, and the new ones."""
         past, new = (as_expr(extent(n)) for n in (self.past_rows, self.growth.new.shape[-2]))
-        with self._unless_in_place():
+        with I.If(tirx.Not(self.in_place)), I.Then(), emission.opaque_block("apart"):
             goal = self._at(head, first)
             self._copy(self.past, self.past_at(head, first), goal, past - first)
         self._copy(self.new, head * new * self.columns, self._at(head, past), new)
@@ -126,16 +126,11 @@ class GrowingCache:
         self.copy(head, whole * rows)
         self.reading = head
         with I.serial(whole) as number, emission.opaque_block("past"):
-            with self._unless_in_place():
+            with I.If(tirx.Not(self.in_place)), I.Then(), emission.opaque_block("apart"):
                 self._copy_past(head, number * rows, rows)
             body(number)
         self.reading = None
         return whole
-
-    @contextmanager
-    def _unless_in_place(self) -> Iterator[None]:
-        with I.If(tirx.Not(self.in_place)), I.Then(), emission.opaque_block("apart"):
-            yield
 
     def _copy_past(self, head: Expr, first: Expr, rows: int) -> None:
         """Copies some rows of the past, which are read at once."""

@@ -25,21 +25,13 @@ from tir_schedules.core.config import Config, best_first, check_numbers, check_n
 from tir_schedules.core.product_plan import ProductPlan, is_integer
 from tir_schedules.core.region import Region
 from tir_schedules.core.size import SymbolicSize
-from tir_schedules.cost import parallel
+from tir_schedules.cost import cost, parallel
 from tir_schedules.cost.amx_cost import LEAST_GAIN
-from tir_schedules.cost.cost import flops_us
 from tir_schedules.product.batch_matmul import multiplied
 from tir_schedules.product.tile_config import cuts, tile_cycles
 
-from .problem import (
-    AttentionProblem,
-    bits_of_element,
-    columns_are_contiguous,
-    few_queries,
-    row_shares,
-    row_unit,
-    sets_side_by_side,
-)
+from . import problem as problems
+from .problem import AttentionProblem, bits_of_element, columns_are_contiguous, row_unit
 
 # Of a vector of scores, beside its products: 12 to 20, measured on Granite Rapids.
 SOFTMAX_CYCLES = 15.0
@@ -119,10 +111,8 @@ def default_config(region: Region, machine: Machine) -> AttentionConfig:
     if region.is_open:
         return _open_config(region, machine)
     problem = AttentionProblem(region)
-    best = min(
-        candidates(problem, machine),
-        key=lambda config: busiest_cycles(problem, config, machine, LEAST_GAIN),
-    )
+    found = candidates(problem, machine)
+    best = min(found, key=lambda each: busiest_cycles(problem, each, machine, LEAST_GAIN))
     if not reads_in_place(region):
         return best
     shares = default_shares(region, machine)
@@ -135,7 +125,7 @@ def reads_in_place(region: Region) -> bool:
     problem = AttentionProblem(region)
     if "float16" in (*multiplied(problem.scores), *multiplied(problem.product)):
         return False
-    if few_queries(problem) is None:
+    if problems.few_queries(problem) is None:
         return False
     k, v, out = (problem.layouts[name] for name in ("k", "v", "out"))
     reads_k = columns_are_contiguous(k, problem.d) or k.row == 1
@@ -146,7 +136,7 @@ def reads_in_place(region: Region) -> bool:
 def default_shares(region: Region, machine: Machine) -> dict[str, int]:
     """Fields of the default configuration: the shares that end first."""
     problem = AttentionProblem(region)
-    sets, side = problem.batches // problem.group, sets_side_by_side(problem)
+    sets, side = problem.batches // problem.group, problems.sets_side_by_side(problem)
     k, v = (problem.tensors[name].dtype for name in "kv")
     key_bytes = (problem.d * bits_of_element(k) + problem.e * bits_of_element(v)) // 8
     read = sets * problem.n * key_bytes
@@ -195,11 +185,8 @@ def _open_config(region: Region, machine: Machine) -> AttentionConfig:
     """Vector kernels; queries are cut where there are more threads than heads that are known."""
     problem = AttentionProblem(region.sampled())
     alone = replace(machine, threads=1)
-    vectors = [
-        config
-        for config in candidates(problem, alone)
-        if not any(kernel.by_tiles for kernel in kernels_of(config))
-    ]
+    found = candidates(problem, alone)
+    vectors = [each for each in found if problems.tile_kernel(kernels_of(each)) is None]
     best = min(vectors, key=lambda config: busiest_cycles(problem, config, alone))
     given = AttentionProblem(region)
     heads = math.prod(size for size in given.factors if not isinstance(size, SymbolicSize))
@@ -217,7 +204,7 @@ def _open_config(region: Region, machine: Machine) -> AttentionConfig:
         row_shares=math.ceil(machine.threads / heads),
         key_shares=math.ceil(machine.threads / sets),
         alone_scores=parallel.alone_below(
-            machine, SMALL * flops_us(2 * (problem.d + problem.e), machine)
+            machine, SMALL * cost.flops_us(2 * (problem.d + problem.e), machine)
         ),
     )
 
@@ -316,7 +303,7 @@ def candidates(problem: AttentionProblem, machine: Machine) -> Iterator[Attentio
 
 def _share(problem: AttentionProblem, config: AttentionConfig, machine: Machine) -> AttentionConfig:
     """The configuration on as many threads as are worth it."""
-    alone_us = flops_us(problem.flops, machine)
+    alone_us = cost.flops_us(problem.flops, machine)
     if parallel.threads_worth(machine, alone_us) == 1:
         return config
     kernels, lanes = kernels_of(config), machine.isa.f32_lanes
@@ -360,7 +347,7 @@ def busiest_cycles(
     problem: AttentionProblem, config: AttentionConfig, machine: Machine, handicap: float = 1.0
 ) -> float:
     """Estimated cycles of the products of the busiest thread, whatever the shares of rows are."""
-    shares = row_shares(problem.m, config.row_shares, row_unit(kernels_of(config)))
+    shares = problems.row_shares(problem.m, config.row_shares, row_unit(kernels_of(config)))
     tasks = problem.batches * sum(group.count for group in shares)
     threads = (config.threads or machine.threads) if config.parallel else 1
     return math.ceil(tasks / threads) * estimated_cycles(problem, config, machine, handicap)
@@ -369,19 +356,11 @@ def busiest_cycles(
 def plans_of(problem: AttentionProblem, config: AttentionConfig) -> tuple[ProductPlan, ProductPlan]:
     """How the busiest thread's scores and product are cut, those of all keys."""
     kernels = kernels_of(config)
-    rows = row_shares(problem.m, config.row_shares, row_unit(kernels))[0].size
+    rows = problems.row_shares(problem.m, config.row_shares, row_unit(kernels))[0].size
 
     def plan(kernel: Microkernel, n: int, k: int, vectors: int) -> ProductPlan:
-        return ProductPlan(
-            kernel=kernel,
-            m=rows,
-            n=n,
-            k=k,
-            rows=min(kernel.mr, config.band),
-            vectors=vectors,
-            m_block=config.band,
-            k_block=kernel.steps(k),
-        )
+        tile = {"rows": min(kernel.mr, config.band), "vectors": vectors, "m_block": config.band}
+        return ProductPlan(kernel=kernel, m=rows, n=n, k=k, **tile, k_block=kernel.steps(k))
 
     return (
         plan(kernels[0], problem.n, problem.d, config.score_vectors),
@@ -403,12 +382,8 @@ def check(region: Region, config: AttentionConfig, isa: Isa) -> None:
         Saying which.
     """
     problem, kernels = AttentionProblem(region), kernels_of(config)
-    for kernel, part, vectors in zip(
-        kernels,
-        (problem.scores, problem.product),
-        (config.score_vectors, config.product_vectors),
-        strict=True,
-    ):
+    parts = (problem.scores, config.score_vectors), (problem.product, config.product_vectors)
+    for kernel, (part, vectors) in zip(kernels, parts, strict=True):
         if not isa.includes(kernel.isa):
             raise ConfigError(f"{kernel.name} needs {kernel.isa.name}; the target has {isa.name}")
         types = _tile_types(problem, part) if kernel.by_tiles else multiplied_on(isa, part)

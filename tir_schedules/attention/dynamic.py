@@ -32,7 +32,6 @@ from tir_schedules.core.region import Region
 from tir_schedules.core.size import SymbolicSize
 from tir_schedules.epilogue.epilogue import Epilogue
 from tir_schedules.product.open_operand import OpenOperand
-from tir_schedules.product.packed_operand import StoredOperand
 
 from . import caches
 from .caches import GrowingCache, Growth
@@ -43,7 +42,7 @@ from .problem import AttentionProblem, bits_of_element, few_queries
 from .tiled.product_tiles import PackedValues, ProductTiles
 from .tiled.program import BandProgram
 from .tiled.scores import ScoreTiles
-from .tiled.softmax import Band, Matrix
+from .tiled.softmax import Band, Matrix, SoftmaxRows
 
 
 def build_open(
@@ -85,10 +84,9 @@ def build_open(
         with llvm_functions(ADDRESS_LLVM_IR if growths else ""):
             for name, growth in growths.items():
                 past, past_apart, new = pasts[name]
-                tensors = (past, growth.past), (new, growth.new)
-                flat = *(extents.as_elements(*each) for each in tensors), buffers[name]
                 apart = past_apart, cached["kv".index(name)][1]
-                attention.caches[name] = GrowingCache(growth, *flat, apart, isa.f32_lanes)
+                given = growth, (past, new), buffers[name], apart
+                attention.caches[name] = GrowingCache(*given, isa.f32_lanes)
             attention.emit()
     return builder.get()
 
@@ -250,39 +248,27 @@ class DynamicAttention(BandProgram):
             last = as_expr(extent(problem.batches)) - group
             self.next_rows.begin(materialise(tirx.Min((number + 1) * group, last)))
         first = number if group == 1 else bind(number * group)
-        self._pack(first)
-        self._allocate()
+        self._prepare(first)
         if group == 1:
             self._attend(first, row, rows)
             return
         with I.serial(group) as member, emission.opaque_block("member"):
             self._attend(bind(first + member), row, rows)
 
-    def _pack(self, first: Expr) -> None:
-        """k and v of an attention, packed."""
+    def _prepare(self, first: Expr) -> None:
+        """k and v of an attention, packed; the buffers of a band, and what works on it."""
         problem, config, room = self.problem, self.config, allocated(self.problem.n)
-        types = {name: tensor.dtype for name, tensor in problem.tensors.items()}
         k_base, v_base = (materialise(problem.base(name, first)) for name in "kv")
-
-        def key(d: Index, number: Index) -> list[Expr]:
-            return [problem.element("k", k_base, number, d)]
-
-        def value(number: Index, e: Index) -> list[Expr]:
-            return [problem.element("v", v_base, number, e)]
-
-        keys = StoredOperand(self.buffers["k"], types["k"], problem.d, self.n, key, "steps")
+        keys = self.stored("k", k_base, problem.d, self.n)
         k_room = (problem.d, room)
         self.k = OpenOperand(keys, self.scores_kernel, config.score_vectors, self.keys, k_room)
         self.k.pack()
         panels = blocking.balanced(self.out_vectors, config.product_vectors)
-        values = StoredOperand(self.buffers["v"], types["v"], self.n, problem.e, value, "columns")
+        values = self.stored("v", v_base, self.n, problem.e)
         self.v = PackedValues(values, self.product_kernel, panels, room)
         self.v.pack()
         self.add_up()
-
-    def _allocate(self) -> None:
-        """The buffers of a band, and what works on it."""
-        height, lanes, room = self.height, self.lanes, allocated(self.problem.n)
+        height, lanes = self.height, self.lanes
         kernel, at_most = self.product_kernel, (emission.ceil_div(room, lanes) + 1) * lanes
         queries = self.queries(height)
         maximum, inverse = (I.sblock_alloc_buffer((height,), "float32") for _ in range(2))
@@ -290,12 +276,13 @@ class DynamicAttention(BandProgram):
         if kernel.a_dtype != "float32":
             dtype = kernel.operand_dtype
             probabilities = Matrix.allocate(height, self.pitch, dtype, at_most)
-        sums = self.sums_of_probabilities(height)
+        adds = self.product_points.needs_row_sums
+        sums = I.sblock_alloc_buffer((height,), "int32") if adds else None
         self.band = Band(scores, self.keys * lanes, maximum, probabilities, inverse, sums)
         shape = (height, self.out_vectors * lanes)
         result = I.sblock_alloc_buffer(shape, kernel.acc_dtype, align=64)
         self.fused, nowhere = self.fused_scores(self.n, room), tirx.const(0, "int32")
-        self.softmax = self.softmax_rows(tails=True)
+        self.softmax = SoftmaxRows(self, tails=True)
         self.scores = ScoreTiles(self, queries, self.k, nowhere)
         self.product = ProductTiles(self, self.v, result, nowhere, nowhere)
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -32,7 +32,6 @@ from tir_schedules.core.extents import as_elements, as_expr, extent
 from tir_schedules.core.region import Region, Tensor
 from tir_schedules.core.size import SymbolicSize
 from tir_schedules.epilogue.epilogue import unflatten
-from tir_schedules.product.tile_products import TileTask
 
 OPERANDS = ("q", "k", "v", "out")
 MOST_QUERIES = 4  # more are worth packing K and V
@@ -301,29 +300,3 @@ def row_shares(rows: int, parts: int, unit: int) -> tuple[Group, ...]:
     if rest:
         groups.append(Group(count * size, 1, rest))
     return tuple(groups)
-
-
-class TileRows:
-    """Runs bands of rows on tiles that are configured for them.
-
-    Parameters
-    ----------
-    kernels : sequence of Microkernel
-        Of both products.
-    """
-
-    def __init__(self, kernels: Sequence[Microkernel]) -> None:
-        self.kernel = tile_kernel(kernels)
-        self.unit = row_unit(kernels)
-        self._task = TileTask()
-
-    def each(self, rows: int, most: int, body: Callable[[Index, int], None]) -> None:
-        """Runs `body(start, size)` for every piece, each on tiles of its own height."""
-        for group in cut_in_units(rows, most, self.unit):
-            if self.kernel is not None:
-                self._task.configure(self.kernel, min(group.size, self.unit))
-            emission.for_groups([group], body)
-
-    def release(self) -> None:
-        """Emits the end of the task's tiles."""
-        self._task.release()

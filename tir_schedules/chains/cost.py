@@ -69,7 +69,8 @@ def alone(part: Region, machine: Machine, config: PartConfig | None = None) -> S
     if part.op != matmul.MATMUL.name:
         norm = config if isinstance(config, NormalizeConfig) else normalize_config(part, machine)
         threads = min(norm.threads, m) if m > norm.alone_rows else 1
-        return Share(_norm_us(math.ceil(m / threads), n, machine), 1, threads)
+        vectors = math.ceil(m / threads) * math.ceil(n / machine.isa.f32_lanes)
+        return Share(norm_us(vectors, machine), 1, threads)
     if not isinstance(config, MatmulConfig):
         config = matmul.MATMUL.default_config(part, machine)
     threads_m = min(config.threads_m, m)
@@ -83,15 +84,11 @@ def of_rows(part: Region, rows: int, machine: Machine, config: PartConfig | None
     """Some rows of a part on one thread."""
     n = part.output.shape[-1]
     if part.op != matmul.MATMUL.name:
-        return Share(_norm_us(rows, n, machine), 1)
+        return Share(norm_us(rows * math.ceil(n / machine.isa.f32_lanes), machine), 1)
     rows_only = with_rows(part, rows).replace(epilogue=())
     if isinstance(config, MatmulConfig):
         config = msgspec.structs.replace(config, threads_m=1, threads_n=1, threads_k=1)
     return alone(rows_only, replace(machine, threads=1), config)
-
-
-def _norm_us(rows: int, n: int, machine: Machine) -> float:
-    return norm_us(rows * math.ceil(n / machine.isa.f32_lanes), machine)
 
 
 def weight_bytes_of(part: Region) -> int:
@@ -151,7 +148,11 @@ def estimate_chain(region: Region, machine: Machine) -> ChainEstimate:
     """
     chain = ChainCost(region, machine)
     rows = min(chain.by_rows(), key=lambda plan: plan.cost.total)
-    plan = min((rows, *chain.by_columns()), key=lambda plan: plan.cost.total)
+    ways = [rows]
+    if machine.threads > 1:  # the parts in turn in one kernel
+        tasks = max(share.tasks for share in chain.shares)
+        ways.append(ChainPlan("columns", chain.in_turn(machine.call_us), tasks, chain.m))
+    plan = min(ways, key=lambda plan: plan.cost.total)
     way = f"blocks of {plan.block} rows" if plan.mode == "rows" else "columns"
     return ChainEstimate(
         separate=chain.separate(),
@@ -186,13 +187,7 @@ class ChainCost:
 
     def separate(self) -> Cost:
         """Every part as a kernel of its own."""
-        return self._in_turn(self.machine.call_us * len(self.parts))
-
-    def by_columns(self) -> Iterator[ChainPlan]:
-        """The parts in turn in one kernel, on several threads."""
-        if self.machine.threads > 1:
-            tasks = max(share.tasks for share in self.shares)
-            yield ChainPlan("columns", self._in_turn(self.machine.call_us), tasks, self.m)
+        return self.in_turn(self.machine.call_us * len(self.parts))
 
     def by_rows(self) -> Iterator[ChainPlan]:
         """Blocks of rows of several sizes, on one thread, on all and on halves of them."""
@@ -208,7 +203,8 @@ class ChainCost:
         """So many rows or somewhat fewer, whole tiles if the machine has tiles."""
         return rows // self.unit * self.unit if rows > self.unit else rows
 
-    def _in_turn(self, calls: float) -> Cost:
+    def in_turn(self, calls: float) -> Cost:
+        """The parts one after the other, each on its threads."""
         cost = Cost(barriers=calls)
         for part, share, sources in zip(self.parts, self.shares, self.reads, strict=True):
             fork_join = self.machine.fork_us(share.tasks)
@@ -223,9 +219,7 @@ class ChainCost:
         unit = self.unit if block < rows else 1
         groups = shares_of_units(rows, math.ceil(rows / block), unit)
         for part, config in zip(self.parts, self.configs, strict=True):
-            pieces = [
-                (group.count, of_rows(part, group.size, self.machine, config)) for group in groups
-            ]
+            pieces = [(g.count, of_rows(part, g.size, self.machine, config)) for g in groups]
             compute = sum(count * piece.compute for count, piece in pieces)
             passes = sum(count * piece.passes for count, piece in pieces)
             weights = self._streaming(part, Share(compute, passes, tasks))

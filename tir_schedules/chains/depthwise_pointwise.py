@@ -22,6 +22,7 @@ from collections.abc import Iterator, Sequence
 import tvm.tirx.script.builder.ir as I
 from tvm import tirx
 
+from microkernels.base.errors import ConfigError
 from microkernels.base.tvm_compat.tir import llvm_functions
 from microkernels.isa import Isa
 from microkernels.machines.machine import Machine
@@ -107,12 +108,10 @@ class _Pair:
         self.output = extents.reshaped(output, region.output, (m, n))
         self.lines: Index = config.lines
         self.bands: Index = -(-self.problem.rows.outputs // config.lines)
-        if self.opened:
-            self.lines, self.bands = self._open_bands()
-
-    def _open_bands(self) -> tuple[Expr, Expr]:
-        """The numbers of `cut_lines`, for extents that the kernel reads off its arguments."""
-        config, one = self.config, extents.as_expr(1)
+        if not self.opened:
+            return
+        # The numbers of `cut_lines`, for extents that the kernel reads off its arguments.
+        one = extents.as_expr(1)
         outputs = extents.as_expr(extents.extent(self.problem.rows.outputs))
         width = tirx.Max(extents.as_expr(extents.extent(self.problem.columns.outputs)), one)
         images = tirx.Max(extents.as_expr(extents.extent(self.problem.batch)), one)
@@ -124,8 +123,8 @@ class _Pair:
         if config.threads > 1:
             total = emission.ceil_div(images * bands, config.threads) * config.threads
             bands = tirx.Min(tiles, emission.ceil_div(total, images))
-        lines = materialise(emission.ceil_div(tiles, materialise(bands)) * config.lines)
-        return lines, materialise(emission.ceil_div(outputs, lines))
+        self.lines = materialise(emission.ceil_div(tiles, materialise(bands)) * config.lines)
+        self.bands = materialise(emission.ceil_div(outputs, self.lines))
 
     def share(self, first: Expr, last: Expr) -> None:
         """The bands from `first` to `last`, in the calling thread."""
@@ -233,15 +232,16 @@ class DepthwisePointwise(Template[PairConfig]):
             return "matmul: windows, or a weight that is not constant"
         if is_dynamic(second) or any(s.op == "range" for p in region.parts for s in p.epilogue):
             return "a range that all pixels have together"
-        if (reason := parts.reject_inputs(region)) is not None:
-            return reason
-        sources = parts.sources_of(region)
+        try:
+            sources = parts.sources_of(region)
+        except ConfigError as error:
+            return str(error)
         if [source for source in sources[1] if source.part] != [sources[1][0]]:
             return "the depthwise result is not just what the matmul multiplies"
         made, read = first.output, second.inputs[0]
         if (made.dtype, made.size, made.shape[-1]) != (read.dtype, read.size, read.shape[-1]):
             return f"{made} where {read} is read"
-        return None
+        return parts.reject_inputs(region)
 
     def opens(self, region: Region, isa: Isa) -> str | None:
         """Why the template cannot build a region with open sizes, or None."""

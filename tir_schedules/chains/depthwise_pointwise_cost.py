@@ -78,9 +78,8 @@ def estimate_pair(region: Region, machine: Machine) -> PairEstimate:
     sizes = band_sizes(pair.problem.rows.outputs)
     sizes = [n for n in sizes if n == 1 or n * pair.line_bytes <= machine.l2_bytes // 2]
     serial = [in_bands(region, machine, lines, 1) for lines in sizes]
-    shared = (
-        in_bands(region, machine, n, t) for n in sizes for t in parallel.halves(machine.threads)
-    )
+    halves = [*parallel.halves(machine.threads)]
+    shared = (in_bands(region, machine, n, t) for n in sizes for t in halves)
     found = [(pair.in_bands(config), config) for config in (*serial, *shared)]
     alone = min(pair.in_bands(config).total for config in serial)
 
@@ -91,9 +90,7 @@ def estimate_pair(region: Region, machine: Machine) -> PairEstimate:
         return parallel.even_enough(machine, alone, min(1.0, share))
 
     if not any(map(is_even, found)):  # single lines may be, in tiles of one row
-        lines = (
-            in_bands(region, machine, 1, t, most_rows=1) for t in parallel.halves(machine.threads)
-        )
+        lines = (in_bands(region, machine, 1, t, most_rows=1) for t in halves)
         found += [(pair.in_bands(config), config) for config in lines]
     _, config = parallel.fewest_unless_uneven(found, lambda way: way[0].total, is_even)
     return _estimate(pair, config, config)

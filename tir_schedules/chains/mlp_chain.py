@@ -33,7 +33,6 @@ from microkernels.machines.machine import Machine
 from microkernels.vector import bfloat16
 from microkernels.vector.expressions import Expr, Index
 from tir_schedules.core import attributes, emission, extents
-from tir_schedules.core.emission import opaque_block
 from tir_schedules.core.loop_nest import LoopNest, balance_of, within
 from tir_schedules.core.product_plan import Product, is_dynamic
 from tir_schedules.core.region import Region, Tensor
@@ -154,7 +153,7 @@ def _reject_sources(region: Region, number: int) -> str | None:
     part, rows = region.parts[number], rows_of(region.parts[0])
     if rows_of(part) != rows:
         return f"{rows_of(part)} rows, not {rows}"
-    pairs = zip(region.sources[number], chain_parts.tensors_of(part), strict=True)
+    pairs = zip(region.sources[number], part.tensors[:-1], strict=True)
     for position, (source, tensor) in enumerate(pairs):
         if not source.part:
             continue
@@ -250,7 +249,7 @@ class ChainLoops:
         self._begin(first, most)
         tiles, zero = tile_products.TileTask(), tirx.const(0, "int32")
         for number, (_, config) in enumerate(self.parts):
-            with opaque_block("part"):
+            with emission.opaque_block("part"):
                 if isinstance(config, MatmulConfig):
                     self._product(number, config).run(rows, tiles, most)
                 else:
@@ -356,7 +355,7 @@ class MlpChain(Template[MlpChainConfig]):
                         many, most, lambda at, size: chain.run(start + at, size, most)
                     )
             elif config.mode == "columns":
-                with opaque_block("chain"):
+                with emission.opaque_block("chain"):
                     chain.share(m)
             else:
                 blocks = blocks_of(m, config)
@@ -364,7 +363,7 @@ class MlpChain(Template[MlpChainConfig]):
                 tasks = min(config.threads, count)
 
                 def block(first: Expr, size: int) -> None:
-                    with opaque_block("block"):
+                    with emission.opaque_block("block"):
                         chain.run(first, size, size)
 
                 # In turn: the first blocks are the largest ones.

@@ -55,11 +55,6 @@ def sources_of(region: Region) -> attributes.Sources:
     return found
 
 
-def tensors_of(part: Region) -> tuple[Tensor, ...]:
-    """What the sources of a part stand for."""
-    return (*part.inputs, *part.operands)
-
-
 def as_read(region: Region, inputs: Sequence[Expr], number: int) -> list[Expr | None]:
     """What a part reads from outside, in the shapes that it reads it in; None: another's result."""
     part, found = region.parts[number], []
@@ -68,7 +63,7 @@ def as_read(region: Region, inputs: Sequence[Expr], number: int) -> list[Expr | 
         if source.part or (number, position) in packed_uses(region, index):
             found.append(None if source.part else inputs[index])
             continue
-        shape = tensors_of(part)[position].shape
+        shape = part.tensors[:-1][position].shape
         if part.op in normalize_view.NORM_OPS and position > 0:
             seen = normalize.view(part)
             further = position - len(part.inputs)
@@ -84,7 +79,7 @@ def reject_inputs(region: Region) -> str | None:
     except ConfigError as error:
         return str(error)
     for part, sources in zip(region.parts, found, strict=True):
-        for source, tensor in zip(sources, tensors_of(part), strict=True):
+        for source, tensor in zip(sources, part.tensors[:-1], strict=True):
             given = None if source.part else region.inputs[source.number]
             if given is not None and (given.dtype, given.size) != (tensor.dtype, tensor.size):
                 return f"{given} where {tensor} is read"
@@ -255,7 +250,7 @@ def chain_reference(
     for part, sources in zip(region.parts, sources_of(region), strict=True):
         arrays = [
             (results if source.part else inputs)[source.number].reshape(tensor.shape)
-            for source, tensor in zip(sources, tensors_of(part), strict=True)
+            for source, tensor in zip(sources, part.tensors[:-1], strict=True)
         ]
         results.append(evaluate(part, arrays))
     return results[-1].reshape(region.output.shape)

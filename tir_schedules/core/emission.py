@@ -346,17 +346,9 @@ def with_body(
     block: s_tir.SBlock, body: tirx.Stmt, annotations: Mapping[str, object], name: str = ""
 ) -> s_tir.SBlock:
     """The block with another body and other annotations, perhaps under another name."""
-    return s_tir.SBlock(
-        block.iter_vars,
-        block.reads,
-        block.writes,
-        name or block.name_hint,
-        body,
-        block.init,
-        block.alloc_buffers,
-        block.match_buffers,
-        annotations,
-    )
+    before = block.iter_vars, block.reads, block.writes, name or block.name_hint
+    buffers = block.alloc_buffers, block.match_buffers
+    return s_tir.SBlock(*before, body, block.init, *buffers, annotations)
 
 
 def walk(statement: tirx.Stmt) -> Iterator[tirx.Stmt]:

@@ -192,15 +192,8 @@ class ProductPlan:
 
     def pieces_of(self, steps: int) -> list[tuple[int, int]]:
         """The blocks of so many steps of K."""
-        align = self.k_unit
-        units = math.ceil(steps / align)
-        groups = shares(units, min(units, math.ceil(steps / self.k_block)))
-        starts = [group.start + i * group.size for group in groups for i in range(group.count)]
-        ends = [*starts[1:], units]
-        return [
-            (start * align, min(steps, end * align) - start * align)
-            for start, end in zip(starts, ends, strict=True)
-        ]
+        groups = shares_of_units(steps, math.ceil(steps / self.k_block), self.k_unit)
+        return [(g.start + i * g.size, g.size) for g in groups for i in range(g.count)]
 
     def passing(self, rows: int, steps: int) -> str:
         """The operand, "A", "B" or "", whose tiles have left L1 before they are loaded again.

@@ -24,8 +24,7 @@ from microkernels.isa import isa_named
 from microkernels.kernels.amx_tiles import AmxMicrokernel
 from microkernels.machines.machine import Machine
 from microkernels.registry import microkernel_named, tile_kernels_for
-from tir_schedules.core import product_plan
-from tir_schedules.core.blocking import estimate_cycles
+from tir_schedules.core import blocking, product_plan
 from tir_schedules.core.config import Config
 from tir_schedules.core.region import Region
 from tir_schedules.core.template import template_for
@@ -69,7 +68,7 @@ def vector_cycles(plan: product_plan.ProductPlan, machine: Machine) -> float:
     """
     n_vectors, steps = plan.n_vectors, plan.steps
     part = (plan.m, n_vectors, steps, plan.rows, plan.vectors, plan.k_block)
-    computing = estimate_cycles(*part, machine, product_rate(plan.kernel, machine))
+    computing = blocking.estimate_cycles(*part, machine, product_rate(plan.kernel, machine))
     weight = ROW_BYTES * steps * n_vectors
     rates = {"L2": machine.l2_rate, "L3": machine.l3_rate(), "memory": machine.memory_rate()}
     rate = rates.get(level_of(weight, machine))

@@ -174,12 +174,11 @@ def product_nest(plan: ProductPlan) -> loop_nest.LoopNest:
     threads = threads_m * threads_n * threads_k
     a, b, c = 4.0 * m * steps, 4.0 * kernel.lanes * n_vectors * steps, 4.0 * kernel.lanes * m * n
     balance = loop_nest.balance_of(m, threads_m) * loop_nest.balance_of(n_vectors, threads_n)
-    return loop_nest.LoopNest(
-        loop_nest.nested([loop_nest.Loop("thread", threads, "parallel", (a, b, c)), *loops]),
-        operations=float(m) * n * k,
-        useful=n / (n_vectors * kernel.lanes) * k / (steps * kernel.kr),
-        balance=balance * loop_nest.balance_of(units, threads_k),
-    )
+    outer = loop_nest.Loop("thread", threads, "parallel", (a, b, c))
+    nest = loop_nest.nested([outer, *loops])
+    useful = n / (n_vectors * kernel.lanes) * k / (steps * kernel.kr)
+    balance *= loop_nest.balance_of(units, threads_k)
+    return loop_nest.LoopNest(nest, float(m) * n * k, useful, balance)
 
 
 def kind_of(parallel: bool) -> loop_nest.Kind:

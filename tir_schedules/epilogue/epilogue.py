@@ -24,31 +24,19 @@ from tvm import tirx
 
 from microkernels.base.arrays import RANGES
 from microkernels.base.errors import ConfigError
-from microkernels.vector import bfloat16
+from microkernels.vector import bfloat16, placeholders
 from microkernels.vector import expressions as ex
 from microkernels.vector.expressions import Expr, Index
 from microkernels.vector.ieee import ROUND_BITS, convert
-from microkernels.vector.placeholders import as_integer, as_real
-from tir_schedules.core.extents import extent
+from tir_schedules.core import extents, template
 from tir_schedules.core.region import Region, Step, Tensor
 from tir_schedules.core.size import is_open
-from tir_schedules.core.template import template_for
 
 from . import quantize_steps
-from .fusible_ops import FUSIBLE_OPS
+from .fusible_ops import FUSIBLE_OPS, SPECIAL_STEPS, cost_of
 from .lookup_table import LANES as LOOKUP_LANES
 from .lookup_table import emit_lookup, find_lookups
 
-# Steps that are no entries of FUSIBLE_OPS, with their cost in instructions.
-SPECIAL_STEPS = {
-    "constant": 0,
-    "item": 0,
-    "range": 0,
-    "cast": 1,
-    "quantize": 6,
-    "dequantize": 3,
-    "requantize": 4,
-}
 Disturb = Callable[[Step, Sequence[np.ndarray], np.ndarray], np.ndarray]
 
 
@@ -80,7 +68,7 @@ def unflatten(index: Expr, shape: Sequence[int]) -> list[Expr]:
         if size == 1:
             indices.append(tirx.const(0, "int32"))
             continue
-        by = extent(size)
+        by = extents.extent(size)
         rest, index = I.floormod(index, by), I.floordiv(index, by)
         if is_open((size,)):
             rest, index = ex.materialise(rest), ex.materialise(index)
@@ -168,13 +156,12 @@ class Epilogue:
     @property
     def cost(self) -> int:
         """Instructions for one vector, roughly."""
-        steps = (step.op for step in self.region.epilogue)
-        return sum(FUSIBLE_OPS[op].cost if op in FUSIBLE_OPS else SPECIAL_STEPS[op] for op in steps)
+        return sum(cost_of(step.op) for step in self.region.epilogue)
 
     def zero_point(self, requantize: Step) -> int:
         """What a step that requantises adds."""
         number = self.region.epilogue[requantize.args[1] - 1 - len(self.region.operands)]
-        return as_integer(number.number)
+        return placeholders.as_integer(number.number)
 
     def __call__(
         self, value: Expr, row: Expr, columns: Columns, wide: Callable[..., Expr] | None = None
@@ -269,7 +256,7 @@ class Epilogue:
         first = 1 + len(self.region.operands)
         steps = self.region.epilogue
         return [
-            as_real(steps[arg - first].number)
+            placeholders.as_real(steps[arg - first].number)
             if arg >= first and steps[arg - first].op == "constant"
             else value
             for arg, value in zip(args, arguments, strict=True)
@@ -387,7 +374,7 @@ def region_result(region: Region, arrays: list[np.ndarray]) -> np.ndarray:
         Its inputs and operands; values of type f32 may be float64.
     """
     inputs, operands = arrays[: len(region.inputs)], arrays[len(region.inputs) :]
-    result = template_for(region.op).reference(region, inputs).reshape(region.output.shape)
+    result = template.template_for(region.op).reference(region, inputs).reshape(region.output.shape)
     if result.dtype == np.float64 and not is_exact(region):
         operands = [x if x.dtype.kind in "biu" else x.astype(np.float64) for x in operands]
     with np.errstate(all="ignore"):

@@ -121,3 +121,18 @@ _ENTRIES = (
 
 FUSIBLE_OPS: dict[str, FusibleOp] = {entry.name: entry for entry in _ENTRIES}
 FUSIBLE_BY_RELAX: dict[str, FusibleOp] = {entry.relax: entry for entry in _ENTRIES if entry.relax}
+# Steps that are no entries of FUSIBLE_OPS, with their cost in instructions.
+SPECIAL_STEPS = {
+    "constant": 0,
+    "item": 0,
+    "range": 0,
+    "cast": 1,
+    "quantize": 6,
+    "dequantize": 3,
+    "requantize": 4,
+}
+
+
+def cost_of(op: str) -> int:
+    """Instructions of a step for one vector, roughly."""
+    return FUSIBLE_OPS[op].cost if op in FUSIBLE_OPS else SPECIAL_STEPS[op]

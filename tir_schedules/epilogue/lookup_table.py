@@ -19,11 +19,10 @@ from tvm import tirx
 from microkernels.vector.expressions import Expr, bind, like, numbers
 from tir_schedules.core.region import Region, Step, Tensor
 
-from .fusible_ops import FUSIBLE_OPS
+from .fusible_ops import FUSIBLE_OPS, cost_of
 
 LANES = 16
 LOOKUP_COST = 10
-_SPECIAL_COST = {"quantize": 6, "dequantize": 3}
 _EIGHT_BITS = ("uint8", "int8")
 
 
@@ -92,18 +91,17 @@ def _lookup(region: Region, sink: int) -> Lookup | None:
     first = 1 + len(region.operands)
     source, between_all, used = best
     steps = [region.epilogue[value - first] for value in (*between_all, sink)]
-    if sum(map(_cost, steps)) <= LOOKUP_COST:
+    if sum(cost_of(step.op) for step in steps) <= LOOKUP_COST:
         return None
     order = sorted(between_all | used | {sink})
     renumbered = {source: 0, **{value: i for i, value in enumerate(order, 1)}}
+    chosen = (region.epilogue[value - first] for value in order)
+    pairs = ((step, tuple(map(renumbered.__getitem__, step.args))) for step in chosen)
     meaning = Region(
         op="elementwise",
         inputs=(Tensor((256,), _eight_bits(region, source)),),
         output=Tensor((256,), region.epilogue[sink - first].dtype),
-        epilogue=tuple(
-            Step(step.op, tuple(map(renumbered.__getitem__, step.args)), step.value, step.dtype)
-            for step in (region.epilogue[value - first] for value in order)
-        ),
+        epilogue=tuple(Step(step.op, args, step.value, step.dtype) for step, args in pairs),
     )
     return Lookup(source, between_all, meaning)
 
@@ -127,7 +125,7 @@ def _arguments(
             constants.add(argument)
         elif _eight_bits(region, argument):
             sources.add(argument)
-        elif step is None or (step.op not in FUSIBLE_OPS and step.op not in _SPECIAL_COST):
+        elif step is None or step.op not in (*FUSIBLE_OPS, "quantize", "dequantize"):
             return None
         elif argument not in inside:
             inside.add(argument)
@@ -147,10 +145,6 @@ def _eight_bits(region: Region, value: int) -> str:
     return dtype if dtype in _EIGHT_BITS else ""
 
 
-def _cost(step: Step) -> int:
-    return FUSIBLE_OPS[step.op].cost if step.op in FUSIBLE_OPS else _SPECIAL_COST[step.op]
-
-
 def emit_lookup(value: Expr, table: np.ndarray) -> Expr:
     """Entries of a table for 16 lanes of 8-bit values, both as int32 lanes.
 
@@ -164,16 +158,10 @@ def emit_lookup(value: Expr, table: np.ndarray) -> Expr:
     words = np.ascontiguousarray(table).view("<u4").astype(np.uint32).view(np.int32).tolist()
     value = bind(value)
     word = bind(value >> like(2, value))  # vpermi2d looks at the lowest five bits
-    low, high = (
-        I.call_llvm_pure_intrin(
-            "int32x16",
-            "llvm.x86.avx512.vpermi2var.d.512",
-            numbers(words[start : start + LANES], "int32"),
-            word,
-            numbers(words[start + LANES : start + 2 * LANES], "int32"),
-        )
-        for start in (0, 2 * LANES)
-    )
+    parts = [numbers(words[at : at + LANES], "int32") for at in range(0, 4 * LANES, LANES)]
+    name = "llvm.x86.avx512.vpermi2var.d.512"
+    low = I.call_llvm_pure_intrin("int32x16", name, parts[0], word, parts[1])
+    high = I.call_llvm_pure_intrin("int32x16", name, parts[2], word, parts[3])
     upper = tirx.NE(value & like(128, value), like(0, value))
     four = bind(tirx.Select(upper, high, low))
     # The wanted byte comes last; what is above it goes, unless the store drops it anyway.

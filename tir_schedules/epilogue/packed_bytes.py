@@ -109,24 +109,16 @@ class PackedBytes:
         halves = [self._half(*values[pair : pair + 2]) for pair in (0, 2)]
         name = "packuswb" if self.dtype == "uint8" else "packsswb"
         mixed = I.call_llvm_pure_intrin("int8x64", f"llvm.x86.avx512.{name}.512", *halves)
-        words = I.call_llvm_pure_intrin(
-            "int32x16",
-            "llvm.x86.avx512.permvar.si.512",
-            I.reinterpret("int32x16", mixed),
-            numbers(_ORDER, "int32"),
-        )
+        given = I.reinterpret("int32x16", mixed), numbers(_ORDER, "int32")
+        words = I.call_llvm_pure_intrin("int32x16", "llvm.x86.avx512.permvar.si.512", *given)
         return I.reinterpret(f"{self.dtype}x64", words)
 
     def _half(self, first: Expr, second: Expr) -> Expr:
         """Two vectors of int32 as one of int16, four of each by turns."""
         if self.words:
-            return I.call_llvm_pure_intrin(
-                "int16x32",
-                "llvm.x86.avx512.vpermi2var.hi.512",
-                I.reinterpret("int16x32", first),
-                numbers(_LOW_WORDS, "int16"),
-                I.reinterpret("int16x32", second),
-            )
+            low, high = (I.reinterpret("int16x32", each) for each in (first, second))
+            given = low, numbers(_LOW_WORDS, "int16"), high
+            return I.call_llvm_pure_intrin("int16x32", "llvm.x86.avx512.vpermi2var.hi.512", *given)
         half = I.call_llvm_pure_intrin("int16x32", "llvm.x86.avx512.packssdw.512", first, second)
         if not self.zero_point:
             return half
@@ -144,12 +136,11 @@ def wide_bytes(region: Region, lanes: int, epilogue: Epilogue) -> PackedBytes | 
     step = region.epilogue[-1] if region.epilogue else Step("")
     if step.op == "requantize":
         zero_point = epilogue.zero_point(step)
-        return PackedBytes(
-            dtype,
-            zero_point,
-            lambda value, _zero, *factors: emit_words(value, zero_point, list(factors)),
-            words=True,
-        )
+
+        def requantized(value: Expr, _zero: Expr, *factors: Expr) -> Expr:
+            return emit_words(value, zero_point, list(factors))
+
+        return PackedBytes(dtype, zero_point, requantized, words=True)
     first = 1 + len(region.operands)
     found = [region.epilogue[arg - first] for arg in step.args[1:] if arg >= first]
     if step.op != "quantize" or [number.op for number in found] != ["constant", "constant"]:
@@ -158,11 +149,11 @@ def wide_bytes(region: Region, lanes: int, epilogue: Epilogue) -> PackedBytes | 
     if not can_quantize_wide(*numbers, dtype):
         return None
     bounded = largest(region, region.epilogue[-1].args[0]) < 2.0**30 * numbers[0]
-    return PackedBytes(
-        dtype,
-        as_integer(numbers[1]),
-        lambda value, *_numbers: emit_quantize_wide(value, *numbers, dtype, bounded),
-    )
+
+    def quantized(value: Expr, *_numbers: Expr) -> Expr:
+        return emit_quantize_wide(value, *numbers, dtype, bounded)
+
+    return PackedBytes(dtype, as_integer(numbers[1]), quantized)
 
 
 def largest(region: Region, value: int) -> float:

@@ -112,25 +112,14 @@ def vector_mathematics(dtype: str) -> Mathematics:
         below = value if most == np.inf else tirx.Min(like(most, value), value)
         return below if least == -np.inf else tirx.Max(like(least, below), below)
 
-    functions = {name: FUSIBLE_OPS[name].emit for name in _FUNCTIONS}
-    return Mathematics(
-        functions=functions if dtype == "float32" else _WIDE,
-        absolute=ieee.absolute,
-        bounded=bounded,
-        choose=tirx.Select,
-        like=like,
-        named=bind,
-    )
+    functions = _WIDE
+    if dtype == "float32":
+        functions = {name: FUSIBLE_OPS[name].emit for name in _FUNCTIONS}
+    return Mathematics(functions, ieee.absolute, bounded, tirx.Select, like, bind)
 
 
-ARRAYS = Mathematics(
-    functions={name: FUSIBLE_OPS[name].numpy for name in _FUNCTIONS},
-    absolute=np.abs,
-    bounded=np.clip,
-    choose=np.where,
-    like=lambda number, _: number,
-    named=lambda value: value,
-)
+_ARRAYS: dict[str, Callable[[Any], Any]] = {name: FUSIBLE_OPS[name].numpy for name in _FUNCTIONS}
+ARRAYS = Mathematics(_ARRAYS, np.abs, np.clip, np.where, lambda number, _: number, lambda x: x)
 """Of arrays."""
 
 
@@ -162,22 +151,19 @@ _WIDE: dict[str, Callable[[Any], Any]] = {
 # Runtime, `clip` bounds what functions of gates are applied to, but not the memory.
 
 
-@dataclass
 class Cell:
     """A cell, over vectors or over arrays.
 
-    Attributes
+    Parameters
     ----------
     problem : RecurrentProblem
     over : Mathematics
         What its functions are made of.
     """
 
-    problem: RecurrentProblem
-    over: Mathematics
-
-    def __post_init__(self) -> None:
-        self.activations = [activation_of(text, self.over) for text in self.problem.activations]
+    def __init__(self, problem: RecurrentProblem, over: Mathematics) -> None:
+        self.problem, self.over = problem, over
+        self.activations = [activation_of(text, over) for text in problem.activations]
 
     def activate(self, number: int, gate: Any) -> Any:
         """A function of a gate."""

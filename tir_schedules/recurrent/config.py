@@ -122,14 +122,9 @@ def kernel_of(problem: RecurrentProblem, config: RecurrentConfig) -> Microkernel
         elif kernel.kr == 1:
             kernel = replace(kernel, a_dtype="int16", b_dtype=problem.weight_dtype)
     elif problem.dtype == "float64":  # half as many lanes of a register
-        kernel = replace(
-            kernel,
-            name=kernel.name.replace("f32", "f64"),
-            a_dtype="float64",
-            b_dtype="float64",
-            acc_dtype="float64",
-            lanes=max(1, kernel.lanes // 2),
-        )
+        types = dict.fromkeys(("a_dtype", "b_dtype", "acc_dtype"), "float64")
+        name = kernel.name.replace("f32", "f64")
+        kernel = replace(kernel, name=name, lanes=max(1, kernel.lanes // 2), **types)
     lanes = min(kernel.lanes, problem.hidden)
     columns = config.units * max(map(len, problem.products)) * lanes
     family = kernel.name.rsplit("_", 1)[0]

@@ -86,10 +86,6 @@ class RecurrentProblem:
         if self.cell == "gru":
             self.products = ((0, 1), (2,))
 
-    def number(self, name: str) -> int | None:
-        """Which input of the region an optional one is; None if it is not given."""
-        return 2 + self.given.index(name) if name in self.given else None
-
 
 def misfit(region: Region) -> str | None:
     """Why a region is not what the template builds, or None."""

@@ -28,10 +28,10 @@ from tir_schedules.core.region import Region, Tensor
 from tir_schedules.rows.quantization_range import LARGEST, dynamic_range
 
 from . import config as configs
-from .activations import ARRAYS, Cell, vector_mathematics
+from .activations import ARRAYS, Cell
 from .config import Panels, RecurrentConfig
 from .problem import RECURRENT, RecurrentProblem, misfit
-from .steps import Buffers, EmitTile, FinishTile, ForTiles, Steps, allocate
+from .steps import Buffers, EmitTile, FinishTile, ForTiles, Steps
 from .weight import WEIGHT, RecurrentWeight, RestsOf, large_pairs
 
 RECURRENT_ATTRS = "tvm_hybrid.recurrent"
@@ -60,20 +60,12 @@ def plain_function(region: Region) -> tirx.PrimFunc:
                 multiply(row, 1)
                 finish(row, 1)
 
-        shared = allocate(problem, kernel, batch, parameters)
+        buffers = Buffers(problem, kernel, batch, parameters)
         with I.serial(problem.directions) as side, emission.opaque_block("direction"):
-            sums = I.sblock_alloc_buffer((1, max(map(len, problem.products))), kernel.acc_dtype)
-            Steps(
-                problem=problem,
-                kernel=kernel,
-                cell=Cell(problem, vector_mathematics(problem.dtype)),
-                buffers=Buffers(parameters, *shared, sums),
-                panels=panels,
-                read_weight=read,
-                side=side,
-                steps=steps,
-                named=ex.bind,
-            ).emit(tirx.const(0, "int32"), batch, each)
+            width = max(map(len, problem.products))
+            buffers.sums = I.sblock_alloc_buffer((1, width), kernel.acc_dtype)
+            own = Steps(problem, kernel, buffers, panels, read, side, steps, ex.bind)
+            own.emit(tirx.const(0, "int32"), batch, each)
     attrs = json.dumps(dict(region.attrs), sort_keys=True)
     function = builder.get().without_attr(emission.EXACT_BUFFERS).without_attr("global_symbol")
     return function.with_attr(RECURRENT_ATTRS, attrs).with_attr("tirx.is_scheduled", True)
@@ -180,35 +172,25 @@ class Recurrent(template.Template[RecurrentConfig]):
                 found = parameters["weight"][ex.ramp(place, 4 * kernel.lanes)]
                 return ex.reinterpret_group("int32", found, kernel.lanes)
 
-            shared = allocate(problem, kernel, allocated(problem.batch), parameters, sums_of)
+            buffers = Buffers(problem, kernel, allocated(problem.batch), parameters, sums_of)
             with emission.task_loop(sides * parts, threads=config.threads) as task:
                 side = ex.materialise(I.floordiv(task, parts))
                 share = ex.materialise(task - side * parts)
-                sums = I.sblock_alloc_buffer(
-                    (config.rows, vectors * kernel.lanes), kernel.acc_dtype
-                )
-                steps = Steps(
-                    problem=problem,
-                    kernel=kernel,
-                    cell=Cell(problem, vector_mathematics(problem.dtype)),
-                    buffers=Buffers(parameters, *shared, sums),
-                    panels=panels,
-                    read_weight=packed,
-                    side=side,
-                    steps=as_expr(extent(problem.steps)),
-                    named=ex.materialise,
-                    rests=None if weight.large is None else RestsOf(weight, parameters["weight"]),
-                    prefetches=config.rows > 1,
-                )
+                shape = config.rows, vectors * kernel.lanes
+                buffers.sums = I.sblock_alloc_buffer(shape, kernel.acc_dtype)
+                loops = problem, kernel, buffers, panels, packed, side
+                rests = None if weight.large is None else RestsOf(weight, parameters["weight"])
+                count, asks = as_expr(extent(problem.steps)), config.rows > 1
+                steps = Steps(*loops, count, ex.materialise, rests, asks)
                 if known is None:
                     first, rows = emission.share_of(as_expr(batch), share, parts)
                     steps.emit(first, rows, _open(rows, config.rows, vectors))
                 elif known:
-                    emission.for_share(
-                        blocking.shares(known, parts),
-                        share,
-                        lambda first, rows: steps.emit(first, rows, _known(rows, config.rows)),
-                    )
+
+                    def some(first: Expr, rows: int) -> None:
+                        steps.emit(first, rows, _known(rows, config.rows))
+
+                    emission.for_share(blocking.shares(known, parts), share, some)
         return builder.get()
 
     def kernel_name(self, region: Region, config: RecurrentConfig, isa: Isa) -> str:

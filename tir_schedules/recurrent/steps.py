@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 
 import tvm.tirx.script.builder.ir as I
 from tvm import tirx
@@ -23,13 +23,12 @@ from tvm import tirx
 from microkernels.base.tvm_compat.tir import llvm_functions
 from microkernels.kernels.byte_pairs import halves_tile
 from microkernels.microkernel import Microkernel, whole_loop
-from microkernels.tile import Tile
 from microkernels.vector import bfloat16
 from microkernels.vector.expressions import Expr, Index, bind, constant, ramp, reinterpret, splat
 from microkernels.vector.memory import PREFETCH_LLVM_IR, prefetch
 from tir_schedules.core.emission import opaque_block
 
-from .activations import Cell
+from .activations import Cell, vector_mathematics
 from .config import Levels, Panels, ReadSums, loaded
 from .problem import RecurrentProblem
 from .weight import RestsOf
@@ -47,7 +46,6 @@ ForTiles = Callable[[EmitTile, FinishTile], None]
 ReadWeight = Callable[[Expr, Panels, Expr, int, Index], Expr]
 
 
-@dataclass(frozen=True)
 class Buffers:
     """The parameters by name, and what the kernel allocates.
 
@@ -63,42 +61,33 @@ class Buffers:
     levels : Levels or None
         Of states, if products are of 8 bits.
     sums : Buffer
-        Accumulators of a tile.
+        Accumulators of a tile; each task allocates its own.
     """
 
-    parameters: dict[str, Expr]
-    states: Sequence[Expr]
-    kept: Sequence[Expr]
-    rounded: Sequence[Expr]
-    levels: Levels | None
     sums: Expr
 
-
-def allocate(
-    problem: RecurrentProblem,
-    kernel: Microkernel,
-    batch: Index,
-    parameters: dict[str, Expr],
-    read_sums: ReadSums | None = None,
-) -> tuple[list[Expr], list[Expr], list[Expr], Levels | None]:
-    """States, what is kept of a GRU's step, rounded states, and levels, of a kernel."""
-    shape = (problem.directions, batch, problem.hidden)
-    states: list[Expr] = [
-        I.sblock_alloc_buffer((2, *shape), problem.dtype) for _ in range(problem.states)
-    ]
-    levels = None
-    if problem.quantized:
-        levels = Levels(problem, kernel, batch, parameters["scales"], read_sums)
-    rounded: list[Expr] = []
-    if kernel.a_dtype == "bfloat16":
-        width = kernel.steps(problem.hidden) * kernel.kr
-        whole = (problem.directions, batch, width)
-        shapes = [(2, *whole), whole] if problem.cell == "gru" else [(2, *whole)]
-        rounded = [I.sblock_alloc_buffer(each, "uint16") for each in shapes]
-    kept: list[Expr] = []
-    if problem.cell == "gru":
-        kept = [I.sblock_alloc_buffer(shape, problem.dtype) for _ in range(2)]
-    return states, kept, rounded, levels
+    def __init__(
+        self,
+        problem: RecurrentProblem,
+        kernel: Microkernel,
+        batch: Index,
+        parameters: dict[str, Expr],
+        read_sums: ReadSums | None = None,
+    ) -> None:
+        self.parameters, shape = parameters, (problem.directions, batch, problem.hidden)
+        self.states: list[Expr] = [
+            I.sblock_alloc_buffer((2, *shape), problem.dtype) for _ in range(problem.states)
+        ]
+        self.levels, self.rounded, self.kept = None, list[Expr](), list[Expr]()
+        if problem.quantized:
+            self.levels = Levels(problem, kernel, batch, parameters["scales"], read_sums)
+        if kernel.a_dtype == "bfloat16":
+            width = kernel.steps(problem.hidden) * kernel.kr
+            whole = (problem.directions, batch, width)
+            shapes = [(2, *whole), whole] if problem.cell == "gru" else [(2, *whole)]
+            self.rounded += [I.sblock_alloc_buffer(each, "uint16") for each in shapes]
+        if problem.cell == "gru":
+            self.kept += [I.sblock_alloc_buffer(shape, problem.dtype) for _ in range(2)]
 
 
 @dataclass(frozen=True)
@@ -122,7 +111,6 @@ class Steps:
 
     problem: RecurrentProblem
     kernel: Microkernel
-    cell: Cell
     buffers: Buffers
     panels: Sequence[Panels]
     read_weight: ReadWeight
@@ -132,33 +120,32 @@ class Steps:
     rests: RestsOf | None = None
     prefetches: bool = False
 
+    @cached_property
+    def cell(self) -> Cell:
+        """What becomes of the gates, over vectors."""
+        return Cell(self.problem, vector_mathematics(self.problem.dtype))
+
     def emit(self, first: Expr, rows: Index, for_tiles: ForTiles) -> None:
         """The steps of the sequences from the first one on; `for_tiles` cuts them."""
         self._begin(first, rows)
         with I.serial(self.steps) as step, opaque_block("step"):
-            step_of = _Step(self, self.named(self._time(step)), self.named(step % 2))
-            if self.buffers.levels is not None:
-                self._round(self.buffers.levels, step_of.now, first, rows)
+            backward = self.steps - 1 - step
+            time = backward if self.problem.direction == "reverse" else step
+            if self.problem.direction == "bidirectional":
+                time = tirx.Select(tirx.EQ(self.side, 0), step, backward)
+            step_of = _Step(self, self.named(time), self.named(step % 2))
+            levels, state = self.buffers.levels, self.buffers.states[0]
+            if levels is not None:
+                # The levels of each sequence's h.
+                with I.serial(rows) as i, opaque_block("round"):
+                    at = self.side, self.named(first + i)
+                    levels.round(at, lambda columns: state[(step_of.now, *at, columns)])
             for number, panels in enumerate(self.panels):
                 with I.serial(panels.count) as panel, opaque_block("panel"):
                     place = self.named(tirx.Min(panel * panels.width, panels.hidden - panels.width))
                     tiles = _Tiles(number, panel, place, first, rows)
                     for_tiles(partial(step_of.multiply, tiles), partial(step_of.finish, tiles))
         self._end(first, rows)
-
-    def _time(self, step: Expr) -> Expr:
-        """Which step of the sequence is the `step`-th to run."""
-        backward = self.steps - 1 - step
-        if self.problem.direction == "bidirectional":
-            return tirx.Select(tirx.EQ(self.side, 0), step, backward)
-        return backward if self.problem.direction == "reverse" else step
-
-    def _round(self, levels: Levels, now: Expr, first: Expr, rows: Index) -> None:
-        """The levels of each sequence's h."""
-        with I.serial(rows) as i, opaque_block("round"):
-            row = self.named(first + i)
-            state = self.buffers.states[0]
-            levels.round((self.side, row), lambda columns: state[now, self.side, row, columns])
 
     def _each_vector(self, first: Expr, rows: Index, body: Callable[[Expr, Expr], None]) -> None:
         """Runs `body(sequence, vector's columns)` for all hidden values; the last may overlap."""
@@ -287,14 +274,11 @@ class _Step:
                 return loaded(of.kernel.a_operand(bits, place, 0))
             return splat(state[(*index, row + i, ks[0])], lanes)
 
+        def weight(j: int, ks: Sequence[Index]) -> Expr:
+            return of.read_weight(of.side, panels, tiles.panel, j, ks[0])
+
         def accumulate(kernel: Microkernel) -> None:
-            kernel.accumulate(
-                tile,
-                range(rows),
-                (panels.steps,),
-                operand,
-                lambda j, ks: of.read_weight(of.side, panels, tiles.panel, j, ks[0]),
-            )
+            kernel.accumulate(tile, range(rows), (panels.steps,), operand, weight)
 
         if of.prefetches:
             self._prefetch(tiles, row, rows)
@@ -305,7 +289,15 @@ class _Step:
             with I.If(of.rests.fit):
                 with I.Then():
                     accumulate(of.kernel)
-                    self._add_rests(of.rests, tiles, tile, row)
+                    assert levels is not None
+                    # The products of what pairs of bytes leave.
+                    with I.serial(of.rests.count) as entry:
+                        for j in range(tile.vectors):
+                            number = of.side * panels.count + tiles.panel
+                            at, vector = map(bind, of.rests.entry(number, entry, j))
+                            for i in range(tile.rows):
+                                level = levels.operand((of.side, row + i), at)
+                                of.kernel.update(tile, i, j, level, vector)
                 with I.Else():
                     accumulate(halves_tile(of.kernel))
         for i in range(rows):
@@ -330,18 +322,6 @@ class _Step:
                         if not self._apart(gate):
                             column = self._column(gate) + place + unit * of.kernel.lanes
                             prefetch(of.buffers.parameters["part"][self.time, row + i, column])
-
-    def _add_rests(self, rests: RestsOf, tiles: _Tiles, tile: Tile, row: Expr) -> None:
-        """The products of what pairs of bytes leave."""
-        of, panels, levels = self.of, self.of.panels[tiles.product], self.of.buffers.levels
-        assert levels is not None
-        with I.serial(rests.count) as entry:
-            for j in range(tile.vectors):
-                number = of.side * panels.count + tiles.panel
-                first, vector = map(bind, rests.entry(number, entry, j))
-                for i in range(tile.rows):
-                    operand = levels.operand((of.side, row + i), first)
-                    of.kernel.update(tile, i, j, operand, vector)
 
     def finish(self, tiles: _Tiles, begin: Index, rows: Index) -> None:
         """The cells of a tile, of its sums, in a loop for each function that waits for another.
@@ -370,10 +350,20 @@ class _Step:
         """A vector of the next states, but for an LSTM; of a GRU's first product, z and r."""
         of, cell, row = self.of, self.of.cell, first + i
         sums = self._gates(tiles, first, i, unit, columns)
-        if of.problem.cell != "gru" or tiles.product:
-            self._store(self._following(sums, row, columns), row, columns)
-            return
         index = [of.side, row, ramp(columns, of.kernel.lanes)]
+        if of.problem.cell == "rnn":
+            self._store([cell.activate(0, sums[0])], row, columns)
+            return
+        if of.problem.cell == "gru_linear":
+            before = self._state(0, row, columns)
+            candidate = self._part(row, 2, columns) + sums[1] * sums[2]
+            self._store([cell.gru(sums[0], candidate, before)], row, columns)
+            return
+        if tiles.product:
+            before = self._state(0, row, columns)
+            update = bind(of.buffers.kept[0][tuple(index)])
+            self._store([cell.gru(update, sums[0], before)], row, columns)
+            return
         update, reset = (cell.activate(0, gate) for gate in sums)
         values = update, bind(reset * self._state(0, row, columns))
         for buffer, value in zip(of.buffers.kept, values, strict=True):
@@ -394,10 +384,9 @@ class _Step:
     def _remember(self, tiles: _Tiles, first: Expr, i: Expr, unit: Expr, columns: Expr) -> None:
         """An LSTM's next c, and how much of it is shown in the place of the next h."""
         of, row = self.of, first + i
-        gates = [
-            reinterpret(of.problem.dtype, total) if of.buffers.levels is not None else total
-            for total in self._totals(tiles, i, unit)
-        ]
+        gates = self._totals(tiles, i, unit)
+        if of.buffers.levels is not None:
+            gates = [reinterpret(of.problem.dtype, total) for total in gates]
         found = of.cell.lstm_memory(gates, self._state(1, row, columns), self._peepholes(columns))
         index = [1 - self.now, of.side, row, ramp(columns, of.kernel.lanes)]
         for state, value in zip(of.buffers.states, found, strict=True):
@@ -444,19 +433,6 @@ class _Step:
             return []
         places = (columns + gate * of.problem.hidden for gate in range(3))
         return [weights[of.side, ramp(each, of.kernel.lanes)] for each in places]
-
-    def _following(self, sums: list[Expr], row: Expr, columns: Expr) -> list[Expr]:
-        """The next states of a cell without a memory."""
-        of, lanes = self.of, self.of.kernel.lanes
-        cell, kind = of.cell, of.problem.cell
-        if kind == "rnn":
-            return [cell.activate(0, sums[0])]
-        before = self._state(0, row, columns)
-        if kind == "gru":
-            kept = of.buffers.kept[0][of.side, row, ramp(columns, lanes)]
-            return [cell.gru(bind(kept), sums[0], before)]
-        candidate = self._part(row, 2, columns) + sums[1] * sums[2]
-        return [cell.gru(sums[0], candidate, before)]
 
     def _store(self, states: list[Expr], row: Expr, columns: Expr) -> None:
         """The next states, and what the layer shows of this step."""

@@ -24,14 +24,8 @@ from tir_schedules.core.config import Config, check_numbers
 from tir_schedules.core.region import Region
 from tir_schedules.core.size import is_open
 from tir_schedules.cost.parallel import LEAST_MOVED, alone_below, threads_worth
-from tir_schedules.epilogue.epilogue import (
-    Columns,
-    Epilogue,
-    as_lanes,
-    load_vector,
-    rows_and_columns,
-    store_vector,
-)
+from tir_schedules.epilogue import epilogue as ep
+from tir_schedules.epilogue.epilogue import Columns, Epilogue
 from tir_schedules.epilogue.packed_bytes import LANES as PACKED_LANES
 from tir_schedules.epilogue.packed_bytes import wide_bytes
 
@@ -151,10 +145,10 @@ class Loops:
     def one(self, row: Expr, columns: Columns) -> None:
         """One vector."""
         result = self.epilogue(self._read(row, columns), row, columns)
-        store_vector(self.y, result, (row,), columns)
+        ep.store_vector(self.y, result, (row,), columns)
 
     def _read(self, row: Expr, columns: Columns) -> Expr:
-        return bind(as_lanes(load_vector(self.x, self.x_dtype, (row,), columns)))
+        return bind(ep.as_lanes(ep.load_vector(self.x, self.x_dtype, (row,), columns)))
 
 
 OPERATION_CYCLES = 0.925  # of one operator, for a vector
@@ -189,7 +183,7 @@ class Elementwise(template.Template[ElementwiseConfig]):
         """A configuration by closed formula; no tuning is needed."""
         open_sizes = region.is_open
         region = region.sampled()
-        rows, n = rows_and_columns(extents.collapsed(region).output)
+        rows, n = ep.rows_and_columns(extents.collapsed(region).output)
         lanes = machine.isa.f32_lanes
         cost = Epilogue(region, ()).cost
         packed = region.output.dtype in RANGES and lanes == PACKED_LANES  # four at a time
@@ -224,7 +218,7 @@ class Elementwise(template.Template[ElementwiseConfig]):
         """The kernel: x, operands, output."""
         self.check(region, config, isa)
         flat = extents.collapsed(region)
-        rows, n = rows_and_columns(flat.output)
+        rows, n = ep.rows_and_columns(flat.output)
         with emission.kernel_function(region.op) as builder:
             source = region.inputs[0]
             x = emission.tensor_parameter("X", source)

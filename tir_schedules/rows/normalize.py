@@ -31,8 +31,7 @@ from tir_schedules.core.config import Config, check_numbers
 from tir_schedules.core.emission import branch
 from tir_schedules.core.region import Region
 from tir_schedules.core.size import SAMPLE, SymbolicSize, is_open
-from tir_schedules.cost.cost import norm_us
-from tir_schedules.cost.parallel import alone_below, threads_worth
+from tir_schedules.cost import cost, parallel
 from tir_schedules.epilogue.epilogue import Epilogue
 
 from .normalize_rows import ColumnStrip, OpenColumns, Rows
@@ -93,10 +92,11 @@ def default_config(region: Region, machine: Machine) -> NormalizeConfig:
     seen, lanes = view(region), machine.isa.f32_lanes
     vectors = math.ceil(seen.n / lanes)
     work = seen.outer * vectors if seen.inner == 1 else region.inputs[0].size // lanes
-    threads = threads_worth(machine, norm_us(work, machine))
+    threads = parallel.threads_worth(machine, cost.norm_us(work, machine))
+    line = vectors if seen.inner == 1 else seen.n / lanes
+    alone = parallel.alone_below(machine, cost.norm_us(line, machine)) if open_rows else 0
     if seen.inner > 1:
         unroll = min(4, math.ceil(seen.inner / lanes))
-        alone = alone_below(machine, norm_us(seen.n / lanes, machine)) if open_rows else 0
         return NormalizeConfig(1, unroll, False, 1 << 20, threads, alone)
     # A few vectors stay in registers; more are as fast from L1, and compile sooner.
     keep = vectors <= 4 and not open_length
@@ -104,7 +104,6 @@ def default_config(region: Region, machine: Machine) -> NormalizeConfig:
     unroll = min(_CHAINS // rows, vectors)
     fits = machine.l2_bytes // 2 // (4 * lanes * rows)
     chunk = vectors if vectors <= fits else machine.l1_bytes // 2 // (4 * lanes * rows)
-    alone = alone_below(machine, norm_us(vectors, machine)) if open_rows else 0
     return NormalizeConfig(rows, unroll, keep, chunk, threads, alone)
 
 

@@ -17,7 +17,6 @@ from tvm import tirx
 
 from microkernels.vector import ieee, vector_math
 from microkernels.vector.expressions import Expr, Index, bind, constant, materialise, splat
-from microkernels.vector.vector_math import exp_of_difference
 from tir_schedules.core.emission import ceil_div, opaque_block, open_tasks, repeat, share_of
 from tir_schedules.core.extents import allocated, as_expr, extent
 from tir_schedules.core.loop_nest import Combine, LaneTotals, add, reduce_lanes
@@ -157,7 +156,7 @@ class Rows:
             sums = self._reduce(self._exponential(base, False), add, 0.0, chunk)
             for i, value in enumerate(sums):
                 before = tirx.Max(old[i], f32(ieee.LOWEST)) - base[i]
-                rest = total[i][()] * exp_of_difference(bind(before))
+                rest = total[i][()] * vector_math.exp_of_difference(bind(before))
                 I.buffer_store(total[i], rest + value, [])
                 I.buffer_store(high[i], new[i], [])
 
@@ -216,26 +215,24 @@ class Rows:
     # --- sweeps ----------------------------------------------------------------------------------
 
     def _sweep(self, body: Callable[[Columns, int], None], part: Part | None = None) -> None:
-        """Runs `body(columns, accumulator)` along the row: whole vectors, then the cut one."""
-        lanes, unroll = self.lanes, self.unroll
-        if self._open:
-            self._sweep_any(body)
-            return
-        start, vectors, cut = part or (0, *divmod(self.view.n, lanes))
-        unroll = vectors if self.keep else unroll
-        repeat = vectors // unroll if unroll else 0
-        if repeat > 1:
-            with I.serial(repeat) as i:
-                for slot in range(unroll):
-                    body(Columns(start + (i * unroll + slot) * lanes, lanes, lanes), slot)
-        for vector in range(repeat * unroll if repeat > 1 else 0, vectors):
-            body(Columns(start + vector * lanes, lanes, lanes), vector % self.unroll)
-        if cut:
-            body(Columns(start + vectors * lanes, lanes, cut), vectors % self.unroll)
+        """Runs `body(columns, accumulator)` along the row: whole vectors, then the cut one.
 
-    def _sweep_any(self, body: Callable[[Columns, int], None]) -> None:
-        """Rows of any length: whole vectors some at a time, single ones, then the cut one."""
+        Of a row of any length, whole vectors some at a time, then single ones.
+        """
         lanes, unroll, n = self.lanes, self.unroll, extent(self.view.n)
+        if isinstance(n, int):
+            start, vectors, cut = part or (0, *divmod(n, lanes))
+            unroll = vectors if self.keep else unroll
+            turns = vectors // unroll if unroll else 0
+            if turns > 1:
+                with I.serial(turns) as i:
+                    for slot in range(unroll):
+                        body(Columns(start + (i * unroll + slot) * lanes, lanes, lanes), slot)
+            for vector in range(turns * unroll if turns > 1 else 0, vectors):
+                body(Columns(start + vector * lanes, lanes, lanes), vector % self.unroll)
+            if cut:
+                body(Columns(start + vectors * lanes, lanes, cut), vectors % self.unroll)
+            return
         whole = materialise(I.floordiv(n, lanes))
         several = materialise(I.floordiv(whole, unroll))
         with I.serial(several) as i, opaque_block("vectors"):
@@ -307,7 +304,7 @@ class Rows:
         """exp(x - high); held for the last sweep, in registers or in memory."""
 
         def term(i: int, columns: Columns) -> Expr:
-            value = bind(exp_of_difference(bind(self._centered(high)(i, columns))))
+            value = bind(vector_math.exp_of_difference(bind(self._centered(high)(i, columns))))
             if hold and self.keep:
                 self.kept[i, int(columns.start)] = value
             elif hold:
@@ -341,11 +338,10 @@ def _squared(term: Term) -> Term:
 Step = Callable[[Expr, int, Columns], None]
 
 
-@dataclass
 class ColumnStrip:
     """The loops over one strip of columns.
 
-    Attributes
+    Parameters
     ----------
     view : View
         The data: (*lead, n, inner).
@@ -359,12 +355,11 @@ class ColumnStrip:
         Applied to every vector before it is stored.
     """
 
-    view: View
-    lanes: int
-    unroll: int
-    x: Expr
-    out: Expr
-    epilogue: Epilogue
+    def __init__(
+        self, view: View, lanes: int, unroll: int, x: Expr, out: Expr, epilogue: Epilogue
+    ) -> None:
+        self.view, self.lanes, self.unroll = view, lanes, unroll
+        self.x, self.out, self.epilogue = x, out, epilogue
 
     def block(self, outer: Expr, first: Expr, vectors: int, cut: Index) -> None:
         """Normalises `vectors` vectors of columns; `cut` columns of the last one exist if not 0."""
@@ -389,7 +384,7 @@ class ColumnStrip:
 
         def sum_up(k: Expr, j: int, columns: Columns) -> None:
             shifted = bind(self._load(self.x, k, columns) - top[j])
-            value = bind(exp_of_difference(shifted))
+            value = bind(vector_math.exp_of_difference(shifted))
             if not logarithm:
                 store_vector(self.out, value, (*self.lead, k), columns)
             total[j].store(total[j][0] + value)
@@ -422,7 +417,6 @@ class ColumnStrip:
         return load_vector(buffer, "float32", (*self.lead, k), columns)
 
 
-@dataclass
 class OpenColumns(ColumnStrip):
     """Softmax along an inner axis of any length, for any number of columns.
 
@@ -435,24 +429,22 @@ class OpenColumns(ColumnStrip):
     def share(self, threads: int, few: Callable[[Expr], Expr]) -> None:
         """All columns, on so many threads; on one where `few(columns)` holds."""
         inner, outer = (as_expr(extent(size)) for size in (self.view.inner, self.view.outer))
-        self.whole = materialise(I.floordiv(inner, self.lanes))
-        self.left = materialise(inner - self.whole * self.lanes)
+        whole = materialise(I.floordiv(inner, self.lanes))
+        left = materialise(inner - whole * self.lanes)
         strips = materialise(ceil_div(inner, self.unroll * self.lanes))
         with open_tasks(threads, few(outer * inner)) as (thread, parts):
             first, number = share_of(outer * strips, thread, parts)
             with I.serial(number) as place, opaque_block("strip"):
                 item = materialise(first + place)
                 at = materialise(I.floordiv(item, strips))
-                self._strip(at, materialise((item - at * strips) * self.unroll))
-
-    def _strip(self, outer: Expr, first: Expr) -> None:
-        """The vectors of columns from one on: as many as there may be side by side."""
-        with I.If(first + self.unroll <= self.whole):
-            with I.Then():
-                self.block(outer, first, self.unroll, 0)
-            with I.Else():
-                with I.serial(self.whole - first) as j, opaque_block("vector"):
-                    self.block(outer, first + j, 1, 0)
-                if self.lanes > 1:
-                    with I.If(self.left > 0), I.Then():
-                        self.block(outer, self.whole, 1, self.left)
+                # As many vectors of columns side by side as there may be.
+                begin = materialise((item - at * strips) * self.unroll)
+                with I.If(begin + self.unroll <= whole):
+                    with I.Then():
+                        self.block(at, begin, self.unroll, 0)
+                    with I.Else():
+                        with I.serial(whole - begin) as j, opaque_block("vector"):
+                            self.block(at, begin + j, 1, 0)
+                        if self.lanes > 1:
+                            with I.If(left > 0), I.Then():
+                                self.block(at, whole, 1, left)

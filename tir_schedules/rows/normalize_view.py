@@ -54,12 +54,16 @@ def view_of(region: Region) -> View | str:
         return f"axis {axis} of a tensor of rank {len(shape)}"
     end = axis + 1 if region.op in SOFTMAX_OPS else len(shape)
     n, inner = math.prod(shape[axis:end]), math.prod(shape[end:])
-    operands = []
+    operands, parts = [], [(axis, end), (end, len(shape))][: 1 + (inner != 1)]
     for operand in region.operands:
-        flat = _flatten(operand, shape, axis, end)
-        if flat is None:
-            return f"operand {operand} broadcasts within the dimensions that are flattened"
-        operands.append(flat)
+        padded = (1,) * (len(shape) - len(operand.shape)) + operand.shape
+        flat = list(padded[:axis])
+        for start, stop in parts:
+            extent = math.prod(padded[start:stop])
+            if extent not in (1, math.prod(shape[start:stop])):
+                return f"operand {operand} broadcasts within the dimensions that are flattened"
+            flat.append(extent)
+        operands.append(Tensor(tuple(flat), operand.dtype, operand.constant))
     lead = shape[:axis]
     flat_shape = (*lead, n) if inner == 1 else (*lead, n, inner)
     output = Tensor(flat_shape, region.output.dtype)
@@ -71,15 +75,3 @@ def open_view(view: View) -> View:
     kept = 1 if view.inner == 1 else 2
     region = flat_rows(view.region, kept)
     return View(region, region.output.shape[:-kept], view.n, view.inner)
-
-
-def _flatten(operand: Tensor, shape: tuple[int, ...], axis: int, end: int) -> Tensor | None:
-    padded = (1,) * (len(shape) - len(operand.shape)) + operand.shape
-    flat = list(padded[:axis])
-    parts = [(axis, end)] if math.prod(shape[end:]) == 1 else [(axis, end), (end, len(shape))]
-    for start, stop in parts:
-        extent, full = math.prod(padded[start:stop]), math.prod(shape[start:stop])
-        if extent not in (1, full):
-            return None
-        flat.append(extent)
-    return Tensor(tuple(flat), operand.dtype, operand.constant)

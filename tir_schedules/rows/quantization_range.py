@@ -89,13 +89,14 @@ class _Extremes:
         with I.serial(count - steps * slots) as left:
             self.take((first + (steps * slots + left)) * self.lanes, 0)
 
-    def last(self, size: Expr) -> None:
-        """Takes in the last vector of all numbers; all of them, if they are fewer."""
+    def last(self, size: Expr) -> tuple[Expr, Expr]:
+        """Takes in the last vector of all numbers; all of them, if they are fewer. The `total`."""
         with I.If(size >= self.lanes):
             with I.Then(), emission.opaque_block("last"):
                 self.take(size - self.lanes, 0)
             with I.Else(), I.serial(size) as number, emission.opaque_block("single"):
                 self._store(splat(self.load(Columns(number, 1, 1)), self.lanes), 0)
+        return self.total()
 
     def take(self, start: Index, slot: int) -> None:
         """Takes in a vector."""
@@ -135,8 +136,7 @@ def emit_extremes(lanes: int, size: Index, unroll: int, load: Load) -> tuple[Exp
         found = _Extremes(lanes, unroll, load)
         vectors = materialise(I.floordiv(size, lanes))
         found.vectors(tirx.const(0, "int32"), vectors)
-        found.last(size)
-        return found.total()
+        return found.last(size)
     lanes = lanes if size >= lanes else 1
     count, cut = divmod(size, lanes)
     found = _Extremes(lanes, max(1, min(unroll, count)), load)
@@ -178,9 +178,13 @@ def emit_own_range(lanes: int, tensor: Tensor, buffer: Expr, least: float | None
     load = _loader(extents.as_elements(buffer, tensor), 0)
     with emission.opaque_block("range"):
         extremes = emit_extremes(lanes, extents.extent(tensor.size), OWN_UNROLL, load)
-        for index, value in enumerate(emit_parameters(*extremes, least)):
-            I.buffer_store(found, value, [index])
+        _keep(found, [], emit_parameters(*extremes, least))
     return found
+
+
+def _keep(buffer: Expr, place: Sequence[Expr], values: Iterable[Expr]) -> None:
+    for index, value in enumerate(values):
+        I.buffer_store(buffer, value, [*place, index])
 
 
 def _loader(x: Expr, start: Index) -> Callable[[Columns], Expr]:
@@ -199,37 +203,30 @@ def _extremes(x: Expr, size: Index, config: RangeConfig, lanes: int) -> tuple[Ex
         return emit_extremes(lanes, size, unroll, load)
     parts = I.sblock_alloc_buffer((tasks, 2), "float32")
 
-    def keep(buffer: Expr, place: Sequence[Expr], extremes: Iterable[Expr]) -> None:
-        for index, value in enumerate(extremes):
-            I.buffer_store(buffer, value, [*place, index])
+    vectors = size // lanes if isinstance(size, int) else materialise(size // lanes)
+    with emission.task_loop(tasks) as task:
 
-    if isinstance(size, int):
-        with emission.task_loop(tasks) as task:
+        def share(start: Expr, count: int) -> None:
+            loader = _loader(x, start * lanes)
+            _keep(parts, [task], emit_extremes(lanes, count * lanes, unroll, loader))
 
-            def share(start: Expr, count: int) -> None:
-                loader = _loader(x, start * lanes)
-                keep(parts, [task], emit_extremes(lanes, count * lanes, unroll, loader))
-
-            emission.for_share(blocking.shares(size // lanes, tasks), task, share)
-    else:
-        vectors = materialise(I.floordiv(size, lanes))
-        with emission.task_loop(tasks) as task:
+        if isinstance(vectors, int):
+            emission.for_share(blocking.shares(vectors, tasks), task, share)
+        else:
             found = _Extremes(lanes, unroll, load)
             found.vectors(*emission.share_of(vectors, task, tasks))
-            keep(parts, [task], found.total())
+            _keep(parts, [task], found.total())
     with nullcontext() if isinstance(size, int) else emission.opaque_block("all"):
         # The last vector holds what is left over.
         if isinstance(size, int):
             rest = emit_extremes(lanes, lanes, 1, _loader(x, size - lanes))
         else:
-            last = _Extremes(lanes, 1, load)
-            last.last(size)
-            rest = last.total()
+            rest = _Extremes(lanes, 1, load).last(size)
         totals = I.sblock_alloc_buffer((2,), "float32")
-        keep(totals, [], rest)
+        _keep(totals, [], rest)
         with I.serial(tasks) as task:
             both = zip((tirx.Min, tirx.Max), (0, 1), strict=True)
-            keep(totals, [], (combine(totals[at], parts[task, at]) for combine, at in both))
+            _keep(totals, [], (combine(totals[at], parts[task, at]) for combine, at in both))
     return bind(totals[0]), bind(totals[1])
 
 
@@ -295,8 +292,7 @@ class QuantizationRange(template.Template[RangeConfig]):
             x = extents.as_elements(given, source)
             with emission.opaque_block("range"):
                 extremes = _extremes(x, extents.extent(source.size), config, isa.f32_lanes)
-                for index, value in enumerate(emit_parameters(*extremes, least_scale_of(region))):
-                    I.buffer_store(y, value, [index])
+                _keep(y, [], emit_parameters(*extremes, least_scale_of(region)))
         return builder.get()
 
     def flops(self, region: Region) -> int:

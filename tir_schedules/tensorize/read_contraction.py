@@ -152,13 +152,9 @@ def read_contraction(nest: Nest, narrow: Mapping[tirx.Var, str] | None = None) -
     RefusedError
         If it is none, or one of types that no kernel multiplies; says why.
     """
-    store, left, right = product_of(nest)
-    names = labels_of(nest.axes())
-    first, second = (_factor(nest, load, names) for load in (left, right))
-    out = plain_labels(store.indices, names)
+    store, *loads = product_of(nest)
+    names, (first, second), out = _read(nest, store, loads)
     dtype = str(store.value.ty.dtype)
-    if out is None or not _is_whole(nest, out, store.buffer, names):
-        raise RefusedError("the result is stored at other places than its axes")
     read = {axis.var for factor in (first, second) for axis in factor.axes}
     if any(axis.var not in read for axis in nest.reduce):
         raise RefusedError("a sum over an axis that no operand has")
@@ -195,11 +191,7 @@ def read_factors(nest: Nest) -> ReadFactors:
         If it is none of float32, or one of tensors that would have to be gathered; says why.
     """
     store, loads = factors_of(nest)
-    names = labels_of(nest.axes())
-    factors = [_factor(nest, load, names) for load in loads]
-    out = plain_labels(store.indices, names)
-    if out is None or not _is_whole(nest, out, store.buffer, names):
-        raise RefusedError("the result is stored at other places than its axes")
+    names, factors, out = _read(nest, store, loads)
     types = {factor.dtype for factor in factors} | {str(store.value.ty.dtype)}
     if types != {"float32"}:
         raise RefusedError(f"products of {len(loads)} tensors of {' and '.join(sorted(types))}")
@@ -215,6 +207,17 @@ def read_factors(nest: Nest) -> ReadFactors:
         {names[axis.var]: axis.extent for axis in nest.axes()},
         {names[axis.var]: axis.stated for axis in nest.axes()},
     )
+
+
+def _read(
+    nest: Nest, store: Store, loads: Sequence[TensorLoad]
+) -> tuple[dict[tirx.Var, str], list[Factor], tuple[str | None, ...]]:
+    """The labels of all axes, the factors, and the labels of the result."""
+    names = labels_of(nest.axes())
+    out = plain_labels(store.indices, names)
+    if out is None or not _is_whole(nest, out, store.buffer, names):
+        raise RefusedError("the result is stored at other places than its axes")
+    return names, [_factor(nest, load, names) for load in loads], out
 
 
 def product_of(nest: Nest) -> tuple[Store, TensorLoad, TensorLoad]:

@@ -13,8 +13,8 @@ from tests.examples import examples
 from tests.tir_schedules.run_region import ISAS, expected, machine_for, run
 from tir_schedules.core.attributes import Attribute
 from tir_schedules.core.region import Region, Step, Tensor
-from tir_schedules.epilogue.epilogue import SPECIAL_STEPS, Epilogue, epilogue_reference
-from tir_schedules.epilogue.fusible_ops import FUSIBLE_OPS
+from tir_schedules.epilogue.epilogue import Epilogue, epilogue_reference
+from tir_schedules.epilogue.fusible_ops import FUSIBLE_OPS, SPECIAL_STEPS
 from tir_schedules.product.matmul import MATMUL
 from tir_schedules.product.zero_points import own_range
 

@@ -21,8 +21,9 @@ from microkernels.vector.expressions import Expr, Index, bind, lanes_of, like, m
 from tir_schedules.attention.caches import GrowingCache
 from tir_schedules.attention.config import LEAST_KEYS, AttentionConfig
 from tir_schedules.attention.problem import AttentionProblem, sets_side_by_side
-from tir_schedules.core.emission import ceil_div, opaque_block
-from tir_schedules.core.extents import allocated, as_expr, extent
+from tir_schedules.core import emission, extents
+from tir_schedules.core.region import Region
+from tir_schedules.product.skinny_product import Operands
 from tir_schedules.product.zero_points import ZeroPoints, correction
 
 
@@ -74,22 +75,22 @@ class DecodePlan:
         self.dynamic, self.shares, lanes = problem.region.is_open, shares, isa.f32_lanes
         self.rows, self.side = problem.group * problem.m, 1
         if self.dynamic:
-            sets: Index = as_expr(allocated(problem.batches)) // problem.group
+            sets: Index = extents.as_expr(extents.allocated(problem.batches)) // problem.group
             self.sets = self.tasks = sets
             n = problem.keys
             if problem.causal is not None:
-                seen = as_expr(extent(problem.m + problem.causal))
+                seen = extents.as_expr(extents.extent(problem.m + problem.causal))
                 n = tirx.Min(n, tirx.Max(seen, tirx.const(1, "int32")))
             self.n: Index = materialise(n)
-            vectors: Index = materialise(ceil_div(self.n, lanes))
+            vectors: Index = materialise(emission.ceil_div(self.n, lanes))
             self.per_share = self.vectors = vectors
             if shares > 1:
                 least = tirx.const(max(1, LEAST_KEYS // lanes), "int32")
-                self.per_share = materialise(tirx.Max(least, ceil_div(vectors, shares)))
+                self.per_share = materialise(tirx.Max(least, emission.ceil_div(vectors, shares)))
             self.left: Index = materialise(self.n % lanes)
             self.whole: Index = materialise(self.n // lanes)
             self.pitch: Index = materialise(_odd(vectors) * lanes)
-            self.most = ceil_div(allocated(problem.n), lanes)
+            self.most = emission.ceil_div(extents.allocated(problem.n), lanes)
             self.room = _odd(self.most) * lanes
             return
         hidden_from = problem.m + problem.causal if problem.causal is not None else problem.n
@@ -122,7 +123,7 @@ class DecodePlan:
         if self.shares == 1:
             return share, self.whole
         start = bind(share * self.per_share)
-        count = tirx.Min(as_expr(self.per_share), self.whole - start)
+        count = tirx.Min(extents.as_expr(self.per_share), self.whole - start)
         if not self.dynamic:
             return start, bind(count)
         return start, materialise(tirx.Max(count, tirx.const(0, "int32")))
@@ -139,10 +140,10 @@ class DecodePlan:
     def keys_of(self, share: Expr) -> Expr:
         """How many keys a share has, of a dynamic number."""
         if self.shares == 1:
-            return as_expr(self.n)
+            return extents.as_expr(self.n)
         whole, last = self.share(share)[1] * self.lanes, self._has_last(share)
         assert not isinstance(last, bool)
-        return materialise(as_expr(whole) + tirx.Select(last, self.left, 0))
+        return materialise(extents.as_expr(whole) + tirx.Select(last, self.left, 0))
 
     def for_vectors(
         self, share: Expr, body: Callable[[Expr, Any], None], first: Expr | None = None
@@ -157,7 +158,7 @@ class DecodePlan:
             start, count = first, count - first
 
         def scope() -> AbstractContextManager[None]:
-            return opaque_block("keys") if self.dynamic else nullcontext()
+            return emission.opaque_block("keys") if self.dynamic else nullcontext()
 
         if not (isinstance(count, int) and count == 0):
             with I.serial(count) as vector, scope():
@@ -165,10 +166,10 @@ class DecodePlan:
         has_last = self._has_last(share) if self.lanes > 1 else False
         if isinstance(has_last, bool):
             if has_last:
-                body(as_expr(self.whole), self.left)
+                body(extents.as_expr(self.whole), self.left)
             return
         with I.If(has_last), I.Then(), scope():
-            body(as_expr(self.whole), self.left)
+            body(extents.as_expr(self.whole), self.left)
 
     def place(self, name: str, number: Expr, vector: Expr) -> tuple[Expr, Expr]:
         """Where a vector of keys of "k" or "v" is stored: buffer, first element."""
@@ -186,8 +187,8 @@ class DecodePlan:
             pitch = _odd(math.ceil(self.per_share * self.lanes / group)) * group
             return pitch, pitch
         most = tirx.Max(self.most * self.lanes, LEAST_KEYS)
-        pitch = materialise(_odd(ceil_div(self.per_share * self.lanes, group)) * group)
-        return pitch, _odd(ceil_div(most, group)) * group
+        pitch = materialise(_odd(emission.ceil_div(self.per_share * self.lanes, group)) * group)
+        return pitch, _odd(emission.ceil_div(most, group)) * group
 
     def allocate(self, partial: int, acc_dtype: str) -> None:
         """The buffers; `partial` elements for the products of a set and a share."""
@@ -236,6 +237,14 @@ def _odd(count: Any) -> Any:
     An odd number of lines, so that rows do not share a few sets of a cache.
     """
     return count | 1 if isinstance(count, int) else I.floordiv(count, 2) * 2 + 1
+
+
+def operands_of(
+    part: Region, types: tuple[str, str], isa: Isa, narrow: Callable[[Expr], Expr]
+) -> tuple[Operands, ZeroPoints]:
+    """How the rows and the matrix of a product of few rows are multiplied; `types` in memory."""
+    rows_unsigned, points = ZeroPoints.of_either_order(part, *types)
+    return Operands(isa, types[1], "rounded" in part.attrs, rows_unsigned, narrow), points
 
 
 def corrected(

@@ -31,10 +31,9 @@ from tir_schedules.attention.problem import AttentionProblem
 from tir_schedules.core import emission, extents
 from tir_schedules.core.region import Region
 from tir_schedules.epilogue.epilogue import Columns, Epilogue, store_vector
-from tir_schedules.product.skinny_product import ColumnSums, Operands
-from tir_schedules.product.zero_points import ZeroPoints
+from tir_schedules.product.skinny_product import ColumnSums
 
-from .plan import DecodePlan, corrected
+from .plan import DecodePlan, corrected, operands_of
 from .scores import DecodeScores
 
 _CHUNK = 32  # keys of a cache whose values are multiplied at once
@@ -59,12 +58,11 @@ class Decode:
         scores, self.rounding, self.epilogue = epilogues
         self.scores = DecodeScores(plan, scores)
         self.plan, self.problem, self.out = plan, plan.problem, plan.buffers["out"]
-        part, dtype = self.problem.product, self.problem.tensors["v"].dtype
         self.p_dtype = self.problem.softmax.output.dtype
-        rows_unsigned, self.points = ZeroPoints.of_either_order(part, self.p_dtype, dtype)
-        operands = self.operands = Operands(
-            plan.isa, dtype, "rounded" in part.attrs, rows_unsigned, self.epilogue.narrow
-        )
+        types = self.p_dtype, self.problem.tensors["v"].dtype
+        given = self.problem.product, types, plan.isa, self.epilogue.narrow
+        operands, self.points = operands_of(*given)
+        self.operands = operands
         # A row of ones adds up the columns of V.
         self.sums = ColumnSums(operands, plan.rows + self.points.needs_column_sums, self.problem.e)
         # The exponentials themselves are multiplied with V if nothing is rounded before.
@@ -110,9 +108,8 @@ class Decode:
             size = plan.side * self.sums.rows * self.room
             self.p = I.sblock_alloc_buffer((size,), operands.row_element, align=64)
             plan.for_sets(task, self._probabilities)
-        plan.for_sets(
-            task, lambda _number, slot: self.sums.clear(plan.partial, slot * plan.shares + share)
-        )
+        place, shares = plan.partial, plan.shares
+        plan.for_sets(task, lambda _, slot: self.sums.clear(place, slot * shares + share))
         self.start, count = plan.share(share)
         if plan.side > 1:
 

@@ -16,10 +16,9 @@ from tir_schedules.attention.problem import columns_are_contiguous
 from tir_schedules.core import emission, extents, loop_nest
 from tir_schedules.core.size import may_be_negative
 from tir_schedules.epilogue.epilogue import Columns, Epilogue
-from tir_schedules.product.skinny_product import ColumnSums, Operands, dots
-from tir_schedules.product.zero_points import ZeroPoints
+from tir_schedules.product.skinny_product import ColumnSums, dots
 
-from .plan import DecodePlan, corrected
+from .plan import DecodePlan, corrected, operands_of
 
 _Keys = Sequence[Index]
 _BLOCK_KEYS = 64  # at least, of keys whose elements are not next to each other
@@ -47,16 +46,9 @@ class DecodeScores:
         self.plan, self.problem = plan, plan.problem
         self.q, self.k = (plan.buffers[name] for name in "qk")
         self.epilogue = epilogue
-        part = self.problem.scores
-        types = (self.problem.tensors[name].dtype for name in "qk")
-        rows_unsigned, self.points = ZeroPoints.of_either_order(part, *types)
-        self.operands = Operands(
-            plan.isa,
-            self.problem.tensors["k"].dtype,
-            "rounded" in part.attrs,
-            rows_unsigned,
-            epilogue.narrow,
-        )
+        types = self.problem.tensors["q"].dtype, self.problem.tensors["k"].dtype
+        given = self.problem.scores, types, plan.isa, epilogue.narrow
+        self.operands, self.points = operands_of(*given)
         group = self.operands.group
         self.width = math.ceil(self.problem.d / group) * group
         # A row of ones adds up the elements of every key.
@@ -75,31 +67,25 @@ class DecodeScores:
             I.buffer_store(self.largest, lowest, [ex.ramp(r * lanes, lanes)])
         plan.for_sets(task, self._load_queries)
         if columns_are_contiguous(self.problem.layouts["k"], self.problem.d):
-            self._read_keys(task, share)
+            # The scores of keys, each with its elements next to each other. Those of the past of a
+            # cache are computed of what has just been copied.
+            first, zero = None, tirx.const(0, "int32")
+            if "k" in plan.caches:
+                base = self.problem.base("k", task * self.problem.group)
+                keys, n = range(lanes), extents.as_expr(plan.n)
+
+                def past(vector: Expr) -> None:
+                    self._multiply(Slot(task, zero), vector, lanes, keys)
+
+                first = plan.caches["k"].read_past(base, n, lanes, past)
+
+            def dots_of(vector: Expr, valid: Index) -> None:
+                plan.for_sets(task, lambda *at: self._by_dots(Slot(*at), vector, valid))
+
+            plan.for_vectors(share, dots_of, first)
         else:
             plan.for_sets(task, lambda number, slot: self._by_columns(number, slot, share))
         plan.for_sets(task, lambda number, slot: self._exponentials(number, slot, share))
-
-    def _read_keys(self, task: Expr, share: Expr) -> None:
-        """The scores of keys, each with its elements next to each other.
-
-        Those of the past of a cache are computed of what has just been copied.
-        """
-        plan, first, zero = self.plan, None, tirx.const(0, "int32")
-        if "k" in plan.caches:
-            base = self.problem.base("k", task * self.problem.group)
-            keys = range(plan.lanes)
-
-            def past(vector: Expr) -> None:
-                self._multiply(Slot(task, zero), vector, plan.lanes, keys)
-
-            n = extents.as_expr(plan.n)
-            first = plan.caches["k"].read_past(base, n, plan.lanes, past)
-
-        def dots_of(vector: Expr, valid: Index) -> None:
-            plan.for_sets(task, lambda *at: self._by_dots(Slot(*at), vector, valid))
-
-        plan.for_vectors(share, dots_of, first)
 
     def _local(self, number: Expr, row: Index) -> Expr:
         """Number of a row among those of the task; the row of ones has none."""
@@ -238,9 +224,8 @@ class DecodeScores:
         if columns.mask is not None:
             score = tirx.Select(columns.mask, score, hidden)
         score = ex.materialise(score)
-        I.buffer_store(
-            self.plan.scores, score, [ex.ramp(self.plan.score(at.slot, r, vector), lanes)]
-        )
+        first = self.plan.score(at.slot, r, vector)
+        I.buffer_store(self.plan.scores, score, [ex.ramp(first, lanes)])
         place = ex.ramp(self._local(at.number, r) * lanes, lanes)
         I.buffer_store(self.largest, tirx.Max(self.largest[place], score), [place])
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import tvm.tirx.script.builder.ir as I
@@ -26,7 +25,8 @@ from tir_schedules.core.emission import ceil_div, choose, for_groups, opaque_blo
 from tir_schedules.epilogue.epilogue import Columns, store_vector
 from tir_schedules.epilogue.tile_results import store_columns
 from tir_schedules.product import open_operand, zero_points
-from tir_schedules.product.packed_operand import PackedOperand, StoredOperand
+from tir_schedules.product.packed_operand import StoredOperand
+from tir_schedules.product.tile_products import store_columns
 
 from .scores import KeyBlock
 from .softmax import Running
@@ -35,11 +35,10 @@ if TYPE_CHECKING:
     from .program import BandProgram
 
 
-@dataclass
 class ProductTiles:
     """Emits the product of one attention.
 
-    Attributes
+    Parameters
     ----------
     program : BandProgram
         The kernel, the epilogue, the band and the result.
@@ -52,14 +51,8 @@ class ProductTiles:
         Number of the attention, and where its result begins.
     """
 
-    program: BandProgram
-    v: PackedOperand | PackedValues
-    scratch: Any
-    batch: Expr
-    base: Expr
-
-    def __post_init__(self) -> None:
-        program = self.program
+    def __init__(self, program: BandProgram, v: Any, scratch: Any, batch: Expr, base: Expr) -> None:
+        self.v, self.scratch, self.batch, self.base = v, scratch, batch, base
         self.problem, self.band, self.out = program.problem, program.band, program.buffers["out"]
         self.epilogue, self.keys = program.product_epilogue, program.n
         kernel, sums = program.product_kernel, self.band.sums

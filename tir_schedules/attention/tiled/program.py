@@ -17,7 +17,7 @@ The operands of the next attention are prefetched into L2, see `problem.py`.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -30,12 +30,14 @@ from microkernels.vector.expressions import Expr, Index, bind, constant, splat
 from tir_schedules.attention import problem as problems
 from tir_schedules.attention.config import AttentionConfig, kernels_of
 from tir_schedules.attention.problem import AttentionProblem
-from tir_schedules.core.blocking import Group, Panels, balanced
-from tir_schedules.core.emission import branch, opaque_block
+from tir_schedules.core.blocking import Group, Panels, balanced, cut_in_units
+from tir_schedules.core.emission import branch, for_groups, opaque_block
+from tir_schedules.core.extents import extent
 from tir_schedules.core.product_plan import is_integer
 from tir_schedules.epilogue.epilogue import Columns, Epilogue, load_vector
 from tir_schedules.product import packed_operand
 from tir_schedules.product.activations import Activations, InPlace
+from tir_schedules.product.tile_loops import TileTask
 from tir_schedules.product.zero_points import ZeroPoints
 
 from .product_tiles import ProductTiles
@@ -131,17 +133,18 @@ class BandProgram:
         sums, in_place = self.scores_points.needs_row_sums, InPlace(q, index, layout.row)
         return Activations(*given, contiguous, sums=sums, rows=in_place)
 
-    def sums_of_probabilities(self, rows: int) -> Expr | None:
-        """Room for the sums of so many rows of quantised probabilities, if they are needed."""
-        if not self.product_points.needs_row_sums:
-            return None
-        return I.sblock_alloc_buffer((rows,), "int32")
+    def stored(self, name: str, base: Expr, k: Index, n: Index) -> packed_operand.StoredOperand:
+        """k [d, n] or v [n, e] of one attention, which begins at `base`."""
+        layout = self.problem.layouts[name]
+        by_key = name == "k"
+        steps, columns = (layout.column, layout.row) if by_key else (layout.row, layout.column)
+        contiguous = "columns" if columns == 1 else "steps" if steps == 1 else ""
 
-    def softmax_rows(self, tails: bool) -> SoftmaxRows:
-        """The softmax of the band; `tails` as of `SoftmaxRows`."""
-        scale = None if self.fused is None else self.fused.scale
-        kernel = self.product_kernel
-        return SoftmaxRows(self.isa, kernel, self.band, self.quantization, scale, tails)
+        def index(step: Index, column: Index) -> list[Expr]:
+            return [base + step * extent(steps) + column * extent(columns)]
+
+        dtype = self.problem.tensors[name].dtype
+        return packed_operand.StoredOperand(self.buffers[name], dtype, k, n, index, contiguous)
 
 
 class AttentionProgram(BandProgram):
@@ -165,10 +168,7 @@ class AttentionProgram(BandProgram):
         tile_vectors = kernel.depth * kernel.kr // self.lanes if kernel.by_tiles else 1
         whole_keys = math.lcm(config.score_vectors, tile_vectors)
         self.block_keys = max(keys - keys % whole_keys if self.runs_on else keys, whole_keys)
-        full, rest = divmod(self.key_vectors, self.block_keys)
-        self.key_blocks = [Group(0, full, self.block_keys)] if full else []
-        if rest:
-            self.key_blocks.append(Group(full * self.block_keys, 1, rest))
+        self.key_blocks = cut_in_units(self.key_vectors, self.block_keys, self.block_keys)
 
     # --- k and v ---------------------------------------------------------------------------------
 
@@ -223,25 +223,10 @@ class AttentionProgram(BandProgram):
     def _find(self, number: Expr) -> None:
         """The operands of a k and a v; without shelves, with buffers of their own."""
         batch = number if self.problem.group == 1 else number * self.problem.group
-        self.k, self.v = (
-            packed_operand.PackedOperand(
-                self._stored(name, batch, k, n), kernel, panels, self.shelves.get(name), number
-            )
-            for name, (kernel, k, n, panels) in self._cuts.items()
-        )
-
-    def _stored(self, name: str, batch: Expr, k: int, n: int) -> packed_operand.StoredOperand:
-        """k [d, n] or v [n, e] of one attention."""
-        layout, base = self.problem.layouts[name], self.problem.base(name, batch)
-        by_key = name == "k"
-        steps, columns = (layout.column, layout.row) if by_key else (layout.row, layout.column)
-        contiguous = "columns" if columns == 1 else "steps" if steps == 1 else ""
-
-        def index(step: Index, column: Index) -> list[Expr]:
-            return [base + step * steps + column * columns]
-
-        dtype = self.problem.tensors[name].dtype
-        return packed_operand.StoredOperand(self.buffers[name], dtype, k, n, index, contiguous)
+        for name, (kernel, k, n, panels) in self._cuts.items():
+            stored = self.stored(name, self.problem.base(name, batch), k, n)
+            given = stored, kernel, panels, self.shelves.get(name), number
+            setattr(self, name, packed_operand.PackedOperand(*given))
 
     # --- queries ---------------------------------------------------------------------------------
 
@@ -260,21 +245,28 @@ class AttentionProgram(BandProgram):
         self.product = ProductTiles(self, self.v, self.scratch, batch, base)
         if self.fused is not None:
             self.fused.begin(batch * problem.m)
-        self.tiles = problems.TileRows(self.kernels)
+        self.tiles = TileTask()
         if self.runs_on:
-            self.tiles.each(
-                rows, self.config.query_block, lambda at, size: self._query_block(row + at, size)
-            )
+            most = self.config.query_block
+            self._each(rows, most, lambda at, size: self._query_block(row + at, size))
         else:
             block = KeyBlock(0, self.key_vectors, self._panels(self.key_vectors))
             self._bands(row, rows, block, None)
         self.tiles.release()
 
+    def _each(self, rows: int, most: int, body: Callable[[Index, int], None]) -> None:
+        """Runs `body(start, size)` for pieces of rows, each on tiles of its own height."""
+        kernel = problems.tile_kernel(self.kernels)
+        for group in cut_in_units(rows, most, self.unit):
+            if kernel is not None:
+                self.tiles.configure(kernel, min(group.size, self.unit))
+            for_groups([group], body)
+
     def _bands(self, row: Expr, rows: int, block: KeyBlock, running: Running | None) -> None:
         def band(at: Index, size: int) -> None:
             self._band(row + at, size, block, running, at)
 
-        self.tiles.each(rows, self.config.band, band)
+        self._each(rows, self.config.band, band)
 
     def _panels(self, vectors: int) -> tuple[Group, ...]:
         return balanced(vectors, self.config.score_vectors)
@@ -297,10 +289,11 @@ class AttentionProgram(BandProgram):
         if kernel.by_tiles and not self.runs_on:
             columns = min(self.out_vectors, self.config.product_vectors) * lanes
             self.scratch = Matrix.allocate(min(self.unit, rows), columns, kernel.acc_dtype)
-        sums = self.sums_of_probabilities(band)
+        adds = self.product_points.needs_row_sums
+        sums = I.sblock_alloc_buffer((band,), "int32") if adds else None
         maximum, inverse = (I.sblock_alloc_buffer((band,), "float32") for _ in range(2))
         self.band = Band(scores, keys, maximum, probabilities, inverse, sums)
-        self.softmax = self.softmax_rows(tails=False)
+        self.softmax = SoftmaxRows(self, tails=False)
         self.activations = self.queries(band)
 
     def _visible(self, row: Expr, rows: int, block: KeyBlock) -> Index:

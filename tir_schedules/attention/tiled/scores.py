@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import tvm.tirx.script.builder.ir as I
 from tvm import tirx
@@ -28,11 +28,10 @@ from microkernels.vector import expressions as ex
 from microkernels.vector.expressions import Expr, Index
 from microkernels.vector.placeholders import as_real
 from tir_schedules.attention.problem import blocks_of
-from tir_schedules.core import blocking, extents, loop_nest, product_plan
-from tir_schedules.core.emission import branch, ceil_div, choose, for_groups, opaque_block, repeat
+from tir_schedules.core import blocking, emission, extents, loop_nest, product_plan
 from tir_schedules.core.region import Region
 from tir_schedules.epilogue.epilogue import Columns, Epilogue
-from tir_schedules.product import activations, open_operand, packed_operand, zero_points
+from tir_schedules.product import activations, zero_points
 
 from .softmax import UNROLL, for_vectors
 
@@ -141,7 +140,7 @@ class FusedScores:
         if not self.by_key:
             return
         lanes, n = self.lanes, self.n
-        size = ceil_div(self.room, lanes) * lanes
+        size = emission.ceil_div(self.room, lanes) * lanes
         bias = self.bias = I.sblock_alloc_buffer((size,), "float32", align=64)
 
         def put(start: Index, valid: Index) -> None:
@@ -153,14 +152,14 @@ class FusedScores:
                 value = tirx.Select(columns.mask, value, ex.like(-_INFINITY, value))
             I.buffer_store(bias, value, [ex.ramp(start, lanes)])
 
-        with opaque_block("bias"):
-            repeat(n // lanes, "keys", lambda vector: put(vector * lanes, lanes))
+        with emission.opaque_block("bias"):
+            emission.repeat(n // lanes, "keys", lambda vector: put(vector * lanes, lanes))
             if isinstance(n, int):
                 if n % lanes:
                     put(n - n % lanes, n % lanes)
             elif lanes > 1:
                 left = ex.materialise(n % lanes)
-                with I.If(left > 0), I.Then(), opaque_block("keys"):
+                with I.If(left > 0), I.Then(), emission.opaque_block("keys"):
                     put(ex.materialise(n // lanes) * lanes, left)
 
     def _mask(self, row: Expr, columns: Columns) -> Expr:
@@ -202,11 +201,10 @@ class KeyBlock:
     panels: tuple[blocking.Group, ...]
 
 
-@dataclass
 class ScoreTiles:
     """Emits the scores of bands of queries.
 
-    Attributes
+    Parameters
     ----------
     program : BandProgram
         The kernel, the epilogue and the band.
@@ -216,13 +214,10 @@ class ScoreTiles:
         Number of the attention.
     """
 
-    program: BandProgram
-    q: activations.Activations
-    k: packed_operand.PackedOperand | open_operand.OpenOperand
-    batch: Expr
-
-    def __post_init__(self) -> None:
-        program = self.program
+    def __init__(
+        self, program: BandProgram, q: activations.Activations, k: Any, batch: Expr
+    ) -> None:
+        self.q, self.k, self.batch = q, k, batch
         self.problem, self.kernel = program.problem, program.scores_kernel
         self.epilogue, self.fused, self.band = program.scores_epilogue, program.fused, program.band
         self.lanes, part = self.kernel.lanes, self.problem.scores
@@ -231,12 +226,11 @@ class ScoreTiles:
 
     def emit(self, row: Expr, rows: int, block: KeyBlock, visible: Index) -> None:
         """q k^T of a band into cache, of a static number of keys."""
-        lowest = ex.constant(-_INFINITY, "float32", self.lanes)
-        self._for_rows(rows, lambda r: self.band.scores.store(r, self.band.edge, lowest))
+        self._clear(rows)
 
         def panel(first: Index, width: int) -> None:
             key = block.start + first
-            for_groups(
+            emission.for_groups(
                 blocks_of(self.kernel, rows),
                 lambda r, size: self._tile(row, r, size, (first, key), width, (key, width, 0)),
             )
@@ -250,27 +244,25 @@ class ScoreTiles:
         Bands that are not as high as the tallest are not worth code for every width of a panel.
         """
         if self.fused is not None:
-            lowest = ex.constant(-_INFINITY, "float32", self.lanes)
-            for i in range(rows):
-                self.band.scores.store(i, self.band.edge, lowest)
+            self._clear(rows)
         self.q.begin(row, rows)
 
         def tile(panel: Expr, size: int, wide: Index, j: Index = 0) -> None:
             first = panel if isinstance(j, int) else ex.bind(panel + j)
             self._tile(row, 0, rows, (first, first), size, (panel, wide, j))
 
-        with I.serial(I.floordiv(keys, width)) as number, opaque_block("panel"):
+        with I.serial(I.floordiv(keys, width)) as number, emission.opaque_block("panel"):
             tile(ex.bind(number * width), width, width)
         if width == 1:
             return
         left = ex.materialise(I.floormod(keys, width))
         panel = ex.materialise(keys - left)
         if not tallest:
-            with I.serial(left) as number, opaque_block("side"):
+            with I.serial(left) as number, emission.opaque_block("side"):
                 tile(panel, 1, left, number)
             return
         with I.If(left > 0), I.Then():
-            choose(left, range(1, width), lambda size: tile(panel, size, size))
+            emission.choose(left, range(1, width), lambda size: tile(panel, size, size))
 
     def _tile(
         self, row: Expr, r0: Index, rows: int, at: _Place, width: int, of_panel: _PanelPlace
@@ -281,8 +273,7 @@ class ScoreTiles:
         that panel's width, and the place in it.
         """
         kernel, start, (first, key), (panel, wide, j0) = self.kernel, self.start, at, of_panel
-        load_k: Callable[..., Expr | Address] = self.k.load
-        with opaque_block("scores"):
+        with emission.opaque_block("scores"):
             init, columns = (None, None) if start is None else start.of_tile(row + r0, key)
             into = self.band.scores.place(r0, first * self.lanes) if kernel.by_tiles else None
 
@@ -290,12 +281,17 @@ class ScoreTiles:
                 return self.q.load(row + r0 + i, ks[0])
 
             def read_k(j: int, ks: Sequence[Index]) -> Expr | Address:
-                return load_k(panel, wide, ks[0], j0 + j)
+                return self.k.load(panel, wide, ks[0], j0 + j)
 
             given = rows, width, (self.k.steps,), read_q, read_k, init, into
             result = kernel.emit(*given, peel=self.q.tail, columns=columns)
             if into is None or self.fused is not None:
                 self._for_rows(rows, lambda i: self._keep(result, i, row, r0 + i, at))
+
+    def _clear(self, rows: int) -> None:
+        """Begins the maxima of so many rows."""
+        lowest = ex.constant(-_INFINITY, "float32", self.lanes)
+        self._for_rows(rows, lambda r: self.band.scores.store(r, self.band.edge, lowest))
 
     def _for_rows(self, rows: int, body: Callable[[Index], None]) -> None:
         """Runs `body(row)` for the rows of a tile: one by one where they are in registers."""
@@ -368,7 +364,7 @@ class ScoreTiles:
                 finish(vector, n)
             else:
                 inside, cut = block.start + vector < whole, n % lanes
-                branch(inside, lambda: finish(vector, lanes), lambda: finish(vector, cut))
+                emission.branch(inside, lambda: finish(vector, lanes), lambda: finish(vector, cut))
 
     def finish_dynamic(self, row: Expr, r: Expr, n: Index) -> None:
         """The same of any number of keys, several vectors at a time."""
@@ -392,7 +388,7 @@ class ScoreTiles:
         for_vectors(whole, UNROLL, some)
         if lanes > 1:
             left = ex.materialise(I.floormod(n, lanes))
-            with I.If(left > 0), I.Then(), opaque_block("mask"):
+            with I.If(left > 0), I.Then(), emission.opaque_block("mask"):
                 some(whole, 1, left)
         band.scores.store(r, band.edge, largest[0])
 
@@ -400,7 +396,7 @@ class ScoreTiles:
 def _for_some(group: blocking.Group, visible: Index, body: Callable[[Index, int], None]) -> None:
     """The pieces of a group that begin before `visible`."""
     if isinstance(visible, int):
-        for_groups([group], body)
+        emission.for_groups([group], body)
         return
     needed = I.floordiv(visible - group.start + (group.size - 1), group.size)
     with I.serial(tirx.Max(0, tirx.Min(needed, group.count))) as piece:

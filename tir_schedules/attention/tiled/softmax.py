@@ -13,13 +13,13 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import tvm.tirx.script.builder.ir as I
 from tvm import tirx
 
 from microkernels.base.arrays import RANGES
-from microkernels.isa import Isa
 from microkernels.microkernel import Microkernel
 from microkernels.tile import Place
 from microkernels.vector import expressions as ex
@@ -30,6 +30,9 @@ from microkernels.vector.vector_math import LOG2_E, exp2
 from tir_schedules.core import emission, region
 from tir_schedules.core.loop_nest import Combine, LaneTotals, add, combine_all, reduce_lanes
 from tir_schedules.product.zero_points import shift_of
+
+if TYPE_CHECKING:
+    from .program import BandProgram
 
 # Matrices in cache whose rows AMX tiles read and write: flat buffers with a fixed row distance.
 #
@@ -177,37 +180,29 @@ class Running:
     result: Matrix
 
 
-@dataclass
 class SoftmaxRows:
     """Emits the softmax of single rows.
 
-    Attributes
+    Parameters
     ----------
-    isa : Isa
-        What the target has.
-    kernel : Microkernel
-        Of the product; says in which form it reads probabilities.
-    band : Band
-        Where scores are and probabilities go.
-    quantization : Quantization or None
-        Of the probabilities.
-    scale : float or None
-        What the scores have yet to be multiplied by; None if they are complete, and may be so
-        large that the product with log2(e) overflows.
+    program : BandProgram
+        Where scores are and probabilities go; the product's kernel says in which form.
     tails : bool
         Whether vectors beyond whole turns of a loop are taken together, whose number is known at
         run time only: then sums have the order, and so the bits, of those of a known number.
+
+    Attributes
+    ----------
+    scale : float or None
+        What the scores have yet to be multiplied by; None if they are complete, and may be so
+        large that the product with log2(e) overflows.
     """
 
-    isa: Isa
-    kernel: Microkernel
-    band: Band
-    quantization: Quantization | None
-    scale: float | None
-    tails: bool = False
-
-    def __post_init__(self) -> None:
-        kernel = self.kernel
+    def __init__(self, program: BandProgram, tails: bool) -> None:
+        kernel = self.kernel = program.product_kernel
+        self.isa, self.band, self.tails = program.isa, program.band, tails
+        self.quantization = program.quantization
+        self.scale = None if program.fused is None else program.fused.scale
         self.lanes = kernel.lanes
         # A bfloat16 has 8 bits. Integers need them all: one that flips makes the next layers' flip.
         self.degree = 3 if kernel.a_dtype == "bfloat16" else 5
@@ -289,10 +284,8 @@ class SoftmaxRows:
         # One FMA, unless the rounding of the product would matter: it is a factor of all powers.
         scaled = ex.bind(shift * factor)
         size = ex.bind(maximum * ex.scalar(LOG2_E * self.scale, "float32"))
-        small = tirx.And(
-            tirx.LT(size, tirx.const(_LARGE, "float32")),
-            tirx.LT(tirx.const(-_LARGE, "float32"), size),
-        )
+        low, high = (tirx.const(bound, "float32") for bound in (-_LARGE, _LARGE))
+        small = tirx.And(tirx.LT(size, high), tirx.LT(low, size))
         emission.branch(
             small,
             lambda: self._replace(row, vectors, lambda score: score * factor - scaled),

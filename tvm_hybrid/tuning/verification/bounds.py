@@ -35,7 +35,8 @@ from microkernels.base.arrays import RANGES
 from tir_schedules.core.product_plan import quantized_dtype, zero_point_inputs
 from tir_schedules.core.region import Region, Step, Tensor
 from tir_schedules.core.template import Template
-from tir_schedules.epilogue.epilogue import SPECIAL_STEPS, epilogue_reference, is_exact
+from tir_schedules.epilogue.epilogue import epilogue_reference, is_exact
+from tir_schedules.epilogue.fusible_ops import SPECIAL_STEPS
 from tir_schedules.epilogue.quantize_steps import WORD
 from tir_schedules.product.zero_points import own_range
 from tvm_hybrid.runtime.feeds import BFLOAT16

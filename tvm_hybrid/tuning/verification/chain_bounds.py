@@ -17,7 +17,7 @@ import numpy as np
 
 from microkernels.base.arrays import RANGES
 from tir_schedules.attention.problem import AttentionProblem
-from tir_schedules.chains.parts import chain_reference, sources_of, tensors_of
+from tir_schedules.chains.parts import chain_reference, sources_of
 from tir_schedules.core.region import Region, Step
 from tir_schedules.core.template import Template, template_for
 from tir_schedules.epilogue.epilogue import epilogue_reference, is_exact, region_result
@@ -33,7 +33,7 @@ def chain_arguments(region: Region, seed: int) -> list[np.ndarray]:
     given: dict[int, np.ndarray] = {}
     results: list[np.ndarray] = []
     for number, (part, sources) in enumerate(zip(region.parts, sources_of(region), strict=True)):
-        tensors = tensors_of(part)
+        tensors = part.tensors[:-1]
         known = {
             position: (results if source.part else given)[source.number].reshape(tensor.shape)
             for position, (source, tensor) in enumerate(zip(sources, tensors, strict=True))
