@@ -26,7 +26,6 @@ from tir_schedules.epilogue.epilogue import Columns, store_vector
 from tir_schedules.epilogue.tile_results import store_columns
 from tir_schedules.product import open_operand, zero_points
 from tir_schedules.product.packed_operand import StoredOperand
-from tir_schedules.product.tile_products import store_columns
 
 from .scores import KeyBlock
 from .softmax import Running
