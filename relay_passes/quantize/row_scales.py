@@ -25,8 +25,6 @@ f32, and so do weights that are no constants.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from tvm import relax
 
@@ -48,32 +46,6 @@ from relay_passes.ir.rewrite import Bindings
 from relay_passes.ir.rules import Rule, RuleGraph, leave, rule
 
 
-@dataclass(frozen=True)
-class _Rows:
-    """A tensor that stands for (data - zero_point) * scale, with numbers for every row."""
-
-    data: relax.Expr
-    scale: relax.Expr
-    zero_point: relax.Expr | None
-
-    def of_shape(self, block: Bindings, expr: relax.Expr) -> _Rows:
-        """The same rows with as many dimensions as an expression has."""
-        *lead, depth = known_tensor(expr).shape
-
-        def in_shape(part: relax.Expr, last: int) -> relax.Expr:
-            shape = (*lead, last)
-            if known_tensor(part).shape == shape:
-                return part
-            return block.emit(relax.op.reshape(part, relax_shape(shape, expr)))
-
-        zeros = self.zero_point
-        return _Rows(
-            in_shape(self.data, depth),
-            in_shape(self.scale, 1),
-            None if zeros is None else in_shape(zeros, 1),
-        )
-
-
 def row_scales(decisions: DecisionLog | None = None) -> Rule:
     """The rule.
 
@@ -85,7 +57,8 @@ def row_scales(decisions: DecisionLog | None = None) -> Rule:
 
     @rule("relax.matmul")
     def row_scales(graph: RuleGraph, block: Bindings, call: relax.Call) -> relax.Expr | None:
-        rows = _read_rows(graph, call.args[0]) if is_f32(call) else None
+        x, op, emit = call.args[0], relax.op, block.emit
+        rows = _read_rows(graph, x) if is_f32(call) else None
         weight = read_dequantize(graph.definition(call.args[1]))
         if rows is None or weight is None or weight.dtype != "float32":
             return None
@@ -93,17 +66,28 @@ def row_scales(decisions: DecisionLog | None = None) -> Rule:
         if isinstance(values, str):
             leave(decisions, block.var, call, values)
             return None
-        rows = rows.of_shape(block, call.args[0])
-        emit, op, quantization = block.emit, relax.op, weight.quantization
-        wide = emit(op.astype(rows.data, "int32"))
+        lead = known_tensor(x).shape[:-1]
+
+        def in_shape(part: relax.Expr) -> relax.Expr:
+            """A tensor of rows with as many dimensions as the operand has."""
+            shape = (*lead, known_tensor(part).shape[-1])
+            same = known_tensor(part).shape == shape
+            return part if same else emit(op.reshape(part, relax_shape(shape, x)))
+
+        (data, scale), zero_point, quantization = (
+            map(in_shape, rows[:2]),
+            rows[2],
+            weight.quantization,
+        )
+        wide = emit(op.astype(data, "int32"))
         w = centred(emit, weight.data, quantization.zero_point)
         total = emit(op.matmul(wide, w, "int32"))
-        if rows.zero_point is not None:
-            zeros = emit(op.astype(rows.zero_point, "int32"))
+        if zero_point is not None:
+            zeros = emit(op.astype(in_shape(zero_point), "int32"))
             sums = relax.const(values.sum(axis=0, dtype=np.int32))
             total = emit(op.subtract(total, emit(op.multiply(zeros, sums))))
         scaled = emit(op.multiply(emit(op.astype(total, "float32")), quantization.scale))
-        return op.multiply(scaled, rows.scale)
+        return op.multiply(scaled, scale)
 
     return row_scales
 
@@ -123,30 +107,34 @@ def _known_weight(weight: Quantized) -> np.ndarray | str:
     return values
 
 
+_Rows = tuple[relax.Expr, relax.Expr, "relax.Expr | None"]
+
+
 def _read_rows(graph: DataflowGraph, expr: relax.Expr) -> _Rows | None:
-    """What a product's first operand is made of; None if it has no scales of rows."""
+    """(data, scale, zero point) of a product's first operand (data - zero point) * scale, with
+    numbers for every row; None if it has no scales of rows."""
     scaled = graph.definition(expr)
     if is_call(scaled, "relax.reshape"):
         given, viewed = region_tensor(scaled.args[0]), region_tensor(scaled)
         if given is None or viewed is None or given.shape[-1:] != viewed.shape[-1:]:
             return None
         scaled = graph.definition(scaled.args[0])
-    if not is_call(scaled, "relax.multiply") or not _for_rows(scaled, 1):
+    if not is_call(scaled, "relax.multiply") or not _for_rows(scaled):
         return None
     source = graph.definition(scaled.args[0])
     zero_point = None
-    if is_call(source, "relax.subtract") and _for_rows(source, 1):
+    if is_call(source, "relax.subtract") and _for_rows(source):
         zero_point = source.args[1]
         source = graph.definition(source.args[0])
     if not is_call(source, "relax.astype") or not is_f32(source):
         return None
     data = source.args[0]
-    return _Rows(data, scaled.args[1], zero_point) if str(data.ty.dtype) in RANGES else None
+    return (data, scaled.args[1], zero_point) if str(data.ty.dtype) in RANGES else None
 
 
-def _for_rows(call: relax.Call, index: int) -> bool:
-    """Whether an operand of a call has one number for every row of the result, which is f32."""
-    result, operand = region_tensor(call), region_tensor(call.args[index])
+def _for_rows(call: relax.Call) -> bool:
+    """Whether the second operand has one number for every row of the result, which is f32."""
+    result, operand = region_tensor(call), region_tensor(call.args[1])
     if result is None or operand is None or not is_f32(call) or len(result.shape) < 2:
         return False
     return operand.shape == (*result.shape[:-1], 1)
