@@ -202,7 +202,7 @@ class Widening:
         # The attribute that says in which type a call sums, if that is the narrow one.
         names = ("dtype", "out_dtype") if is_sum(call) else ()
         narrow = [name for name in names if str(getattr(call.attrs, name, "")) == self.kind]
-        changed = dict.fromkeys(narrow, WIDE)
+        changed: dict[str, Any] = dict.fromkeys(narrow, WIDE)
         applied = self.block.builder.normalize(with_args(call, arguments, **changed))
         if not self.holds(var):
             if tvm_ffi.structural_equal(applied.ty, var.ty):

@@ -270,8 +270,8 @@ class _Downward(_Rewrite):
         def build(block: Bindings) -> relax.Expr:
             source = self.source_of(call.args[0])
             pixels = block.emit(relax.op.reshape(source, relax_shape(shape, call.args[0])))
-            changed = {"strides": strides, "dilation": dilation}
-            return with_args(call, [pixels, relax.const(taps, weight.dtype)], **changed)
+            taken = [pixels, relax.const(taps, weight.dtype)]
+            return with_args(call, taken, strides=strides, dilation=dilation)
 
         self.changed[position] = build
         return True

@@ -267,8 +267,7 @@ def _convolution(forms: Forms, call: relax.Call, result: Form) -> Role | None:
 
     def build(label: int, read: list[relax.Expr]) -> relax.Expr:
         stored, wanted = letters(label)
-        changed = {"data_layout": stored, "kernel_layout": wanted, "out_layout": stored}
-        return with_args(call, read, **changed)
+        return with_args(call, read, data_layout=stored, kernel_layout=wanted, out_layout=stored)
 
     first, last = (tuple(map(kernel.index, letters(label)[1])) for label in LABELS)
     operands = (Operand(call.args[0]), Operand(call.args[1], How.TRANSPOSED, (first, last)))
