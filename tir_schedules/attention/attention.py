@@ -143,7 +143,7 @@ def _emit(program: AttentionProgram, of_rows: tuple[blocking.Group, ...]) -> Non
 
     def attend(task: Expr, batch: Expr, following: Expr) -> None:
         share = I.floormod(task, share_count)
-        emission.for_share(of_rows, share, lambda *rows: program.emit(batch, *rows, following))
+        emission.for_share(of_rows, share, lambda row, n: program.emit(batch, row, n, following))
 
     if config.packs_first:
         with emission.opaque_block("attention"):
@@ -204,10 +204,9 @@ class Attention(template.Template[AttentionConfig]):
             c = emission.tensor_parameter("C", region.output)
             first = 3 + len(problem.scores.operands)
             buffers = problem.views((*parameters[:3], c))
-            epilogues = (
-                Epilogue(problem.scores, parameters[3:first], kernels[0].narrow),
-                Epilogue(problem.product, parameters[first:], kernels[1].narrow),
-            )
+            parts = (problem.scores, parameters[3:first]), (problem.product, parameters[first:])
+            pairs = zip(parts, kernels, strict=True)
+            epilogues = (Epilogue(*part, kernel.narrow) for part, kernel in pairs)
             program = AttentionProgram(problem, config, isa, buffers, *epilogues)
             on_tiles = tile_kernel(kernels)
             if on_tiles is not None:

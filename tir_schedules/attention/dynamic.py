@@ -62,8 +62,8 @@ def build_open(
         q = emission.tensor_parameter("input0", region.inputs[0])
         pasts = {}
         for name, growth in growths.items():
-            past = placement.cache_parameter(f"past_{name}", growth.past)
-            pasts[name] = *past, emission.tensor_parameter(f"new_{name}", growth.new)
+            past, apart = placement.cache_parameter(f"past_{name}", growth.past)
+            pasts[name] = past, emission.tensor_parameter(f"new_{name}", growth.new), apart
         cached = [] if growths else caches.keys_and_values(problem, "input1", "input2")
         operands = emission.input_parameters(region, 3)
         cached = cached or caches.keys_and_values(problem, "k", "v")
@@ -83,10 +83,10 @@ def build_open(
         attention = DynamicAttention(problem, config, isa, buffers, *epilogues)
         with llvm_functions(ADDRESS_LLVM_IR if growths else ""):
             for name, growth in growths.items():
-                past, past_apart, new = pasts[name]
-                apart = past_apart, cached["kv".index(name)][1]
-                given = growth, (past, new), buffers[name], apart
-                attention.caches[name] = GrowingCache(*given, isa.f32_lanes)
+                past, new, apart = pasts[name]
+                distances = apart, cached["kv".index(name)][1]
+                stored = (past, new), buffers[name], distances
+                attention.caches[name] = GrowingCache(growth, *stored, isa.f32_lanes)
             attention.emit()
     return builder.get()
 

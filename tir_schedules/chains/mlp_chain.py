@@ -239,10 +239,9 @@ class ChainLoops:
 
     def admit(self) -> None:
         """Emits what the process needs to run the parts' kernels, once."""
-        for kernel in self.kernels:
-            if kernel is not None and kernel.by_tiles:
-                kernel.admit()
-                return
+        tiles = [kernel for kernel in self.kernels if kernel is not None and kernel.by_tiles]
+        if tiles:
+            tiles[0].admit()
 
     def run(self, first: Expr, rows: Index, most: int) -> None:
         """All parts on a block of rows from `first` on; of a dynamic number, `most` or fewer."""

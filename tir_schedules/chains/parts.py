@@ -175,7 +175,7 @@ def _packed_input(
     return None
 
 
-PACKING = template.Packing(_packed_input)
+PACKING: template.Packing[Any] = template.Packing(_packed_input)
 """Weights as each part packs them; what no part packs stays as it is."""
 
 

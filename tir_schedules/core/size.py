@@ -169,10 +169,8 @@ def may_be_negative(size: int) -> bool:
 
 def evaluated(size: int, values: Mapping[str, int]) -> int:
     """A size where the symbols have these values."""
-    return sum(
-        count * math.prod(values[name] for name in product)
-        for product, count in _terms(size).items()
-    )
+    terms = _terms(size).items()
+    return sum(count * math.prod(values[name] for name in product) for product, count in terms)
 
 
 def _terms(size: SupportsIndex) -> dict[Monomial, int]:

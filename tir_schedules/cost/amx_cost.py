@@ -343,10 +343,8 @@ def _visits(part: TilePart, machine: Machine) -> Iterator[_Visit]:
 
 def level_of(size: int, machine: Machine) -> str:
     """The nearest level of `LEVELS` that holds so many bytes."""
-    sizes = (machine.l1_bytes, machine.l2_bytes, machine.l3_bytes)
-    return next(
-        (level for level, most in zip(LEVELS, sizes, strict=False) if size <= most), "memory"
-    )
+    sizes = zip(LEVELS, (machine.l1_bytes, machine.l2_bytes, machine.l3_bytes), strict=False)
+    return next((level for level, most in sizes if size <= most), "memory")
 
 
 # Says why a product uses vector kernels although the machine has AMX tiles; for `explain`.

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 import tvm.tirx.script.builder.ir as I
 from tvm import DataType, tirx
@@ -122,7 +123,7 @@ def kernel_of(problem: RecurrentProblem, config: RecurrentConfig) -> Microkernel
         elif kernel.kr == 1:
             kernel = replace(kernel, a_dtype="int16", b_dtype=problem.weight_dtype)
     elif problem.dtype == "float64":  # half as many lanes of a register
-        types = dict.fromkeys(("a_dtype", "b_dtype", "acc_dtype"), "float64")
+        types: Any = dict.fromkeys(("a_dtype", "b_dtype", "acc_dtype"), "float64")
         name = kernel.name.replace("f32", "f64")
         kernel = replace(kernel, name=name, lanes=max(1, kernel.lanes // 2), **types)
     lanes = min(kernel.lanes, problem.hidden)

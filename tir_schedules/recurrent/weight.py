@@ -93,8 +93,9 @@ class RecurrentWeight(PackedInput):
                 first = np.minimum(first, panels.hidden - panels.width)
                 units, lanes = np.arange(panels.units) * panels.lanes, np.arange(panels.lanes)
                 # For every column of a panel the row of the weight: [panel, unit, gate, lane].
-                axes = np.ix_(first, units, np.array(panels.gates) * panels.hidden, lanes)
-                columns = sum(axes).reshape(panels.count, -1)
+                gates = np.array(panels.gates) * panels.hidden
+                at, unit, gate, lane = np.ix_(first, units, gates, lanes)
+                columns = (at + unit + gate + lane).reshape(panels.count, -1)
                 padding = panels.steps * panels.kr - panels.hidden
                 rows = np.pad(side[columns], ((0, 0), (0, 0), (0, padding)))
                 steps = rows.reshape(*columns.shape, panels.steps, panels.kr)

@@ -115,7 +115,7 @@ class Decode:
 
             def add_vector(vector: Expr, valid: int) -> None:
                 steps = valid // operands.kr
-                plan.for_sets(task, lambda *at: self._add(*at, vector, steps, valid))
+                plan.for_sets(task, lambda n, slot: self._add(n, slot, vector, steps, valid))
 
             plan.for_vectors(share, add_vector)
             return
@@ -130,12 +130,12 @@ class Decode:
             steps = count * (lanes // operands.kr) + rest // operands.kr
             self._add(number, slot, self.start, steps, rest)
 
-        def both(*at: Expr) -> None:
+        def both(number: Expr, slot: Expr) -> None:
             if plan.shares == 1 or not cut:
-                add(*at, cut)
+                add(number, slot, cut)
                 return
             last = share == plan.shares - 1
-            emission.branch(last, lambda: add(*at, cut), lambda: add(*at, 0))
+            emission.branch(last, lambda: add(number, slot, cut), lambda: add(number, slot, 0))
 
         plan.for_sets(task, both)
 

@@ -181,12 +181,9 @@ class AttentionProgram(BandProgram):
 
     def make_shelves(self, count: int) -> None:
         """Room for so many packed k and v."""
-        self.shelves = {
-            name: packed_operand.packed_room(
-                count, Panels(kernel, k, n, packed_operand.widths_of(panels))
-            )
-            for name, (kernel, k, n, panels) in self._cuts.items()
-        }
+        for name, (kernel, k, n, panels) in self._cuts.items():
+            layout = Panels(kernel, k, n, packed_operand.widths_of(panels))
+            self.shelves[name] = packed_operand.packed_room(count, layout)
         self._find(tirx.const(0, "int32"))
 
     def pack_piece(self, number: Expr, piece: Expr) -> None:
@@ -210,10 +207,8 @@ class AttentionProgram(BandProgram):
             if group.count > 1:
                 panels.append(Group(group.start, group.count * group.size // size, size))
                 continue
-            panels += [
-                Group(group.start + inner.start, inner.count, inner.size)
-                for inner in self._panels(group.size)
-            ]
+            own = self._panels(group.size)
+            panels += [Group(group.start + each.start, each.count, each.size) for each in own]
         columns = balanced(self.out_vectors, self.config.product_vectors)
         return {
             "k": (self.scores_kernel, problem.d, problem.n, panels),
