@@ -261,8 +261,7 @@ def flat_rows(region: Region, kept: int = 1) -> Region:
 def flat_operands(region: Region, operands: Sequence[Expr]) -> tuple[Region, list[Expr]]:
     """`flat_rows` of a region, and the parameters of its operands as it has them."""
     seen = flat_rows(region)
-    pairs = zip(operands, region.operands, seen.operands, strict=True)
-    return seen, [flat_view(*each) for each in pairs]
+    return seen, operand_views(operands, region, seen)
 
 
 def as_matrix(tensor: Tensor) -> Tensor:
