@@ -445,9 +445,11 @@ def pack_weight(weight: np.ndarray, widths: Sequence[int], kernel: Microkernel) 
         padded = np.zeros(shape, dtype=weight.dtype)
         padded[:k, :n] = weight
     blocks = padded.reshape(steps, kr, -1)
-    interleaved = np.empty((steps, shape[1], kr), weight.dtype)
-    for row in range(kr):  # long runs: those of kr elements take NumPy more than twice as long
-        interleaved[:, :, row] = blocks[:, row]
+    interleaved = blocks.transpose(0, 2, 1)
+    if kr > 1:  # in long runs: those of kr elements take NumPy more than twice as long
+        interleaved = np.empty(interleaved.shape, weight.dtype)
+        for row in range(kr):
+            interleaved[:, :, row] = blocks[:, row]
     packed = aligned_empty([padded.size], weight.dtype)
     position = column = 0
     for width in widths:
