@@ -15,7 +15,7 @@ the loop, every range that is left ends at once, so the limit may be as high as 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 import onnx
@@ -178,7 +178,7 @@ def _stacked(row: relax.TensorType, size: Expr | int) -> relax.TensorType:
 
 
 def _sizes(row: relax.TensorType) -> list[Expr]:
-    assert isinstance(row.shape, relax.ShapeExpr)  # `add_body` saw to it
+    assert isinstance(row.shape, relax.ShapeExpr)  # `loop_of` saw to it
     return list(row.shape.values)
 
 
@@ -247,17 +247,23 @@ def loop_of(
     sizes = OwnSizes([value(name) for name in given])
     own = zip([*states, *fed], sizes.values, strict=True)
     function = convert(body, {name: list(dims_of(each)) for name, each in own})
+
+    def refuse(what: str) -> NoReturn:
+        # If inputs decide how often it runs, it can be written out for their values.
+        for parameter in node.input[:2]:
+            require_value(source, parameter, graph)
+        raise UnsupportedOperatorError(
+            f"{source}: {what}, and it has too many iterations, or a number of them that is no "
+            "constant, to be written out"
+        )
+
     for name, made in zip(states, body.outputs[1:], strict=False):
         before = body.elem_type(name), body.dims(name)
         after = body.elem_type(made), body.dims(made)
         if before[0] != after[0] or _differ(before[1], after[1]):
-            # If inputs decide how often it runs, it can be written out for their values.
-            for parameter in node.input[:2]:
-                require_value(source, parameter, graph)
-            raise UnsupportedOperatorError(
-                f"{source}: its state {name!r} has another type or shape after an iteration "
-                f"({after[1]} after {before[1]}), and it has too many iterations, or a number of "
-                "them that is no constant, to be written out"
+            refuse(
+                f"its state {name!r} has another type or shape after an iteration ({after[1]} "
+                f"after {before[1]})"
             )
     conditions = graph.constants.get(node.input[1]), body.constants.get(body.outputs[0])
     ends_early = not all(each is not None and bool(each.all()) for each in conditions)
@@ -265,6 +271,9 @@ def loop_of(
         raise ModelError(f"{source} never ends: it has no limit, and its condition is always true")
     limit = None if ends_early else graph.constants.get(node.input[0])
     steps = None if limit is None else int(np.maximum(limit, 0).item())
+    loop = Loop(function.without_attr("global_symbol"), count, steps, ends_early, sizes)
+    if not all(isinstance(row.shape, relax.ShapeExpr) for row in loop.rows):
+        refuse("the sizes of what an iteration adds to an output are not known")
     for output, made in zip(node.output, body.outputs[1:], strict=True):
         shape = _dims(body, made, source)
         if made not in body.outputs[1 : 1 + count]:
@@ -273,7 +282,7 @@ def loop_of(
     kept = [*node.input[:2], *given]
     del node.input[:], node.attribute[:]
     node.input.extend(kept)
-    return Loop(function.without_attr("global_symbol"), count, steps, ends_early, sizes)
+    return loop
 
 
 def _dims(graph: Graph, name: str, source: str) -> tuple[int | None, ...]:
