@@ -215,6 +215,3 @@ _CHECKS: dict[str, Callable[[onnx.NodeProto, Graph], str | None]] = {
     "Split": _split,
     "Upsample": _resize,
 }
-
-
-# Each index, or each coordinate of an index, is one of a size of the data.

@@ -29,8 +29,8 @@ class Interface(NamedTuple):
     """An input or output as it is declared: its tensors, and how they stand together."""
 
     tensor: onnx.TypeProto
-    is_sequence: bool
-    is_optional: bool
+    is_sequence: bool = False
+    is_optional: bool = False
 
     @classmethod
     def of(cls, item: onnx.ValueInfoProto) -> Interface:

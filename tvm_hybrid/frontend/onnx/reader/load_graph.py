@@ -18,8 +18,8 @@ from microkernels.base.errors import Argument, FeedError, InputValueError, Model
 
 from ....runtime.feeds import to_array
 from ....runtime.tensors import DeclaredInterface, OpenTensorInfo
-from ..graph.freeze_shapes import Shapes, declared_dims, open_sizes
-from ..graph.graph import Graph, captured_names, copied, describe, drop_dead_nodes, dtype_named
+from ..graph.freeze_shapes import Shapes, open_sizes
+from ..graph.graph import Graph, captured_names, copied, describe, drop_dead_nodes
 from ..graph.narrow_types import NARROW, stored_type
 from .check_model import SUPPORTED_TYPES, check_model, opset_version, type_name
 from .interface import Interface
@@ -178,8 +178,7 @@ def read_values(graph: Graph, values: Values | None) -> dict[str, np.ndarray]:
             raise InputValueError(
                 Argument("values"), f" names {name!r}; the model's inputs are {known}"
             )
-        dtype = dtype_named(graph.elem_type(name))
-        info = OpenTensorInfo(name, declared_dims(graph.types[name]), dtype)
+        info = Interface(graph.types[name]).info(name)
         try:
             array = to_array(value, info)
         except FeedError as error:
@@ -286,8 +285,6 @@ def _inferred(proto: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
 
 
 def _info(item: onnx.ValueInfoProto) -> OpenTensorInfo:
-    dims, kind = declared_dims(item.type), item.type.tensor_type.elem_type
-    if dims is not None:
-        dims = tuple(None if str(dim).startswith(INFERRED) else dim for dim in dims)
-    dtype = dtype_named(kind) if kind else None
-    return OpenTensorInfo(item.name, dims, dtype)
+    info = Interface(item.type).info(item.name)
+    dims = info.shape and tuple(None if str(d).startswith(INFERRED) else d for d in info.shape)
+    return msgspec.structs.replace(info, shape=dims)

@@ -11,6 +11,7 @@ the types of its inputs are known.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import onnx
@@ -46,9 +47,16 @@ def renewed(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto] | None:
     given = attributes_of(node)
     for names, attribute, form in _FORMS:
         if node.op_type in names and attribute in given:
-            return form(node, graph)
+            changed = form(node, given)
+            return changed and [with_attributes(node, **changed)]
     if "consumed_inputs" in given:
         return [with_attributes(node, consumed_inputs=None)]
+    if node.op_type in _BROADCASTING and {"broadcast", "axis"} & given.keys():
+        return _broadcast(node, graph, given)
+    if node.op_type == "Reshape" and "shape" in given:
+        copy = with_attributes(node, shape=None)
+        copy.input.append(NodeBuilder(graph, node).constant(given["shape"], np.int64))
+        return [copy]
     if node.op_type == "Concat" and "axis" not in given and graph.old_opset < CONCAT_NEEDS_AXIS:
         return [with_attributes(node, axis=1)]
     if node.op_type == "Selu" and graph.old_opset < EXACT_SELU and not _SELU.keys() <= given.keys():
@@ -67,12 +75,11 @@ def renewed(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto] | None:
     return None
 
 
-def _broadcast(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto]:
+def _broadcast(node: onnx.NodeProto, graph: Graph, given: dict[str, Any]) -> list[onnx.NodeProto]:
     """The second operand gets a size of 1 for each axis behind its own ones."""
-    attributes = attributes_of(node)
     plain = with_attributes(node, broadcast=None, axis=None)
-    axis = attributes.get("axis")
-    if axis is None or not attributes.get("broadcast", 0) or node.op_type == "Gemm":
+    axis = given.get("axis")
+    if axis is None or not given.get("broadcast"):
         return [plain]
     rank, own = (_rank(node, graph, name) for name in node.input[:2])
     behind = rank - axis % rank - own
@@ -106,63 +113,44 @@ def _rank(node: onnx.NodeProto, graph: Graph, name: str) -> int:
     return len(dims)
 
 
-def _cast(node: onnx.NodeProto, _graph: Graph) -> list[onnx.NodeProto] | None:
-    to = attributes_of(node)["to"]
-    if not isinstance(to, str):
+def _cast(node: onnx.NodeProto, given: dict[str, Any]) -> dict[str, Any] | None:
+    if not isinstance(given["to"], str):
         return None
     try:
-        return [with_attributes(node, to=TensorProto.DataType.Value(to))]
+        return {"to": TensorProto.DataType.Value(given["to"])}
     except ValueError as error:
-        raise ModelError(f"{describe(node)}: there is no data type {to!r}") from error
+        raise ModelError(f"{describe(node)}: there is no data type {given['to']!r}") from error
 
 
-def _reshape(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto]:
-    build, copy = NodeBuilder(graph, node), with_attributes(node, shape=None, consumed_inputs=None)
-    copy.input.append(build.constant(attributes_of(node)["shape"], np.int64))
-    return [copy]
-
-
-def _pad(node: onnx.NodeProto, _graph: Graph) -> list[onnx.NodeProto]:
-    return [with_attributes(node, paddings=None, pads=attributes_of(node)["paddings"])]
-
-
-def _upsample(node: onnx.NodeProto, _graph: Graph) -> list[onnx.NodeProto]:
-    given = attributes_of(node)
+def _upsample(node: onnx.NodeProto, given: dict[str, Any]) -> dict[str, Any]:
     if "width_scale" not in given:
         raise ModelError(f"{describe(node)} lacks its attribute 'width_scale'")
     scales = [1.0, 1.0, given["height_scale"], given["width_scale"]]
     mode = "linear" if given.get("mode") == "bilinear" else "nearest"
-    return [with_attributes(node, height_scale=None, width_scale=None, scales=scales, mode=mode)]
+    return {"height_scale": None, "width_scale": None, "scales": scales, "mode": mode}
 
 
-def _inference(node: onnx.NodeProto, _graph: Graph) -> list[onnx.NodeProto]:
-    if not attributes_of(node)["is_test"]:
+def _inference(node: onnx.NodeProto, given: dict[str, Any]) -> dict[str, Any]:
+    if not given["is_test"]:
         raise UnsupportedOperatorError(
             f"{describe(node)}: it is for training (is_test=0); export the model for inference"
         )
-    return [with_attributes(node, is_test=None)]
+    return {"is_test": None}
 
 
-def _power(node: onnx.NodeProto, _graph: Graph) -> list[onnx.NodeProto] | None:
-    p = attributes_of(node)["p"]
-    if isinstance(p, int):
-        return None
+def _power(node: onnx.NodeProto, given: dict[str, Any]) -> dict[str, Any] | None:
+    p = given["p"]
     if p != int(p):
         raise UnsupportedOperatorError(f"{describe(node)}: p is {p}; whole numbers are supported")
-    return [with_attributes(node, p=int(p))]
-
-
-def _without_output_sequence(node: onnx.NodeProto, _graph: Graph) -> list[onnx.NodeProto]:
-    return [with_attributes(node, output_sequence=None)]
+    return None if isinstance(p, int) else {"p": int(p)}
 
 
 def _tile(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto]:
     times, axis = (_constant(node, graph, i + 1, name) for i, name in enumerate(("tiles", "axis")))
     repeats = np.ones(_rank(node, graph, node.input[0]), np.int64)
     repeats[int(axis.item())] = int(times.item())
-    build, copy = NodeBuilder(graph, node), with_attributes(node)
-    del copy.input[1:]
-    copy.input.append(build.constant(repeats))
+    copy = with_attributes(node)
+    copy.input[1:] = [NodeBuilder(graph, node).constant(repeats)]
     return [copy]
 
 
@@ -175,15 +163,13 @@ def _constant(node: onnx.NodeProto, graph: Graph, position: int, name: str) -> n
     return value
 
 
-# An operator that has such an attribute is of the old form.
-_FORMS: list[tuple[tuple[str, ...], str, Callable[..., list[onnx.NodeProto] | None]]] = [
-    ((*_BROADCASTING, "Gemm"), "broadcast", _broadcast),
-    (_BROADCASTING, "axis", _broadcast),
+# An operator that has such an attribute is of the old form: which attributes change then.
+_FORMS: list[tuple[tuple[str, ...], str, Callable[..., dict[str, Any] | None]]] = [
+    (("Gemm",), "broadcast", lambda *_: {"broadcast": None, "axis": None}),
     (("Cast",), "to", _cast),
-    (("Reshape",), "shape", _reshape),
-    (("Pad",), "paddings", _pad),
+    (("Pad",), "paddings", lambda _, given: {"paddings": None, "pads": given["paddings"]}),
     (("Upsample",), "height_scale", _upsample),
     (("BatchNormalization", "Dropout"), "is_test", _inference),
-    (("GRU", "LSTM", "RNN"), "output_sequence", _without_output_sequence),
+    (("GRU", "LSTM", "RNN"), "output_sequence", lambda *_: {"output_sequence": None}),
     (("GlobalLpPool", "LpPool"), "p", _power),
 ]

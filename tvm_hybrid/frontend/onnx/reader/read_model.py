@@ -45,20 +45,7 @@ def read_model(model: ModelLike) -> onnx.ModelProto:
     ModelError
         There is no such file, it is no ONNX model, or external tensor data cannot be found.
     """
-    if isinstance(model, onnx.ModelProto):
-        _refuse_external(model, "a ModelProto in memory")
-        return model
-    if isinstance(model, bytes | bytearray | memoryview):
-        proto = _parse(bytes(model), "the given bytes")
-        _refuse_external(proto, "bytes in memory")
-        return proto
-    if isinstance(model, str | os.PathLike):
-        proto = _parse_file(Path(model))
-        _load_external(proto, Path(model), set())
-        return proto
-    raise ModelError(
-        f"a model is a path, bytes or an onnx.ModelProto, not {type(model).__name__}: {model!r:.80}"
-    )
+    return _read(model, whole=True)[0]
 
 
 def read_all_but_large(model: ModelLike) -> tuple[onnx.ModelProto, LeftData]:
@@ -74,30 +61,44 @@ def read_all_but_large(model: ModelLike) -> tuple[onnx.ModelProto, LeftData]:
     ModelError
         As `read_model`; not where the data of a large initializer cannot be found.
     """
+    return _read(model, whole=False)
+
+
+def _read(model: ModelLike, whole: bool) -> tuple[onnx.ModelProto, LeftData]:
+    """A model, and what it was read without, which is nothing if it is read whole."""
     if isinstance(model, str | os.PathLike):
         path = Path(model)
-        proto, left = light_model(path)
+        proto, left = light_model(path, whole)
         # At least so many bytes, if the model tells the truth.
-        large = 4 * LARGE_BYTES
-        late = [each for each in _external_tensors(proto) if math.prod(each.dims) >= large]
+        large = math.inf if whole else 4 * LARGE_BYTES
+        late = {each.name for each in _external_tensors(proto) if math.prod(each.dims) >= large}
         try:
-            _load_external(proto, path, {tensor.name for tensor in late})
+            _load_external(proto, path, late)
         except ModelError:
             left.close()
             raise
         if late:
             left.folder = str(path.parent)
         return proto, left
+    left, what = LeftData(), "bytes in memory"
     if isinstance(model, bytes | bytearray | memoryview):
-        data = bytes(model)
-        found = _parsed_apart(io.BytesIO(data), len(data), "the given bytes")
-        if found is not None:
-            _refuse_external(found[0], "bytes in memory")
-            return found
-    return read_model(model), LeftData()
+        proto, left = _parsed(io.BytesIO(model), "the given bytes", whole)
+    elif isinstance(model, onnx.ModelProto):
+        proto, what = model, "a ModelProto in memory"
+    else:
+        kind = type(model).__name__
+        raise ModelError(
+            f"a model is a path, bytes or an onnx.ModelProto, not {kind}: {model!r:.80}"
+        )
+    for tensor in _external_tensors(proto):
+        raise ModelError(
+            f"initializer {tensor.name!r} has its data in another file, which cannot be found "
+            f"from {what}; give the model's path"
+        )
+    return proto, left
 
 
-def light_model(path: Path) -> tuple[onnx.ModelProto, LeftData]:
+def light_model(path: Path, whole: bool = False) -> tuple[onnx.ModelProto, LeftData]:
     """The model in a file, and the data of large initializers in it; nothing of other files.
 
     Raises
@@ -105,47 +106,33 @@ def light_model(path: Path) -> tuple[onnx.ModelProto, LeftData]:
     ModelError
         As `read_model`.
     """
-    file = _opened(path)
-    found = _parsed_apart(file, os.fstat(file.fileno()).st_size, str(path))
-    if found is None:
-        file.close()
-        return _parse_file(path), LeftData()
-    return found
-
-
-def _parsed_apart(
-    file: BufferedIOBase, size: int, where: str
-) -> tuple[onnx.ModelProto, LeftData] | None:
-    """A model without large data, and these; None if all of it is to be parsed at once."""
-    if size < LARGE_BYTES:
-        return None
-    try:
-        data, places = without_large_data(file, size)
-        proto = _parse(data, where)
-    except (WireError, OSError, ModelError):
-        return None  # the parser says what is wrong with it
-    named = zip(proto.graph.initializer, places, strict=True)
-    return proto, LeftData(file, {tensor.name: place for tensor, place in named if place})
-
-
-def _parse_file(path: Path) -> onnx.ModelProto:
-    with _opened(path) as file:
-        try:
-            data = file.read()
-        except OSError as error:
-            raise ModelError(f"cannot read model file {str(path)!r}: {error}") from error
-    return _parse(data, str(path))
-
-
-def _opened(path: Path) -> BufferedIOBase:
     try:
         if path.is_dir():
-            raise ModelError(f"{path} is a directory; give the .onnx file inside it")
-        return path.open("rb")
+            raise IsADirectoryError(f"{path} is a directory; give the .onnx file inside it")
+        return _parsed(path.open("rb"), str(path), whole)
+    except ModelError:  # a ValueError, too
+        raise
     except FileNotFoundError as error:
         raise ModelError(f"there is no model file {path}; check the path") from error
     except (OSError, ValueError) as error:
         raise ModelError(f"cannot read model file {str(path)!r}: {error}") from error
+
+
+def _parsed(file: BufferedIOBase, where: str, whole: bool) -> tuple[onnx.ModelProto, LeftData]:
+    """A model without large data, and these, with which the file stays open."""
+    size = file.seek(0, os.SEEK_END) if file.seekable() else 0
+    if size >= LARGE_BYTES and not whole:
+        try:
+            data, places = without_large_data(file, size)
+            proto = _parse(data, where)
+            named = zip(proto.graph.initializer, places, strict=True)
+            return proto, LeftData(file, {tensor.name: place for tensor, place in named if place})
+        except (WireError, OSError, ModelError):
+            pass  # the parser says what is wrong with it
+    with file:
+        if size:
+            file.seek(0)
+        return _parse(file.read(), where), LeftData()
 
 
 def _load_external(proto: onnx.ModelProto, path: Path, left: Container[str]) -> None:
@@ -187,11 +174,3 @@ def _parse(data: bytes, where: str) -> onnx.ModelProto:
 
 def _external_tensors(proto: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
     return (tensor for tensor in proto.graph.initializer if uses_external_data(tensor))
-
-
-def _refuse_external(proto: onnx.ModelProto, what: str) -> None:
-    for tensor in _external_tensors(proto):
-        raise ModelError(
-            f"initializer {tensor.name!r} has its data in another file, which cannot be found "
-            f"from {what}; give the model's path"
-        )
