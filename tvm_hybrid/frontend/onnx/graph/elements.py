@@ -17,9 +17,20 @@ import numpy as np
 from tvm import ir, relax, te, tirx
 
 from relay_passes.ir.graph import op_name
+from tir_schedules.generic.expressions import variables_of
 
 from ...expressions import Expr, constant, current_builder, dtype_of, known_dims, static_dims
-from .sizes import dims_of, holds, index, is_number, is_unknown, product, same_size, simplified
+from .sizes import (
+    INDEX,
+    dims_of,
+    holds,
+    index,
+    is_number,
+    is_unknown,
+    product,
+    same_size,
+    simplified,
+)
 
 MAX_ELEMENTS = 64
 
@@ -109,14 +120,9 @@ def _binary(function: Callable[[Any, Any], Any]) -> Rule:
 
 
 def _reduced(function: Callable[[Any, Any], Any]) -> Rule:
+    """Of all elements: a result of several has another number of them than its type."""
     of_arrays = np.frompyfunc(function, 2, 1)
-
-    def rule(call: relax.Call, data: Elements) -> Any:
-        if data.ndim != 1:
-            raise ValueError("sizes are reduced along more than one axis")
-        return of_arrays.reduce(data)
-
-    return rule
+    return lambda call, data: of_arrays.reduce(data.ravel())
 
 
 def _of_sizes(function: Callable[[Expr, Expr], Expr]) -> Callable[[Any, Any], Any]:
@@ -189,8 +195,8 @@ _RULES: dict[str, Rule] = {
 
 # Indices that count: integer tensors whose elements follow from their places.
 #
-#     Range(0, batch): [batch, 1] * seq + Range(0, seq): [seq]    ->    start 0, strides (seq, 1)
-#     [[0, 1, 2, ..., 511]][:, :seq]                              ->    start 0, strides (0, 1)
+#     Range(0, batch): [batch, 1] * seq + Range(0, seq): [seq]    ->    place_0 * seq + place_1
+#     [[0, 1, 2, ..., 511]][:, :seq]                              ->    place_1, below 512
 #
 # Exporters write masks with such indices where a reshape would do, and positions where a slice
 # would.
@@ -200,128 +206,100 @@ _DEPTH = 10  # of operators
 
 
 class IndexGrid(NamedTuple):
-    """An element is `start` and, for each axis, its place times a stride.
+    """An element in terms of its place.
 
     Attributes
     ----------
-    start : Expr
-        The first element.
-    strides : tuple of Expr
-        One for each axis; 0 along axes of one element.
+    element : Expr
+        The element, sums and products of places and sizes.
+    place : list of Expr
+        A variable for each axis; 0 along axes of one element.
     below : int or None
         A number that is larger than all elements, if one is known.
     """
 
-    start: Expr
-    strides: tuple[Expr, ...]
-    below: int | None = None
+    element: Expr
+    place: list[Expr]
+    below: int | None
 
     def counts(self, sizes: Sequence[Expr]) -> bool:
         """Whether the elements of a tensor of these sizes are 0, 1, 2 and so on."""
-        if not is_number(self.start, 0):
-            return False
-        return all(
-            is_number(size, 1) or same_size(stride, product(sizes[axis + 1 :]))
-            for axis, (size, stride) in enumerate(zip(sizes, self.strides, strict=True))
-        )
+        behind = (product(sizes[axis + 1 :]) for axis in range(len(sizes)))
+        count = sum((at * size for at, size in zip(self.place, behind, strict=True)), index(0))
+        return same_size(self.element, count)
 
     def run(self, sizes: Sequence[Expr], extent: int) -> tuple[Expr, Expr] | None:
         """(first, end) if a tensor of these sizes counts from one to the other, below `extent`."""
-        if self.below is None or self.below > extent:
+        moving = {at for at in self.place if isinstance(at, tirx.Var)}
+        if self.below is None or self.below > extent or len(moving) > 1:
             return None
-        moving = [axis for axis, size in enumerate(sizes) if not is_number(size, 1)]
-        if len(moving) > 1 or not holds(self.start >= 0):
+        start = simplified(sum((-at for at in moving), self.element))
+        if variables_of(start) & moving or not holds(start >= 0):
             return None
-        if any(not is_number(self.strides[axis], 1) for axis in moving):
-            return None
-        return self.start, simplified(self.start + product(sizes))
+        return start, simplified(start + product(sizes))
 
 
-def index_grid(value: Expr, depth: int = _DEPTH) -> IndexGrid | None:
+def index_grid(value: Expr) -> IndexGrid | None:
     """What is known of a tensor of int64; None if it is no grid, or nobody knows."""
-    if not isinstance(value.ty, relax.TensorType) or dtype_of(value) != "int64":
+    try:
+        place = [
+            index(0) if is_number(size, 1) else tirx.Var(f"place_{axis}", INDEX)
+            for axis, size in enumerate(_int64_dims(value))
+        ]
+        element, below = _element(value, place, _DEPTH)
+    except _UnknownError:
         return None
-    if is_unknown(value):
-        return None
-    sizes = dims_of(value)
-    array = constant(value)
+    return IndexGrid(element, place, below)
+
+
+def _int64_dims(value: Expr) -> list[Expr]:
+    known = isinstance(value.ty, relax.TensorType) and not is_unknown(value)
+    if not known or dtype_of(value) != INDEX:
+        raise _UnknownError
+    return dims_of(value)
+
+
+def _element(value: Expr, place: Sequence[Expr], depth: int) -> tuple[Expr, int | None]:
+    """One element, in terms of its place, and a number that is larger than all, if it is known."""
+    sizes, array, call = _int64_dims(value), constant(value), _definition(value)
+    moving = [(size, at) for size, at in zip(sizes, place, strict=True) if not is_number(size, 1)]
     if array is not None:
-        return _constant_grid(array)
-    if all(is_number(size, 1) for size in sizes):
+        steps = np.unique(np.diff(array.ravel()))
+        if not array.size or len(moving) > 1 or steps.size > 1:
+            raise _UnknownError
+        steps = [at * int(step) for (_, at), step in zip(moving, steps, strict=False)]
+        return sum(steps, index(int(array.flat[0]))), int(array.max()) + 1
+    if not moving:
         known = known_elements(value)
         if known is None:
-            return None
-        return IndexGrid(index(known.item()), (index(0),) * len(sizes))
-    call = _definition(value)
+            raise _UnknownError
+        return index(known.item()), None
     if not isinstance(call, relax.Call) or not depth:
-        return None
-    name = op_name(call)
+        raise _UnknownError
+    name, data = op_name(call), call.args[0]
     if name == "relax.arange":
         first, _, step = (each.value if hasattr(each, "value") else each for each in call.args)
-        return IndexGrid(index(0) + first, (index(0) + step,))
+        return place[0] * step + first, None
     if name in ("relax.expand_dims", "relax.reshape", "relax.squeeze"):
-        grid = index_grid(call.args[0], depth - 1)
-        return grid and _reshaped(grid, call.args[0], sizes)
-    if name == "relax.strided_slice":
-        grid = index_grid(call.args[0], depth - 1)
-        return grid and _sliced(grid, call)
+        inner: list[Expr] = []
+        for size in _int64_dims(data):  # with other axes of one element
+            if not is_number(size, 1) and not (moving and same_size(moving[0][0], size)):
+                raise _UnknownError
+            inner.append(index(0) if is_number(size, 1) else moving.pop(0)[1])
+        if not moving:
+            return _element(data, inner, depth - 1)
+    # A slice of every element from some on, or to some.
+    if name == "relax.strided_slice" and len(call.args) <= 4 and call.attrs.assume_inbound:
+        inner = list(place)
+        for axis, begin in zip(call.args[1], call.args[2], strict=True):
+            inner[int(axis)] = inner[int(axis)] + begin
+        return _element(data, inner, depth - 1)
     if name in ("relax.add", "relax.multiply"):
-        grids = []
+        found = []
         for each in call.args:
-            grid = index_grid(each, depth - 1)
-            if grid is None:
-                return None
-            before = (index(0),) * (len(sizes) - len(grid.strides))
-            grids.append(IndexGrid(grid.start, before + grid.strides))
-        one, other = grids
-        if name == "relax.add":
-            pairs = zip(one.strides, other.strides, strict=True)
-            strides = tuple(simplified(left + right) for left, right in pairs)
-            return IndexGrid(simplified(one.start + other.start), strides)
-        for grid, number in ((one, other), (other, one)):
-            if all(is_number(stride, 0) for stride in number.strides):
-                factor = number.start
-                strides = tuple(simplified(stride * factor) for stride in grid.strides)
-                return IndexGrid(simplified(grid.start * factor), strides)
-    return None
-
-
-def _constant_grid(array: np.ndarray) -> IndexGrid | None:
-    """A constant that counts along one axis at most."""
-    moving = [axis for axis, size in enumerate(array.shape) if size != 1]
-    flat = array.ravel()
-    if not flat.size or len(moving) > 1:
-        return None
-    steps = np.unique(np.diff(flat)) if flat.size > 1 else np.zeros(1, np.int64)
-    if steps.size > 1:
-        return None
-    strides = tuple(index(int(steps[0]) if axis in moving else 0) for axis in range(array.ndim))
-    return IndexGrid(index(int(flat[0])), strides, int(flat.max()) + 1)
-
-
-def _sliced(grid: IndexGrid, call: relax.Call) -> IndexGrid | None:
-    """What a slice of every element from some on, or to some, is of a grid."""
-    if len(call.args) > 4 or not call.attrs.assume_inbound:
-        return None
-    start = grid.start
-    for axis, begin in zip(call.args[1], call.args[2], strict=True):
-        start = start + begin * grid.strides[int(axis)]
-    return IndexGrid(simplified(start), grid.strides, grid.below)
-
-
-def _reshaped(grid: IndexGrid, before: Expr, sizes: Sequence[Expr]) -> IndexGrid | None:
-    """A grid with other axes of one element."""
-    moving = [
-        (size, stride)
-        for size, stride in zip(dims_of(before), grid.strides, strict=True)
-        if not is_number(size, 1)
-    ]
-    strides: list[Expr] = []
-    for size in sizes:
-        if is_number(size, 1):
-            strides.append(index(0))
-        elif moving and same_size(moving[0][0], size):
-            strides.append(moving.pop(0)[1])
-        else:
-            return None
-    return None if moving else IndexGrid(grid.start, tuple(strides), grid.below)
+            own = _int64_dims(each)
+            behind = zip(own, place[len(place) - len(own) :], strict=True)
+            inner = [index(0) if is_number(size, 1) else at for size, at in behind]
+            found.append(_element(each, inner, depth - 1)[0])
+        return (found[0] + found[1] if name == "relax.add" else found[0] * found[1]), None
+    raise _UnknownError
