@@ -146,11 +146,9 @@ def _divide(left: np.ndarray, right: np.ndarray) -> np.ndarray:
 def _gather_elements(data: np.ndarray, indices: np.ndarray, *, axis: int = 0) -> np.ndarray:
     """GatherElements where the indices are smaller than the data (the reference fails there)."""
     axis %= data.ndim
-    cut = tuple(
-        slice(None) if position == axis else slice(extent)
-        for position, extent in enumerate(indices.shape)
-    )
-    return np.take_along_axis(data[cut], indices, axis)
+    cut = [*map(slice, indices.shape)]
+    cut[axis] = slice(None)
+    return np.take_along_axis(data[tuple(cut)], indices, axis)
 
 
 _CORRECTED: dict[str, Callable[..., np.ndarray | list[np.ndarray]]] = {
@@ -217,12 +215,11 @@ def _run(node: onnx.NodeProto, graph: Graph) -> list[np.ndarray]:
     from onnx.reference import ReferenceEvaluator
 
     feeds = {name: graph.constants[name] for name in node.input if name}
-    for name, array in feeds.items():
-        if node.op_type in SUMMING and array.dtype.name in (BFLOAT16, FLOAT16):
-            feeds[name] = array.astype(np.float32)  # the caller rounds the result
     # A model of one node: the reference takes a bare node for one of the newest opset.
     declared = []
     for name, array in feeds.items():
+        if node.op_type in SUMMING and array.dtype.name in (BFLOAT16, FLOAT16):
+            feeds[name] = array = array.astype(np.float32)  # the caller rounds the result
         kind = helper.np_dtype_to_tensor_dtype(array.dtype)
         declared.append(helper.make_tensor_value_info(name, kind, array.shape))
     outputs = [onnx.ValueInfoProto(name=name) for name in node.output if name]
@@ -253,10 +250,9 @@ def _is_weight(array: np.ndarray) -> bool:
 
 @cache
 def _deterministic(op_type: str, opset: int) -> bool:
-    try:
-        schema = onnx.defs.get_schema(op_type, opset, "")
-    except onnx.defs.SchemaError:
+    if not onnx.defs.has(op_type, opset):
         return False
+    schema = onnx.defs.get_schema(op_type, opset)
     # Sequence and optional results are no arrays.
     kinds = [kind for output in schema.outputs for kind in output.types]
     tensors = all(kind.startswith("tensor(") for kind in kinds) or op_type == "Identity"
@@ -269,13 +265,11 @@ def _small_enough(node: onnx.NodeProto, graph: Graph, types: dict[str, onnx.Type
     limit = max(MAX_FOLDED_BYTES, MAX_GROWTH * read)
     for name in node.output:
         shape = static_shape(types[name]) if name in types else None
-        if shape is None:
-            if node.op_type not in _BOUNDED:
-                return False
-        else:
-            itemsize = helper.tensor_dtype_to_np_dtype(types[name].tensor_type.elem_type).itemsize
-            if math.prod(shape) * itemsize > limit:
-                return False
+        if shape is None and node.op_type not in _BOUNDED:
+            return False
+        kind = types[name].tensor_type.elem_type if shape is not None else 0
+        if kind and math.prod(shape) * helper.tensor_dtype_to_np_dtype(kind).itemsize > limit:
+            return False
     return True
 
 

@@ -99,13 +99,13 @@ def _functions(library: relax.BlockBuilder, loop: Loop) -> GlobalVar:
     values = [parameter.ty for parameter in loop.body.params[1:]]
     ranged = [integer, integer, *values]
     rows = [relax.TensorType(dtype=row.dtype, ndim=row.ndim + 1) for row in loop.rows]
-    result = relax.TupleType([going, *loop.made[1 : 1 + loop.states], *rows])
+    first = 1 + loop.states
+    result = relax.TupleType([going, *loop.made[1:first], *rows])
     empty = relax.Function.create_empty(_parameters([integer, integer, going, *values]), result)
     whole = library.add_func(copy_with_new_vars(empty), "loop")
 
     def step(low: Expr, *values: Expr) -> relax.Tuple:
         made = _fields(emit(relax.Call(body, [low, *values])))
-        first = 1 + loop.states
         rows = [emit(relax.op.expand_dims(row, [0])) for row in made[first:]]
         return relax.Tuple([reshaped(made[0], ()), *made[1:first], *rows])
 
@@ -115,7 +115,6 @@ def _functions(library: relax.BlockBuilder, loop: Loop) -> GlobalVar:
         middle = emit(relax.op.add(low, half))
         going = literal(np.array(True))
         before = _fields(emit(relax.Call(whole, [low, middle, going, *values])))
-        first = 1 + loop.states
         further = [middle, high, *before[:first], *values[loop.states :]]
         after = _fields(emit(relax.Call(whole, further)))
         joined = []
@@ -128,7 +127,8 @@ def _functions(library: relax.BlockBuilder, loop: Loop) -> GlobalVar:
         return relax.Tuple([*after[:first], *joined])
 
     def stop(going: Expr, *values: Expr) -> relax.Tuple:
-        nothing = [emit(relax.op.zeros([0, *_sizes(row)], str(row.dtype))) for row in loop.rows]
+        empty = [_stacked(row, 0) for row in loop.rows]
+        nothing = [emit(relax.op.zeros(each.shape, str(each.dtype))) for each in empty]
         return relax.Tuple([going, *values[: loop.states], *nothing])
 
     once = library.add_func(_function([integer, *values], step), "loop_step")
@@ -174,12 +174,8 @@ def _fields(value: Expr) -> list[Expr]:
 
 
 def _stacked(row: relax.TensorType, size: Expr | int) -> relax.TensorType:
-    return relax.TensorType([size, *_sizes(row)], row.dtype)
-
-
-def _sizes(row: relax.TensorType) -> list[Expr]:
     assert isinstance(row.shape, relax.ShapeExpr)  # `loop_of` saw to it
-    return list(row.shape.values)
+    return relax.TensorType([size, *row.shape.values], row.dtype)
 
 
 # The graph of a loop's body, typed, folded and rewritten by itself.
@@ -296,9 +292,8 @@ def _dims(graph: Graph, name: str, source: str) -> tuple[int | None, ...]:
 
 def _differ(one: tuple[int | None, ...] | None, other: tuple[int | None, ...] | None) -> bool:
     """Whether two shapes cannot be the same; open sizes are compared once they are expressions."""
-    if one is None or other is None or len(one) != len(other):
-        return True
-    return any(a != b for a, b in zip(one, other, strict=True) if None not in (a, b))
+    known = one is not None and other is not None and len(one) == len(other)
+    return not known or any(a != b for a, b in zip(one, other, strict=True) if None not in (a, b))
 
 
 class OwnSizes:

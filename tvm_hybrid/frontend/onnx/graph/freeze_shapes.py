@@ -6,6 +6,7 @@ y: float32[batch, 3]      shapes={"batch": 1, "seq": 128}     ->  y: float32[1, 
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,6 +25,7 @@ from tir_schedules.generic.expressions import variables_of
 from ....runtime.tensors import evaluate, is_relation, names_in, renamed, text_of
 from ...expressions import Expr
 from .graph import Graph
+from .sizes import simplified
 
 MAX_DIM = 2**31 - 1
 MAX_ELEMENTS = 2**36
@@ -32,7 +34,7 @@ Shapes = Mapping[str, int | Sequence[int | None]]
 Dim = int | str | None
 
 
-class _Input(NamedTuple):
+class Input(NamedTuple):
     """An input and its dimensions as declared: a number, a symbol, or None where unknown.
 
     `dims` itself is None if the model does not even tell the rank.
@@ -72,33 +74,52 @@ def freeze_shapes(
         A dimension is left without a value, a value contradicts the model or another value or is
         no positive integer, or a name is unknown.
     """
-    resolved, values = _resolved(graph, shapes)
-    if keep_open:
-        return _keep_open(graph, resolved, values)
+    resolved, values = open_sizes(graph, shapes)
+    if not keep_open:
+        for item, dims in resolved.items():
+            _check_numbers(item, dims)
+    texts = [dim for dims in resolved.values() for dim in dims if isinstance(dim, str)]
+    plain = [text for text in texts if not is_relation(text)]
+    # What relates dimensions that no input has alone is a name of its own.
+    known = {*plain, *values}
+    related = {text for text in texts if is_relation(text) and names_in(text) <= known}
+    legal = legal_names([text for text in texts if text not in related])
+    found: dict[str, tuple[int | str, ...]] = {}
     for item, dims in resolved.items():
-        numbers = _numbers(item, dims)
-        graph.declare(item.name, graph.elem_type(item.name), numbers)
-    return {}
+        sizes: list[int | str] = []
+        for position, dim in enumerate(dims):
+            if dim is None:
+                own = f"{item.name}_{position}"
+                dim = legal_names([own], tuple(legal.values()))[own]
+                legal[dim] = dim
+            elif isinstance(dim, str):
+                names: dict[str, Any] = {**legal, **{name: str(n) for name, n in values.items()}}
+                dim = renamed(dim, names) if dim in related else legal[dim]
+                number = evaluate(dim, {}) if not names_in(dim) else None
+                dim = dim if number is None else number
+            sizes.append(dim)
+        numbers = [size for size in sizes if isinstance(size, int)]
+        # As NumPy counts, without zeros.
+        if math.prod(max(number, 1) for number in numbers) > MAX_ELEMENTS:
+            raise ShapeError(f"input {item.name!r} of shape {tuple(numbers)} has too many elements")
+        graph.declare(item.name, graph.elem_type(item.name), sizes)
+        if len(numbers) < len(sizes):
+            found[item.name] = tuple(sizes)
+    return found
 
 
-def open_sizes(graph: Graph, shapes: Shapes) -> tuple[dict[str, tuple[Dim, ...]], dict[str, int]]:
-    """The inputs' dimensions with those numbers that are given, and the names' numbers.
+def open_sizes(
+    graph: Graph, shapes: Shapes | None
+) -> tuple[dict[Input, list[Dim]], dict[str, int]]:
+    """The inputs' dimensions, as far as they have numbers, and the numbers of names.
 
     Raises
     ------
     ShapeError
         As `freeze_shapes`, but for dimensions without a value.
     """
-    resolved, values = _resolved(graph, shapes)
-    return {item.name: tuple(dims) for item, dims in resolved.items()}, values
-
-
-def _resolved(
-    graph: Graph, shapes: Shapes | None
-) -> tuple[dict[_Input, list[Dim]], dict[str, int]]:
-    """The inputs' dimensions, as far as they have numbers, and the numbers of names."""
     names = [item.name for item in graph.inputs]
-    inputs = [_Input(name, declared_dims(graph.types[name])) for name in names]
+    inputs = [Input(name, declared_dims(graph.types[name])) for name in names]
     by_name = {item.name: item for item in inputs}
     symbols = {dim for item in inputs for dim in item.dims or () if isinstance(dim, str)}
     values: dict[str, int] = {}
@@ -132,7 +153,7 @@ def _resolved(
             if key in graph.constants:
                 text = f"names {key!r}, which is an initializer (a constant), not an input"
             raise ShapeError(Argument("shapes"), f" {text}")
-    resolved: dict[_Input, list[Dim]] = {}
+    resolved: dict[Input, list[Dim]] = {}
     for item in inputs:
         own = given.get(item.name)
         if item.dims is None and own is None:
@@ -148,38 +169,6 @@ def _resolved(
             dims[position] = size if dims[position] is None else dims[position]
         resolved[item] = dims
     return resolved, values
-
-
-def _keep_open(
-    graph: Graph, resolved: dict[_Input, list[Dim]], values: dict[str, int]
-) -> dict[str, tuple[int | str, ...]]:
-    """Gives open dimensions names that are identifiers, and the graph their names."""
-    texts = [dim for dims in resolved.values() for dim in dims if isinstance(dim, str)]
-    plain = [text for text in texts if not is_relation(text)]
-    # What relates dimensions that no input has alone is a name of its own.
-    known = {*plain, *values}
-    related = {text for text in texts if is_relation(text) and names_in(text) <= known}
-    legal = legal_names([text for text in texts if text not in related])
-    found: dict[str, tuple[int | str, ...]] = {}
-    for item, dims in resolved.items():
-        sizes: list[int | str] = []
-        for position, dim in enumerate(dims):
-            if dim is None:
-                own = f"{item.name}_{position}"
-                dim = legal_names([own], tuple(legal.values()))[own]
-                legal[dim] = dim
-            elif isinstance(dim, str):
-                names: dict[str, Any] = {**legal, **{name: str(n) for name, n in values.items()}}
-                dim = renamed(dim, names) if dim in related else legal[dim]
-                number = evaluate(dim, {}) if not names_in(dim) else None
-                dim = dim if number is None else number
-            sizes.append(dim)
-        numbers = [size for size in sizes if isinstance(size, int)]
-        _numbers(item, list(numbers))
-        graph.declare(item.name, graph.elem_type(item.name), sizes)
-        if len(numbers) < len(sizes):
-            found[item.name] = tuple(sizes)
-    return found
 
 
 def declared_dims(type_proto: TypeProto) -> tuple[Dim, ...] | None:
@@ -206,7 +195,7 @@ def _check_dim(value: object, where: Argument) -> int:
     return number
 
 
-def _check_shape(item: _Input, value: object) -> list[int | None]:
+def _check_shape(item: Input, value: object) -> list[int | None]:
     where = Argument("shapes", item.name)
     if isinstance(value, str | bytes) or not hasattr(value, "__iter__"):
         rank = "" if item.dims is None else f"{len(item.dims)} "
@@ -232,22 +221,18 @@ def _check_shape(item: _Input, value: object) -> list[int | None]:
     return dims
 
 
-def _numbers(item: _Input, dims: list[Dim]) -> list[int]:
-    """The dimensions, which all must have numbers."""
-    numbers = [dim for dim in dims if isinstance(dim, int)]
-    if len(numbers) < len(dims):
-        position, dim = next((p, d) for p, d in enumerate(dims) if not isinstance(d, int))
-        named = f"{dim!r} (dimension {position})" if dim else f"dimension {position}"
-        example = tuple(d if isinstance(d, int) else 1 for d in dims)
-        also = (" or ", Argument("shapes", value={dim: 1})) if dim else ()
-        raise ShapeError(
-            f"input {item}: {named} has no value; give one, for example ",
-            Argument("shapes", value={item.name: example}),
-            *also,
-        )
-    if math.prod(max(number, 1) for number in numbers) > MAX_ELEMENTS:  # as NumPy, without zeros
-        raise ShapeError(f"input {item.name!r} of shape {tuple(numbers)} has too many elements")
-    return numbers
+def _check_numbers(item: Input, dims: list[Dim]) -> None:
+    """Refuses an input if one of its dimensions has no number."""
+    for position, dim in enumerate(dims):
+        if not isinstance(dim, int):
+            named = f"{dim!r} (dimension {position})" if dim else f"dimension {position}"
+            example = tuple(d if isinstance(d, int) else 1 for d in dims)
+            also = (" or ", Argument("shapes", value={dim: 1})) if dim else ()
+            raise ShapeError(
+                f"input {item}: {named} has no value; give one, for example ",
+                Argument("shapes", value={item.name: example}),
+                *also,
+            )
 
 
 # The sizes of a model's inputs that stay open, as symbols of Relax.
@@ -323,13 +308,14 @@ class OpenSizes:
         self.lengths.clear()
         self.found = 0
 
-    def unite(self, one: Expr, other: Expr) -> None:
-        """Raises a RelatedSizesError if the first is a symbol that the other can stand for."""
-        text, known = text_of(other), {*self.symbols.values()}
-        if not isinstance(one, tirx.Var) or text is None or one not in known:
-            return
-        if variables_of(other) <= known - {one}:
-            raise RelatedSizesError(str(one.name), str(text))
+    def unite(self, *sizes: Expr) -> None:
+        """Raises a RelatedSizesError if one of equal sizes is a symbol, which the other can be."""
+        known = {*self.symbols.values()}
+        for one, other in itertools.permutations(sizes):
+            if isinstance(one, tirx.Var) and one in known:
+                text = text_of(simplified(other))
+                if text is not None and variables_of(simplified(other)) <= known - {one}:
+                    raise RelatedSizesError(str(one.name), str(text))
 
     def limit(self, size: Expr, most: int) -> bool:
         """Notes that a size is at most a number; False if it is not known from the inputs."""
@@ -374,9 +360,9 @@ def keeping(sizes: OpenSizes) -> Iterator[None]:
         _current.reset(token)
 
 
-def current_sizes() -> OpenSizes | None:
-    """Those of the model that is being imported."""
-    return _current.get()
+def current_sizes() -> OpenSizes:
+    """Those of the model that is being imported; none where none is."""
+    return _current.get() or OpenSizes()
 
 
 def new_size(length: int = 1) -> tirx.Var:
@@ -384,7 +370,7 @@ def new_size(length: int = 1) -> tirx.Var:
 
     Passes take sizes of one name for one size. `length` is as of `OpenSizes.lengths`.
     """
-    sizes = current_sizes() or OpenSizes()
+    sizes = current_sizes()
     while True:
         sizes.found += 1
         name = f"found_{sizes.found}"
@@ -395,8 +381,8 @@ def new_size(length: int = 1) -> tirx.Var:
 
 def length_of(*sizes: Expr) -> int:
     """How many sizes some are, choices in them written out."""
-    known = current_sizes() or OpenSizes()
-    return sum(known.lengths.get(var.name, 1) for size in sizes for var in variables_of(size))
+    lengths = current_sizes().lengths
+    return sum(lengths.get(var.name, 1) for size in sizes for var in variables_of(size))
 
 
 def _replaced(size: Size, name: str, text: str) -> Size:

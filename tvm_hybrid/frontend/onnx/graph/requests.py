@@ -138,7 +138,7 @@ MISFIT = "its sizes do not fit"
 def check_equal(one: Expr, other: Expr, otherwise: str = MISFIT) -> None:
     """Has the program check that two sizes are equal, unless that is known; see `check`."""
     if not same_size(simplified(one), simplified(other)):
-        unite(one, other)
+        current_sizes().unite(one, other)
         check(tirx.EQ(one, other), otherwise)
 
 
@@ -148,14 +148,6 @@ def check_sizes(found: Sequence[Expr], wanted: Sequence[Expr], otherwise: str = 
         raise ValueError(otherwise)
     for one, other in zip(found, wanted, strict=True):
         check_equal(one, other, otherwise)
-
-
-def unite(one: Expr, other: Expr) -> None:
-    """Has the import begin anew if one of two equal sizes is an input's, with the other for it."""
-    sizes = current_sizes()
-    if sizes is not None:
-        for name, size in ((one, other), (other, one)):
-            sizes.unite(name, simplified(size))
 
 
 def check(condition: Expr, otherwise: str = MISFIT) -> None:
@@ -256,7 +248,7 @@ def _common(one: Expr, other: Expr) -> Expr:
     known = [each for each in (one, other) if isinstance(each, tirx.IntImm)]
     if isinstance(one, tirx.Var) != isinstance(other, tirx.Var) and not known:
         # A mask of `total` keys meets `past + sequence` of them.
-        unite(one, other)
+        current_sizes().unite(one, other)
     # Operators that meet the same two sizes have results of one size.
     return expressions.once(frozenset((str(one), str(other))), lambda: _chosen(one, other, *known))
 

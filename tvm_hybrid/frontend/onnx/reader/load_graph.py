@@ -256,7 +256,8 @@ def declared_interface(
     made = [_info(item) for item in outputs]
     if shapes:  # of inputs by their names, of outputs by their dimensions'
         sizes, values = open_sizes(graph, shapes)
-        inputs = [msgspec.structs.replace(each, shape=sizes[each.name]) for each in inputs]
+        given = {item.name: tuple(dims) for item, dims in sizes.items()}
+        inputs = [msgspec.structs.replace(each, shape=given[each.name]) for each in inputs]
         for place, each in enumerate(made):
             dims = each.shape and tuple(values.get(str(dim), dim) for dim in each.shape)
             made[place] = msgspec.structs.replace(each, shape=dims)

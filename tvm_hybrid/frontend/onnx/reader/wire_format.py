@@ -137,11 +137,9 @@ def _light_graph(file: BufferedIOBase, graph: Field, places: list[Field | None])
     """A graph without large data; `places` receives where those of its initializers are."""
     light = bytearray()
     for field in fields(file, graph.start, graph.end):
-        if field.number != _INITIALIZER:
-            light += _copied(file, field.tag, field.end)
-            continue
-        place = _large_data(file, field)
-        places.append(place)
+        place = _large_data(file, field) if field.number == _INITIALIZER else None
+        if field.number == _INITIALIZER:
+            places.append(place)
         if place is None:
             light += _copied(file, field.tag, field.end)
         else:
