@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import onnx
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 from relay_passes.ir.quantization import along_axis
@@ -86,12 +86,8 @@ def cast(x: np.ndarray, *, to: int, **_: Any) -> np.ndarray:
             return x.astype(dtype)
     if x.dtype == np.float16 and dtype == np.uint32:
         x = np.where(np.isfinite(x), x, 0)
-    return to_integers(x.astype(np.float64), dtype)
-
-
-def to_integers(x: NDArray[np.float64], dtype: DTypeLike) -> np.ndarray:
-    """The low bits of an int32 or an int64, whichever the kernels go by."""
-    dtype = np.dtype(dtype)
+    # The low bits of an int32 or an int64, whichever the kernels go by.
+    x = x.astype(np.float64)
     if dtype not in (np.uint32, np.uint64):
         wide = np.int64 if dtype == np.int64 else np.int32
         return _signed(x, wide).astype(dtype)

@@ -31,6 +31,7 @@ from ..expressions import Expr, emit, literal, match_cast, reshaped, writing_to
 from .graph.elements import known_elements
 from .graph.freeze_shapes import new_size
 from .graph.graph import OWN_DOMAIN, Graph, copied
+from .graph.kernels import fields
 from .graph.node_builder import attributes_of
 from .graph.parameters import require_value
 from .graph.sizes import INDEX, dims_of
@@ -82,7 +83,7 @@ def repeat(library: relax.BlockBuilder, loop: Loop, limit: Expr | None, conditio
     """
     high = literal(np.array(UNLIMITED, INDEX)) if limit is None else reshaped(limit, ())
     arguments = [literal(np.array(0, INDEX)), high, reshaped(condition, ()), *loop.sizes.values]
-    results = _fields(emit(relax.Call(_functions(library, loop), arguments)))[1:]
+    results = fields(emit(relax.Call(_functions(library, loop), arguments)))[1:]
     for position, row in enumerate(loop.rows, loop.states):
         size: Expr | int | None = loop.steps
         if size is None:  # in terms of other sizes if these tell it
@@ -105,7 +106,7 @@ def _functions(library: relax.BlockBuilder, loop: Loop) -> GlobalVar:
     whole = library.add_func(copy_with_new_vars(empty), "loop")
 
     def step(low: Expr, *values: Expr) -> relax.Tuple:
-        made = _fields(emit(relax.Call(body, [low, *values])))
+        made = fields(emit(relax.Call(body, [low, *values])))
         rows = [emit(relax.op.expand_dims(row, [0])) for row in made[first:]]
         return relax.Tuple([reshaped(made[0], ()), *made[1:first], *rows])
 
@@ -114,9 +115,9 @@ def _functions(library: relax.BlockBuilder, loop: Loop) -> GlobalVar:
         half = emit(relax.op.floor_divide(size, literal(np.array(2, INDEX))))
         middle = emit(relax.op.add(low, half))
         going = literal(np.array(True))
-        before = _fields(emit(relax.Call(whole, [low, middle, going, *values])))
+        before = fields(emit(relax.Call(whole, [low, middle, going, *values])))
         further = [middle, high, *before[:first], *values[loop.states :]]
-        after = _fields(emit(relax.Call(whole, further)))
+        after = fields(emit(relax.Call(whole, further)))
         joined = []
         for index, row in enumerate(loop.rows):
             parts = [
@@ -163,14 +164,6 @@ def _function(types: Sequence[relax.Type], write: Callable[..., Expr]) -> relax.
 
 def _parameters(types: Sequence[relax.Type]) -> list[relax.Var]:
     return [relax.Var(f"p{index}", found) for index, found in enumerate(types)]
-
-
-def _fields(value: Expr) -> list[Expr]:
-    """The fields of a tuple; a tensor is one by itself."""
-    if not isinstance(value.ty, relax.TupleType):
-        return [value]
-    fields = range(len(value.ty.fields))
-    return [emit(relax.TupleGetItem(value, index)) for index in fields]
 
 
 def _stacked(row: relax.TensorType, size: Expr | int) -> relax.TensorType:

@@ -20,17 +20,7 @@ from relay_passes.ir.graph import op_name
 from tir_schedules.generic.expressions import variables_of
 
 from ...expressions import Expr, constant, current_builder, dtype_of, known_dims, static_dims
-from .sizes import (
-    INDEX,
-    dims_of,
-    holds,
-    index,
-    is_number,
-    is_unknown,
-    product,
-    same_size,
-    simplified,
-)
+from .sizes import INDEX, dims_of, holds, index, is_number, product, same_size, simplified
 
 MAX_ELEMENTS = 64
 
@@ -39,7 +29,7 @@ Elements: TypeAlias = np.ndarray  # of objects: numbers and expressions
 Rule: TypeAlias = Callable[..., Any]
 
 
-class _UnknownError(Exception):
+class _UnknownError(ValueError):
     """What an element is cannot be said."""
 
 
@@ -53,12 +43,10 @@ def known_elements(value: Expr) -> Elements | None:
     if array is not None:
         return (array.astype(np.int8) if array.dtype == bool else array).astype(object)
     call = _definition(value)
-    if not isinstance(call, relax.Call):
-        return None
-    if op_name(call) == "relax.shape_to_tensor":
+    name = op_name(call)
+    if name == "relax.shape_to_tensor":
         return _array(list(call.args[0].values), dims)
-    rule = _RULES.get(op_name(call))
-    if rule is None:
+    if name not in _RULES:
         return None
     first = call.args[0]
     operands = list(first.fields) if isinstance(first, relax.Tuple) else list(call.args)
@@ -67,8 +55,8 @@ def known_elements(value: Expr) -> Elements | None:
     if any(each is None for each in arrays):
         return None
     try:
-        found = np.asarray(rule(call, *arrays), object)
-    except _UnknownError:
+        found = np.asarray(_RULES[name](call, *arrays), object)
+    except ValueError:
         return None
     return _array(
         [simplified(x) if isinstance(x, ir.Expr) else int(x) for x in found.ravel()], dims
@@ -89,7 +77,7 @@ def known_parts(vector: Expr) -> list[Any]:
     if elements is not None:
         return list(elements.ravel())
     call = _definition(vector)
-    if isinstance(call, relax.Call) and op_name(call) == "relax.concat":
+    if op_name(call) == "relax.concat":
         return [each for part in call.args[0].fields for each in known_parts(part)]
     return [None] * known_dims(vector)[0]
 
@@ -136,8 +124,7 @@ _largest, _least = _of_sizes(te.max), _of_sizes(te.min)
 def _quotient(left: Any, right: Any) -> Any:
     """Towards zero; of sizes, which are not negative, that is down."""
     if isinstance(left, int) and isinstance(right, int) and right:
-        sign = 1 if (left < 0) == (right < 0) else -1
-        return sign * (abs(left) // abs(right))
+        return tirx.truncdiv(index(left), index(right))
     if not isinstance(right, int) or right <= 0 or not holds(left >= 0):
         raise _UnknownError
     return tirx.floordiv(left, right)
@@ -147,7 +134,7 @@ def _remainder(left: Any, right: Any) -> Any:
     """Of the sign of the divisor, as ONNX's Mod of integers."""
     if not isinstance(right, int) or right <= 0:
         raise _UnknownError
-    return left % right if isinstance(left, int) else tirx.floormod(left, right)
+    return tirx.floormod(index(left), index(right))
 
 
 def _comparison(holds: Callable[[Expr, Expr], Expr]) -> Rule:
@@ -210,16 +197,16 @@ class IndexGrid(NamedTuple):
 
     Attributes
     ----------
-    element : Expr
-        The element, sums and products of places and sizes.
     place : list of Expr
         A variable for each axis; 0 along axes of one element.
+    element : Expr
+        The element, sums and products of places and sizes.
     below : int or None
         A number that is larger than all elements, if one is known.
     """
 
-    element: Expr
     place: list[Expr]
+    element: Expr
     below: int | None
 
     def counts(self, sizes: Sequence[Expr]) -> bool:
@@ -246,15 +233,13 @@ def index_grid(value: Expr) -> IndexGrid | None:
             index(0) if is_number(size, 1) else tirx.Var(f"place_{axis}", INDEX)
             for axis, size in enumerate(_int64_dims(value))
         ]
-        element, below = _element(value, place, _DEPTH)
-    except _UnknownError:
+        return IndexGrid(place, *_element(value, place, _DEPTH))
+    except ValueError:
         return None
-    return IndexGrid(element, place, below)
 
 
 def _int64_dims(value: Expr) -> list[Expr]:
-    known = isinstance(value.ty, relax.TensorType) and not is_unknown(value)
-    if not known or dtype_of(value) != INDEX:
+    if dtype_of(value) != INDEX:
         raise _UnknownError
     return dims_of(value)
 

@@ -206,18 +206,16 @@ def _check_shape(item: Input, value: object) -> list[int | None]:
         None if dim is None else _check_dim(dim, replace(where, position=position))
         for position, dim in enumerate(value)
     ]
-    if item.dims is not None:
-        if len(dims) != len(item.dims):
+    if item.dims is not None and len(dims) != len(item.dims):
+        raise ShapeError(
+            where, f" has {len(dims)} dimensions, but input {item} has {len(item.dims)}"
+        )
+    for position, (fixed, dim) in enumerate(zip(item.dims or (), dims, strict=False)):
+        if isinstance(fixed, int) and dim not in (None, fixed):
             raise ShapeError(
-                where, f" has {len(dims)} dimensions, but input {item} has {len(item.dims)}"
+                replace(where, position=position),
+                f" is {dim}, but the model fixes dimension {position} of input {item} to {fixed}",
             )
-        for position, (fixed, dim) in enumerate(zip(item.dims, dims, strict=True)):
-            if isinstance(fixed, int) and dim not in (None, fixed):
-                raise ShapeError(
-                    replace(where, position=position),
-                    f" is {dim}, but the model fixes dimension {position} of input {item} to "
-                    f"{fixed}",
-                )
     return dims
 
 

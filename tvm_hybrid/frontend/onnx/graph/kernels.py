@@ -42,10 +42,14 @@ def emit_kernel(
         shapes, dtypes = [shape for shape, _ in outputs], [dtype for _, dtype in outputs]
         return te.extern(shapes, tensors, statement, name=name, dtype=dtypes)
 
-    result = emit_alone(name, compute, list(inputs), list(sizes))
-    if len(outputs) == 1:
-        return [result]
-    return [emit(relax.TupleGetItem(result, i)) for i in range(len(outputs))]
+    return fields(emit_alone(name, compute, list(inputs), list(sizes)))
+
+
+def fields(value: Expr) -> list[Expr]:
+    """The fields of a tuple; a tensor is one by itself."""
+    if not isinstance(value.ty, relax.TupleType):
+        return [value]
+    return [emit(relax.TupleGetItem(value, index)) for index in range(len(value.ty.fields))]
 
 
 def emit_alone(

@@ -78,8 +78,7 @@ class NodeBuilder:
 
 def attributes_of(node: onnx.NodeProto) -> dict[str, Any]:
     """A node's attributes as Python values; texts as str."""
-    values = {item.name: helper.get_attribute_value(item) for item in node.attribute}
-    return {key: _text(value) for key, value in values.items()}
+    return {item.name: _text(helper.get_attribute_value(item)) for item in node.attribute}
 
 
 def with_attributes(node: onnx.NodeProto, **changed: Any) -> onnx.NodeProto:
@@ -155,9 +154,8 @@ def extents_of(build: NodeBuilder, name: str) -> tuple[Extent, ...]:
         raise UnsupportedOperatorError(
             f"{describe(build.source)}: the rank of its input {name!r} is not known"
         )
-    extents: list[Extent] = []
     shape = build.add("Shape", name) if None in dims else ""
-    for axis, dim in enumerate(dims):
-        place = "" if dim is not None else build.constant([axis], np.int64)
-        extents.append(build.add("Gather", shape, place, axis=0) if dim is None else dim)
-    return tuple(extents)
+    return tuple(
+        build.add("Gather", shape, build.constant([axis], np.int64), axis=0) if dim is None else dim
+        for axis, dim in enumerate(dims)
+    )

@@ -89,8 +89,7 @@ def scalar_of(size: Expr) -> Expr:
     """A size as a tensor without axes."""
     if isinstance(size, tirx.IntImm):
         return literal(np.array(int(size)))
-    vector = relax.op.shape_to_tensor(relax.ShapeExpr([size]))
-    return normalize(relax.op.reshape(normalize(vector), ()))
+    return normalize(relax.op.reshape(vector_of(size), ()))
 
 
 def vector_of(*sizes: Expr | int) -> Expr:

@@ -15,7 +15,6 @@ from .wire_format import WireError, without_large_data
 if TYPE_CHECKING:
     import onnx
 
-_PIECE = 1 << 18  # stays in a core's cache
 _COARSE = 2_000_000_000
 
 FileState = tuple[str, int, int, int, int]  # path, bytes, changed, changed or renamed, inode
@@ -136,10 +135,9 @@ def are_older(files: Iterable[FileState], moment: int) -> bool:
 
 
 def _add_file(digest: hashlib._Hash, path: Path) -> None:
-    """Hashes a file, a piece at a time."""
+    """Hashes a file behind what the digest has, a piece at a time."""
     with path.open("rb", buffering=0) as file:
-        while piece := file.read(_PIECE):
-            digest.update(piece)
+        hashlib.file_digest(file, lambda: digest)
 
 
 def _mentions(path: Path, word: bytes) -> bool:

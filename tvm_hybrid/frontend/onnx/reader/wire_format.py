@@ -144,8 +144,7 @@ def _light_graph(file: BufferedIOBase, graph: Field, places: list[Field | None])
             light += _copied(file, field.tag, field.end)
         else:
             inner = fields(file, field.start, field.end)
-            small = (each for each in inner if each.number != _RAW_DATA)
-            kept = (_copied(file, each.tag, each.end) for each in small)
+            kept = (_copied(file, f.tag, f.end) for f in inner if f.number != _RAW_DATA)
             light += message(_INITIALIZER, b"".join(kept))
     return light
 
