@@ -261,11 +261,13 @@ def _small_enough(node: onnx.NodeProto, graph: Graph, types: dict[str, onnx.Type
     limit = max(MAX_FOLDED_BYTES, MAX_GROWTH * read)
     for name in node.output:
         shape = static_shape(types[name]) if name in types else None
-        if shape is None and node.op_type not in _BOUNDED:
-            return False
-        kind = types[name].tensor_type.elem_type if shape is not None else 0
-        if kind and math.prod(shape) * helper.tensor_dtype_to_np_dtype(kind).itemsize > limit:
-            return False
+        if shape is None:
+            if node.op_type not in _BOUNDED:
+                return False
+        else:
+            itemsize = helper.tensor_dtype_to_np_dtype(types[name].tensor_type.elem_type).itemsize
+            if math.prod(shape) * itemsize > limit:
+                return False
     return True
 
 

@@ -128,8 +128,7 @@ def _functions(library: relax.BlockBuilder, loop: Loop) -> GlobalVar:
         return relax.Tuple([*after[:first], *joined])
 
     def stop(going: Expr, *values: Expr) -> relax.Tuple:
-        empty = [_stacked(row, 0) for row in loop.rows]
-        nothing = [emit(relax.op.zeros(each.shape, str(each.dtype))) for each in empty]
+        nothing = [emit(relax.op.zeros([0, *_sizes(row)], str(row.dtype))) for row in loop.rows]
         return relax.Tuple([going, *values[: loop.states], *nothing])
 
     once = library.add_func(_function([integer, *values], step), "loop_step")
@@ -167,8 +166,12 @@ def _parameters(types: Sequence[relax.Type]) -> list[relax.Var]:
 
 
 def _stacked(row: relax.TensorType, size: Expr | int) -> relax.TensorType:
+    return relax.TensorType([size, *_sizes(row)], row.dtype)
+
+
+def _sizes(row: relax.TensorType) -> list[Expr]:
     assert isinstance(row.shape, relax.ShapeExpr)  # `loop_of` saw to it
-    return relax.TensorType([size, *row.shape.values], row.dtype)
+    return list(row.shape.values)
 
 
 # The graph of a loop's body, typed, folded and rewritten by itself.
@@ -285,8 +288,9 @@ def _dims(graph: Graph, name: str, source: str) -> tuple[int | None, ...]:
 
 def _differ(one: tuple[int | None, ...] | None, other: tuple[int | None, ...] | None) -> bool:
     """Whether two shapes cannot be the same; open sizes are compared once they are expressions."""
-    known = one is not None and other is not None and len(one) == len(other)
-    return not known or any(a != b for a, b in zip(one, other, strict=True) if None not in (a, b))
+    if one is None or other is None or len(one) != len(other):
+        return True
+    return any(a != b for a, b in zip(one, other, strict=True) if None not in (a, b))
 
 
 class OwnSizes:

@@ -120,7 +120,7 @@ def import_onnx(
             f"the model cannot be imported: {type(error).__name__}: {error}"
         ) from error
     logger.debug("imported %s in %.2f s", proto.graph.name, time.perf_counter() - start)
-    return ImportedModel(mod, inputs, outputs, known, sizes.known_limits(), declared, nodes)
+    return ImportedModel(mod, inputs, outputs, known, sizes.limits, declared, nodes)
 
 
 class SourceNode(NamedTuple):

@@ -252,8 +252,8 @@ def _element(value: Expr, place: Sequence[Expr], depth: int) -> tuple[Expr, int 
         steps = np.unique(np.diff(array.ravel()))
         if not array.size or len(moving) > 1 or steps.size > 1:
             raise _UnknownError
-        steps = [at * int(step) for (_, at), step in zip(moving, steps, strict=False)]
-        return sum(steps, index(int(array.flat[0]))), int(array.max()) + 1
+        moved = (at * int(step) for (_, at), step in zip(moving, steps, strict=False))
+        return sum(moved, index(int(array.flat[0]))), int(array.max()) + 1
     if not moving:
         known = known_elements(value)
         if known is None:

@@ -269,8 +269,8 @@ class OpenSizes:
         Input -> its sizes: numbers, names, and sums and products of names in words.
     symbols : dict
         Name -> variable.
-    limits : list
-        Sizes, and the largest numbers that they may be.
+    limits : dict
+        Size in words -> the largest number that it may be.
     found : int
         How many sizes depend on data so far.
     lengths : dict
@@ -279,7 +279,7 @@ class OpenSizes:
 
     inputs: dict[str, tuple[Size, ...]] = field(default_factory=dict)
     symbols: dict[str, tirx.Var] = field(default_factory=dict)
-    limits: list[tuple[Expr, int]] = field(default_factory=list)
+    limits: dict[str, int] = field(default_factory=dict)
     found: int = 0
     lengths: dict[str, int] = field(default_factory=dict)
 
@@ -319,21 +319,14 @@ class OpenSizes:
         """Notes that a size is at most a number; False if it is not known from the inputs."""
         known = self.knows(size)
         if known:
-            self.limits.append((size, most))
+            text = str(text_of(size))
+            self.limits[text] = min(most, self.limits.get(text, most))
         return known
 
     def knows(self, size: Expr) -> bool:
         """Whether a size is open, and one of the inputs' or follows from theirs."""
         found = variables_of(size)
         return bool(found) and found <= {*self.symbols.values()}
-
-    def known_limits(self) -> dict[str, int]:
-        """Size in words -> the largest number that it may be."""
-        found: dict[str, int] = {}
-        for size, most in self.limits:
-            text = str(text_of(size))
-            found[text] = min(most, found.get(text, most))
-        return found
 
 
 class RelatedSizesError(Exception):

@@ -48,7 +48,7 @@ def renewed(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto] | None:
     for names, attribute, form in _FORMS:
         if node.op_type in names and attribute in given:
             changed = form(node, given)
-            return changed and [with_attributes(node, **changed)]
+            return None if changed is None else [with_attributes(node, **changed)]
     if "consumed_inputs" in given:
         return [with_attributes(node, consumed_inputs=None)]
     if node.op_type in _BROADCASTING and {"broadcast", "axis"} & given.keys():
