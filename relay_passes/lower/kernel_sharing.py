@@ -351,7 +351,7 @@ def rename_kernels(mod: IRModule, suffix: str, decisions: DecisionLog) -> IRModu
         own = gvar
         if is_kernel(function) and not gvar.name_hint.endswith(suffix):
             own = renamed[gvar] = ir.GlobalVar(gvar.name_hint + suffix)
-            names[gvar.name_hint] = own.name_hint
+            names[str(gvar.name_hint)] = str(own.name_hint)
             set_type(own, gvar.ty)
             if GLOBAL_SYMBOL in (function.attrs or {}):
                 symbol = str(function.attrs[GLOBAL_SYMBOL]) + suffix
