@@ -19,7 +19,7 @@ from onnx import TensorProto
 from tvm import relax, te, tirx
 
 from ... import expressions as ex
-from ...expressions import NARROW_INPUTS, Expr
+from ...expressions import NARROW_INPUTS, Expr, Place
 from ..evaluate import OF_TWO
 from ..graph import narrow_types
 from ..graph.graph import dtype_named
@@ -51,7 +51,6 @@ def _binary(one: Expr, other: Expr, *, name: str, made: Callable[[Expr, Expr], E
 
 
 _NEUTRAL = {"Mul": 1, "Div": 1, "Pow": 1, "Add": 0, "Sub": 0}
-_COMMUTATIVE = ("Mul", "Add")
 
 
 def _unchanged(name: str, left: Expr, right: Expr) -> Expr | None:
@@ -62,19 +61,16 @@ def _unchanged(name: str, left: Expr, right: Expr) -> Expr | None:
     Exporters leave such nodes behind. Only where the constant does not widen x. Formulas around
     it are recognised then, such as x * sigmoid(1 * x).
     """
-    pairs = [(left, right), (right, left)] if name in _COMMUTATIVE else [(left, right)]
+    pairs = [(left, right), (right, left)] if name in ("Mul", "Add") else [(left, right)]
     for value, other in pairs if name in _NEUTRAL else ():
         array, shape = ex.constant(other), ex.static_dims(value)
         if array is None or shape is None or ex.constant(value) is not None or not array.size:
             continue
-        if array.item(0) != _NEUTRAL[name] or not np.all(array == _NEUTRAL[name]):
+        is_neutral = array.item(0) == _NEUTRAL[name] and np.all(array == _NEUTRAL[name])
+        if not is_neutral or ex.dtype_of(value) != ex.dtype_of(other) or array.ndim > len(shape):
             continue
-        aligned = shape[len(shape) - array.ndim :]
-        if (
-            ex.dtype_of(value) == ex.dtype_of(other)
-            and array.ndim <= len(shape)
-            and all(one in (1, full) for one, full in zip(array.shape, aligned, strict=True))
-        ):
+        aligned = zip(array.shape, shape[len(shape) - array.ndim :], strict=True)
+        if all(one in (1, full) for one, full in aligned):
             return value
     return None
 
@@ -156,10 +152,10 @@ def _bit_cast(x: Expr, *, to: int) -> Expr:
     if "bool" in (target, ex.dtype_of(x)):  # whose bytes are 0 and 1
         return relax.op.astype(x, target)
 
-    def compute(x: te.Tensor) -> te.Tensor:
-        return te.compute(x.shape, lambda *place: tirx.reinterpret(target, x[place]))
+    def element(place: Place, x: te.Tensor) -> Expr:
+        return tirx.reinterpret(target, x[place])
 
-    return ex.emit_te(compute, x, primfunc_name_hint="bit_cast")
+    return ex.emit_each("compute", dims_of(x), element, x, hint="bit_cast")
 
 
 @operator("BitShift")
@@ -197,10 +193,11 @@ def _mod(x: Expr, divisor: Expr, *, fmod: int = 0) -> Expr:
 
 @operator("IsInf")
 def _is_inf(x: Expr, *, detect_positive: int = 1, detect_negative: int = 1) -> Expr:
-    if detect_positive and detect_negative:
-        return relax.op.isinf(x)
-    if not detect_positive and not detect_negative:
-        return relax.op.logical_and(relax.op.isinf(x), ex.literal(np.array(False)))
+    if detect_positive == detect_negative:
+        found = relax.op.isinf(x)
+        return (
+            found if detect_positive else relax.op.logical_and(found, ex.literal(np.array(False)))
+        )
     return relax.op.equal(x, ex.number(x, np.inf if detect_positive else -np.inf))
 
 
@@ -212,16 +209,11 @@ def _sign(x: Expr) -> Expr:
 
 # From here on a base of 2 or more leaves 64 bits; others depend on whether the exponent is odd.
 _MOST = 64
-# What float32 holds without rounding.
+# What float32 holds without rounding; of other numbers those up to 2**24.
 _EXACT_IN_FLOAT32 = ("int8", "int16", "uint8", "uint16", "float16", "bfloat16", "float32")
-_LARGEST_EXACT = 2**24
 
 
-@operator("Pow")
 def _pow(x: Expr, exponent: Expr) -> Expr:
-    same = _unchanged("Pow", x, exponent)
-    if same is not None:
-        return same
     dtype, known = ex.dtype_of(x), ex.constant(exponent)
     if known is not None and known.size == 1 and known.item() == 2:
         dims = ex.static_dims(x)
@@ -233,11 +225,14 @@ def _pow(x: Expr, exponent: Expr) -> Expr:
         return relax.op.power(x, exponent)
     fits = ex.dtype_of(exponent) in _EXACT_IN_FLOAT32
     if known is not None and not fits:
-        is_small = (known >= -_LARGEST_EXACT) & (known <= _LARGEST_EXACT)
+        is_small = (known >= -(2**24)) & (known <= 2**24)
         fits = bool((is_small & (known == np.trunc(known))).all())
     computed = "float32" if dtype in _EXACT_IN_FLOAT32 and fits else "float64"
     power = relax.op.power(ex.cast(x, computed), ex.cast(exponent, computed))
     return ex.cast(power, dtype)
+
+
+operator("Pow")(functools.partial(_binary, name="Pow", made=_pow))
 
 
 def integer_power(x: Expr, exponent: Expr) -> Expr:
@@ -309,14 +304,11 @@ def encoded(
     if array is not None:
         return ex.literal(narrow_types.encode(array, elem_type, *form))
 
-    def compute(values: te.Tensor, table: te.Tensor) -> te.Tensor:
-        def element(*position: Expr) -> Expr:
-            bits = tirx.reinterpret("uint32", values[position])
-            upper, lower = bits >> tirx.const(16, "uint32"), bits & tirx.const(0xFFFF, "uint32")
-            rest = tirx.Select(lower != tirx.const(0, "uint32"), 1, 0)
-            return table[upper.astype("int32") | rest]
-
-        return te.compute(values.shape, element, name="encode")
+    def element(place: Place, values: te.Tensor, table: te.Tensor) -> Expr:
+        bits = tirx.reinterpret("uint32", values[place])
+        upper, lower = bits >> tirx.const(16, "uint32"), bits & tirx.const(0xFFFF, "uint32")
+        rest = tirx.Select(lower != tirx.const(0, "uint32"), 1, 0)
+        return table[upper.astype("int32") | rest]
 
     table = ex.literal(narrow_types.encoding_table(elem_type, *form))
-    return ex.emit_te(compute, value, table, primfunc_name_hint="encode_float")
+    return ex.emit_each("encode", dims_of(value), element, value, table, hint="encode_float")

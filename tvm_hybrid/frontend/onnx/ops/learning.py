@@ -21,6 +21,7 @@ from tvm.relax import op
 
 from ... import expressions as ex
 from ...expressions import OUTPUTS, Attrs, Expr
+from ..evaluate import computed
 from ..graph.requests import align
 from ..operators import apply, operator
 
@@ -155,19 +156,16 @@ def _label_encoder(x: Expr, **attrs: Any) -> Expr:
 
 
 _DEFAULTS: dict[str, Any] = {"floats": 0.0, "int64s": -1, "tensor": 0}
-_DTYPES = {"floats": np.float32, "int64s": np.int64}
 
 
 def _numbers(attrs: Attrs, role: str) -> tuple[np.ndarray, str]:
     """The keys or values of a LabelEncoder, and in which kind of attribute they are."""
-    for kind in _DEFAULTS:
-        given = attrs.get(f"{role}_{kind}")
-        if given is None:
-            continue
-        if isinstance(given, TensorProto) and given.data_type != TensorProto.STRING:
-            return numpy_helper.to_array(given).reshape(-1), kind
-        if not isinstance(given, TensorProto):
-            return np.array(given, _DTYPES[kind]), kind
+    for kind, dtype in (("floats", np.float32), ("int64s", np.int64)):
+        if f"{role}_{kind}" in attrs:
+            return np.array(attrs[f"{role}_{kind}"], dtype), kind
+    given = attrs.get(f"{role}_tensor")
+    if given is not None and given.data_type != TensorProto.STRING:
+        return numpy_helper.to_array(given).reshape(-1), "tensor"
     raise ValueError(f"{role} that are no numbers")
 
 
@@ -219,13 +217,10 @@ class _Trees:
 
     def _members(self, attrs: Attrs) -> np.ndarray:
         """The values that each node tests, NaN (which equals nothing) behind them."""
-        sets: list[list[float]] = [[]]
-        if "membership_values" in attrs:
-            for value in numpy_helper.to_array(attrs["membership_values"]).tolist():
-                if np.isnan(value):
-                    sets.append([])
-                else:
-                    sets[-1].append(value)
+        given = attrs.get("membership_values")
+        values = np.zeros(0) if given is None else numpy_helper.to_array(given)
+        parts = np.split(values, np.flatnonzero(np.isnan(values)))
+        sets = [part[~np.isnan(part)] for part in parts]
         places = np.flatnonzero(self.modes[: self.count] == _MEMBER)
         if len(places) > len(sets):
             raise ValueError(f"there are {len(sets)} sets for {len(places)} nodes that test them")
@@ -233,9 +228,6 @@ class _Trees:
         for place, members in zip(places, sets, strict=False):
             table[place, : len(members)] = members
         return table
-
-
-Places = np.ndarray | Any  # constant at the roots
 
 
 @operator("TreeEnsemble", domain=FEATURES_DOMAIN, static=True)
@@ -255,13 +247,10 @@ def _tree_ensemble(x: Expr, **attrs: Any) -> Expr:
         raise ValueError(f"{form} is not supported")
     rows, features = ex.known_dims(x)
     trees, targets = _Trees(attrs, features), attrs.get("n_targets", 1)
-    place: Places = np.broadcast_to(trees.roots, (rows, len(trees.roots))).copy()
+    place: Expr = ex.literal(np.tile(trees.roots, (rows, 1)))
     for _ in range(trees.depth):
         place = _step(trees, x, place)
-    if isinstance(place, np.ndarray):
-        leaf: Places = place - trees.count
-    else:
-        leaf = ex.normalize(place - ex.literal(np.array(trees.count, np.int64)))
+    leaf = computed("Sub", place, ex.literal(np.array(trees.count, np.int64)))
     wide, shape = "float64" if own == "float64" else "float32", (rows, len(trees.roots), 1)
     weight = op.reshape(_at(trees.weights.astype(wide), leaf), shape)
     target = op.reshape(_at(trees.targets, leaf), shape)
@@ -282,13 +271,12 @@ def _tree_ensemble(x: Expr, **attrs: Any) -> Expr:
     return ex.cast(ex.normalize(y), own)
 
 
-def _at(values: np.ndarray, place: Places) -> Expr:
-    if isinstance(place, np.ndarray):
-        return ex.literal(values[place])
-    return apply("Gather", ex.literal(values), place)
+def _at(values: np.ndarray, place: Expr) -> Expr:
+    """A constant at the roots, which are known."""
+    return computed("Gather", ex.literal(values), place)
 
 
-def _step(trees: _Trees, x: Expr, place: Places) -> Expr:
+def _step(trees: _Trees, x: Expr, place: Expr) -> Expr:
     """Where every row is after one more node of every tree."""
     value = apply("GatherElements", x, _at(trees.feature, place), axis=1)
     modes = sorted(set(trees.modes[: trees.count].tolist()))
@@ -304,7 +292,7 @@ def _step(trees: _Trees, x: Expr, place: Places) -> Expr:
     return ex.normalize(op.where(chosen, yes, no))
 
 
-def _compared(trees: _Trees, mode: int, value: Expr, place: Places) -> Expr:
+def _compared(trees: _Trees, mode: int, value: Expr, place: Expr) -> Expr:
     if mode < _NOT_EQUAL:
         return _COMPARISONS[mode](value, _at(trees.splits, place))
     if mode == _NOT_EQUAL:

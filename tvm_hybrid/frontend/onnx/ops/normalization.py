@@ -202,8 +202,7 @@ def _affine(value: Expr, scale: Expr, shift: Expr | None) -> Expr:
 @operator("SkipLayerNormalization", domain=CONTRIB_DOMAIN)
 def _skip_layer_norm(x: Expr, skip: Expr, gamma: Expr, beta: Expr, bias: Expr, **form: Any) -> Expr:
     """Of x + skip + bias; the fourth output is this sum."""
-    shift = _filled(0, dims_of(gamma), ex.dtype_of(gamma)) if beta is None else beta
-    return _of_sum((x, skip, bias), (gamma, shift), form, "LayerNormalization", 1e-12)
+    return _of_sum((x, skip, bias), (gamma, beta), form, "LayerNormalization", 1e-12)
 
 
 @operator("SkipSimplifiedLayerNormalization", domain=CONTRIB_DOMAIN)
@@ -370,17 +369,16 @@ def _log_sum_exp(x: Expr, axes: list[int] | None, kept: bool) -> Expr:
     return total if kept else relax.op.squeeze(total, axes)
 
 
-def _extreme(place_of: Callable[[Expr, int, bool], Expr]) -> Callable[..., Expr]:
-    def convert(x: Expr, *, axis: int = 0, keepdims: int = 1, select_last_index: int = 0) -> Expr:
-        axis %= ex.rank_of(x)
-        check(dims_of(x)[axis] > 0)
-        if not select_last_index:
-            return place_of(x, axis, bool(keepdims))
-        # The last of equal elements is the first from the other end.
-        last = scalar_of(dims_of(x)[axis] - index(1))
-        return last - place_of(ex.normalize(relax.op.flip(x, axis=axis)), axis, bool(keepdims))
-
-    return convert
+def _extreme(
+    x: Expr, *, find: Callable[..., Expr], axis: int = 0, keepdims: int = 1, **attrs: Any
+) -> Expr:
+    axis %= ex.rank_of(x)
+    check(dims_of(x)[axis] > 0)
+    if not attrs.get("select_last_index", 0):
+        return find(x, axis, bool(keepdims))
+    # The last of equal elements is the first from the other end.
+    last = scalar_of(dims_of(x)[axis] - index(1))
+    return last - find(ex.normalize(relax.op.flip(x, axis=axis)), axis, bool(keepdims))
 
 
 def _over_images(x: Expr, *, reduce: Reduce) -> Expr:
@@ -409,7 +407,7 @@ _REDUCTIONS: dict[str, tuple[Any, ...]] = {
 }
 for _name, _parts in _REDUCTIONS.items():
     operator(_name)(_reduction(_name, *_parts))
-operator("ArgMax")(_extreme(relax.op.argmax))
-operator("ArgMin")(_extreme(relax.op.argmin))
+operator("ArgMax")(partial(_extreme, find=relax.op.argmax))
+operator("ArgMin")(partial(_extreme, find=relax.op.argmin))
 operator("GlobalAveragePool")(partial(_over_images, reduce=relax.op.mean))
 operator("GlobalMaxPool")(partial(_over_images, reduce=relax.op.max))

@@ -175,24 +175,21 @@ def _col2im(x: Expr, image_shape: Expr, block_shape: Expr, **attrs: Any) -> Expr
     check_equal(dims_of(x)[2], product(counts), misfit)
     wide = {"float16": "float32", "bfloat16": "float32", "bool": "int32"}.get(dtype, dtype)
 
-    def compute(x: te.Tensor, extents: list[int | Expr]) -> te.Tensor:
-        axes = [te.reduce_axis((0, size)) for size in sizes]
-        windows = window_counts(extents, sizes, form)
+    def element(place: Place, x: te.Tensor, extents: list[int | Expr]) -> Expr:
+        item, row, *pixel = place
+        axes, column = [te.reduce_axis((0, size)) for size in sizes], tirx.const(0, "int32")
+        inside, windows = [], window_counts(extents, sizes, form)
+        for axis, step in enumerate(axes):
+            start = pixel[axis] + pads[axis] - step.var * dilations[axis]
+            window = tirx.floordiv(start, strides[axis])
+            inside += [start % strides[axis] == 0, window >= 0, window < windows[axis]]
+            held = te.max(te.min(window, windows[axis] - 1), 0)
+            row, column = row * sizes[axis] + step.var, column * windows[axis] + held
+        zero = tirx.const(0, wide)
+        return te.sum(te.if_then_else(te.all(*inside), x[item, row, column], zero), axis=axes)
 
-        def element(item: Expr, channel: Expr, *pixel: Expr) -> Expr:
-            inside, row, column = [], channel, tirx.const(0, "int32")
-            for axis, step in enumerate(axes):
-                start = pixel[axis] + pads[axis] - step.var * dilations[axis]
-                window = tirx.floordiv(start, strides[axis])
-                inside += [start % strides[axis] == 0, window >= 0, window < windows[axis]]
-                held = te.max(te.min(window, windows[axis] - 1), 0)
-                row, column = row * sizes[axis] + step.var, column * windows[axis] + held
-            zero = tirx.const(0, wide)
-            return te.sum(te.if_then_else(te.all(*inside), x[item, row, column], zero), axis=axes)
-
-        return te.compute((*plain(x.shape[:1]), channels, *extents), element, name="col2im")
-
-    summed = ex.emit_te(compute, ex.cast(x, wide), image, primfunc_name_hint="col2im")
+    shape = [*plain_dims(x)[:1], channels, *image]
+    summed = ex.emit_each("col2im", shape, element, ex.cast(x, wide), image, hint="col2im")
     return ex.cast(summed, dtype)
 
 

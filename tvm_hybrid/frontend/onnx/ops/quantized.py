@@ -39,12 +39,9 @@ from .elementwise import decoded, encoded
 
 _SCALES = ("float32", "float16", "bfloat16")
 _PRECISIONS = (0, *(TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16))
-_LIMITS = {
-    **INTEGERS,
-    TensorProto.UINT8: (0, 255),
-    TensorProto.INT8: (-128, 127),
-    TensorProto.UINT16: (0, 2**16 - 1),
-    TensorProto.INT16: (-(2**15), 2**15 - 1),
+_LIMITS = INTEGERS | {
+    helper.np_dtype_to_tensor_dtype(each.dtype): (each.min, each.max)
+    for each in map(np.iinfo, ("uint8", "int8", "uint16", "int16"))
 }
 _DEQUANTIZED = ("uint8", "int8", "uint16", "int16", "int32")
 

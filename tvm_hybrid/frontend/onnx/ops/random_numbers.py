@@ -14,14 +14,12 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import tvm.tirx.script.builder.ir as I
 from tvm import relax, te, tirx
-from tvm.script.ir_builder import IRBuilder
 
 from ... import expressions as ex
 from ...expressions import NODE_NUMBER, Attrs, Expr, Place
 from ..graph.graph import dtype_named
-from ..graph.kernels import emit_alone
+from ..graph.kernels import emit_kernel, put
 from ..operators import apply, operator
 
 FLOATS = ("float16", "bfloat16", "float32", "float64")
@@ -83,7 +81,8 @@ def _drawn(shape: Sequence[int], dtype: str, attrs: Attrs, normal: bool = False)
     words, ty = ex.literal(np.array([word], np.uint64)), relax.TensorType((1,), "uint64")
     key = ex.emit(relax.op.call_pure_packed("vm.builtin.copy", words, ty_args=ty))
     if not seeded:
-        key = emit_alone("random_key", _cycles, key)  # every element is to see the same count
+        # Of its own, so that every element sees the same count.
+        (key,) = emit_kernel("random_key", [key], [([1], "uint64")], _cycles)
     stream = tirx.const(0 if seeded else number, "uint32")
     names = ("mean", "scale") if normal else ("low", "high")
     first, second = (attrs.get(*each) for each in zip(names, (0.0, 1.0), strict=True))
@@ -105,16 +104,9 @@ def _drawn(shape: Sequence[int], dtype: str, attrs: Attrs, normal: bool = False)
     return ex.cast(ex.emit_each(name, shape, element, key, hint=name), dtype)
 
 
-def _cycles(key: te.Tensor) -> list[te.Tensor]:
+def _cycles(_: Expr, made: Expr) -> None:
     """The CPU's count of cycles, whatever the key was."""
-
-    def write(_ins: Sequence[Expr], outs: Sequence[Expr]) -> tirx.Stmt:
-        with IRBuilder() as builder:
-            cycles = tirx.call_llvm_intrin("uint64", "llvm.readcyclecounter")
-            I.buffer_store(outs[0], cycles, [0])
-            return builder.get()
-
-    return te.extern([(1,)], [key], write, name="random_key", dtype=["uint64"])
+    put(made, tirx.call_llvm_intrin("uint64", "llvm.readcyclecounter"))
 
 
 def philox(counter: Sequence[Expr], key: Sequence[Expr]) -> list[Expr]:

@@ -9,6 +9,7 @@ TensorScatter      a kernel: y[s] = update[s - start] for 0 <= s - start < count
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,65 +18,52 @@ from tvm import relax, te, tirx
 from relay_passes.lower.in_place import ROW_UPDATE
 
 from ... import expressions as ex
-from ...expressions import Attrs, Converter, Expr, Inputs
+from ...expressions import Attrs, Expr, Place
 from ..graph.requests import check, check_equal, check_sizes
 from ..graph.sizes import dims_of
 from ..operators import operator
 
-# Types whose sums and products round too often.
-_NARROW = ("float16", "bfloat16")
 
-
-def _scan(operator: Callable[..., Expr]) -> Converter:
-    """Running sums or products; those of narrow floats in float32."""
-
-    def convert(inputs: Inputs, attrs: Attrs) -> Any:
-        x, place = inputs[0], ex.known_array(inputs[1], "the axis must be a constant")
-        axis, dtype, rank = int(place.item()), ex.dtype_of(x), ex.rank_of(x)
-        if not -rank <= axis < rank:
-            raise ValueError(f"axis {axis} of a tensor of rank {rank}")
-        axis %= rank
-        if dtype in _NARROW:
-            x = ex.cast(x, "float32")
-        if attrs.get("reverse", 0):
-            x = relax.op.flip(x, axis)
-        x = operator(x, axis, exclusive=bool(attrs.get("exclusive", 0)))
-        if attrs.get("reverse", 0):
-            x = relax.op.flip(x, axis)
-        return ex.cast(x, dtype)
-
-    return convert
+def _scan(
+    x: Expr, axis: Expr, *, run: Callable[..., Expr], exclusive: int = 0, reverse: int = 0
+) -> Expr:
+    """Running sums or products; those of narrow floats, which round too often, in float32."""
+    place = int(ex.known_array(axis, "the axis must be a constant").item())
+    dtype, rank = ex.dtype_of(x), ex.rank_of(x)
+    if not -rank <= place < rank:
+        raise ValueError(f"axis {place} of a tensor of rank {rank}")
+    place %= rank
+    x = ex.cast(x, "float32") if dtype in ("float16", "bfloat16") else x
+    x = relax.op.flip(x, place) if reverse else x
+    x = run(x, place, exclusive=bool(exclusive))
+    return ex.cast(relax.op.flip(x, place) if reverse else x, dtype)
 
 
 @operator("ReverseSequence")
-def _reverse_sequence(inputs: Inputs, attrs: Attrs) -> Any:
-    x, lengths = inputs
-    dims, time, batch = dims_of(x), attrs.get("time_axis", 0), attrs.get("batch_axis", 1)
+def _reverse_sequence(x: Expr, lengths: Expr, *, time_axis: int = 0, batch_axis: int = 1) -> Expr:
+    dims, time, batch = dims_of(x), time_axis, batch_axis
     if {time, batch} != {0, 1}:
         raise ValueError(f"time_axis={time} and batch_axis={batch} are not 0 and 1 or 1 and 0")
+    misfit = "sequence_lens has not one element for each sequence"
     if ex.rank_of(lengths) != 1:
         raise ValueError("sequence_lens is no vector")
-    misfit = "sequence_lens has not one element for each sequence"
     check_equal(dims_of(lengths)[0], dims[batch], misfit)
 
-    def compute(x: te.Tensor, lengths: te.Tensor) -> te.Tensor:
-        def element(*place: Expr) -> Expr:
-            step = place[time].astype("int64")
-            length = lengths[place[batch]]
-            source = te.if_then_else(step < length, length - 1 - step, step)
-            # A length comes from the user's feeds: held inside, it reads no foreign memory.
-            source = te.max(te.min(source, x.shape[time] - 1), 0)
-            return x[(*place[:time], source, *place[time + 1 :])]
+    def element(place: Place, x: te.Tensor, lengths: te.Tensor) -> Expr:
+        step, length = place[time].astype("int64"), lengths[place[batch]]
+        source = te.if_then_else(step < length, length - 1 - step, step)
+        # A length comes from the user's feeds: held inside, it reads no foreign memory.
+        source = te.max(te.min(source, x.shape[time] - 1), 0)
+        return x[(*place[:time], source, *place[time + 1 :])]
 
-        return te.compute(dims, element, name="reverse_sequence")
-
-    return ex.emit_te(compute, x, lengths, primfunc_name_hint="reverse_sequence")
+    return ex.emit_each("reverse_sequence", dims, element, x, lengths, hint="reverse_sequence")
 
 
 @operator("TensorScatter")
-def _tensor_scatter(inputs: Inputs, attrs: Attrs) -> Any:
-    past, update, starts = inputs[0], inputs[1], inputs[2]
-    dims, mode, axis = dims_of(past), attrs.get("mode", "linear"), attrs.get("axis", -2)
+def _tensor_scatter(
+    past: Expr, update: Expr, starts: Expr, *, mode: str = "linear", axis: int = -2
+) -> Expr:
+    dims = dims_of(past)
     if mode not in ("linear", "circular"):
         raise ValueError(f"mode={mode!r} is neither linear nor circular")
     if not -len(dims) < axis < len(dims) or axis == 0:
@@ -88,28 +76,22 @@ def _tensor_scatter(inputs: Inputs, attrs: Attrs) -> Any:
         starts = ex.normalize(relax.op.zeros((dims[0],), "int64"))
     check_equal(dims_of(starts)[0], dims[0])
 
-    def compute(past: te.Tensor, update: te.Tensor, starts: te.Tensor) -> te.Tensor:
-        extent, count = past.shape[axis], update.shape[axis]
-
-        def element(*place: Expr) -> Expr:
-            source = place[axis].astype("int64") - starts[place[0]]
-            if mode == "circular":
-                source = tirx.floormod(source, extent)
-            inside = te.all(source >= 0, source < count)
-            held = te.max(te.min(source, count - 1), 0)
-            written = update[(*place[:axis], held, *place[axis + 1 :])]
-            return te.if_then_else(inside, written, past[place])
-
-        return te.compute(dims, element, name="tensor_scatter")
+    def element(place: Place, past: te.Tensor, update: te.Tensor, starts: te.Tensor) -> Expr:
+        count, source = update.shape[axis], place[axis].astype("int64") - starts[place[0]]
+        if mode == "circular":
+            source = tirx.floormod(source, past.shape[axis])
+        inside = te.all(source >= 0, source < count)
+        held = te.max(te.min(source, count - 1), 0)
+        written = update[(*place[:axis], held, *place[axis + 1 :])]
+        return te.if_then_else(inside, written, past[place])
 
     in_rows = mode == "linear" and axis == len(dims) - 2 > 0
-    marks = {ROW_UPDATE: [1, 2, 0]} if in_rows else {}
-    named = {"primfunc_name_hint": "tensor_scatter", "primfunc_attrs": marks}
-    return ex.emit_te(compute, past, update, starts, **named)
+    name, marks = "tensor_scatter", {ROW_UPDATE: [1, 2, 0]} if in_rows else {}
+    return ex.emit_each(name, dims, element, past, update, starts, hint=name, **marks)
 
 
-operator("CumProd")(_scan(relax.op.cumprod))
-operator("CumSum")(_scan(relax.op.cumsum))
+operator("CumProd")(partial(_scan, run=relax.op.cumprod))
+operator("CumSum")(partial(_scan, run=relax.op.cumsum))
 
 
 # TfIdfVectorizer of integers: how often each n-gram of a pool occurs in each row.
@@ -118,17 +100,13 @@ operator("CumSum")(_scan(relax.op.cumsum))
 # R.where and R.multiply apply the weights.
 
 
-MODES = ("TF", "IDF", "TFIDF")
-
-
 @operator("TfIdfVectorizer", static=True)
-def _tf_idf(inputs: Inputs, attrs: Attrs) -> Any:
+def _tf_idf(x: Expr, *, mode: str, **attrs: Any) -> Expr:
     if "pool_int64s" not in attrs:
         raise ValueError("n-grams of strings are not supported")
-    mode = attrs["mode"]
-    if mode not in MODES:
+    if mode not in ("TF", "IDF", "TFIDF"):
         raise ValueError(f"mode={mode!r} is none of TF, IDF and TFIDF")
-    x, dims, arrays = inputs[0], ex.known_dims(inputs[0]), _pool(attrs)
+    dims, arrays = ex.known_dims(x), _pool(attrs)
     (grams, longest), (width, most) = arrays[0].shape, arrays[2].shape
     *tables, weight = map(ex.literal, arrays)
     rows, count = (1, *dims)[-2:] if dims else (1, 1)
@@ -138,29 +116,23 @@ def _tf_idf(inputs: Inputs, attrs: Attrs) -> Any:
     flat = ex.normalize(relax.op.reshape(ex.cast(x, "int64"), (rows, count)))
     distances = attrs["max_skip_count"] + 1
 
-    def compute(x: te.Tensor, grams: te.Tensor, lengths: te.Tensor, columns: te.Tensor) -> Any:
-        which = te.reduce_axis((0, most))
-        skipped, place = te.reduce_axis((0, distances)), te.reduce_axis((0, count))
+    def element(at: Place, x: te.Tensor, *tables: te.Tensor) -> Expr:
+        (row, column), (grams, lengths, columns) = at, tables
+        axes = [te.reduce_axis((0, extent)) for extent in (most, distances, count)]
+        which, skipped, place = (axis.var for axis in axes)
+        number, step = columns[column, which], skipped + 1
+        gram = te.max(number, 0)
+        length = lengths[gram]
+        # One element has no distance to another.
+        hits = [number >= 0, te.any(length > 1, skipped == 0), place + (length - 1) * step < count]
+        for position in range(longest):
+            read = te.min(place + position * step, count - 1)
+            hits.append(te.any(position >= length, x[row, read] == grams[gram, position]))
+        hit = te.if_then_else(te.all(*hits), tirx.const(1, "int32"), tirx.const(0, "int32"))
+        return te.sum(hit, axis=axes)
 
-        def element(row: Expr, column: Expr) -> Expr:
-            number, step = columns[column, which.var], skipped.var + 1
-            gram = te.max(number, 0)
-            length = lengths[gram]
-            hits = [
-                number >= 0,
-                # One element has no distance to another.
-                te.any(length > 1, skipped.var == 0),
-                place.var + (length - 1) * step < count,
-            ]
-            for position in range(longest):
-                at = te.min(place.var + position * step, count - 1)
-                hits.append(te.any(position >= length, x[row, at] == grams[gram, position]))
-            hit = te.if_then_else(te.all(*hits), tirx.const(1, "int32"), tirx.const(0, "int32"))
-            return te.sum(hit, axis=[which, skipped, place])
-
-        return te.compute((rows, width), element, name="count_ngrams")
-
-    counts = ex.emit_te(compute, flat, *tables, primfunc_name_hint="count_ngrams")
+    name = "count_ngrams"
+    counts = ex.emit_each(name, (rows, width), element, flat, *tables, hint=name)
     found = ex.cast(relax.op.reshape(counts, shape), "float32")
     if mode == "TF":
         return found

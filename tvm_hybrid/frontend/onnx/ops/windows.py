@@ -22,7 +22,7 @@ pool makes the larger number, and a slice drops the last window.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -139,10 +139,6 @@ def _padded(x: Expr, axes: dict[int, Axis], upper: bool, of_maxima: bool) -> Exp
     return apply("Pad", x, vector_of(*amounts), margin)
 
 
-_MAX_POOLS = {1: relax.op.nn.max_pool1d, 2: relax.op.nn.max_pool2d, 3: relax.op.nn.max_pool3d}
-_MEAN_POOLS = {1: relax.op.nn.avg_pool1d, 2: relax.op.nn.avg_pool2d, 3: relax.op.nn.avg_pool3d}
-
-
 class _Pool(NamedTuple):
     """A pool's image, all its attributes, and how many results count along some axes."""
 
@@ -150,11 +146,12 @@ class _Pool(NamedTuple):
     attrs: Attrs
     counts: dict[int, Expr]
 
-    def of(self, pools: dict[int, Callable[..., Expr]], x: Expr, is_part: bool = True) -> Expr:
-        """The pool of an image; of what is a part of the result the program checks the sizes."""
+    def of(self, kind: str, x: Expr, is_part: bool = True) -> Expr:
+        """The pool, "max" or "avg", of an image; of what is a part of the result the program checks
+        the sizes."""
         names = ("kernel_shape", "strides", "pads", "dilations")
         flags = (bool(self.attrs[name]) for name in ("ceil_mode", "count_include_pad"))
-        pool = pools[len(self.attrs["kernel_shape"])]
+        pool = getattr(relax.op.nn, f"{kind}_pool{len(self.attrs['kernel_shape'])}d")
         made = ex.normalize(pool(x, *(self.attrs[name] for name in names), *flags))
         if is_part:
             check_result([x], made, True)
@@ -171,7 +168,7 @@ class _Pool(NamedTuple):
 def _pool_of(name: str, x: Expr, attrs: Attrs) -> _Pool:
     """With explicit padding."""
     kernel = attrs["kernel_shape"]
-    if len(kernel) not in _MAX_POOLS:
+    if len(kernel) not in CONVOLUTIONS:
         raise ValueError(f"{len(kernel)} spatial axes, where 1 to 3 are supported")
     x, attrs = with_pads(name, x, kernel, window_form(attrs))
     axes, pads = axes_of(x, kernel, attrs), list(attrs["pads"])
@@ -213,7 +210,7 @@ def _max_pool(x: Expr, **attrs: Any) -> Expr:
     """The places of the maxima are a kernel of their own: what computes the maxima stays the same,
     with all that is fused with it."""
     pool = _pool_of("MaxPool", x, attrs)
-    y = pool.counted(pool.of(_MAX_POOLS, pool.x, bool(pool.counts)))
+    y = pool.counted(pool.of("max", pool.x, bool(pool.counts)))
     if len(attrs[OUTPUTS]) == 1:
         return y
     if pool.counts or pool.x is not x:
@@ -230,7 +227,7 @@ def _average_pool(x: Expr, **attrs: Any) -> Expr:
     pool = _pool_of("AveragePool", x, attrs)
     longer = attrs.get("ceil_mode", 0) and not pool.attrs["ceil_mode"]
     counts_padding = bool(longer and attrs.get("count_include_pad", 0))
-    y = pool.of(_MEAN_POOLS, pool.x, bool(pool.counts) or counts_padding)
+    y = pool.of("avg", pool.x, bool(pool.counts) or counts_padding)
     if counts_padding:
         _, plain = with_pads("AveragePool", x, attrs["kernel_shape"], attrs)
         rank = len(attrs["kernel_shape"])
@@ -242,7 +239,7 @@ def _average_pool(x: Expr, **attrs: Any) -> Expr:
         ones = relax.op.broadcast_to(ex.number(pool.x, 1), relax.ShapeExpr(sizes))
         beyond = [each - own for each, own in zip(most, counted, strict=True)]
         form = {**pool.attrs, "pads": [*[0] * rank, *beyond]}
-        shares = pool._replace(attrs=form).of(_MEAN_POOLS, ex.normalize(ones))
+        shares = pool._replace(attrs=form).of("avg", ex.normalize(ones))
         y = ex.normalize(y / shares)
     return pool.counted(y)
 
@@ -254,7 +251,7 @@ def _lp_pool(x: Expr, *, p: int = 2, **attrs: Any) -> Expr:
     power, root, count = (ex.number(x, each) for each in (p, 1.0 / p, count))
     pool = _pool_of("LpPool", x, {**attrs, "count_include_pad": 1})
     powers = ex.emit(relax.op.abs(pool.x) ** power)
-    mean = pool.of(_MEAN_POOLS, powers)
+    mean = pool.of("avg", powers)
     return pool.counted(ex.normalize((mean * count) ** root))
 
 
@@ -309,29 +306,21 @@ def _convolution(x: Expr, weight: Expr, bias: Expr, *, is_transposed: bool, **at
     check_channels(x, weight, attrs, is_transposed)
     attrs = window_form(attrs, axes)
     automatic = attrs.get("auto_pad", "NOTSET")
-    if is_transposed and attrs.get("output_shape"):
+    if is_transposed and (attrs.get("output_shape") or automatic in _SAME):
         # Pads in the place of `output_shape`. If the result is too large, it is cropped on both
         # sides, an odd element at the beginning unless auto_pad is SAME_UPPER. If it is too small,
-        # it is padded at its end, as ONNX Runtime does.
-        extents, kernel = ex.known_dims(x)[2:], ex.known_dims(weight)[2:]
-        strides, dilations, added = attrs["strides"], attrs["dilations"], [*attrs["output_padding"]]
-        totals = []
-        for axis, wanted in enumerate(attrs["output_shape"][-len(extents) :]):
-            span = (kernel[axis] - 1) * dilations[axis] + 1
-            natural = strides[axis] * (extents[axis] - 1) + added[axis] + span
-            totals.append(max(0, natural - wanted))
-            added[axis] += max(0, wanted - natural)
+        # it is padded at its end, as ONNX Runtime does. Without `output_shape`, SAME makes `stride`
+        # results of each element.
+        asked, added, totals = attrs.get("output_shape"), [*attrs["output_padding"]], []
+        for axis, size in enumerate(attrs.get("kernel_shape") or ex.known_dims(weight)[2:]):
+            stride, span = attrs["strides"][axis], (size - 1) * attrs["dilations"][axis] + 1
+            over = span + added[axis] - stride
+            if asked:
+                over += stride * ex.known_dims(x)[2:][axis] - asked[-axes:][axis]
+                added[axis] += max(0, -over)
+            totals.append(max(0, over))
         attrs["pads"] = shared_pads(totals, automatic == "SAME_UPPER")
         attrs["output_padding"] = added
-    elif is_transposed and automatic not in ("NOTSET", "VALID"):
-        # With these pads it makes `stride` results of each element.
-        kernel = attrs.get("kernel_shape") or ex.known_dims(weight)[2:]
-        forms = (attrs[name] for name in ("dilations", "output_padding", "strides"))
-        totals = [
-            max(0, (size - 1) * dilation + 1 + more - stride)
-            for size, dilation, more, stride in zip(kernel, *forms, strict=True)
-        ]
-        attrs["pads"] = shared_pads(totals, automatic == "SAME_UPPER")
     else:
         x, attrs = with_pads("Conv", x, kernel_of(weight, attrs), attrs)
     form = {"data_layout": f"NC{_AXES[axes]}"} | arguments_of(attrs)
