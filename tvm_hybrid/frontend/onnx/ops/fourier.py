@@ -71,12 +71,11 @@ def _stft(
     step, length = _whole(frame_step, "frame_step"), _whole(frame_length, "frame_length")
     if step is None or step < 1:
         raise ValueError(f"frame_step is {step}; it must be positive")
-    if length is None and window is not None:
-        (length,) = ex.known_dims(window)
-    if length is None and not isinstance(samples, int):
-        frames = ex.normalize(relax.op.reshape(x, (batch, 1, samples, parts)))
-        return _transformed(Form(samples, parts, inverse=False, onesided=bool(onesided)), frames)
-    length = samples if length is None else length
+    if length is None:
+        length = samples if window is None else ex.known_dims(window)[0]
+    form = Form(length, parts, inverse=False, onesided=bool(onesided))
+    if not isinstance(length, int):
+        return _transformed(form, ex.normalize(relax.op.reshape(x, (batch, 1, samples, parts))))
     misfit = f"frames of {length} elements in a signal of {samples}"
     check(tirx.all(index(length) >= 1, index(samples) >= length), misfit)
     if window is not None and ex.known_dims(window) != (length,):
@@ -85,7 +84,6 @@ def _stft(
     weights = ex.constant(window)
     if window is not None and weights is None:
         frames = ex.normalize(frames * relax.op.reshape(window, (length, 1)))
-    form = Form(length, parts, inverse=False, onesided=bool(onesided))
     return _transformed(form, frames, weights)
 
 
@@ -98,10 +96,9 @@ def _parts(size: Size) -> int:
 
 def _whole(value: Expr | None, name: str, default: int | None = None) -> Any:
     """The number that an input holds; the default if the node does not have it."""
-    array = ex.constant(value)
-    if value is not None and array is None:
-        raise ValueError(f"its input {name!r} must be a constant")
-    return default if array is None else int(array.item())
+    if value is None:
+        return default
+    return int(ex.known_array(value, f"its input {name!r} must be a constant").item())
 
 
 def _frames(x: Expr, length: int, step: int) -> Expr:
@@ -161,10 +158,8 @@ def _transformed(form: Form, signal: Expr, window: np.ndarray | None = None) -> 
     *others, read, parts = plain_dims(signal)
     dtype, made, made_parts = ex.dtype_of(signal), form.made, form.made_parts
     wide = "float32" if dtype in ("float16", "bfloat16") else dtype
-    count, factors = math.prod(others), None
-    is_known = isinstance(read, int) and isinstance(form.length, int)
-    if is_known:
-        factors = factors_of(form, read, count)
+    count, is_known = math.prod(others), isinstance(read, int) and isinstance(form.length, int)
+    factors = factors_of(form, read, count) if is_known else None
     flat_shape = (count, read, parts) if factors else (count, read * parts)
     flat = ex.cast(relax.op.reshape(signal, flat_shape), wide)
     if factors:

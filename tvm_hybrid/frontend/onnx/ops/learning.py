@@ -44,26 +44,20 @@ class _Step:
         """One value after the first step, another one in it."""
         return op.where(self.count > ex.number(self.x, 0), then, otherwise)
 
-    def gradient(self, g: Expr) -> Expr:
-        """With that of the regularisation."""
-        return ex.emit(self.number("norm_coefficient") * self.x + g)
-
     def mixed(self, old: Expr, new: Expr, share: float) -> Expr:
         """A running mean."""
         return ex.emit(ex.number(self.x, share) * old + ex.number(self.x, 1 - share) * new)
 
 
-def _adagrad(step: _Step, g: Expr, h: Expr) -> list[Expr]:
+def _adagrad(step: _Step, gradient: Expr, h: Expr) -> list[Expr]:
     rate = step.rate / (ex.number(step.x, 1) + step.count * step.number("decay_factor"))
-    gradient = step.gradient(g)
     squares = ex.emit(h + gradient * gradient)
     size = op.sqrt(squares) + step.number("epsilon", 1e-6)
     return [step.x - rate * gradient / size, squares]
 
 
-def _adam(step: _Step, g: Expr, v: Expr, h: Expr) -> list[Expr]:
+def _adam(step: _Step, gradient: Expr, v: Expr, h: Expr) -> list[Expr]:
     alpha, beta = step.attrs.get("alpha", 0.9), step.attrs.get("beta", 0.999)
-    gradient = step.gradient(g)
     mean, squares = step.mixed(v, gradient, alpha), step.mixed(h, gradient * gradient, beta)
     size = op.sqrt(squares) + step.number("epsilon", 1e-6)
     first, second = (
@@ -75,11 +69,10 @@ def _adam(step: _Step, g: Expr, v: Expr, h: Expr) -> list[Expr]:
     return [shrunk * (step.x - rate * (mean / size)), mean, squares]
 
 
-def _momentum(step: _Step, g: Expr, v: Expr) -> list[Expr]:
+def _momentum(step: _Step, gradient: Expr, v: Expr) -> list[Expr]:
     mode = step.attrs["mode"]
     if mode not in ("standard", "nesterov"):
         raise ValueError(f"mode {mode!r} is neither standard nor nesterov")
-    gradient = step.gradient(g)
     share = step.later(step.number("beta"), ex.number(step.x, 1))
     alpha = step.number("alpha")
     mean = ex.emit(alpha * v + share * gradient)
@@ -94,10 +87,12 @@ def _stepping(*inputs: Expr, function: Callable[..., list[Expr]], roles: int, **
         raise ValueError(f"{len(inputs)} inputs and {len(attrs[OUTPUTS])} outputs do not fit")
     results: list[list[Expr]] = []
     for place in range(tensors):
-        x, *others = align(inputs[2 + place :: tensors])
+        x, g, *others = align(inputs[2 + place :: tensors])
         if ex.dtype_of(x) not in ("float32", "float64"):
             raise ValueError(f"a tensor of {ex.dtype_of(x)}, which is neither float nor double")
-        results.append(function(_Step(x, inputs[0], inputs[1], attrs), *others))
+        step = _Step(x, inputs[0], inputs[1], attrs)
+        gradient = ex.emit(step.number("norm_coefficient") * x + g)  # with the regularisation's
+        results.append(function(step, gradient, *others))
     return relax.Tuple([each for role in zip(*results, strict=True) for each in role])
 
 
@@ -206,7 +201,18 @@ class _Trees:
         tracks = np.array(attrs.get("nodes_missing_value_tracks_true") or [0] * self.count)
         self.feature, self.tracks = (np.pad(table, (0, leaves)) for table in (feature, tracks == 1))
         self.splits, self.modes = (np.pad(table, (0, leaves)) for table in (splits, modes))
-        self.members = self._members(attrs)
+        # The values that each node tests, NaN (which equals nothing) behind them.
+        given = attrs.get("membership_values")
+        values = np.zeros(0) if given is None else numpy_helper.to_array(given)
+        parts = np.split(values, np.flatnonzero(np.isnan(values)))
+        sets = [part[~np.isnan(part)] for part in parts]
+        testing = np.flatnonzero(modes == _MEMBER)
+        if len(testing) > len(sets):
+            raise ValueError(f"there are {len(sets)} sets for {len(testing)} nodes that test them")
+        size = self.count + leaves, max(map(len, sets))
+        self.members = np.full(size, np.nan, self.splits.dtype)
+        for place, members in zip(testing, sets, strict=False):
+            self.members[place, : len(members)] = members
         self.depth = 0  # how many steps lead from every root to a leaf
         places = self.roots[self.roots < self.count]
         while places.size:
@@ -214,20 +220,6 @@ class _Trees:
                 raise ValueError("the nodes of a tree form a cycle")
             places = np.unique(np.concatenate([branch[places] for branch in self.branches]))
             places, self.depth = places[places < self.count], self.depth + 1
-
-    def _members(self, attrs: Attrs) -> np.ndarray:
-        """The values that each node tests, NaN (which equals nothing) behind them."""
-        given = attrs.get("membership_values")
-        values = np.zeros(0) if given is None else numpy_helper.to_array(given)
-        parts = np.split(values, np.flatnonzero(np.isnan(values)))
-        sets = [part[~np.isnan(part)] for part in parts]
-        places = np.flatnonzero(self.modes[: self.count] == _MEMBER)
-        if len(places) > len(sets):
-            raise ValueError(f"there are {len(sets)} sets for {len(places)} nodes that test them")
-        table = np.full((len(self.modes), max(map(len, sets))), np.nan, self.splits.dtype)
-        for place, members in zip(places, sets, strict=False):
-            table[place, : len(members)] = members
-        return table
 
 
 @operator("TreeEnsemble", domain=FEATURES_DOMAIN, static=True)
@@ -282,7 +274,17 @@ def _step(trees: _Trees, x: Expr, place: Expr) -> Expr:
     modes = sorted(set(trees.modes[: trees.count].tolist()))
     chosen: Expr = None
     for mode in modes:
-        met = _compared(trees, mode, value, place)
+        if mode < _NOT_EQUAL:
+            met = _COMPARISONS[mode](value, _at(trees.splits, place))
+        elif mode == _NOT_EQUAL:
+            met = op.logical_not(op.equal(value, _at(trees.splits, place)))
+        elif mode == _MEMBER:
+            shape = ex.known_dims(value)
+            same = op.equal(op.reshape(value, (*shape, 1)), _at(trees.members, place))
+            found = op.max(op.astype(same, "int32"), [2], True)
+            met = op.astype(op.reshape(found, shape), "bool")
+        else:
+            raise ValueError(f"mode {mode} of a node is none of 0 to {_MEMBER}")
         if len(modes) > 1:
             met = op.logical_and(met, _at(trees.modes == mode, place))
         chosen = met if chosen is None else op.logical_or(chosen, met)
@@ -290,16 +292,3 @@ def _step(trees: _Trees, x: Expr, place: Expr) -> Expr:
         chosen = op.where(op.isnan(value), _at(trees.tracks, place), chosen)
     yes, no = (_at(branch, place) for branch in trees.branches)
     return ex.normalize(op.where(chosen, yes, no))
-
-
-def _compared(trees: _Trees, mode: int, value: Expr, place: Expr) -> Expr:
-    if mode < _NOT_EQUAL:
-        return _COMPARISONS[mode](value, _at(trees.splits, place))
-    if mode == _NOT_EQUAL:
-        return op.logical_not(op.equal(value, _at(trees.splits, place)))
-    if mode != _MEMBER:
-        raise ValueError(f"mode {mode} of a node is none of 0 to {_MEMBER}")
-    shape = ex.known_dims(value)
-    same = op.equal(op.reshape(value, (*shape, 1)), _at(trees.members, place))
-    found = op.max(op.astype(same, "int32"), [2], True)
-    return op.astype(op.reshape(found, shape), "bool")

@@ -9,7 +9,6 @@ Normalisations are over a batch's statistics, images, groups of channels, rows, 
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -52,13 +51,12 @@ def _batch_norm(*inputs: Expr, epsilon: float = _EPSILON, **attrs: Any) -> Expr:
     known = [array.astype(np.float64) for array in arrays if array is not None]
     channels = dims_of(x)[1] if rank > 1 else 0
     vectors = all(array.shape == (getattr(channels, "value", None),) for array in known)
-    dtype, widest = ex.dtype_of(x), ex.dtype_of(x)
+    dtype = ex.dtype_of(x)
     if attrs.get("spatial", 1) == 1 and len(known) == len(arrays) and vectors:
         with np.errstate(all="ignore"):  # a bad variance gives NaN, as it would at run time
             ratio = known[0] / np.sqrt(known[3] + epsilon)
-        types = [np.dtype(ex.dtype_of(each)) for each in inputs]
-        widest = str(functools.reduce(np.promote_types, types))
-        aligned = (-1, *(1 for _ in range(rank - 2)))
+        widest = str(np.result_type(*(np.dtype(ex.dtype_of(each)) for each in inputs)))
+        aligned = (-1, *[1] * (rank - 2))
         factor, shift = (
             ex.literal(each.reshape(aligned).astype(widest))
             for each in (ratio, known[1] - known[2] * ratio)
@@ -231,12 +229,14 @@ def _of_sum(
     return relax.Tuple([y, y, y, total])
 
 
-def _normalized_embeddings(*given: Expr, is_quantized: bool, **attrs: Any) -> Expr:
+@operator("EmbedLayerNormalization", "QEmbedLayerNormalization", domain=CONTRIB_DOMAIN)
+def _normalized_embeddings(*given: Expr, **attrs: Any) -> Expr:
     """The normalised sum of rows, how many tokens each sequence has, and the sum.
 
     Of 8-bit tables, rows are dequantised once they are gathered.
     """
     inputs = Inputs(given)
+    is_quantized = "int8" in ex.dtype_of(inputs[2])
     ids, segments, positions = inputs[0], inputs[1], None if is_quantized else inputs[8]
     if ex.rank_of(ids) != 2:
         raise ValueError(f"its input has the shape {sizes_text(plain_dims(ids))}, not two axes")
@@ -271,12 +271,6 @@ def _normalized_embeddings(*given: Expr, is_quantized: bool, **attrs: Any) -> Ex
     return relax.Tuple([y, count, total])
 
 
-for _name, _is_quantized in (("Embed", False), ("QEmbed", True)):
-    operator(f"{_name}LayerNormalization", domain=CONTRIB_DOMAIN)(
-        partial(_normalized_embeddings, is_quantized=_is_quantized)
-    )
-
-
 @operator("RMSNormalization")
 def _rms_norm(
     x: Expr, scale: Expr, *, axis: int = -1, epsilon: float = _EPSILON, stash_type: int = 1
@@ -300,8 +294,7 @@ def _local_response(x: Expr, *, size: int, beta: float = 0.75, **attrs: Any) -> 
         [_filled(0, [batch, index(count), *extents], ex.dtype_of(x))] if count else []
         for count in ((size - 1) // 2, size // 2)
     )
-    padded = relax.op.concat([*first, squares, *last], 1) if last else squares
-    padded = ex.normalize(padded)
+    padded = ex.normalize(relax.op.concat([*first, squares, *last], 1) if last else squares)
     slices = (
         relax.op.strided_slice(padded, [1], [place], [place + channels]) for place in range(size)
     )

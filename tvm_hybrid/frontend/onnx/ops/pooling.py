@@ -129,12 +129,10 @@ def _max_unpool(x: Expr, places: Expr, output_shape: Expr, **attrs: Any) -> Expr
     for axis, size in enumerate(form["kernel_shape"]):
         cropped = form["pads"][axis] + form["pads"][rank + axis]
         image.append((dims[axis + 2] - 1) * form["strides"][axis] - cropped + size)
-    if any(not isinstance(size, int) for size in image):
-        for size in image:
-            check(index(0) + size >= 0)
-        # There is room for what is put back.
-        nothing = tirx.EQ(product(dims_of(x)), index(0))
-        check(tirx.any(product(image) > 0, nothing))
+    for size in image:
+        check(index(0) + size >= 0)
+    # There is room for what is put back.
+    check(tirx.any(product(image) > 0, tirx.EQ(product(dims_of(x)), index(0))))
     shape = image if output_shape is None else plain(requested_sizes(output_shape))
     room = [simplified(index(0) + size - kept) for size, kept in zip(shape, image, strict=True)]
     for more in room:

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 from onnx import TensorProto, helper
-from tvm import relax, tirx
+from tvm import relax
 
 from microkernels.base.arrays import RANGES
 from relay_passes.ir.dynamic_quantize import emit_dynamic_quantize
@@ -31,8 +31,8 @@ from ...expressions import NARROW_INPUTS, OPSET, Attrs, Expr, Inputs
 from ..evaluate import computed
 from ..graph.graph import CONTRIB_DOMAIN, dtype_named
 from ..graph.narrow_types import FLOATS, INTEGERS, NARROW, stored_type
-from ..graph.requests import check_equal
-from ..graph.sizes import dims_of, index
+from ..graph.requests import check_sizes
+from ..graph.sizes import dims_of, index, plain
 from ..operators import SOFTMAX_ALONG_AXIS, apply, operator
 from ..reader.check_model import type_name
 from .elementwise import decoded, encoded
@@ -43,7 +43,6 @@ _LIMITS = INTEGERS | {
     helper.np_dtype_to_tensor_dtype(each.dtype): (each.min, each.max)
     for each in map(np.iinfo, ("uint8", "int8", "uint16", "int16"))
 }
-_DEQUANTIZED = ("uint8", "int8", "uint16", "int16", "int32")
 
 
 class Parameters(NamedTuple):
@@ -102,17 +101,15 @@ def _parameters(x: Expr, scale: Expr, zero_point: Expr, attrs: Attrs) -> Paramet
     if not -len(dims) <= axis < len(dims):
         raise ValueError(f"axis {axis} of a value of rank {len(dims)}")
     axis %= len(dims)
-    wanted: tuple[int, ...] = found[:1]
+    wanted = tuple(plain(dims[axis : axis + 1]))
     if block > 0:
         shape = ex.known_dims(x)
         wanted = (*shape[:axis], -(-shape[axis] // block), *shape[axis + 1 :])
-    elif isinstance(dims[axis], tirx.IntImm):
-        wanted = (int(dims[axis]),)
-    else:
-        check_equal(dims[axis], index(found[0]))
-    if block < 0 or found != wanted:
-        blocks = f" in blocks of {block}" if block else " or one scale"
-        raise ValueError(f"its scale has the shape {found}; axis {axis} needs {wanted}{blocks}")
+    blocks = f" in blocks of {block}" if block else " or one scale"
+    misfit = f"its scale has the shape {found}; axis {axis} needs {wanted}{blocks}"
+    if block < 0:
+        raise ValueError(misfit)
+    check_sizes([*map(index, wanted)], [*map(index, found)], misfit)
     return Parameters(scale, zero_point, axis, block)
 
 
@@ -176,7 +173,7 @@ def _zeros(how: Parameters, dtype: str) -> Expr:
 @operator("DequantizeLinear", domain=CONTRIB_DOMAIN)
 def _dequantize_linear(q: Expr, scale: Expr, zero_point: Expr, **attrs: Any) -> Expr:
     narrow, code = attrs.get(NARROW_INPUTS, {}), attrs.get("output_dtype", 0)
-    if ex.dtype_of(q) not in _DEQUANTIZED:
+    if ex.dtype_of(q) not in ("uint8", "int8", "uint16", "int16", "int32"):
         raise ValueError(f"dequantising {ex.dtype_of(q)} is not supported")
     if zero_point is not None:
         zeros = ex.constant(zero_point)

@@ -70,15 +70,11 @@ def _layer(*given: Expr, cell: str, weights_of: Callable[[Inputs], Weights], **a
 
     inputs = Inputs(given)
     if attrs.get("layout"):
-        inputs = Inputs(
-            apply("Transpose", each, perm=[1, 0, 2])
-            if each is not None and place in (_X, _HIDDEN, _MEMORY)
-            else each
-            for place, each in enumerate(inputs)
-        )
+        for place in (_X, _HIDDEN, _MEMORY):
+            if inputs[place] is not None:
+                inputs[place] = apply("Transpose", inputs[place], perm=[1, 0, 2])
     direction, sides = attrs.get("direction", "forward"), ex.known_dims(inputs[_R])[0]
-    wanted = dict(zip(problem.DIRECTIONS, (1, 1, 2), strict=True))
-    if sides != wanted.get(direction):
+    if direction not in problem.DIRECTIONS or sides != 1 + (direction == "bidirectional"):
         raise ValueError(f"direction {direction!r} with weights of {sides}")
     every, count = _activations(attrs, _FUNCTIONS[cell], sides), len(_FUNCTIONS[cell])
     own = [every[count * side : count * (side + 1)] for side in range(sides)]
@@ -162,18 +158,16 @@ def _integer_weights(inputs: Inputs) -> Weights:
 
 def _differences(weight: Expr, zeros: Expr | None) -> Expr:
     """A weight less its zero points, [directions, gates * hidden, hidden]."""
-    if zeros is not None:
-        directions, width = ex.known_dims(zeros)
-        zeros = ex.reshaped(zeros, (directions, 1, width))
-    known = ex.constant(weight)
-    offsets = np.zeros((), np.int8) if zeros is None else ex.constant(zeros)
+    if zeros is None:
+        zeros = ex.literal(np.zeros((1, 1), np.int8))
+    directions, width = ex.known_dims(zeros)
+    zeros = ex.reshaped(zeros, (directions, 1, width))
+    known, offsets = ex.constant(weight), ex.constant(zeros)
     if known is not None and offsets is not None:
         rows = (known.astype(np.int16) - offsets).transpose(0, 2, 1)
         fits = rows.min() >= -128 and rows.max() <= 127
         return ex.literal(rows.astype(np.int8 if fits else np.int16))
-    wide = ex.cast(weight, "int32")
-    if zeros is not None:
-        wide = apply("Sub", wide, ex.cast(zeros, "int32"))
+    wide = apply("Sub", ex.cast(weight, "int32"), ex.cast(zeros, "int32"))
     return apply("Transpose", ex.cast(wide, "int16"), perm=[0, 2, 1])
 
 
@@ -246,11 +240,8 @@ def recurrent_layer(
     given: dict[str, Expr],
     *,
     cell: str,
-    direction: str,
-    activations: tuple[str, ...],
     finals: bool,
-    clip: float = 0.0,
-    coupled: bool = False,
+    **form: Any,
 ) -> list[Expr]:
     """All steps of a layer, and the final states if `finals`.
 
@@ -264,8 +255,8 @@ def recurrent_layer(
         What is added to the products of inputs and of states, [directions, gates * hidden] each.
     given
         The recurrent weight, "weight", and inputs of `OPTIONAL`.
-    cell, direction, activations, finals, clip, coupled
-        As of `RecurrentProblem`.
+    cell, finals, form
+        As of `RecurrentProblem`: `form` is of direction, activations, clip and coupled.
     """
     steps, batch, size = dims_of(x)
     directions, _, hidden = ex.known_dims(given["weight"])
@@ -292,9 +283,9 @@ def recurrent_layer(
             value = ex.normalize(relax.op.reshape(value, shape))
         inputs.append(value)
     tensor, weight = map(known_tensor, inputs[:2])
-    sizes, functions = (*tensor.shape[:2], hidden), (activations, clip, coupled)
-    form: tuple[Any, ...] = (cell, direction, *sizes, *functions, finals, names, weight.dtype)
-    region = problem.region_of(problem.RecurrentProblem(*form))
+    form = {"clip": 0.0, "coupled": False, "hidden": hidden, "weight_dtype": weight.dtype} | form
+    form |= dict(zip(("steps", "batch"), tensor.shape, strict=False), given=names)
+    region = problem.region_of(problem.RecurrentProblem(cell=cell, finals=finals, **form))
     for value, wanted in zip(inputs, region.inputs, strict=True):
         found = known_tensor(value).shape  # a kernel would read beyond an input
         pairs = zip(found, wanted.shape, strict=False)

@@ -17,7 +17,7 @@ from tir_schedules.core.emission import opaque_block
 
 from ... import expressions as ex
 from ...expressions import OPSET, Attrs, Expr, Place
-from ..graph.kernels import cell, emit_kernel, put
+from ..graph.kernels import cell, emit_kernel, put, reshaped_to
 from ..graph.requests import check, check_equal, check_sizes, requested_sizes, sizes_text
 from ..graph.sizes import dims_of, index, plain, plain_dims, product, simplified
 from ..operators import operator
@@ -55,7 +55,7 @@ class _Side:
     """
 
     def __init__(self, extent: Expr, start: Expr, one_bin: Expr, ratio: int) -> None:
-        dtype = str(start.ty.dtype)
+        self.dtype = dtype = str(start.ty.dtype)
         first, size, self.place = (cell(dtype) for _ in range(3))
         samples, self.low = cell(), cell()
         put(first, start)
@@ -71,7 +71,7 @@ class _Side:
 
     def go_to(self, position: Expr, step: Expr) -> None:
         """Makes a sample of a bin the present one."""
-        dtype = str(self.start.ty.dtype)
+        dtype = self.dtype
         offset = (step.astype(dtype) + tirx.const(0.5, dtype)) * self.bin
         first = self.start + position.astype(dtype) * self.bin
         put(self.place, first + offset / self.samples.astype(dtype))
@@ -82,14 +82,11 @@ class _Side:
         put(self.weights, tirx.const(1, dtype) - share, 0)
         put(self.weights, share, 1)
 
-    @property
     def is_inside(self) -> Expr:
         """Whether the present sample counts; that at a NaN does not."""
-        dtype = str(self.start.ty.dtype)
-        place = self.place[0]
-        return tirx.all(place >= tirx.const(-1, dtype), place <= self.extent.astype(dtype))
+        place, least = self.place[0], tirx.const(-1, self.dtype)
+        return tirx.all(place >= least, place <= self.extent.astype(self.dtype))
 
-    @property
     def neighbours(self) -> list[tuple[Expr, Expr]]:
         """The two elements around the present sample, and their weights."""
         low = self.low[0]
@@ -145,11 +142,11 @@ def _roi_align(x: Expr, regions: Expr, batch: Expr, *, mode: str = "avg", **attr
                     rows.go_to(row, step)
                     with I.grid(index(sizes[1]), counts[1]) as (column, across):
                         columns.go_to(column, across)
-                        inside = tirx.all(rows.is_inside, columns.is_inside)
+                        inside = tirx.all(rows.is_inside(), columns.is_inside())
                         with I.If(inside):
                             with I.Then(), I.serial(channels) as channel:
                                 here = (region, row, column, channel)
-                                pairs = itertools.product(rows.neighbours, columns.neighbours)
+                                pairs = itertools.product(rows.neighbours(), columns.neighbours())
                                 parts = [
                                     a * b * x[image, h, w, channel] for (h, a), (w, b) in pairs
                                 ]
@@ -184,23 +181,16 @@ def _affine_grid(theta: Expr, size: Expr, *, align_corners: int = 0) -> Expr:
     axes = len(extents)
     misfit = f"theta {theta.ty.shape} for a grid of {axes} axes"
     check_sizes(dims_of(theta), (images, index(axes), index(axes + 1)), misfit)
-    corners = bool(align_corners)
-    if not all(isinstance(extent, tirx.IntImm) for extent in extents):
-        return _open_grid(theta, extents, corners)
-    grid = relax.op.image.affine_grid(theta, tuple(map(int, extents)), corners)
-    return relax.op.permute_dims(grid, [0, *range(2, axes + 2), 1])
-
-
-def _open_grid(theta: Expr, extents: Sequence[Expr], corners: bool) -> Expr:
-    """The grid, [images, *extents, axes]."""
-    if corners:
-        for extent in extents:  # a single element has no two corners
-            check(extent > 1, "align_corners wants two elements along each axis")
-    axes, dtype, one = len(extents), ex.dtype_of(theta), tirx.const(1, "float64")
+    if all(isinstance(extent, tirx.IntImm) for extent in extents):
+        grid = relax.op.image.affine_grid(theta, tuple(map(int, extents)), bool(align_corners))
+        return relax.op.permute_dims(grid, [0, *range(2, axes + 2), 1])
+    for extent in extents if align_corners else ():  # a single element has no two corners
+        check(extent > 1, "align_corners wants two elements along each axis")
+    dtype, one = ex.dtype_of(theta), tirx.const(1, "float64")
 
     def coordinate(at: Expr, extent: Expr) -> Expr:
         """Where an element lies, from -1 to 1; constants are rounded from float64, as in TVM."""
-        if corners:
+        if align_corners:
             steps = te.max(extent - 1, index(1)).astype("float64")
             start, step = tirx.const(-1, "float64"), tirx.const(_WIDTH, "float64") / steps
         else:
@@ -314,19 +304,17 @@ def _deformed(inputs: Sequence[Any], attrs: Attrs) -> Attrs:
     (batch, channels, *extents), (weights, *_) = map(dims_of, inputs[:2])
     count, outputs = math.prod(kernel) * groups[1], window_counts(extents, kernel, form)
     outputs = list(map(simplified, outputs))
-    expected = {
-        1: [weights, channels // groups[0], *map(index, kernel)],
-        2: [batch, index(count * rank), *outputs],
-        3: [weights],
-        4: [batch, index(count), *outputs],
-    }
-    for place, wanted in expected.items():
-        if inputs[place] is None:
-            continue
-        found = dims_of(inputs[place])
-        own, other = sizes_text(found), sizes_text(wanted)
-        misfit = f"its input {place} has the shape {own}; the others ask for {other}"
-        check_sizes(found, wanted, misfit)
+    expected = [
+        [weights, channels // groups[0], *map(index, kernel)],
+        [batch, index(count * rank), *outputs],
+        [weights],
+        [batch, index(count), *outputs],
+    ]
+    for place, (value, wanted) in enumerate(zip(inputs[1:], expected, strict=True), 1):
+        if value is not None:
+            own, other = sizes_text(dims_of(value)), sizes_text(wanted)
+            misfit = f"its input {place} has the shape {own}; the others ask for {other}"
+            check_sizes(dims_of(value), wanted, misfit)
     # There are elements to sample.
     none = tirx.EQ(product(dims_of(inputs[2])), index(0))
     check(tirx.any(product(extents) > 0, none))
@@ -346,13 +334,10 @@ def _columns(x: Expr, offset: Expr, mask: Expr | None, attrs: Attrs) -> Expr:
     # So many channels share a group and an offset group.
     unit = math.gcd(per_group, per_offset)
     corners = _corners(offset, plain_dims(x)[2:], attrs)
-    flat = relax.ShapeExpr((batch, math.prod(plain_dims(x)[2:]), channels))
     pixels = relax.op.permute_dims(x, [0, *range(2, rank + 2), 1])
-    pixels = ex.normalize(relax.op.reshape(pixels, flat))
-    masks = []
-    if mask is not None:
-        shape = relax.ShapeExpr((batch, offset_groups, taps, *outputs))
-        masks = [ex.normalize(relax.op.reshape(mask, shape))]
+    pixels = reshaped_to(pixels, (batch, math.prod(plain_dims(x)[2:]), channels))
+    shape = relax.ShapeExpr((batch, offset_groups, taps, *outputs))
+    masks = [] if mask is None else [ex.normalize(relax.op.reshape(mask, shape))]
 
     def element(
         at: Place, pixels: te.Tensor, corners: list[te.Tensor], masks: list[te.Tensor]
@@ -370,8 +355,7 @@ def _columns(x: Expr, offset: Expr, mask: Expr | None, attrs: Attrs) -> Expr:
 
     sizes, name = (batch, groups, *outputs, taps, per_group // unit, unit), "deform_columns"
     columns = ex.emit_each(name, sizes, element, pixels, corners, masks, hint=name)
-    rows = (batch, groups, math.prod(outputs), taps * per_group)
-    return relax.op.reshape(columns, relax.ShapeExpr(rows))
+    return reshaped_to(columns, (batch, groups, math.prod(outputs), taps * per_group))
 
 
 def _corners(offset: Expr, extents: Sequence[int | Expr], attrs: Attrs) -> list[Expr]:
@@ -384,8 +368,7 @@ def _corners(offset: Expr, extents: Sequence[int | Expr], attrs: Attrs) -> list[
     dtype, rank = ex.dtype_of(offset), len(extents)
     batch, _, *outputs = plain_dims(offset)
     taps, groups = math.prod(attrs["kernel_shape"]), attrs["offset_group"]
-    shape = relax.ShapeExpr((batch, groups, taps, rank, *outputs))
-    moved = ex.normalize(relax.op.reshape(offset, shape))
+    moved = reshaped_to(offset, (batch, groups, taps, rank, *outputs))
 
     def compute(moved: te.Tensor, starts: te.Tensor, extents: list[Expr]) -> list[te.Tensor]:
         batch, _, _, _, *outputs = plain(moved.shape)

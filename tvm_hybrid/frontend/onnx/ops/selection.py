@@ -138,8 +138,7 @@ def _unique(x: Expr, *, axis: int | None = None, sorted: int = 1) -> Expr:
     def body(x: Expr, firsts: Expr, inverse: Expr, counts: Expr, count: Expr) -> None:
         extent = x.shape[1]
         order, group = table(extent), cell()
-        single = is_number(x.shape[0], 1) and is_number(x.shape[2], 1)
-        before = (_sort_elements if single else _sort)(x, order)
+        before = _sort(x, order)
         put(group, index(-1))
         with I.serial(extent) as place:
             new = cell("bool")
@@ -165,23 +164,20 @@ def _unique(x: Expr, *, axis: int | None = None, sorted: int = 1) -> Expr:
 
 
 def _sort(x: Expr, order: Expr) -> Before:
-    """Puts the places of slices in order; whether one comes before another."""
+    """Puts the places of slices in order, of one element by digits; whether one comes before
+    another."""
+    outer, extent, inner = x.shape
+    if is_number(outer, 1) and is_number(inner, 1):
+        ranks = table(extent, str(rising(x[0, index(0), 0]).ty.dtype))
+        with I.serial(extent) as place:
+            put(ranks, rising(x[0, place, 0]), place)
+        sort_by_digits(Order(order, lambda place: ranks[place]), extent)
+        return lambda one, other: ranks[one] < ranks[other]
     before = functools.partial(_compared, x)
-    with I.serial(x.shape[1]) as place:
-        put(order, place, place)
-    sort_places(order, x.shape[1], before)
-    return before
-
-
-def _sort_elements(x: Expr, order: Expr) -> Before:
-    """As `_sort`, of slices of one element: by digits."""
-    extent = x.shape[1]
-    ranks = table(extent, str(rising(x[0, index(0), 0]).ty.dtype))
-
     with I.serial(extent) as place:
-        put(ranks, rising(x[0, place, 0]), place)
-    sort_by_digits(Order(order, lambda place: ranks[place]), extent)
-    return lambda one, other: ranks[one] < ranks[other]
+        put(order, place, place)
+    sort_places(order, extent, before)
+    return before
 
 
 def _compared(x: Expr, one: Expr, other: Expr) -> Expr:

@@ -174,35 +174,31 @@ def _pool_of(name: str, x: Expr, attrs: Attrs) -> _Pool:
     axes, pads = axes_of(x, kernel, attrs), list(attrs["pads"])
     around = list(zip(pads[: len(kernel)], pads[len(kernel) :], strict=True))
     counts: dict[int, Expr] = {}
-    if attrs["ceil_mode"]:
-        known = all(isinstance(axis.extent, int) for axis in axes)
-        if name == "AveragePool" and attrs["count_include_pad"] and known:
-            return _Pool(x, attrs, {})  # TVM's form of it is right
-        for place, (axis, amounts) in enumerate(zip(axes, around, strict=True)):
-            extent, size, stride, dilation = axis
-            # The padding at the end makes room for the last window.
-            if isinstance(extent, int):
-                count = window_count(extent, amounts, size, stride, dilation, True)
-                if count < 1:
-                    return _Pool(x, attrs, {})
-                longer = max(0, (count - 1) * stride + axis.span - extent - amounts[0])
-            elif amounts[1] >= axis.span - 1:
-                longer = axis.span - 1
-            else:
-                longer = amounts[1] + stride - 1
-                if amounts[1] > axis.span - stride:
-                    over = tirx.floordiv(extent + (sum(amounts) + stride - axis.span - 1), stride)
-                    inside = tirx.floordiv(extent + (amounts[0] - 1), stride)
-                    counts[place + 2] = simplified(te.min(over, inside) + 1)
-            pads[len(kernel) + place] = longer
-        return _Pool(x, {**attrs, "ceil_mode": 0, "pads": pads}, counts)
-    for place, (axis, amounts) in enumerate(zip(axes, around, strict=True)):
-        # ONNX's inference and ONNX Runtime round (extent - window) / stride toward zero: where less
-        # than a stride is missing, there is one window, over what there is.
-        missing = axis.span - (axis.extent + sum(amounts)) if isinstance(axis.extent, int) else 0
-        if axis.extent != 0 and 0 < missing < axis.stride:
-            pads[len(kernel) + place] += missing
-    return _Pool(x, {**attrs, "pads": pads}, counts)
+    known = all(isinstance(axis.extent, int) for axis in axes)
+    if attrs["ceil_mode"] and name == "AveragePool" and attrs["count_include_pad"] and known:
+        return _Pool(x, attrs, {})  # TVM's form of it is right
+    for place, (axis, amounts) in enumerate(zip(axes, around, strict=True), len(kernel)):
+        extent, size, stride, dilation = axis
+        if not attrs["ceil_mode"]:
+            # ONNX's inference and ONNX Runtime round (extent - window) / stride toward zero: where
+            # less than a stride is missing, there is one window, over what there is.
+            missing = axis.span - (extent + sum(amounts)) if isinstance(extent, int) else 0
+            pads[place] += missing if extent != 0 and 0 < missing < stride else 0
+        # Else the padding at the end makes room for the last window.
+        elif isinstance(extent, int):
+            count = window_count(extent, amounts, size, stride, dilation, True)
+            if count < 1:
+                return _Pool(x, attrs, {})
+            pads[place] = max(0, (count - 1) * stride + axis.span - extent - amounts[0])
+        elif amounts[1] >= axis.span - 1:
+            pads[place] = axis.span - 1
+        else:
+            pads[place] += stride - 1
+            if amounts[1] > axis.span - stride:
+                over = tirx.floordiv(extent + (sum(amounts) + stride - axis.span - 1), stride)
+                inside = tirx.floordiv(extent + (amounts[0] - 1), stride)
+                counts[place - len(kernel) + 2] = simplified(te.min(over, inside) + 1)
+    return _Pool(x, {**attrs, "ceil_mode": 0, "pads": pads}, counts)
 
 
 @operator("MaxPool")
@@ -247,12 +243,10 @@ def _average_pool(x: Expr, **attrs: Any) -> Expr:
 @operator("LpPool")
 def _lp_pool(x: Expr, *, p: int = 2, **attrs: Any) -> Expr:
     """The root of a sum of powers, which is the mean times the number of elements."""
-    count = math.prod(attrs["kernel_shape"])
-    power, root, count = (ex.number(x, each) for each in (p, 1.0 / p, count))
     pool = _pool_of("LpPool", x, {**attrs, "count_include_pad": 1})
-    powers = ex.emit(relax.op.abs(pool.x) ** power)
-    mean = pool.of("avg", powers)
-    return pool.counted(ex.normalize((mean * count) ** root))
+    mean = pool.of("avg", ex.emit(relax.op.abs(pool.x) ** ex.number(x, p)))
+    total = mean * ex.number(x, math.prod(attrs["kernel_shape"]))
+    return pool.counted(ex.normalize(total ** ex.number(x, 1.0 / p)))
 
 
 @operator("GlobalLpPool")
@@ -260,9 +254,8 @@ def _global_lp_pool(x: Expr, *, p: int = 2) -> Expr:
     axes = list(range(2, ex.rank_of(x)))
     if p in (1, 2) and axes:
         return apply(f"ReduceL{p}", x, axes=axes)
-    power, root = (ex.number(x, each) for each in (p, 1.0 / p))
-    total = relax.op.sum(relax.op.abs(x) ** power, axes, True)
-    return total**root
+    total = relax.op.sum(relax.op.abs(x) ** ex.number(x, p), axes, True)
+    return total ** ex.number(x, 1.0 / p)
 
 
 @operator("CenterCropPad")
@@ -287,9 +280,7 @@ def _center_crop_pad(x: Expr, shape: Expr, *, axes: Sequence[int] | None = None)
 # Convolutions and transposed convolutions of one to three spatial axes, with a bias.
 
 
-_AXES = {1: "W", 2: "HW", 3: "DHW"}
 CONVOLUTIONS = {1: relax.op.nn.conv1d, 2: relax.op.nn.conv2d, 3: relax.op.nn.conv3d}
-_CONV_TRANSPOSE = {axes: getattr(relax.op.nn, f"conv{axes}d_transpose") for axes in CONVOLUTIONS}
 
 
 def arguments_of(attrs: Attrs) -> dict[str, Any]:
@@ -299,9 +290,8 @@ def arguments_of(attrs: Attrs) -> dict[str, Any]:
 
 
 def _convolution(x: Expr, weight: Expr, bias: Expr, *, is_transposed: bool, **attrs: Any) -> Expr:
-    operators = _CONV_TRANSPOSE if is_transposed else CONVOLUTIONS
     axes = ex.rank_of(x) - 2
-    if axes not in operators:
+    if axes not in CONVOLUTIONS:
         raise ValueError(f"{axes} spatial axes, where 1 to 3 are supported")
     check_channels(x, weight, attrs, is_transposed)
     attrs = window_form(attrs, axes)
@@ -323,14 +313,14 @@ def _convolution(x: Expr, weight: Expr, bias: Expr, *, is_transposed: bool, **at
         attrs["output_padding"] = added
     else:
         x, attrs = with_pads("Conv", x, kernel_of(weight, attrs), attrs)
-    form = {"data_layout": f"NC{_AXES[axes]}"} | arguments_of(attrs)
-    form["kernel_layout"] = f"{'IO' if is_transposed else 'OI'}{_AXES[axes]}"
+    form, names = arguments_of(attrs), "DHW"[-axes:]
+    form["data_layout"], form["kernel_layout"] = f"NC{names}", f"OI{names}"
+    convolve = CONVOLUTIONS[axes]
     if is_transposed:
-        form["output_padding"] = attrs["output_padding"]
-    result = operators[axes](x, weight, **form)
-    if bias is None:
-        return result
-    return ex.emit(result) + ex.reshaped(bias, (1, -1, *[1] * axes))
+        form |= {"kernel_layout": f"IO{names}", "output_padding": attrs["output_padding"]}
+        convolve = getattr(relax.op.nn, f"conv{axes}d_transpose")
+    result = convolve(x, weight, **form)
+    return result if bias is None else ex.emit(result) + ex.reshaped(bias, (1, -1, *[1] * axes))
 
 
 operator("Conv")(partial(_convolution, is_transposed=False))
