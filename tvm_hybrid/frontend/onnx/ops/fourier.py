@@ -96,9 +96,10 @@ def _parts(size: Size) -> int:
 
 def _whole(value: Expr | None, name: str, default: int | None = None) -> Any:
     """The number that an input holds; the default if the node does not have it."""
-    if value is None:
-        return default
-    return int(ex.known_array(value, f"its input {name!r} must be a constant").item())
+    array = ex.constant(value)
+    if value is not None and array is None:
+        raise ValueError(f"its input {name!r} must be a constant")
+    return default if array is None else int(array.item())
 
 
 def _frames(x: Expr, length: int, step: int) -> Expr:

@@ -31,7 +31,7 @@ from ...expressions import NARROW_INPUTS, OPSET, Attrs, Expr, Inputs
 from ..evaluate import computed
 from ..graph.graph import CONTRIB_DOMAIN, dtype_named
 from ..graph.narrow_types import FLOATS, INTEGERS, NARROW, stored_type
-from ..graph.requests import check_sizes
+from ..graph.requests import check_sizes, differ
 from ..graph.sizes import dims_of, index, plain
 from ..operators import SOFTMAX_ALONG_AXIS, apply, operator
 from ..reader.check_model import type_name
@@ -40,8 +40,8 @@ from .elementwise import decoded, encoded
 _SCALES = ("float32", "float16", "bfloat16")
 _PRECISIONS = (0, *(TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16))
 _LIMITS = INTEGERS | {
-    helper.np_dtype_to_tensor_dtype(each.dtype): (each.min, each.max)
-    for each in map(np.iinfo, ("uint8", "int8", "uint16", "int16"))
+    helper.np_dtype_to_tensor_dtype(np.dtype(name)): (np.iinfo(name).min, np.iinfo(name).max)
+    for name in ("uint8", "int8", "uint16", "int16")
 }
 
 
@@ -105,11 +105,10 @@ def _parameters(x: Expr, scale: Expr, zero_point: Expr, attrs: Attrs) -> Paramet
     if block > 0:
         shape = ex.known_dims(x)
         wanted = (*shape[:axis], -(-shape[axis] // block), *shape[axis + 1 :])
-    blocks = f" in blocks of {block}" if block else " or one scale"
-    misfit = f"its scale has the shape {found}; axis {axis} needs {wanted}{blocks}"
-    if block < 0:
-        raise ValueError(misfit)
-    check_sizes([*map(index, wanted)], [*map(index, found)], misfit)
+    if block < 0 or len(found) != len(wanted) or any(map(differ, found, wanted)):
+        blocks = f" in blocks of {block}" if block else " or one scale"
+        raise ValueError(f"its scale has the shape {found}; axis {axis} needs {wanted}{blocks}")
+    check_sizes([*map(index, wanted)], [*map(index, found)])
     return Parameters(scale, zero_point, axis, block)
 
 

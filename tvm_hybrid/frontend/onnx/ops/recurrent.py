@@ -283,7 +283,7 @@ def recurrent_layer(
             value = ex.normalize(relax.op.reshape(value, shape))
         inputs.append(value)
     tensor, weight = map(known_tensor, inputs[:2])
-    form = {"clip": 0.0, "coupled": False, "hidden": hidden, "weight_dtype": weight.dtype} | form
+    form = {"clip": 0.0, "coupled": False, "hidden": hidden, "weight_dtype": weight.dtype, **form}
     form |= dict(zip(("steps", "batch"), tensor.shape, strict=False), given=names)
     region = problem.region_of(problem.RecurrentProblem(cell=cell, finals=finals, **form))
     for value, wanted in zip(inputs, region.inputs, strict=True):
