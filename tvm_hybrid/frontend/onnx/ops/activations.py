@@ -67,23 +67,20 @@ def _celu(x: Expr, *, alpha: float = 1.0) -> Expr:
     return _exponential(x, x if alpha == 1 else x / ex.number(x, alpha), alpha)
 
 
-@operator("Elu")
-def _elu(x: Expr, *, alpha: float = 1.0) -> Expr:
-    """Where(x < 0, alpha * (exp(x) - 1), x)"""
-    return _exponential(x, x, alpha)
-
-
 @operator("Selu")
 def _selu(x: Expr, *, alpha: float = _SELU_ALPHA, gamma: float = _SELU_GAMMA) -> Expr:
     return _exponential(x, x, alpha) * ex.number(x, gamma)
 
 
 def _exponential(x: Expr, inner: Expr, alpha: float) -> Expr:
-    """Positive x stay as they are, and NaN too."""
+    """Where(x < 0, alpha * (exp(inner) - 1), x): positive x stay as they are, and NaN too."""
     below = relax.op.exp(inner) - ex.number(x, 1)
     if alpha != 1:
         below = below * ex.number(x, alpha)
     return relax.op.where(x < ex.number(x, 0), below, x)
+
+
+operator("Elu")(lambda x, *, alpha=1.0: _exponential(x, x, alpha))
 
 
 @operator("ThresholdedRelu")

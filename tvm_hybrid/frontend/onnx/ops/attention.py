@@ -15,8 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from onnx import TensorProto, helper
@@ -33,8 +32,7 @@ from ..operators import apply, operator
 Size = Expr | int
 
 
-@dataclass(frozen=True)
-class Scores:
+class Scores(NamedTuple):
     """What happens to the scores before the softmax, in this order.
 
     Attributes
@@ -202,12 +200,12 @@ def _attention(q: Expr, k: Expr, v: Expr, mask: Expr, *others: Expr, **attrs: An
     result, *steps, shares = attend(q, k, v, scores, wide)
     # Which queries see a key, bool [..., queries or 1, 1], where that is known.
     rows: np.ndarray | None = None
-    if lengths is None and mask is None:
-        sees = behind < 0 or holds(index(0) + before + queries - behind <= keys)
-        rows = np.array(True) if sees else None
+    is_free = lengths is None and mask is None
     known = all(isinstance(each, int) for each in (queries, keys, before)) and lengths is None
     array = np.ones(keys, np.bool_) if known and mask is None else ex.constant(mask)
-    if rows is None and known and array is not None:
+    if is_free and (behind < 0 or holds(index(0) + before + queries - behind <= keys)):
+        rows = np.array(True)
+    elif known and array is not None:
         shown = array if array.dtype == np.bool_ else array.astype(np.float32) > -np.inf
         for last, is_seen in ((ahead, True), (-behind - 1, False)):
             if (ahead if is_seen else behind) >= 0:
@@ -246,8 +244,7 @@ def _type_of_scores(dtype: str, attrs: Attrs) -> str:
 def _heads(values: Sequence[Expr], attrs: Attrs) -> Sequence[Expr]:
     """q, k and v as heads."""
     ranks = [ex.rank_of(each) for each in values]
-    names = ("q_num_heads", "kv_num_heads", "kv_num_heads")
-    counts = [int(attrs.get(name) or 0) for name in names]
+    counts = [int(attrs.get(f"{each}_num_heads") or 0) for each in ("q", "kv", "kv")]
     if ranks == [3, 3, 3] and all(counts):
         values = [split_heads(*each) for each in zip("QKV", values, counts, strict=True)]
     elif ranks != [4, 4, 4]:
@@ -304,7 +301,7 @@ operator("FlexMix", domain=OWN_DOMAIN)(_mixed)
 
 
 @operator("RotaryEmbedding", domain=CONTRIB_DOMAIN)
-def _contrib_rotary_embedding(x: Expr, positions: Expr, *caches: Expr, **attrs: Any) -> Expr:
+def _contrib_rotary_embedding(x: Expr, positions: Expr, cos: Expr, sin: Expr, **attrs: Any) -> Expr:
     """Positions are given for every token, or the first one."""
     refuse_attributes(attrs, "is_packed_batching")
     if attrs.get("scale", 1.0) != 1.0:
@@ -315,17 +312,29 @@ def _contrib_rotary_embedding(x: Expr, positions: Expr, *caches: Expr, **attrs: 
         positions = apply("Add", viewed(counted(length), 1, length), positions)
     else:
         expect_shape("position_ids", positions, batch, length)
-    return _rotated(x, gathered(positions, caches), attrs)
+    return _rotary_embedding(x, cos, sin, positions, **attrs)
 
 
 @operator("RotaryEmbedding")
 def _rotary_embedding(x: Expr, cos: Expr, sin: Expr, positions: Expr, **attrs: Any) -> Expr:
-    """Positions are given for every token, or its cosines and sines."""
-    caches = [cos, sin]
+    """Positions are given for every token, or its cosines and sines.
+
+    x is [batch, length, heads * size] or [batch, heads, length, size].
+    """
     if positions is None:
-        expect_shape("cos_cache", caches[0], *_tokens(x), plain_dims(caches[0])[-1])
-        return _rotated(x, caches, attrs)
-    return _rotated(x, gathered(positions, caches), attrs)
+        expect_shape("cos_cache", cos, *_tokens(x), plain_dims(cos)[-1])
+    rotation = [cos, sin] if positions is None else gathered(positions, [cos, sin])
+    rotated, columns = attrs.get("rotary_embedding_dim", 0) or 0, plain_dims(rotation[0])[-1]
+    if rotated and rotated != 2 * columns:
+        raise ValueError(f"caches of {columns} columns do not rotate {rotated} elements")
+    interleaved = bool(attrs.get("interleaved"))
+    if ex.rank_of(x) == 4:
+        return rotate(x, rotation, interleaved, heads_axis=1)
+    heads, shape = attrs.get("num_heads", 0), plain_dims(x)
+    if not heads and rotated:
+        raise ValueError("rotary_embedding_dim needs num_heads")
+    heads = heads or head_size("x", shape[2], 2 * columns)
+    return viewed(rotate(with_heads("x", x, heads), rotation, interleaved, heads_axis=2), *shape)
 
 
 def _tokens(x: Expr) -> tuple[Any, Any]:
@@ -339,22 +348,6 @@ def _tokens(x: Expr) -> tuple[Any, Any]:
 def gathered(positions: Expr, caches: Sequence[Expr]) -> list[Expr]:
     """The rows of cosines and sines that belong to positions; constants of constants."""
     return [computed("Gather", cache, positions, axis=0) for cache in caches]
-
-
-def _rotated(x: Expr, rotation: Sequence[Expr], attrs: Attrs) -> Expr:
-    """x [batch, length, heads * size] or [batch, heads, length, size], rotated."""
-    rotated, columns = attrs.get("rotary_embedding_dim", 0) or 0, plain_dims(rotation[0])[-1]
-    if rotated and rotated != 2 * columns:
-        raise ValueError(f"caches of {columns} columns do not rotate {rotated} elements")
-    interleaved = bool(attrs.get("interleaved"))
-    if ex.rank_of(x) == 4:
-        return rotate(x, rotation, interleaved, heads_axis=1)
-    heads, shape = attrs.get("num_heads", 0), plain_dims(x)
-    if not heads and rotated:
-        raise ValueError("rotary_embedding_dim needs num_heads")
-    if not heads:
-        heads = head_size("x", shape[2], 2 * columns)
-    return viewed(rotate(with_heads("x", x, heads), rotation, interleaved, heads_axis=2), *shape)
 
 
 def head_size(what: str, columns: Expr | int, heads: int) -> int:

@@ -17,8 +17,8 @@ sequence has seqlens_k + 1 keys, and its new ones are put where its own past end
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 from tvm import relax, te, tirx
@@ -26,7 +26,7 @@ from tvm import relax, te, tirx
 from relay_passes.lower.in_place import ROW_UPDATE
 
 from ... import expressions as ex
-from ...expressions import OUTPUTS, Attrs, Expr, Inputs, Place
+from ...expressions import OUTPUTS, Attrs, Expr, Place
 from ..graph.elements import known_elements
 from ..graph.graph import CONTRIB_DOMAIN
 from ..graph.kernels import size_in
@@ -42,14 +42,15 @@ _FAR = -(2.0**126)  # what is at least as high stays far above the lowest number
 
 
 @operator("MultiHeadAttention", domain=CONTRIB_DOMAIN)
-def _multi_head_attention(inputs: Inputs, attrs: Attrs) -> Any:
+def _multi_head_attention(*given: Expr, **attrs: Any) -> Any:
     """q may hold keys and values too ([batch, length, heads, 3, size]), or k the values; or k and v
     may be heads already ([batch, heads, length, size]), as those of a cache are."""
-    _refuse_inputs(inputs, {8: "past_sequence_length", 9: "cache_indirection"})
-    q, k, v = _heads(inputs, attrs["num_heads"])
+    q, k, v, bias, mask, added, *past, length, indirection = [*given, *[None] * 9][:10]
+    _refuse(past_sequence_length=length, cache_indirection=indirection)
+    q, k, v = _heads([q, k, v], bias, attrs["num_heads"])
     attention.check_heads(q, k, v)
-    k, v, before = attention.appended(k, v, (inputs[6], inputs[7]))
-    added = _masks(inputs[4], inputs[5], attrs, q, k, before)
+    k, v, before = attention.appended(k, v, past)
+    added = _masks(mask, added, attrs, q, k, before)
     return relax.Tuple([_attended(q, k, v, attrs, added=added), k, v])
 
 
@@ -59,34 +60,31 @@ def _attended(q: Expr, k: Expr, v: Expr, attrs: Attrs, **scores: Any) -> Expr:
     return attention.join_heads(attention.attend(q, k, v, form)[0])
 
 
-def _refuse_inputs(inputs: Inputs, named: dict[int, str]) -> None:
-    for place, name in named.items():
-        if inputs[place] is not None:
+def _refuse(**inputs: Expr) -> None:
+    for name, value in inputs.items():
+        if value is not None:
             raise ValueError(f"its input {name} is not supported")
 
 
-def _heads(inputs: Inputs, heads: int) -> list[Expr]:
+def _heads(given: Sequence[Expr], bias: Expr, heads: int) -> list[Expr]:
     """q, k and v with their biases."""
-    given = [inputs[place] for place in range(3)]
     ranks = tuple(0 if each is None else ex.rank_of(each) for each in given)
     if ranks == (5, 0, 0):
         rows = _unpacked(given[0], heads, 3)
     elif ranks == (3, 5, 0):
         rows = [given[0], *_unpacked(given[1], heads, 2)]
     elif ranks in ((3, 3, 3), (3, 4, 4)):
-        rows = given
+        rows = [*given]
     else:
         shapes = ", ".join("()" if x is None else sizes_text(plain_dims(x)) for x in given)
         raise ValueError(f"query, key and value of the shapes {shapes} are not supported")
     split = 1 if ranks == (3, 4, 4) else 3
-    if inputs[3] is not None:
+    if bias is not None:
         sizes = [_columns(each) for each in rows]
-        expect_shape("bias", inputs[3], sum(sizes))
-        biases = _parts(inputs[3], sizes, 0)
-        pairs = zip(rows[:split], biases, strict=False)
-        rows = [*(apply("Add", part, bias) for part, bias in pairs), *rows[split:]]
-    named = zip("qkv", rows[:split], strict=False)
-    return [*(attention.split_heads(what, part, heads) for what, part in named), *rows[split:]]
+        expect_shape("bias", bias, sum(sizes))
+        rows[:split] = map(partial(apply, "Add"), rows[:split], _parts(bias, sizes, 0))
+    rows[:split] = map(attention.split_heads, "qkv", rows[:split], [heads] * split)
+    return rows
 
 
 def _columns(rows: Expr) -> int:
@@ -114,26 +112,24 @@ def _parts(value: Expr, sizes: Sequence[int], axis: int) -> list[Expr]:
 
 
 @operator("Attention", domain=CONTRIB_DOMAIN)
-def _packed_attention(inputs: Inputs, attrs: Attrs) -> Any:
+def _packed_attention(x: Expr, weights: Expr, *given: Expr, **attrs: Any) -> Any:
     """q, k and v by one product."""
-    _refuse_inputs(inputs, {6: "past_sequence_length"})
-    projected = apply("MatMul", inputs[0], inputs[1])
-    if inputs[2] is not None:
-        projected = apply("Add", projected, inputs[2])
-    return _of_projection(projected, inputs[3], inputs[4], inputs[5], attrs)
+    bias, mask, past, added, length = [*given, *[None] * 5][:5]
+    _refuse(past_sequence_length=length)
+    projected = apply("MatMul", x, weights)
+    projected = projected if bias is None else apply("Add", projected, bias)
+    return _of_projection(projected, mask, past, added, attrs)
 
 
 @operator("QAttention", domain=CONTRIB_DOMAIN)
-def _quantized_attention(inputs: Inputs, attrs: Attrs) -> Any:
+def _quantized_attention(*given: Expr, **attrs: Any) -> Any:
     """The projection is of 8-bit integers, everything after it of floats."""
-    given = (inputs[place] for place in (0, 1, 3, 4, 6, 7, 2))
-    projected = apply("MatMulIntegerToFloat", *given, domain=CONTRIB_DOMAIN)
-    return _of_projection(projected, inputs[5], inputs[8], None, attrs)
+    x, w, bias, sx, sw, mask, zx, zw, past = [*given, *[None] * 9][:9]
+    projected = apply("MatMulIntegerToFloat", x, w, sx, sw, zx, zw, bias, domain=CONTRIB_DOMAIN)
+    return _of_projection(projected, mask, past, None, attrs)
 
 
-def _of_projection(
-    projected: Expr, mask: Expr | None, past: Expr | None, bias: Expr | None, attrs: Attrs
-) -> Expr:
+def _of_projection(projected: Expr, mask: Expr, past: Expr, bias: Expr, attrs: Attrs) -> Expr:
     """q, k and v beside each other in [batch, length, columns]."""
     refuse_attributes(attrs, "do_rotary", "past_present_share_buffer")
     if ex.rank_of(projected) != 3:
@@ -161,9 +157,7 @@ def _of_projection(
     return relax.Tuple([result, apply("Concat", *both, axis=0)])
 
 
-def _masks(
-    mask: Expr | None, bias: Expr | None, attrs: Attrs, q: Expr, k: Expr, before: Size
-) -> list[Expr]:
+def _masks(mask: Expr, bias: Expr, attrs: Attrs, q: Expr, k: Expr, before: Size) -> list[Expr]:
     """What is added to the scores.
 
     The documentation of the attribute `unidirectional` says that a token sees only those before it.
@@ -232,10 +226,8 @@ def _padding(mask: Expr, batch: Size, queries: Size, keys: Size, hidden: float) 
             mask = apply("Slice", mask, first, last, ex.literal(np.array([2, 3])))
         elif not fits(batch, keys) and not fits(batch, queries, keys):
             forms = ", ".join(map(sizes_text, ((batch,), (batch, keys), (batch, queries, keys))))
-            forms = f"{forms}, (2 * batch,) nor (batch, 1, max, max)"
-            raise ValueError(
-                f"the mask has the shape {sizes_text(shape)}, which fits neither {forms}"
-            )
+            what = f"the mask has the shape {sizes_text(shape)}, which fits neither"
+            raise ValueError(f"{what} {forms}, (2 * batch,) nor (batch, 1, max, max)")
         rows = 1 if len(shape) == 2 else queries
         valid = viewed(ex.cast(mask, "int32"), batch, 1, rows, keys)
         seen = apply("Greater", valid, ex.literal(np.array(0, np.int32)))
@@ -243,43 +235,43 @@ def _padding(mask: Expr, batch: Size, queries: Size, keys: Size, hidden: float) 
 
 
 @operator("GroupQueryAttention", domain=CONTRIB_DOMAIN)
-def _group_query_attention(inputs: Inputs, attrs: Attrs) -> Any:
+def _group_query_attention(*given: Expr, **attrs: Any) -> Any:
     """Several heads of q share one of k and v."""
-    _refuse_inputs(inputs, {12: "k_scale", 13: "v_scale"})
+    rows, others = given[:3], [*given[3:], *[None] * 11]
+    past, (lengths, total, *caches, positions, bias, sink) = others[:2], others[2:9]
+    _refuse(k_scale=others[9], v_scale=others[10])
     refuse_attributes(attrs, "qk_output", "kv_cache_bit_width")
     for name in ("k_quant_type", "v_quant_type"):
         if attrs.get(name, "NONE") != "NONE":
             raise ValueError(f"its attribute {name} ({attrs[name]}) is not supported")
-    q, k, v = _shared_heads(inputs, attrs)
+    q, k, v = _shared_heads(rows, attrs)
     batch, length, heads, _ = plain_dims(q)
-    cache = _cache_of(inputs, batch, length)
+    cache = _cache_of(past[0], lengths, total, batch, length)
     if attrs.get("do_rotary"):
-        if inputs[7] is None or inputs[8] is None:
+        if any(each is None for each in caches):
             raise ValueError("do_rotary needs cos_cache and sin_cache")
-        if inputs[9] is not None:
-            expect_shape("position_ids", inputs[9], batch, length)
-            positions = inputs[9]
+        if positions is not None:
+            expect_shape("position_ids", positions, batch, length)
         elif isinstance(cache.before, int):
             positions = viewed(counted(length, cache.before), 1, length)
         else:
             positions = apply("Add", cache.before, viewed(counted(length), 1, length))
-        rotation = gathered(positions, inputs[7:9])
+        rotation = gathered(positions, caches)
         interleaved = bool(attrs.get("rotary_interleaved"))
         q, k = (rotate(each, rotation, interleaved, heads_axis=2) for each in (q, k))
     q, k, v = (apply("Transpose", each, perm=[0, 2, 1, 3]) for each in (q, k, v))
-    attention.check_past((inputs[3], inputs[4]))
-    k, present_key = _with_past(inputs[3], cache, k)
-    v, present_value = _with_past(inputs[4], cache, v)
-    sink = inputs[11]
+    attention.check_past(past)
+    k, present_key = _with_past(past[0], cache, k)
+    v, present_value = _with_past(past[1], cache, v)
     if sink is not None:
         expect_shape("head_sink", sink, heads)
         sink = ex.cast(sink, "float32")
     elif attrs.get("smooth_softmax", 0) > 0:
         sink = ex.literal(np.array([0.0], np.float32))
     window, seen = attrs.get("local_window_size", -1), list[Expr]()
-    added = [] if inputs[10] is None else [inputs[10]]
-    for each in added:
-        expect_shape("attention_bias", each, *plain_dims(each)[:2], length, cache.keys)
+    added = [] if bias is None else [bias]
+    if bias is not None:
+        expect_shape("attention_bias", bias, *plain_dims(bias)[:2], length, cache.keys)
     if isinstance(cache.before, int):
         added += attention.keys_up_to(length, cache.keys, cache.before)
         if window > 0:
@@ -296,12 +288,12 @@ def _group_query_attention(inputs: Inputs, attrs: Attrs) -> Any:
     return relax.Tuple([_attended(q, k, v, attrs, **form), present_key, present_value])
 
 
-def _shared_heads(inputs: Inputs, attrs: Attrs) -> list[Expr]:
+def _shared_heads(given: Sequence[Expr], attrs: Attrs) -> list[Expr]:
     """q, k and v of [batch, length, heads, size]."""
     heads, groups = attrs["num_heads"], attrs["kv_num_heads"]
     if groups < 1 or heads % groups:
         raise ValueError(f"num_heads {heads} is no multiple of kv_num_heads {groups}")
-    rows = [each for each in inputs[:3] if each is not None]
+    rows = [each for each in given if each is not None]
     if len(rows) == 2 or any(ex.rank_of(each) != 3 for each in rows):
         shapes = ", ".join(sizes_text(plain_dims(each)) for each in rows)
         raise ValueError(f"query, key and value of the shapes {shapes} are not supported")
@@ -316,8 +308,7 @@ def _shared_heads(inputs: Inputs, attrs: Attrs) -> list[Expr]:
     return [with_heads(*each) for each in zip("qkv", rows, counts, strict=True)]
 
 
-@dataclass(frozen=True)
-class _Cache:
+class _Cache(NamedTuple):
     """Where keys are.
 
     Attributes
@@ -334,16 +325,14 @@ class _Cache:
     before: Any
 
 
-def _cache_of(inputs: Inputs, batch: Size, length: Size) -> _Cache:
+def _cache_of(past_key: Expr, lengths: Expr, keys: Expr, batch: Size, length: Size) -> _Cache:
     """The cache of queries of so many sequences and tokens."""
-    past: Size = 0
-    if inputs[3] is not None and ex.rank_of(inputs[3]) == 4:
-        past = plain_dims(inputs[3])[2]
-    known = known_elements(inputs[6])
+    is_given = past_key is not None and ex.rank_of(past_key) == 4
+    past: Size = plain_dims(past_key)[2] if is_given else 0
+    known = known_elements(keys)
     if known is None:
-        given = viewed(ex.cast(inputs[6], "int64"), 1)
-        total = given if past == 0 else apply("Max", vector_of(past), given)
-        present = size_in(total)
+        total = viewed(ex.cast(keys, "int64"), 1)
+        present = size_in(total if past == 0 else apply("Max", vector_of(past), total))
     else:
         total = known.item()
         numbers = isinstance(total, int) and isinstance(past, int)
@@ -357,8 +346,8 @@ def _cache_of(inputs: Inputs, batch: Size, length: Size) -> _Cache:
         # A buffer that is partly filled gets new keys where seqlens_k says, in place if bound.
         if (batch == 1 and before == past) or not before:
             return _Cache(past, total, present, before)
-    ends = ex.cast(viewed(inputs[5], batch, 1), "int64")
-    start = ex.literal(np.array([1 - length] if isinstance(length, int) else [1]))
+    ends = ex.cast(viewed(lengths, batch, 1), "int64")
+    start = vector_of(1 - length if isinstance(length, int) else 1)
     if not isinstance(length, int):
         start = apply("Sub", start, vector_of(length))
     # Sequences of a prompt may be shorter than its rows: seqlens_k counts their tokens alone.
@@ -367,27 +356,22 @@ def _cache_of(inputs: Inputs, batch: Size, length: Size) -> _Cache:
 
 
 def _with_past(past: Expr | None, cache: _Cache, new: Expr) -> tuple[Expr, Expr]:
-    """The keys or values that queries may see, and those that are returned."""
+    """The keys or values that queries may see, and those that are returned.
+
+    The past of every sequence with its new keys where it ends, if that is not known, is a kernel:
+    out[b, h, j] = new[b, h, j - before[b]] where there is such a row, else past[b, h, j].
+    """
     batch, heads, _, size = plain_dims(new)
     if past is not None:
         expect_shape("the past", past, batch, heads, cache.past, size)
-    if not isinstance(cache.before, int):
-        return (_updated(new, past, cache),) * 2
-    keys = apply("Concat", past, new, axis=2) if cache.before else new
-    if past is None or cache.present == cache.keys:
-        return keys, keys
-    # A buffer longer than what it holds: the end stays as it was.
-    tail = relax.op.strided_slice(past, [2], [cache.keys], [cache.past])
-    return keys, apply("Concat", keys, tail, axis=2)
-
-
-def _updated(new: Expr, past: Expr | None, cache: _Cache) -> Expr:
-    """The past of every sequence with its new keys where it ends.
-
-    A kernel: out[b, h, j] = new[b, h, j - before[b]] where there is such a row, else past[b, h, j].
-    """
+    if isinstance(cache.before, int):
+        keys = apply("Concat", past, new, axis=2) if cache.before else new
+        if past is None or cache.present == cache.keys:
+            return keys, keys
+        # A buffer longer than what it holds: the end stays as it was.
+        tail = relax.op.strided_slice(past, [2], [cache.keys], [cache.past])
+        return keys, apply("Concat", keys, tail, axis=2)
     sizes, given = dims_of(new), [] if past is None else [past]
-    check_equal(sizes[0], dims_of(cache.before)[0])
     for each in given:
         for axis in (0, 1, 3):
             check_equal(sizes[axis], dims_of(each)[axis])
@@ -403,4 +387,4 @@ def _updated(new: Expr, past: Expr | None, cache: _Cache) -> Expr:
 
     shape, own = (*sizes[:2], cache.present, sizes[3]), {ROW_UPDATE: [*range(2 + len(given))]}
     given = [new, cache.before, *given]
-    return ex.emit_each("cache", shape, element, *given, hint="update_cache", **own)
+    return (ex.emit_each("cache", shape, element, *given, hint="update_cache", **own),) * 2

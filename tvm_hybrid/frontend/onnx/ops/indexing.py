@@ -37,7 +37,7 @@ def _gather(data: Expr, indices: Expr, *, axis: int = 0) -> Expr:
     dims, places, values = dims_of(data), dims_of(indices), ex.constant(indices)
     axis %= len(dims)
     end = axis + len(places)
-    shape = [*dims[:axis], *places, *dims[axis + 1 :]]
+    shape, grid = [*dims[:axis], *places, *dims[axis + 1 :]], index_grid(indices)
 
     def run(first: Expr | int, last: Expr | int, is_inside: bool) -> Expr:
         """The slices from the first to before the last."""
@@ -56,7 +56,6 @@ def _gather(data: Expr, indices: Expr, *, axis: int = 0) -> Expr:
                 first = int(fixed.ravel()[0])
                 return run(first, first + fixed.size, False)
             return relax.op.take(data, ex.literal(fixed), axis, mode="clip")
-        grid = index_grid(indices)
         bounds = None if grid is None else grid.run(places, extent)
         if bounds is not None:
             return run(*bounds, True)
@@ -66,7 +65,6 @@ def _gather(data: Expr, indices: Expr, *, axis: int = 0) -> Expr:
         check(dims[axis] > place if place >= 0 else dims[axis] >= -place)
         first = index(place) if place >= 0 else dims[axis] + place
         return run(first, first + 1, True)
-    grid = index_grid(indices)
     if grid is not None and grid.counts(places) and same_size(product(places), dims[axis]):
         return relax.op.reshape(data, relax.ShapeExpr(shape))
     _check_choice([dims[axis]], places)
@@ -191,17 +189,15 @@ def _read(data: te.Tensor, places: Sequence[Expr]) -> Expr:
     sizes = [size for size in data.shape if not isinstance(size, tirx.IntImm)]
     if not sizes:
         return data(*places)
-    some = product(sizes) > 0
-    return tirx.if_then_else(some, data(*places), tirx.const(0, str(data.dtype)))
+    return tirx.if_then_else(product(sizes) > 0, data(*places), tirx.const(0, str(data.dtype)))
 
 
 @operator("Slice")
 def _slice(data: Expr, starts: Expr, ends: Expr, axes: Expr, steps: Expr) -> Expr:
     """Bounds are numbers, or follow from sizes, or are read when the program runs."""
     dims, (count,) = dims_of(data), ex.known_dims(starts) or (1,)
-    known = np.arange(count) if axes is None else ex.constant(axes)
-    if known is None:
-        raise ValueError("axes must be constant where a size depends on data")
+    misfit = "axes must be constant where a size depends on data"
+    known = np.arange(count) if axes is None else ex.known_array(axes, misfit)
     places = [int(axis) % len(dims) for axis in known.ravel()]
     steps = steps or ex.literal(np.ones(count, np.int64))
     strides, bounds = ex.constant(steps), [known_elements(each) for each in (starts, ends)]
@@ -239,10 +235,9 @@ def _slice(data: Expr, starts: Expr, ends: Expr, axes: Expr, steps: Expr) -> Exp
     for axis, (begin, _, size, step) in zip(places, parts, strict=True):
         begins[axis], sizes[axis], stretches[axis] = begin, size, index(step)
     if all(step == 1 for *_, step in parts):
-        lasts = [simplified(begin + size) for begin, _, size, _ in parts]
-        firsts = [part[0] for part in parts]
-        part = relax.op.strided_slice(data, places, firsts, lasts, assume_inbound=True)
-        part = ex.normalize(part)
+        ends = [simplified(begin + size) for begin, _, size, _ in parts]
+        starts = [part[0] for part in parts]
+        part = ex.normalize(relax.op.strided_slice(data, places, starts, ends, assume_inbound=True))
         if all(map(same_size, dims_of(part), sizes)):
             return part
 
@@ -302,9 +297,8 @@ def _slice_by_data(data: Expr, axes: Sequence[int], vectors: Sequence[Expr]) -> 
     dims, count = dims_of(data), len(axes)
     tensors = [ex.reshaped(ex.cast(each, "int64"), (count,)) for each in vectors]
 
-    def body(
-        starts: Expr, ends: Expr, steps: Expr, begins: Expr, counts: Expr, *extents: Expr
-    ) -> None:
+    def body(starts: Expr, ends: Expr, steps: Expr, begins: Expr, *others: Expr) -> None:
+        counts, *extents = others
         for place, extent in enumerate(extents):
             up = steps[place] > 0
             low, high = tirx.Select(up, index(0), index(-1)), tirx.Select(up, extent, extent - 1)
@@ -361,8 +355,7 @@ def _one_hot(indices: Expr, depth: Expr, values: Expr, *, axis: int = -1) -> Exp
     if not ex.dtype_of(indices).startswith("uint"):
         number = _wrapped(number, scalar_of(count))
     number = reshaped_to(number, [*dims[:axis], index(1), *dims[axis:]])
-    every = reshaped_to(
-        of_sizes.counted(*of_sizes.plain([count])), [count, *[index(1)] * (rank - 1 - axis)]
-    )
+    column = [count, *[index(1)] * (rank - 1 - axis)]
+    every = reshaped_to(of_sizes.counted(*of_sizes.plain([count])), column)
     off, on = (computed("Gather", values, ex.literal(np.array(place))) for place in (0, 1))
     return relax.op.where(relax.op.equal(number, every), on, off)

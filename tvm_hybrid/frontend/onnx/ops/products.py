@@ -13,6 +13,7 @@ order, as ONNX Runtime does; where the scales are constant it is a constant.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -28,7 +29,7 @@ from relay_passes.ir.quantization import centred
 from tir_schedules.core.emission import opaque_block
 
 from ... import expressions as ex
-from ...expressions import Attrs, Expr, Inputs, cast, dtype_of, literal, normalize
+from ...expressions import Expr, cast, dtype_of, literal, normalize
 from ..evaluate import computed
 from ..graph.graph import CONTRIB_DOMAIN, dtype_named
 from ..graph.kernels import emit_kernel
@@ -37,7 +38,7 @@ from ..graph.sizes import dims_of, index, is_open, plain, plain_dims
 from ..operators import BFLOAT16, apply, operator
 from . import quantized as q
 from .pooling import window_form
-from .quantized import Quantized, quantized, single
+from .quantized import single
 from .windows import CONVOLUTIONS, arguments_of, check_channels, kernel_of, with_pads
 
 
@@ -57,9 +58,7 @@ def _added(a: Expr, b: Expr, bias: Expr | None) -> Expr:
 
 
 @operator("Gemm")
-def _gemm(
-    a: Expr, b: Expr, bias: Expr, *, alpha: float = 1.0, beta: float = 1.0, **turned: int
-) -> Expr:
+def _gemm(a: Expr, b: Expr, c: Expr, *, alpha: float = 1, beta: float = 1, **turned: int) -> Expr:
     """Factors and transposes go into constants where there are some.
 
     Gemm(a, W, c, alpha=2, beta=0.5, transB=1)    ->    a * (constant 2*W^T) + (constant c/2)
@@ -70,11 +69,9 @@ def _gemm(
         b = computed("Mul", b, ex.number(b, alpha))
     elif alpha != 1.0:
         a = computed("Mul", a, ex.number(a, alpha))
-    if beta == 0.0:
-        bias = None
-    elif bias is not None and beta != 1.0:
-        bias = computed("Mul", bias, ex.number(bias, beta))
-    return _added(a, b, bias)
+    if c is not None and beta not in (0.0, 1.0):
+        c = computed("Mul", c, ex.number(c, beta))
+    return _added(a, b, c if beta else None)
 
 
 def _turned(value: Expr, is_turned: int | None) -> Expr:
@@ -162,18 +159,11 @@ def _of_channels(value: Expr, weight: Expr, ones: int) -> Expr:
     return _broadcast(value, fits, shape, f"the convolution has {dims[0]} output channels")
 
 
-def _factor(*scales: Expr, alpha: float = 1.0, over: Expr | None = None) -> Expr:
+def _factor(*scales: Expr, over: Expr | None = None) -> Expr:
     """The product of scales in float32, from the left, over that of the output."""
-    factor, *others = (ex.cast(each, "float32") for each in scales)
-    if alpha != 1.0:
-        factor = computed("Mul", ex.number(factor, alpha), factor)
-    for each in others:
-        factor = computed("Mul", factor, each)
+    singles = (ex.cast(each, "float32") for each in scales)
+    factor = functools.reduce(functools.partial(computed, "Mul"), singles)
     return factor if over is None else computed("Div", factor, ex.cast(single(over), "float32"))
-
-
-def _product(a: Quantized, b: Quantized) -> Expr:
-    return apply("MatMulInteger", a.value, b.value, a.zero_point, b.zero_point)
 
 
 def _rounded(value: Expr, zero_point: Expr | None, dtype: str) -> Expr:
@@ -186,64 +176,58 @@ def _scaled(sums: Expr, factor: Expr) -> Expr:
 
 
 @operator("QLinearMatMul")
-def _qlinear_matmul(inputs: Inputs, attrs: Attrs) -> Expr:
-    a, b = quantized(inputs, 0), quantized(inputs, 3)
-    scales = _of_rows(a.scale, a.value), _of_columns(b.scale, b.value)
-    factor = _factor(*scales, over=inputs[6])
-    return _rounded(_scaled(_product(a, b), factor), inputs[7], ex.dtype_of(a.value))
+def _qlinear_matmul(*given: Expr) -> Expr:
+    a, sa, za, b, sb, zb, scale, zero = given
+    factor = _factor(_of_rows(sa, a), _of_columns(sb, b), over=scale)
+    return _rounded(_scaled(apply("MatMulInteger", a, b, za, zb), factor), zero, ex.dtype_of(a))
 
 
 @operator("QGemm", domain=CONTRIB_DOMAIN)
-def _qgemm(inputs: Inputs, attrs: Attrs) -> Expr:
+def _qgemm(*given: Expr, alpha: float = 1.0, **turned: int) -> Expr:
     """QGemm(A, sa, za, B, sb, zb, C, sy, zy); without sy the result stays float.
 
     ->  QuantizeLinear(Cast(MatMulInteger(A', B', za, zb) + C) * (alpha * sa * sb / sy), 1, zy)
     """
-    a, b = quantized(inputs, 0), quantized(inputs, 3)
-    bias, scale = inputs[6], inputs[7]
-    a = a._replace(value=_turned(a.value, attrs.get("transA")))
-    b = b._replace(value=_turned(b.value, attrs.get("transB")))
-    scales = single(a.scale), _of_columns(b.scale, b.value)
-    factor = _factor(*scales, alpha=attrs.get("alpha", 1.0), over=scale)
-    total = _product(a._replace(zero_point=single(a.zero_point)), b)
-    if bias is not None:
-        total = apply("Add", total, bias)
-    value = _scaled(total, factor)
-    return value if scale is None else _rounded(value, inputs[8], ex.dtype_of(a.value))
+    a, sa, za, b, sb, zb, c, scale, zero = [*given, *[None] * 9][:9]
+    a, b = _turned(a, turned.get("transA")), _turned(b, turned.get("transB"))
+    scales: tuple[Expr, ...] = single(sa), _of_columns(sb, b)
+    if alpha != 1.0:
+        scales = ex.literal(np.array(alpha, np.float32)), *scales
+    total = apply("MatMulInteger", a, b, single(za), zb)
+    value = _scaled(total if c is None else apply("Add", total, c), _factor(*scales, over=scale))
+    return value if scale is None else _rounded(value, zero, ex.dtype_of(a))
 
 
 @operator("QLinearConv")
 @operator("QLinearConv", domain=CONTRIB_DOMAIN)
-def _qlinear_conv(inputs: Inputs, attrs: Attrs) -> Expr:
+def _qlinear_conv(*given: Expr, **attrs: Any) -> Expr:
     """QLinearConv(x, sx, zx, w, sw, zw, sy, zy, B)
 
     ->  QuantizeLinear(Cast(ConvInteger(x, w, zx, zw) + B) * (sx * sw / sy), 1, zy)
     """
-    x, w, bias = quantized(inputs, 0), quantized(inputs, 3), inputs[8]
-    axes = ex.rank_of(w.value) - 2
-    factor = _factor(single(x.scale), _of_channels(w.scale, w.value, axes), over=inputs[6])
+    x, sx, zx, w, sw, zw, scale, zero, bias = [*given, *[None] * 9][:9]
+    axes = ex.rank_of(w) - 2
+    factor = _factor(single(sx), _of_channels(sw, w, axes), over=scale)
 
     def real(value: Expr) -> Expr:
-        given = value, w.value, single(x.zero_point), w.zero_point
-        total = apply("ConvInteger", *given, **attrs)
+        total = apply("ConvInteger", value, w, single(zx), zw, **attrs)
         if bias is not None:
             total = apply("Add", total, ex.reshaped(bias, (-1, *[1] * axes)))
         return _scaled(total, factor)
 
-    value = q.channels_first(x.value, real) if attrs.get("channels_last") else real(x.value)
-    return _rounded(value, inputs[7], ex.dtype_of(x.value))
+    value = q.channels_first(x, real) if attrs.get("channels_last") else real(x)
+    return _rounded(value, zero, ex.dtype_of(x))
 
 
 @operator("MatMulIntegerToFloat", domain=CONTRIB_DOMAIN)
-def _matmul_integer_to_float(
-    a: Expr, b: Expr, a_scale: Expr, b_scale: Expr, a_zero: Expr, b_zero: Expr, bias: Expr
-) -> Expr:
+def _matmul_integer_to_float(*given: Expr) -> Expr:
     """MatMulIntegerToFloat(a, b, sa, sb, za, zb, bias)
 
     ->  Cast(MatMulInteger(a, b, za, zb)) * (sa * sb) + bias
     """
-    factor = _factor(single(a_scale), _of_columns(b_scale, b))
-    product = _scaled(apply("MatMulInteger", a, b, single(a_zero), b_zero), factor)
+    a, b, sa, sb, za, zb, bias = [*given, *[None] * 7][:7]
+    factor = _factor(single(sa), _of_columns(sb, b))
+    product = _scaled(apply("MatMulInteger", a, b, single(za), zb), factor)
     return product if bias is None else apply("Add", product, bias)
 
 
@@ -351,15 +335,13 @@ def _eliminate(source: Expr, out: Expr, work: Expr) -> None:
         _matrices(source, out, None if is_known and size in WRITTEN else work, count, size)
 
 
-def _matrices(
-    source: Expr, out: Expr, memory: Expr | None, count: int | Expr, size: int | Expr
-) -> None:
+def _matrices(source: Expr, out: Expr, memory: Expr | None, count: Expr, size: Expr) -> None:
     """The product of the pivots of each matrix; every exchange of rows turns its sign."""
     with I.parallel(count) as n, opaque_block("matrix"):
         found = I.sblock_alloc_buffer([1], out.dtype)
         before = [] if memory is None else [n]
         work = I.sblock_alloc_buffer([size + 1, size], out.dtype) if memory is None else memory
-        size = index(size) if isinstance(size, int) else size
+        size = index(size)
 
         def get(row: Expr | int, column: Expr | int) -> Expr:
             return work[(*before, row, column)]

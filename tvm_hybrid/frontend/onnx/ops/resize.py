@@ -25,7 +25,7 @@ import numpy as np
 from tvm import relax, te, tirx
 
 from ... import expressions as ex
-from ...expressions import Attrs, Expr
+from ...expressions import Attrs, Expr, Place
 from ..graph.elements import known_parts
 from ..graph.kernels import emit_kernel, put, size_in, sizes_in
 from ..graph.requests import MISFIT, check
@@ -35,20 +35,15 @@ from . import resize_taps
 from .resize_taps import KERNEL, REACH, Axis, Element, Number, Numbers, Resizing, Taps
 
 _IN_RELAX = ("half_pixel", "pytorch_half_pixel", "align_corners", "asymmetric")
+
 _METHODS = {"nearest": "nearest_neighbor", "linear": "linear", "cubic": "cubic"}
 _EPSILON = np.float32(1e-5)  # that TVM adds before it rounds down
-# (coordinates, rounding) that take element i // factor for output i.
-_WHOLE = {
-    ("asymmetric", "floor"),
-    ("half_pixel", "round_prefer_floor"),
-    ("half_pixel", "round_prefer_ceil"),
-}
-# Types in which weighted sums are computed; float64 for all others.
-_COMPUTED_IN = dict.fromkeys(
-    ("float16", "bfloat16", "float32", "int8", "uint8", "int16", "uint16"), "float32"
-)
+# Coordinates, and how they are rounded, that take element i // factor for output i.
+_WHOLE = {"asymmetric": ("floor",), "half_pixel": ("round_prefer_floor", "round_prefer_ceil")}
 _FLOATS_IN_RELAX = ("float32", "float16", "bfloat16")
 """Types that R.image.resize2d is right for, once they are widened."""
+# Whose weighted sums are computed in float32; those of all others in float64.
+_SINGLE = (*_FLOATS_IN_RELAX, "int8", "uint8", "int16", "uint16")
 LARGEST_DENOMINATOR = 64
 LARGEST_EXTENT = 1 << 16  # of the extents that a fraction is tried on
 MOST = 1 << 31  # elements; more would be taken for a mistake: memory has to hold them
@@ -57,34 +52,14 @@ MOST_WRITTEN = 16  # elements on each side of a filter whose sum is written out
 
 @operator("Resize")
 def _resize(x: Expr, *given: Expr, **attrs: Any) -> Expr:
-    if len(given) == 1:  # opset 10, which knows one transformation
-        return _resized(x, (None, *given, None), attrs, "asymmetric", "simple")
-    return _resized(x, [*given, None, None][:3], attrs, "half_pixel", "round_prefer_floor")
-
-
-@operator("Upsample")
-def _upsample(x: Expr, scales: Expr, **attrs: Any) -> Expr:
-    return _resized(x, (None, ex.cast(scales, "float32"), None), attrs, "asymmetric", "floor")
-
-
-def _resized(x: Expr, given: Sequence[Any], attrs: Attrs, coordinates: str, rounding: str) -> Expr:
-    """The resized image, of its region, scales and sizes; absent ones are None.
-
-    `coordinates` and `rounding` are the defaults of these attributes.
-    """
-    mode = attrs.get("mode", "nearest")
-    if mode not in _METHODS:
-        raise ValueError(f"unknown mode {mode!r}")
-    how = Resizing(
-        mode=mode,
-        coordinates=attrs.get("coordinate_transformation_mode", coordinates),
-        rounding=attrs.get("nearest_mode", rounding),
-        cubic_a=float(attrs.get("cubic_coeff_a", -0.75)),
-        exclude_outside=bool(attrs.get("exclude_outside", 0)),
-        antialias=bool(attrs.get("antialias", 0)),
-        extrapolation=float(attrs.get("extrapolation_value", 0.0)),
-    )
-    axes, dtype = _axes(x, given, attrs, how), ex.dtype_of(x)
+    """Of a region, scales and sizes, or in opset 10 of scales alone, by one transformation."""
+    if len(given) == 1:
+        attrs = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "simple"} | attrs
+        given = None, *given
+    how = Resizing(**{name: attrs[name] for name in Resizing._fields if name in attrs})
+    if how.mode not in _METHODS:
+        raise ValueError(f"unknown mode {how.mode!r}")
+    axes, dtype = _axes(x, [*given, None, None][:3], attrs, how), ex.dtype_of(x)
     changed = {place: axis for place, axis in enumerate(axes) if not axis.is_same}
     for axis in changed.values():
         if not (isinstance(axis.scale, float) and axis.scale > 0):
@@ -93,7 +68,7 @@ def _resized(x: Expr, given: Sequence[Any], attrs: Attrs, coordinates: str, roun
     if not changed:
         return x
     if not all(axis.is_choice for axis in changed.values()):
-        x = ex.cast(x, _COMPUTED_IN.get(dtype, "float64"))
+        x = ex.cast(x, "float32" if dtype in _SINGLE else "float64")
     fast = _in_relax(how, axes)
     if fast is not None and dtype in _FLOATS_IN_RELAX:
         size = relax.ShapeExpr([axis.after for axis in axes[2:]])
@@ -109,46 +84,51 @@ def _resized(x: Expr, given: Sequence[Any], attrs: Attrs, coordinates: str, roun
         for place, axis in changed.items():
             x = _along(x, axis, place, is_apart)
     x = _rounded(x, dtype)
-    if how.coordinates == "tf_crop_and_resize":
+    if how.coordinate_transformation_mode == "tf_crop_and_resize":
         for place, axis in changed.items():
             if axis.taps is None or not axis.taps.inside.all():
-                inside = _beside(axis.inside(), axis, len(axes) - 1 - place)
-                x = ex.normalize(relax.op.where(inside, x, ex.number(x, how.extrapolation)))
+                inside = _beside(axis.table("inside"), axis, len(axes) - 1 - place)
+                x = ex.normalize(relax.op.where(inside, x, ex.number(x, how.extrapolation_value)))
     return x
+
+
+@operator("Upsample")
+def _upsample(x: Expr, scales: Expr, **attrs: Any) -> Expr:
+    return _resize(x, ex.cast(scales, "float32"), **{"nearest_mode": "floor"} | attrs)
 
 
 def _in_relax(how: Resizing, axes: list[Axis]) -> dict[str, Any] | None:
     """Arguments with which R.image.resize2d computes the same; None if there are none."""
     if len(axes) != 4 or not axes[0].is_same or not axes[1].is_same:
         return None
-    found = {"method": _METHODS[how.mode], "cubic_alpha": how.cubic_a}
+    found = {"method": _METHODS[how.mode], "cubic_alpha": how.cubic_coeff_a}
+    coordinates, rounding = how.coordinate_transformation_mode, how.nearest_mode
     known = [axis.taps for axis in axes if axis.taps is not None]
     is_known = len(known) == len(axes)
     if is_known and any(len(taps.index) == 1 for taps in known[2:]):
         return None
     if how.mode != "nearest":
         # A factor that is no whole number may not be the quotient of the sizes.
-        exact = how.coordinates == "align_corners" or all(
+        exact = coordinates == "align_corners" or all(
             axis.scale is None or axis.is_whole or (is_known and axis.is_quotient) for axis in axes
         )
         plain = not (how.exclude_outside or how.antialias)
         among = _IN_RELAX if is_known else ("half_pixel", "asymmetric")
-        if not exact or not plain or how.coordinates not in among:
+        if not exact or not plain or coordinates not in among:
             return None
-        return found | {"coordinate_transformation_mode": how.coordinates}
+        return found | {"coordinate_transformation_mode": coordinates}
     # Many attributes mean the same for whole factors; these need no arithmetic.
-    for coordinates, rounding in (("asymmetric", "floor"), (how.coordinates, how.rounding)):
+    plain = rounding in _WHOLE.get(coordinates, ()) or rounding == "simple"
+    for place, element in (("asymmetric", "floor"), (coordinates, rounding)):
         if is_known:
-            fits = coordinates in _IN_RELAX and all(
-                np.array_equal(_nearest_in_relax(coordinates, rounding, taps), taps.index)
+            fits = place in _IN_RELAX and all(
+                np.array_equal(_nearest_in_relax(place, element, taps), taps.index)
                 for taps in known[2:]
             )
         else:
-            plain = (how.coordinates, how.rounding) in _WHOLE or how.rounding == "simple"
             fits = plain and all(axis.is_whole for axis in axes)
         if fits:
-            found["rounding_method"] = rounding
-            return found | {"coordinate_transformation_mode": coordinates}
+            return found | {"coordinate_transformation_mode": place, "rounding_method": element}
     return None
 
 
@@ -196,10 +176,9 @@ def _summed(x: Expr, changed: Mapping[int, Axis]) -> Expr:
         shape = [*x.shape[:axis], places[0].shape[0], *x.shape[axis + 1 :]]
         return te.compute(shape, element, name="resized")
 
-    def compute(value: te.Tensor, tables: list[list[list[te.Tensor]]]) -> te.Tensor:
-        for axis, own in zip(changed, tables, strict=True):
-            value = along(value, axis, *own)
-        return value
+    def compute(x: te.Tensor, tables: list[list[list[te.Tensor]]]) -> te.Tensor:
+        steps = zip(changed, tables, strict=True)
+        return functools.reduce(lambda value, step: along(value, step[0], *step[1]), steps, x)
 
     return ex.emit_te(compute, x, tables, primfunc_name_hint="resize")
 
@@ -215,8 +194,7 @@ def _along(x: Expr, axis: Axis, place: int, is_apart: bool) -> Expr:
             return part
         part = ex.normalize(part * _beside(weight, axis, len(dims_of(x)) - 1 - place))
         if is_apart:
-            least = np.array(np.finfo(ex.dtype_of(part)).min)
-            part = relax.op.maximum(part, ex.literal(least))
+            part = relax.op.maximum(part, ex.number(part, float(np.finfo(ex.dtype_of(part)).min)))
         total = part if total is None else ex.normalize(total + part)
     return total
 
@@ -243,7 +221,12 @@ def _filtered(x: Expr, axis: Axis, place: int, is_apart: bool) -> Expr:
     is_apart
         Whether products are rounded by themselves, and added up in the order of the taps.
     """
-    reach = _reach(axis, MOST_WRITTEN if is_apart else None)
+    reach, most = index(REACH[axis.how.mode]), MOST_WRITTEN if is_apart else math.inf
+    if axis.how.antialias:
+        scale: Any = axis.scale
+        wide = math.ceil(int(reach) / min(scale, 1.0)) if isinstance(scale, float) else None
+        is_found = wide is None or wide > most
+        reach = size_in(axis.emit("reach", _reach, reach)) if is_found else index(wide)
 
     def first(i: Expr, of: Numbers, reach: Expr) -> Expr:
         return te.floor(axis.place(i, of)).astype("int64") - reach + 1
@@ -253,60 +236,43 @@ def _filtered(x: Expr, axis: Axis, place: int, is_apart: bool) -> Expr:
 
     def weights(of: Numbers, reach: Expr) -> te.Tensor:
         def weight(i: Expr, tap: Expr) -> Expr:
-            at = first(i, of, reach) + tap
-            return axis.weight(at, axis.place(i, of), of, axis.how.antialias)
+            near, at, how = axis.place(i, of), first(i, of, reach) + tap, axis.how
+            return resize_taps.weight(how, at, near, of, KERNEL, how.antialias)
 
         shape = (of.outputs, 2 * reach)
         raw = te.compute(shape, weight, name="raw")
         tap = te.reduce_axis((0, 2 * reach), name="tap")
         total = te.compute(shape[:1], lambda i: te.sum(raw[i, tap], axis=tap), name="total")
-        return te.compute(
-            shape, lambda i, t: (raw[i, t] / total[i]).astype("float32"), name="weight"
-        )
+        return te.compute(shape, lambda i, t: KERNEL.float32(raw[i, t] / total[i]), name="weight")
 
     begins = axis.emit("first", firsts, reach)
     parts = ex.cast(axis.emit("filter", weights, reach), ex.dtype_of(x))
     shape = [*dims_of(x)[:place], axis.after, *dims_of(x)[place + 1 :]]
 
-    def compute(x: te.Tensor, begins: te.Tensor, parts: te.Tensor, shape: list[Expr]) -> te.Tensor:
+    def element(i: Place, x: te.Tensor, begins: te.Tensor, parts: te.Tensor) -> Expr:
         taps = parts.shape[1]
-        tap = te.reduce_axis((0, taps), name="tap")
 
-        def product(i: Sequence[Expr], tap: Expr) -> Expr:
+        def product(tap: Expr) -> Expr:
             at = resize_taps.held(begins[i[place]] + tap, x.shape[place], KERNEL)
             value = x(*i[:place], at, *i[place + 1 :]) * parts[i[place], tap]
             return resize_taps.apart(value) if is_apart else value
 
-        def element(*i: Expr) -> Expr:
-            if not is_apart or not isinstance(taps, tirx.IntImm):
-                return te.sum(product(i, tap.var), axis=tap)
+        if is_apart and isinstance(taps, tirx.IntImm):
             # Written out: a schedule adds up a known number in any order.
-            products = (product(i, index(each)) for each in range(int(taps)))
-            return functools.reduce(operators.add, products)
+            return functools.reduce(operators.add, map(product, map(index, range(int(taps)))))
+        tap = te.reduce_axis((0, taps), name="tap")
+        return te.sum(product(tap.var), axis=tap)
 
-        return te.compute(shape, element, name="filtered")
-
-    return ex.emit_te(compute, x, begins, parts, shape, primfunc_name_hint="resize_filtered")
+    return ex.emit_each("filtered", shape, element, x, begins, parts, hint="resize_filtered")
 
 
-def _reach(axis: Axis, most: int | None) -> Expr:
-    """Elements of a filter on each side: a number, of `most` at most, or a size that is found."""
-    radius, scale = REACH[axis.how.mode], axis.scale
-    if not axis.how.antialias:
-        return index(radius)
-    if isinstance(scale, float):
-        wide = math.ceil(radius / min(scale, 1.0))
-        if most is None or wide <= most:
-            return index(wide)
-
-    def compute(of: Numbers) -> te.Tensor:
-        wide = te.ceil(KERNEL.float64(radius) / resize_taps.narrowed(of, KERNEL)).astype("int64")
-        # Nothing is made of no elements, and no elements of any.
-        some = tirx.all(of.outputs > 0, of.extent > 0)
-        element = tirx.if_then_else(some, wide, index(radius))
-        return te.compute((1,), lambda _: element, name="reach")
-
-    return size_in(axis.emit("reach", compute))
+def _reach(of: Numbers, radius: Expr) -> te.Tensor:
+    """Elements of a filter on each side."""
+    wide = te.ceil(KERNEL.float64(int(radius)) / resize_taps.narrowed(of, KERNEL)).astype("int64")
+    # Nothing is made of no elements, and no elements of any.
+    some = tirx.all(of.outputs > 0, of.extent > 0)
+    element = tirx.if_then_else(some, wide, radius)
+    return te.compute((1,), lambda _: element, name="reach")
 
 
 # The axes of an image that is resized: their extents, scales and regions.
@@ -336,29 +302,24 @@ def _axes(x: Expr, given: Sequence[Any], attrs: Attrs, how: Resizing) -> list[Ax
     if ex.known_dims(wanted) != (len(places),):
         raise ValueError(f"it has {ex.known_dims(wanted)} scales or sizes for {len(places)} axes")
     if sizes is None:
-        pairs = _by_scales(scales, extents, how.coordinates == "align_corners")
+        pairs = _by_scales(scales, extents, how.coordinate_transformation_mode == "align_corners")
     else:
         pairs = _by_sizes(sizes, extents, attrs.get("keep_aspect_ratio_policy", "stretch"))
     regions: list[tuple[Number, Number]] = [(0.0, 1.0)] * len(places)
     # Other transformations ignore the region, whatever it is.
-    if region is not None and how.coordinates == "tf_crop_and_resize":
-        regions = _regions(region, len(places))
+    if region is not None and how.coordinate_transformation_mode == "tf_crop_and_resize":
+        (size,) = ex.known_dims(region)
+        if size != 2 * len(places):
+            raise ValueError(f"its roi has {size} numbers for {len(places)} axes")
+        vector = ex.cast(region, "float32")
+        array = ex.constant(vector)
+        read = (Element(vector, place) for place in range(size))
+        numbers: list[Number] = [*read] if array is None else array.tolist()
+        regions = list(zip(numbers[: len(places)], numbers[len(places) :], strict=True))
     found = [Axis(how, extent, extent) for extent in before]
     for place, (after, scale), own in zip(places, pairs, regions, strict=True):
         found[place] = Axis(how, before[place], after, scale, own)
     return found
-
-
-def _regions(region: Expr, count: int) -> list[tuple[Number, Number]]:
-    """Start and end of each axis."""
-    (size,) = ex.known_dims(region)
-    if size != 2 * count:
-        raise ValueError(f"its roi has {size} numbers for {count} axes")
-    array, vector = ex.constant(region), ex.cast(region, "float32")
-    numbers: list[Number] = [Element(vector, place) for place in range(size)]
-    if array is not None:
-        numbers = [float(each) for each in array.astype(np.float32)]
-    return list(zip(numbers[:count], numbers[count:], strict=True))
 
 
 def _by_scales(scales: Expr, extents: list[Expr], whole: bool) -> Extents:
@@ -381,18 +342,16 @@ def _by_scales(scales: Expr, extents: list[Expr], whole: bool) -> Extents:
     for axis, (part, extent) in enumerate(zip(parts, extents, strict=True)):
         if part is not None and isinstance(extent, tirx.IntImm):
             pairs.append(_known(rule, [np.float32(part)], 0, [extent], misfit))
-            continue
-        factor = _fraction(part)
-        if factor is None:
+        elif (factor := _fraction(part)) is None:
             found = found or _found(ex.cast(scales, "float32"), extents, rule)
             pairs.append(found[axis])
-            continue
-        product = extent * index(factor.numerator)
-        if whole:
-            rest = tirx.floormod(product, index(factor.denominator))
-            check(tirx.EQ(rest, index(0)), misfit)
-        after = simplified(tirx.floordiv(product, index(factor.denominator)))
-        pairs.append((after, float(np.float32(float(factor)))))
+        else:
+            product = extent * index(factor.numerator)
+            if whole:
+                rest = tirx.floormod(product, index(factor.denominator))
+                check(tirx.EQ(rest, index(0)), misfit)
+            after = simplified(tirx.floordiv(product, index(factor.denominator)))
+            pairs.append((after, float(np.float32(float(factor)))))
     return pairs
 
 
@@ -427,14 +386,13 @@ def _by_sizes(sizes: Expr, extents: list[Expr], policy: str) -> Extents:
         exact = m.floor(m.float64(one) * m.float64(extents[axis]) + m.float64(0.5))
         return m.logical_and(fits, exact < m.float64(MOST)), m.int64(exact), one
 
-    parts = known_parts(sizes)
-    if policy != "stretch":
-        known = all(isinstance(each, tirx.IntImm) for each in extents)
-        if known and all(isinstance(each, int) for each in parts):
-            return [_known(rule, parts, axis, extents, MISFIT) for axis in range(len(parts))]
-        return _found(ex.cast(sizes, INDEX), extents, rule)
-    found = _found(ex.cast(sizes, INDEX), extents, rule) if None in parts else []
-    pairs: Extents = []
+    parts, pairs, stretched = known_parts(sizes), Extents(), policy == "stretch"
+    if not stretched and all(isinstance(each, int) for each in (*parts, *plain(extents))):
+        return [_known(rule, parts, axis, extents, MISFIT) for axis in range(len(parts))]
+    is_known = stretched and None not in parts
+    found = pairs if is_known else _found(ex.cast(sizes, INDEX), extents, rule)
+    if not stretched:
+        return found
     for axis, (part, extent) in enumerate(zip(parts, extents, strict=True)):
         scale = 1.0 if part is not None and same_size(extent, index(part)) else None
         pairs.append(found[axis] if part is None else (index(part), scale))

@@ -14,53 +14,52 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from tvm import te, tirx
 
 from ...expressions import Expr, cast, literal
 from ..graph.kernels import emit_alone
-from ..graph.sizes import index, same_size
+from ..graph.sizes import index, plain, same_size
 
 TIE = 1e-6  # of ONNX Runtime: a scale in float32 puts places beside the middle
 REACH = {"linear": 1, "cubic": 2}  # elements on each side
 _OUTSIDE = 4.0  # elements from the edge, where a place is held that data decide
 
 
-@dataclass(frozen=True)
-class Resizing:
+class Resizing(NamedTuple):
     """The attributes of one Resize node.
 
     Attributes
     ----------
     mode : str
         "nearest", "linear" or "cubic".
-    coordinates : str
+    coordinate_transformation_mode : str
         The coordinate transformation.
-    rounding : str
+    nearest_mode : str
         Which element is the nearest; "simple" is that of opset 10 in ONNX Runtime, up where the
         axis becomes shorter and else down.
-    cubic_a : float
+    cubic_coeff_a : float
         The coefficient of Keys's cubic.
-    exclude_outside : bool
+    exclude_outside : int
         Whether weights of elements outside are shared out among the others.
-    antialias : bool
+    antialias : int
         Whether filters widen with 1 / scale where that is more than 1.
-    extrapolation : float
+    extrapolation_value : float
         What lies outside, with "tf_crop_and_resize".
     """
 
     mode: str = "nearest"
-    coordinates: str = "half_pixel"
-    rounding: str = "round_prefer_floor"
-    cubic_a: float = -0.75
-    exclude_outside: bool = False
-    antialias: bool = False
-    extrapolation: float = 0.0
+    coordinate_transformation_mode: str = "half_pixel"
+    nearest_mode: str = "round_prefer_floor"
+    cubic_coeff_a: float = -0.75
+    exclude_outside: int = 0
+    antialias: int = 0
+    extrapolation_value: float = 0.0
 
 
 def _number(dtype: str, value: Any) -> Expr:
@@ -81,8 +80,7 @@ KERNEL: Any = SimpleNamespace(
 """What formulas use of NumPy, for the expressions of a kernel."""
 
 
-@dataclass(frozen=True)
-class Numbers:
+class Numbers(NamedTuple):
     """The numbers of an axis in formulas; scale and region are float32."""
 
     extent: Any
@@ -97,7 +95,7 @@ def _place(how: Resizing, i: Any, of: Numbers, m: Any) -> Any:
     x, half, zero = m.float32(i), m.float32(0.5), m.float32(0)
     last, steps = m.float32(of.extent - 1), m.maximum(m.float32(of.outputs - 1), m.float32(1))
     centred = (x + half) / of.scale - half
-    match how.coordinates:
+    match how.coordinate_transformation_mode:
         case "half_pixel":
             return centred
         case "half_pixel_symmetric":
@@ -117,14 +115,15 @@ def _place(how: Resizing, i: Any, of: Numbers, m: Any) -> Any:
         case "tf_crop_and_resize":
             stretched = apart(of.start * last, m) + x * (of.end - of.start) * last / steps
             return m.where(of.outputs > 1, stretched, half * (of.start + of.end) * last)
-    raise ValueError(f"unknown coordinate_transformation_mode {how.coordinates!r}")
+        case other:
+            raise ValueError(f"unknown coordinate_transformation_mode {other!r}")
 
 
 def _nearest(how: Resizing, place: Any, of: Numbers, m: Any) -> Any:
     """The element that is nearest to a place."""
     below = m.floor(place)
     beyond = place - below - m.float32(0.5)  # the middle between two elements; exact
-    match how.rounding:
+    match how.nearest_mode:
         case "round_prefer_floor":
             return m.int64(below) + m.int64(beyond > m.float32(TIE))
         case "round_prefer_ceil":
@@ -135,24 +134,24 @@ def _nearest(how: Resizing, place: Any, of: Numbers, m: Any) -> Any:
             return m.int64(m.ceil(place))
         case "simple":
             return m.int64(m.where(of.outputs < of.extent, m.ceil(place), below))
-    raise ValueError(f"unknown nearest_mode {how.rounding!r}")
+    raise ValueError(f"unknown nearest_mode {how.nearest_mode!r}")
 
 
-def _weight(how: Resizing, at: Any, place: Any, of: Numbers, m: Any, is_widened: bool) -> Any:
+def weight(how: Resizing, at: Any, place: Any, of: Numbers, m: Any, is_widened: int = 0) -> Any:
     """Of an element, before all are divided by their sum; float64."""
     d = m.abs(m.float64(at) - m.float64(place))
     d = apart(d * narrowed(of, m), m) if is_widened else d
     one, zero = m.float64(1), m.float64(0)
     if how.mode == "linear":
-        weight = m.maximum(zero, one - d)
+        found = m.maximum(zero, one - d)
     else:
-        a = how.cubic_a
+        a = how.cubic_coeff_a
         near = apart((apart((a + 2) * d, m) - (a + 3)) * d * d, m) + one
         far = apart((apart((apart(a * d, m) - 5 * a) * d, m) + 8 * a) * d, m) - 4 * a
-        weight = m.where(d <= one, near, m.where(d < 2 * one, far, zero))
+        found = m.where(d <= one, near, m.where(d < 2 * one, far, zero))
     if how.exclude_outside:
-        weight = m.where(m.logical_and(at >= 0, at < of.extent), weight, zero)
-    return weight
+        found = m.where(m.logical_and(at >= 0, at < of.extent), found, zero)
+    return found
 
 
 def narrowed(of: Numbers, m: Any) -> Any:
@@ -199,7 +198,7 @@ class Taps:
 
 
 def axis_taps(
-    how: Resizing, extent: int, outputs: int, scale: float, region: tuple[float, float] = (0.0, 1.0)
+    how: Resizing, extent: int, outputs: int, scale: float, region: Sequence[Any] = (0.0, 1.0)
 ) -> Taps:
     """The taps of an axis.
 
@@ -214,7 +213,7 @@ def axis_taps(
     """
     of = Numbers(extent, outputs, *map(np.float32, (scale, *region)))
     place = _place(how, np.arange(outputs), of, np)
-    cropped = how.coordinates == "tf_crop_and_resize"
+    cropped = how.coordinate_transformation_mode == "tf_crop_and_resize"
     inside = (place >= 0) & (place <= extent - 1) if cropped else np.ones(outputs, bool)
     if how.mode == "nearest":
         at = held(_nearest(how, place, of, np), extent, np)[:, None]
@@ -222,15 +221,14 @@ def axis_taps(
     reach = math.ceil(REACH[how.mode] / (min(scale, 1.0) if how.antialias else 1.0))
     first = np.floor(place).astype(np.int64) - reach + 1
     at = first[:, None] + np.arange(2 * reach)
-    weight = _weight(how, at, place[:, None], of, np, how.antialias)
+    shares = weight(how, at, place[:, None], of, np, how.antialias)
     # In this order, as a program does that makes tables of open sizes.
-    weight /= functools.reduce(np.add, weight.T)[:, None]
-    used = (weight != 0).any(0)
-    return Taps(extent, held(at, extent, np)[:, used], weight[:, used].astype(np.float32), inside)
+    shares /= functools.reduce(np.add, shares.T)[:, None]
+    used = (shares != 0).any(0)
+    return Taps(extent, held(at, extent, np)[:, used], shares[:, used].astype(np.float32), inside)
 
 
-@dataclass(frozen=True)
-class Element:
+class Element(NamedTuple):
     """A number that the program reads: one of a vector of float32."""
 
     vector: Expr
@@ -264,14 +262,18 @@ class Axis:
     @functools.cached_property
     def taps(self) -> Taps | None:
         """Its taps, if all numbers are known."""
-        (start, end), scale = self.region, self.scale
-        if isinstance(start, Element) or isinstance(end, Element) or isinstance(scale, Element):
+        before, after = plain((self.before, self.after))
+        if self.vectors or not isinstance(before, int) or not isinstance(after, int):
             return None
-        if not isinstance(self.before, tirx.IntImm) or not isinstance(self.after, tirx.IntImm):
-            return None
-        before, after = int(self.before), int(self.after)
-        ratio = float(np.float32(after) / np.float32(max(before, 1)))
-        return axis_taps(self.how, before, after, ratio if scale is None else scale, (start, end))
+        scale: Any = self.scale
+        if scale is None:
+            scale = float(np.float32(after) / np.float32(max(before, 1)))
+        return axis_taps(self.how, before, after, scale, self.region)
+
+    @property
+    def vectors(self) -> list[Expr]:
+        """Of which the program reads numbers of the axis."""
+        return [n.vector for n in (self.scale, *self.region) if isinstance(n, Element)]
 
     @property
     def is_same(self) -> bool:
@@ -309,18 +311,10 @@ class Axis:
     def tables(self, dtype: str) -> list[tuple[Expr, Expr | None]]:
         """The index and the weight of each tap, of all outputs; no weight if it is a choice."""
         if self.is_choice:
-            chosen = self._table("index") if self.taps is None else literal(self.taps.index[:, 0])
-            return [(chosen, None)]
-        if self.taps is not None:
-            columns = zip(self.taps.index.T, self.taps.weight.T, strict=True)
-            return [(literal(at), literal(weight.astype(dtype))) for at, weight in columns]
-        taps = range(2 * REACH[self.how.mode])
-        places = [self._table("index", tap) for tap in taps]
-        return [(at, cast(self._table("weight", tap), dtype)) for tap, at in enumerate(places)]
-
-    def inside(self) -> Expr:
-        """Which outputs lie inside of the input."""
-        return self._table("inside") if self.taps is None else literal(self.taps.inside)
+            return [(self.table("index"), None)]
+        taps = self.taps.index.shape[1] if self.taps is not None else 2 * REACH[self.how.mode]
+        places = [self.table("index", tap) for tap in range(taps)]
+        return [(at, cast(self.table("weight", tap), dtype)) for tap, at in enumerate(places)]
 
     def place(self, i: Expr, of: Numbers) -> Expr:
         """Where an output lies in the input, in a kernel; near it at least, where data decide."""
@@ -331,11 +325,12 @@ class Axis:
         last = of.extent.astype("float32") + KERNEL.float32(_OUTSIDE)
         return te.max(te.min(place, last), KERNEL.float32(-_OUTSIDE))
 
-    def weight(self, at: Expr, place: Expr, of: Numbers, is_widened: bool = False) -> Expr:
-        """The weight of an element in a kernel, before all are divided by their sum."""
-        return _weight(self.how, at, place, of, KERNEL, is_widened)
+    def table(self, what: str, tap: int = 0) -> Expr:
+        """The index or the weight of a tap of all outputs, or which are "inside" of the input."""
+        if self.taps is not None:
+            array = getattr(self.taps, what)
+            return literal(array[:, tap] if array.ndim > 1 else array)
 
-    def _table(self, what: str, tap: int = 0) -> Expr:
         def element(i: Expr, of: Numbers) -> Expr:
             if what == "inside":
                 place = _place(self.how, i, of, KERNEL)
@@ -348,7 +343,8 @@ class Axis:
             first = te.floor(place).astype("int64") - (reach - 1)
             if what == "index":
                 return held(first + tap, of.extent, KERNEL)
-            weights = [self.weight(first + t, place, of) for t in range(2 * reach)]
+            at = (first + t for t in range(2 * reach))
+            weights = [weight(self.how, each, place, of, KERNEL) for each in at]
             return (weights[tap] / sum(weights[1:], start=weights[0])).astype("float32")
 
         def compute(of: Numbers) -> te.Tensor:
@@ -358,22 +354,19 @@ class Axis:
 
     def emit(self, name: str, compute: Callable[..., te.Tensor], *others: Expr) -> Expr:
         """A table that the program computes of the numbers of the axis, and of more sizes."""
-        vectors = [n.vector for n in (self.scale, *self.region) if isinstance(n, Element)]
 
         def kernel(extents: list[Expr], vectors: list[te.Tensor], others: list[Expr]) -> te.Tensor:
-            extent, outputs = extents
             waiting = iter(vectors)
 
             def read(number: Number | None) -> Expr:
                 if isinstance(number, Element):
                     return next(waiting)(index(number.position))
                 if number is None:
-                    least = te.max(extent, index(1)).astype("float32")
-                    return outputs.astype("float32") / least
+                    least = te.max(extents[0], index(1)).astype("float32")
+                    return extents[1].astype("float32") / least
                 return KERNEL.float32(number)
 
-            numbers = map(read, (self.scale, *self.region))
-            return compute(Numbers(extent, outputs, *numbers), *others)
+            return compute(Numbers(*extents, *map(read, (self.scale, *self.region))), *others)
 
         extents = [self.before, self.after]
-        return emit_alone(f"resize_{name}", kernel, extents, vectors, list(others))
+        return emit_alone(f"resize_{name}", kernel, extents, self.vectors, list(others))

@@ -6,13 +6,14 @@ Sizes are numbers, or follow from other sizes, or are read from a tensor when th
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from onnx import TensorProto, numpy_helper
 from tvm import relax, te, tirx
 
+from microkernels.base.tvm_compat.relax import OP_PATTERN, OPAQUE
 from relay_passes.legalize.moves import PLACES
 
 from ... import expressions as ex
@@ -20,10 +21,11 @@ from ...expressions import Expr, Place
 from ..graph import requests
 from ..graph import sizes as of_sizes
 from ..graph.elements import known_elements
-from ..graph.kernels import emit_alone, emit_kernel, put, reshaped_to, sizes_in
+from ..graph.kernels import emit_kernel, put, reshaped_to, sizes_in
 from ..graph.requests import broadcast, check, check_equal, requested_sizes
 from ..graph.sizes import INDEX, dims_of, index, is_open, product, same_size, scalar_of, simplified
 from ..operators import operator
+from .resize_taps import KERNEL
 
 
 @operator("Shape")
@@ -45,32 +47,27 @@ def _reshape(x: Expr, shape: Expr, *, allowzero: int = 0) -> Expr:
 @operator("Flatten")
 def _flatten(x: Expr, *, axis: int = 1) -> Expr:
     dims = dims_of(x)
-    axis = axis + len(dims) if axis < 0 else axis
+
     return reshaped_to(x, [product(dims[:axis]), product(dims[axis:])])
 
 
 @operator("Unsqueeze")
 def _unsqueeze(x: Expr, axes: Expr) -> Expr:
-    known = ex.constant(axes)
-    if known is None:
-        raise ValueError("axes must be constant")
+    known = ex.known_array(axes, "axes must be constant")
     rank = ex.rank_of(x) + known.size
     return relax.op.expand_dims(x, sorted(axis % rank for axis in known.ravel().tolist()))
 
 
 @operator("Squeeze")
 def _squeeze(x: Expr, axes: Expr) -> Expr:
-    dims = dims_of(x)
-    if axes is None and not is_open(x):
-        return relax.op.squeeze(x)
-    known = ex.constant(axes)
-    if known is None:
-        raise ValueError("axes must be given and constant")
-    dropped = {axis % len(dims) for axis in known.ravel().tolist()}
+    dims, known = dims_of(x), None
+    if axes is not None or is_open(x):
+        known = ex.known_array(axes, "axes must be given and constant").ravel().tolist()
+    dropped = {axis % len(dims) for axis in known or ()}
     for axis in dropped:
         check_equal(dims[axis], index(1), f"an axis of {dims[axis]} elements cannot be left out")
     if not is_open(x):
-        return relax.op.squeeze(x, known.ravel().tolist())
+        return relax.op.squeeze(x, known)
     return reshaped_to(x, [d for i, d in enumerate(dims) if i not in dropped])
 
 
@@ -93,8 +90,7 @@ def _tile(data: Expr, repeats: Expr) -> Expr:
     sizes = [size * n for size, n in zip(dims, requested_sizes(repeats), strict=True)]
 
     def element(places: Place, data: te.Tensor) -> Expr:
-        pairs = zip(places, data.shape, strict=True)
-        return data(*(tirx.floormod(place, te.max(size, 1)) for place, size in pairs))
+        return data(*(i % te.max(size, 1) for i, size in zip(places, data.shape, strict=True)))
 
     return ex.emit_each("tiled", sizes, element, data, hint="tile")
 
@@ -122,8 +118,7 @@ def _concat(*inputs: Expr, axis: int) -> Expr:
                     check_equal(wanted[place], size)
         for place, shape in enumerate(shapes):
             wanted[axis] = shape[axis]
-            pairs = zip(wanted, shape, strict=True)
-            others = [size for size, own in pairs if not same_size(size, own)]
+            others = [a for a, b in zip(wanted, shape, strict=True) if not same_size(a, b)]
             # TVM would put a symbol in the place of itself, for ever.
             if others and not any(isinstance(size, tirx.Var) for size in others):
                 known = relax.TensorType(list(wanted), values[place].ty.dtype)
@@ -190,7 +185,7 @@ def _trilu(x: Expr, shift: Expr, *, upper: int = 1) -> Expr:
     if diagonal is not None:
         return (relax.op.triu if upper else relax.op.tril)(x, int(diagonal.item()))
     *_, rows, columns = dims_of(x)
-    row, column = (ex.normalize(relax.op.arange(0, size, 1, "int64")) for size in (rows, columns))
+    row, column = map(of_sizes.counted, (rows, columns))
     row = ex.normalize(relax.op.reshape(row, (rows, 1)))
     distance = ex.normalize(relax.op.reshape(column, (1, columns)) - row)
     shift = relax.op.astype(shift, "int64")
@@ -314,7 +309,6 @@ def _pad_with(x: Expr, pads: Pads, number: float) -> Expr:
         return relax.op.nn.pad(x, amounts, "constant", number) if any(amounts) else x
     for extent, pair in zip(dims, pads, strict=True):  # what is cropped is there
         check(extent + sum(te.min(each, index(0)) for each in pair) >= 0)
-    before = [pair[0] for pair in pads]
     sizes = [simplified(n + sum(pair, start=index(0))) for n, pair in zip(dims, pads, strict=True)]
 
     def element(place: Place, x: te.Tensor, before: list[Expr]) -> Expr:
@@ -323,7 +317,7 @@ def _pad_with(x: Expr, pads: Pads, number: float) -> Expr:
         outside = tirx.const(number, str(x.dtype))
         return tirx.if_then_else(tirx.all(*inside), x(*at), outside)
 
-    return ex.emit_each("padded", sizes, element, x, before, hint="pad")
+    return ex.emit_each("padded", sizes, element, x, [pair[0] for pair in pads], hint="pad")
 
 
 def _pad_from(x: Expr, axis: int, pads: tuple[Expr, Expr], mode: str) -> Expr:
@@ -341,32 +335,27 @@ def _pad_from(x: Expr, axis: int, pads: tuple[Expr, Expr], mode: str) -> Expr:
     check(some, "an axis of 0 elements is padded by some of them")
     if all(isinstance(each, tirx.IntImm) for each in (extent, *pads)):
         place = np.arange(int(size)) - max(int(before), 0)
-        source = _source(mode, place, int(kept), np.minimum, np.maximum)
+        source = _source(mode, place, int(kept), np)
         places: Expr = ex.literal(source - min(int(before), 0))
         return ex.normalize(relax.op.take(x, places, axis, mode="clip"))
 
-    def compute(size: Expr, kept: Expr, before: Expr) -> te.Tensor:
-        def element(place: Expr) -> Expr:
-            inner = place - te.max(before, index(0))
-            outside = _source(mode, inner, kept, te.min, te.max)
-            behind = tirx.if_then_else(inner < kept, inner, outside)
-            return tirx.if_then_else(inner < 0, outside, behind) - te.min(before, index(0))
+    def element(place: Place, kept: Expr, before: Expr) -> Expr:
+        inner = place[0] - te.max(before, index(0))
+        outside = _source(mode, inner, kept, KERNEL)
+        behind = tirx.if_then_else(inner < kept, inner, outside)
+        return tirx.if_then_else(inner < 0, outside, behind) - te.min(before, index(0))
 
-        return te.compute((size,), element, name="places")
-
-    places = emit_alone("pad_places", compute, size, kept, before, marks={PLACES: True})
+    own = {OP_PATTERN: OPAQUE, PLACES: True}
+    places = ex.emit_each("places", [size], element, kept, before, hint="pad_places", **own)
     return ex.normalize(relax.op.take(x, places, axis, mode="clip"))
 
 
-def _source(
-    mode: str, place: Any, extent: Any, least: Callable[..., Any], most: Callable[..., Any]
-) -> Any:
-    """The element at a place that may be outside, of arrays or in a kernel."""
-    last = extent - 1
+def _source(mode: str, place: Any, extent: Any, m: Any) -> Any:
+    """The element at a place that may be outside; `m` is NumPy or `KERNEL`."""
     if mode == "edge":
-        return most(least(place, last), 0)
+        return m.maximum(m.minimum(place, extent - 1), 0)
     if mode == "wrap":
-        return place % most(extent, 1)
-    period = most(2 * last, 1)  # there and back
+        return place % m.maximum(extent, 1)
+    period = m.maximum(2 * (extent - 1), 1)  # there and back
     inside = place % period
-    return least(inside, period - inside)
+    return m.minimum(inside, period - inside)

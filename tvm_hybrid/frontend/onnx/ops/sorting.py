@@ -55,8 +55,7 @@ class Heap:
 
     def __init__(self, order: Expr, above: Before) -> None:
         self._order, self._above = order, above
-        self._hole, self._child = cell(), cell()
-        self._moved = cell(str(order.dtype))
+        self._hole, self._child, self._moved = cell(), cell(), cell(str(order.dtype))
 
     def build(self, count: Expr) -> None:
         """Makes a heap of the first `count` numbers."""
@@ -216,13 +215,9 @@ def _top_k(x: Expr, k: Expr, *, axis: int = -1, largest: int = 1) -> Expr:
     axis %= len(dims)
     (count,) = requested_sizes(k, dims[axis])
     outer, inner = product(dims[:axis]), product(dims[axis + 1 :])
-
-    def body(x: Expr, values: Expr, places: Expr) -> None:
-        _Rows(x, values, places, bool(largest)).emit()
-
     x3, shape = reshaped_to(x, [outer, dims[axis], inner]), [outer, count, inner]
     results = [(shape, x.ty.dtype), (shape, INDEX)]
-    found = emit_kernel("top_k", [x3], results, body)
+    found = emit_kernel("top_k", [x3], results, lambda *given: _Rows(largest, *given).emit())
     chosen = [*dims[:axis], count, *dims[axis + 1 :]]
     return relax.Tuple([reshaped_to(each, chosen) for each in found])
 
@@ -230,7 +225,7 @@ def _top_k(x: Expr, k: Expr, *, axis: int = -1, largest: int = 1) -> Expr:
 class _Rows:
     """The kernel, of `x[row, place, column]`."""
 
-    def __init__(self, x: Expr, values: Expr, places: Expr, largest: bool) -> None:
+    def __init__(self, largest: int, x: Expr, values: Expr, places: Expr) -> None:
         self._x, self._values, self._places, self._largest = x, values, places, largest
         self._extent, self._count = x.shape[1], places.shape[1]
         self._columns = 1 if is_number(x.shape[2], 1) else COLUMNS
@@ -242,13 +237,11 @@ class _Rows:
 
     def emit(self) -> None:
         """All rows and columns, with a limit where that is possible."""
-        if self._dtype != "int32":
-            self._each_row(False)
-            return
         # So many blocks that a few elements more than wanted are not above the limit, if they lie
         # anywhere.
         enough = self._count * (5 * UNIT) <= self._extent * 4
-        is_limited = tirx.all(self._count > FEW, self._count <= MOST_CHOSEN, enough)
+        fits = tirx.all(self._count > FEW, self._count <= MOST_CHOSEN, enough)
+        is_limited = fits if self._dtype == "int32" else tirx.const(False)
         _either(is_limited, lambda: self._each_row(True), lambda: self._each_row(False))
 
     def _each_row(self, limited: bool) -> None:
@@ -287,28 +280,20 @@ class _Rows:
                 put(self._values, self._x[row, place, column], row, number, column)
 
         def by_heap() -> None:
-            if not limited:
-                self._fill_heap(order, base)
-            else:
-                found = self._by_limit(order, base)
-                with I.If(tirx.Not(found)), I.Then():
-                    self._fill_heap(order, base)
+            (self._by_limit if limited else self._fill_heap)(order, base)
             store(lambda entry: place_in(entry) if order.has_keys else entry)
 
         def by_digits() -> None:
             sort_by_digits(order, self._extent)
             store(lambda place: place)
 
-        if limited:
-            by_heap()
-            return
         few = tirx.any(self._count * ONE_OF <= self._extent, self._count <= FEW)
-        _either(few, by_heap, by_digits)
+        _either(tirx.const(True) if limited else few, by_heap, by_digits)
 
-    def _by_limit(self, order: Order, base: Expr) -> Expr:
-        """Leaves the first elements in order; whether they are.
+    def _by_limit(self, order: Order, base: Expr) -> None:
+        """Leaves the first elements in order.
 
-        They are not if too many elements are not above the limit, as of sorted ones.
+        By a heap if too many elements are not above the limit, as of sorted ones.
         """
         ranks, least, keys, left = self._ranks, self._least, self._keys, cell()
         most = tirx.max_value(self._dtype)
@@ -327,7 +312,7 @@ class _Rows:
         put(limit, most)
         with I.serial(blocks) as block:
             put(so_far, least[block])
-            enough = _counted(least, blocks, so_far[0], "int32", tirx.LE) >= self._count
+            enough = _counted(least, blocks, so_far[0], tirx.LE) >= self._count
             put(limit, te.min(limit[0], tirx.Select(enough, so_far[0], most)))
         put(left, index(0))
         with I.serial(units) as unit:
@@ -342,10 +327,11 @@ class _Rows:
                 put(keys, tirx.max_value(INDEX), left[0] + place)
             with I.serial(left[0]) as number:
                 place = cell()
-                put(place, _counted(keys, left[0], keys[number], INDEX, tirx.LT))
+                put(place, _counted(keys, left[0], keys[number], tirx.LT))
                 with I.If(place[0] < self._count), I.Then():
                     put(self._order, keys[number], place[0])
-        return left[0] <= MOST_LEFT
+        with I.If(tirx.Not(left[0] <= MOST_LEFT)), I.Then():
+            self._fill_heap(order, base)
 
     def _fill_heap(self, order: Order, base: Expr) -> None:
         """Leaves the first elements in order."""
@@ -392,12 +378,10 @@ def _least(ranks: Expr, start: Expr, count: int = BLOCK) -> Expr:
     return I.call_llvm_pure_intrin(str(ranks.dtype), name, vectors[0])
 
 
-def _counted(
-    numbers: Expr, count: Expr, other: Expr, dtype: str, holds: Callable[[Expr, Expr], Expr]
-) -> Expr:
+def _counted(numbers: Expr, count: Expr, other: Expr, holds: Callable[..., Expr]) -> Expr:
     """How many of the first numbers have a relation to another one; `UNIT` more must be there."""
+    lanes, every, dtype = UNIT, ramp(0, UNIT), str(numbers.dtype)
     total = I.sblock_alloc_buffer([UNIT], dtype)
-    lanes, every = UNIT, ramp(0, UNIT)
     I.buffer_store(total, tirx.Broadcast(tirx.const(0, dtype), lanes), [every])
     with I.serial(tirx.floordiv(count + (lanes - 1), lanes)) as step:
         found = holds(numbers[ramp(step * lanes, lanes)], tirx.Broadcast(other, lanes))
