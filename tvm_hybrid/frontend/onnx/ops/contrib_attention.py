@@ -138,8 +138,7 @@ def _of_projection(projected: Expr, mask: Expr, past: Expr, bias: Expr, attrs: A
     sizes = attrs.get("qkv_hidden_sizes") or [columns // 3] * 3
     if len(sizes) != 3 or sum(sizes) != columns or sizes[0] != sizes[1]:
         raise ValueError(f"weights of {columns} columns do not make q, k and v of {sizes}")
-    parts = zip("qkv", _parts(projected, sizes, 2), strict=True)
-    q, k, v = (attention.split_heads(what, part, heads) for what, part in parts)
+    q, k, v = map(attention.split_heads, "qkv", _parts(projected, sizes, 2), [heads] * 3)
     before: Size = 0
     if past is not None:  # [2, batch, heads, before, size]
         if sizes[2] != sizes[1]:
@@ -226,8 +225,8 @@ def _padding(mask: Expr, batch: Size, queries: Size, keys: Size, hidden: float) 
             mask = apply("Slice", mask, first, last, ex.literal(np.array([2, 3])))
         elif not fits(batch, keys) and not fits(batch, queries, keys):
             forms = ", ".join(map(sizes_text, ((batch,), (batch, keys), (batch, queries, keys))))
-            what = f"the mask has the shape {sizes_text(shape)}, which fits neither"
-            raise ValueError(f"{what} {forms}, (2 * batch,) nor (batch, 1, max, max)")
+            found, forms = sizes_text(shape), f"{forms}, (2 * batch,) nor (batch, 1, max, max)"
+            raise ValueError(f"the mask has the shape {found}, which fits neither {forms}")
         rows = 1 if len(shape) == 2 else queries
         valid = viewed(ex.cast(mask, "int32"), batch, 1, rows, keys)
         seen = apply("Greater", valid, ex.literal(np.array(0, np.int32)))
@@ -347,9 +346,8 @@ def _cache_of(past_key: Expr, lengths: Expr, keys: Expr, batch: Size, length: Si
         if (batch == 1 and before == past) or not before:
             return _Cache(past, total, present, before)
     ends = ex.cast(viewed(lengths, batch, 1), "int64")
-    start = vector_of(1 - length if isinstance(length, int) else 1)
-    if not isinstance(length, int):
-        start = apply("Sub", start, vector_of(length))
+    whole = isinstance(length, int)
+    start = vector_of(1 - length) if whole else apply("Sub", vector_of(1), vector_of(length))
     # Sequences of a prompt may be shorter than its rows: seqlens_k counts their tokens alone.
     place = apply("Max", apply("Add", ends, start), ex.literal(np.array(0)))
     return _Cache(past, present, present, place)

@@ -48,9 +48,8 @@ def _gather(data: Expr, indices: Expr, *, axis: int = 0) -> Expr:
         extent = int(dims[axis])
         if values is not None:
             if values.size and not (-extent <= values.min() and values.max() < extent):
-                raise ValueError(
-                    f"indices from {values.min()} to {values.max()} are outside an axis of {extent}"
-                )
+                low, high = values.min(), values.max()
+                raise ValueError(f"indices from {low} to {high} are outside an axis of {extent}")
             fixed = np.where(values < 0, values + extent, values).astype(np.int64)
             if fixed.size and (np.diff(fixed.ravel()) == 1).all():
                 first = int(fixed.ravel()[0])
@@ -196,8 +195,9 @@ def _read(data: te.Tensor, places: Sequence[Expr]) -> Expr:
 def _slice(data: Expr, starts: Expr, ends: Expr, axes: Expr, steps: Expr) -> Expr:
     """Bounds are numbers, or follow from sizes, or are read when the program runs."""
     dims, (count,) = dims_of(data), ex.known_dims(starts) or (1,)
-    misfit = "axes must be constant where a size depends on data"
-    known = np.arange(count) if axes is None else ex.known_array(axes, misfit)
+    known = np.arange(count) if axes is None else ex.constant(axes)
+    if known is None:
+        raise ValueError("axes must be constant where a size depends on data")
     places = [int(axis) % len(dims) for axis in known.ravel()]
     steps = steps or ex.literal(np.ones(count, np.int64))
     strides, bounds = ex.constant(steps), [known_elements(each) for each in (starts, ends)]
@@ -345,8 +345,7 @@ def _one_hot(indices: Expr, depth: Expr, values: Expr, *, axis: int = -1) -> Exp
     if known is not None and (known.size != 1 or not 0 <= known.item() <= MAX_DEPTH):
         raise ValueError(f"its depth is {known.tolist()}")
     check_equal(product(dims_of(values)), index(2), "its values are not two")
-    dims = dims_of(indices)
-    rank = len(dims) + 1
+    dims, rank = dims_of(indices), ex.rank_of(indices) + 1
     if not -rank <= axis < rank:
         raise ValueError(f"axis {axis} of a result of rank {rank}")
     axis %= rank

@@ -421,7 +421,6 @@ def _found(asked: Expr, extents: list[Expr], rule: Rule) -> Extents:
             # Not `if not fits`, which TVM takes for true of NaN's comparisons.
             put(sizes, tirx.Select(fits, sizes[0], index(0)))
 
-    count = len(extents)
-    results = [([count + 1], INDEX), ([count], "float32")]
+    results = [([len(extents) + 1], INDEX), ([len(extents)], "float32")]
     sizes, scales = emit_kernel("resized_sizes", [asked], results, body, extents)
     return [(size, Element(scales, axis)) for axis, size in enumerate(sizes_in(sizes))]

@@ -53,21 +53,25 @@ def _flatten(x: Expr, *, axis: int = 1) -> Expr:
 
 @operator("Unsqueeze")
 def _unsqueeze(x: Expr, axes: Expr) -> Expr:
-    known = ex.known_array(axes, "axes must be constant")
+    known = ex.constant(axes)
+    if known is None:
+        raise ValueError("axes must be constant")
     rank = ex.rank_of(x) + known.size
     return relax.op.expand_dims(x, sorted(axis % rank for axis in known.ravel().tolist()))
 
 
 @operator("Squeeze")
 def _squeeze(x: Expr, axes: Expr) -> Expr:
-    dims, known = dims_of(x), None
-    if axes is not None or is_open(x):
-        known = ex.known_array(axes, "axes must be given and constant").ravel().tolist()
-    dropped = {axis % len(dims) for axis in known or ()}
+    dims, known = dims_of(x), ex.constant(axes)
+    if axes is None and not is_open(x):
+        return relax.op.squeeze(x)
+    if known is None:
+        raise ValueError("axes must be given and constant")
+    dropped = {axis % len(dims) for axis in known.ravel().tolist()}
     for axis in dropped:
         check_equal(dims[axis], index(1), f"an axis of {dims[axis]} elements cannot be left out")
     if not is_open(x):
-        return relax.op.squeeze(x, known)
+        return relax.op.squeeze(x, known.ravel().tolist())
     return reshaped_to(x, [d for i, d in enumerate(dims) if i not in dropped])
 
 
