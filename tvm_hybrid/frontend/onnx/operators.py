@@ -52,8 +52,6 @@ class Operator(NamedTuple):
 
     def __call__(self, inputs: Inputs, attrs: Attrs) -> Any:
         """What the converter makes of a node's inputs and attributes."""
-        if [*self.parameters] == ["inputs", "attrs"]:
-            return self.convert(inputs, attrs)
         given: list[Any] = []
         named: Attrs = {}
         for place, (name, parameter) in enumerate(self.parameters.items()):
