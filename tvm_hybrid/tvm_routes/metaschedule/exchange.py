@@ -11,7 +11,6 @@ from __future__ import annotations
 import functools
 import json
 import math
-import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -33,7 +32,6 @@ from tir_schedules.core.region import Region
 from tir_schedules.core.template import has_template, template_for
 
 from ...frontend.model_input import import_model
-from ...frontend.onnx.reader.model_bytes import is_onnx
 from ...records.record import Record
 from ...records.record_file import Located
 from ...records.record_store import RecordStore, trusted
@@ -243,14 +241,14 @@ def programs_of(model: Any) -> list[tuple[IRModule, Region]]:
     Parameters
     ----------
     model : path, bytes, onnx.ModelProto or IRModule
-        An ONNX model is imported as TVM does it or, if TVM cannot, as we do.
+        A model that is imported by TVM is given as the module that TVM makes of it.
 
     Raises
     ------
     ModelError
         If it cannot be read.
     """
-    mod = _imported(model)
+    mod = import_model(model, None).mod
     passes = [relax.transform.DecomposeOpsForInference(), relax.transform.CanonicalizeBindings()]
     simple = ir.transform.Sequential(passes)(mod)
     # As `static_shape_tuning_pipeline(cpu_weight_prepack=True)` makes them.
@@ -265,25 +263,6 @@ def programs_of(model: Any) -> list[tuple[IRModule, Region]]:
                 except errors.ConfigError:
                     continue  # no product
     return found
-
-
-def _imported(model: Any) -> IRModule:
-    if isinstance(model, IRModule) or not is_onnx(model):
-        return import_model(model, None).mod
-    import onnx
-    from tvm.relax.frontend.onnx import from_onnx
-
-    try:
-        if isinstance(model, (str, os.PathLike)):
-            proto = onnx.load(model)
-        else:
-            proto = onnx.load_from_string(model) if isinstance(model, bytes) else model
-        return from_onnx(proto, keep_params_in_input=False)
-    except Exception as error:  # the importer raises whatever comes
-        try:
-            return import_model(model, None).mod
-        except errors.ModelError as ours:
-            raise ours from error
 
 
 # Our record as TVM's tuning record and back: a trace, our times, the record in an annotation.
