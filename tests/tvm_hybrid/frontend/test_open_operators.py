@@ -331,3 +331,19 @@ def test_an_open_number_of_coordinates_is_refused() -> None:
     build.output(build.node("ScatterND", data, places, updates), None)
     with pytest.raises(UnsupportedOperatorError, match="how many coordinates"):
         tvm_hybrid.compile(build.model(), num_threads=1, keep_open=True)
+
+
+@pytest.mark.parametrize("size", [3, 4])
+@pytest.mark.parametrize("shape", [["batch", 6, "length"], ["batch", 6, "height", 2, "width"]])
+def test_lrn_of_other_ranks_and_even_sizes(shape: Shape, size: int) -> None:
+    """ONNX Runtime knows images and odd sizes alone; ONNX's reference sums too few channels."""
+    model = model_of("LRN", [shape], size=size, alpha=0.3)
+    session = tvm_hybrid.InferenceSession(model, num_threads=1)
+    assert len(session.programs) == 1
+    for sizes in SIZES:
+        x = feeds_of([shape], sizes)["a"]
+        around = [slice(max(0, c - (size - 1) // 2), c + size // 2 + 1) for c in range(6)]
+        sums = np.stack([(x[:, each] ** 2).sum(1) for each in around], 1)
+        (found,) = session.run(None, {"a": x})
+        # A sum of at most 4 squares up to 1, a root and a quotient.
+        np.testing.assert_allclose(found, x / (1 + 0.3 / size * sums) ** 0.75, rtol=2e-6)
