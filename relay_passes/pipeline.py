@@ -123,8 +123,9 @@ def phases(
     machine = options.machine
     fuse, coarse = options.fusion != "none", options.fusion == "coarse"
     bf16, narrow = options.precision == "bf16", options.precision != "f32"
+    in_bf16 = machine.isa.multiplies_bf16
     products = "bfloat16" if narrow else "float32"
-    convolutions = "bfloat16" if narrow and machine.isa.multiplies_bf16 else "float32"
+    convolutions = "bfloat16" if narrow and in_bf16 else "float32"
     return {
         Phase.CLEAN_UP: [
             functions.inline_functions(),
@@ -155,9 +156,7 @@ def phases(
             rules("quantized", QUANTIZED),
             rules("integers", integers(decisions)),
             rules("eight_bits", EIGHT_BITS),
-            *only_if(
-                bf16, rules("bf16", [bf16_precision(machine.isa.multiplies_bf16), fold_weights])
-            ),
+            *only_if(bf16, rules("bf16_precision", [bf16_precision(in_bf16), fold_weights])),
             raise_casts(),
             *only_if(multiplies_half(machine), raise_casts("float16")),
             functions.common_values(),

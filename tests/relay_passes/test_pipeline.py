@@ -141,7 +141,7 @@ def test_the_order_of_the_passes() -> None:
         "quantized",
         "integers",
         "eight_bits",
-        "bf16",
+        "bf16_precision",
         "raise_bfloat16_casts",
         "quantization_ranges",
         "partition",
