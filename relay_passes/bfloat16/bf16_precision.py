@@ -43,7 +43,7 @@ from .widening import NARROW, WIDE
 
 
 def bf16_precision(convolutions: bool = True) -> Rule:
-    """The rule.
+    """Makes the rule that rounds the operands of f32 products to bfloat16.
 
     Parameters
     ----------
@@ -114,7 +114,7 @@ def bits_entry(mod: IRModule) -> IRModule:
     NumPy cannot pass arrays as bfloat16, but it can pass their bits as uint16. A view made inside
     the model takes a tenth of the time of one made in Python.
 
-    The pass; it comes before operators are legalised.
+    It comes before operators are legalised.
     """
     names = [gvar.name_hint for gvar in mod.get_global_vars()]
     if MAIN not in names or BITS_ENTRY in names:
@@ -187,7 +187,7 @@ _ALSO_MOVE = ("relax.repeat", "relax.tile", "relax.strided_slice")
 
 
 def raise_casts(kind: str = NARROW) -> ir.transform.Pass:
-    """The pass; it needs A-normal form.
+    """Makes the pass that moves casts to a narrow type up. It needs A-normal form.
 
     Parameters
     ----------

@@ -55,7 +55,7 @@ from .widening import HALF, NARROW, WIDE, KeepsHalf
 
 
 def narrow_products(kind: str = NARROW) -> Rule:
-    """The rule; it comes before what computes the type in float32.
+    """Makes the rule; it comes before what computes the type in float32.
 
     Parameters
     ----------

@@ -230,7 +230,7 @@ def fold_empty(graph: RuleGraph, _block: Bindings, value: relax.Expr) -> relax.E
     Operators that choose an element (argmax, look-ups, pools) have no result then, and that is an
     error.
 
-    The pass; it needs A-normal form.
+    It needs A-normal form.
 
     Raises
     ------

@@ -66,7 +66,7 @@ def pointwise_conv(graph: RuleGraph, block: Bindings, call: relax.Call) -> relax
 
 
 def _in_planes(graph: RuleGraph, block: Bindings, planes: relax.Expr) -> relax.Expr:
-    """The value written as what is computed in planes, [N, C, H * W], which is noted."""
+    """Binds planes [N, C, H * W], notes them for the value, and returns them as [N, C, H, W]."""
     flat = block.emit(planes, "planes")
     graph.note(block.var, flat)
     return relax.op.reshape(flat, relax_shape(known_tensor(block.var).shape, block.var))
@@ -86,9 +86,19 @@ def _flat(graph: RuleGraph, block: Bindings, expr: relax.Expr) -> relax.Expr:
 
 @rule(*traits.ELEMENTWISE, "relax.reshape")
 def elementwise_planes(graph: RuleGraph, block: Bindings, call: relax.Call) -> relax.Expr | None:
-    """An operator on the result of such a product, or on what was made of it, as it is flat.
+    """Computes elementwise operators behind a product of pixels on its flat planes.
 
-    What is made flat after all is what it was.
+    Before
+
+        lv = R.reshape(planes, R.shape([n, c, h, w]))       # planes: [n, c, h * w]
+        lv1 = R.nn.relu(lv)
+
+    After
+
+        lv1_planes = R.nn.relu(planes)
+        lv1 = R.reshape(lv1_planes, R.shape([n, c, h, w]))
+
+    A reshape of such a result to flat planes is these planes.
     """
     operands, result = call.args[: traits.ELEMENTWISE.get(op_name(call), 1)], region_tensor(call)
     planes = [graph.known(arg) for arg in operands]

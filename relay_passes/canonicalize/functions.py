@@ -64,7 +64,7 @@ def outline_branches(mod: IRModule) -> IRModule:
 
     A branch of sizes that its values do not tell stays, and so does one with side effects.
 
-    The pass; it comes before dataflow blocks are formed.
+    It comes before dataflow blocks are formed.
     """
 
     outliner = _Outliner(mod)
@@ -132,7 +132,7 @@ def isolate_casts(mod: IRModule) -> IRModule:
     A match cast checks a shape at run time and defines the variables in it. A pass that moved or
     renamed it would lose both. A cast that is known to hold is dropped.
 
-    The pass; it needs A-normal form.
+    It needs A-normal form.
     """
 
     if is_tidy(mod):  # without match casts
@@ -207,8 +207,6 @@ def inline_functions(mod: IRModule) -> IRModule:
 
     A weight is a constant of floats with two or more axes. Other functions stay, and so do those
     that call themselves, as loops do.
-
-    The pass.
     """
 
     changed = False
@@ -260,8 +258,6 @@ def common_values(mod: IRModule) -> IRModule:
 
     TVM's pass reads all constants to tell expressions apart: half a second for 400 MiB. Here it
     sees variables in the place of large ones, the same for equal ones.
-
-    The pass.
     """
     taken: dict[relax.Expr, relax.Expr] = {}
 
@@ -325,7 +321,7 @@ def checks_first(mod: IRModule) -> IRModule:
     A check ends a dataflow block, and regions stay within one. The size that is wanted may also be
     an expression of those of the inputs. Checks of sizes that data decide stay where they are.
 
-    The pass; it comes before dataflow blocks are formed.
+    It comes before dataflow blocks are formed.
     """
 
     def rewritten(function: relax.Function) -> relax.Function:

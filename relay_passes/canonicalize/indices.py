@@ -52,8 +52,6 @@ def clip_indices(mod: IRModule) -> IRModule:
     In ONNX and PyTorch a negative index counts from the end, and an index out of range is an error.
     TVM does not check: a token id that is too large would crash the process or overwrite other
     memory. Where a user asks for the error, the front end has put a kernel that checks in front.
-
-    The pass.
     """
 
     clipper = _Clipper(mod)
@@ -288,7 +286,7 @@ def plain_indices(graph: RuleGraph, block: Bindings, call: relax.Call) -> relax.
 
     TVM imports torch's embeddings so, and its nn.Embedding is written so.
 
-    The pass; it needs A-normal form, and comes before indices are clipped.
+    It needs A-normal form, and comes before indices are clipped.
     """
     if call.attrs.axis is None or int(call.attrs.axis) != 0:
         return None

@@ -40,7 +40,7 @@ def sink_permutes(graph: DataflowGraph) -> list[relax.Binding] | None:
     time. A chain is rewritten only if it then has neither more permutations nor more elements to
     move. Permutations that a batch_matmul takes into its store stay.
 
-    The pass; it needs A-normal form.
+    It needs A-normal form.
     """
     refused: set[int] = set()
     while True:

@@ -198,9 +198,9 @@ def with_renamed(
 def kernel_adder(
     builder: relax.BlockBuilder, mod: IRModule
 ) -> Callable[[tirx.PrimFunc, str], ir.GlobalVar]:
-    """What adds kernels that are like no others to the builder of a module.
+    """Returns what adds a kernel under a name like the one given, and looks for no equal kernel.
 
-    `builder.add_func` hashes all functions of the module to find one that is equal.
+    `builder.add_func` hashes all functions of the module to find one.
     """
     taken = {str(gvar.name_hint) for gvar in mod.get_global_vars()}
 

@@ -104,7 +104,7 @@ def note_reorders(decisions: DecisionLog) -> ir.transform.Pass:
 
     lv = R.permute_dims(image, [0, 2, 3, 1])    ->    "reorder NCHW -> NHWC of image: 602112 bytes"
 
-    The pass; it changes nothing and leaves one decision for every permutation.
+    It changes nothing and leaves one decision for every permutation.
     """
 
     @module_pass(opt_level=0, name="tvm_hybrid.note_reorders")

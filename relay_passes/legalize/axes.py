@@ -215,7 +215,7 @@ def reduction_identities(mod: IRModule) -> IRModule:
     number is already right. The pass runs while each function is still one operator, so that it
     cannot change a number with which the model itself pads: that is in another function.
 
-    The pass; it comes directly behind the legalisation of operators.
+    It comes directly behind the legalisation of operators.
     """
 
     return map_functions(mod, is_foreign_kernel, _mended)

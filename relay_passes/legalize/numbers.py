@@ -245,7 +245,7 @@ def bfloat16_remainders(mod: IRModule) -> IRModule:
     TVM's BF16ComputeLegalize forgets remainders, so that its own code for them is refused by LLVM.
     Operators of Relax never bring them; kernels that a module has brought along do.
 
-    The pass; kernels must not be vectorised yet.
+    Kernels must not be vectorised yet.
     """
 
     def change(remainder: tirx.Mod) -> tirx.Expr:

@@ -140,7 +140,7 @@ def scalars_in_shapes(mod: IRModule) -> IRModule:
     TVM's FuseTIR makes a parameter of every size that a function with such a shape reads, of
     `past`, too, and fails where there is one already. Functions without such a shape stay.
 
-    The pass; it comes between TVM's FuseOps and FuseTIR.
+    It comes between TVM's FuseOps and FuseTIR.
     """
     moved: dict[relax.Expr, ir.GlobalVar] = {}
     functions: dict[ir.GlobalVar, ir.BaseFunc] = {}
@@ -209,7 +209,7 @@ def unmatched_sizes(mod: IRModule) -> IRModule:
     at two products of different factors, and where two names fall on one. A kernel that is not
     fused is called with these sizes as it is.
 
-    The pass; it comes before TVM's FuseOps, behind AnnotateTIROpPattern.
+    It comes before TVM's FuseOps, behind AnnotateTIROpPattern.
     """
     updated = copy_module(mod)
     for function in filter(is_relax, mod.functions.values()):
@@ -269,8 +269,6 @@ def fuse_operators(mod: IRModule) -> IRModule:
 
     What reads a value tells the name: parameters of a fused function are called as their arguments
     were, and a call that stays by itself had the arguments before.
-
-    The pass.
     """
     fused = relax.transform.FuseOps()(mod)
     if MAIN not in mod:

@@ -181,7 +181,7 @@ def views_of_sums(mod: IRModule) -> IRModule:
     TVM's RewriteDataflowReshape, which does so for other sizes, fails on these: it cannot prove
     that products of sums divide each other.
 
-    The pass; it comes before TVM's RewriteDataflowReshape.
+    It comes before TVM's RewriteDataflowReshape.
     """
     if not any(VIEW in (function.attrs or {}) for function in mod.functions.values()):
         return mod
@@ -245,8 +245,6 @@ def rewrite_reshapes(mod: IRModule) -> IRModule:
     TVM. An output is no view in TVM; the kernel that copies it gets the attribute `VIEW`.
 
     So are kernels of templates that are none: TVM reads a kernel for each of its calls.
-
-    The pass.
     """
     hidden = {g: f for g, f in mod.functions_items() if rewrite.is_kernel(f) and _is_to_hide(f)}
     shown = rewrite.copy_module(mod)

@@ -280,7 +280,7 @@ def annotate_codegen(mod: IRModule, target: Target, threads: int) -> IRModule:
 
         R.func_attr({"Codegen": "tvm_hybrid", "global_symbol": "fused_matmul", ...})
 
-    The pass; the functions must have their configurations and packed weights.
+    The functions must have their configurations and packed weights.
     """
     machine = json.dumps({"target": json.loads(str(target)), "threads": threads})
     updated = copy_module(mod)

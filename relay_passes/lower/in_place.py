@@ -53,7 +53,7 @@ def grow_caches(mod: IRModule, machine: Machine, decisions: DecisionLog) -> IRMo
     A step of a decoder reads the past once then, and not a second time where that lies outside of
     the caches (`attention/caches.py`). For dynamic sizes, and caches of float32.
 
-    The pass; it comes before `lower_regions`, and notes what it builds.
+    It comes before `lower_regions`, and notes what it builds.
     """
     return _Grower(mod, machine, decisions).rewritten()
 
@@ -153,7 +153,7 @@ def update_rows(mod: IRModule, threads: int, decisions: DecisionLog) -> IRModule
     The attribute says which arguments the new rows, the rows before them and, if there is one, the
     past are.
 
-    The pass; it comes while operators' own functions are as their converters wrote them.
+    It comes while operators' own functions are as their converters wrote them.
     """
     marked = {
         gvar

@@ -249,7 +249,7 @@ def share_kernels(mod: IRModule, decisions: DecisionLog) -> IRModule:
     kernels instead of 58. Constants that all merged kernels have in common stay in the code.
     Results stay the same, bit for bit.
 
-    The pass; it comes when there are no more kernels to make. Decisions follow.
+    It comes when there are no more kernels to make. Decisions follow.
     """
     arguments = _arguments(mod)
     forms, groups = _Forms(), dict[ir.GlobalVar, list[ir.GlobalVar]]()
@@ -339,7 +339,7 @@ def rename_kernels(mod: IRModule, suffix: str, decisions: DecisionLog) -> IRModu
         def tvm_hybrid_matmul_avx512_vnni(...): ...
         gv = R.call_tir(cls.tvm_hybrid_matmul_avx512_vnni, (x, const_packed), ...)
 
-    The pass; it renames kernels in decisions too.
+    It renames kernels in decisions too.
 
     It comes when there are no more kernels to make, and again when TVM has written functions that
     compute sizes. What has the suffix keeps its name.

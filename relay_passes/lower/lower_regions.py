@@ -15,6 +15,7 @@ Equal regions with equal configurations share one kernel. So do regions that dif
 from __future__ import annotations
 
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 
 import msgspec
@@ -112,7 +113,7 @@ def decision_of(
     )
 
 
-class KernelPass:
+class KernelPass(ABC):
     """What a pass has that puts other kernels into a module that has kernels or regions.
 
     Parameters
@@ -135,9 +136,9 @@ class KernelPass:
         """The module with its blocks as `block` writes them."""
         return rewrite.rewrite_blocks(self.builder, self.block)
 
+    @abstractmethod
     def block(self, block: relax.DataflowBlock) -> list[relax.Binding] | None:
         """The bindings of a block with other kernels; None if all stay."""
-        raise NotImplementedError
 
     @staticmethod
     def results(call: relax.Expr, name: str, variables: Sequence[relax.Var]) -> list[relax.Binding]:

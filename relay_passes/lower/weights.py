@@ -326,7 +326,7 @@ def fold_constants(mod: IRModule) -> IRModule:
     process at a function that only our kernels have. Here a kernel is lowered as those that stay
     are.
 
-    The pass; it comes after the legalisation of operators.
+    It comes after the legalisation of operators.
     """
     constants: dict[relax.Expr, GenericConst] = {}  # that variables are
 

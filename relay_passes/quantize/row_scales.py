@@ -47,7 +47,7 @@ from relay_passes.ir.rules import Rule, RuleGraph, leave, rule
 
 
 def row_scales(decisions: DecisionLog | None = None) -> Rule:
-    """The rule.
+    """Makes the rule for products of rows that each have a scale and a zero point.
 
     Parameters
     ----------

@@ -248,7 +248,7 @@ def scale_weight(threads: int) -> ir.transform.Pass:
     by no more than (2 K + 4) 2^-24 of the sum of their magnitudes, unless a number over- or
     underflows.
 
-    The pass; it needs A-normal form, and comes right before `partition`.
+    It needs A-normal form, and comes right before `partition`.
 
     Parameters
     ----------

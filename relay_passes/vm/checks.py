@@ -39,7 +39,7 @@ def drop_checks(mod: IRModule, of_inputs: bool = True) -> IRModule:
     Inputs may keep them: TVM's errors name the function and the parameter, and a wrong shape is a
     RuntimeError. Each costs a call; weights, parameters behind the first `num_input`, are many.
 
-    The pass; it comes after VMShapeLower.
+    It comes after VMShapeLower.
 
     Parameters
     ----------
@@ -97,7 +97,7 @@ def check_divisors(mod: IRModule) -> IRModule:
     of its result are known, so that kernels which repeat the division need no check. Divisions of a
     model's own integers have a result (relay_passes/legalize/numbers.py).
 
-    The pass; it comes after VMShapeLower, which makes the functions that compute sizes.
+    It comes after VMShapeLower, which makes the functions that compute sizes.
     """
 
     return map_functions(mod, is_kernel, _checked)

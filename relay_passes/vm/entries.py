@@ -49,7 +49,7 @@ def into_entry(mod: IRModule) -> IRModule:
     its number, that of such an input or -1, whether it may have any alignment, and whether it may
     have room for more rows.
 
-    The pass; it comes when kernels are called by `call_tir`, and all else is a view.
+    It comes when kernels are called by `call_tir`, and all else is a view.
     """
 
     if MAIN not in mod or INTO_ENTRY in mod:
@@ -160,7 +160,7 @@ def weights_entry(mod: IRModule) -> IRModule:
             gv = (packed, ...)
             return gv
 
-    The pass; it comes when constants are as kernels read them.
+    It comes when constants are as kernels read them.
     """
 
     large = [each for each in constants_of(mod) if bytes_of(each.value) >= LEAST_BYTES]
@@ -204,7 +204,7 @@ def release_entry(mod: IRModule) -> IRModule:
     After a call of this entry the next run writes where the last one did, if its caller has dropped
     the results.
 
-    The pass; it comes before memory is planned.
+    It comes before memory is planned.
     """
 
     if MAIN not in mod or RELEASE_ENTRY in mod:

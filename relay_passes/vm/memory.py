@@ -47,7 +47,7 @@ def share_storage(mod: IRModule) -> IRModule:
     for a storage takes a shape, a lock and a search. What the function returns keeps memory of its
     own.
 
-    The pass; it comes between LowerAllocTensor and size_classes.
+    It comes between LowerAllocTensor and size_classes.
     """
 
     return rewrite.map_functions(mod, rewrite.is_relax, _shared)
@@ -182,7 +182,7 @@ def share_objects(mod: IRModule) -> IRModule:
     Either call takes about a microsecond. What is planned to lie at one place does not live at the
     same time.
 
-    The pass; it comes after VMShapeLower.
+    It comes after VMShapeLower.
     """
 
     return rewrite.map_functions(mod, rewrite.is_relax, _with_shared_objects)
@@ -251,7 +251,7 @@ def allocate_empty(mod: IRModule) -> IRModule:
 
     TVM 0.27 writes such a constant, but cannot read it again where the first size is not 0.
 
-    The pass; it comes between CallTIRRewrite and the planning of memory.
+    It comes between CallTIRRewrite and the planning of memory.
     """
 
     def allocated(constant: ir.GenericConst) -> relax.Expr | None:
@@ -286,7 +286,7 @@ def size_classes(mod: IRModule) -> IRModule:
     that runs with any length would keep blocks of all lengths; so it keeps one for each power of
     two. What nobody writes to behind the bytes that are needed takes no memory.
 
-    The pass; it comes between LowerAllocTensor and VMShapeLower.
+    It comes between LowerAllocTensor and VMShapeLower.
     """
 
     def rounded(binding: relax.VarBinding) -> relax.Expr | None:

@@ -271,8 +271,6 @@ def estimate_open_chain(region: Region, machine: Machine) -> ChainEstimate:
 
     The separate kernels are those of open rows, too: one configuration for any number.
 
-    The cost of a chain's regions, separate and merged, for any number of rows.
-
     Parameters
     ----------
     region : Region

@@ -15,7 +15,13 @@ from microkernels.base.errors import FeedError
 from microkernels.base.logs import logger
 
 from ..frontend.onnx.reader.check_model import check_model
-from ..frontend.onnx.reader.interface import Interface, element_name, presence_name, with_tensors
+from ..frontend.onnx.reader.interface import (
+    Elements,
+    Interface,
+    element_name,
+    presence_name,
+    with_tensors,
+)
 from ..frontend.onnx.reader.read_model import ModelLike, read_model
 from ..runtime.feeds import named_feeds, output_places
 from ..runtime.stream_threads import Names, Results
@@ -26,9 +32,6 @@ from .programs import MOST_PROGRAMS, Program, Programs
 if TYPE_CHECKING:
     from ..executable.executable import Executable
     from .inference_session import InferenceSession
-
-Elements = dict[str, tuple[int, ...] | None]
-"""Of each input that is a sequence, the ranks of its elements; None of one that is absent."""
 
 
 class SequencePrograms:
@@ -74,11 +77,11 @@ class SequencePrograms:
 
     def why_several(self, _executable: Executable) -> str:
         """Why a program is one of several; for `explain`."""
-        names = ", ".join(name for name, each in self._declared.items() if each.type[:3] != "ten")
+        names = ", ".join(name for name, each in self._declared.items() if not each.is_tensor)
         return f"one program for each number of elements of {names}" if names else ""
 
     def session_for(self, _feeds: Any) -> NoReturn:
-        """Refuses bound arrays."""
+        """Refuses what `run_with_iobinding` asks for."""
         raise FeedError("sequences and optional values cannot be bound; call run")
 
     def run(self, names: Names, feeds: Any, run_options: Any) -> tuple[InferenceSession, Results]:
@@ -96,7 +99,7 @@ class SequencePrograms:
         if isinstance(feeds, Mapping):
             feeds = {**{n: None for n, each in self._declared.items() if each.is_optional}, **feeds}
         feeds = named_feeds(feeds, list(self._declared))
-        elements: Elements = {}
+        elements: dict[str, tuple[int, ...] | None] = {}
         flat: dict[str, Any] = {}
         for name, declared in self._declared.items():
             value = feeds[name]
@@ -121,7 +124,7 @@ class SequencePrograms:
         return session, [made[place] for place in wanted]
 
     def _grouped(self, name: str, declared: Interface, found: Mapping[str, np.ndarray]) -> Any:
-        """An output of the model, of the program's."""
+        """An output of the model, put together from those of the program."""
         if not declared.is_sequence or found.get(presence_name(name), True) == np.False_:
             return found.get(name)
         places = itertools.takewhile(
@@ -131,7 +134,7 @@ class SequencePrograms:
 
     def _session(self, elements: Elements) -> InferenceSession:
         key = tuple(elements.items())
-        with self._lock:
+        with self._lock:  # others wait while a session is made
             if key not in self._sessions:
                 logger.info("making a program for sequences of %s", elements)
                 self._sessions[key] = self._session_of(with_tensors(self._model, elements))

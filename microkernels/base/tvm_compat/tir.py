@@ -40,7 +40,7 @@ def llvm_functions(*texts: str) -> Iterator[None]:
 
 
 def walker(*callbacks: tuple[type, Callable[[Any], Any]]) -> Callable[[Expr], object]:
-    """What walks an expression from the outside in, as `structural_walk` with these callbacks.
+    """Returns what walks an expression in pre-order, as `structural_walk` with these callbacks.
 
     `structural_walk` checks and converts its callbacks anew each time, which takes longer than to
     walk through a small expression.

@@ -251,10 +251,33 @@ def test_what_a_model_of_sequences_refuses() -> None:
     with pytest.raises(FeedError, match="cannot be bound"):
         binding.bind_output("y")
         session.run_with_iobinding(binding)
+    with pytest.raises(FeedError, match="no OrtValue holds"):
+        session.run_with_ort_values(None, {})
     options = tvm_hybrid.SessionOptions()
     options.enable_profiling = True
     with pytest.raises(OptionError, match="cannot be profiled"):
         tvm_hybrid.InferenceSession(parsed(JOIN), options)
+
+
+@pytest.mark.parametrize(
+    ("form", "message"),
+    [("axis = 2", "axis 2 of a tensor of rank 2"), ("axis = -3", "axis -3 of a tensor of rank 2")],
+)
+def test_a_split_along_an_axis_that_is_not_there(form: str, message: str) -> None:
+    text = f"agraph (float[3, 4] x) => (seq(float[3, 4]) y) {{ y = SplitToSequence<{form}>(x) }}"
+    with pytest.raises(ShapeError, match=message):
+        tvm_hybrid.compile(parsed(text))
+
+
+def test_a_split_of_nothing_is_an_empty_sequence() -> None:
+    text = """
+    agraph (float[0, 4] x) => (int64 n)
+    {
+        parts = SplitToSequence(x)
+        n = SequenceLength(parts)
+    }"""
+    feeds = {"x": np.zeros((0, 4), np.float32)}
+    assert session_of(text).run(None, feeds) == onnxruntime_run(parsed(text), feeds) == [0]
 
 
 def test_a_place_that_depends_on_data() -> None:

@@ -36,6 +36,7 @@ from .evaluate import evaluate
 from .graph import node_facts, parameters
 from .graph.freeze_shapes import OpenSizes, RelatedSizesError, current_sizes, keeping
 from .graph.graph import Graph, describe, dtype_named, is_standard
+from .graph.kernels import fields
 from .graph.node_builder import attributes_of, constant_value
 from .graph.requests import with_checked_indices
 from .loops import Loop, is_repeat, loop_of, repeat
@@ -136,7 +137,7 @@ class _Importer:
             if item.name in graph.constants:
                 continue
             shape: Sequence[Any] = self._shapes.get(item.name) or graph.shape(item.name) or ()
-            if sizes is not None and item.name in sizes.inputs and not graph.is_body:
+            if item.name in sizes.inputs and not graph.is_body:
                 shape = sizes.shape(item.name)
             kind = dtype_named(graph.elem_type(item.name))
             params.append(relax.Var(_plain(item.name, names), relax.TensorType(list(shape), kind)))
@@ -323,8 +324,7 @@ class _Importer:
         result = self._named(node, result)
         if isinstance(result, relax.Tuple) or not isinstance(result.ty, relax.TupleType):
             return result
-        count = len(result.ty.fields)
-        return relax.Tuple([emit(relax.TupleGetItem(result, i)) for i in range(count)])
+        return relax.Tuple(fields(result))
 
     def _body(self, body: Graph, shapes: dict[str, list[Expr]]) -> relax.Function:
         return _Importer(body, self._library, shapes).function()
@@ -404,13 +404,16 @@ def name_variables(function: relax.Function, made: Sequence[Made]) -> relax.Func
         gather_n1_ = R.where(gather_n1_, gather_n1_, indices)      # each a variable of its own
         gather_n1_ = R.take(table, gather_n1_)
 
-    The function with other variables for those whose names tell no node.
-
     Parameters
     ----------
     function : relax.Function
     made : sequence of Made
         In the order in which nodes were converted.
+
+    Returns
+    -------
+    relax.Function
+        With new variables in the place of those whose names tell no node.
     """
     bindings = [each for block in function.body.blocks for each in block.bindings[:]]
     place = {each.var: position for position, each in enumerate(bindings)}

@@ -15,7 +15,7 @@ from io import BufferedIOBase
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from microkernels.base.errors import ArtifactError
+from microkernels.base.errors import ArtifactError, FeedError
 from microkernels.base.files import require_writable
 from microkernels.base.logs import logger
 
@@ -263,7 +263,14 @@ class SessionMethods(AsyncRuns):
         -------
         list of OrtValue
             The outputs.
+
+        Raises
+        ------
+        FeedError
+            As `run`; if an input or output of the model is a sequence, or optional.
         """
+        if self._face.has_sequences:
+            raise FeedError("no OrtValue holds a sequence or an optional value; call run")
         feeds = {name: plain(value) for name, value in input_dict_ort_values.items()}
         return [OrtValue(each) for each in self.run(output_names, feeds, run_options)]
 

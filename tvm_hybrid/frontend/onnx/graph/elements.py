@@ -108,7 +108,7 @@ def _binary(function: Callable[[Any, Any], Any]) -> Rule:
 
 
 def _reduced(function: Callable[[Any, Any], Any]) -> Rule:
-    """Of all elements: a result of several has another number of them than its type."""
+    """A reduction over all elements; of one over some axes the caller sees too few elements."""
     of_arrays = np.frompyfunc(function, 2, 1)
     return lambda call, data: of_arrays.reduce(data.ravel())
 

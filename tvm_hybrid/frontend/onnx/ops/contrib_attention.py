@@ -29,7 +29,7 @@ from ... import expressions as ex
 from ...expressions import OUTPUTS, Attrs, Expr, Place
 from ..graph.elements import known_elements
 from ..graph.graph import CONTRIB_DOMAIN
-from ..graph.kernels import size_in
+from ..graph.kernels import fields, size_in
 from ..graph.requests import check_equal, differ, expect_shape, sizes_text, viewed
 from ..graph.sizes import counted, dims_of, holds, index, plain_dims, plus, simplified, vector_of
 from ..operators import apply, operator
@@ -107,8 +107,7 @@ def _parts(value: Expr, sizes: Sequence[int], axis: int) -> list[Expr]:
     """Pieces along an axis."""
     check_equal(dims_of(value)[axis], index(sum(sizes)))
     ends = [int(end) for end in np.cumsum(sizes)[:-1]]
-    parts = ex.emit(relax.op.split(value, ends, axis))
-    return [ex.emit(relax.TupleGetItem(parts, place)) for place in range(len(sizes))]
+    return fields(ex.emit(relax.op.split(value, ends, axis)))
 
 
 @operator("Attention", domain=CONTRIB_DOMAIN)

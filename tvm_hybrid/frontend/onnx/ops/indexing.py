@@ -258,9 +258,8 @@ def _is_far(bounds: Elements, extents: Sequence[Expr]) -> bool:
 
 def _is_beyond(bound: Any, extent: Expr) -> bool:
     """Whether a bound is a number that no size of an input reaches."""
-    opened = current_sizes()
     far = isinstance(bound, int) and LARGEST_SIZE <= bound < END
-    return far and opened is not None and opened.knows(extent)
+    return far and current_sizes().knows(extent)
 
 
 def _clipped(bound: Any, extent: Expr, step: int) -> Expr:
@@ -281,7 +280,7 @@ def _is_inside(start: Any, end: Any, extent: Expr) -> bool:
     The program refuses inputs for which it does not.
     """
     opened = current_sizes()
-    if opened is None or isinstance(end, int) or not isinstance(extent, tirx.IntImm):
+    if isinstance(end, int) or not isinstance(extent, tirx.IntImm):
         return False
     if not (holds(index(start) >= 0) and holds(end - index(start) >= 0)):
         return False

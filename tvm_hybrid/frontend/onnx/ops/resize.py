@@ -52,7 +52,7 @@ MOST_WRITTEN = 16  # elements on each side of a filter whose sum is written out
 
 @operator("Resize")
 def _resize(x: Expr, *given: Expr, **attrs: Any) -> Expr:
-    """Of a region, scales and sizes, or in opset 10 of scales alone, by one transformation."""
+    """Resize by region, scales and sizes; opset 10 has scales alone and one transformation."""
     if len(given) == 1:
         attrs = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "simple"} | attrs
         given = None, *given

@@ -272,7 +272,7 @@ class Axis:
 
     @property
     def vectors(self) -> list[Expr]:
-        """Of which the program reads numbers of the axis."""
+        """The tensors that the scale and the region are read from at run time."""
         return [n.vector for n in (self.scale, *self.region) if isinstance(n, Element)]
 
     @property

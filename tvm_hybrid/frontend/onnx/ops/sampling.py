@@ -17,7 +17,7 @@ from tir_schedules.core.emission import opaque_block
 
 from ... import expressions as ex
 from ...expressions import OPSET, Attrs, Expr, Place
-from ..graph.kernels import cell, emit_kernel, put, reshaped_to
+from ..graph.kernels import cell, emit_kernel, fields, put, reshaped_to
 from ..graph.requests import check, check_equal, check_sizes, requested_sizes, sizes_text
 from ..graph.sizes import dims_of, index, plain, plain_dims, product, simplified
 from ..operators import operator
@@ -409,4 +409,4 @@ def _corners(offset: Expr, extents: Sequence[int | Expr], attrs: Attrs) -> list[
     first = [at[axis] * attrs["dilations"][axis] - attrs["pads"][axis] for axis in range(rank)]
     starts = ex.literal(np.stack(first, 1).astype(np.int64))
     found = ex.emit_te(compute, moved, starts, list(extents), primfunc_name_hint="deform_corners")
-    return [ex.emit(relax.TupleGetItem(found, i)) for i in range(2 ** (rank + 1))]
+    return fields(found)

@@ -164,8 +164,10 @@ def _unique(x: Expr, *, axis: int | None = None, sorted: int = 1) -> Expr:
 
 
 def _sort(x: Expr, order: Expr) -> Before:
-    """Puts the places of slices in order, of one element by digits; whether one comes before
-    another."""
+    """Sorts the places of slices, those of one element by their digits.
+
+    Returns the comparison of two slices.
+    """
     outer, extent, inner = x.shape
     if is_number(outer, 1) and is_number(inner, 1):
         ranks = table(extent, str(rising(x[0, index(0), 0]).ty.dtype))

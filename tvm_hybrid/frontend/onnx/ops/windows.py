@@ -147,8 +147,10 @@ class _Pool(NamedTuple):
     counts: dict[int, Expr]
 
     def of(self, kind: str, x: Expr, is_part: bool = True) -> Expr:
-        """The pool, "max" or "avg", of an image; of what is a part of the result the program checks
-        the sizes."""
+        """The pool, "max" or "avg", of an image.
+
+        If it is a part of the result, the program checks its sizes.
+        """
         names = ("kernel_shape", "strides", "pads", "dilations")
         flags = (bool(self.attrs[name]) for name in ("ceil_mode", "count_include_pad"))
         pool = getattr(relax.op.nn, f"{kind}_pool{len(self.attrs['kernel_shape'])}d")

@@ -22,11 +22,11 @@ from ..graph.freeze_shapes import declared_dims
 from ..graph.graph import Graph, dtype_named
 
 Elements = Mapping[str, Sequence[int] | None]
-"""Ranks of the elements of each sequence, and none of an optional value that is absent."""
+"""By input, the ranks of a sequence's elements; None for an optional value that is absent."""
 
 
 class Interface(NamedTuple):
-    """An input or output as it is declared: its tensors, and how they stand together."""
+    """An input or output as it is declared: the type of its tensors, and whether it is one."""
 
     tensor: onnx.TypeProto
     is_sequence: bool = False
@@ -34,7 +34,7 @@ class Interface(NamedTuple):
 
     @classmethod
     def of(cls, item: onnx.ValueInfoProto) -> Interface:
-        """That of an input or output of a model.
+        """Reads the type of an input or output of a model.
 
         Raises
         ------
@@ -54,10 +54,15 @@ class Interface(NamedTuple):
         return cls(found, is_sequence, is_optional)
 
     def info(self, name: str) -> OpenTensorInfo:
-        """What is known of a tensor of it."""
+        """Name, shape and dtype of one of its tensors."""
         kind = self.tensor.tensor_type.elem_type
         dtype = dtype_named(kind) if kind else None
         return OpenTensorInfo(name, declared_dims(self.tensor), dtype)
+
+    @property
+    def is_tensor(self) -> bool:
+        """Whether it is a single tensor that is always there."""
+        return not self.is_sequence and not self.is_optional
 
     @property
     def type(self) -> str:
@@ -108,7 +113,7 @@ def with_tensors(model: onnx.ModelProto, elements: Elements) -> onnx.ModelProto:
                 op_type="OptionalHasElement", input=[item.name], output=[presence_name(item.name)]
             )
             graph.output.add(name=presence_name(item.name))
-        if declared.is_optional or declared.is_sequence:
+        if not declared.is_tensor:
             item.ClearField("type")  # what it is is found when the model is imported
     return flat
 

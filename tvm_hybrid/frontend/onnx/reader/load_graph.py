@@ -65,7 +65,7 @@ def load_graph(model: onnx.ModelProto, left: LeftData | None = None) -> Graph:
             raise ModelError(f"graph output {name!r} is made by no node, input or initializer")
     for item in graph.inputs:
         declared = Interface.of(item)
-        if declared.is_sequence or declared.is_optional:
+        if not declared.is_tensor:
             raise ModelError(
                 f"graph input {item.name!r} is {declared.type}: how many tensors it has is part of "
                 "a program; run the model by an InferenceSession, which makes one for each number"

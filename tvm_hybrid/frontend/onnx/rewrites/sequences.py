@@ -1,11 +1,11 @@
-"""Operators of sequences and optional values, which there are while a model is imported only.
+"""Operators of sequences and optional values: they are resolved while a model is imported.
 
     SplitToSequence(x [n, 4], split=2, axis=1)  ->  Split into 2 tensors, which the graph notes
     SequenceAt(parts, 1)                        ->  the second of them
     ConcatFromSequence(parts, axis=1)           ->  Concat of them
 
-`Graph.sequences` tells which values a sequence has. How many they are, and the places where they
-are put in, must be known; places that are inputs of the model are asked for as parameters are.
+`Graph.sequences` lists the tensors of each sequence. Their number and the positions that operators
+name must be known; positions that are inputs of the model are parameters (graph/parameters.py).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def _note(node: onnx.NodeProto, graph: Graph, elements: list[str]) -> list[onnx.
 
 
 def _place(node: onnx.NodeProto, graph: Graph, position: int, count: int, beyond: int = 0) -> int:
-    """A place among `count`, or so many beyond; the last one if the node does not tell."""
+    """A position in a sequence of `count`, or up to `beyond` behind it; without one, the last."""
     name = optional_input(node, position)
     if name and name not in graph.constants:
         raise UnsupportedOperatorError(f"{describe(node)}: its position {name!r} depends on data")
@@ -110,7 +110,9 @@ def split_to_sequence(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto
     """Split, or Gather where the axis is not kept."""
     build, attributes = NodeBuilder(graph, node), attributes_of(node)
     dims, split = graph.dims(node.input[0]), optional_input(node, 1)
-    axis = attributes.get("axis", 0) % len(dims or (0,))
+    axis, rank = attributes.get("axis", 0), len(dims or ())
+    if dims is not None and not -rank <= axis < rank:
+        raise ShapeError(f"{describe(node)}: axis {axis} of a tensor of rank {rank}")
     extent = None if dims is None else dims[axis]
     if extent is None or (split and split not in graph.constants):
         raise UnsupportedOperatorError(
@@ -123,6 +125,8 @@ def split_to_sequence(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto
             raise ShapeError(f"{describe(node)}: parts of {sizes} elements")
         whole, last = divmod(extent, int(sizes))
         sizes = np.array([int(sizes)] * whole + [last] * bool(last))
+    if not sizes.size:
+        return _note(node, graph, [])
     if split or attributes.get("keepdims", 1):
         by_input = graph.opset >= SPLIT_BY_INPUT
         wanted = [build.constant(sizes, np.int64)] if by_input else []
