@@ -114,7 +114,7 @@ class InferenceSession(SessionStart):
 
     A model whose inputs or outputs are sequences of tensors, or optional, takes and gives lists of
     arrays, and None for what is absent, as in ONNX Runtime. It has a program for each number of
-    elements, made when they arrive.
+    elements, made when they arrive. It has no fast start, no profile, and binds no arrays.
 
     A library is compiled already: it has its number of threads, and takes `threads`, `weights` and
     `spin` as `tvm_hybrid.load` does. An Executable has these, too.
