@@ -31,12 +31,15 @@ demo: $(STAMP)
 docs: $(STAMP)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 
+# Two kernels of notebooks that start at once may choose the same free port: the one that dies of it starts again.
+NBMAKE := --nbmake --nbmake-timeout=300 --reruns 1 --only-rerun 'Kernel died before replying'
+
 # Bytecode is kept: to rewrite the assertions of all tests takes half the time of collecting them.
 # Files run in order, notebooks first: what takes long must not begin last, when only one process is left to work.
-PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --nbmake --nbmake-timeout=300 -n $(WORKERS) \
+PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest $(NBMAKE) -n $(WORKERS) \
 	--dist loadfile --no-loadscope-reorder
 
-TORCH_PYTEST := PYTHONDONTWRITEBYTECODE= $(TORCH)/bin/python -m pytest --nbmake --nbmake-timeout=300 -n $(WORKERS) --dist loadfile $(TORCH_TESTS)
+TORCH_PYTEST := PYTHONDONTWRITEBYTECODE= $(TORCH)/bin/python -m pytest $(NBMAKE) -n $(WORKERS) --dist loadfile $(TORCH_TESTS)
 
 # mypy is one process: tests use the other CPUs meanwhile.
 test: $(TORCH_STAMP) $(BROWSER_STAMP)
