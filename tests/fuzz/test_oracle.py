@@ -100,3 +100,21 @@ def test_a_product_that_is_added_to_may_not_overflow() -> None:
     wanted = Oracle(g.model(), feeds).outputs()[0]
     assert np.isinf(wanted.value).all()
     assert np.isinf(wanted.tolerance).tolist() == [True, False]
+
+
+def test_a_sum_that_may_overflow_on_the_way_is_not_compared() -> None:
+    g = OnnxBuilder()
+    x = g.input("x", (4, 3))
+    g.output(g.node("MatMul", x, g.constant(np.ones((3, 1), np.float32))), (4, 1))
+    rows = [[3e38, -3e38, 3e38], [3e38, -1e30, 1], [np.inf, 1, 1], [np.inf, -np.inf, 1]]
+    wanted = Oracle(g.model(), {"x": np.float32(rows)}).outputs()[0]
+    assert np.isinf(wanted.tolerance[:, 0]).tolist() == [True, False, False, False]
+
+
+def test_bytes_of_bfloat16_operands_may_be_one_apart() -> None:
+    g = OnnxBuilder()
+    y = g.node("MatMul", g.input("x", X.shape), g.constant(W))
+    scale, point = g.constant(np.float32(0.05)), g.constant(np.uint8(128))
+    g.output(g.node("QuantizeLinear", y, scale, point), (6, 8), np.uint8)
+    assert expected(g.model()).tolerance.mean() < 0.1
+    assert expected(g.model(), precision="bf16").tolerance.min() >= 1
