@@ -81,7 +81,7 @@ def require_writable(
     try:
         if target.is_dir():
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-        if not _is_special(target):
+        if not is_special(target):
             require_room(_real(target).parent)
     except OSError as error:
         raise kind(why_not_written(target, error)) from error
@@ -97,6 +97,29 @@ def require_room(folder: Path) -> None:
     """
     with tempfile.TemporaryFile(dir=folder, buffering=0) as file:
         file.write(bytes(_PAGE))
+
+
+def require_other_file(path: str | os.PathLike[str], given: str | os.PathLike[str]) -> None:
+    """Refuses to write over a file that is read, by whatever name or link it is called.
+
+    Parameters
+    ----------
+    path : path-like
+        The file to write; it need not exist.
+    given : path-like
+        The file that is read.
+
+    Raises
+    ------
+    OutputError
+        If both are one file.
+    """
+    try:
+        same = os.path.samefile(path, given) and not is_special(Path(path))
+    except OSError:  # one of them does not exist
+        return
+    if same:
+        raise OutputError(f"{path} is the file that is read; write into another file")
 
 
 @contextmanager
@@ -125,7 +148,7 @@ def replacing(
     target = Path(path)
     folder = None
     try:
-        special = _is_special(target)
+        special = is_special(target)
         real = _real(target)
         with undisturbed():
             folder = Path(
@@ -199,7 +222,7 @@ def _real(path: Path) -> Path:
     return Path(os.path.realpath(path))
 
 
-def _is_special(path: Path) -> bool:
+def is_special(path: Path) -> bool:
     """Whether something is there that is neither a file nor a folder."""
     return path.exists() and not path.is_file() and not path.is_dir()
 

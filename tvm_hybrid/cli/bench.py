@@ -344,7 +344,7 @@ class BenchRequest:
         return 0
 
 
-@click.command("bench")
+@click.command("bench", cls=shared.WritingCommand)
 @click.argument("model", required=False, type=shared.FILE)
 @input_options
 @click.option(
@@ -398,7 +398,7 @@ class BenchRequest:
     "--csv",
     "table",
     metavar="FILE",
-    type=shared.FILE,
+    type=shared.OutputFile(".csv", ".txt"),
     help="Write the results into this file, too, as comma-separated values.",
 )
 @click.option(
@@ -408,7 +408,7 @@ class BenchRequest:
 )
 @click.option(
     "--markdown",
-    type=shared.FILE,
+    type=shared.OutputFile(".md"),
     help="Write the tables of --layers as a page of documentation into this file.",
 )
 @click.option(

@@ -21,7 +21,7 @@ from microkernels.base.errors import OutputError, TvmHybridError
 from microkernels.base.files import require_writable, why_not_written, write_whole
 
 from .base.console import output_console, show, working
-from .base.options import AT_LEAST_ONE, FILE, json_option
+from .base.options import AT_LEAST_ONE, OutputFile, json_option
 
 if TYPE_CHECKING:
     from ..runtime.topology import Cpu, Topology
@@ -55,7 +55,9 @@ def doctor(as_json: bool) -> int:
 @click.option("--repeat", default=5, type=AT_LEAST_ONE, help="Turns of each microkernel.")
 @click.option("--seconds", default=0.005, type=click.FloatRange(min=0), help="Length of a turn.")
 @click.option(
-    "--markdown", type=FILE, help="Write a Markdown table for documentation into this file."
+    "--markdown",
+    type=OutputFile(".md"),
+    help="Write a Markdown table for documentation into this file.",
 )
 @json_option
 def kernels(repeat: int, seconds: float, markdown: Path | None, as_json: bool) -> int:
@@ -80,7 +82,9 @@ def kernels(repeat: int, seconds: float, markdown: Path | None, as_json: bool) -
 
 @click.command("calibrate")
 @click.option("--threads", type=AT_LEAST_ONE, help="Threads to measure. Default: one a core.")
-@click.option("--output", type=FILE, help="Write here. Default: a file in the user's cache.")
+@click.option(
+    "--output", type=OutputFile(".json"), help="Write here. Default: a file in the user's cache."
+)
 def calibrate(threads: int | None, output: Path | None) -> int:
     """Measures clock, bandwidths and the cost of a fork, and describes this machine by them.
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     "--output",
     required=True,
     metavar="FILE.so",
-    type=shared.FILE,
+    type=shared.OutputFile(".so"),
     help="The library to write.",
 )
 @shared.compile_options()
@@ -102,7 +102,10 @@ def check(library: Path, as_json: bool) -> int:
 @shared.model_command("run")
 @input_options
 @click.option(
-    "--output", metavar="FILE.npz", type=shared.FILE, help="Where to write the outputs, by name."
+    "--output",
+    metavar="FILE.npz",
+    type=shared.OutputFile(".npz"),
+    help="Where to write the outputs, by name.",
 )
 @shared.compile_options()
 def run(
@@ -256,7 +259,13 @@ def explain(model: Path, options: CompileOptions, as_json: bool) -> int:
 
 
 @shared.model_command("report")
-@click.option("-o", "--output", metavar="FILE.html", type=shared.FILE, help="The page to write.")
+@click.option(
+    "-o",
+    "--output",
+    metavar="FILE.html",
+    type=shared.OutputFile(".html", ".htm"),
+    help="The page to write.",
+)
 @input_options
 @click.option("--repeat", type=shared.AT_LEAST_ONE, default=20, help="Runs that are timed.")
 @shared.compile_options()
@@ -356,7 +365,7 @@ def scale(
     "--output",
     required=True,
     metavar="FILE.onnx",
-    type=shared.FILE,
+    type=shared.OutputFile(".onnx"),
     help="The model to write.",
 )
 @click.option(

@@ -15,12 +15,12 @@ from rich.table import Table
 from microkernels.base.files import require_writable, write_whole
 
 from .base.console import error_console, show, working
-from .base.options import AT_LEAST_ONE, FILE, FOLDER, json_option
+from .base.options import AT_LEAST_ONE, FOLDER, OutputFile, WritingCommand, json_option
 
 FAILED = 1
 
 
-@click.command("simulate")
+@click.command("simulate", cls=WritingCommand)
 @click.argument("recordings", nargs=-1, metavar="[RECORDING]...")
 @click.option(
     "--strategy",
@@ -43,9 +43,13 @@ FAILED = 1
     "--batch", default=8, type=AT_LEAST_ONE, help="Trials after which their results are told."
 )
 @click.option("--jobs", default=min(2, os.cpu_count() or 1), type=AT_LEAST_ONE, help="Processes.")
-@click.option("--plot", type=FILE, help="Draw best-so-far curves into this file, such as out.png.")
 @click.option(
-    "--markdown", type=FILE, help="Write the tables as a page of documentation into this file."
+    "--plot", type=OutputFile(), help="Draw best-so-far curves into this file, such as out.png."
+)
+@click.option(
+    "--markdown",
+    type=OutputFile(".md"),
+    help="Write the tables as a page of documentation into this file.",
 )
 @click.option(
     "--borrowing",

@@ -85,7 +85,7 @@ if TYPE_CHECKING:
 @click.option(
     "--plot",
     metavar="FILE",
-    type=shared.FILE,
+    type=shared.OutputFile(),
     help="Draw progress, predictions and a roofline into this file, such as out.png.",
 )
 @click.option(

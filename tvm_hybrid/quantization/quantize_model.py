@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from microkernels.base.errors import QuantizeError
-from microkernels.base.files import replacing, require_writable
+from microkernels.base.files import replacing, require_other_file, require_writable
 from microkernels.isa import target_isa
 
 from ..bench.compare import Tolerance
@@ -154,9 +154,11 @@ def quantize(
     ModelError
         If the model cannot be read.
     OutputError
-        If the file cannot be written.
+        If the file cannot be written, or is the model's own.
     """
     tell = progress or (lambda message: None)
+    if isinstance(model, str | os.PathLike):
+        require_other_file(output, model)
     require_writable(output)
     proto = read_model(model)
     isa = target_isa(resolve_target(target))

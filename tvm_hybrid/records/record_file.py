@@ -21,6 +21,7 @@ from .record import RECORD, L, Record, RecordLine, UnreadableLine, read_header
 
 LOCK_SECONDS = 120.0
 _POLL_SECONDS = 0.005
+_LONGEST = 1 << 20  # bytes of a line that tell its kind
 
 
 def lock_of(path: Path) -> FileLock:
@@ -65,15 +66,40 @@ def require_appendable(path: Path) -> None:
     Raises
     ------
     RecordError
-        If it cannot be written.
+        If it cannot be written, or holds something else than records.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         require_room(real_path(path).parent)
         if path.exists():
             os.close(os.open(path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC))
+        if path.is_file():
+            require_records(path)
     except OSError as error:
         raise not_written(path, error) from error
+
+
+def require_records(path: Path) -> None:
+    """Refuses a file whose first line is neither a record nor one that was cut off.
+
+    Raises
+    ------
+    RecordError
+        If there is such a line.
+    OSError
+        If the file cannot be read.
+    """
+    with path.open("rb") as file:
+        first = file.readline(_LONGEST).strip()
+    try:
+        if first:
+            read_header(first)
+    except UnreadableLine as problem:
+        cut_off = problem.why == "torn" and first.startswith(b"{")
+        if problem.why != "newer" and not cut_off:
+            raise RecordError(
+                f"{path} is no record file and stays as it is; name another file"
+            ) from problem
 
 
 def append_line(path: Path, line: bytes) -> None:
@@ -82,10 +108,12 @@ def append_line(path: Path, line: bytes) -> None:
     Raises
     ------
     RecordError
-        If the file cannot be written. It is then as it was before.
+        If the file cannot be written, or is no record file. It is then as it was before.
     """
     try:
         with locked(path):
+            if path.is_file():
+                require_records(path)
             _append(real_path(path), line)
     except OSError as error:
         raise not_written(path, error) from error

@@ -20,7 +20,16 @@ from microkernels.machines.machine import Machine
 from tir_schedules.core.template import has_template, template_for
 
 from .record import Record
-from .record_file import Line, Located, locked, not_written, read_lines, real_path, replace_lines
+from .record_file import (
+    Line,
+    Located,
+    locked,
+    not_written,
+    read_lines,
+    real_path,
+    replace_lines,
+    require_records,
+)
 from .record_store import RecordStore, config_key, latest, trusted, why_not_built
 
 
@@ -63,6 +72,8 @@ def merge(paths: Sequence[Path], out: Path) -> Rewritten:
     def merged() -> list[Line]:
         if out.exists() and real_path(out) not in map(real_path, paths):
             raise RecordError(f"{out} is there already; name it among the files to be merged too")
+        for path in filter(Path.is_file, paths):
+            require_records(path)
         seen: set[bytes] = set()
         lines = []
         for line in (line for path in paths for line in read_lines(path)):
@@ -123,6 +134,7 @@ def prune(
 
     if not path.is_file():
         raise RecordError(f"there is no record file {path}")
+    require_records(path)
     result.kept = len(pruned()) if dry_run else _rewrite(path, pruned)
     result.removed["unreadable"] = len(result.skipped)
     return result

@@ -6,13 +6,14 @@ import contextlib
 import functools
 import json
 import shlex
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from microkernels.base.errors import Argument, TvmHybridError
+from microkernels.base.files import is_special, require_other_file
 
 from ...runtime.thread_pool.native import SPINS
 from ...targets.architectures import ARCHITECTURES
@@ -27,6 +28,53 @@ FILE = click.Path(dir_okay=False, path_type=Path)
 FOLDER = click.Path(file_okay=False, path_type=Path)
 SECONDS = click.FloatRange(min=0, min_open=True)
 AT_LEAST_ONE = click.IntRange(min=1)
+
+
+class OutputFile(click.Path):
+    """A file that a command writes; its name ends as its kind does, unless it is a device.
+
+    Parameters
+    ----------
+    *suffixes : str
+        How the name may end, such as ".so"; without any, in any way.
+    """
+
+    def __init__(self, *suffixes: str) -> None:
+        super().__init__(dir_okay=False, path_type=Path)
+        self.suffixes = suffixes
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
+        """The path, with the right suffix."""
+        path: Any = super().convert(value, param, ctx)
+        if self.suffixes and path.suffix.lower() not in self.suffixes and not is_special(path):
+            self.fail(f"{path} does not end in {' or '.join(self.suffixes)}", param, ctx)
+        return path
+
+
+class WritingCommand(click.Command):
+    """A command that writes over no file that it is given to read."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Reads the words as any command does, then compares files."""
+        rest = super().parse_args(ctx, args)
+        outputs = [each.name or "" for each in self.params if isinstance(each.type, OutputFile)]
+        for name in outputs if not ctx.resilient_parsing else ():
+            if (path := ctx.params.get(name)) is not None:
+                others = (value for other, value in ctx.params.items() if other != name)
+                for given in (file for value in others for file in _files_in(value)):
+                    require_other_file(path, given)
+        return rest
+
+
+def _files_in(value: Any) -> Iterator[str | Path]:
+    """Whatever may be a file in the value of a parameter: a path, or what is behind `NAME=`."""
+    if isinstance(value, tuple | list):
+        for each in value:
+            yield from _files_in(each)
+    elif isinstance(value, Path):
+        yield value
+    elif isinstance(value, str):
+        yield from (value, value.partition("=")[2])
 
 
 _OTHER_NAMES = {"num_threads": "--threads", "shapes": "--shape or --dim", "values": "--value"}
@@ -295,7 +343,7 @@ ALL = tuple(name for name in _OPTIONS if name != "num_threads")
 
 def model_command(name: str) -> Decorator:
     """A command whose first argument is a model."""
-    return lambda function: click.command(name)(model_argument(function))
+    return lambda function: click.command(name, cls=WritingCommand)(model_argument(function))
 
 
 def compile_options(*names: str, json: bool = True) -> Decorator:
