@@ -122,6 +122,9 @@ def check_option(argument: str, value: object, known: Sequence[str], what: str =
     """
     if value not in known:
         names = ", ".join(map(repr, known))
+        quantised = argument == "precision" and "8" in str(value)
+        advice = "; `tvm-hybrid quantize` makes models of 8-bit integers" if quantised else ""
         raise CompileError(
-            f"unknown {what or argument} {value!r}; the known ones are {names}", argument=argument
+            f"unknown {what or argument} {value!r}; the known ones are {names}{advice}",
+            argument=argument,
         )

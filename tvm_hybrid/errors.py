@@ -8,3 +8,5 @@ __all__ = sorted(
     for name, each in vars(errors).items()
     if isinstance(each, type) and issubclass(each, errors.TvmHybridError)
 )
+for _name in __all__:
+    globals()[_name].__module__ = __name__  # what tracebacks show is what users import

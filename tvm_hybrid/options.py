@@ -6,6 +6,7 @@ command line and of `torch.compile`. Out: a target, threads, records and the pas
 
 from __future__ import annotations
 
+import difflib
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -15,7 +16,15 @@ from typing import TYPE_CHECKING, Any, TypedDict
 
 from tvm.target import Target
 
-from microkernels.base.errors import Argument, CompileError, OptionError, TvmHybridError
+from microkernels.base.errors import (
+    Argument,
+    CompileError,
+    InputValueError,
+    OptionError,
+    ShapeError,
+    TvmHybridError,
+    UnknownOptionError,
+)
 from relay_passes.pipeline_options import CodeOptions, PipelineOptions
 
 from .executable.machine_code import fallback_target
@@ -171,7 +180,9 @@ class CompileOptions(CodeOptions):
     Raises
     ------
     CompileError
-        If `precision`, `fusion`, `fast_math` or `strict` has no such value. Other options are
+        If `precision`, `fusion`, `fast_math` or `strict` has no such value.
+    ShapeError, InputValueError
+        If `shapes` or `values` is no mapping. Other options are
         checked where a model is compiled; `argument` of every error is the option's name.
     """
 
@@ -197,6 +208,14 @@ class CompileOptions(CodeOptions):
             raise CompileError(
                 Argument("strict"), f" is True, False or 'open', not {self.strict!r}"
             )
+        self._require_mapping("shapes", ShapeError, "{'x': (1, 128)}")
+        self._require_mapping("values", InputValueError, "{'axes': [0, 1]}")
+
+    def _require_mapping(self, name: str, kind: type[TvmHybridError], example: str) -> None:
+        value = getattr(self, name)
+        if value is not None and not isinstance(value, Mapping):
+            text = f" must be a dictionary from names, such as {example}, not {value!r:.80}"
+            raise kind(Argument(name), text)
 
 
 def chosen_options(
@@ -215,7 +234,7 @@ def chosen_options(
     ------
     OptionError
         If `options` are none, or say something that makes no sense there.
-    TypeError
+    UnknownOptionError
         If there is no such keyword.
     CompileError
         As `CompileOptions`.
@@ -223,7 +242,11 @@ def chosen_options(
     names = known.__annotations__
     for name in keywords:
         if name not in names:
-            raise TypeError(f"unexpected keyword argument {name!r}; there are {', '.join(names)}")
+            near = difflib.get_close_matches(name, names, 1)
+            advice = f"did you mean {near[0]}?" if near else f"there are {', '.join(names)}"
+            raise UnknownOptionError(
+                f"unexpected keyword argument {name!r}; {advice}", argument=name
+            )
     if options is None:
         return CompileOptions(**keywords)
     if not isinstance(options, CompileOptions):

@@ -67,6 +67,8 @@ class TvmHybridError(Exception):
 
     def __init__(self, *parts: object, argument: str = "") -> None:
         super().__init__(*parts)
+        # An error that was being handled is no news to a user; one that this came `from` is.
+        self.__suppress_context__ = True
         named = (part.name for part in parts if isinstance(part, Argument))
         self.argument = argument or next(named, "")
         if self.argument:
@@ -137,6 +139,10 @@ class FeedError(TvmHybridError, ValueError):
 
 class OptionError(TvmHybridError, ValueError, RuntimeError):
     """An option that a session takes for ONNX Runtime's sake asks for what there is not here."""
+
+
+class UnknownOptionError(OptionError, TypeError):
+    """There is no keyword argument of this name."""
 
 
 class CompileError(TvmHybridError, RuntimeError):

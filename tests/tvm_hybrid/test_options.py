@@ -136,6 +136,7 @@ def test_the_command_line_names_its_option(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     model = str(tmp_path / "model.onnx")
+    Path(model).touch()
     for arguments, words in (
         (["--target", "z80"], "--target: unknown target 'z80'"),
         (["--target", "spr", "--fallback", "z80"], "--fallback: unknown target 'z80'"),

@@ -97,8 +97,8 @@ def test_a_compiler_that_fails(name: str, tmp_path: Path, monkeypatch: pytest.Mo
 def test_every_output_of_the_command_line_is_looked_at_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Nothing is read, compiled or measured: there is no such model."""
-    model, lost = str(tmp_path / "none.onnx"), tmp_path / "missing" / "file"
+    """Nothing is read, compiled or measured: there is no model in the file."""
+    model, lost = str(tmp_path / "file"), tmp_path / "missing" / "file"
     (tmp_path / "file").write_text("")
     commands = {
         "compile": ["compile", model, "-o", f"{lost}.so"],
@@ -117,7 +117,7 @@ def test_every_output_of_the_command_line_is_looked_at_first(
         assert main(arguments) == 2, name
         said = " ".join(capsys.readouterr().err.split())
         assert "cannot write" in said and "; " in said, (name, said)
-        assert "no model" not in said, (name, said)
+        assert "model file" not in said and "not an ONNX model" not in said, (name, said)
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 

@@ -59,8 +59,13 @@ def read_arrays(path: Path, expected: str, advice: str = "") -> dict[str, np.nda
             return {"": as_saved(loaded)}
         with loaded:
             return {name: as_saved(loaded[name]) for name in loaded.files}
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
-        raise FeedError(f"{path} cannot be read as {expected}: {error}{advice}") from error
+    except FileNotFoundError:
+        why = "there is no such file"
+    except OSError as error:
+        why = error.strerror or str(error)
+    except (ValueError, EOFError, zipfile.BadZipFile):  # NumPy advises to load unsafely
+        why = "numpy.save and numpy.savez write such files, of numbers alone"
+    raise FeedError(f"{path} cannot be read as {expected}: {why}{advice}")
 
 
 def _load(path: Path, expected: str) -> dict[str, np.ndarray]:

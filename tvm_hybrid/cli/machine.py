@@ -21,7 +21,7 @@ from microkernels.base.errors import OutputError, TvmHybridError
 from microkernels.base.files import require_writable, why_not_written, write_whole
 
 from .base.console import output_console, show, working
-from .base.options import AT_LEAST_ONE, OutputFile, json_option
+from .base.options import AT_LEAST_ONE, FileCommand, OutputFile, json_option
 
 if TYPE_CHECKING:
     from ..runtime.topology import Cpu, Topology
@@ -51,7 +51,7 @@ def doctor(as_json: bool) -> int:
     return 1 if any(fact.state == BAD for fact in facts) else 0
 
 
-@click.command("kernels")
+@click.command("kernels", cls=FileCommand)
 @click.option("--repeat", default=5, type=AT_LEAST_ONE, help="Turns of each microkernel.")
 @click.option("--seconds", default=0.005, type=click.FloatRange(min=0), help="Length of a turn.")
 @click.option(
@@ -70,8 +70,6 @@ def kernels(repeat: int, seconds: float, markdown: Path | None, as_json: bool) -
     from ..bench.bench_tables import kernel_speed_table
     from ..report.kernel_speed import kernel_page, measure_kernels
 
-    if markdown is not None:
-        require_writable(markdown)
     with working("measuring microkernels"):
         report = measure_kernels(rounds=repeat, seconds=seconds)
     if markdown is not None:

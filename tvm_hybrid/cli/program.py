@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from microkernels.base.errors import ArtifactError, VerifyError
-from microkernels.base.files import replacing, require_writable
+from microkernels.base.files import replacing
 
 from .base import options as shared
 from .base.console import output_console, show, working
@@ -40,7 +40,6 @@ def compile_(model: Path, output: Path, options: CompileOptions, as_json: bool) 
 
     if is_library(model):
         raise click.UsageError(f"{model} is compiled already")
-    require_writable(output, ArtifactError)
     start = time.perf_counter()
     from .. import compile as compile_model
 
@@ -114,8 +113,6 @@ def run(
     """Runs MODEL, an ONNX file or a library that `compile` wrote."""
     from ..bench.feeds import save_arrays
 
-    if output is not None:
-        require_writable(output)
     session = session_of(model, options, inputs.given)
     feeds, drawn = inputs.feeds_of(session.executable)
     results = session.run(None, feeds)
@@ -288,8 +285,6 @@ def report(
     from ..report.page.collect import collect
     from ..report.page.data import write_page
 
-    if output is not None:
-        require_writable(output)
     _ = inputs.given  # a file that cannot be read is told before the model is compiled
     executable = executable_of(model, options)
     feeds, _ = inputs.feeds_of(executable)

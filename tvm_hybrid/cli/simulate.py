@@ -12,15 +12,15 @@ from typing import Any
 import click
 from rich.table import Table
 
-from microkernels.base.files import require_writable, write_whole
+from microkernels.base.files import write_whole
 
 from .base.console import error_console, show, working
-from .base.options import AT_LEAST_ONE, FOLDER, OutputFile, WritingCommand, json_option
+from .base.options import AT_LEAST_ONE, FOLDER, FileCommand, OutputFile, json_option
 
 FAILED = 1
 
 
-@click.command("simulate", cls=WritingCommand)
+@click.command("simulate", cls=FileCommand)
 @click.argument("recordings", nargs=-1, metavar="[RECORDING]...")
 @click.option(
     "--strategy",
@@ -83,9 +83,6 @@ def simulate(
         study_searches,
     )
 
-    for file in (plot, markdown):
-        if file is not None:
-            require_writable(file)
     sources = recordings or shipped_recordings()
     if not sources:
         raise click.UsageError("this package holds no recordings; name a record file")

@@ -15,7 +15,6 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from microkernels.base.files import require_writable
 from microkernels.base.logs import logger
 
 from .base import options as shared
@@ -127,7 +126,6 @@ def tune(model: Path, plot: Path | None, as_json: bool, **settings: Any) -> int:
             raise click.BadParameter(
                 f"{plot} does not end in one of {', '.join(sorted(formats))}", param_hint="--plot"
             )
-        require_writable(plot)
     with shown() as callback:
         result = tune_model(model, callbacks=[callback], **settings)
     if plot is not None and not result.records:

@@ -107,6 +107,7 @@ def import_model(
         raise ModelError(
             f"a {type(model).__name__} is not a model; give a path or the bytes of an ONNX model, "
             "an onnx.ModelProto, a tvm.IRModule or a torch ExportedProgram"
+            + ("; a file's bytes are its read()" if hasattr(model, "read") else "")
         )
     from . import import_onnx
 

@@ -114,7 +114,7 @@ def read_manifest(path: Path, checked: bool = False, verify: bool = False) -> Ma
                 weights_file.check_weights(path, start, manifest.weights)
             return manifest
     except OSError as error:
-        raise ArtifactError(f"cannot read {path}: {error.strerror or error}") from error
+        raise ArtifactError(f"cannot read {path}: {error.strerror or error}") from None
 
 
 def _read(file: BinaryIO, path: Path, size: int, checked: bool) -> tuple[int, Manifest]:

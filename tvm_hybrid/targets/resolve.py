@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import difflib
 import functools
+import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from tvm.target import Target, codegen
+from tvm.target import Target, codegen, list_tags
 
 from microkernels.amx.permission import tile_permission
 from microkernels.base.errors import TargetError
@@ -134,22 +135,34 @@ def _parse(target: str | Mapping[str, Any]) -> Target:
         cpu = ARCHITECTURES.get(target.removeprefix(TAG_PREFIX), target.removeprefix(TAG_PREFIX))
         if cpu in _llvm_cpus():
             return Target(configuration(cpu))
-        if target.startswith(TAG_PREFIX) or not target.strip():
+        if target.lstrip().startswith("{"):  # as a target writes itself
+            return _parse(_read_json(target))
+        # Any other name would be looked for by TVM, which warns of devices that are not there.
+        if target in Target.list_kinds():
+            return _parse({"kind": target})
+        if target not in list_tags():
             raise TargetError(_unknown(target, cpu))
-        try:
-            return Target(target)
-        except Exception as error:
-            raise TargetError(_unknown(target, cpu)) from error
+        return Target(target)
     if not isinstance(target, Mapping):
         raise TargetError(
             f"a target is a name, a dictionary or a tvm.target.Target, not {type(target).__name__}"
         )
+    kind = target.get("kind", "llvm")
+    if isinstance(kind, str) and kind in Target.list_kinds():
+        _require_llvm(kind)
     try:
         return Target(dict(target))
     except Exception as error:
         *_, last = ("", *str(error).strip().splitlines())
         why = last or type(error).__name__
         raise TargetError(f"not a target: {dict(target)}: {why}") from error
+
+
+def _read_json(text: str) -> Mapping[str, Any]:
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise TargetError(f"not a target: {text}: {error}") from error
 
 
 def _unknown(name: str, cpu: str) -> str:
@@ -159,17 +172,35 @@ def _unknown(name: str, cpu: str) -> str:
     return f"unknown target {name!r}; {hint}"
 
 
+def _require_llvm(kind: str) -> None:
+    if kind != "llvm":
+        raise TargetError(f"target kind {kind!r} is not supported; name a CPU, such as 'spr'")
+
+
+# LLVM ends the process when it makes code for x86-64 without the first, or with one of the second.
+_NEEDED = {"64bit", "64bit-mode", "sse", "sse2"}
+_EXCLUDED = {"32bit-mode", "16bit-mode", "soft-float"}
+
+
 def _require_x86(target: Target) -> None:
-    if target.kind.name != "llvm":
-        raise TargetError(
-            f"target kind {target.kind.name!r} is not supported; name a CPU, such as 'spr'"
-        )
+    _require_llvm(target.kind.name)
     triple = str(target.attrs.get("mtriple", "x86_64"))
     if not triple.startswith("x86_64"):
         raise TargetError(f"target {triple!r} is not supported; only x86-64 CPUs are")
     cpu = str(target.attrs.get("mcpu", "x86-64"))
     if cpu not in _llvm_cpus():
         raise TargetError(_unknown(cpu, cpu))
+    try:
+        features = {str(name) for name in codegen.llvm_get_cpu_features(target)}
+    except Exception as error:
+        raise TargetError(f"not a target: {target}: {error}") from error
+    wrong = [f"lacks {name}" for name in sorted(_NEEDED - features)]
+    wrong += [f"has {name}" for name in sorted(_EXCLUDED & features)]
+    if wrong:
+        what = repr(cpu) if "mattr" not in target.attrs else str(target)
+        raise TargetError(
+            f"target {what} is not supported: it {', '.join(wrong)}; only x86-64 CPUs are"
+        )
 
 
 @functools.cache

@@ -13,7 +13,7 @@ import pytest
 import tvm_hybrid
 from tests.tvm_hybrid.onnx_models import saved
 from tvm_hybrid.cli import main
-from tvm_hybrid.cli.base.options import OutputFile, WritingCommand
+from tvm_hybrid.cli.base.options import FileCommand, OutputFile
 from tvm_hybrid.cli.group import COMMANDS, cli
 from tvm_hybrid.errors import OutputError, RecordError
 
@@ -105,7 +105,7 @@ def test_every_output_of_a_file_has_the_type_that_looks() -> None:
         for option in outputs:
             assert isinstance(option.type, OutputFile), (name, option.name)
         if outputs and any(type(each.type) is click.Path for each in command.params):
-            assert isinstance(command, WritingCommand), name
+            assert isinstance(command, FileCommand), name
 
 
 @pytest.mark.parametrize(

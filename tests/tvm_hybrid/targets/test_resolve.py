@@ -26,6 +26,8 @@ from tvm_hybrid.targets.cpu_features import (
 )
 from tvm_hybrid.targets.resolve import host_target, resolve_target
 
+from ..small_models import run_python
+
 
 @pytest.mark.parametrize(("short", "cpu"), ARCHITECTURES.items())
 def test_every_architecture_has_its_names(short: str, cpu: str) -> None:
@@ -67,9 +69,57 @@ def test_cpus_with_amx_use_no_fp16_and_no_narrow_vnni(cpu: str) -> None:
     assert "avxvnni" in required_features(resolve_target("alderlake"))
 
 
+NO_TARGET = """
+import sys
+from tvm.target import Target, codegen
+from tvm_hybrid.errors import TargetError
+from tvm_hybrid.targets.cpu_features import required_features
+from tvm_hybrid.targets.resolve import resolve_target
+
+refused = []
+def tried(target):
+    try:
+        required_features(resolve_target(target))
+    except TargetError:
+        refused.append(target)
+
+for kind in Target.list_kinds():
+    tried(kind)
+    tried({"kind": kind})
+for triple in ("x86_64", "i386", "aarch64-linux-gnu", "riscv64", "armv7a"):
+    try:
+        names = codegen.llvm_get_cpu_archlist(Target({"kind": "llvm", "mtriple": triple}))
+    except Exception:  # LLVM was built without it
+        continue
+    for name in names:
+        tried(str(name))
+        tried({"kind": "llvm", "mcpu": str(name)})
+for name in ("native", "host", "x86", "arm", "cortex-a72", "apple-m1", "llvm -mcpu=pentium", "\\0"):
+    tried(name)
+assert len(refused) > 50, refused
+assert "pentium" in refused and "i686" in refused and "cuda" in refused
+assert not {"llvm", "haswell", "x86-64", "nocona", "znver5", "generic"} & {*map(str, refused)}
+"""
+
+
+def test_no_name_of_a_target_ends_the_process_or_prints() -> None:
+    """Kinds of TVM's, and the CPUs of all that LLVM was built for."""
+    done = run_python(NO_TARGET)
+    assert done.returncode == 0, done.stderr
+    assert not done.stdout + done.stderr
+
+
 @pytest.mark.parametrize(
     ("target", "culprit"),
     [
+        ("pentium", "'pentium' is not supported: it lacks 64bit"),
+        ({"kind": "llvm", "mcpu": "znver4", "mattr": ["-64bit"]}, "lacks 64bit"),
+        ({"kind": "llvm", "mcpu": "znver4", "mattr": ["-sse"]}, "lacks sse"),
+        ({"kind": "llvm", "mcpu": "znver4", "mattr": ["+soft-float"]}, "has soft-float"),
+        ({"kind": "llvm", "mcpu": "znver4", "mattr": ["+16bit-mode"]}, "has 16bit-mode"),
+        ({"kind": "llvm", "jit": "bogus"}, "bogus"),
+        ('{"kind": "cuda"}', "'cuda' is not supported"),
+        ("{kind: llvm}", "not a target"),
         ("tvm_hybrid/nonesuch", "nonesuch"),
         ("saphirerapids", "did you mean sapphirerapids"),
         ("", "unknown target ''"),

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from microkernels.base.errors import Argument, TvmHybridError
-from microkernels.base.files import is_special, require_other_file
+from microkernels.base.errors import Argument, ModelError, TvmHybridError
+from microkernels.base.files import is_special, require_other_file, require_writable
 
 from ...runtime.thread_pool.native import SPINS
 from ...targets.architectures import ARCHITECTURES
@@ -51,19 +51,22 @@ class OutputFile(click.Path):
         return path
 
 
-class WritingCommand(click.Command):
-    """A command that writes over no file that it is given to read."""
+class FileCommand(click.Command):
+    """A command of files: those that it writes can be written, and are none that it reads."""
 
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Reads the words as any command does, then compares files."""
-        rest = super().parse_args(ctx, args)
-        outputs = [each.name or "" for each in self.params if isinstance(each.type, OutputFile)]
-        for name in outputs if not ctx.resilient_parsing else ():
-            if (path := ctx.params.get(name)) is not None:
-                others = (value for other, value in ctx.params.items() if other != name)
+    def invoke(self, ctx: click.Context) -> Any:
+        """Looks at the files before anything else is done."""
+        for param in self.params:
+            path = ctx.params.get(param.name or "")
+            if isinstance(param.type, OutputFile) and path is not None:
+                require_writable(path)
+                others = (value for other, value in ctx.params.items() if other != param.name)
                 for given in (file for value in others for file in _files_in(value)):
                     require_other_file(path, given)
-        return rest
+        model = ctx.params.get("model")
+        if isinstance(model, Path) and not model.exists():
+            raise ModelError(f"there is no model file {model}; check the path")
+        return super().invoke(ctx)
 
 
 def _files_in(value: Any) -> Iterator[str | Path]:
@@ -75,6 +78,16 @@ def _files_in(value: Any) -> Iterator[str | Path]:
         yield value
     elif isinstance(value, str):
         yield from (value, value.partition("=")[2])
+
+
+class PrecisionChoice(click.Choice[str]):
+    """The precisions of floats; whoever asks for another one is told where it is made."""
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
+        """The choice."""
+        if str(value).lstrip("u").startswith("int"):
+            self.fail(f"{value!r} is in the model: `tvm-hybrid quantize` makes one", param, ctx)
+        return super().convert(value, param, ctx)
 
 
 _OTHER_NAMES = {"num_threads": "--threads", "shapes": "--shape or --dim", "values": "--value"}
@@ -258,7 +271,7 @@ _OPTIONS: dict[str, Decorator] = {
     "precision": click.option(
         "--precision",
         default="auto",
-        type=click.Choice(["auto", "f32", "bf16"]),
+        type=PrecisionChoice(["auto", "f32", "bf16"]),
         help="Operands of matrix products. auto: as the model says.",
     ),
     "fusion": click.option(
@@ -343,7 +356,7 @@ ALL = tuple(name for name in _OPTIONS if name != "num_threads")
 
 def model_command(name: str) -> Decorator:
     """A command whose first argument is a model."""
-    return lambda function: click.command(name, cls=WritingCommand)(model_argument(function))
+    return lambda function: click.command(name, cls=FileCommand)(model_argument(function))
 
 
 def compile_options(*names: str, json: bool = True) -> Decorator:

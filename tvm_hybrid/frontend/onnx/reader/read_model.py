@@ -27,6 +27,9 @@ _OTHER_FORMATS = {
     b"\x7fELF": "a shared library or program",
     b"\x89HDF": "an HDF5 file",
     b"\x1f\x8b": "a gzip archive",
+    b"\x93NUMPY": "an array of NumPy",
+    b"GGUF": "a GGUF file",
+    b"<": "a web page or XML (a download that failed?)",
     b"version https://git-lfs": "a Git LFS pointer (run `git lfs pull`)",
 }
 
@@ -112,10 +115,10 @@ def light_model(path: Path, whole: bool = False) -> tuple[onnx.ModelProto, LeftD
         return _parsed(path.open("rb"), str(path), whole)
     except ModelError:  # a ValueError, too
         raise
-    except FileNotFoundError as error:
-        raise ModelError(f"there is no model file {path}; check the path") from error
+    except FileNotFoundError:
+        raise ModelError(f"there is no model file {path}; check the path") from None
     except (OSError, ValueError) as error:
-        raise ModelError(f"cannot read model file {str(path)!r}: {error}") from error
+        raise ModelError(f"cannot read model file {str(path)!r}: {error}") from None
 
 
 def _parsed(file: BufferedIOBase, where: str, whole: bool) -> tuple[onnx.ModelProto, LeftData]:
@@ -146,10 +149,14 @@ def _load_external(proto: onnx.ModelProto, path: Path, left: Container[str]) -> 
     try:
         load_external_data_for_model(proto, str(path.parent))
     except Exception as error:  # onnx raises many kinds here, C++ ones among them
-        names = ", ".join(tensor.name for tensor in list(_external_tensors(proto))[:3])
+        tensors = list(_external_tensors(proto))
+        names = ", ".join(tensor.name for tensor in tensors[:3])
+        files = {each.value for t in tensors for each in t.external_data if each.key == "location"}
+        missing = sorted(file for file in files if not (path.parent / file).exists())
+        why = f"there is no file {path.parent / missing[0]}; put it there" if missing else error
         raise ModelError(
-            f"{path}: the external data of its tensors ({names}, ...) cannot be loaded: {error}"
-        ) from error
+            f"{path}: the external data of its tensors ({names}, ...) cannot be loaded: {why}"
+        ) from None
     proto.graph.initializer.extend(kept)
 
 
@@ -157,16 +164,18 @@ def _parse(data: bytes, where: str) -> onnx.ModelProto:
     if not data:
         raise ModelError(f"{where}: empty, not an ONNX model")
     for magic, kind in _OTHER_FORMATS.items():
-        if data.startswith(magic):
+        if data[:64].lstrip().startswith(magic):
             raise ModelError(f"{where}: this is {kind}, not an ONNX model")
+    if data[4:8] == b"TFL3":
+        raise ModelError(f"{where}: this is a TensorFlow Lite model, not an ONNX model")
     proto = onnx.ModelProto()
     try:
         proto.ParseFromString(data)
-    except Exception as error:  # protobuf's DecodeError, but also what its C library raises
+    except Exception:  # protobuf's DecodeError, but also what its C library raises
         raise ModelError(
             f"{where}: not an ONNX model, or a damaged or truncated one "
-            f"({len(data)} bytes): {error}; export it again"
-        ) from error
+            f"({len(data)} bytes); export it again"
+        ) from None
     if not proto.HasField("graph"):
         raise ModelError(f"{where}: holds no graph, so it is not an ONNX model")
     return proto
