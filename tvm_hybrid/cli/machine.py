@@ -227,16 +227,26 @@ def _cpu() -> list[Fact]:
 
 
 def _threads() -> list[Fact]:
-    from ..runtime.threads import default_threads, physical_cores
+    from ..runtime.threads import default_threads, physical_cores, why_default_threads
     from ..runtime.topology import format_cpus, host_topology
 
     topology = host_topology()
     cpus = format_cpus(cpu.number for cpu in topology.usable)
+    quota = topology.quota
+
+    def threads() -> str:
+        return f"{default_threads()}, on any of {cpus}: {why_default_threads()}"
+
     return [
         Fact("threads", "CPUs allowed", str(len(os.sched_getaffinity(0)))),
         Fact("threads", "cores behind them", str(physical_cores())),
+        Fact(
+            "threads",
+            "quota of CPU time",
+            "none" if quota is None else f"{quota.cpus:.4g} CPUs ({quota.file})",
+        ),
         *places(topology),
-        _checked("threads", "threads of a run", lambda: f"{default_threads()}, on any of {cpus}"),
+        _checked("threads", "threads of a run", threads),
     ]
 
 

@@ -51,7 +51,8 @@ current = _Current()
 def default_threads() -> int:
     """What `num_threads=None` means: TVM_NUM_THREADS, else OMP_NUM_THREADS, else all cores.
 
-    Cores are the physical ones among the CPUs that this process may use.
+    Cores are the physical ones among the CPUs that this process may use; a quota of CPU time, as
+    containers have, bounds their number.
 
     Raises
     ------
@@ -69,7 +70,24 @@ def _default() -> tuple[int, str | Argument]:
         number = _number(text) or _refuse(text, VARIABLE, " must be a whole number from 1 up")
         return number, VARIABLE
     number = _number(os.environ.get(_OPENMP_VARIABLE, ""))
-    return (number, _OPENMP_VARIABLE) if number else (physical_cores(), _ARGUMENT)
+    return (number, _OPENMP_VARIABLE) if number else (cores_in_quota(), _ARGUMENT)
+
+
+def why_default_threads() -> str:
+    """What bounds `default_threads`: a variable, the quota of CPU time, or the cores.
+
+    Raises
+    ------
+    TargetError
+        As `default_threads`.
+    """
+    number, named = _default()
+    if named != _ARGUMENT:
+        return f"as {named} says"
+    quota = host_topology().quota
+    if quota is not None and number < physical_cores():
+        return f"the quota of {quota.file} is {quota.cpus:.4g} CPUs"
+    return "one for each core that this process may use"
 
 
 def _number(text: str) -> int:
@@ -84,6 +102,12 @@ def _refuse(value: object, *rule: str | Argument) -> NoReturn:
 def physical_cores() -> int:
     """Number of cores behind the CPUs that this process may use."""
     return cores_of(host_topology().usable)
+
+
+def cores_in_quota() -> int:
+    """`physical_cores`, or fewer where a quota is less CPU time; the nearest number, at least 1."""
+    cores, quota = physical_cores(), host_topology().quota
+    return cores if quota is None else min(cores, max(1, int(quota.cpus + 0.5)))
 
 
 def resolve_setting(

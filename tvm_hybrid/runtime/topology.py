@@ -1,4 +1,4 @@
-"""What Linux says of CPUs: their cores, sockets, memory nodes and shared caches."""
+"""What Linux says of CPUs: cores, sockets, memory nodes, shared caches, quotas of time."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from pathlib import Path
 _CPUS = "sys/devices/system/cpu"
 _NODES = "sys/devices/system/node"
 _STATUS = "proc/self/status"
+_GROUPS = "proc/self/cgroup"
 
 # Taken at import: other code may narrow the calling thread's affinity later.
 ALLOWED_CPUS = frozenset(os.sched_getaffinity(0))
@@ -43,6 +44,22 @@ class Cpu:
 
 
 @dataclass(frozen=True)
+class Quota:
+    """How much CPU time a control group may take, as containers with `--cpus` do.
+
+    Attributes
+    ----------
+    cpus : float
+        CPU time over time.
+    file : Path
+        The file that says so.
+    """
+
+    cpus: float
+    file: Path
+
+
+@dataclass(frozen=True)
 class Topology:
     """The CPUs and memory nodes of a machine, and those that this process may use.
 
@@ -54,11 +71,14 @@ class Topology:
         The CPUs that this process may run on.
     memory_nodes : tuple of int
         The nodes with memory that this process may use, rising.
+    quota : Quota or None
+        The least quota of CPU time of its control groups; None if they have none.
     """
 
     cpus: tuple[Cpu, ...]
     allowed: frozenset[int]
     memory_nodes: tuple[int, ...]
+    quota: Quota | None = None
 
     @functools.cached_property
     def usable(self) -> tuple[Cpu, ...]:
@@ -127,7 +147,45 @@ def read_topology(root: Path, allowed: Iterable[int]) -> Topology:
         tuple(_cpu(root / _CPUS / f"cpu{number}", number, node_of) for number in sorted(online)),
         allowed,
         tuple(node for node in with_memory if node in permitted),
+        read_quota(root),
     )
+
+
+def read_quota(root: Path) -> Quota | None:
+    """The least quota of CPU time of the process's control groups and those around them.
+
+    In a container the path of a group may be the host's; the folder that is mounted is then the
+    group itself. So folders that do not exist are passed over, and the topmost is read, too.
+    """
+    found: list[Quota] = []
+    for line in _text(root / _GROUPS).splitlines():
+        _, controllers, path = (*line.split(":", 2), "", "")[:3]
+        second = not controllers  # version 2 has one line without a name
+        if not second and "cpu" not in controllers.split(","):
+            continue
+        names = ("", "unified") if second else ("cpu", controllers)
+        for top in (root / "sys/fs/cgroup" / name for name in names):
+            group = top / path.strip("/")
+            for folder in (group, *group.parents[: len(group.parts) - len(top.parts)]):
+                found += _quota_of_2(folder) if second else _quota_of_1(folder)
+    return min(found, key=lambda quota: quota.cpus, default=None)
+
+
+def _quota_of_2(folder: Path) -> list[Quota]:
+    quota, _, period = _text(folder / "cpu.max").strip().partition(" ")
+    return _quotas(quota, period, folder / "cpu.max")
+
+
+def _quota_of_1(folder: Path) -> list[Quota]:
+    file = folder / "cpu.cfs_quota_us"
+    return _quotas(_text(file).strip(), _text(folder / "cpu.cfs_period_us").strip(), file)
+
+
+def _quotas(quota: str, period: str, file: Path) -> list[Quota]:
+    """None where the quota is "max" or -1, or there is no such file."""
+    if not (quota.isdigit() and period.isdigit() and int(quota) and int(period)):
+        return []
+    return [Quota(int(quota) / int(period), file)]
 
 
 def _cpu(folder: Path, number: int, node_of: dict[int, int]) -> Cpu:

@@ -73,7 +73,16 @@ def test_both_get_as_much_and_are_run_in_turns(tmp_path: Path, tunes: Tunes) -> 
 def test_from_the_command_line(
     tmp_path: Path, tunes: Tunes, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    arguments = ["layouts", "model.onnx", "--trials", "9", "--threads", "1", "--json"]
+    (tmp_path / "model.onnx").touch()
+    arguments = [
+        "layouts",
+        str(tmp_path / "model.onnx"),
+        "--trials",
+        "9",
+        "--threads",
+        "1",
+        "--json",
+    ]
     assert main([*arguments, "--folder", str(tmp_path)]) == 0
     result = json.loads(capsys.readouterr().out)
     assert (result["loops_us"], result["joint_us"], result["speedup"]) == (10.0, 8.0, 1.25)

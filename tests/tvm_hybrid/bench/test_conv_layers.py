@@ -155,8 +155,14 @@ def test_the_command(
     ],
 )
 def test_options_that_do_not_fit(
-    options: list[str], why: str, capsys: pytest.CaptureFixture[str]
+    options: list[str],
+    why: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("model.onnx").touch()
     assert main(["bench", *options]) == 2
     assert why in " ".join(capsys.readouterr().err.split())
 

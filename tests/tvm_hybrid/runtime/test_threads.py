@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import threading
 from pathlib import Path
@@ -11,10 +12,12 @@ import pytest
 
 import tvm_hybrid
 from tests.conftest import THREADS
+from tests.tvm_hybrid.runtime.affinity.made_up import machine
 from tests.tvm_hybrid.small_models import mlp, mlp_module, run_python
 from tvm_hybrid.cli import main
 from tvm_hybrid.errors import TargetError
 from tvm_hybrid.runtime import threads
+from tvm_hybrid.runtime import topology as topology_module
 from tvm_hybrid.runtime.thread_pool.native import installed
 
 
@@ -25,8 +28,72 @@ def test_none_follows_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "5")
     assert threads.resolve_threads(None) == 5
     monkeypatch.setenv("OMP_NUM_THREADS", "many")
-    assert threads.resolve_threads(None) == threads.physical_cores()
+    assert threads.resolve_threads(None) == threads.cores_in_quota()
     assert 1 <= threads.physical_cores() <= (os.cpu_count() or 1)
+
+
+def quota(name: str, text: str, period: str = "100000") -> dict[str, str]:
+    """The files of a control group of version 1 or, if `name` begins with "2", of version 2."""
+    if name.startswith("2"):
+        return {f"sys/fs/cgroup{name[1:]}/cpu.max": f"{text} {period}"}
+    folder = f"sys/fs/cgroup/{name}"
+    return {f"{folder}/cpu.cfs_quota_us": text, f"{folder}/cpu.cfs_period_us": period}
+
+
+V2 = {"proc/self/cgroup": "0::/a/b"}
+V1 = {"proc/self/cgroup": "7:memory:/m\n4:cpu,cpuacct:/a/b\n0::/"}
+QUOTAS: dict[str, tuple[dict[str, str], float | None, int]] = {
+    "none": ({}, None, 8),
+    "none of version 2": (V2 | quota("2/a/b", "max"), None, 8),
+    "none of version 1": (V1 | quota("cpu/a/b", "-1"), None, 8),
+    "version 2": (V2 | quota("2/a/b", "200000"), 2, 2),
+    "of a group around it": (V2 | quota("2/a/b", "max") | quota("2/a", "300000"), 3, 3),
+    "the least": (V2 | quota("2/a/b", "500000") | quota("2/a", "300000"), 3, 3),
+    "of a container, its own root": (V2 | quota("2", "400000"), 4, 4),
+    "with another period": (V2 | quota("2/a/b", "75000", "50000"), 1.5, 2),
+    "less than one": (V2 | quota("2/a/b", "20000"), 0.2, 1),
+    "nearer to the lower": (V2 | quota("2/a/b", "240000"), 2.4, 2),
+    "more than there are": (V2 | quota("2/a/b", "1600000"), 16, 8),
+    "version 1": (V1 | quota("cpu/a/b", "200000"), 2, 2),
+    "version 1 by both names": (V1 | quota("cpu,cpuacct/a/b", "300000"), 3, 3),
+    "version 1, a container": (V1 | quota("cpu", "200000"), 2, 2),
+    "of another group": (V2 | quota("2/c", "100000"), None, 8),
+    "nonsense": (V2 | quota("2/a/b", "many"), None, 8),
+}
+
+
+@pytest.mark.parametrize("name", QUOTAS)
+def test_a_quota_bounds_the_default(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files, cpus, count = QUOTAS[name]
+    cores = [(core,) for core in range(8)]
+    topology = machine(tmp_path, {0: cores}, files=files)
+    assert (topology.quota and topology.quota.cpus) == cpus
+    for module in (threads, topology_module):
+        monkeypatch.setattr(module, "host_topology", lambda: topology)
+    for variable in ("TVM_NUM_THREADS", "OMP_NUM_THREADS"):
+        monkeypatch.delenv(variable, raising=False)
+    assert threads.default_threads() == count
+    assert threads.resolve_threads(8) == 8  # whoever names a number gets it
+    assert main(["doctor", "--json"]) == 0
+    facts = {fact["name"]: fact["value"] for fact in json.loads(capsys.readouterr().out)}
+    said = f"{cpus:g} CPUs ({tmp_path}/sys/fs/cgroup" if cpus else "none"
+    assert facts["quota of CPU time"].startswith(said)
+    why = "one for each core" if count == 8 else f"is {cpus:g} CPUs"
+    assert facts["threads of a run"].startswith(f"{count}, ") and why in facts["threads of a run"]
+    monkeypatch.setenv("TVM_NUM_THREADS", "5")
+    assert threads.default_threads() == 5
+    assert threads.why_default_threads() == "as TVM_NUM_THREADS says"
+
+
+def test_affinity_bounds_the_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = V2 | quota("2/a/b", "300000")
+    topology = machine(tmp_path, {0: [(0, 2), (1, 3)]}, files=files, allowed=[0, 2])
+    monkeypatch.setattr(threads, "host_topology", lambda: topology)
+    for variable in ("TVM_NUM_THREADS", "OMP_NUM_THREADS"):
+        monkeypatch.delenv(variable, raising=False)
+    assert threads.default_threads() == 1
 
 
 @pytest.mark.parametrize("number", [0, -1, 1.5, "2", True])
@@ -74,6 +141,7 @@ def test_a_variable_that_is_no_number_is_refused(
             tvm_hybrid.compile(tmp_path / "no model", num_threads=number)
     with pytest.raises(TargetError, match="TVM_NUM_THREADS"):
         mlp().new_machine()
+    (tmp_path / "none.onnx").touch()
     assert main(["run", str(tmp_path / "none.onnx"), "--threads", "1"]) == 2
     assert "TVM_NUM_THREADS" in capsys.readouterr().err
     assert main(["doctor"]) == 1

@@ -125,5 +125,7 @@ def test_wrong_usage(
 
 
 def test_records_or_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["explain", "model.onnx", "--records", "r.jsonl", "--no-records"]) == 2
+    (tmp_path / "model.onnx").touch()
+    model = str(tmp_path / "model.onnx")
+    assert main(["explain", model, "--records", "r.jsonl", "--no-records"]) == 2
     assert "--no-records exclude each other" in capsys.readouterr().err

@@ -18,6 +18,7 @@ def machine(
     memory: str | None = None,
     permitted: str | None = None,
     allowed: Iterable[int] | None = None,
+    files: Mapping[str, str] | None = None,
 ) -> Topology:
     """What is read of a machine.
 
@@ -37,7 +38,11 @@ def machine(
         The nodes that have memory, and those that a cpuset leaves.
     allowed : iterable of int or None
         The CPUs of the process; None for all.
+    files : mapping or None
+        Other files, such as those of control groups.
     """
+    for path, text in (files or {}).items():
+        _write(root / path, text)
     off = set(offline)
     cores = {socket: [set(core) - off for core in cores] for socket, cores in sockets.items()}
     online = {cpu for each in cores.values() for core in each for cpu in core}
