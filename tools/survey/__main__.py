@@ -1,0 +1,79 @@
+"""Measures this CPU in at most 40 minutes, and makes the pages of speed.
+
+    python -m tools.survey                                     # a second start goes on
+    python -m tools.survey --only products --minutes 2 --output build/survey.json
+    python -m tools.survey --pages                             # measures nothing
+
+The result is docs/measured/CPU-DATE.json; docs/performance.md, the README's table and its picture
+are made from the newest file of each CPU. In the end it says what fell short: rows below 0.97 of
+the best other library, and defaults more than 5% behind a neighbour. Nothing else should run
+meanwhile. Libraries to compare with are installed into the folder of caches at the first start.
+"""
+
+from __future__ import annotations
+
+import datetime
+from pathlib import Path
+
+import click
+from rich.console import Console
+
+from microkernels.base.host_cpu import processor
+from tools.compile_times.corpus import chosen_of
+from tvm_hybrid.cli.base.console import say
+from tvm_hybrid.runtime.threads import default_threads
+from tvm_hybrid.targets.resolve import cpu_name, host_target
+
+from .page import write_pages
+from .peers import Peers, prepare_peers
+from .run import Run
+from .sections import SECTIONS
+from .store import FOLDER, Survey, file_name, resumed, shortfalls, source_state
+
+MINUTES = 40.0
+
+
+def new_survey(peers: Peers, threads: int) -> Survey:
+    """One without sections, of today."""
+    return Survey(
+        cpu=cpu_name(host_target()),
+        processor=processor(),
+        threads=threads,
+        date=f"{datetime.datetime.now(datetime.timezone.utc).date()}",
+        commit=source_state(),
+        versions=peers.versions,
+        missing=peers.missing,
+    )
+
+
+@click.command(help=__doc__.partition("\n")[0])
+@click.option("--only", default="", callback=chosen_of(SECTIONS),
+              help="Sections to measure, with commas, even if they were.")  # fmt: skip
+@click.option("--minutes", default=MINUTES, show_default=True, help="For all of them.")
+@click.option("--threads", default=0, help="The most; default: one on each core.")
+@click.option("--output", type=click.Path(path_type=Path, dir_okay=False),
+              help="The file, instead of that of today in docs/measured; pages stay.")  # fmt: skip
+@click.option("--pages", "only_pages", is_flag=True, help="Write the pages; measure nothing.")
+def main(only: list[str], minutes: float, threads: int, output: Path | None,
+         only_pages: bool) -> None:  # fmt: skip
+    """Measures what is missing, writes pages, and says what fell short."""
+    errors = Console(stderr=True)
+    if not only_pages:
+        say("libraries to compare with", to=errors)
+        peers = prepare_peers()
+        for name, why in peers.missing.items():
+            say(f"missing: {name}: {why}", to=errors)
+        new = new_survey(peers, threads or default_threads())
+        path = output or FOLDER / file_name(new.cpu)
+        survey, reason = resumed(path, new)
+        say(*filter(None, [reason]), to=errors)
+        run = Run(survey, path, peers, SECTIONS, lambda line: say(line, to=errors))
+        names = only if len(only) < len(SECTIONS) else run.missing()
+        run.go(names, 60 * minutes)
+        say(*(shortfalls(survey.rows) or ["nothing fell short"]), f"{path} is written")
+    if output is None:
+        say(*(f"{page} is new" for page in write_pages()))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,104 @@
+"""Sections about the CPU itself and about what a call costs."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import onnx
+import tvm
+
+from microkernels.registry import all_microkernels
+from tools.compile_times.feeds import feeds_of
+from tvm_hybrid.bench.calibrate import calibrate
+from tvm_hybrid.bench.peers.onnx_runtime import optimised_session
+from tvm_hybrid.bench.peers.peers import ONNX_RUNTIME, OURS
+from tvm_hybrid.report.kernel_speed import measure_kernels, measure_roof, runs_here, types_of
+from tvm_hybrid.report.timing import interleave, time_calls
+
+from .race import Racer
+from .section import Case, Job
+from .store import Row
+from .workloads import Workload
+
+PEAKS = {"float32": "f32", "bfloat16": "bf16", "uint8": "int8"}
+CALL = Workload("matmul", "f32", (1, 16, 16), "1x16x16")
+
+
+def peaks(job: Job) -> list[Case]:
+    """What this machine does at most, by type, and what it copies in memory."""
+
+    def peak(dtype: str) -> Iterator[Row]:
+        roof = measure_roof([dtype], job.threads)
+        (most,) = roof.peaks.values()
+        yield Row(
+            case=PEAKS[dtype], threads=job.threads, unit="GOP/s", values={"peak": round(most, 1)}
+        )
+        if dtype == "float32":
+            copied = {"read and written": round(roof.bandwidth, 1)}
+            yield Row(case="copy in memory", threads=job.threads, unit="GB/s", values=copied)
+
+    return [Case(PEAKS[dtype], functools.partial(peak, dtype)) for dtype in PEAKS]
+
+
+def calibration(job: Job) -> list[Case]:
+    """What `tvm-hybrid calibrate` finds."""
+
+    def numbers() -> Iterator[Row]:
+        for name, number in calibrate(job.threads).numbers.items():
+            curve = number.value if isinstance(number.value, tuple) else ((1, number.value),)
+            values = {f"{count}": float(value) for count, value in curve if count <= job.threads}
+            yield Row(case=name, threads=job.threads, unit="by threads", values=values)
+
+    return [Case("calibrate", numbers)]
+
+
+def kernels(job: Job) -> list[Case]:
+    """Every registered microkernel that this CPU runs, beside the peak of its types."""
+    here = [kernel for kernel in all_microkernels() if runs_here(kernel)]
+
+    def of_types(types: str) -> Iterator[Row]:
+        report = measure_kernels([kernel for kernel in here if types_of(kernel) == types])
+        for speed in report.kernels:
+            values = {"speed": round(speed.gops, 1), "share": round(speed.share, 3)}
+            yield Row(case=speed.name, dtype=types, unit="GOP/s", values=values)
+
+    wanted = dict.fromkeys(map(types_of, here))
+    return [Case(types, functools.partial(of_types, types)) for types in wanted]
+
+
+def overhead(job: Job) -> list[Case]:
+    """What a call costs: a product so small that nothing else counts."""
+
+    def call() -> Sequence[Row]:
+        model = CALL.model()
+        feeds = feeds_of(model)
+        with TemporaryDirectory(prefix="survey-") as folder:
+            path = Path(folder) / "model.onnx"
+            onnx.save(model.proto, path)
+            session = Racer(path, feeds).session(job.threads)
+            theirs = optimised_session(str(path), job.threads)
+        (x,) = map(tvm.runtime.tensor, feeds.values())
+        calls = {
+            f"{OURS}, Executable.run": _Call(lambda: session.executable.run(x)),
+            OURS: _Call(lambda: session.run(None, feeds)),
+            ONNX_RUNTIME: _Call(lambda: theirs.run(None, feeds)),
+        }
+        times, _ = interleave(calls, 20, 0.01)
+        values = {name: round(1e6 * min(found), 3) for name, found in times.items()}
+        return [Row(case=f"a call of {CALL.label}", threads=job.threads, values=values)]
+
+    return [Case("call", call)]
+
+
+class _Call:
+    """A function as a contestant."""
+
+    def __init__(self, call: Callable[[], object]) -> None:
+        self._call = call
+
+    def run_for(self, seconds: float) -> list[float]:
+        """Seconds of every call."""
+        return time_calls(self._call, seconds)

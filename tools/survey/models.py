@@ -1,0 +1,206 @@
+"""Sections about models: published ones, dynamic shapes, decoders, and how long compiling takes.
+
+Models come from packages of the index, checked by their SHA-256, or are made by the corpus of
+`tools.compile_times`: published architectures with seeded weights, which run as fast as trained.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import onnx
+
+import tvm_hybrid
+from tools import decoding, open_shapes
+from tools.compile_times.__main__ import Settings, measured
+from tools.compile_times.corpus import build
+from tools.compile_times.results import AGAIN, COLD
+from tools.compile_times.results import ONNXRUNTIME as ONNX_RUNTIME_STARTS
+from tools.compile_times.results import OPENVINO as OPENVINO_STARTS
+from tvm_hybrid.bench.feeds import random_array
+from tvm_hybrid.bench.peers.contestants import OpenVino
+from tvm_hybrid.bench.peers.onnx_runtime import optimised_session
+from tvm_hybrid.bench.peers.peers import ONNX_RUNTIME, OPENVINO, OURS
+from tvm_hybrid.demo import file_types, ocr
+from tvm_hybrid.demo.models import Member, fetch, quantize
+
+from .race import Racer, race, race_model
+from .section import Case, Job
+from .store import Row
+
+STATIC = "static"  # code for these very sizes
+BOUND = "with bound caches"
+
+
+@dataclass(frozen=True)
+class Published:
+    """A model in a package: its input, and whether it is measured quantised, too."""
+
+    package: str
+    members: Mapping[str, Member]
+    file: str
+    given: str
+    shape: tuple[int, ...]
+    dtype: str = "float32"
+    quantized: bool = False
+
+    def racer(self) -> Racer:
+        """The model with random numbers."""
+        (path,) = fetch(self.package, {self.file: self.members[self.file]})
+        feed = random_array(self.shape, self.dtype, np.random.default_rng(0))
+        return Racer(path, {self.given: feed})
+
+
+_OCR = ocr.PACKAGE, ocr.MEMBERS
+PUBLISHED = {
+    "magika": Published(
+        *(file_types.PACKAGE, file_types.MEMBERS, "magika.onnx", "bytes", (1, 2048)), dtype="int32"
+    ),
+    "PP-OCRv4 detection, 320x320": Published(
+        *(*_OCR, "ppocr4_det.onnx", "x", (1, 3, ocr.SIZE, ocr.SIZE)), quantized=True
+    ),
+    "PP-OCRv4 recognition, 48x320": Published(
+        *(*_OCR, "ppocr4_rec.onnx", "x", ocr.READ_SHAPE), quantized=True
+    ),
+    "PP-OCR orientation": Published(*_OCR, "ppocr_cls.onnx", "x", ocr.ORIENT_SHAPE),
+}
+CORPUS = {  # name in the corpus, and precision
+    "MiniLM, 128 tokens": ("minilm", "auto"),
+    "MiniLM, 128 tokens, QDQ": ("minilm_qdq", "auto"),
+    "MiniLM, 128 tokens, bf16": ("minilm", "bf16"),
+    "ResNet-50": ("resnet50", "auto"),
+    "SqueezeNet": ("squeezenet", "auto"),
+    "ShuffleNet": ("shufflenet", "auto"),
+    "MobileViT": ("mobilevit", "auto"),
+    "BERT-base, 128 tokens": ("bert_base", "auto"),
+    "BERT-base, 128 tokens, QDQ": ("bert_base_qdq", "auto"),
+    "ResNet-50, bf16": ("resnet50", "bf16"),
+}
+DYNAMIC = {
+    "MiniLM": ("minilm_dynamic", ("1x1", "1x7", "1x32", "1x128", "3x32")),
+    "PP-OCRv4 recognition": ("text_recognition_dynamic", ("1x160", "1x320")),
+}
+DECODERS = {"Llama, 134 M": "decoder_dynamic", "Llama, 134 M, 4 bits": "decoder_4bit_dynamic"}
+PASTS, PROMPT = (8, 1000), 32
+COMPILED = ("minilm", "minilm_dynamic", "squeezenet", "resnet50", "text_detection_dynamic",
+            "bert_base")  # fmt: skip
+COMPILE_LIMIT = 60.0  # CPU seconds
+
+
+def models(job: Job) -> list[Case]:
+    """Models of static shapes beside ONNX Runtime and OpenVINO."""
+
+    def published(name: str, model: Published) -> Iterator[Row]:
+        racer = model.racer()
+        yield race(name, racer, job)
+        if model.quantized:
+            with TemporaryDirectory(prefix="survey-") as folder:
+                path = Path(folder) / "quantized.onnx"
+                quantize(racer.path, path, [racer.feeds])
+                yield race(f"{name}, QDQ", Racer(path, racer.feeds), job)
+
+    def made(name: str, of: str, precision: str) -> Iterator[Row]:
+        yield race_model(name, build(of), job, precision=precision)
+
+    found = [Case(name, functools.partial(published, name, one)) for name, one in PUBLISHED.items()]
+    return found + [Case(name, functools.partial(made, name, *how)) for name, how in CORPUS.items()]
+
+
+def dynamic_shapes(job: Job) -> list[Case]:
+    """One program for all sizes, beside one for these, and beside others given the same model."""
+
+    def sizes_of(name: str, of: str, sizes: tuple[str, ...]) -> Iterator[Row]:
+        with TemporaryDirectory(prefix="survey-") as folder:
+            path = Path(folder) / "model.onnx"
+            onnx.save(build(of).proto, path)
+            whole = tvm_hybrid.InferenceSession(
+                str(path), num_threads=job.threads, cache=False, progress=False
+            )
+            peer = optimised_session(str(path), job.threads)
+            for size in sizes:
+                yield sized(f"{name}, {size}", path, whole, peer)
+
+    def sized(case: str, path: Path, whole: Any, peer: Any) -> Row:
+        numbers = map(int, case.rpartition(", ")[2].split("x"))
+        values = dict(zip(names_by_size(whole), numbers, strict=True))
+        racer = Racer(path, open_shapes.inputs_of(whole, values))
+        sessions = {OURS: whole, STATIC: racer.session(job.threads), ONNX_RUNTIME: peer}
+        runs = {name: open_shapes.timed(one.run, dict(racer.feeds)) for name, one in
+                sessions.items()}  # fmt: skip
+        with ExitStack() as running:
+            if job.openvino:
+                worker = OpenVino(path, racer.feeds, job.threads, job.openvino)
+                running.enter_context(closing(worker))
+                runs[OPENVINO] = worker.run_for
+            least = open_shapes.least_times(list(runs.values()), pauses=True)
+        times = {name: round(1e6 * time, 3) for name, time in zip(runs, least, strict=True)}
+        return Row(case=case, threads=job.threads, values=times)
+
+    return [Case(name, functools.partial(sizes_of, name, *how)) for name, how in DYNAMIC.items()]
+
+
+def names_by_size(session: Any) -> list[str]:
+    """Dynamic dimensions of a session, the batch first."""
+    return sorted(open_shapes.open_names(session), key=lambda name: name != "batch")
+
+
+def decoders(job: Job) -> list[Case]:
+    """Steps with a cache of keys and values, and a prompt."""
+
+    def steps(name: str, of: str) -> Iterator[Row]:
+        with TemporaryDirectory(prefix="survey-") as folder:
+            path = Path(folder) / "model.onnx"
+            onnx.save(build(of).proto, path)
+            ours = tvm_hybrid.InferenceSession(
+                str(path), num_threads=job.threads, cache=False, progress=False
+            )
+            theirs = optimised_session(str(path), job.threads)
+        decoder = decoding.Decoder(ours.get_inputs())
+        for past in PASTS:
+            measures: dict[str, decoding.Measure] = {
+                OURS: functools.partial(decoder.steps, past, ours.run),
+                BOUND: functools.partial(decoder.bound_steps, past, ours),
+                ONNX_RUNTIME: functools.partial(decoder.steps, past, theirs.run),
+            }
+            yield least_of(f"{name}, a step behind {past}", measures)
+        feeds = decoder.feeds(PROMPT, 0)
+        prompts = {OURS: ours, ONNX_RUNTIME: theirs}
+        yield least_of(
+            f"{name}, a prompt of {PROMPT}",
+            {who: functools.partial(decoding.prefills, feeds, one.run)
+             for who, one in prompts.items()},
+        )  # fmt: skip
+
+    def least_of(case: str, measures: Mapping[str, decoding.Measure]) -> Row:
+        times: dict[str, list[float]] = {name: [] for name in measures}
+        for _ in range(decoding.TURNS):
+            for name, measure in measures.items():
+                times[name] += measure()
+        values = {name: round(1e6 * min(found), 3) for name, found in times.items()}
+        return Row(case=case, threads=job.threads, values=values)
+
+    return [Case(name, functools.partial(steps, name, of)) for name, of in DECODERS.items()]
+
+
+def compile_times(job: Job) -> list[Case]:
+    """CPU seconds until the first answer: of an empty cache, of a full one, and of the others."""
+    starts = [COLD, AGAIN, ONNX_RUNTIME_STARTS, *([OPENVINO_STARTS] if job.openvino else [])]
+    settings = Settings(starts, job.threads, COMPILE_LIMIT, job.openvino)
+
+    def started(name: str) -> Iterator[Row]:
+        values, notes = {}, {}
+        for kind, found in measured(name, settings):
+            if found.fault:
+                notes[kind] = found.fault
+            else:
+                values[kind] = round(found.seconds().cpu, 2)
+        yield Row(case=name, threads=job.threads, unit="CPU s", values=values, notes=notes)
+
+    return [Case(name, functools.partial(started, name)) for name in COMPILED]

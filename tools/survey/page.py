@@ -1,0 +1,214 @@
+"""Makes docs/performance.md, the README's table and its picture from the surveys in docs/measured.
+
+Nothing between the markers is typed by hand. Text that was measured before there were surveys
+stands between `<!-- until measured: CPU -->` and `<!-- end of CPU -->`: it goes as soon as there
+is a survey of that CPU. Without any survey, pages stay as they are.
+"""
+
+from __future__ import annotations
+
+import re
+import statistics
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+from tvm_hybrid.bench.peers.peers import OURS
+from tvm_hybrid.report.timing import markdown_table
+
+from .sections import SECTIONS
+from .store import FOLDER, ROOT, Result, Row, Survey, newest, shortfalls
+
+PERFORMANCE, README = ROOT / "docs" / "performance.md", ROOT / "README.md"
+BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
+INTRODUCTION = """\
+`python -m tools.survey` measures a CPU; this part of the page is made from its files in
+`docs/measured`. Times are the least of many calls in turns. A ratio is the time of the best other
+library over ours: above 1, we are faster."""
+_OLD = r"<!-- until measured: {cpu} -->.*?<!-- end of {cpu} -->\n?"
+BESIDE = ("products", "perceptrons", "attention", "models", "dynamic", "decoding")
+"""Sections that have a time of others beside ours."""
+
+
+def update(path: Path, surveys: Sequence[Survey], text: Callable[[Sequence[Survey]], str]) -> str:
+    """What a page should be.
+
+    Raises
+    ------
+    ValueError
+        If it has no place for what was measured.
+    """
+    page = path.read_text()
+    if not surveys:
+        return page
+    if BEGIN not in page or END not in page:
+        raise ValueError(f"{path.name} has no lines {BEGIN} and {END}")
+    for survey in surveys:
+        page = re.sub(_OLD.format(cpu=re.escape(survey.cpu)), "", page, flags=re.DOTALL)
+    before, _, behind = page.partition(BEGIN)
+    behind = behind.partition(END)[2]
+    return f"{before}{BEGIN}\n{text(surveys).strip()}\n{END}{behind}"
+
+
+def pages(folder: Path = FOLDER) -> dict[Path, str]:
+    """Every page as the newest survey of each CPU makes it."""
+    surveys = newest(folder)
+    return {
+        PERFORMANCE: update(PERFORMANCE, surveys, performance_text),
+        README: update(README, surveys, readme_text),
+    }
+
+
+def performance_text(surveys: Sequence[Survey]) -> str:
+    """All tables of all CPUs."""
+    lines = [INTRODUCTION]
+    for survey in surveys:
+        lines += ["", f"## {title(survey)}", "", *about(survey)]
+        for name, found in survey.sections.items():
+            if name in SECTIONS:
+                lines += [
+                    "",
+                    f"### {SECTIONS[name].title}: {survey.cpu}",
+                    *section_text(name, found),
+                ]
+        short = shortfalls(survey.rows)
+        lines += ["", f"### What falls short: {survey.cpu}", ""]
+        lines += [f"- {each}" for each in short] or ["Nothing."]
+    return "\n".join(lines)
+
+
+def title(survey: Survey) -> str:
+    """A CPU's heading."""
+    return f"{survey.processor} ({survey.cpu})"
+
+
+def about(survey: Survey) -> list[str]:
+    """When it was measured, with what, and what is missing."""
+    versions = ", ".join(f"{name} {version}" for name, version in survey.versions.items())
+    lines = [
+        f"{survey.date}, commit {survey.commit}, at most {survey.threads} threads; {versions}."
+    ]
+    lines += [f"Missing: {name} ({why})." for name, why in survey.missing.items()]
+    absent = [name for name in SECTIONS if name not in survey.sections]
+    return lines + ([f"Not measured: {', '.join(absent)}."] if absent else [])
+
+
+def section_text(name: str, found: Result) -> list[str]:
+    """A section's tables, then what it lacks."""
+    table = {"products": by_type, "perceptrons": by_type, "attention": by_type}
+    table |= {"kernels": tiles, "models": by_peer, "dynamic": by_peer, "decoding": by_peer}
+    lines = [*table.get(name, figures)(found.rows), *means(found.rows)]
+    noted = [f"{row.case}, {who}: {why}" for row in found.rows for who, why in row.notes.items()]
+    faults = [f"{case or 'the section'}: {why}" for case, why in found.faults.items()]
+    lines += [""] * bool(noted or faults) + [f"- {each}" for each in dict.fromkeys(faults + noted)]
+    if found.left_out:
+        lines += ["", f"No time was left for {', '.join(found.left_out)}."]
+    return lines
+
+
+def duration(value: float) -> str:
+    """Microseconds with three digits."""
+    if value >= 9999.5:
+        return f"{value / 1000:.3g} ms" if value < 999500 else f"{value / 1000:.0f} ms"
+    return f"{value:.0f} us" if value >= 999.5 else f"{value:.3g} us"
+
+
+def cell(row: Row | None) -> str:
+    """Our time and the ratio."""
+    if row is None or OURS not in row.values:
+        return ""
+    ratio = "" if row.ratio is None else f", {row.ratio:.2f}x"
+    return duration(row.values[OURS]) + ratio
+
+
+def threads_text(count: int) -> str:
+    """As tables say it."""
+    return "one thread" if count == 1 else f"{count} threads"
+
+
+def by_type(rows: Sequence[Row]) -> list[str]:
+    """A row a case, a column for each type and number of threads."""
+    columns = list(dict.fromkeys((row.dtype, row.threads) for row in rows))
+    found = {(row.case, row.dtype, row.threads): row for row in rows}
+    head = ["", *(f"{dtype}, {threads_text(threads)}" for dtype, threads in columns)]
+    cases = dict.fromkeys(row.case for row in rows)
+    lines = [[case, *(cell(found.get((case, *column))) for column in columns)] for case in cases]
+    return markdown_table(head, lines)
+
+
+def by_peer(rows: Sequence[Row]) -> list[str]:
+    """A row a case and number of threads: our time, and how often it is contained in others'."""
+    others = list(dict.fromkeys(name for row in rows for name in row.values if name != OURS))
+    lines = []
+    for row in rows:
+        ours = row.values.get(OURS)
+        ratios = [
+            f"{row.values[name] / ours:.2f}x" if ours and name in row.values else ""
+            for name in others
+        ]
+        lines.append([row.case, threads_text(row.threads), duration(ours) if ours else "", *ratios])
+    return markdown_table(["", "", OURS, *others], lines)
+
+
+def tiles(rows: Sequence[Row]) -> list[str]:
+    """Microkernels by their types, with their shares of the peak."""
+    lines = []
+    for types in dict.fromkeys(row.dtype for row in rows):
+        mine = [row for row in rows if row.dtype == types]
+        shares = (f"{row.case} {row.values['share']:.0%}" for row in mine)
+        most = max(row.values["speed"] / row.values["share"] for row in mine)
+        lines.append([types, f"{most:.0f} GOP/s", ", ".join(shares)])
+    return markdown_table(["types", "peak", "share of it"], lines)
+
+
+def figures(rows: Sequence[Row]) -> list[str]:
+    """A row a case, a column for each figure."""
+    names = list(dict.fromkeys(name for row in rows for name in row.values))
+    head = ["", "", *names, "unit"]
+    lines = []
+    for row in rows:
+        values = (f"{row.values[name]:g}" if name in row.values else "" for name in names)
+        lines.append([row.case, threads_text(row.threads), *values, row.unit])
+    return markdown_table(head, lines)
+
+
+def mean_of(rows: Iterable[Row]) -> str:
+    """The geometric mean of the ratios, and the least; empty if there are none."""
+    ratios = [row.ratio for row in rows if row.ratio is not None]
+    if not ratios:
+        return ""
+    return f"{statistics.geometric_mean(ratios):.2f}x ({min(ratios):.2f}x)"
+
+
+def means(rows: Sequence[Row]) -> list[str]:
+    """Geometric means by type and threads."""
+    texts = []
+    for dtype, threads in dict.fromkeys((row.dtype, row.threads) for row in rows):
+        mean = mean_of(row for row in rows if (row.dtype, row.threads) == (dtype, threads))
+        what = f"{dtype}, " * bool(dtype) + threads_text(threads)
+        texts += [f"{what} {mean}"] if mean else []
+    return ["", f"Geometric means (least): {'; '.join(texts)}."] if texts else []
+
+
+def readme_text(surveys: Sequence[Survey]) -> str:
+    """The README's table: every CPU with its geometric means."""
+    lines = []
+    for survey in surveys:
+        for name in BESIDE:
+            rows = survey.sections.get(name, Result()).rows
+            counts = sorted({row.threads for row in rows})
+            each = [mean_of(row for row in rows if row.threads == count) for count in counts]
+            texts = [
+                f"{threads_text(n)} {mean}" for n, mean in zip(counts, each, strict=True) if mean
+            ]
+            if texts:
+                lines.append([SECTIONS[name].title, survey.cpu, "; ".join(texts)])
+    head = ["measured", "CPU", "the best other library's time over ours, geometric mean (least)"]
+    return "\n".join(markdown_table(head, lines))
+
+
+def write_pages(folder: Path = FOLDER) -> list[Path]:
+    """Writes the pages that are old; returns which."""
+    old = [(path, text) for path, text in pages(folder).items() if path.read_text() != text]
+    for path, text in old:
+        path.write_text(text)
+    return [path for path, _ in old]

@@ -1,0 +1,179 @@
+"""The libraries beside us: an environment that has them, and oneDNN's primitives as a contestant.
+
+ONNX Runtime is in the project's own environment. OpenVINO and oneDNN come from the package index
+into one of their own, in the folder of caches; `onednn_peer.cc` is compiled there. What cannot be
+had is missing, with the reason.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from microkernels.base.files import cache_dir
+from tvm_hybrid.bench.peers.peers import ONNX_RUNTIME, OPENVINO, PYTHON_VARIABLE
+from tvm_hybrid.report.timing import ContestantError
+from tvm_hybrid.tuning.measuring.child_process import ChildProcess
+
+from .store import ONEDNN
+
+SOURCE = Path(__file__).with_name("onednn_peer.cc")
+OPENVINO_PACKAGES = ("openvino==2026.4.1", "numpy>=2", "ml_dtypes>=0.4")
+# oneDNN 3.2: the newest that the index has with headers.
+ONEDNN_PACKAGES = ("onednn-cpu-gomp==2023.2.0", "onednn-devel-cpu-gomp==2023.2.0")
+OURS_AND_MORE = ("tvm_hybrid", "apache-tvm", "onnxruntime", "numpy")
+_VERSION = "import importlib.metadata as m; print(m.version('openvino'))"
+_TIME_LIMIT = 300.0
+
+
+class Peers(msgspec.Struct, frozen=True, kw_only=True):
+    """What there is beside us.
+
+    Attributes
+    ----------
+    openvino, onednn : str
+        As in `section.Job`.
+    versions : dict
+        By library.
+    missing : dict
+        Why, by peer.
+    """
+
+    openvino: str
+    onednn: str
+    versions: dict[str, str]
+    missing: dict[str, str]
+
+
+def prepare_peers(folder: Path | None = None) -> Peers:
+    """Installs and compiles what is not there yet.
+
+    Parameters
+    ----------
+    folder : Path or None
+        Where to; None for one in the folder of caches.
+    """
+    folder = folder or cache_dir() / "survey-peers"
+    versions, missing = {}, {}
+    for package in OURS_AND_MORE:
+        try:
+            versions[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            if package == "onnxruntime":
+                missing[ONNX_RUNTIME] = "onnxruntime is not installed"
+    made: dict[str, str] = {}
+    makers: dict[str, Callable[[Path], tuple[str, str]]] = {OPENVINO: _openvino, ONEDNN: _onednn}
+    for name, make in makers.items():
+        try:
+            made[name], versions[name] = make(folder)
+        except (OSError, subprocess.SubprocessError) as error:
+            missing[name] = _reason(error)
+    return Peers(
+        openvino=made.get(OPENVINO, ""),
+        onednn=made.get(ONEDNN, ""),
+        versions=versions,
+        missing=missing,
+    )
+
+
+def _openvino(folder: Path) -> tuple[str, str]:
+    """A Python that has OpenVINO, and its version."""
+    python = os.environ.get(PYTHON_VARIABLE) or _environment(folder, OPENVINO_PACKAGES)
+    return python, _output([python, "-c", _VERSION])
+
+
+def _onednn(folder: Path) -> tuple[str, str]:
+    """The program that runs oneDNN's primitives, and its version."""
+    root = Path(_environment(folder, ONEDNN_PACKAGES)).parents[1]
+    mark = hashlib.sha256(SOURCE.read_bytes()).hexdigest()[:12]
+    program = folder / f"onednn_peer-{mark}"
+    if not program.exists():
+        library = root / "lib"
+        command = ["g++", "-O2", "-std=c++17", str(SOURCE), "-o", str(program)]
+        command += [f"-I{root / 'include'}", f"-L{library}", "-ldnnl", f"-Wl,-rpath,{library}"]
+        _output(command)
+    return str(program), _output([str(program), "version"])
+
+
+def _environment(folder: Path, packages: Sequence[str]) -> str:
+    """The Python of an environment that has these packages."""
+    mark = hashlib.sha256(" ".join(packages).encode()).hexdigest()[:12]
+    root = folder / mark
+    python, done = root / "bin" / "python", root / "installed"
+    if not done.exists():
+        _output([sys.executable, "-m", "venv", "--clear", str(root)])
+        pip = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+        _output([str(python), *pip, *packages])
+        done.touch()
+    return str(python)
+
+
+def _output(command: Sequence[str]) -> str:
+    """What a program prints."""
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def _reason(error: OSError | subprocess.SubprocessError) -> str:
+    """Why a peer is missing, in a line."""
+    if not isinstance(error, subprocess.CalledProcessError):
+        return str(error)
+    lines = [line for line in str(error.stderr).splitlines() if "rror" in line]
+    return (lines or [str(error)])[-1][:300]
+
+
+class OneDnn:
+    """Primitives of oneDNN in a process, as a contestant; see `onednn_peer.cc`.
+
+    Parameters
+    ----------
+    program : str
+        As in `section.Job`.
+    arguments : iterable of str
+        Kind, type and sizes.
+    threads : int
+        Of a run.
+
+    Raises
+    ------
+    ContestantError
+        If it cannot run that in time.
+    """
+
+    def __init__(self, program: str, arguments: Sequence[str], threads: int) -> None:
+        self._child = ChildProcess([program, *arguments], {"OMP_NUM_THREADS": str(threads)})
+        self._child.spawn()
+        try:
+            self._answer()
+        except BaseException:
+            self.close()
+            raise
+
+    def run_for(self, seconds: float) -> list[float]:
+        """Runs for about `seconds`; returns the seconds of every run."""
+        self._child.send(seconds)
+        return list(self._answer()["times"])
+
+    def _answer(self) -> dict[str, Any]:
+        """The next line."""
+        try:
+            line = self._child.answer(_TIME_LIMIT)
+        except TimeoutError:
+            raise ContestantError(f"oneDNN: no answer within {_TIME_LIMIT:.0f} s") from None
+        if line is None:
+            raise ContestantError(f"oneDNN: the process {self._child.ended()[1]}")
+        found = msgspec.json.decode(line, type=dict[str, Any])
+        if "error" in found:
+            raise ContestantError(f"oneDNN: {found['error']}")
+        return found
+
+    def close(self) -> None:
+        """Ends the process."""
+        self._child.close()

@@ -1,0 +1,109 @@
+"""Measures the sections that a survey lacks, within its time, and keeps each as it ends."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from tvm_hybrid.runtime.topology import cores_of, host_topology
+
+from . import worker
+from .peers import Peers
+from .section import Job, Section, together
+from .store import Result, Survey, write
+
+Report = Callable[[str, Result], object]
+
+
+@dataclass
+class Run:
+    """A survey that is being made.
+
+    Attributes
+    ----------
+    survey : Survey
+        What is known so far.
+    path : Path
+        Its file.
+    peers : Peers
+        Who is measured beside us.
+    sections : mapping
+        All there are, by name.
+    say : callable
+        Gets a line for every case.
+    measure : callable
+        Measures a job; see `worker.measured`.
+    """
+
+    survey: Survey
+    path: Path
+    peers: Peers
+    sections: Mapping[str, Section]
+    say: Callable[[str], object]
+    measure: Callable[[Job, Report], Result] = worker.measured
+
+    def missing(self) -> list[str]:
+        """Sections that were not measured yet."""
+        return [name for name in self.sections if name not in self.survey.sections]
+
+    def go(self, names: Iterable[str], seconds: float) -> None:
+        """Measures sections; what one does not use of its time, the others have.
+
+        Parameters
+        ----------
+        names : iterable of str
+            Which ones, in this order.
+        seconds : float
+            For all of them.
+        """
+        end = time.monotonic() + seconds
+        left = list(names)
+        while left:
+            section = self.sections[left[0]]
+            minutes = sum(self.sections[name].minutes for name in left)
+            share = (end - time.monotonic()) * section.minutes / minutes
+            self.say(f"{section.title}, {max(share, 0.0):.0f} s")
+            self.survey.sections[section.name] = self.measured(section, share)
+            write(self.path, self.survey)
+            del left[0]
+
+    def measured(self, section: Section, seconds: float) -> Result:
+        """A section on each number of threads, one after the other."""
+        end, counts = time.monotonic() + seconds, list(section.counts(self.survey.threads))
+        results = []
+        for at, threads in enumerate(counts):
+            job = Job(
+                section=section.name,
+                threads=threads,
+                seconds=max(end - time.monotonic(), 0.0) / (len(counts) - at),
+                cpus=cpus_for(threads),
+                openvino=self.peers.openvino,
+                onednn=self.peers.onednn,
+            )
+            results.append(self.measure(job, self.tell))
+        for threads, found in zip(counts, results, strict=True):
+            behind = f", threads: {threads}" if len(counts) > 1 else ""
+            found.faults = {(case + behind).removeprefix(", "): why
+                            for case, why in found.faults.items()}  # fmt: skip
+            found.left_out = [case + behind for case in found.left_out]
+            for case, why in found.faults.items():
+                self.say(f"  {case or section.name}: {why}")
+        return together(results)
+
+    def tell(self, case: str, found: Result) -> None:
+        """Says what a case gave."""
+        for row in found.rows:
+            values = ", ".join(f"{name} {value:g}" for name, value in row.values.items())
+            ratio = f"; {row.ratio:.2f}x" if row.ratio is not None else ""
+            self.say(f"  {row.case}, {row.dtype}: {values} {row.unit}{ratio}")
+        if found.left_out:
+            self.say(f"  {case}: no time left")
+
+
+def cpus_for(threads: int) -> list[int]:
+    """The last CPUs of so many cores: the first ones serve most interrupts."""
+    usable = host_topology().usable
+    cores = usable[: cores_of(usable)]
+    return sorted(cpu.number for cpu in (cores if threads <= len(cores) else usable)[-threads:])

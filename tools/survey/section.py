@@ -1,0 +1,122 @@
+"""A section of a survey: its cases, and how they are measured within its time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+
+from .store import Result, Row
+
+
+class Job(msgspec.Struct, frozen=True, kw_only=True):
+    """What a section is measured with.
+
+    Attributes
+    ----------
+    section : str
+        Its name.
+    threads : int
+        Of every contestant.
+    seconds : float
+        After which no case is begun.
+    cpus : list of int
+        Where to run; one for each thread.
+    openvino : str
+        A Python that has it; "" if there is none.
+    onednn : str
+        The program of `onednn_peer.cc`; "" if there is none.
+    """
+
+    section: str
+    threads: int = 1
+    seconds: float = 60.0
+    cpus: list[int] = []
+    openvino: str = ""
+    onednn: str = ""
+
+
+@dataclass(frozen=True)
+class Case:
+    """What is measured together; `measure` gives its rows."""
+
+    name: str
+    measure: Callable[[], Iterable[Row]]
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part of the survey.
+
+    Attributes
+    ----------
+    name, title : str
+        On the command line and in the file; on pages.
+    minutes : float
+        Of 40.
+    cases : callable
+        The cases for a job, most telling ones first.
+    counts : callable
+        For which numbers of threads it is measured, of the most that there are.
+    """
+
+    name: str
+    title: str
+    minutes: float
+    cases: Callable[[Job], Sequence[Case]]
+    counts: Callable[[int], Iterable[int]] = field(default=lambda most: sorted({1, most}))
+
+
+def one_thread(_most: int) -> Iterable[int]:
+    """Sections that do not depend on the number of threads."""
+    return (1,)
+
+
+def all_threads(most: int) -> Iterable[int]:
+    """Sections that measure one thread and several by themselves."""
+    return (most,)
+
+
+def measure_cases(
+    cases: Iterable[Case],
+    seconds: float,
+    report: Callable[[str, Result], object] = lambda case, found: None,
+) -> Result:
+    """Measures cases until the time is over; a case that fails is a fault, not the end.
+
+    Parameters
+    ----------
+    cases : iterable of Case
+        In their order.
+    seconds : float
+        When no more cases are begun.
+    report : callable
+        Is told each case with what it gave, as soon as it is known.
+    """
+    start, whole = time.monotonic(), Result()
+    for case in cases:
+        found = Result()
+        if time.monotonic() - start > seconds:
+            found.left_out.append(case.name)
+        else:
+            try:
+                found.rows += case.measure()
+            except Exception as error:  # whatever a library raises is this case's result
+                lines = str(error).strip().splitlines() or [""]
+                found.faults[case.name] = f"{type(error).__name__}: {lines[-1][:300]}"
+        report(case.name, found)
+        whole = together([whole, found])
+    whole.seconds = round(time.monotonic() - start, 1)
+    return whole
+
+
+def together(results: Sequence[Result]) -> Result:
+    """What several parts of a section found."""
+    return Result(
+        rows=[row for each in results for row in each.rows],
+        seconds=round(sum(each.seconds for each in results), 1),
+        faults={case: why for each in results for case, why in each.faults.items()},
+        left_out=[case for each in results for case in each.left_out],
+    )

@@ -1,0 +1,211 @@
+"""What surveys found: a JSON file for each CPU and day, whole after every section."""
+
+from __future__ import annotations
+
+import datetime
+import subprocess
+from collections.abc import Iterable
+from pathlib import Path
+
+import msgspec
+
+from microkernels.base.files import replacing
+from tvm_hybrid.bench.peers.peers import ONNX_RUNTIME, OPENVINO, OURS
+
+ROOT = Path(__file__).resolve().parents[2]
+FOLDER = ROOT / "docs" / "measured"
+ONEDNN = "oneDNN"
+OTHERS = (ONNX_RUNTIME, OPENVINO, ONEDNN)
+TORN = ".torn"
+
+
+class Row(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One thing that was measured.
+
+    Attributes
+    ----------
+    case : str
+        What it is.
+    threads : int
+        How many took part.
+    dtype : str
+        Of the operands, if the case has several types.
+    unit : str
+        Of all values.
+    values : dict
+        By contestant, or by what the figure is called. Times are the least of all runs.
+    notes : dict
+        By contestant: why it has no value, or what is wrong with its results.
+    """
+
+    case: str
+    threads: int = 1
+    dtype: str = ""
+    unit: str = "us"
+    values: dict[str, float] = {}
+    notes: dict[str, str] = {}
+
+    @property
+    def ratio(self) -> float | None:
+        """Time of the best other library over ours; None if one of them is missing."""
+        theirs = [self.values[name] for name in OTHERS if name in self.values]
+        return min(theirs) / self.values[OURS] if theirs and OURS in self.values else None
+
+
+class Result(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """What a section found.
+
+    Attributes
+    ----------
+    rows : list of Row
+        In the order in which they were measured.
+    seconds : float
+        How long it took.
+    faults : dict
+        Why a case has no row, by case; of the section itself under "".
+    left_out : list of str
+        Cases for which there was no time.
+    """
+
+    rows: list[Row] = []
+    seconds: float = 0.0
+    faults: dict[str, str] = {}
+    left_out: list[str] = []
+
+
+class Survey(msgspec.Struct, kw_only=True):
+    """What is known of one CPU.
+
+    Attributes
+    ----------
+    cpu : str
+        LLVM's name.
+    processor : str
+        As Linux writes it.
+    threads : int
+        The most that took part; one thread is measured besides.
+    date, commit : str
+        When, and of which source; a commit ends with "+" if files were changed since.
+    versions : dict
+        By library.
+    missing : dict
+        Why a peer did not take part, by peer.
+    sections : dict
+        By name, as far as they were measured.
+    """
+
+    cpu: str
+    processor: str
+    threads: int
+    date: str
+    commit: str
+    versions: dict[str, str]
+    missing: dict[str, str]
+    sections: dict[str, Result] = {}
+
+    @property
+    def rows(self) -> list[tuple[str, Row]]:
+        """All rows, each with its section."""
+        return [(name, row) for name, found in self.sections.items() for row in found.rows]
+
+
+def write(path: Path, survey: Survey) -> None:
+    """Replaces the file; it is whole at every moment."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(path) as draft:
+        draft.write_bytes(msgspec.json.format(msgspec.json.encode(survey), indent=1) + b"\n")
+
+
+def read(path: Path) -> Survey:
+    """The survey in a file.
+
+    Raises
+    ------
+    ValueError
+        If it is not one.
+    """
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Survey)
+    except msgspec.MsgspecError as error:
+        raise ValueError(f"{path} holds no survey: {error}") from error
+
+
+def resumed(path: Path, new: Survey) -> tuple[Survey, str]:
+    """What to go on with: the survey in the file if it is of the same source, else a new one.
+
+    Returns
+    -------
+    survey : Survey
+    reason : str
+        What happened to the file, in words; empty if there was none.
+    """
+    if not path.exists():
+        return new, ""
+    try:
+        found = read(path)
+    except ValueError as error:
+        torn = path.with_suffix(TORN)
+        path.replace(torn)
+        return new, f"{error}; it is {torn.name} now, and all is measured anew"
+    if found.commit != new.commit:
+        return new, f"{path.name} is of {found.commit}, not of {new.commit}: all is measured anew"
+    return found, f"{path.name} has {len(found.sections)} sections"
+
+
+def newest(folder: Path = FOLDER) -> list[Survey]:
+    """The newest survey of each CPU, the newest first.
+
+    Raises
+    ------
+    ValueError
+        If a file is not a survey.
+    """
+    found = sorted(map(read, folder.glob("*.json")), key=lambda each: each.date, reverse=True)
+    return list({each.cpu: each for each in reversed(found)}.values())[::-1]
+
+
+def file_name(cpu: str) -> str:
+    """What today's file is called."""
+    return f"{cpu}-{datetime.datetime.now(datetime.timezone.utc).date()}.json"
+
+
+def source_state() -> str:
+    """The commit of the source, "+" behind it if files were changed; "unknown" outside of git."""
+    try:
+        commit = _git("rev-parse", "--short=10", "HEAD")
+        return commit + "+" * bool(_git("status", "--porcelain", "--untracked-files=no"))
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+
+
+def _git(*arguments: str) -> str:
+    command = ["git", *arguments]
+    return subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout.strip()
+
+
+GAIN = "best neighbour is faster"
+SHORT = 0.97
+BEHIND = 1.05
+
+
+def shortfalls(sections: Iterable[tuple[str, Row]]) -> list[str]:
+    """What fell short, worst first: rows that a library beats, defaults that a neighbour beats.
+
+    Parameters
+    ----------
+    sections : iterable of (str, Row)
+        As `Survey.rows`.
+    """
+    found = []
+    for section, row in sections:
+        text = f"{section}: {row.case}" + f", {row.dtype}" * bool(row.dtype)
+        text += f", {row.threads} threads" if row.threads > 1 else ", one thread"
+        if row.ratio is not None and row.ratio < SHORT:
+            best = min((row.values[name], name) for name in OTHERS if name in row.values)[1]
+            found.append((row.ratio, f"{text}: {row.ratio:.2f}x of {best}"))
+        gain = row.values.get(GAIN, 1.0)
+        if gain > BEHIND:
+            found.append((1 / gain, f"{text}: a neighbour of the default is {gain:.2f}x as fast"))
+    return [text for _, text in sorted(found)]
