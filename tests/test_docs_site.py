@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tools.docs_site import page_of, with_links
-from tools.speed_picture import PAGE, PICTURE, Row, draw, fingerprint, table_rows
+from tools.speed_picture import PICTURE, Row, draw, fingerprint, shown_rows, table_rows
 
 ROOT = Path(__file__).resolve().parents[1]
 README_LINES = 160
@@ -59,9 +59,9 @@ def test_readme_is_short() -> None:
     assert len((ROOT / "README.md").read_text().splitlines()) <= README_LINES
 
 
-def test_speed_picture_is_of_the_table() -> None:
+def test_speed_picture_is_of_what_was_measured() -> None:
     """`python -m tools.speed_picture` draws it anew."""
-    assert fingerprint(table_rows(PAGE.read_text())) in PICTURE.read_text()
+    assert fingerprint(shown_rows()) in PICTURE.read_text()
 
 
 def test_speed_picture_shows_each_model(tmp_path: Path) -> None:

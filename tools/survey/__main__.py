@@ -28,7 +28,7 @@ from .page import write_pages
 from .peers import Peers, prepare_peers
 from .run import Run
 from .sections import SECTIONS
-from .store import FOLDER, Survey, file_name, resumed, shortfalls, source_state
+from .store import Survey, file_for, resumed, shortfalls, source_state
 
 MINUTES = 40.0
 
@@ -53,9 +53,11 @@ def new_survey(peers: Peers, threads: int) -> Survey:
 @click.option("--threads", default=0, help="The most; default: one on each core.")
 @click.option("--output", type=click.Path(path_type=Path, dir_okay=False),
               help="The file, instead of that of today in docs/measured; pages stay.")  # fmt: skip
+@click.option("--anew", is_flag=True, help="Forget what the file holds.")
 @click.option("--pages", "only_pages", is_flag=True, help="Write the pages; measure nothing.")
-def main(only: list[str], minutes: float, threads: int, output: Path | None,
-         only_pages: bool) -> None:  # fmt: skip
+def main(
+    only: list[str], minutes: float, threads: int, output: Path | None, anew: bool, only_pages: bool
+) -> None:
     """Measures what is missing, writes pages, and says what fell short."""
     errors = Console(stderr=True)
     if not only_pages:
@@ -64,8 +66,11 @@ def main(only: list[str], minutes: float, threads: int, output: Path | None,
         for name, why in peers.missing.items():
             say(f"missing: {name}: {why}", to=errors)
         new = new_survey(peers, threads or default_threads())
-        path = output or FOLDER / file_name(new.cpu)
-        survey, reason = resumed(path, new)
+        path = output or file_for(new)
+        survey, reason = (new, "") if anew else resumed(path, new)
+        if survey.commit != new.commit:
+            other = f"{path} is of commit {survey.commit}, the source of {new.commit}"
+            raise click.ClickException(f"{other}: add --anew, or name another file by --output")
         say(*filter(None, [reason]), to=errors)
         run = Run(survey, path, peers, SECTIONS, lambda line: say(line, to=errors))
         names = only if len(only) < len(SECTIONS) else run.missing()

@@ -12,7 +12,8 @@ import statistics
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from tvm_hybrid.bench.peers.peers import OURS
+from tools import speed_picture
+from tvm_hybrid.bench.peers.peers import ONNX_RUNTIME, OPENVINO, OURS
 from tvm_hybrid.report.timing import markdown_table
 
 from .sections import SECTIONS
@@ -81,12 +82,17 @@ def title(survey: Survey) -> str:
     return f"{survey.processor} ({survey.cpu})"
 
 
+def versions_of(survey: Survey) -> list[str]:
+    """The libraries of the picture."""
+    names = {ONNX_RUNTIME: "onnxruntime", OPENVINO: OPENVINO}
+    return [f"{name} {survey.versions.get(key, '')}".strip() for name, key in names.items()]
+
+
 def about(survey: Survey) -> list[str]:
     """When it was measured, with what, and what is missing."""
     versions = ", ".join(f"{name} {version}" for name, version in survey.versions.items())
-    lines = [
-        f"{survey.date}, commit {survey.commit}, at most {survey.threads} threads; {versions}."
-    ]
+    what = f"{survey.date}, commit {survey.commit}, {threads_text(survey.threads)} at most"
+    lines = [f"{what}; {versions}."]
     lines += [f"Missing: {name} ({why})." for name, why in survey.missing.items()]
     absent = [name for name in SECTIONS if name not in survey.sections]
     return lines + ([f"Not measured: {', '.join(absent)}."] if absent else [])
@@ -190,25 +196,33 @@ def means(rows: Sequence[Row]) -> list[str]:
 
 
 def readme_text(surveys: Sequence[Survey]) -> str:
-    """The README's table: every CPU with its geometric means."""
-    lines = []
+    """What the README's picture shows, and its table: every CPU with its geometric means."""
+    drawn, caption, lines = speed_picture.shown_survey(surveys), "", []
+    if drawn is not None:
+        peers = " or ".join(versions_of(drawn))
+        caption = f"Each bar is the time of {peers} over ours on one thread of {title(drawn)}: "
+        caption += "the same precision, calls in turns, least times."
     for survey in surveys:
         for name in BESIDE:
             rows = survey.sections.get(name, Result()).rows
-            counts = sorted({row.threads for row in rows})
-            each = [mean_of(row for row in rows if row.threads == count) for count in counts]
-            texts = [
-                f"{threads_text(n)} {mean}" for n, mean in zip(counts, each, strict=True) if mean
-            ]
+            texts = []
+            for count in sorted({row.threads for row in rows}):
+                mean = mean_of(row for row in rows if row.threads == count)
+                texts += [f"{threads_text(count)} {mean}"] if mean else []
             if texts:
                 lines.append([SECTIONS[name].title, survey.cpu, "; ".join(texts)])
     head = ["measured", "CPU", "the best other library's time over ours, geometric mean (least)"]
-    return "\n".join(markdown_table(head, lines))
+    return "\n".join([caption, *markdown_table(head, lines)])
 
 
-def write_pages(folder: Path = FOLDER) -> list[Path]:
-    """Writes the pages that are old; returns which."""
-    old = [(path, text) for path, text in pages(folder).items() if path.read_text() != text]
+def write_pages() -> list[Path]:
+    """Writes the pages that are old, and draws the picture if it is; returns which."""
+    old = [(path, text) for path, text in pages().items() if path.read_text() != text]
     for path, text in old:
         path.write_text(text)
-    return [path for path, _ in old]
+    written = [path for path, _ in old]
+    rows, picture = speed_picture.shown_rows(), speed_picture.PICTURE
+    if speed_picture.fingerprint(rows) not in picture.read_text():
+        speed_picture.draw(rows, picture)
+        written.append(picture)
+    return written

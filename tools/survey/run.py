@@ -97,7 +97,10 @@ class Run:
         for row in found.rows:
             values = ", ".join(f"{name} {value:g}" for name, value in row.values.items())
             ratio = f"; {row.ratio:.2f}x" if row.ratio is not None else ""
-            self.say(f"  {row.case}, {row.dtype}: {values} {row.unit}{ratio}")
+            dtype = f", {row.dtype}" * bool(row.dtype)
+            self.say(f"  {row.case}{dtype}: {values} {row.unit}{ratio}")
+            for name, why in row.notes.items():
+                self.say(f"    {name}: {why}")
         if found.left_out:
             self.say(f"  {case}: no time left")
 

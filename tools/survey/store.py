@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import datetime
+import contextlib
 import subprocess
 from collections.abc import Iterable
 from pathlib import Path
@@ -131,7 +131,7 @@ def read(path: Path) -> Survey:
 
 
 def resumed(path: Path, new: Survey) -> tuple[Survey, str]:
-    """What to go on with: the survey in the file if it is of the same source, else a new one.
+    """What to go on with: the survey in the file, or a new one if there is none.
 
     Returns
     -------
@@ -147,8 +147,6 @@ def resumed(path: Path, new: Survey) -> tuple[Survey, str]:
         torn = path.with_suffix(TORN)
         path.replace(torn)
         return new, f"{error}; it is {torn.name} now, and all is measured anew"
-    if found.commit != new.commit:
-        return new, f"{path.name} is of {found.commit}, not of {new.commit}: all is measured anew"
     return found, f"{path.name} has {len(found.sections)} sections"
 
 
@@ -160,20 +158,30 @@ def newest(folder: Path = FOLDER) -> list[Survey]:
     ValueError
         If a file is not a survey.
     """
-    found = sorted(map(read, folder.glob("*.json")), key=lambda each: each.date, reverse=True)
-    return list({each.cpu: each for each in reversed(found)}.values())[::-1]
+    by_cpu: dict[str, Survey] = {}
+    for each in sorted(map(read, folder.glob("*.json")), key=lambda one: one.date, reverse=True):
+        by_cpu.setdefault(each.cpu, each)
+    return list(by_cpu.values())
 
 
-def file_name(cpu: str) -> str:
-    """What today's file is called."""
-    return f"{cpu}-{datetime.datetime.now(datetime.timezone.utc).date()}.json"
+def file_for(new: Survey, folder: Path = FOLDER) -> Path:
+    """The newest file of a CPU if it is of the same source, else one of the survey's day."""
+    for path in sorted(folder.glob(f"{new.cpu}-*.json"))[-1:]:
+        with contextlib.suppress(ValueError):
+            if read(path).commit == new.commit:
+                return path
+    return folder / f"{new.cpu}-{new.date}.json"
 
 
 def source_state() -> str:
-    """The commit of the source, "+" behind it if files were changed; "unknown" outside of git."""
+    """The commit of the source, "+" behind it if files were changed; "unknown" outside of git.
+
+    What surveys write themselves is no source.
+    """
     try:
         commit = _git("rev-parse", "--short=10", "HEAD")
-        return commit + "+" * bool(_git("status", "--porcelain", "--untracked-files=no"))
+        asked = "status", "--porcelain", "--untracked-files=no", "--", ".", ":!docs", ":!README.md"
+        return commit + "+" * bool(_git(*asked))
     except (OSError, subprocess.CalledProcessError):
         return "unknown"
 
