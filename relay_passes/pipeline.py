@@ -33,6 +33,7 @@ from .canonicalize.products import (
 from .canonicalize.softmax import recognize_softmax, safe_softmax
 from .canonicalize.views import compose_views, drop_views, sink_permutes
 from .ir.decisions import DecisionLog
+from .ir.rewrite import unread
 from .ir.rules import Rule, rules
 from .ir.tidy import tidy, to_dataflow
 from .layout.compose_reorders import compose_reorders, note_reorders
@@ -201,11 +202,11 @@ def phases(
             schedule_generic.unmatched_sizes(),
             schedule_generic.fuse_operators(),
             schedule_generic.scalars_in_shapes(),
-            relax.transform.FuseTIR(),
-            relax.transform.DeadCodeElimination(),
+            unread(relax.transform.FuseTIR()),
+            unread(relax.transform.DeadCodeElimination()),
             shapes.views_of_sums(),
             shapes.rewrite_reshapes(),
-            relax.transform.DeadCodeElimination(),
+            unread(relax.transform.DeadCodeElimination()),
             schedule_generic.schedule_leftovers(machine, decisions),
         ],
         Phase.SHARE_KERNELS: [

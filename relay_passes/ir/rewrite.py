@@ -23,7 +23,15 @@ from tvm.ir.transform import PassContext, module_pass
 from microkernels.base.tvm_compat.relax import set_type
 
 from .constants import constants_in
-from .functions import called_region, is_region_function, rebound, renamed, substitute, with_blocks
+from .functions import (
+    called_region,
+    is_foreign_kernel,
+    is_region_function,
+    rebound,
+    renamed,
+    substitute,
+    with_blocks,
+)
 from .graph import AnyBinding, DataflowGraph, forget_block, variables
 from .tidy import tidied, used_bindings
 
@@ -126,6 +134,36 @@ def is_relax(function: object) -> TypeGuard[relax.Function]:
 def is_kernel(function: object) -> TypeGuard[tirx.PrimFunc]:
     """Whether a function of a module is a kernel in TIR."""
     return isinstance(function, tirx.PrimFunc)
+
+
+def unread(each: ir.transform.Pass) -> ir.transform.Pass:
+    """A pass of TVM's that changes Relax and does not see the bodies of our kernels.
+
+    TVM walks or hashes every kernel, to find those that are used or equal.
+    """
+
+    @module_pass(opt_level=0, name=each.info.name)
+    def run(mod: IRModule, _context: PassContext) -> IRModule:
+        functions = dict(mod.functions_items())
+        own = {g for g, f in functions.items() if is_kernel(f) and not is_foreign_kernel(f)}
+        return apart_from(mod, own, each)
+
+    return run
+
+
+def apart_from(
+    mod: IRModule, hidden: Collection[ir.GlobalVar], each: Callable[[IRModule], IRModule]
+) -> IRModule:
+    """The module after a pass that sees other bodies of some kernels, and neither reads nor renames
+    them: `T.evaluate(0)`."""
+    shown = copy_module(mod)
+    for gvar in hidden:
+        shown[gvar] = mod[gvar].with_body(tirx.Evaluate(tirx.const(0, "int32")))
+    found = each(shown)
+    for gvar in found.get_global_vars():
+        if gvar in hidden:
+            found[gvar] = mod[gvar]
+    return found
 
 
 def map_functions(

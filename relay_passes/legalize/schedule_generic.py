@@ -36,7 +36,7 @@ from relay_passes.ir.decisions import REORDER, Decision, DecisionLog
 from relay_passes.ir.entries import MAIN
 from relay_passes.ir.functions import KERNEL, UNALIGNED, is_foreign_kernel, named_pass, with_body
 from relay_passes.ir.graph import bindings_of, op_name, variables
-from relay_passes.ir.rewrite import copy_module, is_relax, map_values, with_names
+from relay_passes.ir.rewrite import copy_module, is_relax, map_values, unread, with_names
 from tir_schedules.core.emission import opaque_block
 from tir_schedules.generic.expressions import const_int, substitute, variables_of
 from tir_schedules.generic.schedule import schedule_generic
@@ -116,7 +116,7 @@ def legalize_operators() -> ir.transform.Pass:
     """
     files = (axes, moves, numbers, resize, shapes)
     ours = {name: each for file in files for name, each in file.LEGALIZATIONS.items()}
-    return relax.transform.LegalizeOps(customize_legalize_map=ours)
+    return unread(relax.transform.LegalizeOps(customize_legalize_map=ours))
 
 
 @named_pass
@@ -270,7 +270,7 @@ def fuse_operators(mod: IRModule) -> IRModule:
     What reads a value tells the name: parameters of a fused function are called as their arguments
     were, and a call that stays by itself had the arguments before.
     """
-    fused = relax.transform.FuseOps()(mod)
+    fused = unread(relax.transform.FuseOps())(mod)
     if MAIN not in mod:
         return fused
     before, after = (

@@ -246,13 +246,8 @@ def rewrite_reshapes(mod: IRModule) -> IRModule:
 
     So are kernels of templates that are none: TVM reads a kernel for each of its calls.
     """
-    hidden = {g: f for g, f in mod.functions_items() if rewrite.is_kernel(f) and _is_to_hide(f)}
-    shown = rewrite.copy_module(mod)
-    for name, kernel in hidden.items():
-        shown[name] = kernel.with_body(tirx.Evaluate(tirx.const(0, "int32")))
-    found = relax.transform.RewriteDataflowReshape()(shown)
-    for name, kernel in hidden.items():
-        found[name] = kernel
+    hidden = {g for g, f in mod.functions_items() if rewrite.is_kernel(f) and _is_to_hide(f)}
+    found = rewrite.apart_from(mod, hidden, relax.transform.RewriteDataflowReshape())
     for function in filter(rewrite.is_relax, mod.functions.values()):
         for binding in bindings_of(function):
             call = binding.value

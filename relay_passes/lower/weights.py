@@ -338,7 +338,7 @@ def fold_constants(mod: IRModule) -> IRModule:
 
     whole = rewrite.map_values(mod, folded)
     plain = relax.transform.CanonicalizeBindings()(whole)
-    return relax.transform.DeadCodeElimination()(plain)
+    return rewrite.unread(relax.transform.DeadCodeElimination())(plain)
 
 
 def _folded(
