@@ -221,7 +221,7 @@ def _packed(mod: IRModule, block: relax.BindingBlock, isa: Isa) -> relax.Binding
                 region = region_of(function)
                 packing = template_for(region.op).packing
                 assert packing is not None  # partition made no others
-                expr = packing.express(region, config_of(function), isa, index, weight)
+                expr = packing.pack(region, config_of(function), isa, index, weight)
                 arguments[index] = _once(packed, expr, known.setdefault(weight, []))
         call = relax.Call(value.op, arguments, ret_ty=value.ty)
         packed.bindings.append(relax.VarBinding(binding.var, call))

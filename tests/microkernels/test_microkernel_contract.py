@@ -26,7 +26,7 @@ from tests.microkernels.isa_targets import named, runnable, target_of
 from tests.microkernels.operands import assert_product, bfloat16_bits, extremes, random_operand
 from tests.microkernels.tile_function import tile_function
 from tests.stand_ins import running
-from tir_schedules.core.blocking import pack_weight
+from tir_schedules.core.blocking import Panels
 
 ALL = list(all_microkernels())
 BF16 = [kernel for kernel in ALL if kernel.a_dtype == "bfloat16"]
@@ -49,6 +49,11 @@ def assembly_of(kernel: Microkernel, steps: int) -> str:
     return str(tvm.compile(function, target=target_of(kernel.isa_name)).mod.inspect_source("asm"))
 
 
+def pack_weight(weight: np.ndarray, vectors: int, kernel: Microkernel) -> np.ndarray:
+    """[K, N] as one panel."""
+    return Panels(kernel, *weight.shape, (vectors,)).pack(weight)
+
+
 def check(
     kernel: Microkernel,
     vectors: int,
@@ -59,7 +64,7 @@ def check(
 ) -> None:
     """Runs one tile on a[blocks, rows, steps * kr] and b[blocks, K, columns]."""
     blocks, rows, padded = a.shape
-    packed = np.stack([pack_weight(part, [vectors], kernel) for part in b])
+    packed = np.stack([pack_weight(part, vectors, kernel) for part in b])
     before = np.arange(rows * vectors * kernel.lanes).reshape(rows, -1).astype(kernel.acc_dtype)
     c = guarded(before, at_end)
     module = compiled(kernel, rows, vectors, blocks, padded // kernel.kr, start)
@@ -147,7 +152,7 @@ def test_infinity_and_nan_reach_the_result(kernel: Microkernel) -> None:
     steps = kernel.steps(4 * kernel.kr)
     k = steps * kernel.kr
     b = np.full((k, kernel.nr), bfloat16_bits(np.array(2.0)), np.uint16)
-    packed = guarded(pack_weight(b, [kernel.vectors], kernel))
+    packed = guarded(pack_weight(b, kernel.vectors, kernel))
     module = compiled(kernel, kernel.mr, kernel.vectors, 1, steps)
     for value in (np.inf, -np.inf, np.nan):
         a = np.full((1, kernel.mr, k), bfloat16_bits(np.array(1.0)), np.uint16)
@@ -165,7 +170,7 @@ def test_the_ends_of_float16(kernel: Microkernel) -> None:
     ones = np.ones((1, kernel.mr, k), np.float16)
     for value in (2.0**-24, 1023 * 2.0**-24, 65504.0):
         check(kernel, kernel.vectors, ones, np.full((1, k, kernel.nr), value, np.float16))
-    packed = guarded(pack_weight(np.ones((k, kernel.nr), np.float16), [kernel.vectors], kernel))
+    packed = guarded(pack_weight(np.ones((k, kernel.nr), np.float16), kernel.vectors, kernel))
     module = compiled(kernel, kernel.mr, kernel.vectors, 1, k // kernel.kr)
     for value in (np.inf, -np.inf, np.nan):
         a = ones.copy()

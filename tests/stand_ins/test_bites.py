@@ -109,8 +109,8 @@ def test_a_weight_in_another_order(name: str, monkeypatch: pytest.MonkeyPatch) -
     contract.check(kernel, kernel.vectors, a, b)
     right = contract.pack_weight
 
-    def exchanged(weight: np.ndarray, widths: list[int], kernel: Microkernel) -> np.ndarray:
-        return right(np.roll(weight, kernel.kr, axis=0), widths, kernel)
+    def exchanged(weight: np.ndarray, vectors: int, kernel: Microkernel) -> np.ndarray:
+        return right(np.roll(weight, kernel.kr, axis=0), vectors, kernel)
 
     monkeypatch.setattr(contract, "pack_weight", exchanged)
     with pytest.raises(AssertionError):

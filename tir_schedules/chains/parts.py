@@ -14,6 +14,7 @@ from microkernels.base.errors import ConfigError
 from microkernels.isa import Isa
 from microkernels.vector.expressions import Expr, Index, constant, parameter, ramp
 from tir_schedules.core import attributes, emission, extents, template
+from tir_schedules.core.arrays import A, reshaped
 from tir_schedules.core.config import Config
 from tir_schedules.core.region import Region, Tensor
 from tir_schedules.epilogue.epilogue import region_result
@@ -151,15 +152,12 @@ class PartsInput(template.PackedInput):
         self.read = given[0].inputs[given[-1]].shape
         self.shape = packing.shape(*given)
 
-    def pack(self, array: np.ndarray) -> np.ndarray:
-        return self.packing.pack(*self.given, array.reshape(self.read))
+    def pack(self, array: A) -> A:
+        return self.packing.pack(*self.given, reshaped(array, self.read))
 
     def unpack(self, expr: relax.Expr) -> relax.Expr:
         whole = self.packing.unpack(*self.given, expr)
         return whole if self.read == self.stored else relax.op.reshape(whole, self.stored)
-
-    def express(self, expr: relax.Expr) -> relax.Expr:
-        return self.packing.express(*self.given, expr)
 
 
 def _packed_input(

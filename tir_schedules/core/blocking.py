@@ -5,16 +5,16 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 from tvm import relax
 
-from microkernels.base.arrays import aligned_empty
 from microkernels.machines.machine import Machine
 from microkernels.microkernel import Microkernel
+
+from .arrays import A, joined, padded, permuted, reshaped, sliced
 
 Box = tuple[int, int, int]  # rows, vectors of columns, and units of K, or threads along them
 
@@ -261,52 +261,27 @@ class Panels:
         group = self.kernel.lanes * self.kernel.kr
         return (panel * self.steps + step * width + vector) * group
 
-    def pack(self, matrix: np.ndarray) -> np.ndarray:
+    def pack(self, matrix: A) -> A:
         """[runs * k, n] as the kernel reads it, flat."""
-        runs = matrix.reshape(self.runs, self.k, self.n)
-        padding = self.kernel.steps(self.k) * self.kernel.kr - self.k
-        padded = np.pad(runs, ((0, 0), (0, padding), (0, 0))) if self.runs > 1 else runs
-        return pack_weight(padded.reshape(-1, self.n), self.widths, self.kernel)
-
-    def express(self, expr: relax.Expr) -> relax.Expr:
-        """What `pack` makes of [runs * k, n], as a Relax expression."""
-        op, kr = relax.op, self.kernel.kr
-        depth, panels, column = self.steps * kr, [], 0
-        padding = [0, depth // self.runs - self.k, 0, self.columns - self.n]
-        padded = expr
-        if any(padding) and self.runs == 1:
-            padded = op.nn.pad(expr, padding)
-        elif any(padding):
-            runs = op.nn.pad(op.reshape(expr, (self.runs, self.k, self.n)), [0, 0, *padding])
-            padded = op.reshape(runs, (depth, self.columns))
-        for width in self.widths:
-            columns = width * self.kernel.lanes
-            panel = op.strided_slice(padded, [1], [column], [column + columns])
-            if kr > 1:
-                panel = op.reshape(panel, (self.steps, kr, columns))
-                panel = op.permute_dims(panel, [0, 2, 1])
-            panels.append(op.reshape(panel, (depth * columns,)))
-            column += columns
-        return op.concat(panels, axis=0)
+        depth, kr, lanes = self.steps * self.kernel.kr, self.kernel.kr, self.kernel.lanes
+        runs = reshaped(matrix, (self.runs, self.k, self.n))
+        whole = padded(runs, (0, depth // self.runs - self.k, self.columns - self.n))
+        steps = permuted(reshaped(whole, (self.steps, kr, self.columns)), (0, 2, 1))
+        ends = [lanes * sum(self.widths[:count]) for count in range(len(self.widths) + 1)]
+        return joined([sliced(steps, 1, *pair) for pair in itertools.pairwise(ends)])
 
     def unpack(self, expr: relax.Expr, position: int = 0) -> relax.Expr:
         """[runs * k, n] as a Relax expression of what is packed from a position on."""
-        op, kr = relax.op, self.kernel.kr
-        depth, panels = self.steps * kr, []
+        op, kr, panels = relax.op, self.kernel.kr, []
         for width in self.widths:
             columns = width * self.kernel.lanes
-            panel = op.strided_slice(expr, [0], [position], [position + depth * columns])
-            if kr > 1:
-                panel = op.reshape(panel, (self.steps, columns, kr))
-                panel = op.permute_dims(panel, [0, 2, 1])
-            panels.append(op.reshape(panel, (depth, columns)))
-            position += depth * columns
-        matrix = op.concat(panels, axis=1)
-        if self.runs == 1:
-            return op.strided_slice(matrix, [0, 1], [0, 0], [self.k, self.n])
-        padded = op.reshape(matrix, (self.runs, depth // self.runs, self.columns))
-        runs = op.strided_slice(padded, [1, 2], [0, 0], [self.k, self.n])
-        return op.reshape(runs, (self.runs * self.k, self.n))
+            end = position + self.steps * columns * kr
+            panels.append(op.reshape(sliced(expr, 0, position, end), (self.steps, columns, kr)))
+            position = end
+        whole = op.permute_dims(op.concat(panels, axis=1), [0, 2, 1])
+        runs = op.reshape(whole, (self.runs, self.steps * kr // self.runs, self.columns))
+        inside = op.strided_slice(runs, [1, 2], [0, 0], [self.k, self.n])
+        return op.reshape(inside, (self.runs * self.k, self.n))
 
 
 # Which heights register tiles of a dynamic number of rows have, and which piece comes first.
@@ -418,44 +393,3 @@ def _balanced(total: int, most: int, vectors: int) -> float:
 def _cost(height: int, vectors: int) -> float:
     """What a step of K of a tile costs, in products; it waits for products, loads or latency."""
     return max(height * vectors, height + vectors, ENOUGH_ACCUMULATORS) + TILE_OVERHEAD
-
-
-def pack_weight(weight: np.ndarray, widths: Sequence[int], kernel: Microkernel) -> np.ndarray:
-    """[K, N] as consecutive panels [K/kr][columns][kr].
-
-    Parameters
-    ----------
-    weight : ndarray
-        Shape (K, N).
-    widths : sequence of int
-        Width of every panel, in vectors of `kernel.lanes` columns; together they cover N.
-    kernel : Microkernel
-        Gives lanes and kr.
-
-    Returns
-    -------
-    ndarray
-        Flat, padded with zeros, aligned.
-    """
-    k, n = weight.shape
-    kr, lanes = kernel.kr, kernel.lanes
-    steps = kernel.steps(k)
-    padded, shape = weight, (steps * kr, sum(widths) * lanes)
-    if shape != weight.shape:
-        padded = np.zeros(shape, dtype=weight.dtype)
-        padded[:k, :n] = weight
-    blocks = padded.reshape(steps, kr, -1)
-    interleaved = blocks.transpose(0, 2, 1)
-    if kr > 1:  # in long runs: those of kr elements take NumPy more than twice as long
-        interleaved = np.empty(interleaved.shape, weight.dtype)
-        for row in range(kr):
-            interleaved[:, :, row] = blocks[:, row]
-    packed = aligned_empty([padded.size], weight.dtype)
-    position = column = 0
-    for width in widths:
-        columns = width * lanes
-        panel = interleaved[:, column : column + columns]
-        packed[position : position + panel.size].reshape(panel.shape)[...] = panel
-        position += panel.size
-        column += columns
-    return packed

@@ -17,6 +17,7 @@ from microkernels.base.errors import ConfigError
 from microkernels.isa import Isa
 from microkernels.machines.machine import Machine
 
+from .arrays import A
 from .config import Config
 from .loop_nest import LoopNest
 from .product_plan import Product
@@ -33,8 +34,8 @@ class PackedInput(ABC):
     """Of the packed array."""
 
     @abstractmethod
-    def pack(self, array: np.ndarray) -> np.ndarray:
-        """The array that `build` reads."""
+    def pack(self, array: A) -> A:
+        """What `build` reads: an array, or of a weight that is a parameter its expression."""
 
     @abstractmethod
     def unpack(self, expr: relax.Expr) -> relax.Expr:
@@ -43,14 +44,6 @@ class PackedInput(ABC):
         It is the inverse of `pack`, kept as a meaning rather than computed.
         """
 
-    @abstractmethod
-    def express(self, expr: relax.Expr) -> relax.Expr:
-        """What `pack` makes of an input, as a Relax expression of it."""
-
-
-def _constants_alone(region: Region, _config: Config, _isa: Isa, index: int) -> PackedInput | None:
-    raise ConfigError(f"input {index} has to be a constant, in {region.key}")
-
 
 class Packing(Generic[C]):
     """How a template wants its constant inputs; `index` is the input's number.
@@ -58,19 +51,14 @@ class Packing(Generic[C]):
     Parameters
     ----------
     of : callable
-        (region, config, isa, index) -> the packed input; None if it is read as it is. Raises
-        ConfigError if only constants can be packed, in another way.
+        (region, config, isa, index) -> the packed input; None if it is read as it is.
     """
 
-    def __init__(
-        self, of: Callable[[Region, C, Isa, int], PackedInput | None] = _constants_alone
-    ) -> None:
+    def __init__(self, of: Callable[[Region, C, Isa, int], PackedInput | None]) -> None:
         self.of = of
 
-    def pack(
-        self, region: Region, config: C, isa: Isa, index: int, array: np.ndarray
-    ) -> np.ndarray:
-        """The array that `build` reads."""
+    def pack(self, region: Region, config: C, isa: Isa, index: int, array: A) -> A:
+        """What `build` reads, as of `PackedInput`."""
         packed = self.of(region, config, isa, index)
         return array if packed is None else packed.pack(array)
 
@@ -80,13 +68,6 @@ class Packing(Generic[C]):
         """The original input as a Relax expression of its packed form."""
         packed = self.of(region, config, isa, index)
         return expr if packed is None else packed.unpack(expr)
-
-    def express(
-        self, region: Region, config: C, isa: Isa, index: int, expr: relax.Expr
-    ) -> relax.Expr:
-        """The packed input as a Relax expression of the original one."""
-        packed = self.of(region, config, isa, index)
-        return expr if packed is None else packed.express(expr)
 
     def shape(self, region: Region, config: C, isa: Isa, index: int) -> tuple[int, ...]:
         """Shape of the packed array."""

@@ -14,15 +14,16 @@ import numpy as np
 import tvm.tirx.script.builder.ir as I
 from tvm import DataType, relax, tirx
 
-from microkernels.base.arrays import SHIFT, aligned_empty
+from microkernels.base.arrays import SHIFT
 from microkernels.base.tvm_compat.tir import llvm_functions
 from microkernels.isa import Isa
-from microkernels.kernels.byte_pairs import byte_tile, has_pairs, pairs_fit
+from microkernels.kernels.byte_pairs import byte_tile, has_pairs
 from microkernels.microkernel import Microkernel
 from microkernels.tile import Address
 from microkernels.vector.expressions import Expr, Index, ramp, reinterpret_group
 from microkernels.vector.memory import PREFETCH_LLVM_IR, prefetch
 from tir_schedules.core import extents, product_plan, template
+from tir_schedules.core.arrays import A, as_bytes, joined, padded, sliced
 from tir_schedules.core.region import Region
 from tir_schedules.core.size import is_open
 from tir_schedules.epilogue.epilogue import Columns, Epilogue, load_vector
@@ -269,64 +270,86 @@ def packed_weight(region: Region, config: MatmulConfig, isa: Isa) -> PackedWeigh
     return PackedWeight(region, config, check(region, config, isa))
 
 
-class MatmulPacking(template.Packing[MatmulConfig]):
-    """The weight in panels with what follows it; zero points of columns as int32."""
+@dataclass
+class WeightInput(template.PackedInput):
+    """The weight in panels with what follows it.
 
-    def pack(
-        self, region: Region, config: MatmulConfig, isa: Isa, index: int, array: np.ndarray
-    ) -> np.ndarray:
-        """The weight as `build` reads it, a zero point for each column as int32."""
-        weight = packed_weight(region, config, isa)
-        kernel, panels = weight.kernel, weight.panels
-        if index > 1:
-            shift = np.int32(zero_points.b_shift_of(region, kernel))
-            columns = array.reshape(-1).astype(np.int32) + shift
-            return np.pad(columns, (0, panels.columns - array.size))
-        matrix = array.reshape(-1, array.shape[-1])
-        if zero_points.b_shift_of(region, kernel):  # unsigned values less 128, as int8
-            matrix = (matrix ^ np.uint8(SHIFT)).view(kernel.b_dtype)
-        packed, terms = panels.pack(matrix), []
+    Attributes
+    ----------
+    weight : PackedWeight
+        The layout.
+    read : tuple of int
+        Shape of the input.
+    shift : int
+        What is added to its elements: -128 if they are unsigned.
+    """
+
+    weight: PackedWeight
+    read: tuple[int, ...]
+    shift: int
+
+    @property
+    def shape(self) -> tuple[int, ...]:  # type: ignore[override]
+        """Shape of the packed array."""
+        return (self.weight.size,)
+
+    def pack(self, array: A) -> A:
+        if isinstance(array, np.ndarray):
+            return self._constant(array)
+        return self.weight.panels.pack(array)  # of floats, behind which nothing lies
+
+    def _constant(self, array: np.ndarray) -> np.ndarray:
+        weight, panels = self.weight, self.weight.panels
+        matrix = array.reshape(1, -1, panels.n)
+        if self.shift:  # unsigned values less 128, as int8
+            matrix = (matrix ^ np.uint8(SHIFT)).view(weight.kernel.b_dtype)
+        packed = panels.pack(matrix)
+        terms = list[np.ndarray]()
         if weight.points is not None and weight.has_term:
-            terms.append(weight.points.column_term(matrix))
+            terms.append(weight.points.column_terms(matrix, np.ones((1, 1), bool)))
         if weight.has_sums:
-            terms.append(matrix.sum(axis=0, dtype="int32"))
-        behind = [np.pad(term, (0, -term.size % kernel.lanes)) for term in terms]
+            terms.append(matrix.sum(axis=1, dtype=np.int32))
+        behind = [padded(each, (0, panels.columns - panels.n)) for each in terms]
         if weight.has_answer:
-            behind.append(np.array([pairs_fit(packed)], "int32"))
+            behind.append(zero_points.pairs_answer(packed, panels.size))
         if not behind:
             return packed
-        parts = [packed, *(each.view(packed.dtype) for each in behind)]
-        whole = aligned_empty([sum(part.size for part in parts)], packed.dtype)
-        return np.concatenate(parts, out=whole)
+        return joined([packed, *(as_bytes(each, each.size, str(packed.dtype)) for each in behind)])
 
-    def unpack(
-        self, region: Region, config: MatmulConfig, isa: Isa, index: int, expr: relax.Expr
-    ) -> relax.Expr:
-        """The weight [K, N] or [taps, C, N] as a Relax expression of its packed form."""
-        weight = packed_weight(region, config, isa)
-        panels, shift = weight.panels, zero_points.b_shift_of(region, weight.kernel)
-        if index > 1:
-            columns = relax.op.strided_slice(expr, [0], [0], [panels.n])
-            if shift:
-                columns = relax.op.add(columns, relax.const(-shift, "int32"))
-            return relax.op.reshape(columns, region.inputs[index].shape)
-        matrix = panels.unpack(expr)
-        if shift:
-            wide = relax.op.add(relax.op.astype(matrix, "int32"), relax.const(-shift, "int32"))
+    def unpack(self, expr: relax.Expr) -> relax.Expr:
+        matrix = self.weight.panels.unpack(expr)
+        if self.shift:
+            wide = relax.op.add(relax.op.astype(matrix, "int32"), relax.const(-self.shift, "int32"))
             matrix = relax.op.astype(wide, "uint8")
-        shape = region.inputs[1].shape
-        return matrix if len(shape) == 2 else relax.op.reshape(matrix, shape)
-
-    def express(
-        self, region: Region, config: MatmulConfig, isa: Isa, index: int, expr: relax.Expr
-    ) -> relax.Expr:
-        """The packed weight as a Relax expression of one [K, N] of floats."""
-        return packed_weight(region, config, isa).panels.express(expr)
-
-    def shape(self, region: Region, config: MatmulConfig, isa: Isa, index: int) -> tuple[int, ...]:
-        """Shape of a packed constant: the weight, and what follows it."""
-        weight = packed_weight(region, config, isa)
-        return (weight.panels.columns if index > 1 else weight.size,)
+        return matrix if len(self.read) == 2 else relax.op.reshape(matrix, self.read)
 
 
-PACKING = MatmulPacking()
+class ColumnZeroPoints(WeightInput):
+    """Zero points of the weight's columns, as int32."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:  # type: ignore[override]
+        """Shape of the packed array."""
+        return (self.weight.panels.columns,)
+
+    def pack(self, array: A) -> A:
+        assert isinstance(array, np.ndarray)
+        columns = array.reshape(-1).astype(np.int32) + np.int32(self.shift)
+        return padded(columns, [self.weight.panels.columns - array.size])
+
+    def unpack(self, expr: relax.Expr) -> relax.Expr:
+        columns = sliced(expr, 0, 0, self.weight.panels.n)
+        if self.shift:
+            columns = relax.op.add(columns, relax.const(-self.shift, "int32"))
+        return relax.op.reshape(columns, self.read)
+
+
+def _packed_input(
+    region: Region, config: MatmulConfig, isa: Isa, index: int
+) -> template.PackedInput:
+    weight = packed_weight(region, config, isa)
+    kind = WeightInput if index == 1 else ColumnZeroPoints
+    return kind(weight, region.inputs[index].shape, zero_points.b_shift_of(region, weight.kernel))
+
+
+PACKING: template.Packing[MatmulConfig] = template.Packing(_packed_input)

@@ -34,11 +34,12 @@ from microkernels.microkernel import Microkernel
 from microkernels.registry import kernels_for, microkernel_named, tile_kernels_for
 from microkernels.vector.expressions import parameter
 from tir_schedules.core import emission, extents, loop_nest, size
-from tir_schedules.core.blocking import Panels, thread_grids
+from tir_schedules.core.arrays import A
+from tir_schedules.core.blocking import thread_grids
 from tir_schedules.core.config import best_first
 from tir_schedules.core.product_plan import ProductPlan, TileConfig
 from tir_schedules.core.region import Region
-from tir_schedules.core.template import Packing, Template, register_template
+from tir_schedules.core.template import PackedInput, Packing, Template, register_template
 from tir_schedules.cost import amx_cost, parallel
 from tir_schedules.epilogue.epilogue import Epilogue, rows_and_columns
 from tir_schedules.epilogue.tile_results import RowResults
@@ -199,45 +200,32 @@ def _k_unit(region: Region, kernel: Microkernel, staged: bool) -> int | None:
     return weight.unit if staged or weight.blocks == 1 else weight.block
 
 
-def _packed(region: Region, config: WeightOnlyConfig, isa: Isa) -> tuple[NarrowWeight, Panels]:
-    """The format, and the panels of the weight as one of f32, whatever multiplies it."""
-    weight = weight_format(region, check(region, config, isa).lanes)
-    panels = _plan(region, config).panels
-    if panels.kernel.by_tiles:
-        panels = replace(panels, kernel=kernels_for(isa, "float32", "float32")[0])
-    return weight, panels
+class NarrowInput(PackedInput):
+    """The weight, its scales or its zero points, in panels."""
 
+    def __init__(self, region: Region, config: WeightOnlyConfig, isa: Isa, index: int) -> None:
+        self.weight = weight_format(region, check(region, config, isa).lanes)
+        panels = _plan(region, config).panels
+        if panels.kernel.by_tiles:  # as those of f32, whatever multiplies it
+            panels = replace(panels, kernel=kernels_for(isa, "float32", "float32")[0])
+        self.is_weight, self.read = index == 1, region.inputs[index].shape
+        self.panels = panels if self.is_weight else replace(panels, k=self.weight.blocks)
+        size = self.weight.packed_bytes if self.is_weight else self.weight.per_block_size
+        self.shape = (size,)
 
-class WeightOnlyPacking(Packing[WeightOnlyConfig]):
-    """The weight, its scales and its zero points."""
+    def pack(self, array: A) -> A:
+        assert isinstance(array, np.ndarray)  # weights that are parameters are not narrow
+        if self.is_weight:
+            return self.weight.pack(array, self.panels)
+        return self.panels.pack(self.weight.per_block(array))
 
-    def pack(
-        self, region: Region, config: WeightOnlyConfig, isa: Isa, index: int, array: np.ndarray
-    ) -> np.ndarray:
-        """The weight, scales or zero points as `build` reads them."""
-        weight, panels = _packed(region, config, isa)
-        if index == 1:
-            return weight.pack(array, panels)
-        return replace(panels, k=weight.blocks).pack(weight.per_block(array))
-
-    def unpack(
-        self, region: Region, config: WeightOnlyConfig, isa: Isa, index: int, expr: relax.Expr
-    ) -> relax.Expr:
-        """The original constant as a Relax expression of its packed form."""
-        (weight, panels), shape = _packed(region, config, isa), region.inputs[index].shape
-        if index > 1:
-            rows, columns = narrow_weight.per_block_shape(shape)
-            whole = replace(panels, k=weight.blocks).unpack(expr)
-            matrix = relax.op.strided_slice(whole, [0, 1], [0, 0], [rows, columns])
-            return relax.op.reshape(matrix, shape)
-        return relax.op.reshape(weight.unpack(expr, panels), shape)
-
-    def shape(
-        self, region: Region, config: WeightOnlyConfig, isa: Isa, index: int
-    ) -> tuple[int, ...]:
-        """Shape of a packed constant."""
-        weight, _ = _packed(region, config, isa)
-        return (weight.packed_bytes if index == 1 else weight.per_block_size,)
+    def unpack(self, expr: relax.Expr) -> relax.Expr:
+        if self.is_weight:
+            return relax.op.reshape(self.weight.unpack(expr, self.panels), self.read)
+        rows, columns = narrow_weight.per_block_shape(self.read)
+        whole = self.panels.unpack(expr)
+        matrix = relax.op.strided_slice(whole, [0, 1], [0, 0], [rows, columns])
+        return relax.op.reshape(matrix, self.read)
 
 
 def flops(region: Region) -> int:
@@ -265,7 +253,7 @@ class WeightOnlyMatmul(Template[WeightOnlyConfig]):
     check = staticmethod(check)
     flops = staticmethod(flops)
     estimate = staticmethod(estimated_cycles)
-    packing = WeightOnlyPacking()
+    packing = Packing(NarrowInput)
 
     def default_config(self, region: Region, machine: Machine) -> WeightOnlyConfig:
         """The configuration with the fewest estimated cycles; no tuning is needed."""

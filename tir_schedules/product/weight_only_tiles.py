@@ -77,7 +77,7 @@ class WeightOnlyTiles(RegisterTiles):
     a : SpreadRows
         What is multiplied by it.
     packed, scales : buffer
-        What `WeightOnlyPacking.pack` made.
+        As `NarrowInput.pack` makes them.
     zeros : buffer or None
         Zero points, packed as scales are; None if they are one number.
     side : int

@@ -18,12 +18,13 @@ import numpy as np
 from tvm import relax, tirx
 
 from microkernels.base.arrays import RANGES, SHIFT
-from microkernels.kernels.byte_pairs import LARGEST_PAIR
+from microkernels.kernels.byte_pairs import LARGEST_PAIR, pairs_fit
 from microkernels.microkernel import Microkernel
 from microkernels.tile import Address
 from microkernels.vector.expressions import Expr, Index, cast, constant, ramp, scalar, splat
 from microkernels.vector.placeholders import Placeholder, as_real
 from tir_schedules.core import product_plan
+from tir_schedules.core.arrays import A
 from tir_schedules.core.region import Region
 from tir_schedules.epilogue.quantize_steps import Number, quantize_reference
 from tir_schedules.rows.quantization_range import dynamic_range, least_scale_of
@@ -91,12 +92,27 @@ class ZeroPoints:
         """Whether the accumulators start with anything but zeros."""
         return self.needs_column_sums or self.needs_row_sums
 
-    def column_term(self, matrix: np.ndarray) -> np.ndarray:
-        """int32 for each column of a constant shifted B [K, N], as packed behind it."""
-        sums = matrix.sum(axis=0, dtype=np.int32).astype(np.int64)
-        if not self.a_runtime:
-            sums = self.a * (len(matrix) * self.b - sums)
-        return sums.astype(np.int32)  # wraps as the accumulators do
+    def column_terms(self, weight: A, counted: np.ndarray) -> A:
+        """int32 [classes, N]: what lies behind a shifted B for each column.
+
+        A class is a group of positions of a convolution, at which some of the taps lie within the
+        image.
+
+        Parameters
+        ----------
+        weight : ndarray or relax.Expr
+            B as [taps, IC, N]; without a zero point if it is an expression.
+        counted : ndarray
+            bool [classes, taps]: which taps lie within the image.
+        """
+        chosen = counted.astype(np.int32) * np.int32(1 if self.a_runtime else -self.a)
+        if isinstance(weight, np.ndarray):
+            zeros = np.int64(self.a * self.b * weight.shape[0] * weight.shape[1])
+            terms = np.matmul(chosen, weight.sum(axis=1, dtype=np.int32)) + zeros
+            return terms.astype(np.int32)  # wraps as the accumulators do
+        assert self.b == 0 and not self.b_columns  # kernels of convolutions know no others
+        sums = relax.op.sum(relax.op.astype(weight, "int32"), axis=1)
+        return relax.op.matmul(relax.const(chosen), sums, out_dtype="int32")
 
 
 def correction(
@@ -297,47 +313,11 @@ def centred_inputs(region: Region, inputs: Sequence[np.ndarray]) -> tuple[np.nda
     return a.astype(np.float64) - int(a_zero_point), b.astype(np.float64) - columns
 
 
-# What follows a weight of 8-bit integers that is no constant, as Relax expressions.
-#
-#     w: int8 [taps, IC, N]  ->  int32 [classes, N]  ->  int8 [classes * N * 4], as stored behind w
-#
-# `ZeroPoints.column_term` computes the same of a constant. A class is a group of positions of a
-# convolution, at which some of the taps lie within the image.
-
-
-_SHIFTS = np.arange(0, 32, 8, dtype=np.int32)
-
-
-def expressed_terms(points: ZeroPoints, weight: relax.Expr, counted: np.ndarray) -> relax.Expr:
-    """int32 [classes, N]: the column term of every class.
-
-    Parameters
-    ----------
-    points : ZeroPoints
-        Of the product; the weight has none.
-    weight : relax.Expr
-        int8 [taps, IC, N].
-    counted : numpy.ndarray
-        bool [classes, taps]: which taps lie within the image.
-    """
-    assert points.b == 0 and not points.b_columns  # kernels of convolutions know no others
-    factor = 1 if points.a_runtime else -points.a
-    sums = relax.op.sum(relax.op.astype(weight, "int32"), axis=1)
-    chosen = relax.const(counted.astype(np.int32) * np.int32(factor))
-    return relax.op.matmul(chosen, sums, out_dtype="int32")
-
-
-def expressed_answer(packed: relax.Expr, count: int) -> relax.Expr:
-    """int32 [1]: whether pairs of so many packed bytes fit, as `byte_pairs.pairs_fit` says."""
+def pairs_answer(packed: A, count: int) -> A:
+    """int32 [1]: whether pairs of so many packed bytes fit, as of `byte_pairs.pairs_fit`."""
+    if isinstance(packed, np.ndarray):
+        return np.array([pairs_fit(packed)], np.int32)
     op = relax.op
     pairs = op.reshape(op.abs(op.astype(packed, "int32")), (count // 2, 2))
     largest = op.max(op.sum(pairs, axis=1), axis=0, keepdims=True)
     return op.astype(op.less_equal(largest, relax.const(LARGEST_PAIR, "int32")), "int32")
-
-
-def expressed_bytes(numbers: relax.Expr, count: int, dtype: str, each: int = 4) -> relax.Expr:
-    """The lowest bytes of int32 numbers as elements of an 8-bit type, as they lie in memory."""
-    column = relax.op.reshape(numbers, (count, 1))
-    shifted = relax.op.right_shift(column, relax.const(_SHIFTS[:each]))
-    single = relax.op.bitwise_and(shifted, relax.const(255, "int32"))
-    return relax.op.reshape(relax.op.astype(single, dtype), (each * count,))

@@ -11,6 +11,7 @@ stay as they are.
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,10 +21,11 @@ from microkernels.base.errors import ConfigError
 from microkernels.isa import Isa
 from microkernels.kernels.byte_pairs import KR, has_pairs, split_pairs
 from microkernels.vector.expressions import Expr, Index, materialise, ramp, reinterpret_group
+from tir_schedules.core.arrays import A, as_type, chosen, joined, padded, permuted, reshaped, sliced
 from tir_schedules.core.region import Region
 from tir_schedules.core.template import PackedInput
 
-from .config import Panels, RecurrentConfig, check, kernel_of, loaded, panels_of, starts_with_sums
+from .config import RecurrentConfig, check, kernel_of, loaded, panels_of, starts_with_sums
 from .problem import RecurrentProblem
 
 WEIGHT = 1
@@ -38,26 +40,6 @@ def large_pairs(problem: RecurrentProblem, config: RecurrentConfig) -> LargePair
     (panels,) = panels_of(problem, config)  # only an LSTM has a weight of bytes
     count = problem.directions * panels.count
     return LargePairs(count, panels.steps, panels.vectors, panels.lanes * panels.kr)
-
-
-def _expressed(gates: relax.Expr, sides: int, panels: Panels, dtype: str) -> relax.Expr:
-    """The panels of one product, of a weight [directions, gates, hidden, hidden]."""
-    hidden, width, steps = panels.hidden, panels.width, panels.steps
-    first, count = panels.gates[0], len(panels.gates)
-    whole = hidden // width * width
-    # The last panel overlaps the one before it: rows up to the end of the whole ones, then its own.
-    pieces = [(0, whole)] + [(hidden - width, hidden)] * (whole < hidden)
-    rows = [
-        relax.op.strided_slice(gates, [1, 2], [first, start], [first + count, end])
-        for start, end in pieces
-    ]
-    padding = steps * panels.kr - hidden
-    joined = rows[0] if len(rows) == 1 else relax.op.concat(relax.Tuple(rows), axis=2)
-    if padding:
-        zeros = relax.const(np.zeros((sides, count, panels.count * width, padding), dtype))
-        joined = relax.op.concat(relax.Tuple([joined, zeros]), axis=3)
-    shape = (sides, count, panels.count, panels.units, panels.lanes, steps, panels.kr)
-    return relax.op.permute_dims(relax.op.reshape(joined, shape), [0, 2, 5, 3, 1, 4, 6])
 
 
 class RecurrentWeight(PackedInput):
@@ -84,32 +66,32 @@ class RecurrentWeight(PackedInput):
         sums = 4 * problem.directions * problem.gates * problem.hidden
         self.shape = (self.sums_at + sums * starts_with_sums(self.kernel),)
 
-    def _in_panels(self, array: np.ndarray) -> np.ndarray:
+    def _in_panels(self, array: A) -> A:
         """The elements of all panels; zeros are padding."""
-        flat = []
-        for side in array:
-            for panels in self.panels:
-                first = np.arange(panels.count) * panels.width
-                first = np.minimum(first, panels.hidden - panels.width)
-                units, lanes = np.arange(panels.units) * panels.lanes, np.arange(panels.lanes)
-                # For every column of a panel the row of the weight: [panel, unit, gate, lane].
-                gates = np.array(panels.gates) * panels.hidden
-                at, unit, gate, lane = np.ix_(first, units, gates, lanes)
-                columns = (at + unit + gate + lane).reshape(panels.count, -1)
-                padding = panels.steps * panels.kr - panels.hidden
-                rows = np.pad(side[columns], ((0, 0), (0, 0), (0, padding)))
-                steps = rows.reshape(*columns.shape, panels.steps, panels.kr)
-                flat.append(steps.transpose(0, 2, 1, 3).reshape(-1))
-        return np.concatenate(flat)
+        sides, hidden, parts = self.problem.directions, self.problem.hidden, list[A]()
+        gates = reshaped(array, (sides, self.problem.gates, hidden, hidden))
+        for side, panels in itertools.product(range(sides), self.panels):
+            first, count = panels.gates[0], len(panels.gates)
+            own = sliced(sliced(gates, 0, side, side + 1), 1, first, first + count)
+            # The last panel overlaps the one before it.
+            starts = np.minimum(np.arange(panels.count) * panels.width, hidden - panels.width)
+            rows = chosen(own, 2, np.add.outer(starts, np.arange(panels.width)).reshape(-1))
+            whole = padded(rows, (0, 0, 0, panels.steps * panels.kr - hidden))
+            shape = (count, panels.count, panels.units, panels.lanes, panels.steps, panels.kr)
+            parts.append(permuted(reshaped(whole, shape), (1, 4, 2, 0, 3, 5)))
+        return joined(parts)
 
-    def pack(self, array: np.ndarray) -> np.ndarray:
-        packed = self._in_panels(array.astype(self.kernel.b_dtype, copy=False))
+    def pack(self, array: A) -> A:
+        packed = self._in_panels(as_type(array, self.kernel.b_dtype))
         if not starts_with_sums(self.kernel):
             return packed
+        if not isinstance(array, np.ndarray):
+            name = self.kernel.name
+            raise ConfigError(f"{name} packs bytes of constants alone, in {self.region.key}")
         if self.large is not None:
             packed = self.large.pack(packed)
-        sums = array.sum(axis=-1, dtype=np.int32).reshape(-1)
-        return np.concatenate([packed, sums.view(packed.dtype)])
+        sums = array.sum(axis=-1, dtype=np.int32)
+        return joined([packed, sums.reshape(-1).view(packed.dtype)])
 
     def unpack(self, expr: relax.Expr) -> relax.Expr:
         tensor = self.region.inputs[WEIGHT]
@@ -122,21 +104,6 @@ class RecurrentWeight(PackedInput):
             expr = self.large.unpack(expr)
         elements = relax.op.take(expr, relax.const(places[1:]), axis=0, mode="fast")
         return relax.op.astype(relax.op.reshape(elements, tensor.shape), tensor.dtype)
-
-    def express(self, expr: relax.Expr) -> relax.Expr:
-        kernel, tensor = self.kernel, self.region.inputs[WEIGHT]
-        if starts_with_sums(kernel):
-            raise ConfigError(f"{kernel.name} packs bytes of constants alone, in {self.region.key}")
-        sides, _, hidden = tensor.shape
-        if tensor.dtype != kernel.b_dtype:
-            expr = relax.op.astype(expr, kernel.b_dtype)
-        gates = relax.op.reshape(expr, (sides, self.problem.gates, hidden, hidden))
-        parts = [
-            relax.op.reshape(_expressed(gates, sides, panels, kernel.b_dtype), (sides, panels.size))
-            for panels in self.panels
-        ]
-        packed = parts[0] if len(parts) == 1 else relax.op.concat(relax.Tuple(parts), axis=1)
-        return relax.op.reshape(packed, self.shape)
 
 
 # Pairs of weights whose products two bytes cannot add: they are multiplied apart.

@@ -17,7 +17,7 @@ from microkernels.tensorize.tensor_intrin import register_tensor_intrin
 from tests.microkernels.isa_targets import MCPU, runnable
 from tests.microkernels.operands import assert_product, random_operand
 from tests.stand_ins import running
-from tir_schedules.core.blocking import pack_weight
+from tir_schedules.core.blocking import Panels
 
 # Tiles of extent 1 cannot be matched by tensorize; AMX has intrinsics of its own.
 KERNELS = [
@@ -70,7 +70,7 @@ def test_tensorize_replaces_the_loops_and_keeps_the_result(kernel: Microkernel) 
     rng = np.random.default_rng(0)
     a = random_operand(rng, (1, m, k), kernel.a_dtype)
     b = random_operand(rng, (1, k, n), kernel.b_dtype)
-    grouped = pack_weight(b[0], [n // kernel.lanes], kernel)
+    grouped = Panels(kernel, k, n, (n // kernel.lanes,)).pack(b[0])
     if kernel.kr > 1:
         grouped = grouped.reshape(k // kernel.kr, n, kernel.kr)
     else:

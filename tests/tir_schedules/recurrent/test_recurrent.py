@@ -228,13 +228,13 @@ def test_packing(cell: str, hidden: int, dtype: str) -> None:
     machine = machine_for("avx2")
     config = TEMPLATE.default_config(region, machine)
     packing, isa = TEMPLATE.packing, machine.isa
-    assert packing is not None and packing.express is not None
+    assert packing is not None
     array = recurrent_inputs(region)[1]
     packed = packing.pack(region, config, isa, 1, array)
     assert packed.shape == packing.shape(region, config, isa, 1)
     weight = relax.Var("w", relax.TensorType(array.shape, dtype))
     np.testing.assert_array_equal(
-        evaluated(weight, packing.express(region, config, isa, 1, weight), array), packed
+        evaluated(weight, packing.pack(region, config, isa, 1, weight), array), packed
     )
     flat = relax.Var("w", relax.TensorType(packed.shape, str(packed.dtype)))
     np.testing.assert_array_equal(

@@ -25,17 +25,13 @@ from microkernels.vector.expressions import Expr, parameter
 from tir_schedules.convolution.direct.config import reject_operands
 from tir_schedules.convolution.geometry import ConvGeometry, ConvTemplate, WeightPacking
 from tir_schedules.core import emission, extents
+from tir_schedules.core.arrays import A, as_bytes, chosen, joined, padded, permuted, reshaped
 from tir_schedules.core.loop_nest import Bytes, Loop, LoopNest, balance_of, nested, pieces
 from tir_schedules.core.product_plan import is_integer
 from tir_schedules.core.region import Region
 from tir_schedules.core.template import PackedInput, register_template
 from tir_schedules.epilogue.epilogue import Epilogue
-from tir_schedules.product.zero_points import (
-    ZeroPoints,
-    expressed_bytes,
-    expressed_terms,
-    named_inputs,
-)
+from tir_schedules.product.zero_points import ZeroPoints, named_inputs
 
 from .config import (
     DepthwiseConfig,
@@ -86,25 +82,29 @@ class DepthwiseWeight(PackedInput):
             return False
         return ZeroPoints.of(self.region, self.kernel).needs_column_sums
 
-    def pack(self, array: np.ndarray) -> np.ndarray:
-        problem, kr, lanes = self.problem, 1 if self.kernel is None else self.kr, self.lanes
-        padded = np.zeros((problem.rows.taps, problem.columns.taps, self.width), array.dtype)
-        padded[..., : problem.channels] = array.reshape(*padded.shape[:2], problem.channels)
+    def pack(self, array: A) -> A:
+        problem, width, lanes = self.problem, self.width, self.lanes
+        own = reshaped(array, (problem.taps, 1, problem.channels))
+        whole = padded(own, (0, 0, width - problem.channels))
         if self.kernel is None:
-            return padded.reshape(problem.taps, -1, lanes).transpose(1, 0, 2).reshape(-1)
-        pairs, blocks = self.groups.pairs, padded.reshape(*padded.shape[:2], -1, kr, lanes)
-        shape = (blocks.shape[2], len(pairs), blocks.shape[1], kr, lanes, kr)
-        packed = np.zeros(shape, array.dtype)
-        for number, pair in enumerate(pairs):
-            for place, tap in enumerate(self.groups.taps[pair]):
-                if tap is not None:
-                    packed[:, number, ..., place] = blocks[tap].transpose(1, 0, 2, 3)
-        flat = packed.reshape(-1)
-        if not self._has_term:
-            return flat
-        matrix = padded.reshape(problem.taps, -1)
-        term = ZeroPoints.of(self.region, self.kernel).column_term(matrix)
-        return np.concatenate([flat, term.view(flat.dtype)])
+            return joined(
+                [permuted(reshaped(whole, (problem.taps, width // lanes, lanes)), (1, 0, 2))]
+            )
+        kr, groups, (rows, columns) = (
+            self.kr,
+            self.groups,
+            (problem.rows.taps, problem.columns.taps),
+        )
+        # Behind the rows of taps is one of zeros, for places that no tap takes.
+        taken = [rows if tap is None else tap for pair in groups.pairs for tap in groups.taps[pair]]
+        with_zeros = padded(reshaped(whole, (rows, columns * width)), (1, 0))
+        blocks = (len(groups.pairs), kr, columns, width // (lanes * kr), kr, lanes)
+        parts = [permuted(reshaped(chosen(with_zeros, 0, taken), blocks), (3, 0, 2, 4, 5, 1))]
+        if self._has_term:
+            every = np.ones((1, problem.taps), bool)
+            terms = ZeroPoints.of(self.region, self.kernel).column_terms(whole, every)
+            parts.append(as_bytes(terms, width, self.kernel.b_dtype))
+        return joined(parts)
 
     def unpack(self, expr: relax.Expr) -> relax.Expr:
         op, problem, width, lanes = relax.op, self.problem, self.width, self.lanes
@@ -124,30 +124,6 @@ class DepthwiseWeight(PackedInput):
         lines = op.reshape(taps, (problem.taps, width))
         channels = op.strided_slice(lines, [1], [0], [problem.channels])
         return op.reshape(channels, self.region.inputs[1].shape)
-
-    def express(self, expr: relax.Expr) -> relax.Expr:
-        op, problem, width, lanes = relax.op, self.problem, self.width, self.lanes
-        padded = op.reshape(expr, (problem.taps, problem.channels))
-        if width > problem.channels:
-            padded = op.nn.pad(padded, [0, 0, 0, width - problem.channels])
-        if self.kernel is None:
-            vectors = op.reshape(padded, (problem.taps, width // lanes, lanes))
-            return op.reshape(op.permute_dims(vectors, [1, 0, 2]), (self.size,))
-        kr, groups = self.kr, self.groups
-        rows, columns = problem.rows.taps, problem.columns.taps
-        # Behind the rows of taps is one of zeros, for places that no tap takes.
-        taken = [rows if tap is None else tap for pair in groups.pairs for tap in groups.taps[pair]]
-        with_zeros = op.nn.pad(op.reshape(padded, (rows, columns * width)), [0, 1, 0, 0])
-        chosen = op.take(with_zeros, relax.const(np.array(taken, np.int32)), axis=0, mode="clip")
-        blocks = (len(groups.pairs), kr, columns, width // (lanes * kr), kr, lanes)
-        packed = op.permute_dims(op.reshape(chosen, blocks), [3, 0, 2, 4, 5, 1])
-        flat = op.reshape(packed, (self.size,))
-        if not self._has_term:
-            return flat
-        whole = op.reshape(padded, (problem.taps, 1, width))
-        every = np.ones((1, problem.taps), bool)
-        terms = expressed_terms(ZeroPoints.of(self.region, self.kernel), whole, every)
-        return op.concat([flat, expressed_bytes(terms, width, self.kernel.b_dtype)], axis=0)
 
 
 # Its loops before it is built:

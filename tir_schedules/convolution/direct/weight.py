@@ -18,7 +18,7 @@ import numpy as np
 import tvm.tirx.script.builder.ir as I
 from tvm import DataType, relax
 
-from microkernels.kernels.byte_pairs import has_pairs, pairs_fit
+from microkernels.kernels.byte_pairs import has_pairs
 from microkernels.machines.machine import Machine
 from microkernels.microkernel import Microkernel
 from microkernels.tile import Address
@@ -26,6 +26,7 @@ from microkernels.vector.expressions import Expr, Index
 from microkernels.vector.memory import prefetch
 from tir_schedules.convolution.geometry import ConvGeometry, PositionClasses
 from tir_schedules.core import loop_nest
+from tir_schedules.core.arrays import A, as_bytes, joined, padded, reshaped, sliced
 from tir_schedules.core.blocking import Panels
 from tir_schedules.core.product_plan import Product, ProductPlan, is_integer
 from tir_schedules.core.region import Region
@@ -114,56 +115,25 @@ class WeightLayout(PackedInput):
         """Where it says so."""
         return self.size + 4 * self.terms
 
-    def pack(self, array: np.ndarray) -> np.ndarray:
+    def pack(self, array: A) -> A:
         """The weight [*kernel, IC, OC] as the kernel reads it."""
-        parts = [self.packed.pack(group) for group in np.split(array, self.geometry.groups, -1)]
-        answer = self.has_answer and all(map(pairs_fit, parts))
+        geometry, dtype = self.geometry, self.region.inputs[1].dtype
+        taps, channels, width = geometry.kernel, geometry.out_channels, geometry.group_out_channels
+        lines = reshaped(array, (math.prod(taps), geometry.group_channels, channels))
+        groups = [sliced(lines, 2, at, at + width) for at in range(0, channels, width)]
+        parts = [joined([self.packed.pack(group) for group in groups])]
         if self.classes is not None:
+            places = np.arange(math.prod(taps)).reshape(*taps, 1, 1)
+            counted = [np.isin(places, inside).reshape(-1) for inside in self.classes.taps(places)]
             points = zero_points.ZeroPoints.of(self.region, self.kernel)
-            found = np.stack([points.column_term(taps) for taps in self.classes.taps(array)])
-            grouped = found.reshape(len(found), self.geometry.groups, -1)
-            padding = self.packed.columns - grouped.shape[-1]
-            terms = np.pad(grouped, ((0, 0), (0, 0), (0, padding)))
-            parts.append(terms.reshape(-1).view(array.dtype))
+            terms = points.column_terms(lines, np.stack(counted))
+            of_groups = reshaped(terms, (len(counted), geometry.groups, width))
+            behind = padded(of_groups, (0, 0, self.packed.columns - width))
+            parts.append(as_bytes(behind, self.terms, dtype))
         if self.has_answer:
-            parts.append(np.array([answer], "int32").view(array.dtype))
-        return np.concatenate(parts)
-
-    def express(self, expr: relax.Expr) -> relax.Expr:
-        *taps, channels = self.region.inputs[1].shape
-        lines = relax.op.reshape(expr, (math.prod(taps), channels))
-        width = self.geometry.group_out_channels
-        of_groups = [lines]
-        if width < channels:
-            starts = range(0, channels, width)
-            of_groups = [relax.op.strided_slice(lines, [1], [at], [at + width]) for at in starts]
-        groups = list(map(self.packed.express, of_groups))
-        parts = groups if self.classes is None else [*groups, self._expressed_terms(expr)]
-        if self.has_answer:
-            whole = groups[0] if len(groups) == 1 else relax.op.concat(groups, axis=0)
-            answer = zero_points.expressed_answer(whole, self.size)
-            parts = [*parts, zero_points.expressed_bytes(answer, 1, self.region.inputs[1].dtype)]
-        return parts[0] if len(parts) == 1 else relax.op.concat(parts, axis=0)
-
-    def _expressed_terms(self, expr: relax.Expr) -> relax.Expr:
-        """The terms behind a weight of integers, as a Relax expression of it."""
-        assert self.classes is not None
-        geometry, tensor = self.geometry, self.region.inputs[1]
-        taps, channels = math.prod(geometry.kernel), geometry.group_channels
-        places = np.arange(taps).reshape(*geometry.kernel, 1, 1)
-        counted = np.stack([np.isin(places, inside) for inside in self.classes.taps(places)])
-        terms = zero_points.expressed_terms(
-            zero_points.ZeroPoints.of(self.region, self.kernel),
-            relax.op.reshape(expr, (taps, channels, tensor.shape[-1])),
-            counted.reshape(-1, taps),
-        )
-        grouped = relax.op.reshape(
-            terms, (len(counted), geometry.groups, geometry.group_out_channels)
-        )
-        padding = self.packed.columns - geometry.group_out_channels
-        if padding:
-            grouped = relax.op.nn.pad(grouped, [0, 0, 0, 0, 0, padding])
-        return zero_points.expressed_bytes(grouped, self.terms, tensor.dtype)
+            answer = zero_points.pairs_answer(parts[0], self.size)
+            parts.append(as_bytes(answer, 1, dtype))
+        return joined(parts)
 
     def unpack(self, expr: relax.Expr) -> relax.Expr:
         starts = range(0, self.size, self.packed.size)

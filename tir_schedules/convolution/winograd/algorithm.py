@@ -41,6 +41,7 @@ from microkernels.microkernel import Microkernel
 from microkernels.registry import kernels_for
 from microkernels.vector.expressions import Expr, bind, cast, like
 from microkernels.vector.placeholders import Placeholder
+from tir_schedules.core.arrays import A, as_type, product, reshaped
 from tir_schedules.core.product_plan import is_integer
 from tir_schedules.core.region import Region
 
@@ -281,13 +282,12 @@ class Algorithm:
         """What relative rounding errors of the products become, in the worst result of a tile."""
         return self.axes[0].growth * self.axes[1].growth
 
-    def transformed_weight(self, weight: np.ndarray) -> np.ndarray:
-        """[reach, reach, C, OC] of [*kernel, C, OC], computed in float64 or int64."""
+    def transformed_weight(self, weight: A, inside: int) -> A:
+        """[reach, reach, inside], float64, of [*kernel, C, OC] with so many elements for a tap."""
         lines, columns = self.axes
-        wide = weight.astype(np.int64 if self.element == "int16" else np.float64)
-        wide = wide.reshape(lines.taps, columns.taps, *weight.shape[-2:])
-        found = np.tensordot(lines.g, wide, (1, 0))
-        return np.tensordot(columns.g, found, (1, 1)).swapaxes(0, 1).astype(self.element)
+        wide = reshaped(as_type(weight, "float64"), (lines.taps, columns.taps * inside))
+        half = reshaped(product(lines.g, wide), (lines.reach, columns.taps, inside))
+        return product(columns.g, half)
 
     def kernels(self, isa: Isa) -> tuple[Microkernel, ...]:
         """The kernels that configurations name."""

@@ -38,13 +38,13 @@ from microkernels.vector.expressions import parameter
 from microkernels.vector.memory import PREFETCH_LLVM_IR
 from tir_schedules.convolution.geometry import ConvGeometry, ConvTemplate, WeightPacking
 from tir_schedules.core import emission, loop_nest
+from tir_schedules.core.arrays import A, as_bytes, as_type
 from tir_schedules.core.extents import extent, read_extents
 from tir_schedules.core.product_plan import Product, is_integer
 from tir_schedules.core.region import Region
 from tir_schedules.core.size import is_open
 from tir_schedules.core.template import PackedInput, register_template
 from tir_schedules.product.tile_config import RESULT_DTYPES
-from tir_schedules.product.zero_points import expressed_bytes
 
 from .algorithm import MOST_CHANNELS, Algorithm, kernel_reason
 from .config import WinogradConfig, check, default_config, space, winograd_cost
@@ -64,9 +64,12 @@ class WinogradWeight(PackedInput):
         self.integers = is_integer(region)
         self.shape = ((2 if self.integers else 1) * self.panels.size,)
 
-    def pack(self, array: np.ndarray) -> np.ndarray:
-        matrix = self.algorithm.transformed_weight(array).reshape(-1, self.n)
-        return self.panels.pack(matrix).view(array.dtype)
+    def pack(self, array: A) -> A:
+        inside = self.algorithm.transformed_weight(array, self.channels * self.n)
+        packed = self.panels.pack(as_type(inside, "int32" if self.integers else "float32"))
+        if not self.integers:
+            return packed
+        return as_bytes(packed, self.panels.size, "int8", self.algorithm.bytes)
 
     def unpack(self, expr: relax.Expr) -> relax.Expr:
         op, tensor, (lines, columns) = relax.op, self.region.inputs[1], self.algorithm.axes
@@ -81,19 +84,6 @@ class WinogradWeight(PackedInput):
         whole = op.matmul(of_columns, op.reshape(half, (lines.taps, columns.reach, inside)))
         weight = op.reshape(whole, tensor.shape)
         return op.astype(weight, tensor.dtype) if self.integers else weight
-
-    def express(self, expr: relax.Expr) -> relax.Expr:
-        op, (lines, columns), inside = relax.op, self.algorithm.axes, self.channels * self.n
-        of_lines, of_columns = (relax.const(axis.g, "float64") for axis in (lines, columns))
-        wide = op.reshape(op.astype(expr, "float64"), (lines.taps, columns.taps * inside))
-        half = op.reshape(op.matmul(of_lines, wide), (lines.reach, columns.taps, inside))
-        whole = op.astype(op.matmul(of_columns, half), "int32" if self.integers else "float32")
-        matrix = op.reshape(whole, (self.algorithm.products * self.channels, self.n))
-        packed = self.panels.express(matrix)
-        if not self.integers:
-            return packed
-        dtype, item = self.region.inputs[1].dtype, self.algorithm.bytes
-        return expressed_bytes(packed, self.panels.size, dtype, item)
 
 
 def words_of_bytes(expr: relax.Expr, count: int) -> relax.Expr:

@@ -212,14 +212,14 @@ def test_sizes_that_are_known_at_run_time(taps: int, step: int) -> None:
 
 
 @pytest.mark.parametrize("taps", [2, 5])
-def test_packing_is_undone_and_expressed(taps: int) -> None:
+def test_packing_is_undone(taps: int) -> None:
     region, machine = line(9, taps, 5, 38), machine_for(BEST)
     config = CONV2D_WINOGRAD.default_config(region, machine)
     packing, weight = CONV2D_WINOGRAD.packing, inputs_of(region)[1]
     assert packing is not None
     array = packing.pack(region, config, machine.isa, 1, weight)
     assert array.shape == packing.shape(region, config, machine.isa, 1)
-    for source, wanted, body in ((array, weight, packing.unpack), (weight, array, packing.express)):
+    for source, wanted, body in ((array, weight, packing.unpack), (weight, array, packing.pack)):
         builder = relax.BlockBuilder()
         x = relax.Var("w", relax.TensorType(source.shape, "float32"))
         with builder.function("main", [x]):

@@ -45,8 +45,8 @@ def test_what_is_applied_at_run_time_is_exact_in_f32() -> None:
 
 def test_the_weight_is_transformed_channel_by_channel_and_back() -> None:
     weight = np.random.default_rng(0).standard_normal((3, 3, 2, 5)).astype(np.float32)
-    found = SQUARES.transformed_weight(weight)
-    assert found.shape == (6, 6, 2, 5) and found.dtype == np.float64
+    found = SQUARES.transformed_weight(weight, 10).reshape(6, 6, 2, 5)
+    assert found.dtype == np.float64
     np.testing.assert_allclose(found[:, :, 1, 3], G @ weight[:, :, 1, 3] @ G.T, rtol=1e-12)
     back = np.einsum("ij,jkco,lk->ilco", G_INVERSE, found, G_INVERSE)
     np.testing.assert_allclose(back, weight, rtol=0, atol=1e-12)
@@ -81,7 +81,7 @@ def test_the_bound_holds_in_f32_and_the_estimate_grows_with_channels() -> None:
     weight = rng.standard_normal((3, 3, 8, 4)).astype(np.float32)
     a, b = A_T.astype(np.float32), B_T.astype(np.float32)
     v = np.einsum("ij,tjkc,lk->tilc", b, x, b)
-    u = SQUARES.transformed_weight(weight).astype(np.float32)
+    u = SQUARES.transformed_weight(weight, 32).reshape(6, 6, 8, 4).astype(np.float32)
     found = np.einsum("pi,tilo,ql->tpqo", a, np.einsum("tilc,ilco->tilo", v, u), a)
     wide = x.astype(np.float64)
     exact = np.stack(
