@@ -31,7 +31,7 @@ from tir_schedules.core.extents import allocated, as_expr, extent
 from tir_schedules.core.region import Region
 from tir_schedules.core.size import SymbolicSize
 from tir_schedules.epilogue.epilogue import Epilogue
-from tir_schedules.product.open_operand import OpenOperand
+from tir_schedules.product.packed_operand import EqualPanels, PackedOperand
 
 from . import caches
 from .caches import GrowingCache, Growth
@@ -39,7 +39,7 @@ from .config import LEAST_KEYS, SHARE_BYTES, AttentionConfig, kernels_of
 from .decode.plan import DecodePlan
 from .decode.program import Decode
 from .problem import AttentionProblem, bits_of_element, few_queries
-from .tiled.product_tiles import PackedValues, ProductTiles
+from .tiled.product_tiles import ProductTiles
 from .tiled.program import BandProgram
 from .tiled.scores import ScoreTiles
 from .tiled.softmax import Band, Matrix, SoftmaxRows
@@ -260,12 +260,12 @@ class DynamicAttention(BandProgram):
         problem, config, room = self.problem, self.config, allocated(self.problem.n)
         k_base, v_base = (materialise(problem.base(name, first)) for name in "kv")
         keys = self.stored("k", k_base, problem.d, self.n)
-        k_room = (problem.d, room)
-        self.k = OpenOperand(keys, self.scores_kernel, config.score_vectors, self.keys, k_room)
+        key_panels = EqualPanels(config.score_vectors, self.keys)
+        self.k = PackedOperand(keys, self.scores_kernel, key_panels, room=(problem.d, room))
         self.k.pack()
         panels = blocking.balanced(self.out_vectors, config.product_vectors)
         values = self.stored("v", v_base, self.n, problem.e)
-        self.v = PackedValues(values, self.product_kernel, panels, room)
+        self.v = PackedOperand(values, self.product_kernel, panels, room=(room, problem.e))
         self.v.pack()
         self.add_up()
         height, lanes = self.height, self.lanes

@@ -9,7 +9,7 @@ import tvm.tirx.script.builder.ir as I
 
 from microkernels.microkernel import Microkernel
 from microkernels.tile import Place, Tile
-from microkernels.vector.expressions import Expr, Index, ramp
+from microkernels.vector.expressions import Expr, Index, materialise, ramp
 from tir_schedules.core.emission import branch
 from tir_schedules.core.region import Region
 
@@ -154,14 +154,21 @@ def rest(result: Tile, buffer: Expr, row: Index) -> None:
 
 
 def store_columns(
-    n: int, lanes: int, vector: Index, last: bool, store: Callable[[Columns], None]
+    n: Index, lanes: int, vector: Index, last: bool, store: Callable[[Columns], None]
 ) -> None:
     """Runs `store(columns)` for one vector of columns; only the last one of all may be cut."""
-    cut = n % lanes
 
-    def with_valid(valid: int) -> None:
+    def with_valid(valid: Index) -> None:
         store(Columns(vector * lanes, lanes, valid))
 
+    if not isinstance(n, int):
+        if not last or lanes == 1:
+            with_valid(lanes)
+            return
+        left = materialise(n - vector * lanes)
+        branch(left < lanes, lambda: with_valid(left), lambda: with_valid(lanes))
+        return
+    cut = n % lanes
     if not (cut and last):
         with_valid(lanes)
     elif n < lanes:

@@ -36,7 +36,7 @@ from tvm import tirx
 from microkernels.microkernel import Microkernel
 from microkernels.vector.expressions import Expr, Index, bind, materialise, ramp
 from tir_schedules.core import emission, extents
-from tir_schedules.core.blocking import Panels, balanced, tail_heights
+from tir_schedules.core.blocking import Group, Panels, balanced, tail_heights
 from tir_schedules.core.product_plan import ProductPlan, is_integer
 from tir_schedules.core.region import Region
 from tir_schedules.core.size import is_open
@@ -45,8 +45,7 @@ from tir_schedules.epilogue.tile_results import RowResults, rest
 
 from .activations import Activations, OpenActivations
 from .batch_problem import BatchMatmulConfig, BatchProblem, OpenBatchProblem, plan_of
-from .open_operand import OpenOperand, OpenPanel
-from .packed_operand import PackedOperand, StoredOperand, packed_room, widths_of
+from .packed_operand import EqualPanels, PackedOperand, StoredOperand, packed_room, widths_of
 from .tile_loops import TileLoops
 from .zero_points import Start, ZeroPoints, named_inputs, start_of
 
@@ -94,9 +93,7 @@ class _Program:
         integers = is_integer(self.region)
         return integers and ZeroPoints.of(self.region, self.kernel).needs_row_sums
 
-    def start(
-        self, k: Index, packed: PackedOperand | OpenOperand, activations: Activations
-    ) -> Start | None:
+    def start(self, k: Index, packed: PackedOperand, activations: Activations) -> Start | None:
         """What accumulators start with; emits the sums of the columns of B, if they take part."""
         inputs = named_inputs(self.region, self.inputs[2:])
         sums = packed.column_sum, activations.row_sum
@@ -230,8 +227,12 @@ class DynamicProgram(_Program):
         columns = config.vectors * kernel.lanes if self.by_panel else problem.n
         room = extents.allocated(problem.k), extents.allocated(columns)
         k = problem.k if not is_open((problem.k,)) else self.k
-        operand = OpenPanel if self.by_panel else OpenOperand
-        packed = operand(self._stored_b(k, b_base), kernel, config.vectors, self.vectors, room)
+        n, wide = extents.extent(problem.n), config.vectors
+        panels: Sequence[Group] | EqualPanels = EqualPanels(wide, self.vectors)
+        if isinstance(n, int) and not self.by_panel:
+            panels = balanced(math.ceil(n / kernel.lanes), wide)
+        stored = self._stored_b(k, n, b_base)
+        packed = PackedOperand(stored, kernel, panels, by_panel=self.by_panel, room=room)
         if not self.by_panel:
             packed.pack()
         height = min(config.rows, kernel.mr)
@@ -258,13 +259,12 @@ class DynamicProgram(_Program):
 
             emission.for_tiles(size, tail_heights(height, width), tile, store)
 
-        wide = config.vectors
-        if isinstance(packed, OpenPanel):
+        if self.by_panel:
             zero = tirx.const(0, "int32")
             activations.begin(zero, self.m)
 
             def whole_panel(vector: Expr, width: int) -> None:
-                packed.pack_panel(vector, width)
+                packed.begin_panel(vector, width)
                 panel(zero, self.m, vector, width)
 
             with I.serial(count) as number, emission.opaque_block("panel"):
@@ -276,21 +276,24 @@ class DynamicProgram(_Program):
         def block(begin: Expr, size: Expr) -> None:
             at = materialise(first + begin)
             activations.begin(at, size)
-            with I.serial(I.floordiv(self.vectors, wide)) as number, emission.opaque_block("panel"):
-                panel(at, size, materialise(number * wide), wide)
-            if wide > 1:
-                left = materialise(I.floormod(self.vectors, wide))
-                last = self.vectors - left
-                with I.If(left > 0), I.Then():
-                    narrower = range(1, wide)
-                    emission.choose(left, narrower, lambda width: panel(at, size, last, width))
+
+            def whole(first: Index, width: int) -> None:
+                panel(at, size, extents.as_expr(first), width)
+
+            def narrow(first: Expr, left: Expr) -> None:
+                emission.choose(left, range(1, wide), lambda width: whole(first, width))
+
+            if isinstance(panels, EqualPanels):
+                panels.emit(whole, narrow)
+            else:
+                emission.for_groups(panels, whole)
 
         most: Index = config.m_block
         if isinstance(activations, OpenActivations):
             most = activations.rows_of_block
         emission.for_blocks(count, most, block)
 
-    def _stored_b(self, k: Index, base: Expr) -> StoredOperand:
+    def _stored_b(self, k: Index, n: Index, base: Expr) -> StoredOperand:
         """B of one batch."""
         strides = self.problem.b
         row, column = extents.extent(strides.row), extents.extent(strides.column)
@@ -302,7 +305,7 @@ class DynamicProgram(_Program):
             return [base + of_step + of_column if by_columns else base + of_column + of_step]
 
         dtype = self.problem.stored[1].dtype
-        return StoredOperand(self.b, dtype, k, self.n, index, contiguous)
+        return StoredOperand(self.b, dtype, k, n, index, contiguous)
 
     def _activations(self, rows: int) -> Activations:
         strides, dtype = self.problem.a, self.problem.stored[0].dtype

@@ -5,7 +5,8 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from typing import Any
 
 import tvm.tirx.script.builder.ir as I
 from tvm import tirx
@@ -16,8 +17,10 @@ from microkernels.tile import Address
 from microkernels.vector import bfloat16, memory
 from microkernels.vector import expressions as ex
 from microkernels.vector.expressions import Expr, Index
-from tir_schedules.core import emission, loop_nest
+from tir_schedules.core import loop_nest
 from tir_schedules.core.blocking import Group, Panels
+from tir_schedules.core.emission import ceil_div, choose, for_groups, opaque_block
+from tir_schedules.core.extents import as_expr
 from tir_schedules.epilogue.epilogue import Columns, load_vector
 from tir_schedules.epilogue.tile_results import store_columns
 
@@ -46,7 +49,7 @@ class StoredOperand:
         Where its elements are.
     dtype : str
         Their type.
-    k, n : int
+    k, n : int or Expr
         Extents.
     index : callable
         (k, column) -> index of an element.
@@ -68,34 +71,368 @@ def packed_room(count: int, layout: Panels) -> Expr:
     return I.sblock_alloc_buffer((count * layout.size,), element, align=64)
 
 
+@dataclass(frozen=True)
+class EqualPanels:
+    """Panels of a dynamic number of vectors: each has `width`, but the last one may have fewer.
+
+    Balanced panels differ by one vector, and machine code states how many a panel has. The widths
+    of balanced panels follow from a static number of vectors only.
+    """
+
+    width: int
+    vectors: Expr
+
+    def emit(
+        self, whole: Callable[[Expr, int], None], narrow: Callable[[Expr, Expr], None]
+    ) -> None:
+        """Runs `whole(first vector, width)` for each panel but the last, then `narrow`."""
+        with I.serial(I.floordiv(self.vectors, self.width)) as number, opaque_block("panel"):
+            whole(ex.materialise(number * self.width), self.width)
+        if self.width > 1:
+            left = ex.materialise(I.floormod(self.vectors, self.width))
+            with I.If(left > 0), I.Then(), opaque_block("narrow"):
+                narrow(ex.materialise(self.vectors - left), left)
+
+    def panel_of(self, vector: Expr) -> tuple[Expr, Expr]:
+        """The first vector of the panel of a vector, and the panel's width."""
+        panel = ex.materialise(I.floordiv(vector, self.width) * self.width)
+        most = tirx.const(self.width, "int32")
+        return panel, ex.materialise(tirx.Min(most, self.vectors - panel))
+
+
 @dataclass
-class PackedWords:
-    """What packed operands of static and dynamic sizes have in common.
+class PackedOperand(OperandB):
+    """An operand packed inside the kernel: [N/nr][K/kr][nr][kr], padded with zeros.
+
+    Elements are converted to what the kernel multiplies on the way: f32 to bfloat16 or float16,
+    unsigned 8-bit integers less 128.
+
+    K and N are numbers or, of vector kernels, expressions. Code for a dynamic size differs in two
+    places. Columns that are read one by one repeat the last one behind it, as a branch for each
+    would cost more than reading it again. And their vectors are packed in a loop, as a copy of that
+    code for each vector of a panel takes long to compile.
 
     Parameters
     ----------
     source : StoredOperand
         The operand in memory.
     kernel : Microkernel
-        The register tile that reads it.
+        The register tile.
+    panels : sequence of Group, or EqualPanels
+        How the vectors of columns are cut into panels; EqualPanels if N is dynamic.
+    shelf : Buffer or None
+        Where it lies among others (`packed_room`); None: in a buffer of its own.
+    number : Expr or int
+        Its place there.
+    by_panel : bool
+        Whether there is room for one panel, which is packed right before it is read.
+    room : tuple or None
+        K and N as of `extents.allocated`, of which N is that of a panel with `by_panel`; None if
+        both are static.
     """
 
     source: StoredOperand
     kernel: Microkernel
-    buffer: Expr = field(init=False)
+    panels: Sequence[Group] | EqualPanels
+    shelf: Expr | None = None
+    number: Index = 0
+    by_panel: bool = False
+    room: tuple[Index, Index] | None = None
 
     def __post_init__(self) -> None:
-        kernel, self.dtype = self.kernel, self.source.dtype
+        source, kernel = self.source, self.kernel
+        self.dtype, self.k, self.n = source.dtype, source.k, source.n
         self.lanes, self.kr, self.group = kernel.lanes, kernel.kr, kernel.lanes * kernel.kr
         self.element = element_of_packed(kernel)
         bits = 16 if self.element == "uint16" else 8
         self.word = "float32" if self.element == "float32" else f"uint{bits * self.kr}"
+        # Steps of K without one that is cut, the elements of that one, and all steps.
+        self.whole_steps, self.cut = divided(self.k, self.kr)
+        self.steps: Any
+        if isinstance(self.k, int):
+            self.steps = kernel.steps(self.k)
+        else:
+            self.steps = self.k if self.kr == 1 else ex.materialise(ceil_div(self.k, self.kr))
+        # Steps of a piece: as many rows as a piece of columns has, if these are vectors.
+        self.piece_steps = max(1, max(self.lanes, _LEAST_PIECE) // self.kr)
+        self.base: Index = 0
         self.sums: Expr | None = None
+        self.columns: Any
+        self.buffer: Expr
+        if self.room is not None:
+            k, n = self.room
+            self.columns = ceil_div(n, self.lanes) * self.lanes
+            size = ceil_div(k, self.kr) * self.kr * self.columns
+            self.buffer = I.sblock_alloc_buffer((size,), self.element, align=64)
+            return
+        assert isinstance(self.k, int) and isinstance(self.n, int)
+        assert not isinstance(self.panels, EqualPanels)
+        layout = Panels(kernel, self.k, self.n, widths_of(self.panels))
+        self.columns = layout.columns
+        if self.shelf is not None:
+            self.base, self.buffer = self.number * layout.size, self.shelf
+            return
+        held = replace(layout, widths=(max(layout.widths),)) if self.by_panel else layout
+        self.buffer = packed_room(1, held)
 
     def column_sum(self, vector: Index) -> Expr:
         """The sums of one vector of columns; int32."""
         assert self.sums is not None
         return self.sums[ex.ramp(vector * self.lanes, self.lanes)]
+
+    def load(self, panel: Index, width: Any, step: Index, j: Index) -> Expr | Address:
+        """One vector of a panel, `lanes` columns of kr elements each, as `emit` takes it."""
+        start = self._start(panel, width, step, j)
+        return self.kernel.b_operand(self.buffer, start, width * self.group)
+
+    def _start(self, panel: Index, width: Index, step: Index, j: Index) -> Index:
+        """Where one vector of a panel begins."""
+        start = ((0 if self.by_panel else panel) * self.steps + step * width + j) * self.group
+        return start if isinstance(self.base, int) else self.base + start
+
+    def _each_panel(self, body: Callable[[Index, Index, Sequence[Index]], None]) -> None:
+        """Runs `body(first vector, width, vectors)` for all panels: their vectors, or one of them.
+
+        The narrow one of EqualPanels has code for one vector.
+        """
+        if not isinstance(self.panels, EqualPanels):
+            for_groups(self.panels, lambda panel, width: body(panel, width, range(width)))
+            return
+
+        def narrow(panel: Expr, width: Expr) -> None:
+            with I.serial(width) as j, opaque_block("vector"):
+                body(panel, width, [j])
+
+        self.panels.emit(lambda panel, width: body(panel, width, range(width)), narrow)
+
+    def add_up(self) -> None:
+        """Adds up the columns, by the kernel's own products with ones."""
+        kernel, lanes = self.kernel, self.lanes
+        sums = self.sums = I.sblock_alloc_buffer((self.columns,), "int32", align=64)
+
+        def panel(start: Index, width: Index, vectors: Sequence[Index]) -> None:
+            total = loop_nest.LaneTotals(lanes, 0, len(vectors), "int32")
+            with I.serial(self.steps) as step:
+                for slot, j in enumerate(vectors):
+                    group = self.buffer[ex.ramp(self._start(start, width, step, j), self.group)]
+                    total.store(kernel.add_up(total[slot], group), slot)
+            for slot, j in enumerate(vectors):
+                I.buffer_store(sums, total[slot], [ex.ramp((start + j) * lanes, lanes)])
+
+        with opaque_block("sums"):
+            self._each_panel(panel)
+
+    def pack(self) -> None:
+        """Emits the loops that pack it."""
+        with opaque_block("pack"):
+            if self.room is None or self.source.contiguous == "columns":
+                self._each_panel(self._pack_panel)
+                return
+            with I.serial(self.pieces) as vector, opaque_block("vector"):
+                self._pack_vector(vector)
+
+    def begin_panel(self, vector: Expr, vectors: int) -> None:
+        """Emits the loops that pack a panel, if there is room for one alone."""
+        if self.by_panel:
+            with opaque_block("pack"):
+                self._pack_panel(vector, vectors, range(vectors))
+
+    def _pack_panel(self, panel: Index, width: Index, vectors: Sequence[Index]) -> None:
+        if self.source.contiguous == "columns":
+            self._copy_steps(0, self.whole_steps, panel, width, vectors)
+            self._copy_rest(panel, width, vectors)
+        else:
+            self._each_vector(panel, vectors, functools.partial(self._vector, panel, width))
+        self._pad_vectors(panel, width, vectors)
+
+    @property
+    def pieces(self) -> Index:
+        """Into how many pieces of like size `pack_piece` cuts it: some columns, or some of K."""
+        if isinstance(self.panels, EqualPanels):
+            return self.panels.vectors
+        if self.source.contiguous == "columns":
+            return max(1, math.ceil(self.whole_steps / self.piece_steps))
+        return math.ceil(self.n / self.lanes)
+
+    def pack_piece(self, piece: Expr) -> None:
+        """Emits the loops that pack one piece of it, for several threads."""
+        with opaque_block("pack"):
+            if self.source.contiguous != "columns":
+                self._pack_vector(piece)
+                return
+            first = piece * self.piece_steps
+            count = tirx.Min(self.piece_steps, self.whole_steps - first)
+            if self.whole_steps:
+                self._each_panel(functools.partial(self._copy_steps, first, count))
+            with I.If(piece == self.pieces - 1), I.Then():
+
+                def last(panel: Index, width: Index, vectors: Sequence[Index]) -> None:
+                    self._copy_rest(panel, width, vectors)
+                    self._pad_vectors(panel, width, vectors)
+
+                self._each_panel(last)
+
+    def _pack_vector(self, vector: Expr) -> None:
+        """Packs one vector of columns."""
+        panel, width = self._panel_of(vector)
+        j = vector - panel
+        put = functools.partial(self._vector, panel, width, j)
+        if isinstance(self.n, int):
+            store_columns(self.n, self.lanes, vector, True, put)
+        else:
+            put(Columns(vector * self.lanes, self.lanes, self.lanes))
+        self._pad_vectors(panel, width, [j])
+
+    def _panel_of(self, vector: Expr) -> tuple[Index, Index]:
+        """The first vector of the panel of a vector, and the panel's width."""
+        if isinstance(self.panels, EqualPanels):
+            return self.panels.panel_of(vector)
+        *others, last = self.panels
+        panel, width = _within(last, vector), tirx.const(last.size, "int32")
+        for group in reversed(others):
+            inside = vector < group.start + group.count * group.size
+            panel = tirx.Select(inside, _within(group, vector), panel)
+            width = tirx.Select(inside, tirx.const(group.size, "int32"), width)
+        if not others:
+            return panel, last.size
+        return ex.materialise(panel), ex.materialise(width)
+
+    def _pad_vectors(self, panel: Index, width: Index, vectors: Iterable[Index]) -> None:
+        """Zeros for the steps that only tiles have."""
+        if not self.kernel.by_tiles:
+            return
+        first = math.ceil(self.k / self.kr)
+        if first < self.steps:
+            zero = ex.constant(0, self.element, self.group)
+            with I.serial(self.steps - first) as step:
+                for j in vectors:
+                    offset = self._start(panel, width, first + step, j)
+                    I.buffer_store(self.buffer, zero, [ex.ramp(offset, self.group)])
+
+    def _each_vector(
+        self, panel: Index, vectors: Sequence[Index], emit: Callable[[Index, Columns], None]
+    ) -> None:
+        """Runs `emit(j, columns)` for some vectors of a panel."""
+        for number, j in enumerate(vectors, 1):
+            last = number == len(vectors)
+            store_columns(self.n, self.lanes, panel + j, last, functools.partial(emit, j))
+
+    def _copy_steps(
+        self, first: Index, count: Index, panel: Index, width: Index, vectors: Sequence[Index]
+    ) -> None:
+        """Whole steps; a row is read once for the panel: rows of a head may lie pages apart."""
+        if isinstance(count, int) and not count:
+            return
+        with I.serial(count) as step:
+            at = step if isinstance(first, int) and first == 0 else first + step
+            self._copy_step(panel, width, vectors, at, self.kr)
+
+    def _copy_rest(self, panel: Index, width: Index, vectors: Sequence[Index]) -> None:
+        """The step that is cut, if there is one."""
+        self._cut_step(functools.partial(self._copy_step, panel, width, vectors))
+
+    def _cut_step(self, body: Callable[[Expr, int], None]) -> None:
+        """Runs `body(step, elements)` for the step that is cut, if there is one."""
+        step, cut = as_expr(self.whole_steps), self.cut
+        if not isinstance(cut, int):
+            with I.If(cut > 0), I.Then():
+                choose(cut, range(1, self.kr), lambda valid: body(step, valid))
+        elif cut:
+            body(step, cut)
+
+    def _copy_step(
+        self, panel: Index, width: Index, vectors: Sequence[Index], step: Expr, valid: int
+    ) -> None:
+        def put(j: Index, columns: Columns) -> None:
+            parts = []
+            for i in range(valid):
+                *leading, start = self.source.index(step * self.kr + i, columns.start)
+                place = Columns(start, columns.lanes, columns.valid)
+                row = self._bits(load_vector(self.source.buffer, self.dtype, leading, place))
+                if columns.mask is not None and not isinstance(columns.valid, int):
+                    row = ex.bind(row)
+                    row = tirx.Select(columns.mask, row, ex.like(0, row))
+                parts.append(row)
+            self._put(self._start(panel, width, step, j), merged(parts, self.kr))
+
+        self._each_vector(panel, vectors, put)
+
+    def _vector(self, panel: Index, width: Index, j: Index, columns: Columns) -> None:
+        """A vector of columns that are not next to each other: whole steps of K, and the last."""
+        places: list[Expr | None]
+        if isinstance(self.n, int):
+            places = [
+                as_expr(columns.start + i) if i < columns.valid else None for i in range(self.lanes)
+            ]
+        else:
+            last = self.n - 1
+            places = [ex.bind(tirx.Min(columns.start + i, last)) for i in range(self.lanes)]
+        first: Index = 0
+        if self.source.contiguous == "steps":
+            first = self._turn(panel, width, j, places)
+        gather = functools.partial(self._gather_step, panel, width, j, places)
+        left = self.whole_steps - first
+        if not isinstance(left, int) or left:
+            with I.serial(left) as step:
+                gather(step if isinstance(first, int) and first == 0 else first + step, self.kr)
+        self._cut_step(gather)
+
+    def _turn(self, panel: Index, width: Index, j: Index, places: Sequence[Expr | None]) -> Index:
+        """Steps of K stored next to each other: square blocks of words transposed in registers.
+
+        Turning pairs or quadruples of rows pays for whole words of K only. Returns the number of
+        steps that it packs: all whole ones, or all squares if their number is dynamic.
+        """
+        lanes, kr, whole, word = self.lanes, self.kr, self.whole_steps, self.word
+
+        def block(step: Expr, words: int) -> None:
+            rows = []
+            for place in places:
+                if place is None:
+                    rows.append(ex.constant(0, word, lanes))
+                    continue
+                index = self.source.index(step * kr, place)
+                elements = self.source.buffer[(*index[:-1], ex.ramp(index[-1], words * kr))]
+                rounds = self.dtype == "float32" and self.kernel.b_dtype in ("bfloat16", "float16")
+                if words < lanes and rounds:
+                    # Rounding part of a vector takes LLVM seconds.
+                    elements = widened(elements, lanes * math.ceil(words * kr / lanes))
+                row = self._bits(elements)
+                if word != "float32":
+                    row = ex.reinterpret_group(word, row, ex.lanes_of(row) // kr)
+                rows.append(ex.bind(widened(row, lanes)))
+            for i, value in enumerate(memory.transpose_block(rows)[:words]):
+                self._put(self._start(panel, width, step + i, j), value)
+
+        squares, left = divided(whole, lanes)
+        if not isinstance(squares, int) or squares:
+            with I.serial(squares) as square:
+                block(square * lanes, lanes)
+        if not isinstance(left, int):
+            return ex.materialise(as_expr(squares * lanes))
+        if left:
+            block(as_expr(whole - left), left)
+        return whole
+
+    def _gather_step(
+        self,
+        panel: Index,
+        width: Index,
+        j: Index,
+        places: Sequence[Expr | None],
+        step: Expr,
+        valid: int,
+    ) -> None:
+        """One step of K, element by element."""
+        offset = self._start(panel, width, step, j)
+        for lane, place in enumerate(places):
+            for i in range(self.kr):
+                value = tirx.const(0, self.element)
+                if place is not None and i < valid:
+                    index = self.source.index(step * self.kr + i, place)
+                    bits = self._bits(self.source.buffer[tuple(index)])
+                    value = bits if self.element != "int8" else ex.reinterpret("int8", bits)
+                I.buffer_store(self.buffer, value, [offset + lane * self.kr + i])
 
     def _bits(self, value: Expr) -> Expr:
         """Elements in memory as the bits that a kernel multiplies; f32 as it is."""
@@ -119,236 +456,13 @@ class PackedWords:
         I.buffer_store(self.buffer, value, [ex.ramp(at, self.group)])
 
 
-@dataclass
-class PackedOperand(PackedWords, OperandB):
-    """An operand packed inside the kernel: [N/nr][K/kr][nr][kr], padded with zeros.
-
-    Elements are converted to what the kernel multiplies on the way: f32 to bfloat16 or float16,
-    unsigned 8-bit integers less 128.
-
-    Parameters
-    ----------
-    source : StoredOperand
-        The operand in memory.
-    kernel : Microkernel
-        The register tile.
-    panels : sequence of Group
-        How the vectors of columns are cut into panels.
-    shelf : Buffer or None
-        Where it lies among others (`packed_room`); None: in a buffer of its own.
-    number : Expr or int
-        Its place there.
-    by_panel : bool
-        Whether there is room for one panel, which is packed right before it is read.
-    """
-
-    panels: Sequence[Group]
-    shelf: Expr | None = None
-    number: Index = 0
-    by_panel: bool = False
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        source, shelf = self.source, self.shelf
-        assert isinstance(source.k, int) and isinstance(source.n, int)
-        self.k, self.n = source.k, source.n
-        self.layout = Panels(self.kernel, self.k, self.n, widths_of(self.panels))
-        self.steps = self.layout.steps
-        # Steps of K without one that is cut, and those of a piece: as many rows as a piece of
-        # columns has, if these are vectors.
-        self.whole_steps = self.k // self.kr
-        self.piece_steps = max(1, max(self.lanes, _LEAST_PIECE) // self.kr)
-        self.base: Index = 0 if shelf is None else self.number * self.layout.size
-        held = self.layout
-        if self.by_panel:
-            held = replace(held, widths=(max(held.widths),))
-        self.buffer = packed_room(1, held) if shelf is None else shelf
-
-    def load(self, panel: Index, width: int, step: Index, j: Index) -> Expr | Address:
-        """One vector of a panel, `lanes` columns of kr elements each, as `emit` takes it."""
-        start = self._start(panel, width, step, j)
-        return self.kernel.b_operand(self.buffer, start, width * self.group)
-
-    def _start(self, panel: Index, width: Index, step: Index, j: Index) -> Index:
-        """Where one vector of a panel begins."""
-        start = self.layout.start(0 if self.by_panel else panel, width, step, j)
-        return start if isinstance(self.base, int) else self.base + start
-
-    def add_up(self) -> None:
-        """Adds up the columns, by the kernel's own products with ones."""
-        kernel, lanes = self.kernel, self.lanes
-        sums = I.sblock_alloc_buffer((self.layout.columns,), "int32", align=64)
-        self.sums = sums
-
-        def panel(start: Index, width: int) -> None:
-            total = loop_nest.LaneTotals(lanes, 0, width, "int32")
-            with I.serial(self.steps) as step:
-                for j in range(width):
-                    group = self.buffer[ex.ramp(self._start(start, width, step, j), self.group)]
-                    total.store(kernel.add_up(total[j], group), j)
-            for j in range(width):
-                I.buffer_store(sums, total[j], [ex.ramp((start + j) * lanes, lanes)])
-
-        with emission.opaque_block("sums"):
-            emission.for_groups(self.panels, panel)
-
-    def pack(self) -> None:
-        """Emits the loops that pack it."""
-        with emission.opaque_block("pack"):
-            emission.for_groups(self.panels, self._pack_panel)
-
-    def begin_panel(self, vector: Expr, vectors: int) -> None:
-        """Emits the loops that pack a panel, if there is room for one alone."""
-        if self.by_panel:
-            with emission.opaque_block("pack"):
-                self._pack_panel(vector, vectors)
-
-    def _pack_panel(self, panel: Index, width: int) -> None:
-        if self.source.contiguous == "columns":
-            if self.whole_steps:
-                self._copy_steps(0, self.whole_steps, panel, width)
-            self._copy_rest(panel, width)
-        else:
-            self._each_vector(panel, width, functools.partial(self._vector, panel, width))
-        self._pad_vectors(panel, width, range(width))
-
-    @property
-    def pieces(self) -> int:
-        """Into how many pieces of like size `pack_piece` cuts it: some columns, or some of K."""
-        if self.source.contiguous == "columns":
-            return max(1, math.ceil(self.whole_steps / self.piece_steps))
-        return math.ceil(self.n / self.lanes)
-
-    def pack_piece(self, piece: Expr) -> None:
-        """Emits the loops that pack one piece of it, for several threads."""
-        with emission.opaque_block("pack"):
-            if self.source.contiguous != "columns":
-                panel, width = self._panel_of(piece)
-                j = piece - panel
-                put = functools.partial(self._vector, panel, width, j)
-                store_columns(self.n, self.lanes, piece, True, put)
-                self._pad_vectors(panel, width, [j])
-                return
-            if self.whole_steps:
-                first = piece * self.piece_steps
-                count = tirx.Min(self.piece_steps, self.whole_steps - first)
-                copy = functools.partial(self._copy_steps, first, count)
-                emission.for_groups(self.panels, copy)
-            with I.If(piece == self.pieces - 1), I.Then():
-
-                def last(panel: Index, width: int) -> None:
-                    self._copy_rest(panel, width)
-                    self._pad_vectors(panel, width, range(width))
-
-                emission.for_groups(self.panels, last)
-
-    def _panel_of(self, vector: Expr) -> tuple[Index, Index]:
-        """The first vector of the panel of a vector, and the panel's width."""
-        *others, last = self.panels
-        panel, width = _within(last, vector), tirx.const(last.size, "int32")
-        for group in reversed(others):
-            inside = vector < group.start + group.count * group.size
-            panel = tirx.Select(inside, _within(group, vector), panel)
-            width = tirx.Select(inside, tirx.const(group.size, "int32"), width)
-        if not others:
-            return panel, last.size
-        return ex.materialise(panel), ex.materialise(width)
-
-    def _pad_vectors(self, panel: Index, width: Index, vectors: Iterable[Index]) -> None:
-        """Zeros for the steps that only tiles have."""
-        first = math.ceil(self.k / self.kr)
-        if first < self.steps:
-            zero = ex.constant(0, self.element, self.group)
-            with I.serial(self.steps - first) as step:
-                for j in vectors:
-                    offset = self._start(panel, width, first + step, j)
-                    I.buffer_store(self.buffer, zero, [ex.ramp(offset, self.group)])
-
-    def _each_vector(self, panel: Index, width: int, emit: Callable[[int, Columns], None]) -> None:
-        """Runs `emit(j, columns)` for every vector of a panel."""
-        for j in range(width):
-            store_columns(self.n, self.lanes, panel + j, j == width - 1, functools.partial(emit, j))
-
-    def _copy_steps(self, first: Index, count: Index, panel: Index, width: int) -> None:
-        """Whole steps; a row is read once for the panel: rows of a head may lie pages apart."""
-        with I.serial(count) as step:
-            at = step if isinstance(first, int) and first == 0 else first + step
-            self._copy_step(panel, width, at, self.kr)
-
-    def _copy_rest(self, panel: Index, width: int) -> None:
-        """The step that is cut, if there is one."""
-        if self.k % self.kr:
-            last = tirx.const(self.whole_steps, "int32")
-            self._copy_step(panel, width, last, self.k % self.kr)
-
-    def _copy_step(self, panel: Index, width: int, step: Expr, valid: int) -> None:
-        def put(j: int, columns: Columns) -> None:
-            parts = []
-            for i in range(valid):
-                *leading, start = self.source.index(step * self.kr + i, columns.start)
-                place = Columns(start, columns.lanes, columns.valid)
-                row = load_vector(self.source.buffer, self.dtype, leading, place)
-                parts.append(self._bits(row))
-            self._put(self._start(panel, width, step, j), merged(parts, self.kr))
-
-        self._each_vector(panel, width, put)
-
-    def _vector(self, panel: Index, width: Index, j: Index, columns: Columns) -> None:
-        """A vector of columns that are not next to each other: whole steps of K, and the last."""
-        if self.source.contiguous == "steps":
-            self._turn(panel, width, j, columns)
-        elif self.whole_steps:
-            with I.serial(self.whole_steps) as step:
-                self._gather_step(panel, width, j, columns, step, self.kr)
-        if self.k % self.kr:
-            last = tirx.const(self.whole_steps, "int32")
-            self._gather_step(panel, width, j, columns, last, self.k % self.kr)
-
-    def _turn(self, panel: Index, width: Index, j: Index, columns: Columns) -> None:
-        """Steps of K stored next to each other: square blocks of words transposed in registers.
-
-        Turning pairs or quadruples of rows pays for whole words of K only.
-        """
-        lanes, kr, whole, word = self.lanes, self.kr, self.whole_steps, self.word
-
-        def block(step: Expr, words: int) -> None:
-            rows = []
-            for i in range(lanes):
-                if i >= columns.valid:
-                    rows.append(ex.constant(0, word, lanes))
-                    continue
-                index = self.source.index(step * kr, columns.start + i)
-                elements = self.source.buffer[(*index[:-1], ex.ramp(index[-1], words * kr))]
-                rounds = self.dtype == "float32" and self.kernel.b_dtype in ("bfloat16", "float16")
-                if words < lanes and rounds:
-                    # Rounding part of a vector takes LLVM seconds.
-                    elements = widened(elements, lanes * math.ceil(words * kr / lanes))
-                row = self._bits(elements)
-                if word != "float32":
-                    row = ex.reinterpret_group(word, row, ex.lanes_of(row) // kr)
-                rows.append(ex.bind(widened(row, lanes)))
-            for i, value in enumerate(memory.transpose_block(rows)[:words]):
-                self._put(self._start(panel, width, step + i, j), value)
-
-        if whole >= lanes:
-            with I.serial(whole // lanes) as square:
-                block(square * lanes, lanes)
-        if whole % lanes:
-            block(tirx.const(whole - whole % lanes, "int32"), whole % lanes)
-
-    def _gather_step(
-        self, panel: Index, width: Index, j: Index, columns: Columns, step: Expr, valid: int
-    ) -> None:
-        """One step of K, element by element."""
-        offset = self._start(panel, width, step, j)
-        for lane in range(self.lanes):
-            for i in range(self.kr):
-                value = tirx.const(0, self.element)
-                if lane < columns.valid and i < valid:
-                    index = self.source.index(step * self.kr + i, columns.start + lane)
-                    bits = self._bits(self.source.buffer[tuple(index)])
-                    value = bits if self.element != "int8" else ex.reinterpret("int8", bits)
-                I.buffer_store(self.buffer, value, [offset + lane * self.kr + i])
+def divided(size: Index, by: int) -> tuple[Index, Index]:
+    """(quotient, remainder) of a size, each in a register if it is dynamic."""
+    if isinstance(size, int):
+        return divmod(size, by)
+    if by == 1:
+        return size, 0
+    return ex.materialise(I.floordiv(size, by)), ex.materialise(I.floormod(size, by))
 
 
 def merged(parts: Sequence[Expr], kr: int) -> Expr:

@@ -15,17 +15,14 @@ from typing import TYPE_CHECKING, Any
 import tvm.tirx.script.builder.ir as I
 from tvm import tirx
 
-from microkernels.microkernel import Microkernel
 from microkernels.tile import Address, Place, Tile
-from microkernels.vector.expressions import Expr, Index, bind, constant, materialise, ramp, splat
+from microkernels.vector.expressions import Expr, Index, bind, constant, ramp, splat
 from tir_schedules.attention.problem import blocks_of
 from tir_schedules.core import extents, product_plan
-from tir_schedules.core.blocking import Group
-from tir_schedules.core.emission import ceil_div, choose, for_groups, opaque_block
+from tir_schedules.core.emission import for_groups, opaque_block
 from tir_schedules.epilogue.epilogue import Columns, store_vector
 from tir_schedules.epilogue.tile_results import store_columns
-from tir_schedules.product import open_operand, zero_points
-from tir_schedules.product.packed_operand import StoredOperand
+from tir_schedules.product import zero_points
 
 from .scores import KeyBlock
 from .softmax import Running
@@ -41,7 +38,7 @@ class ProductTiles:
     ----------
     program : BandProgram
         The kernel, the epilogue, the band and the result.
-    v : PackedOperand or PackedValues
+    v : PackedOperand
         The other operand.
     scratch : Matrix, buffer or None
         Where accumulators go: those of a block in tile registers, or [rows, columns] of dynamic
@@ -226,80 +223,3 @@ class ProductTiles:
         start = self.problem.element("out", self.base, row, columns.start)
         place = Columns(start, columns.lanes, columns.valid)
         store_vector(self.out, self.epilogue(value, flat, columns), [], place)
-
-
-class PackedValues(open_operand.OpenWords):
-    """v of one attention, packed for register tiles; the number of keys is known at run time only.
-
-        panels of columns, each [keys / kr][columns of the panel][kr]
-
-    Behind the last key, v is 0.
-
-    v [n, e], packed by the task that reads it.
-
-    Parameters
-    ----------
-    source, kernel
-        As of `PackedWords`.
-    panels : sequence of Group
-        How the vectors of columns are cut.
-    room : Expr
-        The number of keys as of `extents.allocated`.
-    """
-
-    def __init__(
-        self, source: StoredOperand, kernel: Microkernel, panels: Sequence[Group], room: Index
-    ) -> None:
-        super().__init__(source, kernel)
-        self.panels, self.n = panels, extents.as_expr(source.k)
-        self.steps = self.n if self.kr == 1 else materialise(ceil_div(self.n, self.kr))
-        self.columns = sum(group.count * group.size for group in panels) * self.lanes
-        size = ceil_div(room, self.kr) * (self.columns * self.kr)
-        self.buffer = I.sblock_alloc_buffer((size,), self.element, align=64)
-
-    def load(self, panel: Index, width: int, step: Index, j: int) -> Expr:
-        """One vector of columns of kr keys."""
-        return self.buffer[ramp(self._start(panel, width, step, j), self.group)]
-
-    def _start(self, panel: Index, width: int, step: Index, j: int) -> Expr:
-        return (panel * self.steps + (step * width + j)) * self.group
-
-    def pack(self) -> None:
-        """Emits the loops that pack it: rows are copied, kr of them merged into words."""
-        columns_of_v = self.source.n
-        assert isinstance(columns_of_v, int)
-
-        def rows(step: Expr, valid: int) -> None:
-            def panel(start: Index, width: int) -> None:
-                for j in range(width):
-
-                    def put(columns: Columns, j: int = j) -> None:
-                        self._copied(step, valid, columns, self._start(start, width, step, j))
-
-                    store_columns(columns_of_v, self.lanes, start + j, j == width - 1, put)
-
-            for_groups(self.panels, panel)
-
-        with opaque_block("pack"):
-            with I.serial(I.floordiv(self.n, self.kr)) as step, opaque_block("key"):
-                rows(step, self.kr)
-            if self.kr > 1:
-                left = materialise(I.floormod(self.n, self.kr))
-                last = materialise(I.floordiv(self.n, self.kr))
-                with I.If(left > 0), I.Then():
-                    choose(left, range(1, self.kr), lambda valid: rows(last, valid))
-
-    def add_up(self) -> None:
-        """Adds up the elements of each column."""
-        self.sums = I.sblock_alloc_buffer((self.columns,), "int32", align=64)
-
-        def panel(start: Index, width: int) -> None:
-            for j in range(width):
-                self._add_up(
-                    start + j,
-                    self.steps,
-                    lambda step, j=j: self._start(start, width, step, j),  # type: ignore[misc]
-                )
-
-        with opaque_block("sums"):
-            for_groups(self.panels, panel)

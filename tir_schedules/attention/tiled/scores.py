@@ -208,7 +208,7 @@ class ScoreTiles:
     ----------
     program : BandProgram
         The kernel, the epilogue and the band.
-    q, k : Activations, PackedOperand or OpenOperand
+    q, k : Activations, PackedOperand
         The operands.
     batch : Expr
         Number of the attention.
