@@ -136,6 +136,15 @@ def ceil_div(total: Index, by: Index) -> Expr:
     return I.floordiv(total + (by - 1), by)
 
 
+def divided(size: Index, by: int) -> tuple[Index, Index]:
+    """(quotient, remainder) of a size, each in a register if it is dynamic."""
+    if isinstance(size, int):
+        return divmod(size, by)
+    if by == 1:
+        return size, 0
+    return materialise(I.floordiv(size, by)), materialise(I.floormod(size, by))
+
+
 def for_blocks(total: Expr, most: Index, body: Callable[[Expr, Expr], None]) -> None:
     """Runs `body(start, size)` for blocks of `most`, of which the last one may be smaller."""
     with I.serial(ceil_div(total, most)) as number, opaque_block("block"):

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import tvm.tirx.script.builder.ir as I
@@ -27,7 +27,7 @@ from microkernels.vector import bfloat16
 from microkernels.vector import expressions as ex
 from microkernels.vector.expressions import Expr, Index
 from tir_schedules.core import emission, extents
-from tir_schedules.core.loop_nest import LaneTotals, add
+from tir_schedules.core.loop_nest import LaneTotals
 from tir_schedules.epilogue.epilogue import Columns, load_vector, store_vector
 from tir_schedules.epilogue.quantize_steps import Number, emit_quantize
 
@@ -62,9 +62,17 @@ class InPlace:
     crowded: bool = False
 
 
+# Size of the staged block of a dynamic K. Every panel of B reads it anew: half of a small L2.
+_BLOCK_BYTES = 128 << 10
+
+
 @dataclass
 class Activations(OperandA):
     """The A operand of one product.
+
+    K is a number or, of vector kernels, an expression. The staged block of a dynamic K is a flat
+    buffer, as the columns of a buffer of two dimensions are a number, and it has as many rows as
+    fit in cache.
 
     Parameters
     ----------
@@ -90,6 +98,15 @@ class Activations(OperandA):
         What multiplies them, if they are staged in a wider type.
     vectors : bool
         Whether rows have to be whole vectors of lanes * kr elements.
+    room : Expr or int
+        A dynamic k as of `extents.allocated`.
+    tile_rows : int
+        Rows of a register tile, where k is dynamic; a block has as many at least.
+
+    Attributes
+    ----------
+    block_rows : int or Expr
+        Rows that `begin` may be given at most.
     """
 
     kernel: Microkernel
@@ -103,32 +120,64 @@ class Activations(OperandA):
     rows: InPlace | None = None
     wide: WideProduct | None = None
     vectors: bool = False
+    room: Index = 0
+    tile_rows: int = 1
 
     def __post_init__(self) -> None:
-        kernel, wide, k, rows = self.kernel, self.wide, self.k, self.rows
+        kernel, wide = self.kernel, self.wide
         self.element = kernel.operand_dtype if wide is None else wide.dtype
-        vector = kernel.lanes * kernel.kr
+        self.vector = kernel.lanes * kernel.kr
+        self.padded = kernel.by_tiles and self.rows is not None and self.rows.padded
         as_is = kernel.kr == 1 and self.quantize is None and kernel.a_dtype == "float32"
-        self.padded = kernel.by_tiles and rows is not None and rows.padded
-        whole = k % vector == 0 if self.vectors else kernel.steps(k) * kernel.kr == k or self.padded
-        matching = self.contiguous and self.quantize is None and not converts(self.dtype, kernel)
-        if kernel.by_tiles:
-            in_place = rows is not None and not rows.crowded
-            matching = matching and self.dtype == kernel.a_dtype and in_place
-        self.tail = kernel.by_tiles and matching and not whole and k > vector
-        self.staged = wide is not None or not (as_is or (matching and (whole or self.tail)))
-        self.pitch = vector if self.tail else math.ceil(k / vector) * vector
-        if kernel.by_tiles:
-            self.pitch = extents.uncrowded(self.pitch, int(DataType(kernel.a_dtype).itemsize))
+        self.staged = wide is not None or not (as_is or self._fits())
         self.block: Expr = tirx.const(0, "int32")
-        if self.staged or self.tail:
-            shape = self.most_rows, self.pitch
-            self.buffer = I.sblock_alloc_buffer(shape, self.element, align=64)
+        self.block_rows: Index = self.most_rows
+        self.pitch: Any = 0
+        if not isinstance(self.k, int):
+            if self.staged:
+                self._make_room()
+        else:
+            self.pitch = self.vector if self.tail else math.ceil(self.k / self.vector) * self.vector
+            if kernel.by_tiles:
+                self.pitch = extents.uncrowded(self.pitch, int(DataType(kernel.a_dtype).itemsize))
+            if self.staged or self.tail:
+                shape = self.most_rows, self.pitch
+                self.buffer = I.sblock_alloc_buffer(shape, self.element, align=64)
         self.totals: Expr | None = None
         if self.sums:
             self.totals = I.sblock_alloc_buffer((self.most_rows,), "int32")
         # Whether anything happens before a block of rows is multiplied.
         self.begins = self.staged or self.tail or self.sums
+
+    def _fits(self) -> bool:
+        """Whether the kernel reads elements where they are, or all but the `tail` of tiles."""
+        kernel, k, rows = self.kernel, self.k, self.rows
+        if not isinstance(k, int) or not self.contiguous or self.quantize is not None:
+            return False
+        matching = not converts(self.dtype, kernel)
+        if kernel.by_tiles:
+            in_place = rows is not None and not rows.crowded
+            matching = matching and self.dtype == kernel.a_dtype and in_place
+        steps = kernel.steps(k) * kernel.kr == k or self.padded
+        whole = k % self.vector == 0 if self.vectors else steps
+        self.tail = kernel.by_tiles and matching and not whole and k > self.vector
+        return matching and (whole or self.tail)
+
+    def _make_room(self) -> None:
+        """The buffer of a block of rows of dynamic length, and how many rows it has."""
+        vector, tile_rows = self.vector, self.tile_rows
+        elements = _BLOCK_BYTES // int(DataType(self.element).itemsize)
+        self.pitch = ex.materialise(emission.ceil_div(self.k, vector) * vector)
+        tiles = I.floordiv(elements, tirx.Max(self.pitch, vector) * tile_rows)
+        most = tirx.const(self.most_rows, "int32")
+        self.block_rows = ex.materialise(tirx.Min(tirx.Max(tiles, 1) * tile_rows, most))
+        tile = emission.ceil_div(self.room, vector) * (vector * tile_rows)
+        size = tirx.Max(tile, tirx.const(elements, "int32"))
+        self.buffer = I.sblock_alloc_buffer((size,), self.element, align=64)
+
+    def _place(self, row: Expr, column: Index) -> list[Any]:
+        """The index of an element of a row in the staged block."""
+        return [row, column] if isinstance(self.pitch, int) else [row * self.pitch + column]
 
     def load(self, row: Expr, step: Index) -> Expr | Address:
         """kr elements of a row, as the kernel's `emit` takes them."""
@@ -138,7 +187,8 @@ class Activations(OperandA):
         last = self.tail and isinstance(step, int)  # the only one that is no variable
         if self.staged or last:
             column = tirx.const(0, "int32") if last else step * kr
-            return self.kernel.a_operand(self.buffer, [self.within(row), column], self.pitch)
+            place = self._place(self.within(row), column)
+            return self.kernel.a_operand(self.buffer, place, self.pitch)
         if self.kernel.by_tiles:
             assert self.rows is not None
             index = self.rows.index(row, step * kr)
@@ -148,7 +198,9 @@ class Activations(OperandA):
     def operand(self, row: Expr, columns: Columns) -> Expr:
         """Elements of a row of the block as the kernel multiplies them."""
         if self.staged:
-            return load_vector(self.buffer, self.element, [self.within(row)], columns)
+            *leading, start = self._place(self.within(row), columns.start)
+            place = Columns(start, columns.lanes, columns.valid)
+            return load_vector(self.buffer, self.element, leading, place)
         return self._as_operand(self.read(row, columns))
 
     def begin(self, block: Expr, rows: Index) -> None:
@@ -183,25 +235,41 @@ class Activations(OperandA):
         if not self.contiguous:
             lanes = 1
 
-        def store(start: Expr, valid: int) -> None:
-            columns = Columns(start, lanes, valid)
-            if valid < lanes:
-                zero = ex.constant(0, self.element, lanes)
-                I.buffer_store(self.buffer, zero, [to, ex.ramp(start, lanes)])
+        def zeros(start: Index) -> None:
+            *leading, place = self._place(to, start)
+            zero = ex.constant(0, self.element, lanes)
+            I.buffer_store(self.buffer, zero, [*leading, ex.ramp(place, lanes)])
+
+        def store(start: Expr, valid: Index) -> None:
+            *leading, place = self._place(to, start)
+            columns = Columns(place, lanes, valid)
+            if isinstance(valid, int) and valid < lanes:
+                zeros(start)
             value = self._as_operand(self.read(row, Columns(first + start, lanes, valid)))
             value = value if self.wide is None else self.wide.widen(value)
-            store_vector(self.buffer, value, [to], columns)
+            if columns.mask is not None and not isinstance(valid, int):
+                # One store: loads of sums and products wait for a vector that two have written.
+                value = tirx.Select(columns.mask, ex.bind(value), ex.like(0, value))
+                columns = Columns(place, lanes, lanes)
+            store_vector(self.buffer, value, leading, columns)
 
         k = self.k - first
-        whole = k // lanes
-        if whole:
+        whole, cut = emission.divided(k, lanes)
+        if not isinstance(whole, int) or whole:
             with I.serial(whole) as vector:
                 store(vector * lanes, lanes)
-        if k % lanes:
-            store(tirx.const(whole * lanes, "int32"), k % lanes)
-        for start in range(math.ceil(k / lanes) * lanes, self.pitch, lanes):
-            zero = ex.constant(0, self.element, lanes)
-            I.buffer_store(self.buffer, zero, [to, ex.ramp(start, lanes)])
+        if isinstance(k, int):
+            if cut:
+                store(extents.as_expr(whole * lanes), cut)
+            for start in range(math.ceil(k / lanes) * lanes, self.pitch, lanes):
+                zeros(start)
+            return
+        if not isinstance(cut, int):
+            with I.If(cut > 0), I.Then():
+                store(ex.materialise(extents.as_expr(whole * lanes)), cut)
+        filled = ex.materialise(emission.ceil_div(k, lanes))
+        with I.serial(I.floordiv(self.pitch, lanes) - filled) as number:
+            zeros((filled + number) * lanes)
 
     def _sum(self, row: Expr, to: Expr) -> None:
         """The sum of one row, by the kernel's own products with ones."""
@@ -212,7 +280,8 @@ class Activations(OperandA):
 
         def take(start: Expr) -> None:
             if self.staged:
-                value = self.buffer[to, ex.ramp(start, lanes)]
+                *leading, place = self._place(to, start)
+                value = self.buffer[(*leading, ex.ramp(place, lanes))]
             else:
                 value = self._as_operand(self.read(row, Columns(start, lanes, lanes)))
             if self.wide is None:
@@ -222,8 +291,8 @@ class Activations(OperandA):
 
         filled = self.staged or self.padded
         rest = 0 if filled else self.k % lanes
-        whole = (self.pitch if filled else self.k) // lanes
-        if whole:
+        whole, _ = emission.divided(self.pitch if filled else self.k, lanes)
+        if not isinstance(whole, int) or whole:
             with I.serial(whole) as vector:
                 take(vector * lanes)
         parts = [total.buffer[tirx.const(lane, "int32")] for lane in range(kernel.lanes)]
@@ -272,97 +341,6 @@ def as_operand(
     if kernel.a_dtype == "bfloat16":
         return bfloat16.bits_of(value) if dtype == "bfloat16" else kernel.rounded(value)
     return kernel.rounded(value) if kernel.a_dtype == "float16" else value
-
-
-# Of a staged block, which every panel of B reads anew: half of a small second-level cache.
-_BLOCK_BYTES = 128 << 10
-
-
-@dataclass
-class OpenActivations(Activations):
-    """Activations of a product whose K is known at run time only: blocks of rows, staged.
-
-    As `Activations` that are staged, but rows are as long as K turns out to be, and a block has as
-    many of them as fit in cache.
-
-    The A operand.
-
-    Parameters
-    ----------
-    kernel, dtype, k, most_rows, read, contiguous, sums
-        As of Activations; k is an expression.
-    room : Expr
-        k as of `extents.allocated`.
-    tile_rows : int
-        Rows of a register tile; a block has as many at least.
-    """
-
-    room: Expr = field(kw_only=True)
-    tile_rows: int = field(kw_only=True)
-
-    def __post_init__(self) -> None:
-        self.vector = self.kernel.lanes * self.kernel.kr
-        self.block: Expr = tirx.const(0, "int32")
-        elements = _BLOCK_BYTES // int(DataType(self.kernel.operand_dtype).itemsize)
-        self.stride = ex.materialise(emission.ceil_div(self.k, self.vector) * self.vector)
-        tiles = I.floordiv(elements, tirx.Max(self.stride, self.vector) * self.tile_rows)
-        most = tirx.const(self.most_rows, "int32")
-        self.rows_of_block = ex.materialise(tirx.Min(tirx.Max(tiles, 1) * self.tile_rows, most))
-        tile = emission.ceil_div(self.room, self.vector) * (self.vector * self.tile_rows)
-        size = tirx.Max(tile, tirx.const(elements, "int32"))
-        self.buffer = I.sblock_alloc_buffer((size,), self.kernel.operand_dtype, align=64)
-        self.totals = None
-        if self.sums:
-            self.totals = I.sblock_alloc_buffer((self.most_rows,), "int32")
-
-    def load(self, row: Expr, step: Index) -> Expr | Address:
-        """kr elements of a row, as the kernel's `emit` takes them."""
-        at = self.within(row) * self.stride + step * self.kernel.kr
-        return self.kernel.a_operand(self.buffer, [at], 0)
-
-    def begin(self, block: Expr, rows: Index) -> None:
-        """Stages a block of rows, and adds each up."""
-        self.block = block
-        with emission.opaque_block("stage"), I.serial(rows) as row:
-            start = ex.materialise(row * self.stride)
-            self._stage_row(ex.bind(block + row), start)
-            if self.sums:
-                self._sum_row(row, start)
-
-    def _stage_row(self, row: Expr, start: Expr) -> None:
-        """One row, padded with zeros."""
-        kernel = self.kernel
-        unit = kernel.lanes if converts(self.dtype, kernel) else self.vector
-        if not self.contiguous:
-            unit = 1
-        whole = ex.materialise(I.floordiv(self.k, unit))
-
-        def put(first: Expr, valid: Index) -> None:
-            columns = Columns(first, unit, valid)
-            value = as_operand(self.read(row, columns), self.dtype, kernel)
-            if columns.mask is not None:
-                value = tirx.Select(columns.mask, ex.bind(value), ex.like(0, value))
-            I.buffer_store(self.buffer, value, [ex.ramp(start + first, unit)])
-
-        with I.serial(whole) as number, emission.opaque_block("vector"):
-            put(ex.bind(number * unit), unit)
-        left = ex.materialise(I.floordiv(self.stride, unit) - whole)
-        with I.serial(left) as number, emission.opaque_block("cut"):
-            first = ex.materialise((whole + number) * unit)
-            if unit > 1:
-                put(first, ex.materialise(self.k - first))
-            else:
-                zero = ex.constant(0, kernel.operand_dtype, 1)
-                I.buffer_store(self.buffer, zero, [start + first])
-
-    def _sum_row(self, row: Expr, start: Expr) -> None:
-        """The sum of one row, by the kernel's own products with ones."""
-        assert self.totals is not None
-        total = LaneTotals(self.kernel.lanes, 0, dtype="int32")
-        with I.serial(I.floordiv(self.stride, self.vector)) as vector, emission.opaque_block("sum"):
-            value = self.buffer[ex.ramp(start + vector * self.vector, self.vector)]
-            total.store(self.kernel.add_up(total[0], value))
-        I.buffer_store(self.totals, total.total(add), [row])
 
 
 _HIGH = 0x80808080 - (1 << 32)  # the highest bit of four bytes, as int32

@@ -43,7 +43,7 @@ from tir_schedules.core.size import is_open
 from tir_schedules.epilogue.epilogue import Columns, Epilogue, load_vector, store_vector, unflatten
 from tir_schedules.epilogue.tile_results import RowResults, rest
 
-from .activations import Activations, OpenActivations
+from .activations import Activations
 from .batch_problem import BatchMatmulConfig, BatchProblem, OpenBatchProblem, plan_of
 from .packed_operand import EqualPanels, PackedOperand, StoredOperand, packed_room, widths_of
 from .tile_loops import TileLoops
@@ -236,7 +236,7 @@ class DynamicProgram(_Program):
         if not self.by_panel:
             packed.pack()
         height = min(config.rows, kernel.mr)
-        activations = self._activations(max(config.m_block, height))
+        activations = self._activations(k, max(config.m_block, height))
         start = self.start(k, packed, activations)
         shape = height, config.vectors * kernel.lanes
         scratch = I.sblock_alloc_buffer(shape, kernel.acc_dtype, align=64)
@@ -288,10 +288,7 @@ class DynamicProgram(_Program):
             else:
                 emission.for_groups(panels, whole)
 
-        most: Index = config.m_block
-        if isinstance(activations, OpenActivations):
-            most = activations.rows_of_block
-        emission.for_blocks(count, most, block)
+        emission.for_blocks(count, activations.block_rows, block)
 
     def _stored_b(self, k: Index, n: Index, base: Expr) -> StoredOperand:
         """B of one batch."""
@@ -307,7 +304,7 @@ class DynamicProgram(_Program):
         dtype = self.problem.stored[1].dtype
         return StoredOperand(self.b, dtype, k, n, index, contiguous)
 
-    def _activations(self, rows: int) -> Activations:
+    def _activations(self, k: Index, rows: int) -> Activations:
         strides, dtype = self.problem.a, self.problem.stored[0].dtype
         pitch, column = extents.extent(strides.row), extents.extent(strides.column)
 
@@ -317,13 +314,9 @@ class DynamicProgram(_Program):
                 return self.a[start]
             return load_vector(self.a, dtype, [], Columns(start, columns.lanes, columns.valid))
 
-        kernel, sums, further = self.kernel, self.sums_rows, (rows, read, strides.column == 1)
-        if kernel.a_dtype == "float32" or not is_open((self.problem.k,)):
-            k = self.problem.k
-            return Activations(kernel, dtype, k, *further, sums=sums)
-        room, high = extents.as_expr(extents.allocated(self.problem.k)), self.config.rows
-        given = kernel, dtype, self.k, *further
-        return OpenActivations(*given, sums=sums, room=room, tile_rows=min(high, kernel.mr))
+        room, tile_rows = extents.allocated(self.problem.k), min(self.config.rows, self.kernel.mr)
+        given = self.kernel, dtype, k, rows, read, strides.column == 1
+        return Activations(*given, sums=self.sums_rows, room=room, tile_rows=tile_rows)
 
     def _store(self, row: Expr, rows: Expr, first: Expr, width: int, scratch: Expr) -> None:
         """The epilogue of rows of a panel, whose accumulators are in `scratch`."""

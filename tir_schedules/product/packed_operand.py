@@ -19,7 +19,7 @@ from microkernels.vector import expressions as ex
 from microkernels.vector.expressions import Expr, Index
 from tir_schedules.core import loop_nest
 from tir_schedules.core.blocking import Group, Panels
-from tir_schedules.core.emission import ceil_div, choose, for_groups, opaque_block
+from tir_schedules.core.emission import ceil_div, choose, divided, for_groups, opaque_block
 from tir_schedules.core.extents import as_expr
 from tir_schedules.epilogue.epilogue import Columns, load_vector
 from tir_schedules.epilogue.tile_results import store_columns
@@ -454,15 +454,6 @@ class PackedOperand(OperandB):
         if self.element != "float32":
             value = ex.reinterpret_group(self.element, words, self.group)
         I.buffer_store(self.buffer, value, [ex.ramp(at, self.group)])
-
-
-def divided(size: Index, by: int) -> tuple[Index, Index]:
-    """(quotient, remainder) of a size, each in a register if it is dynamic."""
-    if isinstance(size, int):
-        return divmod(size, by)
-    if by == 1:
-        return size, 0
-    return ex.materialise(I.floordiv(size, by)), ex.materialise(I.floormod(size, by))
 
 
 def merged(parts: Sequence[Expr], kr: int) -> Expr:
