@@ -23,8 +23,9 @@ from tir_schedules.attention.config import LEAST_KEYS, AttentionConfig
 from tir_schedules.attention.problem import AttentionProblem, sets_side_by_side
 from tir_schedules.core import emission, extents
 from tir_schedules.core.region import Region
-from tir_schedules.product.skinny_product import Operands
 from tir_schedules.product.zero_points import ZeroPoints, correction
+
+from .skinny_product import Operands
 
 
 class DecodePlan:

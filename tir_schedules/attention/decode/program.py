@@ -31,10 +31,10 @@ from tir_schedules.attention.problem import AttentionProblem
 from tir_schedules.core import emission, extents
 from tir_schedules.core.region import Region
 from tir_schedules.epilogue.epilogue import Columns, Epilogue, store_vector
-from tir_schedules.product.skinny_product import ColumnSums
 
 from .plan import DecodePlan, corrected, operands_of
 from .scores import DecodeScores
+from .skinny_product import ColumnSums
 
 _CHUNK = 32  # keys of a cache whose values are multiplied at once
 

@@ -16,9 +16,9 @@ from tir_schedules.attention.problem import columns_are_contiguous
 from tir_schedules.core import emission, extents, loop_nest
 from tir_schedules.core.size import may_be_negative
 from tir_schedules.epilogue.epilogue import Columns, Epilogue
-from tir_schedules.product.skinny_product import ColumnSums, dots
 
 from .plan import DecodePlan, corrected, operands_of
+from .skinny_product import ColumnSums, dots
 
 _Keys = Sequence[Index]
 _BLOCK_KEYS = 64  # at least, of keys whose elements are not next to each other

@@ -27,8 +27,7 @@ from microkernels.vector import expressions as ex
 from microkernels.vector.expressions import Expr, Index
 from tir_schedules.core import blocking, emission
 from tir_schedules.core.loop_nest import LaneTotals, add
-
-from .tile_config import KERNEL_TYPES
+from tir_schedules.product.tile_config import KERNEL_TYPES
 
 _KEPT_VECTORS = 16  # of a row; beyond, it is read again for every group
 _CHUNK_BYTES = 16 << 10  # of the matrix, which several passes find in the first-level cache
@@ -133,12 +132,7 @@ def widened(value: Expr, lanes: int) -> Expr:
         zero = ex.constant(0, ex.element_of(value), lanes)
         return tirx.Select(first, ex.splat(value, lanes), zero)
     zeros = [ex.like(0, value)] * math.ceil((lanes - valid) / valid)
-    return shuffled([value, *zeros], range(lanes))
-
-
-def shuffled(vectors: Sequence[Expr], lanes: Sequence[int]) -> Expr:
-    """Lanes of the concatenated vectors."""
-    return tirx.Shuffle(list(vectors), [tirx.const(lane, "int32") for lane in lanes])
+    return ex.shuffle([value, *zeros], range(lanes))
 
 
 def sum_each(vectors: Sequence[Expr]) -> Expr:
@@ -153,7 +147,9 @@ def sum_each(vectors: Sequence[Expr]) -> Expr:
         kept = [lane if not lane & half else size + lane - half for lane in range(size)]
         added = [lane + half if not lane & half else size + lane for lane in range(size)]
         pairs = list(zip(vectors[:half], vectors[half:], strict=True))
-        vectors = [ex.materialise(shuffled(pair, kept) + shuffled(pair, added)) for pair in pairs]
+        vectors = [
+            ex.materialise(ex.shuffle(pair, kept) + ex.shuffle(pair, added)) for pair in pairs
+        ]
         half //= 2
     return vectors[0]
 
@@ -338,7 +334,7 @@ class ColumnSums:
         chosen = [sources.index(source) * lanes + lane for source, lane in places]
         if chosen == list(range(lanes)):
             return values[0]
-        return ex.materialise(shuffled(values, chosen))
+        return ex.materialise(ex.shuffle(values, chosen))
 
     def _tile(
         self, at: _Sums, panel: Panel, piece: _Steps, read: _Read, first: Index, rows: int
@@ -386,7 +382,7 @@ class ColumnSums:
 
 def interleave(rows: Sequence[Expr], element: str) -> list[Expr]:
     """kr rows of B as kr vectors whose lanes hold kr terms of one column each."""
-    return _interleave(list(rows), lambda a, b, lanes: ex.bind(shuffled([a, b], lanes)), element)
+    return _interleave(list(rows), lambda a, b, lanes: ex.bind(ex.shuffle([a, b], lanes)), element)
 
 
 def _interleave(rows: list[T], choose: Callable[[T, T, list[int]], T], element: str) -> list[T]:
