@@ -182,14 +182,14 @@ class _Merger(KernelPass):
         packed_for = msgspec.convert(used, template.config_type)
         if packed_for == config:
             return True
-        rng = np.random.default_rng(0)
+        rng, isa = np.random.default_rng(0), self.machine.isa
         for index, tensor in enumerate(region.inputs):
             if tensor.constant:
                 array = rng.integers(0, 100, tensor.shape).astype(tensor.dtype)
-                one, other = (
-                    np.asarray(template.packing.pack(region, each, self.machine.isa, index, array))
-                    for each in (packed_for, config)
+                pair = (
+                    template.packed_input(region, each, isa, index) for each in (packed_for, config)
                 )
+                one, other = (array if each is None else each.pack(array) for each in pair)
                 if one.shape != other.shape or one.tobytes() != other.tobytes():
                     return False
         return True

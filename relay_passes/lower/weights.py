@@ -17,7 +17,7 @@ from microkernels.base.tvm_compat.relax import object_address
 from microkernels.isa import Isa
 from tir_schedules.core.config import Config
 from tir_schedules.core.region import Region
-from tir_schedules.core.template import template_for
+from tir_schedules.core.template import PackedInput, template_for
 from tir_schedules.generic.expressions import guard_floats
 from tir_schedules.generic.vector_math import lower_math
 
@@ -120,9 +120,9 @@ class _Packer:
         place, layout = object_address(weight), _layout(region, config, index)
         known = self._packed.setdefault(place, {})
         if layout not in known:
-            packing = template_for(region.op).packing
-            assert packing is not None  # as packed_inputs says
-            array = packing.pack(region, config, self._isa, index, array_of(weight.value))
+            array, packed = array_of(weight.value), _packed_input(function, self._isa, index)
+            if packed is not None:
+                array = packed.pack(array)
             known[layout] = constant_of(array)
             self._kept_bytes += array.nbytes
             if self._kept_bytes > MOST_KEPT:
@@ -149,24 +149,29 @@ def packed_inputs(function: relax.Function) -> list[int]:
     return [index for index, tensor in enumerate(region.inputs) if tensor.constant]
 
 
+def _packed_input(function: relax.Function, isa: Isa, index: int) -> PackedInput | None:
+    """How a region function's kernel reads one of them; None if as it is."""
+    region = region_of(function)
+    return template_for(region.op).packed_input(region, config_of(function), isa, index)
+
+
 def _with_unpacking(function: relax.Function, isa: Isa) -> relax.Function:
     """The region function with packed parameters, which its body unpacks first."""
     region = region_of(function)
-    packing, constants = template_for(region.op).packing, packed_inputs(function)
-    if packing is None or not constants:
+    constants = packed_inputs(function)
+    if not constants:
         return function
-    config = config_of(function)
     parameters = [relax.Var(parameter.name, parameter.ty) for parameter in function.params]
-    for index in constants:
-        shape = packing.shape(region, config, isa, index)
-        ty = relax.TensorType(shape, region.inputs[index].dtype)
+    found = ((index, _packed_input(function, isa, index)) for index in constants)
+    packed = {index: each for index, each in found if each is not None}
+    for index, each in packed.items():
+        ty = relax.TensorType(each.shape, region.inputs[index].dtype)
         parameters[index] = relax.Var(function.params[index].name, ty)
 
     def emit(builder: relax.BlockBuilder) -> relax.Expr:
         values: dict[relax.Expr, relax.Expr] = dict(zip(function.params, parameters, strict=True))
-        for index in constants:
-            unpacked = packing.unpack(region, config, isa, index, parameters[index])
-            values[function.params[index]] = builder.emit(unpacked)
+        for index, each in packed.items():
+            values[function.params[index]] = builder.emit(each.unpack(parameters[index]))
         return functions.emit_body(builder, function, values)
 
     return functions.region_function(region, parameters, emit, {**function.attrs, PACKED: True})
@@ -216,13 +221,9 @@ def _packed(mod: IRModule, block: relax.BindingBlock, isa: Isa) -> relax.Binding
             continue
         arguments = list(value.args)
         for index in packed_inputs(function):
-            weight = arguments[index]
-            if not isinstance(weight, GenericConst):
-                region = region_of(function)
-                packing = template_for(region.op).packing
-                assert packing is not None  # partition made no others
-                expr = packing.pack(region, config_of(function), isa, index, weight)
-                arguments[index] = _once(packed, expr, known.setdefault(weight, []))
+            weight, how = arguments[index], _packed_input(function, isa, index)
+            if how is not None and not isinstance(weight, GenericConst):
+                arguments[index] = _once(packed, how.pack(weight), known.setdefault(weight, []))
         call = relax.Call(value.op, arguments, ret_ty=value.ty)
         packed.bindings.append(relax.VarBinding(binding.var, call))
     return type(block)(packed.bindings)

@@ -60,11 +60,12 @@ def packed(
     region: Region, config: Config, isa: Isa, arrays: Sequence[np.ndarray]
 ) -> list[np.ndarray]:
     """The arrays as the kernel takes them."""
-    packing = template_for(region.op).packing
+    template = template_for(region.op)
     result = list(arrays)
-    for index, tensor in enumerate(region.inputs):
-        if packing is not None and tensor.constant:
-            result[index] = packing.pack(region, config, isa, index, arrays[index])
+    for index in range(len(region.inputs)):
+        how = template.packed_input(region, config, isa, index)
+        if how is not None:
+            result[index] = how.pack(arrays[index])
     return result
 
 

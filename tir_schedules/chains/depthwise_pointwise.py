@@ -189,7 +189,7 @@ class DepthwisePointwise(Template[PairConfig]):
     nests = staticmethod(nests)
     products = staticmethod(products)
     why_vectors = staticmethod(why_vectors)
-    packing = parts.PACKING
+    packing = staticmethod(parts.packing)
 
     def default_config(self, region: Region, machine: Machine) -> PairConfig:
         """The bands that `estimate_pair` prefers; no tuning is needed."""

@@ -331,7 +331,7 @@ class MlpChain(Template[MlpChainConfig]):
     nests = staticmethod(nests)
     estimate = staticmethod(mlp_chain_config.estimate)
     products = staticmethod(products)
-    packing = chain_parts.PACKING
+    packing = staticmethod(chain_parts.packing)
 
     def build(self, region: Region, config: MlpChainConfig, isa: Isa) -> tirx.PrimFunc:
         """The kernel; weights are flat, as `pack` makes them."""

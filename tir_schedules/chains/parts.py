@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import tvm.tirx.script.builder.ir as I
@@ -137,44 +137,36 @@ class PartsInput(template.PackedInput):
 
     Parameters
     ----------
-    packing : Packing
-        That of the part's template.
-    given : tuple
-        The part, its configuration, the ISA, and which of its inputs the weight is.
-    stored : Tensor
-        The input of the merged region.
+    packed : PackedInput
+        As the part packs it.
+    read, stored : tuple of int
+        Shape of the part's input, and of the merged region's.
     """
 
     def __init__(
-        self, packing: template.Packing[Any], given: tuple[Region, Config, Isa, int], stored: Tensor
+        self, packed: template.PackedInput, read: tuple[int, ...], stored: tuple[int, ...]
     ) -> None:
-        self.packing, self.given, self.stored = packing, given, stored.shape
-        self.read = given[0].inputs[given[-1]].shape
-        self.shape = packing.shape(*given)
+        self.packed, self.read, self.stored, self.shape = packed, read, stored, packed.shape
 
     def pack(self, array: A) -> A:
-        return self.packing.pack(*self.given, reshaped(array, self.read))
+        return self.packed.pack(reshaped(array, self.read))
 
     def unpack(self, expr: relax.Expr) -> relax.Expr:
-        whole = self.packing.unpack(*self.given, expr)
+        whole = self.packed.unpack(expr)
         return whole if self.read == self.stored else relax.op.reshape(whole, self.stored)
 
 
-def _packed_input(
+def packing(
     region: Region, config: PartsConfig, isa: Isa, index: int
 ) -> template.PackedInput | None:
     """How an input is packed; None if no part reads it in packed form."""
     for number, position in packed_uses(region, index):
-        part = region.parts[number]
-        packing = template.template_for(part.op).packing
-        assert packing is not None
-        given = part, config.of_parts(region)[number], isa, position
-        return PartsInput(packing, given, region.inputs[index])
+        part, own = region.parts[number], config.of_parts(region)[number]
+        packed = template.template_for(part.op).packed_input(part, own, isa, position)
+        if packed is not None:
+            shape = part.inputs[position].shape
+            return PartsInput(packed, shape, region.inputs[index].shape)
     return None
-
-
-PACKING: template.Packing[Any] = template.Packing(_packed_input)
-"""Weights as each part packs them; what no part packs stays as it is."""
 
 
 def parts_parameters(region: Region, config: PartsConfig, isa: Isa) -> list[Expr]:
@@ -186,7 +178,8 @@ def parts_parameters(region: Region, config: PartsConfig, isa: Isa) -> list[Expr
             part = config.of_parts(region)[number]
             if position == 1 and isinstance(part, MatmulConfig):
                 dtype = registry.microkernel_named(part.kernel).b_dtype
-        shape = extents.buffer_shape(PACKING.shape(region, config, isa, index))
+        packed = packing(region, config, isa, index)
+        shape = extents.buffer_shape(tensor.shape if packed is None else packed.shape)
         found.append(parameter(f"input{index}", shape, dtype))
     return found
 

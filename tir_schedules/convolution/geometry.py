@@ -26,7 +26,7 @@ from tir_schedules.core.blocking import Group, balanced
 from tir_schedules.core.product_plan import is_integer
 from tir_schedules.core.region import Region, Tensor
 from tir_schedules.core.size import is_open
-from tir_schedules.core.template import C, PackedInput, Packing, Template
+from tir_schedules.core.template import C, Template
 from tir_schedules.product.zero_points import centred_inputs
 
 SAMPLE_EXTENT = 64  # lines and columns of an image of a usual size
@@ -230,19 +230,6 @@ def _convolve(geometry: ConvGeometry, x: np.ndarray, w: np.ndarray) -> np.ndarra
         weight = w[taps].reshape(channels, groups, -1).transpose(1, 0, 2)
         total += np.matmul(pixels, weight)[..., 0, :]
     return total.reshape(*shape, geometry.out_channels)
-
-
-class WeightPacking(Packing[C]):
-    """The packing of a template whose only packed input is the weight.
-
-    Parameters
-    ----------
-    weight_of : callable
-        (region, config, isa) -> how that weight is packed.
-    """
-
-    def __init__(self, weight_of: Callable[[Region, C, Isa], PackedInput]) -> None:
-        super().__init__(lambda region, config, isa, _index: weight_of(region, config, isa))
 
 
 class ConvTemplate(Template[C]):

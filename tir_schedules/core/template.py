@@ -45,36 +45,6 @@ class PackedInput(ABC):
         """
 
 
-class Packing(Generic[C]):
-    """How a template wants its constant inputs; `index` is the input's number.
-
-    Parameters
-    ----------
-    of : callable
-        (region, config, isa, index) -> the packed input; None if it is read as it is.
-    """
-
-    def __init__(self, of: Callable[[Region, C, Isa, int], PackedInput | None]) -> None:
-        self.of = of
-
-    def pack(self, region: Region, config: C, isa: Isa, index: int, array: A) -> A:
-        """What `build` reads, as of `PackedInput`."""
-        packed = self.of(region, config, isa, index)
-        return array if packed is None else packed.pack(array)
-
-    def unpack(
-        self, region: Region, config: C, isa: Isa, index: int, expr: relax.Expr
-    ) -> relax.Expr:
-        """The original input as a Relax expression of its packed form."""
-        packed = self.of(region, config, isa, index)
-        return expr if packed is None else packed.unpack(expr)
-
-    def shape(self, region: Region, config: C, isa: Isa, index: int) -> tuple[int, ...]:
-        """Shape of the packed array."""
-        packed = self.of(region, config, isa, index)
-        return region.inputs[index].shape if packed is None else packed.shape
-
-
 class Template(ABC, Generic[C]):
     """How regions of one kind are built; a subclass overrides what differs.
 
@@ -84,8 +54,9 @@ class Template(ABC, Generic[C]):
         Equal to the `op` of the regions it builds.
     config_type : type
         Its subclass of Config.
-    packing : Packing or None
-        How constant inputs are laid out; None if they are read as they are.
+    packing : callable or None
+        (region, config, isa, number of a constant input) -> how it is packed, or None if `build`
+        reads it as it is; None if that is so for all inputs.
     refuses_loans : bool
         Whether a configuration that was tuned for another region is left, if `estimate` finds it
         worse here than there.
@@ -95,7 +66,7 @@ class Template(ABC, Generic[C]):
 
     name: str
     config_type: type[C]
-    packing: Packing[C] | None = None
+    packing: Callable[[Region, C, Isa, int], PackedInput | None] | None = None
     refuses_loans: bool = False
     version: int = 1
 
@@ -183,6 +154,12 @@ class Template(ABC, Generic[C]):
         None if `products` tell.
         """
         return None
+
+    def packed_input(self, region: Region, config: C, isa: Isa, index: int) -> PackedInput | None:
+        """How an input is packed; None if the kernel reads it as it is."""
+        if self.packing is None or not region.inputs[index].constant:
+            return None
+        return self.packing(region, config, isa, index)
 
     def rejection(self, region: Region, isa: Isa) -> str | None:
         """Why it cannot build a region, static or dynamic, or None."""

@@ -42,7 +42,7 @@ from . import dynamic_rows, tile_config
 from .batch_matmul import BATCH_MATMUL, busiest_cycles
 from .best_grid import best_grid, open_grid
 from .byte_outliers import APART, SEVEN_BITS, SMALL_PAIRS, by_values, known_offset, ways_of
-from .matmul_product import PACKING, MatmulProduct
+from .matmul_product import MatmulProduct, packing
 from .staged_panels import SCALE, WideProduct, has_scale, wide_product
 from .tile_config import Fields, MatmulConfig, dimensions
 from .zero_points import ZeroPoints, integer_reference
@@ -172,7 +172,7 @@ class Matmul(template.Template[MatmulConfig]):
     check = staticmethod(tile_config.check)
     flops = staticmethod(flops)
     estimate = staticmethod(estimated_cycles)
-    packing = PACKING
+    packing = staticmethod(packing)
 
     def space(self, region: Region, machine: Machine) -> Iterator[MatmulConfig]:
         """Every register tile with blocks of several sizes, on every grid of threads."""
@@ -193,9 +193,9 @@ class Matmul(template.Template[MatmulConfig]):
         kernel = tile_config.check(region, config, isa)
         with emission.kernel_function("matmul") as builder:
             a = emission.tensor_parameter("A", region.inputs[0])
-            constants = [parameter("W", PACKING.shape(region, config, isa, 1), kernel.b_dtype)]
+            constants = [parameter("W", packing(region, config, isa, 1).shape, kernel.b_dtype)]
             for i, tensor in enumerate(region.inputs[2:], 2):
-                shape = PACKING.shape(region, config, isa, i) if tensor.constant else tensor.shape
+                shape = packing(region, config, isa, i).shape if tensor.constant else tensor.shape
                 constants.append(parameter(f"input{i}", shape, tensor.dtype))
             operands = emission.operand_parameters(region)
             c = emission.tensor_parameter("C", region.output)

@@ -344,12 +344,8 @@ class ColumnZeroPoints(WeightInput):
         return relax.op.reshape(columns, self.read)
 
 
-def _packed_input(
-    region: Region, config: MatmulConfig, isa: Isa, index: int
-) -> template.PackedInput:
+def packing(region: Region, config: MatmulConfig, isa: Isa, index: int) -> WeightInput:
+    """How a constant input is packed."""
     weight = packed_weight(region, config, isa)
     kind = WeightInput if index == 1 else ColumnZeroPoints
     return kind(weight, region.inputs[index].shape, zero_points.b_shift_of(region, weight.kernel))
-
-
-PACKING: template.Packing[MatmulConfig] = template.Packing(_packed_input)

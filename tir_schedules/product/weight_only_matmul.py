@@ -39,7 +39,7 @@ from tir_schedules.core.blocking import thread_grids
 from tir_schedules.core.config import best_first
 from tir_schedules.core.product_plan import ProductPlan, TileConfig
 from tir_schedules.core.region import Region
-from tir_schedules.core.template import PackedInput, Packing, Template, register_template
+from tir_schedules.core.template import PackedInput, Template, register_template
 from tir_schedules.cost import amx_cost, parallel
 from tir_schedules.epilogue.epilogue import Epilogue, rows_and_columns
 from tir_schedules.epilogue.tile_results import RowResults
@@ -253,7 +253,7 @@ class WeightOnlyMatmul(Template[WeightOnlyConfig]):
     check = staticmethod(check)
     flops = staticmethod(flops)
     estimate = staticmethod(estimated_cycles)
-    packing = Packing(NarrowInput)
+    packing = NarrowInput
 
     def default_config(self, region: Region, machine: Machine) -> WeightOnlyConfig:
         """The configuration with the fewest estimated cycles; no tuning is needed."""

@@ -124,11 +124,13 @@ class Recurrent(template.Template[RecurrentConfig]):
     space = staticmethod(configs.space)
     check = staticmethod(configs.check)
     estimate = staticmethod(configs.estimate)
-    packing = template.Packing(
-        lambda region, config, isa, index: (
-            RecurrentWeight(region, config, isa) if index == WEIGHT else None
-        )
-    )
+
+    @staticmethod
+    def packing(
+        region: Region, config: RecurrentConfig, isa: Isa, index: int
+    ) -> RecurrentWeight | None:
+        """Panels of the weight; other constants stay as they are."""
+        return RecurrentWeight(region, config, isa) if index == WEIGHT else None
 
     def reject(self, region: Region, isa: Isa) -> str | None:
         """Why the template cannot build a region, or None."""

@@ -147,10 +147,10 @@ def check_packing(region: Region, machine: Machine, dtype: str) -> None:
     shape = region.inputs[1].shape
     weight = 30 * np.random.default_rng(0).standard_normal(shape)
     array = weight.astype(getattr(ml_dtypes, dtype, dtype))
-    wanted = packing.pack(region, config, machine.isa, 1, array)
+    wanted = packing(region, config, machine.isa, 1).pack(array)
 
     def express(w: relax.Expr) -> relax.Expr:
-        return op.astype(packing.pack(region, config, machine.isa, 1, w), "float32")
+        return op.astype(packing(region, config, machine.isa, 1).pack(w), "float32")
 
     (packed,) = run(module(express, (shape, dtype)), [array])
     np.testing.assert_array_equal(packed, wanted.astype(np.float32))

@@ -168,9 +168,9 @@ def test_kernel_name_flops_and_packed_shapes() -> None:
     packing = MLP_CHAIN.packing
     assert packing is not None
     for index, (tensor, array) in enumerate(zip(region.inputs, values(region), strict=True)):
-        packed = packing.pack(region, config, machine.isa, index, array)
-        assert packed.shape == packing.shape(region, config, machine.isa, index)
-        assert (packed is array) != tensor.constant
+        packed = packing(region, config, machine.isa, index)
+        assert (packed is None) != tensor.constant
+        assert packed is None or packed.shape == packed.pack(array).shape
 
 
 def test_unpacked_constants_are_what_was_packed() -> None:
@@ -179,18 +179,17 @@ def test_unpacked_constants_are_what_was_packed() -> None:
     assert packing is not None
     config = by_rows(region, machine_for(BEST), 1, 2)
     for index, array in enumerate(values(region)):
-        packed = packing.pack(region, config, isa, index, array)
-        if region.inputs[index].constant:
+        how = packing(region, config, isa, index)
+        assert (how is None) != region.inputs[index].constant
+        if how is not None:
+            packed = how.pack(array)
             builder = relax.BlockBuilder()
             x = relax.Var("x", relax.TensorType(packed.shape, str(packed.dtype)))
             with builder.function("main", [x]):
                 with builder.dataflow():
-                    unpacked = packing.unpack(region, config, isa, index, x)
-                    result = builder.emit_output(unpacked)
+                    result = builder.emit_output(how.unpack(x))
                 builder.emit_func_output(result)
             np.testing.assert_array_equal(run_relax(builder.get(), [packed])[0], array)
-        else:
-            assert packed is array
 
 
 def two_layers(**changes: Any) -> Region:

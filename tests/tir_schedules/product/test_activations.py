@@ -85,6 +85,6 @@ def test_what_is_packed_behind_a_weight() -> None:
         region = matmul_region((4,), 16, 16, a, I8, a_zero)
         config = MATMUL.default_config(region, machine)
         assert microkernel_named(config.kernel).kr == 4
-        assert packing.shape(region, config, VNNI, 1) == (16 * 16 + extra,)
+        assert packing(region, config, VNNI, 1).shape == (16 * 16 + extra,)
         weight = np.ones((16, 16), np.int8)
-        assert packing.pack(region, config, VNNI, 1, weight).shape == (16 * 16 + extra,)
+        assert packing(region, config, VNNI, 1).pack(weight).shape == (16 * 16 + extra,)

@@ -290,7 +290,7 @@ def test_what_is_packed_unpacks_to_the_same(w: str) -> None:
         config = on_tiles(region, vectors=vectors, threads_n=threads_n)
         assert isinstance(config, MatmulConfig)
         for index, array in enumerate(arrays, 1):
-            packed = packing.pack(region, config, isa, index, array)
+            packed = packing(region, config, isa, index).pack(array)
             unpacked = unpack(region, config, "amx", index, packed)
             np.testing.assert_array_equal(unpacked, array)
 

@@ -171,13 +171,13 @@ def test_what_is_packed_unpacks_to_the_same(isa: str) -> None:
     config = MatmulConfig(
         **{**default, "kernel": kernel.name, "vectors": kernel.vectors, "threads_n": 2}
     )
-    packed = packing.pack(region, config, target_isa, 1, weight)
-    assert (packed.dtype, packed.shape) == (BFLOAT16, packing.shape(region, config, target_isa, 1))
+    packed = packing(region, config, target_isa, 1).pack(weight)
+    assert (packed.dtype, packed.shape) == (BFLOAT16, packing(region, config, target_isa, 1).shape)
     builder = relax.BlockBuilder()
     x = relax.Var("x", relax.TensorType(packed.shape, B))
     with builder.function("main", [x]):
         with builder.dataflow():
-            result = builder.emit_output(packing.unpack(region, config, target_isa, 1, x))
+            result = builder.emit_output(packing(region, config, target_isa, 1).unpack(x))
         builder.emit_func_output(result)
     unpacked = array_of(compiled_relax(builder.get())(tensor_of(packed)))
     np.testing.assert_array_equal(unpacked.astype(F), weight.astype(F))

@@ -24,7 +24,7 @@ from tir_schedules.product.byte_outliers import (
     ways_of,
 )
 from tir_schedules.product.matmul import MATMUL
-from tir_schedules.product.matmul_product import PACKING, packed_weight
+from tir_schedules.product.matmul_product import packed_weight, packing
 from tir_schedules.product.tile_config import plan_of
 from tir_schedules.product.zero_points import ZeroPoints
 from tvm_hybrid.runtime.feeds import tensor_of
@@ -220,7 +220,7 @@ def test_only_cpus_without_vnni_list_outliers(isa: str) -> None:
         assert not packed_weight(region, config, isa_named(isa)).has_sums
         assert not MATMUL.by_values(region, config)
         bytes_packed = plan_of(region, config).panels.size + 4 * 128  # the zero point's term
-        assert PACKING.shape(region, config, isa_named(isa), 1) == (bytes_packed,)
+        assert packing(region, config, isa_named(isa), 1).shape == (bytes_packed,)
 
 
 @every_isa

@@ -195,8 +195,8 @@ def test_what_is_packed_unpacks_to_the_same(isa: str, w: str) -> None:
         name = kernels(isa)[0].name
         config = config_for(region, isa, kernel=name, vectors=vectors, threads_n=threads_n)
         for index in inputs:
-            packed = packing.pack(region, config, target_isa, index, arrays[index])
-            assert packed.shape == packing.shape(region, config, target_isa, index)
+            packed = packing(region, config, target_isa, index).pack(arrays[index])
+            assert packed.shape == packing(region, config, target_isa, index).shape
             unpacked = unpack(region, config, isa, index, packed)
             assert unpacked.dtype == arrays[index].dtype
             np.testing.assert_array_equal(unpacked, arrays[index])
@@ -211,7 +211,7 @@ def unpack(
     x = relax.Var("x", relax.TensorType(packed.shape, str(packed.dtype)))
     with builder.function("main", [x]):
         with builder.dataflow():
-            expr = packing.unpack(region, config, machine_for(isa).isa, index, x)
+            expr = packing(region, config, machine_for(isa).isa, index).unpack(x)
             result = builder.emit_output(expr)
         builder.emit_func_output(result)
     return run_relax(builder.get(), [packed])[0]

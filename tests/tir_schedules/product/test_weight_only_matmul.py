@@ -233,7 +233,7 @@ def test_unpacking_undoes_packing(bits: int, dtype: str, zero: float | str) -> N
     arrays[1] = np.random.default_rng(1).integers(low, low + 2**bits, (90, 37), dtype)
     builder = relax.BlockBuilder()
     packed = [
-        packing.pack(region, config, machine.isa, index, arrays[index])
+        packing(region, config, machine.isa, index).pack(arrays[index])
         for index in range(1, len(region.inputs))
     ]
     parameters = [
@@ -242,12 +242,12 @@ def test_unpacking_undoes_packing(bits: int, dtype: str, zero: float | str) -> N
     ]
     with builder.function("main", parameters):
         unpacked = [
-            builder.emit(packing.unpack(region, config, machine.isa, index, parameter))
+            builder.emit(packing(region, config, machine.isa, index).unpack(parameter))
             for index, parameter in enumerate(parameters, 1)
         ]
         builder.emit_func_output(relax.Tuple(unpacked))
     for index, array in enumerate(packed, 1):
-        assert array.shape == packing.shape(region, config, machine.isa, index)
+        assert array.shape == packing(region, config, machine.isa, index).shape
     assert packed[0].nbytes <= (90 + 15) * (37 + 15) * bits / 8
     main = relax.VirtualMachine(tvm.compile(builder.get(), "llvm"), tvm.cpu())["main"]
     for result, array in zip(main(*map(tvm.runtime.tensor, packed)), arrays[1:], strict=True):

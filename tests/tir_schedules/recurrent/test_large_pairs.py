@@ -42,7 +42,7 @@ def places_of(region: Region, isa: str) -> LargePairs:
 def count_of(region: Region, isa: str, weight: np.ndarray) -> int:
     machine, packing = machine_for(isa), TEMPLATE.packing
     assert packing is not None
-    packed = packing.pack(region, TEMPLATE.default_config(region, machine), machine.isa, 1, weight)
+    packed = packing(region, TEMPLATE.default_config(region, machine), machine.isa, 1).pack(weight)
     end = places_of(region, isa).end
     return int(packed[end - 4 : end].view(np.int32)[0])
 
@@ -103,10 +103,10 @@ def test_packing(isa: str, kind: str, hidden: int) -> None:
     config, packing = TEMPLATE.default_config(region, machine), TEMPLATE.packing
     assert packing is not None
     array = inputs(region, kind)[1]
-    packed = packing.pack(region, config, machine.isa, 1, array)
-    assert packed.shape == packing.shape(region, config, machine.isa, 1)
+    packed = packing(region, config, machine.isa, 1).pack(array)
+    assert packed.shape == packing(region, config, machine.isa, 1).shape
     flat = relax.Var("w", relax.TensorType(packed.shape, "int8"))
-    unpacked = packing.unpack(region, config, machine.isa, 1, flat)
+    unpacked = packing(region, config, machine.isa, 1).unpack(flat)
     np.testing.assert_array_equal(evaluated(flat, unpacked, packed), array)
 
 

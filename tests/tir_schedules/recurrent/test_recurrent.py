@@ -207,11 +207,11 @@ def test_packing_of_8_bits(isa: str) -> None:
     config, packing = TEMPLATE.default_config(region, machine), TEMPLATE.packing
     assert packing is not None
     array = recurrent_inputs(region)[1]
-    packed = packing.pack(region, config, machine.isa, 1, array)
-    assert packed.shape == packing.shape(region, config, machine.isa, 1)
+    packed = packing(region, config, machine.isa, 1).pack(array)
+    assert packed.shape == packing(region, config, machine.isa, 1).shape
     assert packed.dtype == "int8"
     flat = relax.Var("w", relax.TensorType(packed.shape, str(packed.dtype)))
-    unpacked = packing.unpack(region, config, machine.isa, 1, flat)
+    unpacked = packing(region, config, machine.isa, 1).unpack(flat)
     np.testing.assert_array_equal(evaluated(flat, unpacked, packed), array)
 
 
@@ -230,15 +230,15 @@ def test_packing(cell: str, hidden: int, dtype: str) -> None:
     packing, isa = TEMPLATE.packing, machine.isa
     assert packing is not None
     array = recurrent_inputs(region)[1]
-    packed = packing.pack(region, config, isa, 1, array)
-    assert packed.shape == packing.shape(region, config, isa, 1)
+    packed = packing(region, config, isa, 1).pack(array)
+    assert packed.shape == packing(region, config, isa, 1).shape
     weight = relax.Var("w", relax.TensorType(array.shape, dtype))
     np.testing.assert_array_equal(
-        evaluated(weight, packing.pack(region, config, isa, 1, weight), array), packed
+        evaluated(weight, packing(region, config, isa, 1).pack(weight), array), packed
     )
     flat = relax.Var("w", relax.TensorType(packed.shape, str(packed.dtype)))
     np.testing.assert_array_equal(
-        evaluated(flat, packing.unpack(region, config, isa, 1, flat), packed), array
+        evaluated(flat, packing(region, config, isa, 1).unpack(flat), packed), array
     )
 
 

@@ -23,7 +23,7 @@ from microkernels.machines.machine import Machine
 from microkernels.vector import bfloat16
 from microkernels.vector.expressions import Expr, parameter
 from tir_schedules.convolution.direct.config import reject_operands
-from tir_schedules.convolution.geometry import ConvGeometry, ConvTemplate, WeightPacking
+from tir_schedules.convolution.geometry import ConvGeometry, ConvTemplate
 from tir_schedules.core import emission, extents
 from tir_schedules.core.arrays import A, as_bytes, chosen, joined, padded, permuted, reshaped
 from tir_schedules.core.loop_nest import Bytes, Loop, LoopNest, balance_of, nested, pieces
@@ -62,7 +62,7 @@ class DepthwiseWeight(PackedInput):
         Channels, padded to whole vectors, and elements without the terms of zero points.
     """
 
-    def __init__(self, region: Region, config: DepthwiseConfig, isa: Isa) -> None:
+    def __init__(self, region: Region, config: DepthwiseConfig, isa: Isa, _index: int = 1) -> None:
         self.region, self.problem = region, check(region, config, isa)
         self.kernel, self.lanes, problem = dot_kernel(region, isa), isa.f32_lanes, self.problem
         if self.kernel is None:
@@ -237,7 +237,7 @@ class DepthwiseConv2d(ConvTemplate[DepthwiseConfig]):
     space = staticmethod(space)
     check = staticmethod(check)
     nests = staticmethod(nests)
-    packing = WeightPacking(DepthwiseWeight)
+    packing = DepthwiseWeight
 
     def why_vectors(self, region: Region, config: DepthwiseConfig, machine: Machine) -> str:
         """Why it stays on vectors."""

@@ -31,7 +31,7 @@ from microkernels.registry import microkernel_named, tile_kernels_for
 from microkernels.tile import Address
 from microkernels.vector.expressions import Expr, Index, parameter, ramp, reinterpret_group
 from microkernels.vector.memory import PREFETCH_LLVM_IR
-from tir_schedules.convolution.geometry import ConvGeometry, ConvTemplate, WeightPacking
+from tir_schedules.convolution.geometry import ConvGeometry, ConvTemplate
 from tir_schedules.core import emission
 from tir_schedules.core.extents import as_matrix, flat_operands, flat_view, read_extents, row_itself
 from tir_schedules.core.product_plan import is_integer
@@ -49,7 +49,7 @@ from .config import ConvConfig, check, reject_operands, wide_of
 from .cost import default_config, estimated_cycles, space
 from .loops import ConvLoops, Store
 from .loops import Start as StartOf
-from .weight import WeightLayout, nests, products
+from .weight import WeightLayout, nests, packed_weight, products
 from .windows import ConvOutliers, Windows, lists_outliers
 
 X_DTYPES = {w: x for w, x in ACTIVATION_DTYPES.items() if w != "uint8"}
@@ -125,9 +125,7 @@ class Conv(ConvTemplate[ConvConfig]):
     nests = staticmethod(nests)
     estimate = staticmethod(estimated_cycles)
     products = staticmethod(products)
-    packing = WeightPacking(
-        lambda region, config, isa: WeightLayout.of(region, config, check(region, config, isa))
-    )
+    packing = staticmethod(packed_weight)
     refuses_loans = True
 
     def __init__(self, axes: int) -> None:

@@ -18,6 +18,7 @@ import numpy as np
 import tvm.tirx.script.builder.ir as I
 from tvm import DataType, relax
 
+from microkernels.isa import Isa
 from microkernels.kernels.byte_pairs import has_pairs
 from microkernels.machines.machine import Machine
 from microkernels.microkernel import Microkernel
@@ -34,7 +35,7 @@ from tir_schedules.core.template import PackedInput
 from tir_schedules.product import zero_points
 from tir_schedules.product.tile_products import LoadPanel
 
-from .config import ConvConfig, ConvPlan, Form, form_of
+from .config import ConvConfig, ConvPlan, Form, check, form_of
 from .cost import candidates, estimated_cycles
 
 
@@ -140,6 +141,11 @@ class WeightLayout(PackedInput):
         groups = [self.packed.unpack(expr, start) for start in starts]
         weight = groups[0] if len(groups) == 1 else relax.op.concat(groups, axis=1)
         return relax.op.reshape(weight, self.region.inputs[1].shape)
+
+
+def packed_weight(region: Region, config: ConvConfig, isa: Isa, _index: int) -> WeightLayout:
+    """The weight of a legal configuration."""
+    return WeightLayout.of(region, config, check(region, config, isa))
 
 
 # A convolution before it is built: its loops, and the product that its tiles compute.

@@ -36,7 +36,7 @@ from microkernels.machines.machine import Machine
 from microkernels.registry import microkernel_named
 from microkernels.vector.expressions import parameter
 from microkernels.vector.memory import PREFETCH_LLVM_IR
-from tir_schedules.convolution.geometry import ConvGeometry, ConvTemplate, WeightPacking
+from tir_schedules.convolution.geometry import ConvGeometry, ConvTemplate
 from tir_schedules.core import emission, loop_nest
 from tir_schedules.core.arrays import A, as_bytes, as_type
 from tir_schedules.core.extents import extent, read_extents
@@ -55,7 +55,7 @@ from .tiles import WinogradProblem, flat_epilogue
 class WinogradWeight(PackedInput):
     """The transformed weight: panels [products][C][nr], one behind the other."""
 
-    def __init__(self, region: Region, config: WinogradConfig) -> None:
+    def __init__(self, region: Region, config: WinogradConfig, _isa: Isa, _index: int = 1) -> None:
         self.region, self.algorithm = region, Algorithm.of(region)
         *_, self.channels, self.n = region.inputs[1].shape
         # The weights of all products together: panel by panel, each of every product.
@@ -157,7 +157,7 @@ class Winograd(ConvTemplate[WinogradConfig]):
     check = staticmethod(check)
     nests = staticmethod(nests)
     products = staticmethod(products)
-    packing = WeightPacking(lambda region, config, isa: WinogradWeight(region, config))
+    packing = WinogradWeight
 
     def estimate(self, region: Region, config: WinogradConfig, machine: Machine) -> float:
         """Cycles of the busiest thread."""
@@ -168,7 +168,7 @@ class Winograd(ConvTemplate[WinogradConfig]):
         kernel = check(region, config, isa)
         with emission.kernel_function("conv2d_winograd") as builder:
             x = emission.tensor_parameter("X", region.inputs[0])
-            weight = WinogradWeight(region, config)
+            weight = WinogradWeight(region, config, isa)
             w = parameter("W", weight.shape, region.inputs[1].dtype)
             operands = emission.operand_parameters(region)
             out = emission.tensor_parameter("Y", region.output)

@@ -123,8 +123,9 @@ class PreparedCase:
         for i, tensor in enumerate(self.region.inputs):
             if tensor.constant:
                 array = self.arrays[i]
-                if self.template.packing is not None:
-                    array = self.template.packing.pack(self.region, config, self.isa, i, array)
+                packed = self.template.packed_input(self.region, config, self.isa, i)
+                if packed is not None:
+                    array = packed.pack(array)
                 constants[i] = np.ascontiguousarray(array)
         return code, constants
 

@@ -238,12 +238,12 @@ def test_unpacking_gives_the_weight(dtype: str, rows: int) -> None:
     config, isa = config_for(region, BEST[dtype], rows=rows), isa_named(BEST[dtype])
     packing, weight = DEPTHWISE_CONV2D.packing, values(region)[1]
     assert packing is not None
-    array = packing.pack(region, config, isa, 1, weight)
-    assert array.shape == packing.shape(region, config, isa, 1) and array.dtype == weight.dtype
+    array = packing(region, config, isa, 1).pack(weight)
+    assert array.shape == packing(region, config, isa, 1).shape and array.dtype == weight.dtype
     builder = relax.BlockBuilder()
     w = relax.Var("w", relax.TensorType(array.shape, str(array.dtype)))
     with builder.function("main", [w]):
-        builder.emit_func_output(builder.emit(packing.unpack(region, config, isa, 1, w)))
+        builder.emit_func_output(builder.emit(packing(region, config, isa, 1).unpack(w)))
     np.testing.assert_array_equal(run_relax(builder.get(), [array])[0], weight)
 
 
@@ -257,7 +257,7 @@ def test_the_space_is_legal(dtype: str) -> None:
     assert found[0] == default_config(region, machine)
     assert DEPTHWISE_CONV2D.packing is not None
     for config in found:
-        DEPTHWISE_CONV2D.packing.shape(region, config, machine.isa, 1)
+        assert DEPTHWISE_CONV2D.packing(region, config, machine.isa, 1).shape
     for config in found[:: max(1, len(found) // 3)]:
         check(region, BEST[dtype], config)
 

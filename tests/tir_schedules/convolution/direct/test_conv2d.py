@@ -216,13 +216,13 @@ def test_unpacking_gives_the_weight(dtype: str, groups: int) -> None:
     weight = values(region)[1]
     template, target_isa = template_for("conv2d"), machine_for(isa).isa
     assert template.packing is not None
-    array = template.packing.pack(region, config, target_isa, 1, weight)
-    assert array.shape == template.packing.shape(region, config, target_isa, 1)
+    array = template.packing(region, config, target_isa, 1).pack(weight)
+    assert array.shape == template.packing(region, config, target_isa, 1).shape
     builder = relax.BlockBuilder()
     x = relax.Var("w", relax.TensorType(array.shape, str(array.dtype)))
     with builder.function("main", [x]):
         builder.emit_func_output(
-            builder.emit(template.packing.unpack(region, config, target_isa, 1, x))
+            builder.emit(template.packing(region, config, target_isa, 1).unpack(x))
         )
     np.testing.assert_array_equal(run_relax(builder.get(), [array])[0], weight)
 

@@ -221,12 +221,12 @@ def test_unpacking_gives_the_weight() -> None:
     config = config_for(region, threads_panels=2, vectors=1)
     packing, weight = CONV2D_WINOGRAD.packing, scaled_inputs(region)[1]
     assert packing is not None
-    array = packing.pack(region, config, machine.isa, 1, weight)
-    assert array.shape == packing.shape(region, config, machine.isa, 1)
+    array = packing(region, config, machine.isa, 1).pack(weight)
+    assert array.shape == packing(region, config, machine.isa, 1).shape
     builder = relax.BlockBuilder()
     x = relax.Var("w", relax.TensorType(array.shape, "float32"))
     with builder.function("main", [x]):
-        expr = packing.unpack(region, config, machine.isa, 1, x)
+        expr = packing(region, config, machine.isa, 1).unpack(x)
         builder.emit_func_output(builder.emit(expr))
     (found,) = run_relax(builder.get(), [array])
     # G has full rank: its inverse undoes it but for roundings, of which entries below 3 make 20 u.

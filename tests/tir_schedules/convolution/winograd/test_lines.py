@@ -217,13 +217,14 @@ def test_packing_is_undone(taps: int) -> None:
     config = CONV2D_WINOGRAD.default_config(region, machine)
     packing, weight = CONV2D_WINOGRAD.packing, inputs_of(region)[1]
     assert packing is not None
-    array = packing.pack(region, config, machine.isa, 1, weight)
-    assert array.shape == packing.shape(region, config, machine.isa, 1)
-    for source, wanted, body in ((array, weight, packing.unpack), (weight, array, packing.pack)):
+    packed = packing(region, config, machine.isa, 1)
+    array = packed.pack(weight)
+    assert array.shape == packed.shape
+    for source, wanted, body in ((array, weight, packed.unpack), (weight, array, packed.pack)):
         builder = relax.BlockBuilder()
         x = relax.Var("w", relax.TensorType(source.shape, "float32"))
         with builder.function("main", [x]):
-            expr = body(region, config, machine.isa, 1, x)
+            expr = body(x)
             builder.emit_func_output(builder.emit(expr))
         (found,) = run_relax(builder.get(), [source])
         np.testing.assert_allclose(found, wanted, rtol=0, atol=200 * UNIT * np.abs(wanted).max())

@@ -124,13 +124,14 @@ def test_packing_is_undone() -> None:
     config = CONV2D_WINOGRAD.default_config(region, machine)
     packing, weight = CONV2D_WINOGRAD.packing, arrays_of(region, "random")[1]
     assert packing is not None
-    array = packing.pack(region, config, machine.isa, 1, weight)
-    assert array.shape == packing.shape(region, config, machine.isa, 1)
-    for given, wanted, body in ((array, weight, packing.unpack), (weight, array, packing.pack)):
+    packed = packing(region, config, machine.isa, 1)
+    array = packed.pack(weight)
+    assert array.shape == packed.shape
+    for given, wanted, body in ((array, weight, packed.unpack), (weight, array, packed.pack)):
         builder = relax.BlockBuilder()
         x = relax.Var("w", relax.TensorType(given.shape, "int8"))
         with builder.function("main", [x]):
-            expr = body(region, config, machine.isa, 1, x)
+            expr = body(x)
             builder.emit_func_output(builder.emit(expr))
         (found,) = run_relax(builder.get(), [given])
         np.testing.assert_array_equal(found, wanted)

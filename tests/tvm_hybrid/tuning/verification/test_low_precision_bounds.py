@@ -3,7 +3,6 @@ ones do not."""
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import random
 from collections.abc import Callable
@@ -15,7 +14,7 @@ from tvm.target import Target
 
 from microkernels.machines.machine import Machine
 from tir_schedules.core.region import Region, Step
-from tir_schedules.core.template import Template, template_for
+from tir_schedules.core.template import PackedInput, Template, template_for
 from tvm_hybrid.tuning.measuring.case import Case, never_right
 from tvm_hybrid.tuning.measuring.measure import Bench, Effort, Measurement
 from tvm_hybrid.tuning.verification.bounds import element_type, expected_result, random_arguments
@@ -230,16 +229,20 @@ def test_a_wrongly_packed_weight_is_found(serial: tuple[Machine, Target]) -> Non
     region = REGIONS["s8 u8, zero points"]
     template = template_for(region.op)
     assert template.packing is not None
-    right = template.packing.pack
 
-    def pack(*arguments: Any) -> np.ndarray:
-        packed = right(*arguments)
-        packed[5] ^= 1
-        return packed
+    def packing(*arguments: Any) -> PackedInput:
+        found = template.packing(*arguments)
+        right = found.pack
 
-    packing = copy.copy(template.packing)
-    vars(packing)["pack"] = pack
-    wrong = type("Wrong", (type(template),), {"packing": packing})()
+        def pack(array: np.ndarray) -> np.ndarray:
+            packed = right(array)
+            packed[5] ^= 1
+            return packed
+
+        vars(found)["pack"] = pack
+        return found
+
+    wrong = type("Wrong", (type(template),), {"packing": staticmethod(packing)})()
     result = measured(
         bench(region, wrong, machine, target), template.default_config(region, machine)
     )
