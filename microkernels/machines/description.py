@@ -112,6 +112,14 @@ class Description:
         """A number's value for so many threads."""
         return self.numbers[number].at(threads)
 
+    def guesses(self, tiles: bool) -> list[str]:
+        """Numbers that nobody stated or measured; those of AMX tiles only with `tiles`."""
+        return [
+            name
+            for name, number in self.numbers.items()
+            if number.kind == "guess" and (tiles or "tile" not in name)
+        ]
+
     def with_numbers(self, values: Mapping[str, float], kind: Kind, source: str) -> Description:
         """The same but for some numbers, all from one source."""
         changed = {name: Number(value, kind, source) for name, value in values.items()}

@@ -12,7 +12,7 @@ import tvm
 
 from microkernels.registry import all_microkernels
 from tools.compile_times.feeds import feeds_of
-from tvm_hybrid.bench.calibrate import calibrate
+from tvm_hybrid.bench.calibrate import measure_numbers
 from tvm_hybrid.bench.peers.onnx_runtime import optimised_session
 from tvm_hybrid.bench.peers.peers import ONNX_RUNTIME, OURS
 from tvm_hybrid.report.kernel_speed import measure_kernels, measure_roof, runs_here, types_of
@@ -44,10 +44,10 @@ def peaks(job: Job) -> list[Case]:
 
 
 def calibration(job: Job) -> list[Case]:
-    """What `tvm-hybrid calibrate` finds."""
+    """What `tvm-hybrid calibrate` can measure, manuals or not."""
 
     def numbers() -> Iterator[Row]:
-        for name, number in calibrate(job.threads).numbers.items():
+        for name, number in measure_numbers(job.threads).items():
             curve = number.value if isinstance(number.value, tuple) else ((1, number.value),)
             values = {f"{count}": float(value) for count, value in curve if count <= job.threads}
             yield Row(case=name, threads=job.threads, unit="by threads", values=values)

@@ -1,11 +1,16 @@
 """Measures this machine, and describes it as `microkernels/machines` describes other ones.
 
+    clock_scalar             additions that wait for each other: see `core_loops`
     clock_512, clock_256     from the peak of f32 products: what the description says of FMA ports
     clock_tiles              from that of 8-bit products on AMX tiles, if there are any
+    fma_latency              FMAs that wait for each other
+    load_rate_512 or _256    loads of an array that fits into L1
+    l2_rate                  loads of one that fits into L2
     l3_rate, memory_rate     a row by a weight that is in L3, and by one that is four times as large
     fork_us                  a parallel loop that does nothing else, less the same loop in series
 
-What is not measured is inherited from the description that is shipped for this CPU.
+What is not measured is inherited from the description that is shipped for this CPU; so is what a
+manual or a data sheet says, as a measurement of it includes a loop.
 """
 
 from __future__ import annotations
@@ -23,17 +28,21 @@ from tvm import relax, tirx
 from microkernels.base.host_cpu import host_cpu
 from microkernels.machines.description import Description, Number, describe
 from microkernels.machines.machine import Machine
+from microkernels.registry import all_microkernels
 from microkernels.vector.expressions import parameter
 from tir_schedules.core.emission import kernel_function, task_loop
 from tir_schedules.cost.cost import has_tiles
 
 from ..api import compile as compile_module
-from ..report.kernel_speed import peak_gops
+from ..report.kernel_speed import measure_kernels, peak_gops, types_of
 from ..report.timing import time_calls
 from ..runtime.threads import use_threads
 from ..targets.resolve import host_target
+from .core_loops import ADDITION_CYCLES, dependent_additions, dependent_fmas, loads
 
+STATED = ("manual", "data sheet")  # kinds that calibration leaves as they are
 ROUNDS = 7
+CORE_ROUNDS = 50  # of calls of a tenth of a millisecond
 FORKS = 400
 ROWS_OF_WEIGHT = 2048
 LINE = 16  # elements of f32, so that threads write lines of their own
@@ -77,12 +86,22 @@ def calibrate(threads: int) -> Calibration:
     """
     name = host_cpu()
     shipped = describe(name)
+    numbers = {
+        number: found
+        for number, found in measure_numbers(threads).items()
+        if shipped.numbers[number].kind not in STATED
+    }
+    today = datetime.datetime.now(datetime.timezone.utc).date()
+    title = f"{name}, measured on {today} on {threads} threads"
+    return Calibration(name=name, title=title, inherits=shipped.name, numbers=numbers)
+
+
+def measure_numbers(threads: int) -> dict[str, Number]:
+    """All numbers that can be measured, whatever the description says of them."""
+    shipped = describe(host_cpu())
     machine = Machine.from_target(host_target())
     counts = sorted({1, threads})
-    lanes = machine.isa.f32_lanes
-    # By the ports that the description states, and the cycles that it states of a tile product.
-    clock = _clock("float32", 2 * lanes * machine.fma_rate, "f32")
-    numbers = {f"clock_{512 if lanes == 16 else 256}": clock}
+    numbers = _core(machine)
     if has_tiles(machine):
         each = TILE_OPERATIONS / machine.tile_core.tdp
         numbers["clock_tiles"] = _clock("uint8", each, "8-bit")
@@ -93,15 +112,57 @@ def calibrate(threads: int) -> Calibration:
     numbers["memory_rate"] = _curve([(count, _reading(count, beyond)) for count in counts])
     if threads > 1:
         numbers["fork_us"] = _forks(threads, shipped)
-    today = datetime.datetime.now(datetime.timezone.utc).date()
-    title = f"{name}, measured on {today} on {threads} threads"
-    return Calibration(name=name, title=title, inherits=shipped.name, numbers=numbers)
+    return numbers
+
+
+def _core(machine: Machine) -> dict[str, Number]:
+    """Clocks of a core, the latency of an FMA, and what it loads from L1 and L2."""
+    lanes, found = machine.isa.f32_lanes, machine.description
+    call, steps = dependent_additions()
+    clocks = [ADDITION_CYCLES * rate for rate in _rates(call, steps)]
+    numbers = {"clock_scalar": _best(clocks, "additions that wait for each other")}
+    # By the ports that the description states, and the cycles that it states of a tile product.
+    if lanes == 16:
+        rate = 2 * 8 * found.at("fma_rate_256")
+        narrow = [one for one in all_microkernels() if one.isa_name == "avx2"
+                  and types_of(one).startswith("float32")]  # fmt: skip
+        peaks = (max(measure_kernels(narrow).peaks.values()) for _ in range(3))
+        clocks = [1e3 * peak / rate for peak in peaks]
+        numbers["clock_256"] = _best(clocks, "peak of f32 products on 256 bits")
+    clock = _clock("float32", 2 * lanes * machine.fma_rate, "f32")
+    numbers[f"clock_{32 * lanes}"] = clock
+    call, steps = dependent_fmas(lanes)
+    cycles = [clock.at(1) / rate for rate in _rates(call, steps)]
+    numbers["fma_latency"] = Number(
+        round(min(cycles), 1),
+        "measured",
+        "FMAs that wait for each other",
+        _spread([1 / each for each in cycles]),
+    )
+    for number, size, unit in (
+        (f"load_rate_{32 * lanes}", machine.l1_bytes // 2, 1),
+        ("l2_rate", machine.l2_bytes // 2, 4 * lanes),
+    ):
+        call, steps = loads(size, lanes)
+        rates = [unit * rate / clock.at(1) for rate in _rates(call, steps)]
+        numbers[number] = _best(rates, f"loads of {size >> 10} KB again and again", digits=2)
+    return numbers
+
+
+def _rates(call: Callable[[], object], steps: int) -> list[float]:
+    """Steps of a call a microsecond, of several calls."""
+    return [steps / time for time in _times(call, 1, CORE_ROUNDS)]
+
+
+def _best(values: Sequence[float], source: str, digits: int | None = None) -> Number:
+    """The largest of several measurements."""
+    return Number(round(max(values), digits), "measured", source, _spread(values))
 
 
 def _clock(dtype: str, each: float, what: str) -> Number:
     """MHz at which `each` operations a cycle reach the peak that is measured."""
     clocks = [1e3 * peak_gops(dtype) / each for _ in range(3)]
-    return Number(round(max(clocks)), "measured", f"peak of {what} products", _spread(clocks))
+    return _best(clocks, f"peak of {what} products")
 
 
 def _reading(threads: int, size: int) -> list[float]:
@@ -152,11 +213,11 @@ def _spread(values: Sequence[float]) -> float:
     return round(abs(1 - statistics.median(values) / best), 3)
 
 
-def _times(call: Callable[[], object], threads: int) -> list[float]:
+def _times(call: Callable[[], object], threads: int, rounds: int = ROUNDS) -> list[float]:
     """Microseconds of some calls on so many threads, after one that does not count."""
     use_threads(threads)
     call()
-    return [1e6 * time for _ in range(ROUNDS) for time in time_calls(call, 0.0)]
+    return [1e6 * time for _ in range(rounds) for time in time_calls(call, 0.0)]
 
 
 def _loop(threads: int, parallel: bool) -> Callable[..., object]:

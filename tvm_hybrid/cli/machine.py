@@ -181,7 +181,7 @@ def _checked(topic: str, name: str, find: Callable[[], str]) -> Fact:
 def _cpu() -> list[Fact]:
     from microkernels.amx.permission import tile_permission
     from microkernels.base.host_cpu import processor
-    from microkernels.isa import LADDER, host_features, host_isa
+    from microkernels.isa import LADDER, host_features, host_isa, isa_named
     from microkernels.machines.host import path_in_force
     from microkernels.machines.machine import Machine
 
@@ -200,6 +200,15 @@ def _cpu() -> list[Fact]:
         found = Machine.from_target(host_target()).description
         path = path_in_force(cpu_name(host_target()))
         return f"{found.title}, {'shipped' if path is None else path}"
+
+    def guessed() -> str:
+        machine = Machine.from_target(host_target())
+        guesses = machine.description.guesses(tiles=machine.isa.includes(isa_named("amx")))
+        total = len(machine.description.numbers)
+        if not guesses:
+            return f"none of {total} numbers"
+        advice = "`tvm-hybrid calibrate` measures clocks, caches, memory and forks"
+        return f"{len(guesses)} of {total} numbers: {', '.join(guesses)}; {advice}"
 
     def level() -> str:
         used, highest = Machine.from_target(host_target()).isa.name, host_isa().name
@@ -223,6 +232,7 @@ def _cpu() -> list[Fact]:
         Fact("cpu", "cap (TVM_HYBRID_ISA)", os.environ.get("TVM_HYBRID_ISA") or "none"),
         _checked("cpu", "data caches of a core", caches),
         _checked("cpu", "description", description),
+        _checked("cpu", "guessed in it", guessed),
     ]
 
 

@@ -7,11 +7,12 @@ from pathlib import Path
 import pytest
 
 from microkernels.base.files import CACHE_VARIABLE
+from microkernels.base.host_cpu import host_cpu
 from microkernels.isa import host_isa, isa_named
-from microkernels.machines.description import read_description
+from microkernels.machines.description import describe, read_description
 from microkernels.machines.host import MACHINE_VARIABLE
 from microkernels.machines.machine import Machine
-from tvm_hybrid.bench.calibrate import LARGEST
+from tvm_hybrid.bench.calibrate import LARGEST, measure_numbers
 from tvm_hybrid.cli import main
 from tvm_hybrid.targets.resolve import host_target
 
@@ -29,10 +30,14 @@ def test_a_description_of_this_machine(
     assert main(["calibrate", "--threads", "2", "--output", str(path)]) == 0
     assert f"written to {path}" in " ".join(capsys.readouterr().out.split())
     found = read_description(path)
-    clocks = {f"clock_{512 if host_isa().f32_lanes == 16 else 256}"}
+    width = 512 if host_isa().f32_lanes == 16 else 256
+    clocks = {"clock_scalar", "clock_256", f"clock_{width}"}
     if host_isa().includes(isa_named("amx")):
         clocks.add("clock_tiles")
-    measured = {*clocks, "l3_rate", "memory_rate", "fork_us"}
+    shipped = describe(host_cpu()).numbers
+    measured = {*clocks, "l2_rate", "l3_rate", "memory_rate", "fork_us"}
+    measured |= {"fma_latency", f"load_rate_{width}"}
+    measured = {name for name in measured if shipped[name].kind not in ("manual", "data sheet")}
     assert {name for name, origin in found.origins.items() if origin == str(path)} == measured
     assert all(found.numbers[name].kind == "measured" for name in measured)
     assert all(500 < found.at(clock) < 10_000 for clock in clocks)
@@ -40,12 +45,24 @@ def test_a_description_of_this_machine(
     for rate in ("l3_rate", "memory_rate"):
         assert 100 < found.at(rate, 1) < 1e6 and 100 < found.at(rate, 2) < 2e6
 
+    assert not {"clock_256", "l3_rate", "fork_us"} & set(found.guesses(tiles=True))
     monkeypatch.setenv(MACHINE_VARIABLE, str(path))
     assert Machine.from_target(host_target(), 2).memory_rate(2) == pytest.approx(
         min(found.at("memory_rate", 1), found.at("memory_rate", 2) / 2)
     )
     main(["doctor"])
     assert str(path.name) in capsys.readouterr().out
+
+
+def test_loops_of_a_core_take_as_long_as_they_say() -> None:
+    """Rates that a CPU has: chains take some cycles a step, nearer caches give more."""
+    numbers = measure_numbers(1)
+    width = 512 if host_isa().f32_lanes == 16 else 256
+    assert 500 < numbers["clock_scalar"].at(1) < 10_000
+    assert 2 < numbers["fma_latency"].at(1) < 20
+    loaded = numbers[f"load_rate_{width}"].at(1) * width / 8
+    assert 1 < loaded < 300 and numbers["l2_rate"].at(1) < 1.5 * loaded
+    assert all(number.kind == "measured" for number in numbers.values())
 
 
 def test_where_nothing_can_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

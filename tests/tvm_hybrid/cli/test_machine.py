@@ -10,6 +10,8 @@ import pytest
 
 from microkernels.amx import permission as amx_permission
 from microkernels.amx.permission import Permission
+from microkernels.isa import host_isa, isa_named
+from microkernels.machines.host import MACHINE_VARIABLE
 from tests.tvm_hybrid.runtime.affinity.made_up import two_sockets
 from tests.tvm_hybrid.runtime.affinity.test_weights import Recorded
 from tvm_hybrid.cli.machine import OK, WARNING, examine, places
@@ -55,3 +57,21 @@ def test_places_are_listed_by_the_names_that_threads_takes(
     assert refused.value == "0, 1: Operation not permitted"
     alone = replace(topology, memory_nodes=(0,))
     assert "0: weights stay where they are" in {fact.value for fact in places(alone)}
+
+
+def test_what_is_guessed_of_a_description_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (fact,) = [fact for fact in examine() if fact.name == "guessed in it"]
+    path = tmp_path / "mine.json"
+    guess = '{"value": 3000, "kind": "guess", "source": "nobody knows"}'
+    path.write_text(
+        f'{{"title": "mine", "inherits": "znver4", "numbers": {{"clock_256": {guess}}}}}'
+    )
+    monkeypatch.setenv(MACHINE_VARIABLE, str(path))
+    (mine,) = [fact for fact in examine() if fact.name == "guessed in it"]
+    assert mine.value != fact.value and "clock_256" in mine.value
+    assert "tile_product" not in mine.value or host_isa().includes(isa_named("amx"))
+    path.write_text(path.read_text().replace('"guess"', '"measured"'))
+    (mine,) = [fact for fact in examine() if fact.name == "guessed in it"]
+    assert "clock_256" not in mine.value
