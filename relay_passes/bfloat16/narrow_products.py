@@ -95,11 +95,13 @@ def narrow_products(kind: str = NARROW) -> Rule:
 def _exactly(graph: DataflowGraph, expr: relax.Expr, kind: str) -> relax.Expr | None:
     """The same numbers in the narrow type; None if they were not that."""
     if isinstance(expr, ir.GenericConst):
-        array = array_of(expr.value)
+        array, narrow = array_of(expr.value), np.dtype(getattr(ml_dtypes, kind, kind))
         with np.errstate(over="ignore"):
-            narrow = array.astype(np.dtype(getattr(ml_dtypes, kind, kind)))
-        same = np.array_equal(narrow.astype(np.float32), array)
-        return relax.const(narrow, kind) if same else None
+            for part in (array.reshape(-1)[:_FEW], array):  # few show it of most weights
+                numbers = part.astype(narrow)
+                if not np.array_equal(numbers.astype(np.float32), part):
+                    return None
+        return relax.const(numbers, kind)
     cast = graph.definition(expr)
     return cast.args[0] if cast is not None and _widens(cast, kind) else None
 
@@ -157,6 +159,8 @@ def _will_be_narrow(graph: DataflowGraph, var: relax.Var, kind: str) -> bool:
 # activations, and convolutions by constant weights in one group. Few rows of a batch stay f32: such
 # an attention reads keys and values where they are stored.
 
+
+_FEW = 64  # elements of a constant that are looked at first
 
 HALF_PRODUCT = "float16 product"  # the "operator" of a decision
 SLOWER = "they are not estimated to be enough faster for these sizes"

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 import numpy as np
 from tvm import ir, relax
 
-from microkernels.base.arrays import RANGES
+from microkernels.base.arrays import RANGES, transposed
 from tir_schedules.core.size import quotient
 
-from .constants import array_of
+from .constants import array_of, constant_of
 from .graph import DataflowGraph, is_call, region_tensor, reshaped, scalar_constant, static_tensor
 from .rewrite import Bindings
 from .traits import RESHAPES
@@ -87,18 +87,18 @@ class AxisView:
     def emit(self, block: Bindings) -> relax.Expr:
         """The view as an expression; only its last operator is not bound yet."""
         expr, shape = self.source, self.source_shape
+        if isinstance(expr, ir.GenericConst):
+            if shape == self.shape and not self.moves:
+                return expr
+            array = array_of(expr.value)
+            moved = transposed(array, self.order) if self.moves else array
+            return constant_of(moved.reshape(self.shape))
         if self.moves:
             order = list(self.order)
             shape = tuple(shape[axis] for axis in order)
-            if isinstance(expr, ir.GenericConst):
-                array = np.ascontiguousarray(array_of(expr.value).transpose(order))
-                expr = relax.const(array, str(expr.ty.dtype))
-            else:
-                expr = relax.op.permute_dims(expr, order)
+            expr = relax.op.permute_dims(expr, order)
         if shape == self.shape:
             return expr
-        if isinstance(expr, ir.GenericConst):
-            return relax.const(array_of(expr.value).reshape(self.shape), str(expr.ty.dtype))
         if isinstance(expr, relax.Call):
             expr = block.emit(expr)
         return reshaped(expr, self.shape)
