@@ -299,6 +299,18 @@ def for_groups(groups: Sequence[Group], body: Callable[[Index, int], None]) -> N
                 body(group.start + piece * group.size, group.size)
 
 
+def for_part(
+    group: Group, share: tuple[Expr, Expr] | None, body: Callable[[Index, int], None]
+) -> None:
+    """Runs `body(start, size)` for the pieces of a group, or for a share (number, of how many)."""
+    if share is None:
+        for_groups([group], body)
+        return
+    before, own = share_of(as_expr(group.count), *share)
+    with I.serial(own) as at, opaque_block("panel"):
+        body(materialise(group.start + (before + at) * group.size), group.size)
+
+
 def for_share(
     groups: Sequence[Group], index: Expr, body: Callable[[Expr, int], None], before: int = 0
 ) -> None:

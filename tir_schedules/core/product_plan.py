@@ -192,19 +192,21 @@ class ProductPlan:
 
     def pieces_of(self, steps: int) -> list[tuple[int, int]]:
         """The blocks of so many steps of K."""
-        groups = shares_of_units(steps, math.ceil(steps / self.k_block), self.k_unit)
+        groups = self.piece_groups(steps)
         return [(g.start + i * g.size, g.size) for g in groups for i in range(g.count)]
 
+    def piece_groups(self, steps: int) -> Sequence[Group]:
+        """The same, those of one size together."""
+        return shares_of_units(steps, math.ceil(steps / self.k_block), self.k_unit)
+
     def passing(self, rows: int, steps: int) -> str:
-        """The operand, "A", "B" or "", whose tiles have left L1 before they are loaded again.
+        """The operand, "A", "B" or "", whose AMX tiles have left L1 before they are loaded again.
 
         Parameters
         ----------
         rows, steps : int
             Of a block of rows and a piece of K.
         """
-        if not self.kernel.by_tiles:
-            return ""
         if rows <= self.rows:
             return "B"
         return "" if 4 * rows * steps <= STAYS else "A"

@@ -288,7 +288,7 @@ class ThreadGrid:
             partial = replace(loops, results=_Sums(self, number), start=start)
 
             def share(first: Expr, steps: int) -> None:
-                partial.emit(row, rows, vector, vectors, share=(first, steps))
+                partial.emit(row, rows, vector, vectors, steps=(first, steps))
 
             for_share(self.steps, number, share)
             with opaque_block("arrive"):

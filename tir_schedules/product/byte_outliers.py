@@ -33,7 +33,7 @@ from tir_schedules.core.product_plan import ProductPlan
 from tir_schedules.epilogue.epilogue import Columns
 
 from .activations import Activations, Begun, find_high_bits
-from .prefetch import FEW_ROWS
+from .few_rows import FEW_ROWS, FewRows
 from .staged_panels import FEWEST_INTEGER_ROWS
 from .tile_loops import Shortcut, TileLoops
 from .tile_products import Beginning, OperandA
@@ -320,8 +320,21 @@ class ByteOutliers(OperandA, Beginning):
         return self.starts[self.rows.within(row), place]
 
 
-# How 8-bit integers are multiplied without VNNI: `WAYS`, of which the first that is right for a
-# block of rows is taken. All give the same integers (see `microkernels.kernels.byte_pairs`).
+# How 8-bit integers are multiplied without VNNI. The first way that is right for a block of rows is
+# taken; all give the same integers (see `microkernels.kernels.byte_pairs`).
+#
+#   the weight's pairs are small    bytes: 3 instructions for 4 products. Tiles of 4x48 from cache:
+#                                   264 GOP/s, words 198, digits 164. Packing looks at the pairs;
+#                                   its answer lies behind the weight
+#   all of A is of seven bits       bytes; one pass of ORs over A finds it. 784x512x128: 226 GOP/s,
+#                                   177 before
+#   few elements of A are not       bytes, and the outliers from a list (`OutlierList`). Up to 3% of
+#                                   A are as fast as words or faster: 128x768x768 with 1% 232 GOP/s,
+#                                   182 before; with K of 16 and 24 bytes were slower
+#   others                          words: 4 instructions; A and the panels are widened in cache
+#                                   (`staged_panels.wide_product`)
+#   others, of few rows             digits: 6 instructions, but nothing is widened, and the weight
+#                                   is half as many bytes
 #
 # Weights of 7 bits, which are made for such CPUs (`reduce_range`), and activations of 7 bits always
 # fit bytes. Figures are those of docs/microkernels.md, of one thread of an Emerald Rapids. Kernels
@@ -334,71 +347,34 @@ LISTED_ROWS = 512  # of a block: what they start with, in some panels, stays in 
 
 
 @dataclass(frozen=True)
-class Way:
-    """A row of `WAYS`.
+class ByteWay:
+    """A way to multiply by bytes, of products whose threads do not share K.
 
     Attributes
     ----------
     blocks : str
         The blocks of rows that it is right for, as they turn out at run time.
-    why : str
-        What it saves, and what was measured.
     rows, columns, k : int
         The least sizes of a product that may take it; a dynamic number of rows is enough.
-    shares_k : bool
-        Whether threads may share K.
     """
 
     blocks: str
-    why: str
     rows: int = 1
     columns: int = 1
     k: int = 1
-    shares_k: bool = False
 
     def suits(self, plan: ProductPlan) -> bool:
         """Whether the sizes, the kernel and the threads of a product allow it."""
         rows = self.rows if size.is_open((plan.m,)) else plan.m
         enough = rows >= self.rows and plan.n >= self.columns and plan.k >= self.k
-        alone = self.shares_k or sum(group.count for group in plan.k_shares) == 1
+        alone = sum(group.count for group in plan.k_shares) == 1
         return has_pairs(plan.kernel) and enough and alone
 
 
-SMALL_PAIRS = Way(
-    "the weight's pairs are small",
-    "bytes: 3 instructions for 4 products. Tiles of 4x48 from cache: 264 GOP/s, words 198, digits "
-    "164. Packing looks at the pairs; its answer lies behind the weight",
-)
-SEVEN_BITS = Way(
-    "no element of x is beyond 127",
-    "bytes; one pass of ORs over A finds it. 784x512x128: 226 GOP/s, 177 before",
-    columns=SEARCHED_COLUMNS,
-)
-APART = Way(
-    "few elements of x are {beyond}, whose products are added apart,",
-    "bytes, and the outliers from a list (`OutlierList`). Up to 3% of A are as fast as words or "
-    "faster: 128x768x768 with 1% 232 GOP/s, 182 before; with K of 16 and 24 bytes were slower",
-    FEWEST_INTEGER_ROWS,
-    SEARCHED_COLUMNS,
-    LEAST_K,
-)
-WORDS = Way(
-    "others",
-    "4 instructions; A and the panels are widened in cache (`staged_panels.wide_product`)",
-    FEWEST_INTEGER_ROWS,
-    shares_k=True,
-)
-DIGITS = Way(
-    "others, of few rows",
-    "6 instructions, but nothing is widened, and the weight is half as many bytes",
-    shares_k=True,
-)
-WAYS = (SMALL_PAIRS, SEVEN_BITS, APART, WORDS, DIGITS)
-
-
-def ways_of(plan: ProductPlan) -> list[Way]:
-    """The ways that a product may take."""
-    return [way for way in WAYS if way.suits(plan)]
+SMALL_PAIRS = ByteWay("the weight's pairs are small")
+SEVEN_BITS = ByteWay("no element of x is beyond 127", columns=SEARCHED_COLUMNS)
+_FEW_OUTLIERS = "few elements of x are {beyond}, whose products are added apart,"
+APART = ByteWay(_FEW_OUTLIERS, FEWEST_INTEGER_ROWS, SEARCHED_COLUMNS, LEAST_K)
 
 
 def by_values(searched: bool, listed: bool = False, offset: int = 0) -> str:
@@ -421,9 +397,9 @@ def cut_for_bytes(plan: ProductPlan) -> ProductPlan:
     return replace(plan, m_block=min(plan.m_block, max(LISTED_ROWS, plan.rows)))
 
 
-def byte_shortcut(
+def byte_shortcuts(
     loops: TileLoops, rows: Activations, most_rows: int, start: Start | None, weight: PackedWeight
-) -> Shortcut:
+) -> list[Shortcut]:
     """The loops by bytes, and when they are right.
 
     Parameters
@@ -446,7 +422,7 @@ def byte_shortcut(
         return weight_fits(weight.buffer, weight.answer_at)
 
     if not SEVEN_BITS.suits(loops.plan):
-        return Shortcut(lambda *_: small(), by_bytes)
+        return [Shortcut(lambda *_: small(), by_bytes)]
     by_bytes = replace(by_bytes, a=Begun(rows))
 
     def fits(first: Expr, count: Index) -> Expr:
@@ -454,13 +430,12 @@ def byte_shortcut(
         return tirx.Or(find_high_bits(rows, first, count), small())
 
     if not APART.suits(loops.plan):
-        return Shortcut(fits, by_bytes)
+        return [Shortcut(fits, by_bytes)]
     without = StartByBytes(start, weight, _offset(start))
     outliers = ByteOutliers(plan, rows, most_rows, without)
-    apart = replace(by_bytes, a=outliers, start=outliers)
-    if size.is_open((plan.m,)):  # several panels side by side, without outliers
-        apart = replace(apart, narrow=replace(apart, start=without))
-    return Shortcut(fits, by_bytes, Shortcut(outliers.split, apart))
+    # Of few rows, several panels are side by side, without outliers.
+    apart = replace(by_bytes, a=outliers, start=outliers, few_rows=FewRows(start=without))
+    return [Shortcut(fits, by_bytes), Shortcut(outliers.split, apart)]
 
 
 def cuts_above(plan: ProductPlan, points: ZeroPoints) -> bool:

@@ -38,10 +38,10 @@ from tir_schedules.cost import amx_cost, parallel
 from tir_schedules.epilogue.epilogue import Epilogue, unflatten
 from tir_schedules.rows.quantization_range import emit_own_range, least_scale_of
 
-from . import dynamic_rows, tile_config
+from . import open_rows, tile_config
 from .batch_matmul import BATCH_MATMUL, busiest_cycles
 from .best_grid import best_grid, open_grid
-from .byte_outliers import APART, SEVEN_BITS, SMALL_PAIRS, by_values, known_offset, ways_of
+from .byte_outliers import APART, SEVEN_BITS, SMALL_PAIRS, by_values, known_offset
 from .matmul_product import MatmulProduct, packing
 from .staged_panels import SCALE, WideProduct, has_scale, wide_product
 from .tile_config import Fields, MatmulConfig, dimensions
@@ -267,15 +267,15 @@ class Matmul(template.Template[MatmulConfig]):
     def at_run_time(self, region: Region, config: MatmulConfig) -> str:
         """What is decided at run time, for `explain`."""
         plan = tile_config.plan_of(region, config)
-        return dynamic_rows.tile_choices(plan, config.whole_rows, config.alone_rows)
+        return open_rows.tile_choices(plan, config.whole_rows, config.alone_rows)
 
     def by_values(self, region: Region, config: MatmulConfig) -> str:
         """What values decide, for `explain`."""
-        ways = ways_of(tile_config.plan_of(region, config))
-        if SMALL_PAIRS not in ways:
+        plan = tile_config.plan_of(region, config)
+        if not SMALL_PAIRS.suits(plan):
             return ""
-        points = ZeroPoints.of(region, microkernel_named(config.kernel))
-        return by_values(SEVEN_BITS in ways, APART in ways, known_offset(points))
+        points = ZeroPoints.of(region, plan.kernel)
+        return by_values(SEVEN_BITS.suits(plan), APART.suits(plan), known_offset(points))
 
     def nests(self, region: Region, config: MatmulConfig) -> Iterator[loop_nest.LoopNest]:
         """The loops of the product."""

@@ -29,13 +29,15 @@ from tir_schedules.core.size import is_open
 from tir_schedules.epilogue.epilogue import Columns, Epilogue, load_vector
 from tir_schedules.epilogue.tile_results import RowResults
 
-from . import best_grid, byte_outliers, dynamic_rows, zero_points
+from . import best_grid, byte_outliers, zero_points
 from .activations import Activations, Begun, InPlace
+from .amx_tiles import TileTask
+from .open_rows import share_open_rows
 from .prefetch import Prefetch
 from .staged_panels import ScaledPanels, WidePanels, WideProduct, has_scale, wide_product_of
 from .tile_config import MatmulConfig, check, plan_of, window_of
-from .tile_loops import TileLoops
-from .tile_products import OperandB, TileTask
+from .tile_loops import Shortcut, TileLoops
+from .tile_products import OperandB
 
 _LINE = 64  # bytes of a cache line
 
@@ -79,17 +81,17 @@ class MatmulProduct:
         region, config, kernel = self.region, self.config, self.kernel
         weight = PackedWeight(region, config, kernel, self.constants[0])
         plan, (buffer, leading) = weight.plan, self.target
-        ways, plan = byte_outliers.ways_of(plan), byte_outliers.cut_for_bytes(plan)
+        plan = byte_outliers.cut_for_bytes(plan)
         if has_scale(region):
             inputs = {"scale": self.constants[1]}
         else:
             inputs = zero_points.named_inputs(region, self.constants[1:])
         if self.find_range is not None:
             inputs["range"] = self.find_range()
-        wide, searched = wide_product_of(plan), byte_outliers.SEVEN_BITS in ways
+        wide, searched = wide_product_of(plan), byte_outliers.SEVEN_BITS.suits(plan)
         block = min(max(plan.m_block, config.rows), most_rows)
         rows: Activations | None = None
-        if byte_outliers.SMALL_PAIRS in ways:
+        if byte_outliers.SMALL_PAIRS.suits(plan):
             rows = self._activations(block, inputs, tile=byte_tile(kernel))
         if rows is None or not searched:
             exact = self._activations(block, inputs, wide)
@@ -108,19 +110,21 @@ class MatmulProduct:
         a = Begun(exact) if exact is rows else exact
         loops = TileLoops(plan, a, weight, results, start_of(first))
         if rows is not None:
-            shortcut = byte_outliers.byte_shortcut(loops, rows, block, start_of(rows), weight)
-            loops = replace(loops, shortcut=shortcut)
+            shortcuts = byte_outliers.byte_shortcuts(loops, rows, block, start_of(rows), weight)
+            loops = replace(loops, shortcuts=shortcuts)
         vectors = min(config.vectors, plan.n_vectors)
         if wide is not None:
-            narrow = None
+            least, shortcuts = 1, [*loops.shortcuts]
             if is_open((plan.m,)):
-                few = first if searched else self._activations(wide.fewest_rows - 1, inputs)
+                least = wide.fewest_rows
+                few = first if searched else self._activations(least - 1, inputs)
                 fewer = replace(plan, rows=min(plan.rows, kernel.mr))
                 a = Begun(few) if searched else few
                 narrow = replace(loops, plan=fewer, a=a, start=start_of(few))
+                shortcuts.append(Shortcut(lambda _, count: extents.as_expr(count) < least, narrow))
             given = plan.panels, weight.buffer, wide, plan.longest_piece, vectors
             panels = WidePanels(*given, weight.prefetch)
-            return replace(loops, b=panels, tiles=wide, narrow=narrow)
+            return replace(loops, b=panels, tiles=wide, shortcuts=shortcuts, least=least)
         if "scale" not in inputs:
             return loops
         return replace(loops, b=ScaledPanels(weight, inputs["scale"], vectors))
@@ -175,16 +179,14 @@ class MatmulProduct:
         """
         zero, n_vectors = tirx.const(0, "int32"), plan_of(self.region, self.config).n_vectors
         with llvm_functions(PREFETCH_LLVM_IR):
-            if isinstance(rows, int):
-                self.loops(rows).emit(zero, rows, zero, n_vectors, tiles)
-            else:
-                dynamic_rows.OpenRows(self.loops(most)).emit(zero, rows, zero, n_vectors)
+            loops = self.loops(rows if isinstance(rows, int) else most)
+            loops.emit(zero, rows, zero, n_vectors, tiles)
 
     def share(self) -> None:
         """The whole product, in one parallel region over the configuration's grid of threads."""
         plan = plan_of(self.region, self.config)
         if self.region.is_open:
-            dynamic_rows.OpenRows(self.loops(plan.m_block)).share(self.config)
+            share_open_rows(self.loops(plan.m_block), self.config)
             return
         grid = best_grid.ThreadGrid(plan)
         with grid.task() as task, llvm_functions(PREFETCH_LLVM_IR):

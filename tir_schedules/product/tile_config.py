@@ -24,7 +24,7 @@ from tir_schedules.core.region import Region
 from tir_schedules.cost import amx_cost, cost
 from tir_schedules.epilogue.epilogue import rows_and_columns
 
-from .prefetch import known_streams
+from .few_rows import known_streams
 from .staged_panels import WideProduct, wide_product
 
 RESULT_DTYPES = ("float32", "float64", "float16", "bfloat16", "int8", "uint8", "int32", "int64")

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import tvm.tirx.script.builder.ir as I
 from tvm import tirx
 
 from microkernels.microkernel import Microkernel
-from microkernels.tile import Address, Between, Place, Start, Tile
+from microkernels.tile import Address, Start, Tile
 from microkernels.vector import expressions as ex
 from microkernels.vector.expressions import Expr, Index
 from tir_schedules.core.blocking import Group, balanced
-from tir_schedules.core.emission import for_groups, opaque_block
+from tir_schedules.core.emission import for_groups, for_part, opaque_block
 from tir_schedules.core.product_plan import Piece
-from tir_schedules.epilogue.tile_results import store_tile
+from tir_schedules.epilogue.tile_results import rest, store_tile
 
-from .prefetch import ROUND, Ahead, Prefetch, known_streams
+from .prefetch import ROUND, Ahead, KnownPrefetch, Prefetch, steps_of_round
 
 if TYPE_CHECKING:
     from .tile_loops import BlockLoops, TileLoops
@@ -116,17 +116,13 @@ class TileContext:
     scratch : Buffer or None
         Where accumulators are between blocks of K.
     place : Expr or int
-        Its first row in `scratch`.
-    resumes : bool
-        Whether its accumulators are there already.
+        Its first row within its block of rows, and in `scratch`.
+    resumes, ends : bool
+        Whether its accumulators are there already, and whether they are complete with this piece.
     ahead : callable or None
         (loop variables) -> None; prefetches before each step of K.
-    rounds, peel : bool
-        Whether several steps of K are between two branches; as of `Microkernel.emit`.
     passing : str
         The operand that has left L1 before it is read again, "A" or "B".
-    into, between
-        As of `Microkernel.emit`, of AMX tiles.
     """
 
     loops: TileLoops
@@ -136,53 +132,43 @@ class TileContext:
     vectors: int
     piece: Piece
     load_b: LoadPanel
-    scratch: Expr | None = None
+    scratch: Any = None
     place: Index = 0
     resumes: bool = False
+    ends: bool = True
     ahead: Ahead | None = None
-    rounds: bool = False
-    peel: bool = False
     passing: str = ""
-    into: Place | None = None
-    between: Between | None = None
 
     @staticmethod
     def side_by_side(
-        loops: TileLoops, row: Expr, rows: int, vector: Expr, width: int, panels: int, piece: Piece
+        loops: TileLoops, row: Expr, rows: int, vector: Expr, width: int, panels: int
     ) -> TileContext:
-        """Several panels as one wide tile."""
+        """Several panels as one wide tile, along all of K."""
 
         def load_b(_panel: Index, _width: int, step: Index, j: int) -> Expr | Address:
             return loops.b.load(vector + j // width * width, width, step, j % width)
 
+        piece = 0, loops.plan.steps
         return TileContext(loops, row, rows, vector, panels * width, piece, load_b)
 
     @property
     def init(self) -> Start | None:
-        """What accumulators in registers start with; zero if None."""
-        loops, kernel, scratch = self.loops, self.loops.plan.kernel, self.scratch
-        if self.resumes and not kernel.by_tiles:
-            assert scratch is not None
-            return lambda i, j: scratch[self.place + i, ex.ramp(j * kernel.lanes, kernel.lanes)]
-        begin = loops.start
-        if begin is None or self.resumes or loops.starts_late or self.columns is not None:
-            return None
-        return lambda i, j: begin(self.row + i, self.vector + j)
+        """What accumulators start with; zero if None."""
+        begin, scratch = self.loops.start, self.scratch
+        if self.resumes:
+            lanes = self.loops.plan.kernel.lanes
+            return lambda i, j: scratch[self.place + i, ex.ramp(j * lanes, lanes)]
+        return None if begin is None else lambda i, j: begin(self.row + i, self.vector + j)
 
-    @property
-    def columns(self) -> Callable[[int], Expr | Address] | None:
-        """What all rows of AMX tiles start with; None if `init` says so."""
-        start, by_tiles = self.loops.start, self.loops.plan.kernel.by_tiles
-        if start is None or not start.by_column or self.resumes or not by_tiles:
-            return None
-        return lambda j: start.columns(self.vector + j)
+    def columns(self, j: int) -> Expr | Address:
+        """What all rows of a vector start with, as of `Beginning`."""
+        assert self.loops.start is not None
+        return self.loops.start.columns(self.vector + j)
 
     def multiply(self, kernel: Microkernel) -> Tile:
         """The accumulators of the tile, by a kernel."""
-        given = self.rows, self.vectors, (self.piece[1],), self.read_a, self.read_b
-        resumes = self.resumes and kernel.by_tiles
-        further = self.peel, self.between, self.columns
-        return kernel.emit(*given, self.init, self.into, resumes, *further)
+        steps = (self.piece[1],)
+        return kernel.emit(self.rows, self.vectors, steps, self.read_a, self.read_b, self.init)
 
     def read_a(self, i: int, ks: Sequence[Index]) -> Expr | Address:
         """A, as the kernel's `emit` takes it."""
@@ -202,6 +188,15 @@ class TileContext:
             return replace(loaded, passing=True)
         return loaded
 
+    def store(self, result: Tile, epilogue_cost: int) -> None:
+        """Stores accumulators as results; see `store_tile`."""
+        put, kernel = self.loops.results.store, self.loops.plan.kernel
+
+        def store(i: Index, j: int, value: Expr, last: bool) -> None:
+            put(self.row + i, self.vector + j, value, last)
+
+        store_tile(result, kernel, epilogue_cost, store)
+
 
 class RegisterTiles:
     """How a tile is multiplied: by the plan's kernel. Subclasses do it in another way.
@@ -217,11 +212,6 @@ class RegisterTiles:
     threads). With vectors of 512 bits one of the two ports, and so the time between, is free.
     """
 
-    @property
-    def fewest_rows(self) -> int:
-        """Rows of a dynamic number from which on they pay; fewer run `TileLoops.narrow`."""
-        return 1
-
     def place(self, first: Index, ks: Sequence[Index]) -> Index:
         """The step of K of a tile's loop variables in a block of K that begins at `first`."""
         return first + (ks[0] if len(ks) == 1 else ks[0] * ROUND + ks[1])
@@ -233,7 +223,7 @@ class RegisterTiles:
     def emit(self, tile: TileContext) -> Tile:
         """The accumulators of a tile."""
         kernel, steps = tile.loops.plan.kernel, tile.piece[1]
-        if not tile.rounds:
+        if steps_of_round(tile.loops.plan, steps) == 1:
             return tile.multiply(kernel)
         result = kernel.begin(tile.rows, tile.vectors, tile.init)
         with I.serial(steps // ROUND) as number:
@@ -253,130 +243,71 @@ def add_step(kernel: Microkernel, result: Tile, tile: TileContext, ks: Sequence[
     kernel.accumulate(result, range(tile.rows), (), *reads)
 
 
-def emit_streams(block: BlockLoops, vector: Expr, group: Group) -> bool:
-    """One or two rows read several panels of equal width at once; False if they do not."""
-    loops, width = block.loops, group.size
-    most, kernel = known_streams(loops.plan, block.rows, width, group.count)
-    if most == 1 or loops.b.prefetch is None or loops.b.staged or not block.fetches:
-        return False
-
-    def emit(first: Index, panels: int) -> None:
-        begin = vector + group.start + first * width
-        with opaque_block("streams"):
-            place = block.row, block.rows, begin, width, panels, block.pieces[0]
-            tile = TileContext.side_by_side(loops, *place)
-
-            def store(i: Index, j: int, value: Expr, _last: bool) -> None:
-                loops.results.store(block.row + i, begin + j, value, (j + 1) % width == 0)
-
-            store_tile(tile.multiply(kernel), kernel, loops.results.cost, store)
-
-    for_groups(balanced(group.count, most), emit)
-    return True
-
-
-class TileTask:
-    """The tile registers' configuration along straight-line code; nothing of it without tiles."""
-
-    def __init__(self) -> None:
-        self._kernel: Microkernel | None = None
-        self._rows = 0
-
-    def configure(self, kernel: Microkernel, rows: int) -> None:
-        """Emits the configuration for so many rows, unless it is there."""
-        if not kernel.by_tiles:
-            return
-        if not self.holds(kernel, rows):
-            kernel.configure(rows)
-        self._kernel, self._rows = kernel, rows
-
-    def holds(self, kernel: Microkernel, rows: int) -> bool:
-        """Whether the configuration is there."""
-        same = self._kernel is not None and self._kernel.mr == kernel.mr
-        return same and self._rows == rows
-
-    def release(self) -> None:
-        """Emits the end of it."""
-        if self._kernel is not None:
-            self._kernel.release()
-        self._kernel = None
-
-
 @dataclass
-class LateStores:
-    """Stores the results of a block of tiles while the next block is multiplied.
-
-        multiply block 0
-        multiply block 1, and between its products the epilogue of block 0
-        multiply block 2, and between its products the epilogue of block 1
-        the epilogue of block 2
-
-    A core multiplies tiles and works on vectors at the same time only if both are near each other
-    in the program: an epilogue of 64 vectors fills the reorder buffer. oneDNN interleaves them, too
-    (brgemm, `interleave_tilestores`). Measured on Granite Rapids: 128 rows, K = 768, 8-bit: 15%.
-
-    Blocks of equal size, one after the other.
+class PanelTiles:
+    """The tiles of panels of one width in a block of rows; subclasses say which, and store them.
 
     Attributes
     ----------
-    panels : BlockLoops
-        The panels that the blocks are tiles of.
-    vector, vectors : Expr, int
-        The first vector of the first panel, and how many each has.
-    slots : int
-        Blocks that there is room for; a block's is not that of the block before.
+    block : BlockLoops
+        The rows.
+    group : Group
+        The panels.
+    following : int
+        Vectors of the panel behind them; 0 if there is none.
+    resting : int
+        Tiles of which accumulators are in memory at the same time, if K is not cut.
     """
 
-    panels: BlockLoops
-    vector: Expr
-    vectors: int
-    slots: int
+    resting: ClassVar[int] = 0
+
+    block: BlockLoops
+    group: Group
+    following: int
 
     def __post_init__(self) -> None:
-        (group,) = balanced(self.panels.rows, self.panels.loops.plan.rows)
-        self.rows, self.tiles = group.size, group.count
+        self.loops = self.block.loops
 
-    @staticmethod
-    def of(panels: BlockLoops, vector: Expr, vectors: int, slots: int) -> LateStores | None:
-        """What stores the tiles of panels late; None if every tile stores its own."""
-        loops = panels.loops
-        late = loops.plan.kernel.by_tiles and not loops.results.in_place
-        return LateStores(panels, vector, vectors, slots) if late else None
+    def for_panels(self, body: Callable[[Index, int], None]) -> None:
+        """Runs `body(start, vectors)` for the panels, or the block's share of them."""
+        for_part(self.group, self.block.share, body)
 
-    def slot(self, block: Index) -> Index:
-        """The first row of a block in `scratch`."""
-        return block % self.slots * self.rows
+    @contextmanager
+    def panel(self, start: Index) -> Iterator[None]:
+        """The scope of all blocks of K of a panel; `start` counts the vectors before it."""
+        yield
 
-    def between(self, block: Index, steps: int) -> Between | None:
-        """Emits, in each of so many steps, a part of what the block before left."""
-        if isinstance(block, int) and block == 0:
-            return None
-        height = math.ceil(self.rows / steps)
+    def emit(self, whole: TileContext) -> None:
+        """Emits all tiles in a block of K of a panel; `whole` is of all rows."""
+        raise NotImplementedError
 
-        def part(step: Index, product: int, _products: int) -> None:
-            if product:
-                return
-            with I.If(block > 0), I.Then(), I.serial(height) as offset:
-                row = step * height + offset
-                if height * steps == self.rows:
-                    self._row(block - 1, row)
-                else:
-                    with I.If(row < self.rows), I.Then():
-                        self._row(block - 1, row)
 
-        return part
+class KnownTiles(PanelTiles):
+    """Tiles of a known number of rows: they differ by one at most, so that none of them is thin."""
 
-    def finish(self, block: Index) -> None:
-        """Emits the epilogue of the last block."""
-        with I.serial(self.rows) as row:
-            self._row(block, row)
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        block, plan, prefetch = self.block, self.loops.plan, self.loops.b.prefetch
+        assert isinstance(block.rows, int)
+        self.groups = balanced(block.rows, plan.rows)
+        self.fetch: KnownPrefetch | None = None
+        if prefetch is not None and block.steps is None:
+            self.fetch = KnownPrefetch(prefetch, plan, block.rows, self.group.size)
 
-    def _row(self, block: Index, row: Expr) -> None:
-        loops, scratch = self.panels.loops, self.panels.scratch
-        assert scratch is not None
-        first = self.panels.row + block % self.tiles * self.rows + row
-        vector = self.vector + block // self.tiles * self.vectors
-        place = Place(scratch, self.slot(block))
-        tile = Tile(self.rows, self.vectors, loops.plan.kernel.lanes, place=place)
-        for j in range(self.vectors):
-            loops.finish(first, vector + j, tile.value(row, j), j == self.vectors - 1)
+    def emit(self, whole: TileContext) -> None:
+        """As of `PanelTiles`."""
+
+        def tile(place: Index, rows: int) -> None:
+            with opaque_block("tile"):
+                self.tile(replace(whole, row=self.block.row + place, rows=rows, place=place))
+
+        for_groups(self.groups, tile)
+
+    def tile(self, tile: TileContext) -> None:
+        """Multiplies a tile, and stores it."""
+        ahead = None if self.fetch is None else self.fetch.ahead(tile)
+        result = self.loops.tiles.emit(replace(tile, ahead=ahead))
+        if tile.ends:
+            tile.store(result, self.loops.results.cost)
+        else:
+            rest(result, tile.scratch, tile.place)

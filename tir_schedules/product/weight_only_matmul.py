@@ -44,10 +44,11 @@ from tir_schedules.cost import amx_cost, parallel
 from tir_schedules.epilogue.epilogue import Epilogue, rows_and_columns
 from tir_schedules.epilogue.tile_results import RowResults
 
-from . import dynamic_rows, narrow_weight, tile_config, weight_only_tiles
+from . import narrow_weight, tile_config, weight_only_tiles
 from .activations import Activations
 from .best_grid import ThreadGrid, best_grid, open_grid
 from .narrow_weight import MOST_DIGIT_ROWS, NarrowWeight
+from .open_rows import share_open_rows
 from .tile_loops import TileLoops
 from .tile_products import OperandB
 
@@ -306,10 +307,9 @@ class WeightOnlyMatmul(Template[WeightOnlyConfig]):
             tiles = weight_only_tiles.WeightOnlyTiles(*given)
             expanded = weight_only_tiles.ExpandedPanels
             if region.is_open:
-                few_rows = weight_only_tiles.FewDecodedRows
-                few = functools.partial(few_rows, tiles=tiles, with_digits=with_digits)
-                loops = TileLoops(plan, rows, expanded(tiles, plan), results)
-                dynamic_rows.OpenRows(loops, few).share(config)
+                few = weight_only_tiles.FewDecodedRows(tiles=tiles, with_digits=with_digits)
+                loops = TileLoops(plan, rows, expanded(tiles, plan), results, few_rows=few)
+                share_open_rows(loops, config)
             else:
                 grid = ThreadGrid(plan)
                 with grid.task() as task, llvm_functions(kernel.llvm_ir):

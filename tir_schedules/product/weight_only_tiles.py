@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 import tvm.tirx.script.builder.ir as I
 from tvm.sym import Analyzer
@@ -17,14 +18,18 @@ from microkernels.tile import Address, Tile
 from microkernels.vector.expressions import Expr, Index, bind, cast, constant, like, ramp, splat
 from tir_schedules.core.blocking import Group
 from tir_schedules.core.emission import branch, opaque_block
+from tir_schedules.core.extents import as_expr
 from tir_schedules.core.product_plan import Piece, ProductPlan
 from tir_schedules.core.region import Tensor
 from tir_schedules.epilogue.epilogue import Columns, load_vector, unflatten
 
-from . import dynamic_rows
+from .few_rows import FewRows
 from .narrow_weight import MOST_DIGIT_ROWS, ByteDigits, NarrowWeight
 from .staged_panels import staged_panel
 from .tile_products import LoadPanel, OperandA, OperandB, RegisterTiles, TileContext
+
+if TYPE_CHECKING:
+    from .tile_loops import BlockLoops
 
 
 @dataclass(frozen=True)
@@ -383,8 +388,8 @@ class RoundedPanels(OperandB):
 MOST_ROWS = 4  # more have the weight expanded in cache first
 
 
-@dataclass
-class FewDecodedRows(dynamic_rows.FewRows):
+@dataclass(frozen=True)
+class FewDecodedRows(FewRows):
     """A few rows of a dynamic number.
 
     Attributes
@@ -399,25 +404,23 @@ class FewDecodedRows(dynamic_rows.FewRows):
     tiles: WeightOnlyTiles = field(kw_only=True)
     with_digits: bool = field(kw_only=True)
 
-    def __post_init__(self) -> None:
-        self.tiles = self.tiles.with_digits(self.with_digits)
+    def emit(self, block: BlockLoops) -> None:
+        """As of `FewRows`; the digits of the rows are made first."""
+        own = replace(self, tiles=self.tiles.with_digits(self.with_digits))
+        if self.with_digits:
+            with I.If(as_expr(block.rows) <= MOST_DIGIT_ROWS), I.Then():
+                own.tiles.a.begin(block.row, block.rows)
+        FewRows.emit(own, block)
 
-    def emit(self, block: dynamic_rows.Block) -> None:
-        """As of FewRows; the digits of the rows are made first."""
-        if self.tiles.a.digits is not None:
-            with I.If(block.rows <= MOST_DIGIT_ROWS), I.Then():
-                self.tiles.a.begin(block.row, block.rows)
-        super().emit(block)
-
-    def side(self, rows: int, group: Group) -> tuple[int, Microkernel]:
+    def side(self, plan: ProductPlan, rows: int, group: Group) -> tuple[int, Microkernel]:
         """How many panels of a group are decoded at once: two sets of accumulators have room.
 
         Digits multiply one panel after the other, which is one stream of memory: several streams
         take longer (measured on Zen 3).
         """
-        kernel = self.loops.plan.kernel
+        kernel = plan.kernel
         vectors = max(1, (6 if kernel.lanes < 16 else 12) // rows)
-        if self.tiles.a.digits is not None and rows <= MOST_DIGIT_ROWS:
+        if self.with_digits and rows <= MOST_DIGIT_ROWS:
             vectors = 1
         return max(1, min(group.count, vectors // group.size)), kernel
 

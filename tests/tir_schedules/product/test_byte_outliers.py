@@ -21,7 +21,6 @@ from tir_schedules.product.byte_outliers import (
     cut_for_bytes,
     cuts_above,
     known_offset,
-    ways_of,
 )
 from tir_schedules.product.matmul import MATMUL
 from tir_schedules.product.matmul_product import packed_weight, packing
@@ -66,7 +65,7 @@ def extreme_weight(k: int, n: int) -> np.ndarray:
 def test_every_kind_is_exact(isa: str, kind: str, k: int, n: int) -> None:
     region, w = matmul_region((37,), k, n), extreme_weight(k, n)
     config = config_for(region, isa, m_block=16)
-    assert APART in ways_of(plan_of(region, config))
+    assert APART.suits(plan_of(region, config))
     arrays = [values_of(kind, 37, k), w]
     np.testing.assert_array_equal(run(region, arrays, isa, config), product(region, arrays))
 
@@ -107,7 +106,7 @@ def test_what_lies_behind_a_row_is_no_outlier() -> None:
     """63 groups are no whole number of vectors: behind a row the copy has the zero point."""
     region = matmul_region((37,), 252, 150, a_zero=130)
     config = config_for(region, "avx2")
-    assert APART in ways_of(plan_of(region, config))
+    assert APART.suits(plan_of(region, config))
     kernel = Kernel(region, "avx2")
     for kind in ("few", "one", "all 0"):
         arrays = [values_of(kind, 37, 252, 130), extreme_weight(252, 150)]
@@ -204,7 +203,7 @@ def test_blocks_are_small_where_there_are_lists(isa: str) -> None:
     def plan(m: int, n: int) -> tuple[bool, int]:
         region: Region = matmul_region((m,), 64, n)
         found = plan_of(region, config_for(region, isa, m_block=3000))
-        return APART in ways_of(found), cut_for_bytes(found).m_block
+        return APART.suits(found), cut_for_bytes(found).m_block
 
     assert plan(3000, 64) == (True, LISTED_ROWS)
     assert plan(3000, 32) == (False, 3000)
@@ -216,7 +215,7 @@ def test_only_cpus_without_vnni_list_outliers(isa: str) -> None:
     region = matmul_region((64,), 64, 128, a_zero=130)
     for kernel in kernels_for(isa_named(isa), "uint8", "int8"):
         config = config_for(region, isa, kernel=kernel.name, rows=1, vectors=1)
-        assert APART not in ways_of(plan_of(region, config))
+        assert not APART.suits(plan_of(region, config))
         assert not packed_weight(region, config, isa_named(isa)).has_sums
         assert not MATMUL.by_values(region, config)
         bytes_packed = plan_of(region, config).panels.size + 4 * 128  # the zero point's term

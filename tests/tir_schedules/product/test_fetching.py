@@ -9,15 +9,41 @@ import tvm
 from tvm import tirx
 
 from microkernels.registry import microkernel_named
+from microkernels.tile import Between
 from tests.tir_schedules.open_regions import LENGTH
 from tests.tir_schedules.product.test_matmul import matmul_region
 from tests.tir_schedules.run_region import machine_for
-from tir_schedules.core.blocking import balanced
-from tir_schedules.core.product_plan import PRODUCTS_PER_SHARE, ProductPlan
-from tir_schedules.product import prefetch
+from tir_schedules.core.blocking import Group, balanced
+from tir_schedules.core.product_plan import PRODUCTS_PER_SHARE, Piece, ProductPlan
+from tir_schedules.epilogue.tile_results import Results
+from tir_schedules.product import amx_tiles
+from tir_schedules.product.amx_tiles import AmxTiles
 from tir_schedules.product.matmul import MATMUL, MatmulConfig
 from tir_schedules.product.matmul_product import plan_of
-from tir_schedules.product.prefetch import PanelPrefetch, Prefetch, steps_of_round
+from tir_schedules.product.prefetch import KnownPrefetch, Prefetch, steps_of_round
+from tir_schedules.product.tile_loops import BlockLoops, TileLoops
+from tir_schedules.product.tile_products import OperandA, OperandB, TileContext
+
+
+def loops_of(plan: ProductPlan, fetch: Prefetch) -> TileLoops:
+    """Loops of a plan whose panels are prefetched."""
+    weight = OperandB()
+    weight.prefetch = fetch
+    return TileLoops(plan, OperandA(), weight, Results())
+
+
+def tile_at(loops: TileLoops, panel: Group, place: int, rows: int, piece: Piece) -> TileContext:
+    """A tile of a panel from a row on."""
+    zero, vector = (tirx.const(number, "int32") for number in (0, panel.start))
+    given = loops, zero, rows, vector, panel.size, piece, loops.b.load
+    return TileContext(*given, place=place)
+
+
+def lines_between(panel: AmxTiles, number: int, piece: Piece) -> Between | None:
+    """What the tile of that number prefetches."""
+    rows = panel.loops.plan.rows
+    tile = tile_at(panel.loops, panel.group, number * rows, rows, piece)
+    return panel.lines_between(tile, number)
 
 
 @pytest.mark.parametrize(
@@ -54,11 +80,11 @@ def test_tiles_fetch_every_line_of_the_next_panel(m: int, kernel: str) -> None:
     asked: list[int] = []
     fetch = Prefetch(lambda _, line, at: asked.append(int(line) + int(at) // 16), in_line)
     groups, before, length = balanced(m, rows), 0, steps_of_round(plan, 256)
+    panel, loops = KnownPrefetch(fetch, plan, m, vectors), loops_of(plan, fetch)
     for group in groups:
-        zero = tirx.const(0, "int32")
-        panel = PanelPrefetch(fetch, plan, zero, vectors, groups, 0)
         for number in range(group.count):
-            ahead = panel.ahead((0, 256), group.start + number * group.size, group.size)
+            place = group.start + number * group.size
+            ahead = panel.ahead(tile_at(loops, Group(0, 1, vectors), place, group.size, (0, 256)))
             for step in range(256 if ahead is not None else 0):
                 assert ahead is not None
                 ahead(divmod(step, length))
@@ -84,7 +110,7 @@ def test_tile_registers_fetch_the_next_panel_once(
 
     Behind the last panel they ask for lines of that one, which are there.
     """
-    monkeypatch.setattr(prefetch, "bind", lambda number: number)
+    monkeypatch.setattr(amx_tiles, "bind", lambda number: number)
     tile = microkernel_named(kernel)
     m, steps = tile.mr * blocks, 4 * tile.depth * pieces
     vectors = tile.nr // tile.lanes
@@ -95,20 +121,23 @@ def test_tile_registers_fetch_the_next_panel_once(
     asked: list[tuple[int, int]] = []
     simplify = tvm.sym.Analyzer().simplify
     fetch = Prefetch(lambda panel, line, _: asked.append((int(panel), int(simplify(line)))))
-    widths, groups, first = plan.panels.widths, balanced(m, tile.mr), 0
+    widths, first, loops = plan.panels.widths, 0, loops_of(plan, fetch)
+    zero = tirx.const(0, "int32")
     products = min(tile.mr, 32) // 16 * vectors
     for width, after in zip(widths, (*widths[1:], 0), strict=True):
         asked.clear()
-        place, number = (tirx.const(each, "int32") for each in (first, after))
-        last = PanelPrefetch(fetch, plan, place, width, groups, 0)
-        assert last.between(0, plan.pieces[0]) is None
-        panel = PanelPrefetch(fetch, plan, place, width, groups, number)
-        if panel.between(0, plan.pieces[0]) is None:
+        group = Group(first, 1, width)
+        block = BlockLoops(loops, zero, m, zero, (group,), plan.piece_groups(steps), None)
+        panel = AmxTiles(block, group, 0)
+        panel.begin_panel(first)
+        assert lines_between(panel, 0, plan.pieces[0]) is None
+        panel.after = tirx.const(after, "int32")
+        if lines_between(panel, 0, plan.pieces[0]) is None:
             assert blocks > 2 * width
             continue
         for piece in plan.pieces:
-            for block in range(blocks):
-                part = panel.between(block, piece)
+            for number in range(blocks):
+                part = lines_between(panel, number, piece)
                 assert part is not None
                 for step in range(piece[1] // tile.depth):
                     sizes = []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from types import SimpleNamespace
 
 import msgspec
 import numpy as np
@@ -17,9 +16,8 @@ from tests.tir_schedules.product.test_matmul import check, matmul_region
 from tests.tir_schedules.run_region import bias_relu, expected, machine_for, random_inputs, run
 from tir_schedules.core.blocking import Group
 from tir_schedules.core.region import Tensor
-from tir_schedules.product.dynamic_rows import FewRows
+from tir_schedules.product.few_rows import SIDE_BY_SIDE, streams
 from tir_schedules.product.matmul import MATMUL, MatmulConfig, estimated_cycles
-from tir_schedules.product.prefetch import streams
 from tir_schedules.product.tile_config import plan_of
 
 
@@ -106,8 +104,8 @@ def test_threads_that_share_the_panels_of_few_rows_get_as_many(threads: int, sid
     """Of eight panels, five and three would keep one of two threads waiting."""
     config = config_of("avx512_f32_8x48", 8)
     config = msgspec.structs.replace(config, threads_m=threads, whole_rows=8)
-    loops = SimpleNamespace(plan=plan_of(matmul_region((8,), 64, 384), config))
-    assert FewRows(loops, ()).side(1, Group(0, 8, 3))[0] == side  # type: ignore[arg-type]
+    plan = plan_of(matmul_region((8,), 64, 384), config)
+    assert SIDE_BY_SIDE.side(plan, 1, Group(0, 8, 3))[0] == side
 
 
 def test_few_rows_of_an_open_number_are_whole_where_threads_share_rows() -> None:

@@ -37,7 +37,7 @@ from tir_schedules.core.product_plan import is_integer
 from tir_schedules.epilogue.epilogue import Columns, Epilogue, load_vector
 from tir_schedules.product import packed_operand
 from tir_schedules.product.activations import Activations, InPlace
-from tir_schedules.product.tile_products import TileTask
+from tir_schedules.product.amx_tiles import TileTask
 from tir_schedules.product.zero_points import ZeroPoints
 
 from .product_tiles import ProductTiles

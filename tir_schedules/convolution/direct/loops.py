@@ -27,9 +27,10 @@ from tir_schedules.core import emission
 from tir_schedules.core.blocking import Group, balanced
 from tir_schedules.core.extents import as_expr, extent
 from tir_schedules.epilogue.tile_results import rest, store_tile
+from tir_schedules.product.amx_tiles import TileTask
 from tir_schedules.product.byte_outliers import weight_fits
 from tir_schedules.product.staged_panels import WidePanels
-from tir_schedules.product.tile_products import LoadPanel, TileTask
+from tir_schedules.product.tile_products import LoadPanel
 
 from .config import Across, ConvConfig
 from .weight import PanelFetch, WeightLayout

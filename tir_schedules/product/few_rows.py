@@ -1,0 +1,180 @@
+"""One or two rows of a product read several panels of a weight at once, each a stream of memory.
+
+A panel is as wide as suits a high tile. One row of it would wait for the latency of each product,
+and memory gives less to one stream than to several: on Zen 3 a core reads 10 GB/s in one, 16 GB/s
+in five. Prefetching 8 to 64 lines ahead in each stream does not pay there: it is mostly slower,
+by up to a quarter.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import tvm.tirx.script.builder.ir as I
+from tvm import tirx
+
+from microkernels.microkernel import Microkernel
+from microkernels.registry import kernels_for
+from microkernels.tile import Tile
+from microkernels.vector.expressions import Expr, Index, materialise, ramp
+from tir_schedules.core import emission
+from tir_schedules.core.blocking import Group, balanced
+from tir_schedules.core.extents import as_expr
+from tir_schedules.core.product_plan import ProductPlan
+from tir_schedules.epilogue.tile_results import rest, store_tile
+
+from .tile_products import Beginning, TileContext
+
+if TYPE_CHECKING:
+    from .tile_loops import BlockLoops
+
+FEW_ROWS = 2
+
+
+def streams(kernel: Microkernel, rows: int, width: int, panels: int) -> tuple[int, Microkernel]:
+    """How many of some panels are multiplied at once, and by which kernel.
+
+    Parameters
+    ----------
+    kernel : Microkernel
+        That the panels are packed for.
+    rows, width : int
+        Rows, and vectors of a panel.
+    panels : int
+        How many there are.
+    """
+    tiles = kernels_for(kernel.isa, kernel.a_dtype, kernel.b_dtype)
+    shape = kernel.lanes, kernel.kr
+    fitting = (each for each in tiles if each.mr >= rows and (each.lanes, each.kr) == shape)
+    widest = max(fitting, key=lambda each: each.vectors)
+    same = replace(widest, multiply_add=kernel.multiply_add)  # of a byte tile: not registered
+    return max(1, min(panels, widest.vectors // width)), same
+
+
+def known_streams(plan: ProductPlan, rows: int, width: int, panels: int) -> tuple[int, Microkernel]:
+    """As `streams`, for rows whose number is known; a single one where that is not measured."""
+    kernel = plan.kernel
+    if kernel.isa_name != "avx2" or rows > FEW_ROWS or kernel.b_dtype == "int16":
+        return 1, kernel
+    return streams(kernel, rows, width, panels)
+
+
+def emit_streams(block: BlockLoops, group: Group) -> bool:
+    """Panels of one width, of a known number of rows; False if they are not side by side."""
+    loops, width, rows = block.loops, group.size, block.rows
+    single = block.cut or loops.b.prefetch is None or loops.b.staged or block.steps is not None
+    if single or not isinstance(rows, int):
+        return False
+    most, kernel = known_streams(loops.plan, rows, width, group.count)
+    if most == 1:
+        return False
+
+    def emit(first: Index, panels: int) -> None:
+        begin = block.vector + group.start + first * width
+        with emission.opaque_block("streams"):
+            tile = TileContext.side_by_side(loops, block.row, rows, begin, width, panels)
+
+            def store(i: Index, j: int, value: Expr, _last: bool) -> None:
+                loops.results.store(block.row + i, begin + j, value, (j + 1) % width == 0)
+
+            store_tile(tile.multiply(kernel), kernel, loops.results.cost, store)
+
+    emission.for_groups(balanced(group.count, most), emit)
+    return True
+
+
+@dataclass(frozen=True)
+class FewRows:
+    """The same of a number of rows that is known at run time only.
+
+    There is code for each number of rows and of panels, chosen by branches, and one epilogue for
+    all.
+
+    Attributes
+    ----------
+    fewest : int
+        How many rows are few.
+    start : Beginning or None
+        What their accumulators start with; as those of more rows if None.
+    """
+
+    fewest: int = FEW_ROWS
+    start: Beginning | None = None
+
+    def most(self, plan: ProductPlan) -> int:
+        """Up to so many rows; none if a tile has no more."""
+        return self.fewest if plan.rows > self.fewest else 0
+
+    def widest(self, plan: ProductPlan, groups: Sequence[Group]) -> int:
+        """Vectors of all panels that are side by side, at most."""
+        rows = range(1, self.most(plan) + 1)
+        return max((self.side(plan, r, g)[0] * g.size for r in rows for g in groups), default=0)
+
+    def side(self, plan: ProductPlan, rows: int, group: Group) -> tuple[int, Microkernel]:
+        """How many panels of a group are multiplied at once, and by which kernel.
+
+        Threads along rows share the panels: each gets as many.
+        """
+        side, kernel = streams(plan.kernel, rows, group.size, group.count)
+        if plan.threads_m == 1:
+            return side, kernel
+        pieces = math.ceil(group.count / side)
+        pieces += -pieces % plan.threads_m
+        return math.ceil(group.count / pieces), kernel
+
+    def emit(self, block: BlockLoops) -> None:
+        """All panels, or a share, for a number of rows that is one of those from 1 to `most`."""
+        if self.start is not None:
+            block = replace(block, loops=replace(block.loops, start=self.start))
+        for group in block.groups:
+            self._group(block, group)
+
+    def _group(self, block: BlockLoops, group: Group) -> None:
+        """Panels of one width: accumulators of some side by side, then their epilogue."""
+        loops, plan, scratch = block.loops, block.loops.plan, block.scratch
+        rows, lanes = as_expr(block.rows), plan.kernel.lanes
+        sides = [self.side(plan, known, group) for known in range(1, self.most(plan) + 1)]
+        side = _of(rows, [count for count, _ in sides])
+        pieces = _of(rows, [math.ceil(group.count / count) for count, _ in sides])
+        before, own = emission.share_of(pieces, *block.share) if block.share else (0, pieces)
+        with I.serial(own) as at, emission.opaque_block("few"):
+            piece = before + at
+            first = materialise(block.vector + group.start + piece * (side * group.size))
+            panels = materialise(tirx.Min(side, group.count - piece * side))
+
+            def chosen(known: int) -> None:
+                side, kernel = sides[known - 1]
+                left = group.count % side
+                counts = [side] if not left else [left, side] if group.count > side else [left]
+
+                def tile(count: int) -> None:
+                    place = block.row, known, first, group.size, count
+                    tile = TileContext.side_by_side(loops, *place)
+                    rest(self.multiply(tile, group.size, kernel), scratch, 0)
+
+                emission.choose(panels, counts, tile)
+
+            emission.choose(rows, range(1, len(sides) + 1), chosen)
+            with I.serial(rows) as i, I.serial(panels) as panel:
+                for j in range(group.size):
+                    column = panel * group.size + j
+                    value = scratch[i, ramp(column * lanes, lanes)]
+                    loops.results.store(block.row + i, first + column, value, j == group.size - 1)
+
+    def multiply(self, tile: TileContext, width: int, kernel: Microkernel) -> Tile:
+        """Accumulators of panels that have `width` vectors each, side by side."""
+        return tile.multiply(kernel)
+
+
+SIDE_BY_SIDE = FewRows()
+
+
+def _of(rows: Expr, numbers: Sequence[int]) -> Expr:
+    """The number of so many rows, of those for 1, 2 and so on."""
+    found = as_expr(numbers[0])
+    for known, number in enumerate(numbers[1:], 2):
+        found = tirx.Select(rows < known, found, as_expr(number))
+    return materialise(found)

@@ -1,0 +1,145 @@
+"""A product whose number of rows is known at run time only: how threads share it.
+
+for each thread: a share of the rows, or of the columns, or of the panels of few rows
+    for each block of rows, or each piece of them that no other thread has taken
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import tvm.tirx.script.builder.ir as I
+from tvm import tirx
+
+from microkernels.base.tvm_compat.tir import llvm_functions
+from microkernels.vector.expressions import Expr, materialise
+from microkernels.vector.memory import PREFETCH_LLVM_IR
+from tir_schedules.core import emission, placement
+from tir_schedules.core.blocking import tail_heights
+from tir_schedules.core.extents import as_expr, extent
+from tir_schedules.core.product_plan import ProductPlan
+
+from .few_rows import FEW_ROWS
+from .staged_panels import wide_product_of
+
+if TYPE_CHECKING:
+    from .tile_config import MatmulConfig
+    from .tile_loops import TileLoops
+
+PanelShare = tuple[Expr, Expr]  # which share of the panels, of how many
+Blocks = tuple[Expr, Callable[[Expr], tuple[Expr, Expr]]]
+"""How many blocks of rows there are, and number -> first row of one, and how many."""
+
+# Pieces of a thread's share, which others may take: about so many, if rows are not few. With one,
+# a thread takes the whole share of another that is only late (0.87 of the speed in some runs).
+PIECES = 8
+
+
+@dataclass(frozen=True)
+class Turns:
+    """What a thread multiplies of the blocks of its rows.
+
+    Attributes
+    ----------
+    share : tuple or None
+        A share of the panels; all of them if None.
+    claims : Claims or None
+        What other threads have not taken; all of it if None.
+    """
+
+    share: PanelShare | None = None
+    claims: placement.Claims | None = None
+
+    def each(
+        self,
+        rows: Expr,
+        blocks: Blocks,
+        panels: int,
+        body: Callable[[Expr, Expr, PanelShare | None], None],
+    ) -> None:
+        """Runs `body(first row, rows, share of the panels)` for blocks, of `rows` in all."""
+        count, block_of = blocks
+        if self.claims is None:
+            with I.serial(count) as number, emission.opaque_block("block"):
+                body(*block_of(number), self.share)
+            return
+        # Into how many pieces the panels of a block of rows are cut, for threads to claim.
+        one = as_expr(1)
+        pieces = tirx.Max(I.floordiv(as_expr(PIECES), tirx.Max(count, one)), one)
+        cuts = materialise(tirx.Select(rows <= FEW_ROWS, one, tirx.Min(pieces, as_expr(panels))))
+
+        def piece(number: Expr) -> None:
+            at, own, parts = materialise(I.floormod(number, cuts)), self.share, cuts
+            if own is not None:
+                at, parts = own[0] * cuts + at, own[1] * cuts
+            body(*block_of(materialise(I.floordiv(number, cuts))), (at, parts))
+
+        self.claims.each(materialise(count * cuts), piece)
+
+
+def share_open_rows(loops: TileLoops, config: MatmulConfig) -> None:
+    """The whole product, in one parallel region over the grid of threads.
+
+    Threads claim pieces of their shares (`core/placement.py`), unless rows are staged first, as
+    those of 8-bit integers are: whoever takes a piece would stage them once more, and was slower.
+    """
+    plan, whole = loops.plan, config.whole_rows
+    columns, threads_m, rows = plan.column_shares, plan.threads_m, as_expr(extent(plan.m))
+    tasks = threads_m * sum(group.count for group in columns)
+    alone = rows <= config.alone_rows if config.alone_rows else None
+    with ExitStack() as scope:
+        claims: placement.Claims | None = None
+        if tasks == 1 or loops.a.begins or loops.shortcuts:
+            task = scope.enter_context(emission.task_loop(tasks, alone=alone))
+        else:
+            _, claims = scope.enter_context(placement.claimed_shares(tasks, alone))
+            task = claims.share
+        scope.enter_context(llvm_functions(PREFETCH_LLVM_IR))
+        number = I.floormod(task, threads_m)
+        row, many = emission.share_of(rows, number, threads_m)
+        panels: PanelShare | None = None
+        if threads_m > 1 and whole:
+            few, zero, one = materialise(rows <= whole), as_expr(0), as_expr(1)
+            row = materialise(tirx.Select(few, zero, row))
+            many = materialise(tirx.Select(few, rows, many))
+            parts = tirx.Select(few, as_expr(threads_m), one)
+            panels = materialise(tirx.Select(few, number, zero)), materialise(parts)
+
+        def part(vector: Expr, vectors: int) -> None:
+            loops.emit(row, many, vector, vectors, turns=Turns(panels, claims))
+
+        emission.for_share(columns, I.floordiv(task, threads_m), part)
+
+
+def tile_choices(plan: ProductPlan, whole: int = 0, alone: int = 0) -> str:
+    """What is decided at run time about tiles and threads, for `explain`."""
+    wide = wide_product_of(plan)
+    if wide is None:
+        text = _few_and_more(plan.rows, plan.vectors, f"; more: {{}}, in blocks of {plan.m_block}")
+    else:
+        between = f"; {FEW_ROWS + 1} to {wide.fewest_rows - 1}: {{}}"
+        some = _few_and_more(plan.kernel.mr, plan.vectors, between)
+        tiles = _written_out(plan.rows, plan.vectors, wide.fewest_rows)
+        text = f"{some}; more: widened operands, {tiles}, in blocks of {plan.m_block}"
+    if alone:
+        text += f"; up to {alone} rows: one thread"
+    if whole and plan.threads_m > 1:
+        text += f"; up to {whole} rows: threads share their columns"
+    return text
+
+
+def _few_and_more(rows: int, vectors: int, more: str) -> str:
+    """Tiles of at most so many rows, for few rows and for what `more` says."""
+    if rows <= FEW_ROWS:
+        return _written_out(rows, vectors, 1)
+    few = f"1 to {FEW_ROWS} rows: panels of columns side by side"
+    return few + more.format(_written_out(rows, vectors, FEW_ROWS + 1))
+
+
+def _written_out(rows: int, vectors: int, least: int) -> str:
+    """Of which heights there are tiles of at most so many rows."""
+    *lower, most = tail_heights(rows, vectors, least).heights
+    return f"tiles of {', '.join(map(str, lower))} and {most} rows" if lower else f"tiles of {most}"
