@@ -42,6 +42,25 @@ def at_sizes(region: Region, values: Mapping[str, int]) -> Region:
     )
 
 
+def opened(region: Region) -> Region:
+    """A region of one or two leading dimensions that are known at run time only."""
+    *lead, _ = region.inputs[0].shape
+    symbols = (BATCH, LENGTH)[: len(lead)]
+
+    def tensor(each: Tensor) -> Tensor:
+        shape, rank = list(each.shape), len(lead) + 1
+        for axis, (size, symbol) in enumerate(zip(lead, symbols, strict=True), len(shape) - rank):
+            if axis >= 0 and shape[axis] == size != 1:
+                shape[axis] = symbol
+        return Tensor(tuple(shape), each.dtype, each.constant)
+
+    return region.replace(
+        inputs=(tensor(region.inputs[0]), *region.inputs[1:]),
+        operands=tuple(map(tensor, region.operands)),
+        output=tensor(region.output),
+    )
+
+
 class OpenKernel:
     """The kernel of a region with open sizes."""
 

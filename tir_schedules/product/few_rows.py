@@ -19,12 +19,12 @@ from tvm import tirx
 from microkernels.microkernel import Microkernel
 from microkernels.registry import kernels_for
 from microkernels.tile import Tile
-from microkernels.vector.expressions import Expr, Index, materialise, ramp
+from microkernels.vector.expressions import Index, materialise, ramp
 from tir_schedules.core import emission
 from tir_schedules.core.blocking import Group, balanced
 from tir_schedules.core.extents import as_expr
 from tir_schedules.core.product_plan import ProductPlan
-from tir_schedules.epilogue.tile_results import rest, store_tile
+from tir_schedules.epilogue.tile_results import rest
 
 from .tile_products import Beginning, TileContext
 
@@ -76,11 +76,7 @@ def emit_streams(block: BlockLoops, group: Group) -> bool:
         begin = block.vector + group.start + first * width
         with emission.opaque_block("streams"):
             tile = TileContext.side_by_side(loops, block.row, rows, begin, width, panels)
-
-            def store(i: Index, j: int, value: Expr, _last: bool) -> None:
-                loops.results.store(block.row + i, begin + j, value, (j + 1) % width == 0)
-
-            store_tile(tile.multiply(kernel), kernel, loops.results.cost, store)
+            tile.store(tile.multiply(kernel), loops.results.cost)
 
     emission.for_groups(balanced(group.count, most), emit)
     return True
@@ -137,8 +133,9 @@ class FewRows:
         loops, plan, scratch = block.loops, block.loops.plan, block.scratch
         rows, lanes = as_expr(block.rows), plan.kernel.lanes
         sides = [self.side(plan, known, group) for known in range(1, self.most(plan) + 1)]
-        side = _of(rows, [count for count, _ in sides])
-        pieces = _of(rows, [math.ceil(group.count / count) for count, _ in sides])
+        counts = [count for count, _ in sides]
+        side = materialise(emission.lookup([0, *counts], rows))
+        pieces = materialise(I.floordiv(side + (group.count - 1), side))
         before, own = emission.share_of(pieces, *block.share) if block.share else (0, pieces)
         with I.serial(own) as at, emission.opaque_block("few"):
             piece = before + at
@@ -153,7 +150,7 @@ class FewRows:
                 def tile(count: int) -> None:
                     place = block.row, known, first, group.size, count
                     tile = TileContext.side_by_side(loops, *place)
-                    rest(self.multiply(tile, group.size, kernel), scratch, 0)
+                    rest(self.multiply(tile, kernel), scratch, 0)
 
                 emission.choose(panels, counts, tile)
 
@@ -164,17 +161,9 @@ class FewRows:
                     value = scratch[i, ramp(column * lanes, lanes)]
                     loops.results.store(block.row + i, first + column, value, j == group.size - 1)
 
-    def multiply(self, tile: TileContext, width: int, kernel: Microkernel) -> Tile:
-        """Accumulators of panels that have `width` vectors each, side by side."""
+    def multiply(self, tile: TileContext, kernel: Microkernel) -> Tile:
+        """Accumulators of panels side by side."""
         return tile.multiply(kernel)
 
 
 SIDE_BY_SIDE = FewRows()
-
-
-def _of(rows: Expr, numbers: Sequence[int]) -> Expr:
-    """The number of so many rows, of those for 1, 2 and so on."""
-    found = as_expr(numbers[0])
-    for known, number in enumerate(numbers[1:], 2):
-        found = tirx.Select(rows < known, found, as_expr(number))
-    return materialise(found)

@@ -123,6 +123,8 @@ class TileContext:
         (loop variables) -> None; prefetches before each step of K.
     passing : str
         The operand that has left L1 before it is read again, "A" or "B".
+    side : int
+        How many panels of equal width it is.
     """
 
     loops: TileLoops
@@ -138,6 +140,7 @@ class TileContext:
     ends: bool = True
     ahead: Ahead | None = None
     passing: str = ""
+    side: int = 1
 
     @staticmethod
     def side_by_side(
@@ -149,7 +152,7 @@ class TileContext:
             return loops.b.load(vector + j // width * width, width, step, j % width)
 
         piece = 0, loops.plan.steps
-        return TileContext(loops, row, rows, vector, panels * width, piece, load_b)
+        return TileContext(loops, row, rows, vector, panels * width, piece, load_b, side=panels)
 
     @property
     def init(self) -> Start | None:
@@ -191,9 +194,10 @@ class TileContext:
     def store(self, result: Tile, epilogue_cost: int) -> None:
         """Stores accumulators as results; see `store_tile`."""
         put, kernel = self.loops.results.store, self.loops.plan.kernel
+        width = self.vectors // self.side
 
-        def store(i: Index, j: int, value: Expr, last: bool) -> None:
-            put(self.row + i, self.vector + j, value, last)
+        def store(i: Index, j: int, value: Expr, _last: bool) -> None:
+            put(self.row + i, self.vector + j, value, (j + 1) % width == 0)
 
         store_tile(result, kernel, epilogue_cost, store)
 

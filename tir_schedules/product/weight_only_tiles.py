@@ -424,6 +424,6 @@ class FewDecodedRows(FewRows):
             vectors = 1
         return max(1, min(group.count, vectors // group.size)), kernel
 
-    def multiply(self, tile: TileContext, width: int, kernel: Microkernel) -> Tile:
-        """Accumulators of panels that have `width` vectors each, side by side."""
-        return replace(self.tiles, side=width).emit(tile)
+    def multiply(self, tile: TileContext, kernel: Microkernel) -> Tile:
+        """As of `FewRows`."""
+        return replace(self.tiles, side=tile.vectors // tile.side).emit(tile)

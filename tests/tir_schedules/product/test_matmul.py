@@ -11,6 +11,7 @@ from tvm_ffi import structural_equal
 from microkernels.base.errors import ConfigError
 from microkernels.isa import isa_named
 from tests.examples import examples
+from tests.tir_schedules.open_regions import OpenKernel, opened
 from tests.tir_schedules.run_region import (
     ISAS,
     bias_relu,
@@ -22,6 +23,8 @@ from tests.tir_schedules.run_region import (
 )
 from tir_schedules.core.region import Region, Step, Tensor
 from tir_schedules.product.matmul import MATMUL, MatmulConfig
+
+any_rows = pytest.mark.parametrize("rows", ["known", "open"])
 
 
 def matmul_region(
@@ -41,9 +44,19 @@ def matmul_region(
     )
 
 
-def check(region: Region, isa: str, **options) -> None:
+def run_rows(
+    rows: str, region: Region, arrays: list[np.ndarray], isa: str, **options
+) -> np.ndarray:
+    """The result of the kernel for this number of rows, or of the one for any number."""
+    if rows == "known":
+        return run(region, arrays, isa, **options)
+    sizes = dict(zip(("batch", "length"), region.inputs[0].shape[:-1], strict=False))
+    return OpenKernel(opened(region), isa).run(sizes, arrays, **options)
+
+
+def check(region: Region, isa: str, rows: str = "known", **options) -> None:
     arrays = random_inputs(region)
-    result = run(region, arrays, isa, **options)
+    result = run_rows(rows, region, arrays, isa, **options)
     slack = 4 * np.finfo(np.float32).eps * np.abs(expected(region, arrays))
     assert (
         np.abs(result - expected(region, arrays)) <= product_bound(region, arrays) + slack
@@ -111,12 +124,14 @@ OPERAND_SHAPES = [(), (1,), (37,), (3, 1), (2, 3, 37), (2, 1, 37), (1, 3, 1), (2
 @pytest.mark.sampled
 @pytest.mark.parametrize("shape", OPERAND_SHAPES, ids=str)
 @pytest.mark.parametrize("isa", ISAS)
-def test_operands_broadcast_as_in_numpy(shape: tuple[int, ...], isa: str) -> None:
+@any_rows
+def test_operands_broadcast_as_in_numpy(rows: str, shape: tuple[int, ...], isa: str) -> None:
     region = matmul_region((2, 3), 9, 37, (Tensor(shape, "float32"),), (Step("add", (0, 1)),))
-    check(region, isa)
+    check(region, isa, rows)
 
 
-def test_a_condition_selects_between_values() -> None:
+@any_rows
+def test_a_condition_selects_between_values(rows: str) -> None:
     region = matmul_region(
         (2, 5),
         8,
@@ -124,17 +139,19 @@ def test_a_condition_selects_between_values() -> None:
         (Tensor((5, 33), "bool"), Tensor((33,), "float32")),
         (Step("constant", value=-2.0), Step("multiply", (0, 3)), Step("where", (1, 4, 2))),
     )
-    check(region, ISAS[-1])
+    check(region, ISAS[-1], rows)
 
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int32", "int64", "float64", "float16", "bool"])
-def test_activations_are_cast_on_the_way_in(dtype: str) -> None:
-    check(matmul_region((5,), 12, 20, dtype=dtype), ISAS[-1])
+@any_rows
+def test_activations_are_cast_on_the_way_in(rows: str, dtype: str) -> None:
+    check(matmul_region((5,), 12, 20, dtype=dtype), ISAS[-1], rows)
 
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int32", "int64", "float64", "float16"])
 @pytest.mark.parametrize("isa", ISAS)
-def test_the_result_is_cast_on_the_way_out(dtype: str, isa: str) -> None:
+@any_rows
+def test_the_result_is_cast_on_the_way_out(rows: str, dtype: str, isa: str) -> None:
     region = matmul_region((5,), 4, 37, dtype="uint8").replace(
         output=Tensor((5, 37), dtype), epilogue=(Step("cast", (0,), dtype=dtype),)
     )
@@ -142,7 +159,8 @@ def test_the_result_is_cast_on_the_way_out(dtype: str, isa: str) -> None:
     arrays[1] = np.sign(arrays[1])  # small integers: every type holds the result exactly
     if dtype == "uint8":
         arrays[1] = np.abs(arrays[1])
-    np.testing.assert_array_equal(run(region, arrays, isa), expected(region, arrays))
+    result = run_rows(rows, region, arrays, isa)
+    np.testing.assert_array_equal(result, expected(region, arrays))
 
 
 def test_space_holds_the_default_and_only_legal_configs_that_build() -> None:

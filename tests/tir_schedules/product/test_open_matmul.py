@@ -177,13 +177,6 @@ def test_no_division_is_among_the_products(isa: str) -> None:
     assert not [line for loop in loops for line in loop if re.search(r"\bi?div[lq]\b", line)]
 
 
-def test_an_operand_that_differs_along_a_part_of_the_rows() -> None:
-    region = linear(24, 40, (Step("add", (0, 1)),), Tensor((LENGTH, 40), "float32"))
-    kernel = OpenKernel(region, highest_native(ISAS))
-    for each in SIZES:
-        check(region, kernel, each)
-
-
 @pytest.mark.parametrize("isa", INTEGER_ISAS)
 @pytest.mark.parametrize(("a", "zero_point"), [("uint8", 0), ("uint8", 3), ("int8", -2)])
 def test_integers_are_exact(isa: str, a: str, zero_point: int) -> None:
