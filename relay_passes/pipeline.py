@@ -11,17 +11,12 @@ from tir_schedules.product.matmul import multiplies_half
 
 from .bfloat16.bf16_precision import bf16_precision, bits_entry, raise_casts
 from .bfloat16.narrow_products import half_products, narrow_products
-from .bfloat16.widening import widen_bf16, widen_f16
+from .bfloat16.widening import HALF, widen_bf16, widen_f16
 from .canonicalize import activations, functions, indices
 from .canonicalize.attention import decompose_attention, sink_scale
 from .canonicalize.concatenations import merge_stacks, sink_concat
 from .canonicalize.constants import evaluate_constants, fold_empty, fold_weights
-from .canonicalize.convolutions import (
-    conv1d_channels_last,
-    elementwise_planes,
-    fold_padding,
-    pointwise_conv,
-)
+from .canonicalize.convolutions import elementwise_flat, fold_padding, line_conv, pointwise_conv
 from .canonicalize.decompose_conv_transpose import decompose_conv_transpose
 from .canonicalize.normalizations import decompose_batch_norm, decompose_group_norm, recognize_norms
 from .canonicalize.products import (
@@ -81,8 +76,11 @@ PLAIN = (
 )
 """What is written in one way before types are chosen."""
 
+SIMPLE = (fold_weights, drop_views, compose_views, open_tuples)
+"""What every group keeps simple, once it is chosen in which types products are."""
+
 RECOGNIZED = (
-    *(evaluate_constants, fold_weights, drop_views, compose_views, plain_products),
+    *(*SIMPLE, evaluate_constants, plain_products),
     *(indices.slice_takes, indices.slice_flips, merge_stacks, fold_padding, drop_zero_biases),
     *(decompose_batch_norm, decompose_group_norm, activations.decompose_prelu),
     *(recognize_norms, recognize_softmax, activations.recognize_gelu, activations.recognize_elu),
@@ -90,28 +88,32 @@ RECOGNIZED = (
 )
 """What exporters write out in many operators; and products that casts of float16 hid before."""
 
-FOLDED = (fold_factors, fold_input_factors, conv1d_channels_last, integer_pool)
+FOLDED = (*SIMPLE, fold_factors, fold_input_factors, integer_pool)
 """What products take in, once norms and activations are recognised."""
 
-PIXELS = (pointwise_conv, elementwise_planes)
-"""Convolutions of one tap, in the layouts that are chosen, as matrix products."""
+PIXELS = (*SIMPLE, pointwise_conv, line_conv, elementwise_flat)
+"""Convolutions of one tap, in the layouts that are chosen, as matrix products; those along one axis
+as convolutions of lines."""
 
-MOVED = (activations.recognize_activations, sink_concat, safe_softmax, sink_scale)
+MOVED = (
+    *(*SIMPLE, activations.recognize_activations, safe_softmax),
+    *(sink_concat, sink_permutes, sink_scale),
+)
 """What moves to the other side of an operator, once layouts are chosen."""
 
-QUANTIZED = (stock_dynamic_quantize, sink_dequantize, lift_quantize, open_tuples, fold_weights)
+QUANTIZED = (*SIMPLE, stock_dynamic_quantize, sink_dequantize, lift_quantize)
 """Quantisations where products read them and kernels write them, and weights of 8 bits as products
 read them. A weight that is not folded yet would be taken for one of run time, so products of
 integers come later."""
 
-EIGHT_BITS = (fold_dequantize, weight_only_matmul)
+EIGHT_BITS = (*SIMPLE, fold_dequantize, weight_only_matmul)
 """What no product of integers has taken: biases, and weights of products of floats."""
 
 
 def integers(decisions: DecisionLog) -> tuple[Rule, ...]:
     """Products and means of quantised tensors, in integers."""
     products = integer_products(decisions), row_scales(decisions)
-    return (integer_mean, *products, narrow_conv_weights)
+    return (*SIMPLE, integer_mean, *products, narrow_conv_weights)
 
 
 def phases(
@@ -149,19 +151,16 @@ def phases(
             fold_channel_shuffle(),
             rules("pixels", PIXELS),
             rules("moved", MOVED),
-            sink_permutes(),
-            functions.common_values(),
-            tidy(),
         ],
         Phase.LOWER_PRECISION: [
             rules("quantized", QUANTIZED),
             rules("integers", integers(decisions)),
             rules("eight_bits", EIGHT_BITS),
-            *only_if(bf16, rules("bf16_precision", [bf16_precision(in_bf16), fold_weights])),
-            raise_casts(),
-            *only_if(multiplies_half(machine), raise_casts("float16")),
-            functions.common_values(),
-            tidy(),
+            *only_if(bf16, rules("bf16_precision", [*SIMPLE, bf16_precision(in_bf16)])),
+            rules("raise_casts", [*SIMPLE, raise_casts(), functions.common_values]),
+            *only_if(
+                multiplies_half(machine), rules("raise_half_casts", [*SIMPLE, raise_casts(HALF)])
+            ),
             *only_if(coarse, merge_projections(options.machine, decisions)),
             quantization_ranges(fuse),
         ],

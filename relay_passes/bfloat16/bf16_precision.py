@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import TypeGuard
 
 from tvm import IRModule, ir, relax, tirx
@@ -12,7 +10,7 @@ from relay_passes.ir import moving_operators as moving
 from relay_passes.ir.entries import BITS_ENTRY, MAIN
 from relay_passes.ir.functions import named_pass, with_args
 from relay_passes.ir.graph import DataflowGraph, is_call, region_tensor, static_tensor, variables
-from relay_passes.ir.rewrite import Bindings, block_pass
+from relay_passes.ir.rewrite import Bindings
 from relay_passes.ir.rules import Rule, RuleGraph, rule
 from relay_passes.ir.traits import CONVOLUTIONS, is_convolution, output_channels
 
@@ -152,171 +150,85 @@ def _is_bfloat16(ty: ir.Type) -> TypeGuard[relax.TensorType]:
     return isinstance(ty, relax.TensorType) and str(ty.dtype) == "bfloat16"
 
 
-# Raise: casts to bfloat16 move up to what computes the value, so that it is stored as bfloat16.
-#
-# Before
-#
-#     lv = R.add(y, const_b)
-#     lv1 = R.reshape(lv, [1, 128, 12, 32])
-#     lv2 = R.permute_dims(lv1, [0, 2, 1, 3])
-#     lv3 = R.astype(lv2, "bfloat16")
-#
-# After
-#
-#     lv = R.add(y, const_b)
-#     lv1 = R.astype(lv, "bfloat16")                  # taken into the store of what computes lv
-#     lv2 = R.reshape(lv1, [1, 128, 12, 32])
-#     lv3 = R.permute_dims(lv2, [0, 2, 1, 3])
-#
-# A cast moves up past operators that only move elements or pick the largest, if nothing needs their
-# f32 result. A reshape costs nothing, so it is done in both types if both are needed. All readers
-# of a value share one cast.
-#
-# The input of a convolution (or of a product of pixels [N, H, W, C]) is large, and a residual
-# connection often reads it again. It is stored as bfloat16 only, and all readers take that:
-#
-#     lv = R.nn.relu(y)                               # read by a convolution and by R.add
-#     lv1 = R.astype(lv, "bfloat16")
-#     lv2 = R.astype(lv1, "float32")                  # R.add reads this, in its registers
-#
-# Other libraries also keep values between convolutions in bfloat16. Results of the model are not
-# rounded. Casts to float16 are raised alike; convolutions of float16 are f32.
+_ALSO_MOVE = ("relax.repeat", "relax.tile")
 
 
-_ALSO_MOVE = ("relax.repeat", "relax.tile", "relax.strided_slice")
+def raise_casts(kind: str = NARROW) -> Rule:
+    """Makes the rule that moves casts to a narrow type up to what computes the value, so that it is
+    stored so.
 
+    Before
 
-def raise_casts(kind: str = NARROW) -> ir.transform.Pass:
-    """Makes the pass that moves casts to a narrow type up. It needs A-normal form.
+        lv = R.add(y, const_b)
+        lv1 = R.reshape(lv, [1, 128, 12, 32])
+        lv2 = R.permute_dims(lv1, [0, 2, 1, 3])
+        lv3 = R.astype(lv2, "bfloat16")
+
+    After
+
+        lv = R.add(y, const_b)
+        lv1 = R.astype(lv, "bfloat16")                  # taken into the store of what computes lv
+        lv2 = R.reshape(lv1, [1, 128, 12, 32])
+        lv3 = R.permute_dims(lv2, [0, 2, 1, 3])
+
+    A cast moves up past operators that only move elements or pick the largest, if nothing needs
+    their f32 result. A reshape costs nothing, so it is done in both types if both are needed. All
+    readers of a value share one cast.
+
+    The input of a convolution (or of a product of pixels [N, H, W, C]) is large, and a residual
+    connection often reads it again. It is stored as bfloat16 only, and all readers take that:
+
+        lv = R.nn.relu(y)                               # read by a convolution and by R.add
+        lv1 = R.astype(lv, "bfloat16")
+        lv2 = R.astype(lv1, "float32")                  # R.add reads this, in its registers
+
+    Other libraries also keep values between convolutions in bfloat16. Results of the model are not
+    rounded. Casts to float16 are raised alike; convolutions of float16 are f32. `open_tuples` is in
+    the same group, for parts of a split.
 
     Parameters
     ----------
     kind : str
         To which type: "bfloat16" or "float16".
     """
-    return block_pass(f"tvm_hybrid.raise_{kind}_casts", lambda graph: _rewrite_casts(graph, kind))
 
+    def rewrite(graph: RuleGraph, block: Bindings, call: relax.Call) -> relax.Expr | None:
+        x, above = call.args[0], graph.definition(call.args[0])
+        if above is None or not _is_cast(call, kind):
+            return None
+        if is_call(above, "relax.astype") and str(above.args[0].ty.dtype) == kind:
+            return above.args[0]
 
-def _rewrite_casts(graph: DataflowGraph, kind: str) -> list[relax.Binding] | None:
-    if not any(_is_cast(binding.value, kind) for binding in graph.bindings):
-        return None
-    uses = _Uses(graph, kind)
-    block = Bindings()
-    narrow: dict[relax.Expr, relax.Expr] = {}
+        def rounded(expr: relax.Expr) -> relax.Expr:
+            users = (graph.bindings[user] for user in graph.users_of(expr))
+            known = next((each.var for each in users if _is_cast(each.value, kind)), None)
+            return block.emit(relax.op.astype(expr, kind)) if known is None else known
 
-    def rounded(expr: relax.Expr) -> relax.Expr:
-        if expr not in narrow:
-            narrow[expr] = block.emit(relax.op.astype(expr, kind))
-        return narrow[expr]
+        image, alone = kind == NARROW and _is_image(graph, x), _is_only_cast(graph, x, kind)
+        if image and not alone and isinstance(x, relax.DataflowVar):
+            block.at(x)
+            stored = block.emit(relax.op.astype(block.emit(above), kind))
+            return relax.op.astype(stored, WIDE)
+        if isinstance(above, relax.TupleGetItem):  # the casts of the parts then meet these
+            whole, split = above.tuple_value, graph.definition(above.tuple_value)
+            if not isinstance(whole, relax.DataflowVar) or not _is_only_cast(graph, whole, kind):
+                return None
+            if is_call(split, "relax.split") and isinstance(split, relax.Call):
+                block.at(whole)
+                narrow = block.emit(moving.on(split, rounded(split.args[0])))
+                count = range(len(narrow.ty.fields))
+                items = [block.emit(relax.TupleGetItem(narrow, number)) for number in count]
+                return relax.Tuple([block.emit(relax.op.astype(item, WIDE)) for item in items])
+        if not isinstance(above, relax.Call) or not _passes(graph, above, image):
+            return None
+        if not (alone or moving.keeps_order(above)):
+            return None
+        if is_call(above, "relax.concat"):
+            parts = moving.parts_of_concat(above)
+            return relax.op.concat(list(map(rounded, parts)), moving.joined_axis(above))
+        return moving.on(above, rounded(above.args[0]))
 
-    for binding in graph.bindings:
-        var, value = binding.var, binding.value
-        if _is_cast(value, kind):
-            block.bind(var, rounded(value.args[0]))
-            continue
-        if uses.passed(var, value):
-            narrow[var] = block.emit(_moved(value, rounded), str(var.name))
-            if var in uses.images and var in uses.wide:
-                block.bind(var, relax.op.astype(narrow[var], WIDE))
-            if var not in uses.wide or var in uses.images:
-                continue
-        if var in uses.images and var in uses.wide and var in uses.narrow:
-            narrow[var] = block.emit(relax.op.astype(block.emit(value, str(var.name)), kind))
-            block.bind(var, relax.op.astype(narrow[var], WIDE))
-            continue
-        block.bindings.append(binding)
-        if var in uses.narrow:
-            rounded(var)
-    return block.bindings
-
-
-@dataclass
-class _Uses:
-    """Who needs which form of a value.
-
-    Attributes
-    ----------
-    kind : str
-        The narrow type.
-    narrow, wide : set
-        Variables needed in it, and as they are.
-    images : set
-        Variables that convolutions read, and that are stored in it alone.
-    split : set
-        Tuples out of R.split of which every part is needed in it only.
-    """
-
-    graph: DataflowGraph
-    kind: str
-    narrow: set[relax.Expr] = field(default_factory=set)
-    wide: set[relax.Expr] = field(default_factory=set)
-    images: set[relax.Expr] = field(default_factory=set)
-    split: set[relax.Expr] = field(default_factory=set)
-
-    def __post_init__(self) -> None:
-        for binding in reversed(self.graph.bindings):  # all uses of a value come after it
-            var, value = binding.var, binding.value
-            if not isinstance(var, relax.DataflowVar):
-                self.wide.add(var)
-                self.images.discard(var)
-            image = is_convolution(value)  # or pixels that are multiplied by a weight
-            if is_call(value, "relax.matmul") and int(value.args[0].ty.ndim) >= 4:
-                image = isinstance(value.args[1], ir.GenericConst)
-            if self.kind == NARROW and image:
-                self.images.add(value.args[0])
-            if _is_cast(value, self.kind):
-                self.narrow.add(value.args[0])
-                self._same_image(var, value)
-            elif self._is_part(value):
-                continue  # its split decides
-            elif is_call(value, "relax.split") and self._parts_are_narrow(var):
-                self.split.add(var)
-                self.narrow.add(value.args[0])
-            elif self.passed(var, value):
-                self.narrow.update(_sources(value))
-                self._same_image(var, value)
-                if var in self.wide and var not in self.images:
-                    self.wide.update(_sources(value))
-            else:
-                self.wide.update(variables(value))
-
-    def passed(self, var: relax.Var, value: relax.Expr) -> bool:
-        """Whether an operator moves narrow elements; if its result is in `wide`, f32 ones too."""
-        if self._is_part(value):
-            return value.tuple_value in self.split
-        if is_call(value, "relax.split"):
-            return var in self.split
-        if var not in self.narrow:
-            return False
-        if var in self.wide and var not in self.images and not moving.keeps_order(value):
-            return False
-        if is_call(value, "relax.concat"):
-            parts = moving.parts_of_concat(value)
-            return bool(parts) and all(isinstance(part, relax.Var) for part in parts)
-        image = is_call(value, "relax.permute_dims") and var in self.images
-        if is_call(value, "relax.strided_slice") or image:
-            return value.args[0] in self.graph.position  # what is computed has a store to cast in
-        lifts = moving.moves_all(value) or moving.picks_largest(value)
-        return (lifts or is_call(value, *_ALSO_MOVE)) and isinstance(value.args[0], relax.Var)
-
-    def _same_image(self, var: relax.Var, value: relax.Expr) -> None:
-        """Notes that what a cast or a movement reads is read by convolutions if its result is."""
-        if var in self.images:
-            self.images.update(_sources(value))
-
-    def _is_part(self, value: relax.Expr) -> bool:
-        if not isinstance(value, relax.TupleGetItem):
-            return False
-        return is_call(self.graph.definition(value.tuple_value), "relax.split")
-
-    def _parts_are_narrow(self, var: relax.Var) -> bool:
-        if not isinstance(var, relax.DataflowVar):
-            return False
-        parts = [self.graph.bindings[user] for user in self.graph.users.get(var, ())]
-        return all(
-            self._is_part(part.value) and part.var in self.narrow and part.var not in self.wide
-            for part in parts
-        )
+    return Rule(f"raise_{kind}_casts", ("relax.astype",), rewrite)
 
 
 def _is_cast(value: relax.Expr, kind: str) -> bool:
@@ -327,18 +239,50 @@ def _is_cast(value: relax.Expr, kind: str) -> bool:
     return str(value.attrs.dtype) == kind and source is not None and source.dtype == "float32"
 
 
-def _sources(value: relax.Expr) -> Sequence[relax.Expr]:
-    """What a cast or a moving operator reads."""
+def _passes(graph: DataflowGraph, value: relax.Expr, image: bool) -> bool:
+    """Whether an operator may move narrow values; `image` if a convolution reads its result."""
     if isinstance(value, relax.TupleGetItem):
-        return [value.tuple_value]
-    return moving.parts_of_concat(value) if is_call(value, "relax.concat") else [value.args[0]]
-
-
-def _moved(value: relax.Expr, rounded: Callable[[relax.Expr], relax.Expr]) -> relax.Expr:
-    """The same movement of narrow values."""
-    if isinstance(value, relax.TupleGetItem):
-        return relax.TupleGetItem(rounded(value.tuple_value), value.index)
+        return is_call(graph.definition(value.tuple_value), "relax.split")
     if is_call(value, "relax.concat"):
-        return relax.op.concat(list(map(rounded, _sources(value))), moving.joined_axis(value))
-    assert isinstance(value, relax.Call)
-    return moving.on(value, rounded(value.args[0]))
+        parts = moving.parts_of_concat(value)
+        return bool(parts) and all(isinstance(part, relax.Var) for part in parts)
+    if is_call(value, "relax.strided_slice") or (image and is_call(value, "relax.permute_dims")):
+        return value.args[0] in graph.position  # what is computed has a store to cast in
+    lifts = moving.moves_all(value) or moving.picks_largest(value)
+    lifts = lifts or is_call(value, "relax.split", *_ALSO_MOVE)
+    return lifts and isinstance(value.args[0], relax.Var)
+
+
+def _is_only_cast(graph: DataflowGraph, var: relax.Expr, kind: str) -> bool:
+    """Whether nothing needs a value but casts to a narrow type, perhaps after moves."""
+    if not isinstance(var, relax.DataflowVar):
+        return False
+    users = [graph.bindings[user] for user in graph.users_of(var)]
+    return all(
+        _is_cast(each.value, kind)
+        or (_passes(graph, each.value, False) and _is_only_cast(graph, each.var, kind))
+        for each in users
+    )
+
+
+def _is_image(graph: DataflowGraph, var: relax.Expr) -> bool:
+    """Whether a convolution reads a value, or a product of pixels, perhaps cast and moved."""
+    if not isinstance(var, relax.DataflowVar):
+        return False
+    for user in graph.users_of(var):
+        value = graph.value(user)
+        if is_convolution(value) or _multiplies_pixels(value):
+            if value.args[0].same_as(var):
+                return True
+        elif is_call(value, "relax.split") or not (
+            _is_cast(value, NARROW) or _passes(graph, value, False)
+        ):
+            continue
+        elif _is_image(graph, graph.bindings[user].var):
+            return True
+    return False
+
+
+def _multiplies_pixels(value: relax.Expr) -> bool:
+    pixels = is_call(value, "relax.matmul") and int(value.args[0].ty.ndim) >= 4
+    return pixels and isinstance(value.args[1], ir.GenericConst)

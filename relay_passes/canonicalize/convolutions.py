@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import numpy as np
 from tvm import ir, relax
 
 from relay_passes.ir import traits
 from relay_passes.ir.axes import view_axes
+from relay_passes.ir.constants import array_of, constant_of
 from relay_passes.ir.functions import with_args
 from relay_passes.ir.graph import (
     DataflowGraph,
@@ -42,8 +42,8 @@ def pointwise_conv(graph: RuleGraph, block: Bindings, call: relax.Call) -> relax
         lv = R.matmul(x, const_w')                                                 # [C, OC]
         planes = R.reshape(y, [N, C, H * W])
         lv1 = R.matmul(const_v', planes)                                           # [OC, C]
-        planes1 = R.add(lv1, const_b')                                             # [OC, 1]
-        lv2 = R.reshape(planes1, [N, OC, H, W])
+        flat = R.add(lv1, const_b')                                                # [OC, 1]
+        lv2 = R.reshape(flat, [N, OC, H, W])
 
     Stride 1, no padding, one group; along one, two or three axes. With channels first, the weight
     is a constant. A permutation to channels first directly before stays directly before the
@@ -62,13 +62,65 @@ def pointwise_conv(graph: RuleGraph, block: Bindings, call: relax.Call) -> relax
     ):
         return None
     weight = with_axes(graph, call.args[1], (0, 1), block)
-    return _in_planes(graph, block, relax.op.matmul(weight, _flat(graph, block, call.args[0])))
+    planes = relax.op.matmul(weight, _flat(graph, block, call.args[0]))
+    return _flat_result(graph, block, planes, (2, int(call.ty.ndim) - 1))
 
 
-def _in_planes(graph: RuleGraph, block: Bindings, planes: relax.Expr) -> relax.Expr:
-    """Binds planes [N, C, H * W], notes them for the value, and returns them as [N, C, H, W]."""
-    flat = block.emit(planes, "planes")
-    graph.note(block.var, flat)
+@rule("relax.nn.conv2d")
+def line_conv(graph: RuleGraph, block: Bindings, call: relax.Call) -> relax.Expr | None:
+    """Writes convolutions along one axis of an image as those of lines, windows of which are memory
+    in one piece.
+
+    Before
+
+        lv = R.nn.conv2d(x, const_w, data_layout="NHWC", kernel_layout="HWIO")
+                                                        # [1, 512, 1, 256] * [5, 1, 256, 512]
+        lv1 = R.add(lv, const_b)
+
+    After
+
+        lines = R.reshape(x, [1, 512, 256])
+        lv = R.nn.conv1d(lines, const_w', data_layout="NWC", kernel_layout="WIO")
+        lines1 = R.add(lv, const_b)
+        lv1 = R.reshape(lines1, [1, 508, 1, 512])
+
+    Only convolutions that the template "matmul" builds: channels last, a constant f32 weight, one
+    group, no dilation, no padding.
+    """
+    x, w, output = map(static_tensor, (*call.args, call))
+    attrs, last = call.attrs, traits.CHANNELS_LAST
+    if x is None or w is None or output is None or {x.dtype, w.dtype, output.dtype} != {"float32"}:
+        return None
+    if traits.layouts_of(call) != last["relax.nn.conv2d"] or traits.has_one_tap(call):
+        return None
+    plain = int(attrs.groups) == 1 and not any(int(pad) for pad in attrs.padding) and w.constant
+    if not plain or any(int(dilation) != 1 for dilation in attrs.dilation) or 0 in output.shape:
+        return None
+    along = [axis for axis in (1, 2) if (x.shape[axis], w.shape[axis - 1]) != (1, 1)]
+    if len(along) != 1:
+        return None
+    taps = array_of(call.args[1].value).reshape(w.shape[along[0] - 1], *w.shape[2:])
+    data, kernel, result = last["relax.nn.conv1d"]
+    conv = relax.op.nn.conv1d(
+        block.emit(reshaped(call.args[0], (x.shape[0], x.shape[along[0]], x.shape[3]))),
+        constant_of(taps),
+        strides=[int(attrs.strides[along[0] - 1])],
+        data_layout=data,
+        kernel_layout=kernel,
+        out_layout=result,
+    )
+    return _flat_result(graph, block, conv, (1, 2))
+
+
+_Joined = tuple[int, int]  # the first and the last of the axes that are one in a flat form
+
+
+def _flat_result(
+    graph: RuleGraph, block: Bindings, flat: relax.Expr, joined: _Joined
+) -> relax.Expr:
+    """Binds a value in a flat form, notes it for the value itself, and returns that."""
+    flat = block.emit(flat, "flat")
+    graph.note(block.var, (flat, joined))
     return relax.op.reshape(flat, relax_shape(known_tensor(block.var).shape, block.var))
 
 
@@ -85,8 +137,9 @@ def _flat(graph: RuleGraph, block: Bindings, expr: relax.Expr) -> relax.Expr:
 
 
 @rule(*traits.ELEMENTWISE, "relax.reshape")
-def elementwise_planes(graph: RuleGraph, block: Bindings, call: relax.Call) -> relax.Expr | None:
-    """Computes elementwise operators behind a product of pixels on its flat planes.
+def elementwise_flat(graph: RuleGraph, block: Bindings, call: relax.Call) -> relax.Expr | None:
+    """Computes elementwise operators behind a product of pixels or a convolution of lines on its
+    flat result.
 
     Before
 
@@ -95,102 +148,39 @@ def elementwise_planes(graph: RuleGraph, block: Bindings, call: relax.Call) -> r
 
     After
 
-        lv1_planes = R.nn.relu(planes)
-        lv1 = R.reshape(lv1_planes, R.shape([n, c, h, w]))
+        flat = R.nn.relu(planes)
+        lv1 = R.reshape(flat, R.shape([n, c, h, w]))
 
-    A reshape of such a result to flat planes is these planes.
+    A reshape of such a result to its flat form is that form.
     """
     operands, result = call.args[: traits.ELEMENTWISE.get(op_name(call), 1)], region_tensor(call)
-    planes = [graph.known(arg) for arg in operands]
-    if result is None or all(each is None for each in planes):
+    known = next((fact for arg in operands if (fact := graph.known(arg)) is not None), None)
+    if result is None or known is None:
         return None
+    whole, (first, last) = known
     if is_call(call, "relax.reshape"):
-        return planes[0] if same_shape(planes[0], call) else None
+        return whole if same_shape(whole, call) else None
     shapes = []  # in which the operands broadcast to a flat result
     for tensor in map(region_tensor, operands):
         if tensor is None:
             return None
         shape = (1,) * (len(result.shape) - len(tensor.shape)) + tensor.shape
-        if shape[2:] != result.shape[2:] and any(extent != 1 for extent in shape[2:]):
+        extents = shape[first : last + 1]
+        if extents != result.shape[first : last + 1] and any(extent != 1 for extent in extents):
             return None
-        shapes.append((*shape[:2], math.prod(shape[2:])))
+        shapes.append((*shape[:first], math.prod(extents), *shape[last + 1 :]))
 
     def flat(expr: relax.Expr, shape: tuple[int, ...]) -> relax.Expr:
         if not isinstance(expr, ir.GenericConst):
             return block.emit(reshaped(expr, shape))
         array = expr.value.numpy()
-        shape = shape[1:] if shape[0] == 1 else shape
+        while len(shape) > 1 and shape[0] == 1:
+            shape = shape[1:]
         return relax.const(array.reshape(shape) if array.ndim else array, expr.ty.dtype)
 
     read = list(map(flat, operands, shapes))
-    return _in_planes(graph, block, with_args(call, [*read, *call.args[len(operands) :]]))
-
-
-@rule("relax.nn.conv1d", "relax.nn.conv2d")
-def conv1d_channels_last(_graph: RuleGraph, block: Bindings, call: relax.Call) -> relax.Expr | None:
-    """Writes convolutions along one axis with channels last, so that a window is contiguous memory.
-
-    Before
-
-        lv = R.nn.conv2d(x, const_w)                    # [1, 256, 512, 1] * [512, 256, 5, 1]
-
-    After
-
-        lv = R.reshape(x, [1, 256, 512])
-        lv1 = R.permute_dims(lv, [0, 2, 1])
-        lv2 = R.nn.conv1d(lv1, const_w', data_layout="NWC", kernel_layout="WIO")
-        lv3 = R.permute_dims(lv2, [0, 2, 1])
-        lv4 = R.reshape(lv3, [1, 512, 508, 1])
-
-    Likewise nn.conv1d in NCW. Only convolutions that the template "matmul" builds are rewritten: a
-    constant f32 weight, one group, no dilation, no padding along the axis. `sink_permutes` moves
-    the permutations on.
-    """
-    axis = _only_axis(call)
-    if axis is None:
-        return None
-    x, w, result = (known_tensor(each).shape for each in (*call.args, call))
-    rows = _reshape(block, call.args[0], (*x[:2], x[axis]))
-    taps = call.args[1].value.numpy().reshape(*w[:2], w[axis])
-    conv = relax.op.nn.conv1d(
-        _swap(block, rows),
-        relax.const(np.ascontiguousarray(taps.transpose(2, 1, 0))),
-        strides=[int(call.attrs.strides[axis - 2])],
-        data_layout="NWC",
-        kernel_layout="WIO",
-        out_layout="NWC",
-    )
-    return _reshape(block, _swap(block, block.emit(conv)), result)
-
-
-def _swap(block: Bindings, expr: relax.Expr) -> relax.Expr:
-    """[N, A, B] -> [N, B, A]; a reshape if nothing moves."""
-    batch, first, second = known_tensor(expr).shape
-    if 1 in (first, second):
-        return _reshape(block, expr, (batch, second, first))
-    return block.emit(relax.op.permute_dims(expr, [0, 2, 1]))
-
-
-def _reshape(block: Bindings, expr: relax.Expr, shape: tuple[int, ...]) -> relax.Expr:
-    same = known_tensor(expr).shape == shape
-    return expr if same else block.emit(relax.op.reshape(expr, shape))
-
-
-def _only_axis(call: relax.Call) -> int | None:
-    """The axis of x that a convolution goes along; None if it needs more than the template has."""
-    layouts = {"relax.nn.conv1d": ("NCW", "OIW"), "relax.nn.conv2d": ("NCHW", "OIHW")}
-    data, kernel = layouts[op_name(call)]
-    x, w, output = static_tensor(call.args[0]), static_tensor(call.args[1]), static_tensor(call)
-    attrs = call.attrs
-    if x is None or w is None or output is None or {x.dtype, w.dtype, output.dtype} != {"float32"}:
-        return None
-    if (attrs.data_layout, attrs.kernel_layout, attrs.out_layout) != (data, kernel, data):
-        return None
-    plain = int(attrs.groups) == 1 and not any(int(pad) for pad in attrs.padding) and w.constant
-    if not plain or any(int(dilation) != 1 for dilation in attrs.dilation) or 0 in output.shape:
-        return None
-    along = [axis for axis in range(2, len(data)) if (x.shape[axis], w.shape[axis]) != (1, 1)]
-    return along[0] if len(along) == 1 else None  # of a single position there is no layout to gain
+    made = with_args(call, [*read, *call.args[len(operands) :]])
+    return _flat_result(graph, block, made, (first, last))
 
 
 _AVERAGES = tuple(f"relax.nn.avg_pool{count}d" for count in (1, 2, 3))

@@ -12,8 +12,7 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 from tvm.relax.utils import copy_with_new_vars
 from tvm_ffi import structural_equal
 
-from microkernels.base.tvm_compat.relax import set_type
-from relay_passes.ir.constants import array_of, bytes_of, constants_in, memory_of
+from relay_passes.ir.constants import bytes_of
 from relay_passes.ir.functions import (
     COMPOSITE,
     named_pass,
@@ -27,10 +26,12 @@ from relay_passes.ir.graph import (
     bindings_of,
     is_call,
     nodes_in,
+    op_name,
     region_tensor,
     variables,
 )
-from relay_passes.ir.rewrite import is_relax, map_functions
+from relay_passes.ir.rewrite import Bindings, is_relax, map_functions
+from relay_passes.ir.rules import RuleGraph, rule
 from relay_passes.ir.tidy import is_tidy
 from relay_passes.ir.traits import CONVOLUTIONS
 
@@ -240,12 +241,12 @@ def _is_weight(expr: relax.Expr) -> bool:
 
 
 LARGE_BYTES = 1 << 18
-_HEAD = 1 << 10
+_ALLOCATING = ("relax.builtin.", "relax.memory.", "relax.vm.")
 
 
-@named_pass
-def common_values(mod: IRModule) -> IRModule:
-    """Common values: what is computed twice is computed once, by TVM's EliminateCommonSubexpr.
+@rule()
+def common_values(graph: RuleGraph, block: Bindings, value: relax.Expr) -> relax.Expr | None:
+    """Common values: what is computed twice is computed once, and equal weights are there once.
 
     Before
 
@@ -255,51 +256,17 @@ def common_values(mod: IRModule) -> IRModule:
     After
 
         lv = R.exp(x)
-
-    TVM's pass reads all constants to tell expressions apart: half a second for 400 MiB. Here it
-    sees variables in the place of large ones, the same for equal ones.
     """
-    taken: dict[relax.Expr, relax.Expr] = {}
-
-    def without(function: relax.Function) -> relax.Function:
-        large = [each for each in constants_in(function) if bytes_of(each.value) >= LARGE_BYTES]
-        variables = _variables(large)
-        taken.update({variable: constant for constant, variable in variables.items()})
-        return _with(function, [*function.params, *dict.fromkeys(variables.values())], variables)
-
-    def whole(function: relax.Function) -> relax.Function:
-        return _with(function, [each for each in function.params if each not in taken], taken)
-
-    eliminate = relax.transform.EliminateCommonSubexpr()
-    return map_functions(eliminate(map_functions(mod, is_relax, without)), is_relax, whole)
-
-
-_Values = Mapping[relax.Expr, relax.Expr]
-
-
-def _with(function: relax.Function, params: list[relax.Var], values: _Values) -> relax.Function:
-    if len(params) == len(function.params):
-        return function
-    body = renamed(function.body, values)
-    set_type(body, function.body.ty)
-    return relax.Function(params, body, function.ret_ty, function.is_pure, function.attrs)
-
-
-def _variables(constants: list[ir.GenericConst]) -> dict[relax.Expr, relax.Var]:
-    """A variable for each constant, the same for equal ones."""
-    found: dict[relax.Expr, relax.Var] = {}
-    alike: dict[tuple[str, bytes], list[ir.GenericConst]] = {}
-    for constant in constants:
-        array = array_of(constant.value).reshape(-1)
-        others = alike.setdefault((str(constant.ty), array[:_HEAD].tobytes()), [])
-        bits = memory_of(constant.value)
-        known = next((each for each in others if memory_of(each.value) == bits), None)
-        if known is None:
-            others.append(constant)
-            found[constant] = relax.Var("weight", constant.ty)
-        else:
-            found[constant] = found[known]
-    return found
+    if isinstance(value, (relax.Var, ir.GenericConst)) or op_name(value).startswith(_ALLOCATING):
+        return None
+    first = graph.first(block.var, value)
+    if first is not block.var:
+        return first
+    constants = [arg for arg in getattr(value, "args", ()) if isinstance(arg, ir.GenericConst)]
+    weights = [arg for arg in constants if bytes_of(arg.value) >= LARGE_BYTES]
+    firsts: dict[relax.Expr, relax.Expr] = {arg: graph.first(arg, arg) for arg in weights}
+    changed = any(not one.same_as(arg) for arg, one in firsts.items())
+    return renamed(value, firsts) if changed else None
 
 
 @named_pass

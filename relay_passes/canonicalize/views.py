@@ -7,18 +7,20 @@ from dataclasses import dataclass, field
 
 from tvm import DataType, ir, relax
 
-from relay_passes.ir.axes import AxisView, identity, reduced_axes, view_axes
+from relay_passes.ir.axes import AxisView, identity, moves, permutation, reduced_axes, view_axes
 from relay_passes.ir.functions import with_args
 from relay_passes.ir.graph import DataflowGraph, is_call, known_tensor, op_name, region_tensor
-from relay_passes.ir.rewrite import Bindings, block_rewrite
+from relay_passes.ir.quantization import transposed
+from relay_passes.ir.rewrite import Bindings
 from relay_passes.ir.rules import RuleGraph, rule
 from relay_passes.ir.traits import MOVABLE, RESHAPES, SOFTMAXES
 
 _REDUCTIONS = ("relax.sum", "relax.mean", "relax.max", "relax.min", "relax.prod")
+_DEEPEST = 3  # elementwise operators between a permutation and where all of it meets again
 
 
-@block_rewrite
-def sink_permutes(graph: DataflowGraph) -> list[relax.Binding] | None:
+@rule(*MOVABLE, *_REDUCTIONS)
+def sink_permutes(graph: RuleGraph, block: Bindings, call: relax.Call) -> relax.Expr | None:
     """Sink: moves permutations down past elementwise operators and reductions.
 
     There they cancel with their inverses, vanish in a reduction, or stay at the end.
@@ -36,201 +38,106 @@ def sink_permutes(graph: DataflowGraph) -> list[relax.Binding] | None:
         lv1 = R.nn.relu(lv)
         gv = R.max(lv1, axis=[1])
 
-    Reshapes that only add or drop axes of extent 1 move along. Constants are permuted at compile
-    time. A chain is rewritten only if it then has neither more permutations nor more elements to
-    move. Permutations that a batch_matmul takes into its store stay.
-
-    It needs A-normal form.
+    Constants are permuted at compile time. All that reads a permutation has to move with it: one
+    operator, or some that meet in one. Permutations that a batch_matmul takes into its store stay,
+    and those in front of a cast that makes elements larger.
     """
-    refused: set[int] = set()
-    while True:
-        plan = _Plan(graph, refused)
-        chains = plan.chains()
-        worse = [chain for chain in chains if not plan.pays(chain)]
-        if not worse:
-            return plan.block.bindings if chains else None
-        refused.update(position for chain in worse for position in chain)
+    reduces = is_call(call, *_REDUCTIONS)
+    turn = _permutation(graph, call, 0 if reduces else _DEEPEST)
+    if turn is None:
+        return None
+    order = permutation(turn)
+    if not reduces:
+        before = _Before(graph, block, order)
+        made = before.applied(call)
+        members = [graph.position[var] for var in (block.var, *before.found)]
+        if made is None or any(graph.escapes(var, members) for var in before.found):
+            return None
+        return relax.op.permute_dims(block.emit(made), order)
+    if graph.only_user(call.args[0]) is None:
+        return None
+    reduced = reduced_axes(call)
+    axes = [order[axis] for axis in reduced]
+    result = block.emit(with_args(call, [turn.args[0]], axis=axes))
+    left = [axis for axis in range(len(order)) if axis not in axes]
+    if bool(call.attrs.keepdims):
+        left, reduced = list(range(len(order))), []
+    kept = [left.index(axis) for i, axis in enumerate(order) if i not in reduced]
+    return AxisView(result, known_tensor(result).shape, tuple(kept)).emit(block)
+
+
+def _permutation(graph: DataflowGraph, call: relax.Call, depth: int) -> relax.Call | None:
+    """The first permutation that an operator reads, or elementwise ones before it; None if none."""
+    for arg in call.args[: MOVABLE.get(op_name(call), 1)]:
+        value = graph.definition(arg)
+        if is_call(value, "relax.permute_dims"):
+            tensor, product = region_tensor(value.args[0]), graph.definition(value.args[0])
+            if is_call(product, "relax.matmul") and isinstance(product.args[1], relax.Var):
+                continue  # it is in the store of a product
+            if tensor is not None and moves(tensor.shape, permutation(value)):
+                return value
+        elif (
+            depth
+            and isinstance(value, relax.Call)
+            and {op_name(value), op_name(call)} <= {*MOVABLE}
+        ):
+            found = _permutation(graph, value, depth - 1)
+            if found is not None:
+                return found
+    return None
+
+
+@dataclass
+class _Before:
+    """What values are before a permutation of their axes.
+
+    Attributes
+    ----------
+    order : tuple of int
+        The permutation.
+    found : dict
+        Values that are permuted so, and what they are before.
+    """
+
+    graph: RuleGraph
+    block: Bindings
+    order: tuple[int, ...]
+    found: dict[relax.Var, relax.Expr] = field(default_factory=dict)
+
+    def applied(self, call: relax.Call) -> relax.Call | None:
+        """An elementwise operator on its operands before; None if one would have to be permuted."""
+        arity, result = MOVABLE[op_name(call)], region_tensor(call)
+        if result is None or len(result.shape) != len(self.order) or _widens(call):
+            return None
+        args = [self._operand(arg, result.shape) for arg in call.args[:arity]]
+        known = [arg for arg in args if arg is not None]
+        return with_args(call, [*known, *call.args[arity:]]) if len(known) == arity else None
+
+    def _operand(self, expr: relax.Expr, result: tuple[int, ...]) -> relax.Expr | None:
+        tensor, value, order = region_tensor(expr), self.graph.definition(expr), self.order
+        if tensor is None:
+            return None
+        whole = (1,) * (len(order) - len(tensor.shape)) + tensor.shape
+        inverse = tuple(order.index(axis) for axis in range(len(order)))
+        if isinstance(expr, ir.GenericConst) or not moves(whole, inverse):
+            return transposed(self.graph, expr, inverse, True, self.block)
+        if not isinstance(expr, relax.Var) or not isinstance(value, relax.Call):
+            return None
+        if tensor.shape != result or expr in self.found:
+            return self.found.get(expr)
+        if is_call(value, "relax.permute_dims") and permutation(value) == order:
+            self.found[expr] = value.args[0]
+        elif op_name(value) in MOVABLE and (inner := self.applied(value)) is not None:
+            self.found[expr] = self.block.emit(inner)
+        return self.found.get(expr)
 
 
 def _widens(call: relax.Call) -> bool:
     """Whether a cast makes elements larger: 8 bits are moved, not what they are widened to."""
-    source, result = region_tensor(call.args[0]), region_tensor(call)
-    if source is None or result is None:
+    if not is_call(call, "relax.astype"):
         return False
-    return DataType(source.dtype).bits < DataType(result.dtype).bits
-
-
-@dataclass
-class _Plan:
-    """The block with every operator sunk through that can be, but for those refused.
-
-    Attributes
-    ----------
-    views : dict
-        What every variable is a view of, if of another value.
-    links : dict
-        Position of a view or of a sunk operator -> positions of the views it reads through.
-    """
-
-    graph: DataflowGraph
-    refused: set[int]
-    block: Bindings = field(default_factory=Bindings)
-    views: dict[relax.Var, AxisView] = field(default_factory=dict)
-    links: dict[int, set[int]] = field(default_factory=dict)
-    sunk: set[int] = field(default_factory=set)
-
-    def __post_init__(self) -> None:
-        for position, binding in enumerate(self.graph.bindings):
-            view = None if position in self.refused else self.view(position)
-            if view is None:
-                self.block.bindings.append(binding)
-                continue
-            self.views[binding.var] = view
-            if position not in self.sunk and view.source.same_as(binding.value.args[0]):
-                self.block.bindings.append(binding)  # nothing to compose with
-                continue
-            self.block.bind(binding.var, view.emit(self.block))
-
-    def view(self, position: int) -> AxisView | None:
-        """What a binding is a view of, once its operator has been applied to the source."""
-        call = self.graph.bindings[position].value
-        axes = view_axes(call)
-        if axes is not None:
-            product = self.graph.definition(call.args[0])
-            matrix = product.args[1] if is_call(product, "relax.matmul") else None
-            if matrix is not None and not isinstance(matrix, ir.GenericConst):
-                return None
-            source = self._look(call.args[0])
-            self.links[position] = self._read(call.args[:1])
-            return None if source is None else source.then(axes)
-        name = op_name(call)
-        if not isinstance(call, relax.Call) or (name == "relax.astype" and _widens(call)):
-            return None
-        if name in MOVABLE:
-            view, arguments = self._elementwise(call, MOVABLE[name])
-        elif name in _REDUCTIONS:
-            view, arguments = self._reduction(call)
-        else:
-            return None
-        if view is not None:
-            self.links[position] = self._read(arguments)
-            self.sunk.add(position)
-        return view
-
-    def chains(self) -> list[set[int]]:
-        """Views and sunk operators that hang together, where at least one operator was sunk or
-        two permutations met."""
-        chains: list[set[int]] = []
-        for position, read in self.links.items():
-            joined = [chain for chain in chains if chain & read]
-            chains = [chain for chain in chains if not chain & read]
-            chains.append({position}.union(*joined))
-        return [chain for chain in chains if len(chain) > 1]
-
-    def pays(self, chain: set[int]) -> bool:
-        """Whether a chain is no more work than before, and has a permutation to move."""
-        before, after = [(0, 0)], [(0, 0)]
-        of_window = False
-        for position in chain:
-            binding = self.graph.bindings[position]
-            view = self.views[binding.var]
-            call = binding.value
-            axes = view_axes(call)
-            source = None if axes is None else identity(call.args[0])
-            if source is not None and axes is not None:
-                before.append(source.then(axes).cost)
-            if self.graph.escapes(binding.var, chain):
-                after.append(view.cost)
-            of_window |= op_name(self.graph.definition(view.source)) == "relax.nn.conv1d"
-        count_before, moved_before = map(sum, zip(*before, strict=True))
-        count_after, moved_after = map(sum, zip(*after, strict=True))
-        if count_after > count_before or moved_after > moved_before:
-            return False
-        return count_after < count_before or bool(chain & self.sunk and (count_before or of_window))
-
-    def _look(self, expr: relax.Expr) -> AxisView | None:
-        known = self.views.get(expr) if isinstance(expr, relax.Var) else None
-        return identity(expr) if known is None else known
-
-    def _read(self, arguments: list[relax.Expr]) -> set[int]:
-        """Positions of the views among arguments."""
-        return {
-            self.graph.position[arg]
-            for arg in arguments
-            if isinstance(arg, relax.Var) and arg in self.views
-        }
-
-    def _elementwise(
-        self, call: relax.Call, arity: int
-    ) -> tuple[AxisView | None, list[relax.Expr]]:
-        """The view that the result is; the arguments read through views."""
-        arguments = list(call.args[:arity])
-        output = region_tensor(call)
-        if output is None:
-            return None, []
-        rank = len(output.shape)
-        views = [self.views.get(arg) for arg in arguments if isinstance(arg, relax.Var)]
-        candidates = [v for v in views if v is not None and len(v.axes) == rank and not v.trivial]
-        if not candidates:
-            return None, []
-        leader = max(candidates, key=lambda view: view.moves)
-        if any(axis is None and output.shape[i] != 1 for i, axis in enumerate(leader.axes)):
-            return None, []
-        permuted = [self._permuted(arg, leader, rank) for arg in arguments]
-        if any(view is None for view in permuted):
-            return None, []
-        operands = [self._operand(view) for view in permuted if view is not None]
-        applied = with_args(call, [*operands, *call.args[arity:]])
-        result = self.block.emit(applied)
-        tensor = known_tensor(result)
-        return leader.of(result, tensor.shape), arguments
-
-    def _permuted(self, expr: relax.Expr, leader: AxisView, rank: int) -> AxisView | None:
-        """An operand of `rank` axes or less in the axes of the leader's source; None if that takes
-        a permutation."""
-        view = self._look(expr)
-        if view is None:
-            return None
-        if len(view.shape) == 0:
-            return view
-        aligned = (None,) * (rank - len(view.axes)) + view.axes
-        axes = tuple(
-            aligned[leader.axes.index(axis)] if axis in leader.axes else None
-            for axis in range(len(leader.source_shape))
-        )
-        permuted = AxisView(view.source, view.source_shape, axes)
-        short = permuted.without_leading_ones()
-        constant = isinstance(view.source, ir.GenericConst)
-        if constant or short.trivial:
-            return short
-        return None if permuted.moves else permuted
-
-    def _operand(self, view: AxisView) -> relax.Expr:
-        expr = view.source if view.trivial else view.emit(self.block)
-        return self.block.emit(expr) if isinstance(expr, relax.Call) else expr
-
-    def _reduction(self, call: relax.Call) -> tuple[AxisView | None, list[relax.Expr]]:
-        """The view that the result is; the argument if it is a view."""
-        view = self._look(call.args[0])
-        if view is None or view.trivial:
-            return None, []
-        reduced = reduced_axes(call)
-        found = [axis for i, axis in enumerate(view.axes) if i in reduced]
-        inner = [axis for axis in found if axis is not None]
-        if len(inner) < len(found):
-            return None, []
-        keepdims = bool(call.attrs.keepdims)
-        result = self.block.emit(with_args(call, [view.source], axis=inner))
-        tensor = known_tensor(result)
-        if keepdims:
-            return view.of(result, tensor.shape), [call.args[0]]
-        left = [axis for axis in range(len(view.source_shape)) if axis not in inner]
-        axes = tuple(
-            None if axis is None else left.index(axis)
-            for i, axis in enumerate(view.axes)
-            if i not in reduced
-        )
-        return AxisView(result, tensor.shape, axes), [call.args[0]]
+    source, result = (DataType(str(each.ty.dtype)).bits for each in (call.args[0], call))
+    return bool(source < result)
 
 
 @rule(*RESHAPES, "relax.broadcast_to")

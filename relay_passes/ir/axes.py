@@ -65,19 +65,10 @@ class AxisView:
         kept = [axis for axis in self.axes if axis is not None]
         return (*kept, *(axis for axis in range(len(self.source_shape)) if axis not in kept))
 
-    @property
-    def cost(self) -> tuple[int, int]:
-        """(permutations, elements moved) of making it."""
-        return (1, math.prod(self.source_shape)) if self.moves else (0, 0)
-
     def then(self, axes: Axes) -> AxisView:
         """A view of this view."""
         composed = tuple(None if axis is None else self.axes[axis] for axis in axes)
         return AxisView(self.source, self.source_shape, composed)
-
-    def of(self, source: relax.Expr, shape: tuple[int, ...]) -> AxisView:
-        """The same view of another source."""
-        return AxisView(source, shape, self.axes)
 
     def without_leading_ones(self) -> AxisView:
         """The view without the inserted axes in front; it broadcasts as before."""

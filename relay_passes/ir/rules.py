@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tvm import ir, relax
+from tvm_ffi import structural_equal, structural_hash
 
 from .decisions import Decision, DecisionLog
 from .functions import rebound, renamed
@@ -124,6 +125,7 @@ class RuleGraph(DataflowGraph):
         self._watchers: defaultdict[relax.Expr, set[int]] = defaultdict(set)
         self._known: dict[relax.Expr, Any] = {}
         self._readers: Counter[relax.Expr] | None = None
+        self._alike: defaultdict[int, list[relax.Expr]] = defaultdict(list)  # by hash
 
     def definition(self, expr: relax.Expr) -> relax.Expr | None:
         """As of any graph."""
@@ -150,6 +152,16 @@ class RuleGraph(DataflowGraph):
         if var not in self._known:
             self._known[var] = fact
             self._changed(var)
+
+    def first(self, expr: relax.Expr, value: relax.Expr) -> relax.Expr:
+        """The first that was asked about of all variables bound to an equal value, or constants."""
+        alike = self._alike[structural_hash(value, skip_tensor_content=True)]
+        for other in alike:
+            now = super().definition(other) if isinstance(other, relax.Var) else other
+            if now is not None and structural_equal(now, value):
+                return other
+        alike.append(expr)
+        return expr
 
     def readers(self, constant: relax.Expr) -> int:
         """How many operands of the block are a constant."""
@@ -190,16 +202,22 @@ class RuleGraph(DataflowGraph):
         return None if left == most else self._ordered()
 
     def _ordered(self) -> list[relax.Binding]:
-        """The bindings, each behind what was emitted for it."""
-        found: list[relax.Binding] = []
+        """The bindings, each behind what was emitted for it and what it reads."""
+        found: dict[int, AnyBinding] = {}
         stack = [*range(self._count)][::-1]
         while stack:
             position = stack.pop()
-            if position in self._before:
-                stack += [position, *self._before.pop(position)[::-1]]
-            elif position not in self._gone:
-                found.append(self.bindings[position])
-        return found
+            first = self._before.pop(position, [])
+            if position in found or (position in self._gone and not first):
+                continue
+            if position not in self._gone:
+                read = (self.position.get(var) for var in variables(self.value(position)))
+                first += [each for each in read if each is not None and each not in found]
+            if first:
+                stack += [position, *first[::-1]]
+            else:
+                found[position] = self.bindings[position]
+        return [*found.values()]
 
     def _wait(self, position: int) -> None:
         if position not in self._queued:

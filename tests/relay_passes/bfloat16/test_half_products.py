@@ -116,4 +116,4 @@ def test_casts_rise_past_reshapes() -> None:
         return op.astype(moved, "float32")
 
     x = ((4, 16), "float32")
-    assert_structural_equal(raise_casts("float16")(module(before, x)), module(after, x))
+    assert_structural_equal(raise_casts("float16")()(module(before, x)), module(after, x))

@@ -1,4 +1,4 @@
-"""Convolutions along one axis get channels last; the others stay as they are."""
+"""Convolutions along one axis become those of lines; the others stay as they are."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import tvm
 from tvm import relax
 from tvm.ir import assert_structural_equal
 
-from relay_passes.canonicalize.convolutions import conv1d_channels_last
+from relay_passes.canonicalize.convolutions import elementwise_flat, line_conv
+from relay_passes.ir.rules import rules
 from relay_passes.lower.lower_regions import select_configs
 from relay_passes.lower.weights import prepack
 from relay_passes.lower_module import compile_module
@@ -30,84 +31,87 @@ op = relax.op
 F = "float32"
 
 
-def channels_last(x: relax.Expr, weight: np.ndarray, stride: int) -> relax.Expr:
-    """The convolution as the pass writes it; x is [N, C, L], the weight [OC, C, taps]."""
-    result = op.nn.conv1d(
-        op.permute_dims(x, [0, 2, 1]),
-        relax.const(np.ascontiguousarray(weight.transpose(2, 1, 0))),
-        strides=[stride],
-        data_layout="NWC",
-        kernel_layout="WIO",
-        out_layout="NWC",
-    )
-    return op.permute_dims(result, [0, 2, 1])
+LAST = {"data_layout": "NHWC", "kernel_layout": "HWIO", "out_layout": "NHWC"}
+LINES = rules("lines", [line_conv, elementwise_flat])
 
 
-@pytest.mark.parametrize("axis", [2, 3])
+def lines(x: relax.Expr, weight: np.ndarray, stride: int) -> relax.Expr:
+    """The convolution of lines [N, L, C] by [taps, C, OC]."""
+    layouts = {"data_layout": "NWC", "kernel_layout": "WIO", "out_layout": "NWC"}
+    return op.nn.conv1d(x, relax.const(weight), strides=[stride], **layouts)
+
+
+@pytest.mark.parametrize("axis", [1, 2])
 def test_conv2d_along_one_axis(axis: int) -> None:
-    extents = [1, 1]
-    extents[axis - 2] = 12
-    kernel, strides = ([3, 1], [2, 5]) if axis == 2 else ([1, 3], [5, 2])
-    weight = constant(7, 4, *kernel)
-    array = weight.value.numpy().reshape(7, 4, 3)
-    end = [2, 7, 1, 1]
-    end[axis] = 5
+    extents, end = [2, 1, 1, 4], [2, 1, 1, 7]
+    extents[axis], end[axis] = 12, 5
+    kernel, strides = ([3, 1], [2, 5]) if axis == 1 else ([1, 3], [5, 2])
+    weight, bias = constant(*kernel, 4, 7), constant(7, seed=1)
+    array = weight.value.numpy().reshape(3, 4, 7)
 
-    before = module(lambda x: op.nn.conv2d(x, weight, strides=strides), ((2, 4, *extents), F))
-    after = module(
-        lambda x: op.reshape(channels_last(op.reshape(x, (2, 4, 12)), array, 2), end),
-        ((2, 4, *extents), F),
-    )
-    assert_structural_equal(conv1d_channels_last()(before), after)
+    def body(x: relax.Expr) -> relax.Expr:
+        return op.nn.relu(op.add(op.nn.conv2d(x, weight, strides=strides, **LAST), bias))
 
+    def wanted(x: relax.Expr) -> relax.Expr:
+        flat = lines(op.reshape(x, (2, 12, 4)), array, 2)
+        return op.reshape(op.nn.relu(op.add(flat, bias)), end)
 
-def test_conv1d() -> None:
-    weight = constant(7, 4, 3)
-    before = module(lambda x: op.nn.conv1d(x, weight, strides=3), ((2, 4, 12), F))
-    after = module(lambda x: channels_last(x, weight.value.numpy(), 3), ((2, 4, 12), F))
-    assert_structural_equal(conv1d_channels_last()(before), after)
+    x = (tuple(extents), F)
+    assert_structural_equal(LINES(module(body, x)), module(wanted, x))
 
 
-def test_one_channel_is_reshaped_only() -> None:
-    weight = constant(7, 1, 3)
-    mod = conv1d_channels_last()(module(lambda x: op.nn.conv1d(x, weight), ((2, 1, 12), F)))
-    assert mod.script().count("R.permute_dims") == 1  # of the result
-    assert 'data_layout="NWC"' in mod.script()
+def test_lines_of_lines_stay_lines() -> None:
+    first, second = constant(3, 1, 4, 5), constant(3, 1, 5, 6)
+    taps = [each.value.numpy().reshape(3, *each.value.shape[2:]) for each in (first, second)]
+
+    def body(x: relax.Expr) -> relax.Expr:
+        return op.nn.conv2d(op.nn.conv2d(x, first, **LAST), second, **LAST)
+
+    def wanted(x: relax.Expr) -> relax.Expr:
+        flat = lines(lines(op.reshape(x, (2, 12, 4)), taps[0], 1), taps[1], 1)
+        return op.reshape(flat, (2, 8, 1, 6))
+
+    x = ((2, 12, 1, 4), F)
+    assert_structural_equal(LINES(module(body, x)), module(wanted, x))
 
 
 @pytest.mark.parametrize(
     ("x", "w", "options"),
     [
-        pytest.param((1, 4, 12, 2), (7, 4, 3, 1), {}, id="two axes"),
-        pytest.param((1, 4, 12, 12), (7, 4, 3, 3), {}, id="square"),
-        pytest.param((1, 4, 1, 1), (7, 4, 1, 1), {}, id="one position"),
-        pytest.param((1, 4, 12, 1), (7, 4, 3, 1), {"padding": [1, 0, 1, 0]}, id="padding"),
-        pytest.param((1, 4, 12, 1), (7, 4, 3, 1), {"dilation": [2, 1]}, id="dilation"),
-        pytest.param((1, 4, 12, 1), (8, 2, 3, 1), {"groups": 2}, id="groups"),
+        pytest.param((1, 12, 2, 4), (3, 1, 4, 7), {}, id="two axes"),
+        pytest.param((1, 12, 12, 4), (3, 3, 4, 7), {}, id="square"),
+        pytest.param((1, 1, 1, 4), (1, 1, 4, 7), {}, id="one position"),
+        pytest.param((1, 12, 1, 4), (1, 1, 4, 7), {}, id="one tap"),
+        pytest.param((1, 12, 1, 4), (3, 1, 4, 7), {"padding": [1, 0, 1, 0]}, id="padding"),
+        pytest.param((1, 12, 1, 4), (3, 1, 4, 7), {"dilation": [2, 1]}, id="dilation"),
+        pytest.param((1, 12, 1, 4), (3, 1, 2, 8), {"groups": 2}, id="groups"),
     ],
 )
 def test_what_the_template_does_not_build_stays(
     x: tuple[int, ...], w: tuple[int, ...], options: dict
 ) -> None:
-    mod = module(lambda data: op.nn.conv2d(data, constant(*w), **options), (x, F))
-    assert_structural_equal(conv1d_channels_last()(mod), mod)
+    mod = module(lambda data: op.nn.conv2d(data, constant(*w), **LAST, **options), (x, F))
+    assert_structural_equal(LINES(mod), mod)
 
 
-def test_a_weight_that_is_an_input_or_of_another_type_stays() -> None:
-    given = module(lambda x, w: op.nn.conv1d(x, w), ((1, 4, 12), F), ((7, 4, 3), F))
-    assert_structural_equal(conv1d_channels_last()(given), given)
-    half = relax.const(np.ones((7, 4, 3), np.float16))
-    other = module(lambda x: op.nn.conv1d(x, half), ((1, 4, 12), "float16"))
-    assert_structural_equal(conv1d_channels_last()(other), other)
+def test_other_weights_and_layouts_stay() -> None:
+    x, w = ((1, 12, 1, 4), F), ((3, 1, 4, 7), F)
+    given = module(lambda x, w: op.nn.conv2d(x, w, **LAST), x, w)
+    assert_structural_equal(LINES(given), given)
+    half = relax.const(np.ones((3, 1, 4, 7), np.float16))
+    other = module(lambda x: op.nn.conv2d(x, half, **LAST), ((1, 12, 1, 4), "float16"))
+    assert_structural_equal(LINES(other), other)
+    first = module(lambda x: op.nn.conv2d(x, constant(7, 4, 3, 1)), ((1, 4, 12, 1), F))
+    assert_structural_equal(LINES(first), first)
 
 
 @pytest.mark.parametrize("stride", [1, 2, 3])
 def test_the_rewritten_graph_computes_the_same(stride: int) -> None:
-    weight = constant(7, 4, 5, 1)
-    mod = module(lambda x: op.nn.conv2d(x, weight, strides=[stride, 1]), ((2, 4, 17, 1), F))
-    x = np.random.default_rng(0).standard_normal((2, 4, 17, 1)).astype(F)
+    weight = constant(5, 1, 4, 7)
+    mod = module(lambda x: op.nn.conv2d(x, weight, strides=[stride, 1], **LAST), ((2, 17, 1, 4), F))
+    x = np.random.default_rng(0).standard_normal((2, 17, 1, 4)).astype(F)
     (wanted,) = run(mod, [x])
-    (result,) = run(conv1d_channels_last()(mod), [x])
+    (result,) = run(LINES(mod), [x])
     # both are sums of K = 20 products in some order: 2 K eps times the sum of magnitudes (< 60)
     assert np.abs(result - wanted).max() <= 2 * 20 * np.finfo(np.float32).eps * 60
 
