@@ -194,8 +194,12 @@ class OpenPrefetch:
         # Lines of a step of the panel, tiles of the block, lines that each prefetches in a step.
         self.width = vectors // in_line
         self.tiles = materialise(tirx.Max(ceil_div(self.rows, plan.rows), one))
-        share = tirx.floordiv(self.tiles + (self.width - 1), self.tiles)
-        lines = tirx.Select(self.tiles <= product_plan.PANELS_AHEAD * self.width, share, zero)
+        whole = materialise(tirx.Max(tirx.floordiv(self.rows, plan.rows), one))
+        share = tirx.floordiv(whole + (self.width - 1), whole)
+        # Blocks of at most so many tiles prefetch; 0: of any number.
+        ahead = product_plan.PANELS_AHEAD * self.width
+        self.most = plan.most_shares if plan.fetches_evenly else ahead
+        lines = tirx.Select(self.tiles <= ahead, share, zero)
         # Lines of the next panel for each row of the block, in fractions of `_WHOLE`. Of a K beyond
         # half a million only a part of the panel is fetched.
         panel = tirx.const(min(vectors * plan.steps * _WHOLE // in_line, _INT32), "int32")
@@ -218,15 +222,14 @@ class OpenPrefetch:
 
         Whole tiles have both. Pieces of a tail are few: they prefetch their share all the same.
         """
-        plan, most = self.plan, self.plan.most_shares
 
         def fetching() -> None:
             emit(replace(tile, ahead=self._ahead(tile)))
 
-        if not (plan.fetches_evenly and most and tile.rows == plan.rows):
+        if not self.most or tile.rows < self.plan.rows:
             fetching()
             return
-        branch(self.tiles <= most, fetching, lambda: emit(tile))
+        branch(self.tiles <= self.most, fetching, lambda: emit(tile))
 
     def _ahead(self, tile: TileContext) -> Ahead | None:
         """What a tile prefetches of the panel that begins behind its vectors; None if nothing."""
@@ -238,12 +241,11 @@ class OpenPrefetch:
         lower = height <= plan.rows // 2 and most < self.width  # only ever a single tile
         if not most or lower:
             return None
-        zero = tirx.const(0, "int32")
-        lines = materialise(tirx.Select(self.lines <= most, self.lines, zero))
-        # Whole tiles come first; a piece of the tail may fetch lines that another one fetches, too.
-        number = tirx.floordiv(tile.place * self.tiles, tirx.Max(self.rows, tirx.const(1, "int32")))
-        width, steps = tirx.const(self.width, "int32"), plan.steps
-        next_panel = self.width * steps + (number * steps + first) * lines
+        zero, width, steps = tirx.const(0, "int32"), tirx.const(self.width, "int32"), plan.steps
+        lines = materialise(tirx.Min(self.lines, tirx.const(most, "int32")))
+        # Whole tiles come first, and share the panel; a piece of a tail fetches what it can.
+        number = tirx.floordiv(tile.place, plan.rows)
+        next_panel = self.width * steps + number * steps * self.lines + first * lines
         some = lines > 0
         begin = materialise(tirx.Select(some, next_panel, first * width))
         stride = materialise(tirx.Select(some, lines, width))
