@@ -19,7 +19,7 @@ from microkernels.base.files import write_whole
 from ..bench.peers.peers import PYTHON_VARIABLE
 from .base import options as shared
 from .base.console import show, turns_bar, working
-from .base.models import Inputs, input_options, session_of, sums_of
+from .base.models import Inputs, input_options, session_of, sized, source_option, sums_of
 
 if TYPE_CHECKING:
     from ..bench.bench import BenchReport, ThroughputReport
@@ -90,6 +90,10 @@ class BenchRequest:
     model : Path or None
         What is measured; None with `layers`, or for a table of predictions.
     inputs : Inputs
+    source : Path or None
+        The ONNX file that a library was made of.
+    hint : str or None
+        "latency" or "throughput": chooses streams.
     peers : str or None
         Names with commas.
     turns : Turns
@@ -108,6 +112,8 @@ class BenchRequest:
 
     model: Path | None
     inputs: Inputs
+    source: Path | None
+    hint: str | None
     peers: str | None
     turns: Turns
     openvino_python: str | None
@@ -129,9 +135,15 @@ class BenchRequest:
         click.UsageError
             If arguments exclude each other.
         """
+        if self.hint is not None and self.streams is not None:
+            raise click.UsageError("--hint chooses the streams: leave --streams out")
+        if self.hint == "throughput":
+            return replace(self, hint=None, streams=(self._threads(),)).run()
         if self.streams is None and self.callers is not None:
             raise click.UsageError("--callers are those of --streams")
         special = self.predict or self.layers is not None
+        if self.source is not None and (special or self.streams is not None):
+            raise click.UsageError("--onnx is for a library; leave --predict, --layers, ... out")
         if self.table is not None and special:
             raise click.UsageError(
                 "--csv writes results of a MODEL; --json has those of the others"
@@ -172,36 +184,52 @@ class BenchRequest:
                 raise click.BadParameter(f"{name!r} {unknown}")
         return list(filter(None, names))
 
+    def _threads(self) -> int:
+        """All threads that runs share."""
+        from ..runtime.threads import resolve_threads
+        from ..targets.resolve import threads_of
+
+        return resolve_threads(threads_of(self.options.target, self.options.num_threads), here=True)
+
     def _measure_model(self, model: Path) -> int:
         from relay_passes.pipeline_options import FUSION_LEVELS
 
         from ..bench.bench import bench
         from ..bench.bench_tables import bench_table
+        from ..bench.compare import Tolerance
         from ..bench.peers.peers import PEERS
+        from ..library.artifact import is_library
         from ..runtime.feeds import arrays_of
 
-        names = self._names("ort,stock", PEERS, f"is not one of {', '.join(PEERS)}")
+        alone = is_library(model) and self.source is None
+        if self.source is not None and not is_library(model):
+            raise click.UsageError("--onnx names the model that a library was made of")
+        if alone and self.peers:
+            raise click.UsageError("name the model that the library was made of, by --onnx")
+        default = "" if alone else "ort,stock"
+        names = self._names(default, PEERS, f"is not one of {', '.join(PEERS)}")
         if self.variants and self.options.fusion != FUSION_LEVELS[0]:
             raise click.UsageError("--variants measures every level of fusion; leave --fusion out")
-        session = session_of(model, self.options, self.inputs.given)
+        options = sized(model, self.options, self.inputs.given)
+        session = session_of(model, options, self.inputs.given)
         program = session.executable
         feeds, _ = self.inputs.feeds_of(program)
-        options = replace(self.options, values=arrays_of(program.values))
+        options = replace(options, values=arrays_of(program.values))
         lower = {
             level: session_of(model, replace(options, fusion=level, dump_ir=None), {})
             for level in (FUSION_LEVELS[1:] if self.variants else ())
         }
         shapes = {info.name: feeds[info.name].shape for info in program.inputs}
         options = replace(options, shapes=shapes, **program.manifest.chosen())
-        sums = sums_of(model, program, feeds)
+        sums = None if alone else sums_of(self.source or model, program, feeds)
         with turns_bar(f"measuring {model.name}") as (step, turned):
             report = bench(
                 session,
-                model,
+                self.source or model,
                 feeds,
                 threads=program.num_threads,
-                flops=sums.flops,
-                tolerance=sums.tolerance(options.precision),
+                flops=sums.flops if sums else 0,
+                tolerance=sums.tolerance(options.precision) if sums else Tolerance.given(0.0),
                 options=options,
                 peers=names,
                 rounds=self.turns.rounds(10, 0.1),
@@ -232,9 +260,7 @@ class BenchRequest:
         from ..bench.bench import measure_throughput
         from ..bench.bench_tables import throughput_table
         from ..library.artifact import is_library
-        from ..runtime.threads import resolve_threads
         from ..session.inference_session import InferenceSession
-        from ..targets.resolve import threads_of
 
         given, options = self.inputs.given, self.options
         names = self._names(
@@ -244,7 +270,8 @@ class BenchRequest:
             raise click.UsageError(
                 "--streams shares out a number of --threads: it takes neither a place nor a library"
             )
-        threads = resolve_threads(threads_of(options.target, options.num_threads), here=True)
+        options = sized(model, options, given)
+        threads = self._threads()
         shares = {count: max(1, threads // count) for count in streams}
         programs = {
             share: session_of(
@@ -335,6 +362,7 @@ class BenchRequest:
         if model is None:
             report = predict_shapes(target_of(options), options.num_threads or 1)
         else:
+            options = sized(model, options, {})
             with working(f"predicting {model.name}"):
                 report = predict_model(model, options, threads, name=model.stem)
         advice = [report.advice] if report.advice else []
@@ -345,6 +373,12 @@ class BenchRequest:
 @click.command("bench", cls=shared.FileCommand)
 @click.argument("model", required=False, type=shared.FILE)
 @input_options
+@source_option
+@click.option(
+    "--hint",
+    type=click.Choice(["latency", "throughput"]),
+    help="latency: one run at a time on all threads. throughput: a stream for each thread.",
+)
 @click.option(
     "--peers",
     show_default="ort,stock; for layers and streams ort,openvino",
@@ -437,6 +471,9 @@ def command(**settings: Any) -> int:
     With --layers each convolution of a network is a model of its own. One table gives the time of
     such a model, whose input and output are NCHW, and that of its kernel alone. Without --threads
     it is measured with one thread and with all.
+
+    MODEL is an ONNX file or a library that `compile` wrote, which is measured alone, or beside the
+    others with the model that --onnx names.
 
     With --predict nothing is compiled or run, and no AMX is needed: cycles, share of peak, tile
     instructions and bytes from each level of memory come from a performance model, and are labelled

@@ -28,11 +28,13 @@ INTERRUPTED = 130
 COMMANDS = {
     "compile": "program",
     "run": "program",
+    "inspect": "inspection",
     "bench": "bench",
     "serve": "program",
     "verify": "program",
     "quantize": "program",
-    "explain": "program",
+    "explain": "inspection",
+    "profile": "inspection",
     "report": "program",
     "check": "program",
     "scale": "program",
@@ -85,7 +87,9 @@ class LazyGroup(click.Group):
 
 
 @click.command(
-    cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "show_default": True}
+    cls=LazyGroup,
+    invoke_without_command=True,
+    context_settings={"help_option_names": ["-h", "--help"], "show_default": True},
 )
 @click.version_option(__version__, prog_name="tvm-hybrid")
 @click.option("--debug", is_flag=True, help="Show the traceback of an error.")
@@ -96,6 +100,9 @@ def cli(context: click.Context, debug: bool) -> None:
     Exit codes: 0 fine, 1 a check failed, 2 wrong usage or bad input, 130 interrupted.
     """
     context.obj = {"debug": debug}
+    if context.invoked_subcommand is None:
+        click.echo(context.get_help())
+        return
     logger = logging.getLogger("tvm_hybrid")
     if os.environ.get(LOG_VARIABLE) or any(isinstance(h, RichHandler) for h in logger.handlers):
         return  # a log of the user's own shows warnings

@@ -10,12 +10,28 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from microkernels.base.errors import ArtifactError, VerifyError
+from microkernels.base.errors import (
+    ArtifactError,
+    CompileError,
+    ShapeError,
+    UnsupportedOperatorError,
+    VerifyError,
+)
 from microkernels.base.files import replacing
 
 from .base import options as shared
-from .base.console import output_console, show, working
-from .base.models import Inputs, executable_of, input_options, session_of, stages_shown, sums_of
+from .base.console import error_console, say, show, working
+from .base.models import (
+    Inputs,
+    executable_of,
+    input_options,
+    open_inputs,
+    session_of,
+    sized,
+    source_option,
+    stages_shown,
+    sums_of,
+)
 
 if TYPE_CHECKING:
     import numpy as np
@@ -35,7 +51,10 @@ if TYPE_CHECKING:
 )
 @shared.compile_options()
 def compile_(model: Path, output: Path, options: CompileOptions, as_json: bool) -> int:
-    """Compiles MODEL into a library for `tvm-hybrid run`, `tvm_hybrid.load` or TVM's runtime."""
+    """Compiles MODEL into a library for `tvm-hybrid run`, `tvm_hybrid.load` or TVM's runtime.
+
+    Sizes that the model leaves dynamic stay so, unless --dim or --shape gives them a number.
+    """
     from ..library.artifact import is_library
 
     if is_library(model):
@@ -44,7 +63,14 @@ def compile_(model: Path, output: Path, options: CompileOptions, as_json: bool) 
     from .. import compile as compile_model
 
     with stages_shown(f"compiling {model.name}") as begin:
-        executable = compile_model(model, options)
+        try:
+            executable = compile_model(model, replace(options, keep_open=True))
+        except (CompileError, UnsupportedOperatorError, ShapeError):
+            # Most of what is refused so is taken with static sizes.
+            if dynamic := [info for info in open_inputs(model, options)[0] if info.is_open]:
+                text = f"dynamic: {', '.join(map(str, dynamic))}; --dim makes a size static"
+                say(text, to=error_console())
+            raise
         begin("writing the library")
         path = executable.export(output)
     seconds = time.perf_counter() - start
@@ -113,6 +139,7 @@ def run(
     """Runs MODEL, an ONNX file or a library that `compile` wrote."""
     from ..bench.feeds import save_arrays
 
+    options = sized(model, options, inputs.given)
     session = session_of(model, options, inputs.given)
     feeds, drawn = inputs.feeds_of(session.executable)
     results = session.run(None, feeds)
@@ -192,6 +219,7 @@ def serve(
 
 @shared.model_command("verify")
 @input_options
+@source_option
 @click.option(
     "--tolerance",
     type=click.FloatRange(min=0),
@@ -199,12 +227,18 @@ def serve(
 )
 @shared.compile_options()
 def verify(
-    model: Path, inputs: Inputs, tolerance: float | None, options: CompileOptions, as_json: bool
+    model: Path,
+    inputs: Inputs,
+    source: Path | None,
+    tolerance: float | None,
+    options: CompileOptions,
+    as_json: bool,
 ) -> int:
     """Compares MODEL's outputs with ONNX Runtime's; exit code 1 if they differ.
 
     The reference is ONNX Runtime without graph optimisation. A difference is traced to the first
-    node and region that shows it.
+    node and region that shows it. MODEL is an ONNX file, or a library that `compile` wrote of the
+    one that --onnx names.
     """
     import msgspec
 
@@ -214,16 +248,26 @@ def verify(
     from ..bench.verify import locate
     from ..bench.verify import verify as verify_outputs
     from ..frontend.onnx.reader.read_model import read_model
+    from ..library.artifact import is_library
     from ..runtime.feeds import arrays_of
     from ..session.inference_session import InferenceSession
 
-    proto = read_model(model)
+    if is_library(model) != (source is not None):
+        raise click.UsageError(
+            "--onnx names the model that a library was made of: give it with a library, and only so"
+        )
+    proto = read_model(source or model)
+    options = sized(model, options, inputs.given)
     session = session_of(model, options, inputs.given)
-    feeds, _ = inputs.feeds_of(session.executable)
-    options = replace(options, values=arrays_of(session.executable.values))
+    program = session.executable
+    feeds, _ = inputs.feeds_of(program)
+    options = replace(options, values=arrays_of(program.values), **program.manifest.chosen())
+    if source is not None:
+        shapes = {info.name: feeds[info.name].shape for info in program.inputs}
+        options = replace(options, shapes=shapes, num_threads=program.num_threads)
     if tolerance is None:
-        sums = sums_of(proto, session.executable, feeds)
-        allowed = sums.tolerance(session.executable.manifest.precision)
+        sums = sums_of(proto, program, feeds)
+        allowed = sums.tolerance(program.manifest.precision)
     else:
         allowed = Tolerance.given(tolerance)
 
@@ -240,19 +284,6 @@ def verify(
     found = {"passed": report.passed, **msgspec.to_builtins(report)}
     show(found, as_json, verify_table(report), *first)
     return 0 if report.passed else 1
-
-
-@shared.model_command("explain")
-@shared.compile_options()
-def explain(model: Path, options: CompileOptions, as_json: bool) -> int:
-    """Shows what became of every node of MODEL, an ONNX file or a library that `compile` wrote."""
-    explanation = executable_of(model, options).explain()
-    console = output_console()
-    if as_json:
-        console.file.write(explanation.to_json() + "\n")
-    else:
-        explanation.print(console)
-    return 0
 
 
 @shared.model_command("report")
@@ -285,7 +316,7 @@ def report(
     from ..report.page.collect import collect
     from ..report.page.data import write_page
 
-    _ = inputs.given  # a file that cannot be read is told before the model is compiled
+    options = sized(model, options, inputs.given)
     executable = executable_of(model, options)
     feeds, _ = inputs.feeds_of(executable)
     with working("measuring"):
@@ -336,6 +367,7 @@ def scale(
         raise click.UsageError("times are predicted for known sizes: give --shape or --dim")
     from ..bench.scale import measured_table, scale_model, scale_table, with_measured
 
+    options = sized(model, options, inputs.given)
     with working(f"predicting {model.name}"):
         report = scale_model(model, counts, options, name=model.name)
     if measure:

@@ -30,9 +30,12 @@ format_option = click.option(
 )
 
 
-@click.group("records")
-def command() -> None:
+@click.group("records", invoke_without_command=True)
+@click.pass_context
+def command(context: click.Context) -> None:
     """Shows, ranks, checks, merges and prunes tuning records."""
+    if context.invoked_subcommand is None:
+        click.echo(context.get_help())
 
 
 @command.command("export")

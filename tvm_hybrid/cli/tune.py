@@ -19,6 +19,7 @@ from microkernels.base.logs import logger
 
 from .base import options as shared
 from .base.console import error_console, say, show, working
+from .base.models import Inputs, array_options, sized
 from .group import INTERRUPTED
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 
 @shared.model_command("tune")
+@array_options
 @click.option(
     "--records",
     default="records.jsonl",
@@ -109,7 +111,14 @@ if TYPE_CHECKING:
     help="joint: search layouts together with loops first. fixed: those known to the file.",
 )
 @shared.compile_options(*shared.OF_CODE, "threads", "strict", "dump_ir")
-def tune(model: Path, plot: Path | None, as_json: bool, **settings: Any) -> int:
+def tune(
+    model: Path,
+    inputs: Inputs,
+    plot: Path | None,
+    options: CompileOptions,
+    as_json: bool,
+    **settings: Any,
+) -> int:
     """Measures configurations of the regions of MODEL into a record file.
 
     Where it shortens the model's time most, first. Apply the records with --records of the other
@@ -126,8 +135,9 @@ def tune(model: Path, plot: Path | None, as_json: bool, **settings: Any) -> int:
             raise click.BadParameter(
                 f"{plot} does not end in one of {', '.join(sorted(formats))}", param_hint="--plot"
             )
+    options = sized(model, options, inputs.given)
     with shown() as callback:
-        result = tune_model(model, callbacks=[callback], **settings)
+        result = tune_model(model, options, callbacks=[callback], **settings)
     if plot is not None and not result.records:
         logger.warning("nothing was measured, so there is no plot %s", plot)
     elif plot is not None:
@@ -209,6 +219,7 @@ def layouts(
     """Tunes MODEL twice with as many trials, with its layouts and without, and compares both."""
     from ..bench.compare_layouts import compare_layouts
 
+    options = sized(model, options, {})
     with shown() as callback:
         found = compare_layouts(
             model, folder, options, min_gain=0.0, callbacks=[callback], **settings

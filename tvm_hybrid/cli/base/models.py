@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from ...bench.feeds import ProductSums
     from ...executable.executable import Executable
     from ...options import CompileOptions
+    from ...runtime.tensors import OpenTensorInfo
     from ...session.inference_session import InferenceSession
 
 
@@ -80,6 +81,76 @@ def session_of(model: Path, options: CompileOptions, given: Mapping[str, Any]) -
             options = replace(options, values={**values, **found})
 
 
+def sized(model: Path, options: CompileOptions, given: Mapping[str, Any]) -> CompileOptions:
+    """The options with numbers for the sizes that an ONNX model leaves dynamic.
+
+    They are those of given arrays, else 1, which is said. With `keep_open` they stay dynamic.
+
+    Parameters
+    ----------
+    given : mapping
+        Arrays by the names of inputs.
+
+    Raises
+    ------
+    TvmHybridError
+        If the model cannot be read, or shapes do not fit it.
+    """
+    from ...library.artifact import is_library
+    from ...runtime.tensors import evaluate, is_relation, names_in
+
+    if options.keep_open or is_library(model):
+        return options
+    inputs, names = open_inputs(model, options)
+    inputs = [info for info in inputs if info.shape is not None or info.name in given]
+    for info in (info for info in inputs if info.name in given):
+        names |= dict(zip(map(str, info.shape or ()), given[info.name].shape, strict=False))
+    unsaid: dict[str, None] = {}
+    shapes: dict[str, Any] = {}
+    for info in inputs:
+        sizes = []
+        for place, size in enumerate(info.shape or ()):
+            if size is None:  # without a name
+                unsaid[f"dimension {place} of {info.name}"] = None
+                size = 1
+            elif isinstance(size, str) and size not in names:
+                new = names_in(size) - names.keys()
+                unsaid |= dict.fromkeys(sorted(new))
+                names |= dict.fromkeys(new, 1)
+                size = evaluate(size, names) if is_relation(size) else 1
+            sizes.append(names.get(size, size) if isinstance(size, str) else size)
+        shapes[info.name] = given[info.name].shape if info.name in given else tuple(sizes)
+    if unsaid:
+        text = f"sizes that nobody gives are 1: {', '.join(unsaid)}; --dim NAME=SIZE gives others"
+        say(text, to=error_console())
+    return replace(options, shapes={**(options.shapes or {}), **shapes} or None)
+
+
+def open_inputs(
+    model: Path, options: CompileOptions
+) -> tuple[list[OpenTensorInfo], dict[str, int]]:
+    """The inputs with sizes that neither model nor options tell; the named sizes that these do."""
+    from ...frontend.onnx.reader.load_graph import declared_interface, load_graph
+    from ...frontend.onnx.reader.read_model import read_all_but_large
+
+    proto, left = read_all_but_large(model)
+    with left:
+        dims = (dim for item in proto.graph.input for dim in item.type.tensor_type.shape.dim)
+        if all(dim.HasField("dim_value") for dim in dims):
+            return [], {}
+        graph = load_graph(proto, left)
+        declared = declared_interface(proto, graph).inputs
+        inputs = declared_interface(proto, graph, options.shapes).inputs
+    names = {
+        text: size
+        for before, after in zip(declared, inputs, strict=True)
+        for text, size in zip(before.shape or (), after.shape or (), strict=False)
+        if isinstance(text, str) and isinstance(size, int)
+    }
+    values = options.values or {}
+    return [info for info in inputs if info.is_open and info.name not in values], names
+
+
 def sums_of(model: Any, program: Executable, feeds: Mapping[str, np.ndarray]) -> ProductSums:
     """What tells how far results of a program may be off; `model` as for `import_onnx`."""
     from ...bench.feeds import ProductSums
@@ -88,6 +159,15 @@ def sums_of(model: Any, program: Executable, feeds: Mapping[str, np.ndarray]) ->
 
     shapes = {info.name: feeds[info.name].shape for info in program.inputs}
     return ProductSums(import_onnx(model, shapes, arrays_of(program.values)).mod)
+
+
+source_option = click.option(
+    "--onnx",
+    "source",
+    metavar="FILE.onnx",
+    type=FILE,
+    help="The model that a library was made of: what it is compared with.",
+)
 
 
 @dataclass(frozen=True)
@@ -106,7 +186,7 @@ class Inputs:
 
     arrays: tuple[str, ...]
     archive: Path | None
-    seed: int
+    seed: int = 0
 
     def __bool__(self) -> bool:
         return bool(self.arrays or self.archive)
@@ -132,12 +212,23 @@ class Inputs:
 def input_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Adds `--input`, `--inputs` and `--seed`; the command gets `inputs`."""
 
+    @click.option("--seed", default=0, help="For random inputs.")
+    @wraps(command)
+    def with_seed(*, inputs: Inputs, seed: int, **others: Any) -> Any:
+        return command(inputs=replace(inputs, seed=seed), **others)
+
+    return array_options(with_seed)
+
+
+def array_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Adds `--input` and `--inputs`, of which a model has its sizes; the command gets `inputs`."""
+
     @click.option(
         "--input",
         "arrays",
         metavar="NAME=FILE.npy",
         multiple=True,
-        help="The array for one input. Inputs without an array get random values.",
+        help="The array for one input, which says its size, too. Others are random.",
     )
     @click.option(
         "--inputs",
@@ -146,10 +237,9 @@ def input_options(command: Callable[..., Any]) -> Callable[..., Any]:
         type=FILE,
         help="Arrays for several inputs, by name.",
     )
-    @click.option("--seed", default=0, help="For random inputs.")
     @wraps(command)
-    def with_inputs(*, arrays: Any, archive: Any, seed: int, **others: Any) -> Any:
-        return command(inputs=Inputs(arrays, archive, seed), **others)
+    def with_inputs(*, arrays: Any, archive: Any, **others: Any) -> Any:
+        return command(inputs=Inputs(arrays, archive), **others)
 
     return with_inputs
 

@@ -51,8 +51,27 @@ class OutputFile(click.Path):
         return path
 
 
+class SharedOption(click.Option):
+    """An option of several commands, which help shows behind a command's own."""
+
+
+shared_option = functools.partial(click.option, cls=SharedOption)
+
+
 class FileCommand(click.Command):
     """A command of files: those that it writes can be written, and are none that it reads."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Writes the command's own options, then those of all commands that compile."""
+        own: list[tuple[str, str]] = []
+        shared: list[tuple[str, str]] = []
+        for param in self.get_params(ctx):
+            if isinstance(param, click.Option) and (record := param.get_help_record(ctx)):
+                (shared if isinstance(param, SharedOption) else own).append(record)
+        for title, records in (("Options", own), ("How the model is compiled", shared)):
+            if records:
+                with formatter.section(title):
+                    formatter.write_dl(records)
 
     def invoke(self, ctx: click.Context) -> Any:
         """Looks at the files before anything else is done."""
@@ -139,7 +158,7 @@ def target_name(value: str) -> str | dict[str, Any]:
 def target_option(name: str, text: str) -> Decorator:
     """An option for a target; shells complete short names of CPUs, and LLVM's."""
     names = [*ARCHITECTURES, *ARCHITECTURES.values()]
-    return click.option(
+    return shared_option(
         name,
         type=target_name,
         metavar="TARGET",
@@ -216,7 +235,7 @@ def counts_of(what: str) -> Callable[[str], tuple[int, ...]]:
 model_argument = click.argument("model", type=FILE)
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
 
-num_threads_option = click.option(
+num_threads_option = shared_option(
     "--threads",
     "num_threads",
     type=AT_LEAST_ONE,
@@ -231,7 +250,7 @@ def _both(one: Decorator, other: Decorator) -> Decorator:
 # Fields of `CompileOptions`, in the order of the help, and what a user gives for each.
 _OPTIONS: dict[str, Decorator] = {
     "shapes": _both(
-        click.option(
+        shared_option(
             "--shape",
             "named_shapes",
             metavar="NAME=1x128",
@@ -239,7 +258,7 @@ _OPTIONS: dict[str, Decorator] = {
             multiple=True,
             help="Shape of an input.",
         ),
-        click.option(
+        shared_option(
             "--dim",
             "sizes",
             metavar="NAME=8",
@@ -248,7 +267,7 @@ _OPTIONS: dict[str, Decorator] = {
             help="Size of a symbolic dimension.",
         ),
     ),
-    "values": click.option(
+    "values": shared_option(
         "--value",
         "named_values",
         metavar="NAME=[0,1]",
@@ -260,7 +279,7 @@ _OPTIONS: dict[str, Decorator] = {
         "--target",
         "CPU to compile for: spr, sapphirerapids, a TVM target as JSON. Default: this one.",
     ),
-    "machine": click.option(
+    "machine": shared_option(
         "--machine",
         metavar="FILE",
         type=FILE,
@@ -268,38 +287,38 @@ _OPTIONS: dict[str, Decorator] = {
         "Default: for this CPU TVM_HYBRID_MACHINE or what was calibrated; else what "
         "comes along.",
     ),
-    "precision": click.option(
+    "precision": shared_option(
         "--precision",
         default="auto",
         type=PrecisionChoice(["auto", "f32", "bf16"]),
         help="Operands of matrix products. auto: as the model says.",
     ),
-    "fusion": click.option(
+    "fusion": shared_option(
         "--fusion",
         default="coarse",
         type=click.Choice(["coarse", "fine", "none"]),
         help="What may become one kernel: several products, one with what is around it, "
         "or it alone.",
     ),
-    "fast_math": click.option(
+    "fast_math": shared_option(
         "--fast-math",
         default="default",
         type=click.Choice(["off", "default", "on"]),
         help="Winograd's convolutions: nowhere, where they err by 5e-5 at most, wherever faster.",
     ),
-    "keep_open": click.option(
+    "keep_open": shared_option(
         "--keep-open",
         is_flag=True,
-        help="Leave sizes open that the model leaves open and --shape and --dim do not "
-        "give: one program for all of them.",
+        help="Keep sizes dynamic that the model leaves dynamic and --shape and --dim do not "
+        "give, as compile always does: one program for all of them.",
     ),
-    "check_indices": click.option(
+    "check_indices": shared_option(
         "--check-indices",
         is_flag=True,
         help="Make an index out of range an error when the program runs. Otherwise it is clipped.",
     ),
     "num_threads": num_threads_option,
-    "threads": click.option(
+    "threads": shared_option(
         "--threads",
         "where",
         metavar="N|PLACE",
@@ -308,14 +327,14 @@ _OPTIONS: dict[str, Decorator] = {
         "such as socket:0, node:0, all or CPUs 0-13,28. Default: all cores, not "
         "bound.",
     ),
-    "weights": click.option(
+    "weights": shared_option(
         "--weights",
         type=click.Choice(["first-touch", "interleave", "replicate"]),
         help="Memory nodes of weights: where they are made, in turns those of --threads, "
         "or those of its socket. Default: replicate for threads of one socket, else "
         "first-touch.",
     ),
-    "spin": click.option(
+    "spin": shared_option(
         "--spin",
         type=click.Choice(SPINS),
         help="How long threads wait awake: inside a run, always, never. Default: "
@@ -327,22 +346,22 @@ _OPTIONS: dict[str, Decorator] = {
         "such as avx512_vnni: code to run where AMX is missing or denied.",
     ),
     "records": _both(
-        click.option(
+        shared_option(
             "--records",
             multiple=True,
             metavar="FILE",
             help="Tuning records to apply, before those that tvm_hybrid brings along.",
         ),
-        click.option("--no-records", is_flag=True, help="Apply no tuning records at all."),
+        shared_option("--no-records", is_flag=True, help="Apply no tuning records at all."),
     ),
-    "strict": click.option(
+    "strict": shared_option(
         "--strict",
         is_flag=True,
         help="Refuse products, convolutions, norms and other operators that there is a "
         "template for but that it does not take, as float64; operators without any "
         "template remain.",
     ),
-    "dump_ir": click.option(
+    "dump_ir": shared_option(
         "--dump-ir",
         metavar="DIR",
         type=FOLDER,

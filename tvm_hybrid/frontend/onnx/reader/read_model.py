@@ -118,7 +118,7 @@ def light_model(path: Path, whole: bool = False) -> tuple[onnx.ModelProto, LeftD
     except FileNotFoundError:
         raise ModelError(f"there is no model file {path}; check the path") from None
     except (OSError, ValueError) as error:
-        raise ModelError(f"cannot read model file {str(path)!r}: {error}") from None
+        raise ModelError(f"cannot read model file {str(path)!r}: {error}") from error
 
 
 def _parsed(file: BufferedIOBase, where: str, whole: bool) -> tuple[onnx.ModelProto, LeftData]:
@@ -156,7 +156,7 @@ def _load_external(proto: onnx.ModelProto, path: Path, left: Container[str]) -> 
         why = f"there is no file {path.parent / missing[0]}; put it there" if missing else error
         raise ModelError(
             f"{path}: the external data of its tensors ({names}, ...) cannot be loaded: {why}"
-        ) from None
+        ) from (None if missing else error)
     proto.graph.initializer.extend(kept)
 
 

@@ -41,6 +41,18 @@ def rewrites(op_type: str, domain: str = "") -> Callable[[Rewrite], Rewrite]:
     return register
 
 
+def is_known(node: onnx.NodeProto) -> bool:
+    """Whether an operator has a converter, a rewrite, or a body that ONNX defines."""
+    if (is_standard(node) and node.op_type == "Constant") or operator_of(node) is not None:
+        return True
+    if ("" if is_standard(node) else node.domain, node.op_type) in REWRITES:
+        return True
+    if not is_standard(node) or not onnx.defs.has(node.op_type):
+        return False
+    schema = onnx.defs.get_schema(node.op_type)
+    return bool(schema.has_function or schema.has_context_dependent_function)
+
+
 def rewrite(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto] | None:
     """What replaces a node, or None if it stays; without a converter, the body of its function."""
     function = REWRITES.get(("" if is_standard(node) else node.domain, node.op_type))
