@@ -237,7 +237,7 @@ def test_a_missing_package_is_named(
         main([])
     assert ended.value.code == 2
     told = " ".join(capsys.readouterr().err.split())
-    assert "PIL is not installed; pip install 'tvm_hybrid[demo]' brings it" in told
+    assert "PIL is not installed; pip install onnxruntime pillow scipy brings it" in told
 
 
 def test_the_samples_are_in_the_repository() -> None:

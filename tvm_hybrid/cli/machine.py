@@ -123,6 +123,8 @@ VARIABLES = {
     "TVM_HYBRID_CACHE_DIR": "folder for downloads, compiled programs and what calibrate measures",
     "TVM_HYBRID_CACHE": "0: no compiled programs and kernels are kept or looked for",
     "TVM_HYBRID_CACHE_BYTES": "bound of the compiled programs, 4 GiB if not set; kernels: a 16th",
+    "TVM_HYBRID_PROGRESS": "0: sessions write no line about compiling",
+    "TVM_HYBRID_SPIN": "how long threads wait awake: run, always, never",
     "TVM_HYBRID_OPENVINO_PYTHON": "a Python that has OpenVINO, for benchmarks",
     "TVM_NUM_THREADS": "threads of a run that names no number",
 }

@@ -199,7 +199,7 @@ def serve(
 ) -> None:
     """Serves MODEL over HTTP, by the inference protocol, version 2.
 
-    It needs the extra `serve`: pip install 'tvm_hybrid[serve]'. Batches are for models whose first
+    It needs more packages: pip install fastapi uvicorn. Batches are for models whose first
     dimension is open, and whose rows do not depend on each other.
     """
     try:
@@ -208,7 +208,7 @@ def serve(
         from ..serve.app import Server
     except ImportError as error:
         raise click.UsageError(
-            f"{error.name} is not installed; pip install 'tvm_hybrid[serve]' brings it"
+            f"{error.name} is not installed; pip install fastapi uvicorn brings it"
         ) from error
     from ..session.inference_session import InferenceSession
 

@@ -34,7 +34,7 @@ def demonstrate(threads: int, seconds: float) -> None:
         from . import ocr
     except ImportError as error:
         raise MissingPackageError(
-            f"{error.name} is not installed; pip install 'tvm_hybrid[demo]' brings it"
+            f"{error.name} is not installed; pip install onnxruntime pillow scipy brings it"
         ) from error
     steps = models.Steps(error_console(), total=file_types.STEPS + models.STEPS + ocr.STEPS)
     with steps.bar, tempfile.TemporaryDirectory(prefix="tvm_hybrid-demo-") as scratch:

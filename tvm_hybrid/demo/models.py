@@ -138,7 +138,7 @@ def quantize(source: Path, path: Path, samples: Sequence[Mapping[str, np.ndarray
             write_static(source, path, samples)
     except ImportError as error:
         raise ContestantError(
-            "onnxruntime is not installed; pip install 'tvm_hybrid[bench]' brings it"
+            "onnxruntime is not installed; pip install onnxruntime brings it"
         ) from error
     except Exception as error:
         raise QuantizeError(f"onnxruntime cannot quantise {source.name}: {error}") from error

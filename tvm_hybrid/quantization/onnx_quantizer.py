@@ -129,7 +129,7 @@ def settings_for(model: onnx.ModelProto, isa: Isa, asked: Settings, weight_range
     return replace(asked, operators=wanted, reduced=reduced)
 
 
-HOW = "pip install 'tvm_hybrid[quantize]' brings it"
+HOW = "pip install onnx_ir onnxruntime sympy brings it"
 LARGEST = 2**31 - 1
 
 

@@ -264,7 +264,7 @@ def import_runtime() -> Any:
         import onnxruntime
     except ImportError as error:
         raise ContestantError(
-            "onnxruntime is not installed; pip install 'tvm_hybrid[bench]' brings it"
+            "onnxruntime is not installed; pip install onnxruntime brings it"
         ) from error
     return onnxruntime
 

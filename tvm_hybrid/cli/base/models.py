@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.markup import escape
 
+from microkernels.base.errors import ModelError
+
 from .console import error_console, say, working
 from .options import FILE
 
@@ -90,18 +92,16 @@ def sized(model: Path, options: CompileOptions, given: Mapping[str, Any]) -> Com
     ----------
     given : mapping
         Arrays by the names of inputs.
-
-    Raises
-    ------
-    TvmHybridError
-        If the model cannot be read, or shapes do not fit it.
     """
     from ...library.artifact import is_library
     from ...runtime.tensors import evaluate, is_relation, names_in
 
     if options.keep_open or is_library(model):
         return options
-    inputs, names = open_inputs(model, options)
+    try:
+        inputs, names = open_inputs(model, options)
+    except ModelError:
+        return options  # compiling says so, after it has looked at the options
     inputs = [info for info in inputs if info.shape is not None or info.name in given]
     for info in (info for info in inputs if info.name in given):
         names |= dict(zip(map(str, info.shape or ()), given[info.name].shape, strict=False))

@@ -237,7 +237,7 @@ def new_figure(width: float, height: float) -> Any:
         from matplotlib.figure import Figure
     except ImportError as error:
         raise ConfigError(
-            "plots need matplotlib, which is not installed; pip install 'tvm_hybrid[viz]' brings it"
+            "plots need matplotlib, which is not installed; pip install matplotlib brings it"
         ) from error
     figure = Figure(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(figure)
