@@ -18,6 +18,7 @@ from microkernels.base.errors import CompileError, OutputError, TvmHybridError, 
 from microkernels.base.files import require_room, why_not_written
 from microkernels.base.memory import without_full_collections
 from microkernels.base.tvm_compat import relax as tvm_compat
+from microkernels.base.tvm_compat.tir import quick_expressions
 from microkernels.vector.expressions import Expr
 from tir_schedules.assembled.side_by_side import Step, one_after_another
 from tir_schedules.core.region import Region
@@ -123,6 +124,7 @@ tvm_compat.separate_builders()
 tvm_compat.separate_tags()
 tvm_compat.quick_arrays()
 tvm_compat.quick_objects()
+quick_expressions()
 tvm_compat.order_symbols()
 
 

@@ -205,15 +205,18 @@ def quick_objects() -> None:
     operand.__eq__ = equal
     call: Any = ir.Call
     whole, make, missing = call.__init__, vars(ir)["_ffi_api"].Call, ir.Type.missing()
+    named = functools.cache(ir.PrimType)
 
     def init(
         self: Any, op: Any, args: Any, attrs: Any = None, ty_args: Any = None,
         span: Any = None, ret_ty: Any = None,
     ) -> None:  # fmt: skip
-        if isinstance(op, str) or isinstance(attrs, dict) or isinstance(ret_ty, str):
+        is_named = isinstance(ret_ty, str)
+        if isinstance(op, str) or isinstance(attrs, dict) or (is_named and ret_ty == "handle"):
             whole(self, op, args, attrs, ty_args, span, ret_ty)
         else:
-            ty, types = missing if ret_ty is None else ret_ty, [] if ty_args is None else ty_args
+            ty = missing if ret_ty is None else named(ret_ty) if is_named else ret_ty
+            types = [] if ty_args is None else ty_args
             self.__init_handle_by_constructor__(make, ty, op, args, attrs, types, span)
 
     call.__init__ = init

@@ -5,14 +5,17 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import tvm.tirx.script.builder.ir as I
 import tvm_ffi
-from tvm.ir import Call, Op
+from tvm.ir import Call, Op, PrimType, expr
+from tvm.target import codegen
 from tvm.tirx import Expr
+from tvm.tirx.buffer import BufferType
 from tvm.tirx.op import register_intrin_lowering
 
 NO_ALIAS = {"tirx.noalias": True}
@@ -77,3 +80,62 @@ def register_elementwise(name: str, arity: int, lower: Callable[[Call], Expr]) -
     operator.set_attr("TScriptPrinterName", name)
     register_intrin_lowering(name, "llvm", f=lower)
     return operator
+
+
+_MOST_TYPES = 1 << 12
+
+
+def quick_expressions() -> None:
+    """Lets Python write expressions of TIR in half of the time.
+
+    TVM makes a string of a type whenever somebody asks for its elements or lanes, and looks at the
+    operands of arithmetic and at indices in Python. A kernel has thousands of each.
+
+    Needs `PrimType.dtype`, which never changes; the global functions `prim._OpAdd` and the like,
+    which operators call in the end, and `ir.SubscriptExprRealize`, which `Expr.__getitem__` calls;
+    and `codegen.llvm_lookup_intrinsic_id`.
+    """
+    if type(vars(PrimType)["dtype"]) is property:
+        return
+    read = vars(PrimType)["dtype"].__get__
+    known: dict[int, tuple[PrimType, Any]] = {}  # by address: the object is kept
+
+    def dtype(self: Any) -> Any:
+        found = known.get(self.__chandle__())
+        if found is None:
+            if len(known) >= _MOST_TYPES:
+                known.clear()
+            found = known[self.__chandle__()] = self, read(self)
+        return found[1]
+
+    PrimType.dtype = property(dtype)  # type: ignore[assignment]
+    operand: Any = expr.ExprOperand
+
+    def is_number(value: Any) -> bool:
+        return isinstance(value, operand) and type(value.ty) is PrimType
+
+    def operator(name: str, turned: bool) -> None:
+        method = f"__{'r' * turned}{name}__"
+        whole, make = getattr(operand, method), tvm_ffi.get_global_func(f"prim._Op{name.title()}")
+
+        def operate(self: Any, other: Any) -> Any:
+            if type(self.ty) is PrimType and (is_number(other) or type(other) in (int, float)):
+                return make(other, self, None) if turned else make(self, other, None)
+            return whole(self, other)
+
+        setattr(operand, method, operate)
+
+    for name in ("add", "sub", "mul"):
+        operator(name, False)
+        operator(name, True)
+    subscripted = expr.Expr.__getitem__
+    realize = tvm_ffi.get_global_func("ir.SubscriptExprRealize")
+
+    def getitem(self: Any, index: Any) -> Any:
+        places = list(index) if type(index) in (tuple, list) else [index]
+        if type(self.ty) is BufferType and all(map(is_number, places)):
+            return realize(self, places, None)
+        return subscripted(self, index)
+
+    expr.Expr.__getitem__ = getitem  # type: ignore[method-assign]
+    codegen.llvm_lookup_intrinsic_id = functools.cache(codegen.llvm_lookup_intrinsic_id)

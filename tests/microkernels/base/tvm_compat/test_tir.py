@@ -8,10 +8,11 @@ import tvm
 import tvm.tirx.script.builder.ir as I
 import tvm_ffi
 from tvm import tirx
-from tvm.ir.expr import TensorLoad
+from tvm.ir import PrimType
+from tvm.ir.expr import ExprOperand, TensorLoad
 from tvm.script.ir_builder import IRBuilder
 
-from microkernels.base.tvm_compat.tir import NO_ALIAS, llvm_functions, walker
+from microkernels.base.tvm_compat.tir import NO_ALIAS, llvm_functions, quick_expressions, walker
 from microkernels.vector.expressions import parameter
 
 SEVEN = """
@@ -64,3 +65,29 @@ def test_llvm_is_told_that_parameters_do_not_overlap(attrs: dict[str, object]) -
     text = built(attrs, SEVEN).inspect_source("ll")
     functions = [line for line in text.splitlines() if line.startswith("define")]
     assert any("noalias" in line for line in functions) == bool(attrs)
+
+
+def test_expressions_are_those_of_tvm() -> None:
+    i, x = tirx.Var("i", "int32"), tirx.Var("x", "float32x8")
+    buffer = tirx.decl_buffer((64, 4), "float32")
+
+    def written() -> list[tirx.Expr]:
+        sums = [i + 1, 1 + i, i - 2, 2 - i, i * 3, 3 * i, i + i, x * x, x * 0.5, 0.5 - x, x - x]
+        loads = [buffer[i, 0], buffer[i, i], buffer[[i, i + 1]]]
+        return [*sums, *loads, I.call_llvm_pure_intrin("float32x8", "llvm.sqrt.v8f32", x)]
+
+    quick_expressions()
+    operator, dtype = ExprOperand.__add__, vars(PrimType)["dtype"]
+    quick_expressions()  # once more does nothing
+    assert ExprOperand.__add__ is operator and vars(PrimType)["dtype"] is dtype
+    types = ["int32"] * 7 + ["float32x8"] * 4 + ["float32"] * 3 + ["float32x8"]
+    assert [str(each.ty.dtype) for each in written()] == types
+    kinds = [tirx.Add, tirx.Add, tirx.Sub, tirx.Sub, tirx.Mul, tirx.Mul, tirx.Add, tirx.Mul]
+    assert [type(each) for each in written()[:8]] == kinds
+    assert str((2 - i).a) == "2" and str((i - 2).b) == "2"
+    assert x.ty.dtype.lanes == 8 and x.ty.dtype == "float32x8"
+    for wrong in ("a", None, buffer):
+        with pytest.raises(TypeError):
+            i + wrong
+    with pytest.raises(ValueError, match="Unknown llvm intrinsic"):
+        I.call_llvm_pure_intrin("float32", "llvm.of.nothing", x)
