@@ -45,17 +45,40 @@ _Taken = Callable[[Bindings], relax.Expr]
 @block_rewrite
 def fold_channel_shuffle(graph: DataflowGraph) -> list[relax.Binding] | None:
     """The pass; it needs A-normal form."""
-    changed, position = False, 0
-    while position < len(graph.bindings):
+    changed = False
+    while rewrites := _apart(graph):
+        graph, changed = DataflowGraph(relax.DataflowBlock(_written(graph, rewrites))), True
+    return list(graph.bindings) if changed else None
+
+
+def _apart(graph: DataflowGraph) -> list[_Rewrite]:
+    """Shuffles that can be moved, no two of them past the same operator."""
+    found: list[_Rewrite] = []
+    taken: set[int] = set()
+    for position, binding in enumerate(graph.bindings):
         shuffle = match_shuffle(graph, position)
-        if shuffle is not None and isinstance(graph.bindings[position].var, relax.DataflowVar):
+        if shuffle is not None and isinstance(binding.var, relax.DataflowVar):
             tried = (_Upward(graph, position, shuffle), _Downward(graph, position, shuffle))
             rewrite = next((each for each in tried if each.succeeds()), None)
-            if rewrite is not None:
-                graph, changed = DataflowGraph(relax.DataflowBlock(rewrite.bindings())), True
-                position = 0
-        position += 1
-    return list(graph.bindings) if changed else None
+            if rewrite is not None and taken.isdisjoint(rewrite.members):
+                found.append(rewrite)
+                taken |= rewrite.members
+    return found
+
+
+def _written(graph: DataflowGraph, rewrites: list[_Rewrite]) -> list[relax.Binding]:
+    """The block with everything changed that was planned."""
+    block = Bindings()
+    unused = {position for each in rewrites for position in each.unused()}
+    changed = {position: value for each in rewrites for position, value in each.changed.items()}
+    for position, binding in enumerate(graph.bindings):
+        if position in unused:
+            continue
+        if position in changed:
+            block.bind(binding.var, changed[position](block))
+        else:
+            block.bindings.append(binding)
+    return block.bindings
 
 
 @dataclass
@@ -85,20 +108,12 @@ class _Rewrite:
         """How many channels it has."""
         return int(np.prod(self.shuffle.factors))
 
-    def bindings(self) -> list[relax.Binding]:
-        """The block with everything changed that was planned."""
-        block = Bindings()
-        unused = self._unused()
-        for position, binding in enumerate(self.graph.bindings):
-            if position in unused:
-                continue
-            if position in self.changed:
-                block.bind(binding.var, self.changed[position](block))
-            else:
-                block.bindings.append(binding)
-        return block.bindings
+    @property
+    def members(self) -> set[int]:
+        """Positions of the shuffle, and of what it is moved past."""
+        return {self.position, *self.shuffle.positions, *self.changed}
 
-    def _unused(self) -> set[int]:
+    def unused(self) -> set[int]:
         """Positions of the shuffle that nothing else needs."""
         unused = {self.position}
         for position in reversed(self.shuffle.positions):
@@ -134,7 +149,7 @@ class _Rewrite:
         if any(each is None for each in taken):
             return False
         self.changed[position] = lambda block: with_args(
-            call, [*(each(block) for each in taken if each is not None), *rest]
+            call, [*(each(block) for each in taken if each is not None), *rest], call.ty
         )
         return True
 
@@ -144,7 +159,7 @@ class _Rewrite:
         weight = take(self.graph, call.args[1], axis, index)
         if weight is not None:
             self.changed[position] = lambda block: with_args(
-                call, [self.source_of(call.args[0]), weight(block)]
+                call, [self.source_of(call.args[0]), weight(block)], call.ty
             )
         return weight is not None
 
@@ -211,9 +226,9 @@ class _Upward(_Rewrite):
                 return False
             reader, expr = position, varying[0]
 
-    def _unused(self) -> set[int]:
+    def unused(self) -> set[int]:
         """The same without the last, whose variable stands for the source now."""
-        return super()._unused() - {self.position}
+        return super().unused() - {self.position}
 
 
 class _Downward(_Rewrite):
@@ -271,7 +286,7 @@ class _Downward(_Rewrite):
             source = self.source_of(call.args[0])
             pixels = block.emit(relax.op.reshape(source, relax_shape(shape, call.args[0])))
             taken = [pixels, relax.const(taps, weight.dtype)]
-            return with_args(call, taken, strides=strides, dilation=dilation)
+            return with_args(call, taken, call.ty, strides=strides, dilation=dilation)
 
         self.changed[position] = build
         return True
