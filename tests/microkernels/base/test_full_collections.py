@@ -10,6 +10,7 @@ import pytest
 from tvm import relax
 
 from microkernels.base.memory import without_full_collections
+from relay_passes.ir.decisions import Decision
 from relay_passes.lower_module import lower_module
 from relay_passes.pipeline_options import PipelineOptions
 from tests.relay_passes.graphs import TARGET, module
@@ -25,21 +26,46 @@ def often() -> Iterator[None]:
     gc.set_threshold(*before)
 
 
-def test_passes_run_without_full_collections() -> None:
-    mod = module(lambda x: relax.op.nn.relu(relax.op.exp(x)), ((4, 4), "float32"))
-    thresholds: list[int] = []
+class Log(list[Decision]):
+    """Decisions, and which collections there are to be while passes make them."""
 
-    def note(_phase: str, _info: dict[str, Any]) -> None:  # young objects are looked through
-        thresholds.append(gc.get_threshold()[2])
+    def __init__(self) -> None:
+        super().__init__()
+        self.thresholds: list[tuple[int, int, int]] = []
+
+    def append(self, decision: Decision) -> None:
+        self.thresholds.append(gc.get_threshold())
+        super().append(decision)
+
+
+def test_passes_run_without_full_collections() -> None:
+    mod, log = module(lambda x: relax.op.nn.relu(relax.op.exp(x)), ((4, 4), "float32")), Log()
+    lower_module(mod, PipelineOptions(TARGET), log)
+    assert log.thresholds and min(full for _, _, full in log.thresholds) > 1 << 20
+    assert min(young for young, _, _ in log.thresholds) > 1
+    assert gc.get_threshold() == OFTEN
+
+
+def test_young_objects_are_looked_through() -> None:
+    generations: list[int] = []
+
+    def note(_phase: str, info: dict[str, Any]) -> None:
+        generations.append(info["generation"])
 
     gc.callbacks.append(note)
     try:
-        lower_module(mod, PipelineOptions(TARGET))
+        with without_full_collections():
+            kept = [[number] for number in range(1 << 17)]
     finally:
         gc.callbacks.remove(note)
-    few = thresholds.count(OFTEN[2])  # before and afterwards
-    assert few < 0.25 * len(thresholds)
-    assert gc.get_threshold() == OFTEN
+    assert len(kept) == 1 << 17 and generations
+
+
+def test_who_wants_no_collections_gets_none() -> None:
+    gc.set_threshold(0, 1, 1)
+    with without_full_collections():
+        assert gc.get_threshold()[0] == 0
+    assert gc.get_threshold() == (0, 1, 1)
 
 
 def test_the_last_who_leaves_puts_the_threshold_back() -> None:
