@@ -33,7 +33,7 @@ from .functions import (
     with_blocks,
 )
 from .graph import AnyBinding, DataflowGraph, forget_block, variables
-from .tidy import tidied, used_bindings
+from .tidy import tidied, tidy_bindings, used_bindings
 
 Emit = Callable[[relax.Expr], relax.Expr]  # gives an expression a type, and perhaps a name
 RewriteBlock = Callable[[relax.DataflowBlock], "list[relax.Binding] | None"]
@@ -213,7 +213,7 @@ def _written(builder: relax.BlockBuilder, rewrite: RewriteBlock) -> IRModule | N
         if any(new is not None for new in bindings):
             found = True
             blocks = [
-                block if new is None else relax.DataflowBlock(used_bindings(new))
+                block if new is None else relax.DataflowBlock(tidy_bindings(new))
                 for block, new in zip(old, bindings, strict=True)
             ]
             builder.update_func(gvar, with_blocks(function, blocks))

@@ -14,24 +14,24 @@ After
 
 TVM's passes CanonicalizeBindings and DeadCodeElimination do that, and write a module anew even if
 it is tidy, as it mostly is. Of many bindings that takes long: each visit of all goes through more
-memory than a CPU's caches hold. So a module of one block, as most are before it has regions, is
-tidied here, and others by TVM.
+memory than a CPU's caches hold. So a block that is written anew is tidied here, and so is all of a
+module of one block, as most are before it has regions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from tvm import IRModule, relax
 
-from tvm import IRModule, ir, relax
-
-from .functions import named_pass, substitute, with_blocks
+from .functions import named_pass, rebound, substitute, with_blocks
 from .graph import DataflowGraph, variables
 
 
 @named_pass
 def tidy(mod: IRModule) -> IRModule:
     """The pass."""
-    return mod if is_tidy(mod) else _tidied(mod)
+    if is_tidy(mod):
+        return mod
+    return _tidied_by_tvm(_of_used_bindings(mod))
 
 
 @named_pass
@@ -45,12 +45,16 @@ def to_dataflow(mod: IRModule) -> IRModule:
 
 def tidied(mod: IRModule) -> IRModule:
     """A module of blocks that were written anew, of what is used, with nothing untidy."""
-    return mod if _only_block(mod, relax.Call) is not None else _tidied(mod)
+    return mod if _only_block(mod) is not None else _tidied_by_tvm(mod)
+
+
+def _tidied_by_tvm(mod: IRModule) -> IRModule:
+    return relax.transform.DeadCodeElimination()(relax.transform.CanonicalizeBindings()(mod))
 
 
 def is_tidy(mod: IRModule) -> bool:
     """Whether a module is surely one function of one dataflow block of calls, all needed."""
-    found = _only_block(mod, relax.Call)
+    found = _only_block(mod)
     if found is None:
         return False
     function, block = found
@@ -81,16 +85,23 @@ def used_bindings(bindings: list[relax.Binding]) -> list[relax.Binding]:
     return kept[::-1]
 
 
-def _tidied(mod: IRModule) -> IRModule:
-    found = _only_block(mod, (relax.Call, relax.Var))
-    if found is not None:
-        function, block = found
-        (gvar,) = mod.functions
-        updated = _updated(mod, {gvar: with_blocks(function, [_without_names(block)])})
-        if is_tidy(updated):
-            return updated
-    used = _of_used_bindings(mod)
-    return relax.transform.DeadCodeElimination()(relax.transform.CanonicalizeBindings()(used))
+def tidy_bindings(bindings: list[relax.Binding]) -> list[relax.Binding]:
+    """The same without other names for values of the block."""
+    builder = relax.BlockBuilder()
+    names: dict[relax.Expr, relax.Expr] = {}
+    written: list[relax.Binding] = []
+    for binding in bindings:
+        if not isinstance(binding, (relax.VarBinding, relax.MatchCast)):
+            written.append(binding)
+            continue
+        value = binding.value
+        if isinstance(value, relax.Var) and isinstance(binding.var, relax.DataflowVar):
+            names[binding.var] = names.get(value, value)
+        elif names and any(var in names for var in variables(value)):
+            written.append(rebound(binding, builder.normalize(substitute(value, names))))
+        else:
+            written.append(binding)
+    return used_bindings(written)
 
 
 def _of_used_bindings(mod: IRModule) -> IRModule:
@@ -107,34 +118,13 @@ def _of_used_bindings(mod: IRModule) -> IRModule:
             ]
             if any(len(a.bindings) != len(b.bindings) for a, b in zip(new, old, strict=True)):
                 changed[gvar] = with_blocks(function, new)
-    return _updated(mod, changed) if changed else mod
+    if not changed:
+        return mod
+    return IRModule({**dict(mod.functions_items()), **changed}, mod.attrs, mod.global_infos)
 
 
-def _updated(mod: IRModule, functions: Mapping[ir.GlobalVar, relax.Function]) -> IRModule:
-    return IRModule({**dict(mod.functions_items()), **functions}, mod.attrs, mod.global_infos)
-
-
-def _without_names(block: relax.DataflowBlock) -> relax.DataflowBlock:
-    """A block of calls without other names for values of it, and without what is unused."""
-    builder = relax.BlockBuilder()
-    names: dict[relax.Expr, relax.Expr] = {}
-    bindings: list[relax.Binding] = []
-    for binding in block.bindings[:]:
-        value = binding.value
-        if isinstance(value, relax.Var) and isinstance(binding.var, relax.DataflowVar):
-            names[binding.var] = names.get(value, value)
-        elif any(var in names for var in variables(value)):
-            changed = builder.normalize(substitute(value, names))
-            bindings.append(relax.VarBinding(binding.var, changed))
-        else:
-            bindings.append(binding)
-    return relax.DataflowBlock(used_bindings(bindings))
-
-
-def _only_block(
-    mod: IRModule, kinds: type | tuple[type, ...]
-) -> tuple[relax.Function, relax.DataflowBlock] | None:
-    """The function, and its dataflow block, that a module is all of.
+def _only_block(mod: IRModule) -> tuple[relax.Function, relax.DataflowBlock] | None:
+    """The function, and its dataflow block of calls, that a module is all of.
 
     None if there is more, or less, or if the block binds expressions of other kinds, or casts.
     """
@@ -146,7 +136,7 @@ def _only_block(
     if len(blocks) != 1 or not isinstance(blocks[0], relax.DataflowBlock):
         return None
     plain = all(
-        isinstance(binding, relax.VarBinding) and isinstance(binding.value, kinds)
+        isinstance(binding, relax.VarBinding) and isinstance(binding.value, relax.Call)
         for binding in blocks[0].bindings[:]
     )
     return (function, blocks[0]) if plain else None
