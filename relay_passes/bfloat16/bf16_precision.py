@@ -204,21 +204,26 @@ def raise_casts(kind: str = NARROW) -> Rule:
             known = next((each.var for each in users if _is_cast(each.value, kind)), None)
             return block.emit(relax.op.astype(expr, kind)) if known is None else known
 
-        image, alone = kind == NARROW and _is_image(graph, x), _is_only_cast(graph, x, kind)
+        def is_only_cast(expr: relax.Expr) -> bool:
+            return moving.only_needed_for(
+                graph, expr, lambda v: _is_cast(v, kind), lambda v: _passes(graph, v, False)
+            )
+
+        image, alone = kind == NARROW and _is_image(graph, x), is_only_cast(x)
         if image and not alone and isinstance(x, relax.DataflowVar):
             block.at(x)
             stored = block.emit(relax.op.astype(block.emit(above), kind))
             return relax.op.astype(stored, WIDE)
         if isinstance(above, relax.TupleGetItem):  # the casts of the parts then meet these
             whole, split = above.tuple_value, graph.definition(above.tuple_value)
-            if not isinstance(whole, relax.DataflowVar) or not _is_only_cast(graph, whole, kind):
+            if not isinstance(whole, relax.DataflowVar) or not is_only_cast(whole):
                 return None
             if is_call(split, "relax.split") and isinstance(split, relax.Call):
                 block.at(whole)
-                narrow = block.emit(moving.on(split, rounded(split.args[0])))
-                count = range(len(narrow.ty.fields))
-                items = [block.emit(relax.TupleGetItem(narrow, number)) for number in count]
-                return relax.Tuple([block.emit(relax.op.astype(item, WIDE)) for item in items])
+                source = rounded(split.args[0])
+                return moving.split_alike(
+                    block, split, source, lambda item: relax.op.astype(item, WIDE)
+                )
         if not isinstance(above, relax.Call) or not _passes(graph, above, image):
             return None
         if not (alone or moving.keeps_order(above)):
@@ -251,18 +256,6 @@ def _passes(graph: DataflowGraph, value: relax.Expr, image: bool) -> bool:
     lifts = moving.moves_all(value) or moving.picks_largest(value)
     lifts = lifts or is_call(value, "relax.split", *_ALSO_MOVE)
     return lifts and isinstance(value.args[0], relax.Var)
-
-
-def _is_only_cast(graph: DataflowGraph, var: relax.Expr, kind: str) -> bool:
-    """Whether nothing needs a value but casts to a narrow type, perhaps after moves."""
-    if not isinstance(var, relax.DataflowVar):
-        return False
-    users = [graph.bindings[user] for user in graph.users_of(var)]
-    return all(
-        _is_cast(each.value, kind)
-        or (_passes(graph, each.value, False) and _is_only_cast(graph, each.var, kind))
-        for each in users
-    )
 
 
 def _is_image(graph: DataflowGraph, var: relax.Expr) -> bool:

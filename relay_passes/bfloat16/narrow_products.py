@@ -18,7 +18,7 @@ from relay_passes.ir.constants import array_of
 from relay_passes.ir.decisions import Decision, DecisionLog
 from relay_passes.ir.functions import with_args
 from relay_passes.ir.graph import DataflowGraph, is_call, op_name, static_tensor
-from relay_passes.ir.moving_operators import Scaled, moves, moves_all
+from relay_passes.ir.moving_operators import Scaled, moves, moves_all, only_needed_for
 from relay_passes.ir.rewrite import Bindings
 from relay_passes.ir.rules import Rule, RuleGraph, rule
 from tir_schedules.attention.problem import MOST_QUERIES
@@ -78,7 +78,9 @@ def narrow_products(kind: str = NARROW) -> Rule:
             return None
         if left is not None:
             a, factor = left.unscaled(block), left.factor * right.factor
-        elif _is_of_softmax(graph, call.args[0]) and _will_be_narrow(graph, block.var, kind):
+        elif _is_of_softmax(graph, call.args[0]) and only_needed_for(
+            graph, block.var, lambda value: _narrows(value, kind), moves
+        ):
             a, factor = block.emit(relax.op.astype(call.args[0], kind)), right.factor
         else:
             return None
@@ -128,25 +130,16 @@ def _widens(call: relax.Expr, kind: str) -> bool:
     return str(call.args[0].ty.dtype) == kind
 
 
+def _narrows(call: relax.Expr, kind: str) -> bool:
+    return is_call(call, "relax.astype") and str(call.attrs.dtype) == kind
+
+
 def _is_of_softmax(graph: DataflowGraph, expr: relax.Expr) -> bool:
     """Whether a value is a softmax, perhaps with rows of zeros."""
     call = graph.definition(expr)
     while moves_all(call) or is_call(call, "relax.where"):
         call = graph.definition(call.args[2 if is_call(call, "relax.where") else 0])
     return is_call(call, "relax.nn.softmax")
-
-
-def _will_be_narrow(graph: DataflowGraph, var: relax.Var, kind: str) -> bool:
-    """Whether whatever reads a value rounds it to the narrow type, perhaps after moving it."""
-    users = [graph.bindings[user] for user in graph.users_of(var)]
-    if not users or not isinstance(var, relax.DataflowVar):
-        return False
-    return all(
-        str(user.value.attrs.dtype) == kind
-        if is_call(user.value, "relax.astype")
-        else moves(user.value) and _will_be_narrow(graph, user.var, kind)
-        for user in users
-    )
 
 
 # Which products of a float16 model keep their operands: those that AMX tiles multiply faster.

@@ -14,7 +14,7 @@ from tvm import IRModule, ir, relax
 
 from .axes import permutation, reshaped_axis
 from .functions import with_args
-from .graph import AnyBinding, is_call, op_name, region_tensor, static_tensor
+from .graph import AnyBinding, DataflowGraph, is_call, op_name, region_tensor, static_tensor
 from .rewrite import Bindings, is_relax
 from .traits import MAX_POOLS, RESHAPES, RESIZES
 
@@ -105,6 +105,29 @@ class Scaled:
         for call in self.path:
             value = block.emit(on(call, value))
         return value
+
+
+def only_needed_for(
+    graph: DataflowGraph,
+    var: relax.Expr,
+    ends: Callable[[relax.Expr], bool],
+    passes: Callable[[relax.Expr], bool],
+) -> bool:
+    """Whether nothing needs a value but operators of a kind, perhaps behind some that it passes."""
+    users = [graph.bindings[user] for user in graph.users_of(var)]
+    return isinstance(var, relax.DataflowVar) and all(
+        ends(each.value) or (passes(each.value) and only_needed_for(graph, each.var, ends, passes))
+        for each in users
+    )
+
+
+def split_alike(
+    block: Bindings, split: relax.Call, data: relax.Expr, change: Callable[[relax.Expr], relax.Expr]
+) -> relax.Tuple:
+    """What a split makes of another tensor, each part changed by itself."""
+    parts = block.emit(on(split, data))
+    items = [block.emit(relax.TupleGetItem(parts, i)) for i in range(len(parts.ty.fields))]
+    return relax.Tuple([block.emit(change(item)) for item in items])
 
 
 def parts_of_concat(call: relax.Call) -> list[relax.Expr]:

@@ -31,10 +31,10 @@ import logging
 
 from tvm import ir, relax
 
-from relay_passes.ir.axes import moves, view_axes
+from relay_passes.ir.axes import moves
 from relay_passes.ir.decisions import LAYOUTS, Decision, DecisionLog
 from relay_passes.ir.functions import with_args
-from relay_passes.ir.graph import DataflowGraph, is_call, region_tensor, reshaped, same_shape
+from relay_passes.ir.graph import DataflowGraph, reshaped
 from relay_passes.ir.quantization import is_transposable, transposed
 from relay_passes.ir.rewrite import Bindings, block_pass
 from relay_passes.ir.traits import is_convolution
@@ -109,7 +109,6 @@ class _Writer:
         self.plan = plan
         self.block = Bindings()
         self._stored: dict[tuple[relax.Expr, int], relax.Expr] = {}
-        self._reshaped: dict[relax.Expr, relax.Expr] = {}
         for position, binding in enumerate(plan.graph.bindings):
             role = plan.roles[position]
             if role is None or plan.as_imported(position):
@@ -166,46 +165,19 @@ class _Writer:
 
     def _bind(self, var: relax.Var, value: relax.Expr) -> None:
         """Binds an expression to a variable of the original block."""
-        value = self._simple(value)
-        self.block.bind(var, value)
-        self._note_reshape(var, value)
+        self.block.bind(var, self._simple(value))
 
     def _emit(self, value: relax.Expr, name: str = "") -> relax.Expr:
         """Binds an expression to a new variable."""
         value = self._simple(value)
-        if isinstance(value, relax.Var):
-            return value
-        var = self.block.emit(value, name)
-        self._note_reshape(var, value)
-        return var
+        return value if isinstance(value, relax.Var) else self.block.emit(value, name)
 
     def _simple(self, value: relax.Expr) -> relax.Expr:
-        """An expression whose operands are all bound; one reshape instead of two."""
+        """An expression whose operands are all bound."""
         if not isinstance(value, relax.Call):
             return value
         args = [self._emit(arg) if isinstance(arg, relax.Call) else arg for arg in value.args]
-        simple: relax.Expr = with_args(value, args, None if value.ty.is_missing() else value.ty)
-        if is_call(simple, "relax.permute_dims"):
-            simple = _as_reshape(self.block.builder.normalize(simple))
-        if not is_call(simple, "relax.reshape") or simple.args[0] not in self._reshaped:
-            return simple
-        source = self._reshaped[simple.args[0]]
-        normal = self.block.builder.normalize(simple)
-        return source if same_shape(source, normal) else relax.op.reshape(source, simple.args[1])
-
-    def _note_reshape(self, var: relax.Var, value: relax.Expr) -> None:
-        if is_call(value, "relax.reshape"):
-            self._reshaped[var] = value.args[0]
-
-
-def _as_reshape(call: relax.Expr) -> relax.Expr:
-    """A permutation; as a reshape if it moves nothing."""
-    assert isinstance(call, relax.Call)
-    source, result, axes = region_tensor(call.args[0]), region_tensor(call), view_axes(call)
-    if source is None or result is None or axes is None:
-        return call
-    order = tuple(axis for axis in axes if axis is not None)
-    return call if moves(source.shape, order) else reshaped(call.args[0], result.shape)
+        return with_args(value, args, None if value.ty.is_missing() else value.ty)
 
 
 _NAMES = {FIRST: "channels_first", LAST: "channels_last"}

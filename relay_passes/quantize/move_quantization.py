@@ -11,13 +11,7 @@ from tvm import ir, relax
 from relay_passes.ir import moving_operators as moving
 from relay_passes.ir.functions import with_args
 from relay_passes.ir.graph import DataflowGraph, is_call, is_f32, same_shape, scalar_constant
-from relay_passes.ir.quantization import (
-    Quantization,
-    Quantized,
-    known_value,
-    read_dequantize,
-    read_quantize,
-)
+from relay_passes.ir.quantization import Quantization, known_value, read_dequantize, read_quantize
 from relay_passes.ir.rewrite import Bindings
 from relay_passes.ir.rules import ITEM, RuleGraph, rule
 
@@ -52,7 +46,11 @@ def sink_dequantize(graph: RuleGraph, block: Bindings, call: relax.Call) -> rela
         return None
     axis, changed = source.quantization.axis, dict[str, Any]()
     if is_call(call, "relax.split"):
-        return None if axis == moving.joined_axis(call) else _parts(block, call, source)
+        if axis == moving.joined_axis(call):
+            return None
+        return moving.split_alike(
+            block, call, source.data, lambda item: replace(source, data=item).dequantize()
+        )
     if is_call(call, "relax.nn.pad"):
         if axis is not None:
             return None
@@ -84,13 +82,6 @@ def _joined(graph: DataflowGraph, block: Bindings, call: relax.Call) -> relax.Ex
         return None
     data = block.emit(relax.op.concat([part.data for part in known], axis))
     return replace(known[0], data=data).dequantize()
-
-
-def _parts(block: Bindings, split: relax.Call, source: Quantized) -> relax.Tuple:
-    """What a split makes of dequantised integers, each part dequantised by itself."""
-    parts = block.emit(moving.on(split, source.data))
-    items = [block.emit(relax.TupleGetItem(parts, i)) for i in range(len(parts.ty.fields))]
-    return relax.Tuple([block.emit(replace(source, data=item).dequantize()) for item in items])
 
 
 @rule(ITEM)
@@ -181,8 +172,13 @@ def lift_quantize(graph: RuleGraph, block: Bindings, call: relax.Call) -> relax.
             return None
         block.at(parts)  # the quantisations of its parts then meet dequantisations
         integers = block.emit(quantization.quantize(split.args[0], dtype))
-        return _parts(block, split, Quantized(integers, quantization, str(x.ty.dtype)))
-    if not moving.keeps_order(above) and not _only_quantized(graph, x):
+        dtype = str(x.ty.dtype)
+        return moving.split_alike(
+            block, split, integers, lambda item: quantization.dequantize(item, dtype)
+        )
+    if not moving.keeps_order(above) and not moving.only_needed_for(
+        graph, x, _is_quantized, _may_be_quantized
+    ):
         return None
     clip = _clip(above)
     if clip is not None and quantization.saturates(*clip[1:], dtype):
@@ -221,24 +217,16 @@ def _split_into_alike(
     return True
 
 
-def _only_quantized(graph: DataflowGraph, var: relax.Expr) -> bool:
-    """Whether nothing needs a value but quantisations with constants, perhaps after moves."""
-    if not isinstance(var, relax.DataflowVar):
-        return False
-    for user in graph.users_of(var):
-        value = graph.value(user)
-        quantization = read_quantize(value)
-        if quantization is None:
-            lifts = (
-                moving.moves_all(value)
-                or moving.picks_largest(value)
-                or is_call(value, "relax.concat")
-            )
-            if not (lifts and _only_quantized(graph, graph.bindings[user].var)):
-                return False
-        elif quantization.known is None:
-            return False
-    return True
+def _is_quantized(value: relax.Expr) -> bool:
+    """Whether an expression quantises with constants."""
+    quantization = read_quantize(value)
+    return quantization is not None and quantization.known is not None
+
+
+def _may_be_quantized(value: relax.Expr) -> bool:
+    """Whether quantisations move up past an operator."""
+    lifts = moving.moves_all(value) or moving.picks_largest(value)
+    return lifts or is_call(value, "relax.concat")
 
 
 def _clip(call: relax.Expr | None) -> tuple[relax.Expr, float, float] | None:
