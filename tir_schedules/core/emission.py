@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
+from typing import Any
 
 import tvm.tirx.script.builder.ir as I
 import tvm_ffi
@@ -129,10 +130,10 @@ def which_size(left: Expr, sizes: Sequence[int]) -> Expr:
     return sum((tirx.Cast("int32", left > size) for size in sizes[:-1]), tirx.const(0, "int32"))
 
 
-def ceil_div(total: Index, by: Index) -> Expr:
+def ceil_div(total: Index, by: Index) -> Any:
     """A size over another one, rounded up."""
     if isinstance(total, int) and isinstance(by, int):
-        return tirx.const(-(-total // by), "int32")
+        return -(-total // by)
     return I.floordiv(total + (by - 1), by)
 
 
@@ -272,6 +273,16 @@ def branch(condition: Expr | bool, then: Callable[[], None], otherwise: Callable
             then()
         with I.Else():
             otherwise()
+
+
+def where_all(
+    conditions: Sequence[Expr], then: Callable[[], None], otherwise: Callable[[], None]
+) -> None:
+    """Emits `then()` for where all conditions hold, and `otherwise()` for where one does not."""
+    if conditions:
+        branch(tirx.all(*conditions), then, otherwise)
+    else:
+        then()
 
 
 def repeat(count: Index, name: str, body: Callable[[Expr], None]) -> None:

@@ -75,37 +75,30 @@ class DecodePlan:
         self.problem, self.isa, self.lanes = problem, isa, isa.f32_lanes
         self.dynamic, self.shares, lanes = problem.region.is_open, shares, isa.f32_lanes
         self.rows, self.side = problem.group * problem.m, 1
+        self.sets = self.tasks = extents.allocated(problem.batches) // problem.group
+        n = problem.keys if self.dynamic else problem.n
+        if problem.causal is not None:
+            seen = extents.extent(problem.m + problem.causal)
+            n = emission.smallest(n, emission.largest(seen, 1))
+        self.n: Index = emission.named(n)
+        vectors = self.vectors = emission.named(emission.ceil_div(self.n, lanes))
+        self.left, self.whole = emission.named(self.n % lanes), emission.named(self.n // lanes)
+        self.pitch = self.room = emission.named(_odd(vectors) * lanes)
+        self.per_share = vectors
         if self.dynamic:
-            sets: Index = extents.as_expr(extents.allocated(problem.batches)) // problem.group
-            self.sets = self.tasks = sets
-            n = problem.keys
-            if problem.causal is not None:
-                seen = extents.as_expr(extents.extent(problem.m + problem.causal))
-                n = tirx.Min(n, tirx.Max(seen, tirx.const(1, "int32")))
-            self.n: Index = materialise(n)
-            vectors: Index = materialise(emission.ceil_div(self.n, lanes))
-            self.per_share = self.vectors = vectors
+            self.most = emission.ceil_div(extents.allocated(problem.n), lanes)
+            self.room = _odd(self.most) * lanes
             if shares > 1:
                 least = tirx.const(max(1, LEAST_KEYS // lanes), "int32")
                 self.per_share = materialise(tirx.Max(least, emission.ceil_div(vectors, shares)))
-            self.left: Index = materialise(self.n % lanes)
-            self.whole: Index = materialise(self.n // lanes)
-            self.pitch: Index = materialise(_odd(vectors) * lanes)
-            self.most = emission.ceil_div(extents.allocated(problem.n), lanes)
-            self.room = _odd(self.most) * lanes
             return
-        hidden_from = problem.m + problem.causal if problem.causal is not None else problem.n
-        self.n = min(problem.n, max(1, hidden_from))
-        vectors = self.vectors = math.ceil(self.n / lanes)
-        self.whole, self.left = divmod(self.n, lanes)
-        self.pitch = self.room = _odd(vectors) * lanes
-        per_share = self.per_share = math.ceil(vectors / max(1, min(config.key_shares, vectors)))
-        self.shares = math.ceil(vectors / per_share)
+        assert isinstance(vectors, int)
+        self.per_share = math.ceil(vectors / max(1, min(config.key_shares, vectors)))
+        self.shares = math.ceil(vectors / self.per_share)
         # On all threads, sets that are read together leave too few tasks without shares.
         side = sets_side_by_side(problem) if self.shares > 1 or not config.parallel else 1
         most = config.key_sets or side
         self.side = next(count for count in range(min(most, side), 0, -1) if side % count == 0)
-        self.sets = problem.batches // problem.group
         self.tasks = self.sets // self.side
 
     # --- loops -----------------------------------------------------------------------------------

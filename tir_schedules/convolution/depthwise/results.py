@@ -192,8 +192,7 @@ class DepthwiseTiles(ABC):
     @property
     def count(self) -> Index:
         """Bands of an image."""
-        outputs, rows = extent(self.problem.rows.outputs), self.config.rows
-        return -(-outputs // rows) if isinstance(outputs, int) else ceil_div(outputs, rows)
+        return ceil_div(extent(self.problem.rows.outputs), self.config.rows)
 
     @property
     def items(self) -> Index:

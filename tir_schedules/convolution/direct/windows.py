@@ -96,8 +96,7 @@ class Windows:
             if geometry.opens_image:  # of whole tiles: the last one may have too many
                 outputs = emission.ceil_div(outputs, config.rows) * config.rows
             used = ((outputs - 1) * geometry.strides[2] + span[2]) * self.pixel + beyond
-            count = -(-used // vector) if isinstance(used, int) else emission.ceil_div(used, vector)
-            return count * vector
+            return emission.ceil_div(used, vector) * vector
 
         outputs = geometry.outputs[2]
         self.width: Index = (extent(outputs) - 1) * geometry.strides[2] + span[2]
@@ -248,10 +247,7 @@ class Windows:
             self._copy(to + before * self.pixel, start, used)
             self._fill(to + (before + used) * self.pixel, end - (before + used) * self.pixel)
 
-        if conditions:
-            emission.branch(tirx.all(*conditions), inside, lambda: self._fill(to, end))
-        else:
-            inside()
+        emission.where_all(conditions, inside, lambda: self._fill(to, end))
 
     def _copy(self, to: Expr, start: Expr, pixels: Index) -> None:
         """Consecutive pixels of x, as the kernel multiplies them."""

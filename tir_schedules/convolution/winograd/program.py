@@ -205,7 +205,13 @@ class WinogradProgram:
             loops.emit(tirx.const(0, "int32"), tiles, product.first, product.width)
 
     def _multiply_dynamic(self, product: PanelProduct, tiles: Expr) -> None:
-        """The products of a panel with any number of tiles."""
+        """The products of a panel with any number of tiles.
+
+        Each tile has a place in V and M even if it does not exist, so a tail needs no code for its
+        very height. By the loops of any matrix product with dynamic rows, which have that code and
+        choose it for each of the products, 32 channels take 5% to 14% longer, and the kernel takes
+        1.5 to 3.5 times as long to compile (Zen 4).
+        """
         rows = self.config.rows
         sizes = emission.quarters(rows)[:-1]
         most = sizes[-1] if sizes else 0  # rows of a tile that is not whole

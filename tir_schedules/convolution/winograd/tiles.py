@@ -10,7 +10,6 @@ results are stored in L1, and a loop runs over those that exist.
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -22,8 +21,8 @@ from microkernels.microkernel import Microkernel
 from microkernels.vector import expressions as ex
 from microkernels.vector.expressions import Expr, Index, bind, materialise
 from tir_schedules.convolution.geometry import ConvGeometry, one_image
-from tir_schedules.core.emission import branch, ceil_div, opaque_block
-from tir_schedules.core.extents import extent, flat_operands, item_operands, reshaped
+from tir_schedules.core.emission import ceil_div, opaque_block, where_all
+from tir_schedules.core.extents import as_expr, extent, flat_operands, item_operands, reshaped
 from tir_schedules.core.region import Region, Tensor
 from tir_schedules.core.size import is_open
 from tir_schedules.epilogue.epilogue import Columns, Epilogue, store_vector
@@ -68,9 +67,8 @@ class WinogradProblem:
         """
 
         def count(size: int, step: int, tile: int) -> Index:
-            if counted:
-                return materialise(_phases(size, step) * ceil_div(extent(size), step * tile))
-            return _phases(size, step) * math.ceil(size / (step * tile))
+            found = _phases(size, step) * ceil_div(extent(size), step * tile)
+            return materialise(as_expr(found)) if counted else found
 
         geometry = ConvGeometry.of(region if counted else one_image(region))
         pairs = zip(geometry.kernel, geometry.dilation, strict=True)
@@ -130,25 +128,6 @@ class WinogradProblem:
 def _phases(size: int, step: int) -> int:
     """First results of tiles that are less than a step from the beginning."""
     return step if is_open((size,)) else min(size, step)
-
-
-# Conditions, branches and shares of work.
-
-
-def all_of(conditions: Sequence[Expr]) -> Expr | None:
-    """The conjunction; None of nothing."""
-    return functools.reduce(tirx.And, conditions) if conditions else None
-
-
-def either(
-    conditions: Sequence[Expr], then: Callable[[], None], otherwise: Callable[[], None]
-) -> None:
-    """One of two pieces of code: the first where all conditions hold."""
-    condition = all_of(conditions)
-    if condition is None:
-        then()
-    else:
-        branch(condition, then, otherwise)
 
 
 def in_memory(values: Sequence[Expr]) -> list[Expr]:
@@ -304,7 +283,7 @@ class OutputTransform:
             for pixel, size, end, step, axis in ends
             if axis.tile > 1 and (is_open((size,)) or size % (step * axis.tile))
         ]
-        either(inside, whole, cut)
+        where_all(inside, whole, cut)
 
     def _store(self, value: Expr, sample: Expr, y: Expr, x: Expr, vector: Expr) -> None:
         """One vector of output channels of one pixel."""
@@ -377,14 +356,14 @@ class InputTransform:
 
                 def load(vector: Expr, i: int, j: int) -> Expr:
                     (row, of_row), (column, of_column) = rows[i], columns[j]
-                    inside = all_of([*of_row, *of_column])
+                    inside = tirx.all(*of_row, *of_column) if of_row or of_column else None
                     return self._load(self.problem.index(sample, row, column), vector, inside)
 
                 with I.serial(*of_vectors) as vector, opaque_block("vector"):
                     self._vector(load, start + tile * self.pitches[1], vector)
 
             inside = [*self._all_inside(0, y), *self._all_inside(1, x)]
-            either(inside, lambda: emit(False), lambda: emit(True))
+            where_all(inside, lambda: emit(False), lambda: emit(True))
 
     def _vector(self, load: Callable[[Expr, int, int], Expr], start: Expr, vector: Expr) -> None:
         """One vector of channels of one tile."""
