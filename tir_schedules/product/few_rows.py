@@ -133,9 +133,8 @@ class FewRows:
         loops, plan, scratch = block.loops, block.loops.plan, block.scratch
         rows, lanes = as_expr(block.rows), plan.kernel.lanes
         sides = [self.side(plan, known, group) for known in range(1, self.most(plan) + 1)]
-        counts = [count for count, _ in sides]
-        side = materialise(emission.lookup([0, *counts], rows))
-        pieces = materialise(I.floordiv(side + (group.count - 1), side))
+        side = _of(rows, [count for count, _ in sides])
+        pieces = _of(rows, [math.ceil(group.count / count) for count, _ in sides])
         before, own = emission.share_of(pieces, *block.share) if block.share else (0, pieces)
         with I.serial(own) as at, emission.opaque_block("few"):
             piece = before + at
@@ -167,3 +166,11 @@ class FewRows:
 
 
 SIDE_BY_SIDE = FewRows()
+
+
+def _of(rows: Expr, numbers: Sequence[int]) -> Expr:
+    """The number of so many rows, of those for 1, 2 and so on."""
+    found = as_expr(numbers[0])
+    for known, number in enumerate(numbers[1:], 2):
+        found = tirx.Select(rows < known, found, as_expr(number))
+    return materialise(found)
