@@ -16,7 +16,8 @@ from tvm import relax
 from tir_schedules.core.size import quotient
 
 from .axes import permutation
-from .graph import DataflowGraph, op_name, region_tensor
+from .graph import DataflowGraph, is_call, known_tensor, op_name, region_tensor, relax_shape
+from .rewrite import Emit
 from .traits import RESHAPES
 
 Factor = tuple[int, int]  # extent, stride in elements
@@ -121,12 +122,38 @@ class StridedView:
         dims[axis] = coalesced([*dims[axis], (repeats, 0)])
         return StridedView(tuple(dims), self.offset)
 
+    @property
+    def apart(self) -> tuple[Factor, ...]:
+        """The digits of all dimensions one after the other, those of each by themselves."""
+        return tuple(factor for dim in self.dims for factor in dim)
+
+    @staticmethod
+    def reorder(digits: Sequence[Factor]) -> tuple[list[int], list[int]]:
+        """The shape in which a tensor is permuted, and how, to lie in the order of its digits."""
+        # Strides of the digits, the last one's first: the next one's is that of what it counts.
+        counted, strides = {stride: extent for extent, stride in digits}, [1]
+        while strides[0] in counted:
+            strides.insert(0, counted[strides[0]] * strides[0])
+        shape = [counted[stride] for stride in strides[1:]]
+        return shape, [strides.index(stride) - 1 for _, stride in digits]
+
+    def of(
+        self, expr: relax.Expr, digits: Sequence[Factor], told: Sequence[relax.Expr], emit: Emit
+    ) -> relax.Expr:
+        """A tensor, all elements of which this one has once, as this one; the last operator is not
+        bound yet. `digits` are this one's, `told` tells the symbols of the shapes."""
+        shape, order = self.reorder(digits)
+        if order != sorted(order):
+            split = emit(relax.op.reshape(expr, relax_shape(shape, *told)))
+            expr = emit(relax.op.permute_dims(split, order))
+        return relax.op.reshape(expr, relax_shape(self.shape, *told))
+
     def inverse(self) -> StridedView:
         """The tensor that is read, as one dimension, in terms of this one as it would be stored.
 
         Only for what permutations and reshapes make: every element is read once.
         """
-        digits = [factor for dim in self.dims for factor in dim]
+        digits = self.apart
         stored = StridedView.contiguous([extent for extent, _ in digits])
         places = [(stride, *dim[0]) for (_, stride), dim in zip(digits, stored.dims, strict=True)]
         return StridedView(
@@ -217,6 +244,62 @@ def sources(graph: DataflowGraph, expr: relax.Expr) -> Iterator[Source]:
             view = None if view is None else through(graph, view, made)
         if view is not None:
             yield Source(chain[start], tuple(passed), view)
+
+
+# Regrouping: splits, permutes and joins axes, in any layout.
+#
+# lv = R.reshape(x, [N, 4, 28, H, W])                 # x: [N, 112, H, W]: a channel shuffle
+# lv1 = R.permute_dims(lv, [0, 2, 1, 3, 4])
+# lv2 = R.reshape(lv1, [N, 112, H, W])
+#
+# lv = R.reshape(x, [N, 2, 2, 16, H, W])              # x: [N, 64, H, W]: depth to space
+# lv1 = R.permute_dims(lv, [0, 3, 4, 1, 5, 2])
+# lv2 = R.reshape(lv1, [N, 16, 2 * H, 2 * W])
+
+
+@dataclass(frozen=True)
+class Regroup:
+    """A reshape, a permutation and a reshape.
+
+    Attributes
+    ----------
+    source : relax.Expr
+        What is regrouped.
+    steps : tuple of relax.Var
+        What the three operators make.
+    """
+
+    graph: DataflowGraph
+    source: relax.Expr
+    steps: tuple[relax.Expr, ...]
+
+    @property
+    def positions(self) -> tuple[int, ...]:
+        """Bindings between the source and the result."""
+        return tuple(self.graph.position[var] for var in self.steps[:-1])
+
+    def between(self, source: Sequence[int], result: Sequence[int]) -> StridedView | None:
+        """The result with its axes stored in an order, as a view of the source with its axes in
+        one; None if an index is not digits with a stride each."""
+        shape = known_tensor(self.source).shape
+        stored = StridedView.contiguous([shape[axis] for axis in source])
+        view: StridedView | None = stored.permuted([source.index(axis) for axis in sorted(source)])
+        for made in self.steps:
+            view = None if view is None else through(self.graph, view, made)
+        return None if view is None else view.permuted(result)
+
+
+def match_regroup(graph: DataflowGraph, position: int) -> Regroup | None:
+    """The regrouping whose last operator is at a position; None if there is none."""
+    expr: relax.Expr = graph.bindings[position].var
+    steps: list[relax.Expr] = []
+    for name in ("relax.reshape", "relax.permute_dims", "relax.reshape"):
+        call = graph.definition(expr)
+        if not is_call(call, name) or region_tensor(call) is None:
+            return None
+        steps.insert(0, expr)
+        expr = call.args[0]
+    return None if region_tensor(expr) is None else Regroup(graph, expr, tuple(steps))
 
 
 def _read_by(graph: DataflowGraph, expr: relax.Expr) -> relax.Expr | None:

@@ -10,7 +10,7 @@ from tvm.ir.transform import PassContext, module_pass
 from relay_passes.ir.axes import moves, permutation, reorder_axes
 from relay_passes.ir.decisions import REORDER, Decision, DecisionLog
 from relay_passes.ir.functions import is_region_function
-from relay_passes.ir.graph import DataflowGraph, is_call, known_tensor, region_tensor, relax_shape
+from relay_passes.ir.graph import DataflowGraph, is_call, known_tensor, region_tensor
 from relay_passes.ir.rewrite import Bindings
 from relay_passes.ir.rules import RuleGraph, rule
 from relay_passes.ir.strided_view import StridedView
@@ -62,22 +62,12 @@ def compose_reorders(graph: RuleGraph, block: Bindings, call: relax.Call) -> rel
             view = reshaped
     if moved < 2:
         return None
-    # Strides of the digits as they lie in the source, the last one's first: the next one's is that
-    # of what a digit counts.
-    counted, strides = {stride: extent for extent, stride in view.digits}, [1]
-    while strides[0] in counted:
-        strides.insert(0, counted[strides[0]] * strides[0])
-    extents = [counted[stride] for stride in strides[1:]]
-    order = [strides.index(stride) - 1 for _, stride in view.digits]
     told = [chain[0].args[0], *chain]  # which tell all symbols of the shapes
     expr = chain[0].args[0]
     first = graph.definition(expr)
     if is_call(first, *RESHAPES) and graph.only_user(expr) is not None:
         expr = first.args[0]
-    if order != sorted(order):
-        split = block.emit(relax.op.reshape(expr, relax_shape(extents, *told)))
-        expr = block.emit(relax.op.permute_dims(split, order))
-    return relax.op.reshape(expr, relax_shape(view.shape, *told))
+    return view.of(expr, view.digits, told, block.emit)
 
 
 def _chain(graph: DataflowGraph, call: relax.Call) -> list[relax.Call]:

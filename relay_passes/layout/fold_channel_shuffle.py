@@ -32,11 +32,12 @@ import numpy as np
 from tvm import ir, relax
 
 from relay_passes.ir import traits
-from relay_passes.ir.axes import match_regroup, reduced_axes
+from relay_passes.ir.axes import reduced_axes
 from relay_passes.ir.functions import with_args
 from relay_passes.ir.graph import DataflowGraph, op_name, region_tensor, relax_shape, static_tensor
 from relay_passes.ir.quantization import read_dequantize
 from relay_passes.ir.rewrite import Bindings, block_rewrite
+from relay_passes.ir.strided_view import StridedView, match_regroup
 from tir_schedules.core.size import is_open
 
 _Taken = Callable[[Bindings], relax.Expr]
@@ -379,14 +380,10 @@ def match_shuffle(graph: DataflowGraph, position: int) -> Shuffle | None:
         return None
     if is_open(whole.shape[-1:]):
         return None
-    split, joined = (
-        [[part for part in group if regroup.parts[part] != 1] for group in groups]
-        for groups in (regroup.split, regroup.joined)
-    )
-    before, after = split[-1], joined[-1]
-    kept = split[:-1] == joined[:-1] and set(before) == set(after)
-    if not kept or before == after:
+    axes = range(len(whole.shape))
+    view, plain = regroup.between(axes, axes), StridedView.contiguous(whole.shape)
+    if view is None or view.dims[:-1] != plain.dims[:-1] or len(view.dims[-1]) < 2:
         return None
-    factors = tuple(regroup.parts[part] for part in before)
-    order = tuple(before.index(part) for part in after)
-    return Shuffle(regroup.source, factors, order, regroup.positions)
+    parts = sorted(view.dims[-1], key=lambda digit: digit[1], reverse=True)
+    order = tuple(map(parts.index, view.dims[-1]))
+    return Shuffle(regroup.source, tuple(extent for extent, _ in parts), order, regroup.positions)

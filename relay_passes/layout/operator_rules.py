@@ -18,11 +18,12 @@ from typing import Any
 from tvm import relax
 
 from relay_passes.ir import traits
-from relay_passes.ir.axes import match_regroup, moves, reduced_axes, view_axes
+from relay_passes.ir.axes import moves, reduced_axes, view_axes
 from relay_passes.ir.functions import with_args
 from relay_passes.ir.graph import is_call, op_name, relax_shape
 from relay_passes.ir.moving_operators import parts_of_concat
 from relay_passes.ir.quantization import is_transposable
+from relay_passes.ir.strided_view import match_regroup
 from relay_passes.ir.traits import runs_on_planes
 
 from .channel_layouts import LABELS, Form, Forms, How, Operand, Order, Role, permuted, same_memory
@@ -290,19 +291,17 @@ def _regrouped(forms: Forms, position: int) -> Role | None:
         return None
     if (x.axis is None and result.axis is None) or 0 in x.shape:
         return None
-    between = (forms.graph.bindings[each].var for each in regroup.positions)
-    told = (regroup.source, *between, var)  # which tell all symbols of the shapes
+    views = [regroup.between(x.order(label), result.order(label)) for label in LABELS]
+    known = [view for view in views if view is not None]
+    if len(known) < len(views):
+        return None
+    told = (regroup.source, *regroup.steps)  # which tell all symbols of the shapes
 
     def build(label: int, read: list[relax.Expr]) -> relax.Expr:
-        shape, order = regroup.between(x.order(label), result.order(label))
-        parts = relax.op.reshape(read[0], relax_shape(shape, *told))
-        transposed = relax.op.permute_dims(parts, order) if moves(shape, order) else parts
-        return relax.op.reshape(transposed, relax_shape(result.stored(label), *told))
+        return known[label].of(read[0], known[label].apart, told, lambda expr: expr)
 
-    moved = [
-        result.bytes * moves(*regroup.between(x.order(label), result.order(label)))
-        for label in LABELS
-    ]
+    orders = [view.reorder(view.apart)[1] for view in known]
+    moved = [result.bytes * (order != sorted(order)) for order in orders]
     operand = Operand(regroup.source, How.PLAIN if x.axis is None else How.SAME)
     return Role((operand,), build, bytes=(moved[0], moved[1]), absorbs=regroup.positions)
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from tvm import relax, tirx
 
-from relay_passes.ir.axes import Regroup, match_regroup
 from relay_passes.ir.graph import DataflowGraph
+from relay_passes.ir.strided_view import Regroup, match_regroup
 from tests.relay_passes.graphs import module
 
 op = relax.op
@@ -45,15 +45,28 @@ def test_other_layouts_of_the_ends(source: Shape, parts: Shape, axes: Shape, res
     wanted = x.reshape(parts).transpose(axes).reshape(result)
     for before in ((0, 1, 2, 3), (0, 2, 3, 1)):
         for after in ((0, 1, 2, 3), (0, 2, 3, 1)):
-            shape, order = found.between(before, after)
+            view = found.between(before, after)
+            assert view is not None
+            shape, order = view.reorder(view.apart)
             stored = x.transpose(before).reshape(shape).transpose(order)
             expected = wanted.transpose(after)
             np.testing.assert_array_equal(stored.reshape(expected.shape), expected)
 
 
-def test_a_part_of_two_axes_is_none() -> None:
-    assert regroup((2, 6, 4), (2, 8, 3), (0, 2, 1), (2, 3, 8)) is None
-    assert regroup((2, 6, 4), (2, 2, 3, 4), (0, 2, 1, 3), (2, 12, 2)) is None
+def test_an_index_that_is_not_digits_is_none() -> None:
+    crossing = regroup((2, 6, 4), (2, 8, 3), (0, 2, 1), (2, 3, 8))
+    joining = regroup((2, 6, 4), (2, 2, 3, 4), (0, 2, 1, 3), (2, 8, 3))
+    for found in (crossing, joining):
+        assert found is not None
+        assert found.between((0, 2, 1), (0, 1, 2)) is None
+
+
+def test_other_operators_are_none() -> None:
+    mod = module(
+        lambda x: op.reshape(op.nn.relu(op.reshape(x, (6, 4))), (4, 6)), ((2, 12), "float32")
+    )
+    graph = DataflowGraph(mod["main"].body.blocks[0])
+    assert [match_regroup(graph, position) for position in range(3)] == [None] * 3
 
 
 def test_axes_of_open_sizes() -> None:
@@ -61,8 +74,9 @@ def test_axes_of_open_sizes() -> None:
     n, h = tirx.Var("n", "int64"), tirx.Var("h", "int64")
     found = regroup((n, 6, h, 5), (n, 2, 3, h, 5), (0, 2, 1, 3, 4), (n, 6, h, 5))
     assert found is not None
-    assert found.split == ((0,), (1, 2), (3,), (4,))
-    assert found.joined == ((0,), (2, 1), (3,), (4,))
-    shape, order = found.between((0, 2, 3, 1), (0, 2, 3, 1))
-    assert (shape[2:], order) == ((5, 2, 3), (0, 1, 2, 4, 3))
-    assert regroup((n, 6, h, 5), (6, n, h, 5), (1, 0, 2, 3), (n, 6, h, 5)) is None
+    view = found.between((0, 2, 3, 1), (0, 2, 3, 1))
+    assert view is not None
+    shape, order = view.reorder(view.apart)
+    assert (shape[2:], order) == ([5, 2, 3], [0, 1, 2, 4, 3])
+    other = regroup((n, 6, h, 5), (6, n, h, 5), (1, 0, 2, 3), (n, 6, h, 5))
+    assert other is not None and other.between((0, 2, 3, 1), (0, 2, 3, 1)) is None
