@@ -111,20 +111,21 @@ class _Pair:
         if not self.opened:
             return
         # The numbers of `cut_lines`, for extents that the kernel reads off its arguments.
-        one = extents.as_expr(1)
-        outputs = extents.as_expr(extents.extent(self.problem.rows.outputs))
-        width = tirx.Max(extents.as_expr(extents.extent(self.problem.columns.outputs)), one)
-        images = tirx.Max(extents.as_expr(extents.extent(self.problem.batch)), one)
-        tiles = materialise(tirx.Max(emission.ceil_div(outputs, config.lines), one))
-        most = materialise(
-            tirx.Max(I.floordiv(extents.as_expr(config.pixels), width * config.lines), one)
+        named, largest, ceil_div = emission.named, emission.largest, emission.ceil_div
+        outputs, width, images = map(
+            extents.extent,
+            (self.problem.rows.outputs, self.problem.columns.outputs, self.problem.batch),
         )
-        bands = emission.ceil_div(tiles, most)
+        tiles = named(largest(ceil_div(outputs, config.lines), 1))
+        line = extents.as_expr(largest(width, 1) * config.lines)
+        most = named(largest(I.floordiv(config.pixels, line), 1))
+        bands = ceil_div(tiles, most)
         if config.threads > 1:
-            total = emission.ceil_div(images * bands, config.threads) * config.threads
-            bands = tirx.Min(tiles, emission.ceil_div(total, images))
-        self.lines = materialise(emission.ceil_div(tiles, materialise(bands)) * config.lines)
-        self.bands = materialise(emission.ceil_div(outputs, self.lines))
+            images = largest(images, 1)
+            total = ceil_div(images * bands, config.threads) * config.threads
+            bands = emission.smallest(tiles, ceil_div(total, images))
+        self.lines = named(ceil_div(tiles, named(bands)) * config.lines)
+        self.bands = named(ceil_div(outputs, self.lines))
 
     def share(self, first: Expr, last: Expr) -> None:
         """The bands from `first` to `last`, in the calling thread."""
@@ -135,7 +136,7 @@ class _Pair:
         pixels: Index = config.lines * width
         if self.opened:
             least = config.lines * extents.allocated(self.problem.columns.outputs)
-            pixels = tirx.Max(extents.as_expr(config.pixels), extents.as_expr(least))
+            pixels = emission.largest(config.pixels, least)
         self.rows = parts.rows_between(made, pixels, parts.row_pitch(made, self.kernel))
         buffers = [buffer for buffer in self.given[0] if buffer is not None]
         given = self.region.parts[0], config.depthwise, self.isa, buffers, self.rows

@@ -383,11 +383,8 @@ class ConvLoops:
 
     def _bands(self, task: Expr, scratch: Expr | None) -> None:
         """The bands of one thread."""
-        config, grid, (_, height, _) = (
-            self.config,
-            self.layout.plan.grid,
-            self.windows.geometry.outputs,
-        )
+        config, grid = self.config, self.layout.plan.grid
+        height = self.windows.geometry.outputs[1]
         bands = -(-height // config.band)
         number = I.floormod(task, grid.bands)
         first, count = share_of(bands * self._planes, number, grid.bands)
