@@ -102,7 +102,7 @@ class Loops:
         lanes, unroll = self.lanes, self.unroll
         if isinstance(count, int):
             unroll = min(unroll, max(count, 1))
-        steps = count // unroll if isinstance(count, int) else materialise(count // unroll)
+        steps = emission.named(count // unroll)
         left, end = count - steps * unroll, start + steps * unroll
 
         def several(step: Expr) -> None:

@@ -203,7 +203,7 @@ def _extremes(x: Expr, size: Index, config: RangeConfig, lanes: int) -> tuple[Ex
         return emit_extremes(lanes, size, unroll, load)
     parts = I.sblock_alloc_buffer((tasks, 2), "float32")
 
-    vectors = size // lanes if isinstance(size, int) else materialise(size // lanes)
+    vectors = emission.named(size // lanes)
     with emission.task_loop(tasks) as task:
 
         def share(start: Expr, count: int) -> None:

@@ -38,7 +38,7 @@ from microkernels.vector.expressions import parameter
 from microkernels.vector.memory import PREFETCH_LLVM_IR
 from tir_schedules.convolution.geometry import ConvGeometry, ConvTemplate
 from tir_schedules.core import emission, loop_nest
-from tir_schedules.core.arrays import A, as_bytes, as_type
+from tir_schedules.core.arrays import A, as_bytes, as_type, sliced
 from tir_schedules.core.extents import extent, read_extents
 from tir_schedules.core.product_plan import Product, is_integer
 from tir_schedules.core.region import Region
@@ -76,23 +76,18 @@ class WinogradWeight(PackedInput):
         of_lines, of_columns = (
             relax.const(axis.g_inverse.astype(np.float32)) for axis in (lines, columns)
         )
-        if self.integers:  # exact in f32: numbers of 12 bits, and halves
-            expr = op.astype(words_of_bytes(expr, self.panels.size), "float32")
+        if self.integers:  # words of two bytes; exact in f32: numbers of 12 bits, and halves
+            pairs = op.reshape(op.astype(expr, "int32"), (self.panels.size, 2))
+            low, high = (sliced(pairs, 1, at, at + 1) for at in (0, 1))
+            low = op.bitwise_and(low, relax.const(255, "int32"))
+            words = op.add(low, op.multiply(high, relax.const(256, "int32")))
+            expr = op.astype(op.reshape(words, (self.panels.size,)), "float32")
         inside = self.channels * self.n
         matrix = self.panels.unpack(expr)
         half = op.matmul(of_lines, op.reshape(matrix, (lines.reach, columns.reach * inside)))
         whole = op.matmul(of_columns, op.reshape(half, (lines.taps, columns.reach, inside)))
         weight = op.reshape(whole, tensor.shape)
         return op.astype(weight, tensor.dtype) if self.integers else weight
-
-
-def words_of_bytes(expr: relax.Expr, count: int) -> relax.Expr:
-    """int32 [count]: words whose bytes lie behind each other as int8."""
-    pairs = relax.op.reshape(relax.op.astype(expr, "int32"), (count, 2))
-    low, high = (relax.op.strided_slice(pairs, [1], [at], [at + 1]) for at in (0, 1))
-    low = relax.op.bitwise_and(low, relax.const(255, "int32"))
-    whole = relax.op.add(low, relax.op.multiply(high, relax.const(256, "int32")))
-    return relax.op.reshape(whole, (count,))
 
 
 # The products of Winograd's tiles before they are built: their loops, and what `explain` tells.
