@@ -19,7 +19,7 @@ from tvm import tirx
 from microkernels.microkernel import Microkernel
 from microkernels.registry import kernels_for
 from microkernels.tile import Tile
-from microkernels.vector.expressions import Index, materialise, ramp
+from microkernels.vector.expressions import Expr, Index, materialise, ramp
 from tir_schedules.core import emission
 from tir_schedules.core.blocking import Group, balanced
 from tir_schedules.core.extents import as_expr
