@@ -8,7 +8,7 @@ in all blocks of K, so that whatever else would be in all of them is outside, an
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -16,7 +16,7 @@ import tvm.tirx.script.builder.ir as I
 
 from microkernels.vector.expressions import Expr, Index, constant, materialise, ramp
 from tir_schedules.core import emission
-from tir_schedules.core.blocking import tail_heights
+from tir_schedules.core.blocking import Group, tail_heights
 from tir_schedules.core.extents import as_expr
 from tir_schedules.epilogue.tile_results import LONG_EPILOGUE, rest
 
@@ -27,9 +27,11 @@ MOST_STORES = 40  # of vectors, in the code for all heights of a tile: more take
 
 
 class OpenTiles(PanelTiles):
-    """Tiles of some heights.
+    """Tiles of some heights; a branch chooses the code for a tile's height.
 
-    Accumulators pass through L1, where the epilogue reads them, unless it is short. If K is cut,
+    All of these heights together are several times the code of one tile. So the code around them is
+    not that of `KnownTiles`, where each tile in each block of K starts and stores its accumulators
+    itself: these pass through L1, where one epilogue reads them, unless it is short. If K is cut,
     they start in `scratch`, go on from there in all of its blocks alike, and end there.
     """
 
@@ -44,6 +46,10 @@ class OpenTiles(PanelTiles):
         few_stores = vectors * sum(self.heights.heights) <= MOST_STORES
         self.at_once = results.cost <= LONG_EPILOGUE and few_stores and not self.block.cut
         self.fetch = OpenPrefetch.begin(self.loops.b.prefetch, plan, self.rows, vectors)
+
+    def pieces(self, steps: int) -> Sequence[Group]:
+        """As of `PanelTiles`; those of one size have the same code."""
+        return self.loops.plan.piece_groups(steps)
 
     @contextmanager
     def panel(self, start: Index) -> Iterator[None]:

@@ -231,9 +231,7 @@ class BlockLoops:
         loops, vector = self.loops, self.vector + start
         loops.begin_panel(vector, vectors)
         begin, count = self.steps or (0, loops.plan.steps)
-        pieces = loops.plan.piece_groups(count)
-        if isinstance(self.rows, int):  # each has code of its own
-            pieces = [Group(at, 1, size) for at, size in loops.plan.pieces_of(count)]
+        pieces = tiles.pieces(count)
         with tiles.panel(start):
             for number, group in enumerate(pieces):
 

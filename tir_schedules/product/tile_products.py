@@ -272,6 +272,10 @@ class PanelTiles:
     def __post_init__(self) -> None:
         self.loops = self.block.loops
 
+    def pieces(self, steps: int) -> Sequence[Group]:
+        """The blocks of so many steps of K; each has code of its own."""
+        return [Group(at, 1, size) for at, size in self.loops.plan.pieces_of(steps)]
+
     def for_panels(self, body: Callable[[Index, int], None]) -> None:
         """Runs `body(start, vectors)` for the panels, or the block's share of them."""
         for_part(self.group, self.block.share, body)
