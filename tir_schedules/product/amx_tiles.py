@@ -20,7 +20,8 @@ from microkernels.vector.expressions import Expr, Index, bind
 from tir_schedules.core.emission import for_groups
 from tir_schedules.core.product_plan import ProductPlan
 
-from .tile_products import KnownTiles, TileContext
+from .panel_tiles import KnownTiles
+from .tile_products import TileContext
 
 
 class TileTask:

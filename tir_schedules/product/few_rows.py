@@ -65,8 +65,8 @@ def known_streams(plan: ProductPlan, rows: int, width: int, panels: int) -> tupl
 def emit_streams(block: BlockLoops, group: Group) -> bool:
     """Panels of one width, of a known number of rows; False if they are not side by side."""
     loops, width, rows = block.loops, group.size, block.rows
-    single = block.cut or loops.b.prefetch is None or loops.b.staged or block.steps is not None
-    if single or not isinstance(rows, int):
+    assert isinstance(rows, int)
+    if block.cut or loops.b.prefetch is None or loops.b.staged or block.steps is not None:
         return False
     most, kernel = known_streams(loops.plan, rows, width, group.count)
     if most == 1:

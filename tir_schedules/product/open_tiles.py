@@ -20,8 +20,9 @@ from tir_schedules.core.blocking import Group, tail_heights
 from tir_schedules.core.extents import as_expr
 from tir_schedules.epilogue.tile_results import LONG_EPILOGUE, rest
 
+from .panel_tiles import PanelTiles
 from .prefetch import OpenPrefetch
-from .tile_products import PanelTiles, TileContext
+from .tile_products import TileContext
 
 MOST_STORES = 40  # of vectors, in the code for all heights of a tile: more take long to compile
 

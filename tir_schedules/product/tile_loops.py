@@ -1,8 +1,7 @@
 """The loops that all GEMM-like templates have inside a thread: row blocks, panels, K blocks, tiles.
 
     for each block of rows (its part of A stays in L2)
-        one or two rows: several panels of columns side by side (`few_rows`)
-        more: for each panel of columns
+        for each panel of columns (several of them side by side for one or two rows)
             for each block of K (its part of the panel stays in cache)
                 for each register tile: multiply; after the last block of K, store
 
@@ -11,9 +10,9 @@ differ by at most one (`balanced`), so there is no thin tail. Between blocks of 
 are stored in a scratch tile.
 
 What the loops call has a class each: what is read (`OperandA`, `OperandB`), what accumulators start
-with (`Beginning`), how a tile is multiplied (`RegisterTiles`), where results go (`Results`), and
-what machine code for the tiles of a block of rows differs by: `KnownTiles`, `OpenTiles` of a
-dynamic number, `AmxTiles`.
+with (`Beginning`), how a tile is multiplied (`RegisterTiles`), where results go (`Results`). Where
+machine code has to differ, a class has the tiles of a panel: `KnownTiles`, `OpenTiles` of a dynamic
+number of rows, `AmxTiles`.
 """
 
 from __future__ import annotations
@@ -33,10 +32,11 @@ from tir_schedules.epilogue.tile_results import Results
 
 from . import tile_products
 from .amx_tiles import AmxTiles, TileTask
-from .few_rows import SIDE_BY_SIDE, FewRows, emit_streams
+from .few_rows import SIDE_BY_SIDE, FewRows
 from .open_rows import PanelShare, Turns
 from .open_tiles import OpenTiles
-from .tile_products import KnownTiles, OperandA, OperandB, PanelTiles, TileContext
+from .panel_tiles import KnownTiles, PanelTiles
+from .tile_products import OperandA, OperandB, TileContext
 
 
 @dataclass(frozen=True)
@@ -220,11 +220,10 @@ class BlockLoops:
 
     def _panels(self) -> None:
         """Panels of each width."""
-        for group, after in zip(self.groups, [*self.groups[1:], None], strict=True):
-            if not emit_streams(self, group):
-                kind, following = tiles_of(self.loops.plan, self.rows), after.size if after else 0
-                tiles = kind(self, group, following)
-                tiles.for_panels(partial(self._panel, tiles))
+        kind, following = tiles_of(self.loops.plan, self.rows), [g.size for g in self.groups[1:]]
+        for group, after in zip(self.groups, [*following, 0], strict=True):
+            tiles = kind(self, group, after)
+            tiles.for_panels(partial(self._panel, tiles))
 
     def _panel(self, tiles: PanelTiles, start: Index, vectors: int) -> None:
         """One panel, `start` vectors behind the first one."""
