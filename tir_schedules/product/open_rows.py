@@ -116,30 +116,25 @@ def share_open_rows(loops: TileLoops, config: MatmulConfig) -> None:
 
 def tile_choices(plan: ProductPlan, whole: int = 0, alone: int = 0) -> str:
     """What is decided at run time about tiles and threads, for `explain`."""
-    wide = wide_product_of(plan)
-    if wide is None:
-        text = _few_and_more(plan.rows, plan.vectors, f"; more: {{}}, in blocks of {plan.m_block}")
-    else:
-        between = f"; {FEW_ROWS + 1} to {wide.fewest_rows - 1}: {{}}"
-        some = _few_and_more(plan.kernel.mr, plan.vectors, between)
-        tiles = _written_out(plan.rows, plan.vectors, wide.fewest_rows)
-        text = f"{some}; more: widened operands, {tiles}, in blocks of {plan.m_block}"
-    if alone:
-        text += f"; up to {alone} rows: one thread"
-    if whole and plan.threads_m > 1:
-        text += f"; up to {whole} rows: threads share their columns"
-    return text
 
+    def tiles(rows: int, least: int) -> str:
+        *lower, most = tail_heights(rows, plan.vectors, least).heights
+        heights = f"{', '.join(map(str, lower))} and {most} rows" if lower else most
+        return f"tiles of {heights}"
 
-def _few_and_more(rows: int, vectors: int, more: str) -> str:
-    """Tiles of at most so many rows, for few rows and for what `more` says."""
+    wide, blocks = wide_product_of(plan), f"in blocks of {plan.m_block}"
+    rows, least = plan.rows if wide is None else plan.kernel.mr, FEW_ROWS + 1
+    found = [f"1 to {FEW_ROWS} rows: panels of columns side by side"]
     if rows <= FEW_ROWS:
-        return _written_out(rows, vectors, 1)
-    few = f"1 to {FEW_ROWS} rows: panels of columns side by side"
-    return few + more.format(_written_out(rows, vectors, FEW_ROWS + 1))
-
-
-def _written_out(rows: int, vectors: int, least: int) -> str:
-    """Of which heights there are tiles of at most so many rows."""
-    *lower, most = tail_heights(rows, vectors, least).heights
-    return f"tiles of {', '.join(map(str, lower))} and {most} rows" if lower else f"tiles of {most}"
+        found = [tiles(rows, 1)]
+    elif wide is None:
+        found.append(f"more: {tiles(rows, least)}, {blocks}")
+    else:
+        found.append(f"{least} to {wide.fewest_rows - 1}: {tiles(rows, least)}")
+    if wide is not None:
+        found.append(f"more: widened operands, {tiles(plan.rows, wide.fewest_rows)}, {blocks}")
+    if alone:
+        found.append(f"up to {alone} rows: one thread")
+    if whole and plan.threads_m > 1:
+        found.append(f"up to {whole} rows: threads share their columns")
+    return "; ".join(found)
