@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,10 +14,10 @@ from tir_schedules.core.extents import extent
 from tir_schedules.core.product_plan import ProductPlan, TileConfig
 from tir_schedules.core.region import Region, Tensor
 from tir_schedules.core.size import SymbolicSize
-from tir_schedules.epilogue.epilogue import unflatten
+from tir_schedules.epilogue.epilogue import Columns, load_vector, unflatten
 
-from .activations import InPlace
-from .packed_operand import StoredOperand
+from .activations import InPlace, Read
+from .packed_operand import StoredOperand, strided_operand
 
 
 class BatchMatmulConfig(TileConfig, frozen=True, kw_only=True):
@@ -67,6 +67,8 @@ class BatchProblem:
         self.a_shape = [a.shape[axis] for axis in self.a_axes]
         self.b_shape = [b.shape[axis] for axis in self.b_axes]
         self.n, self.k = self.b_shape[-1], self.b_shape[-2]
+        # Whether the elements of a row of A lie next to each other.
+        self.contiguous = self.a_axes[-1] == len(self.a_axes) - 1
         self.batch_shape = list(region.output.shape[:-2])
         # With one B for all batches they are only more rows.
         self.shared = all(size == 1 for size in self.b_shape[:-2])
@@ -82,12 +84,29 @@ class BatchProblem:
             index[axis] = tirx.const(0, "int32") if size == 1 else value
         return index
 
+    def logical_row(self, batch: Expr, row: Expr) -> list[Expr]:
+        """Leading logical indices of a row of a batch."""
+        if self.shared:
+            return unflatten(row, self.region.output.shape[:-1])
+        return [*unflatten(batch, self.batch_shape), row]
+
+    def read_a(self, buffer: Expr, batch: Expr) -> Read:
+        """How elements of A of one batch are read."""
+
+        def read(row: Expr, columns: Columns) -> Expr:
+            place = [*self.logical_row(batch, row), columns.start]
+            index = self.stored(self.a_axes, self.a_shape, place)
+            if columns.lanes == 1:
+                return buffer[tuple(index)]
+            return load_vector(buffer, self.region.inputs[0].dtype, index[:-1], columns)
+
+        return read
+
     def stored_b(self, buffer: Expr, batch: Expr) -> StoredOperand:
         """B of one batch."""
-        zeros: list[Expr] = [tirx.const(0, "int32")] * len(self.batch_shape)
-        leading = zeros if self.shared else unflatten(batch, self.batch_shape)
         contiguous = self.b_axes.index(len(self.b_axes) - 1) - len(self.b_axes)
         order = {-1: "columns", -2: "steps"}.get(contiguous, "")
+        leading = unflatten(batch, self.batch_shape)  # without effect on one B for all batches
 
         def index(k: Index, column: Index) -> list[Expr]:
             return self.stored(self.b_axes, self.b_shape, [*leading, k, column])
@@ -95,11 +114,8 @@ class BatchProblem:
         dtype = self.region.inputs[1].dtype
         return StoredOperand(buffer, dtype, self.k, self.n, index, order)
 
-    def rows_in_place(self, buffer: Expr, logical: Callable[[Expr], list[Expr]]) -> InPlace | None:
-        """A's rows where they are, if the same distance lies between all; else None.
-
-        `logical` maps a row of a batch to the leading logical indices of the output.
-        """
+    def rows_in_place(self, buffer: Expr, batch: Expr) -> InPlace | None:
+        """A's rows of a batch where they are; None if sizes are dynamic or distances differ."""
         a = self.region.inputs[0]
         if self.shared:
             folds = self.a_axes == sorted(self.a_axes)
@@ -107,11 +123,12 @@ class BatchProblem:
             pitch = self.k if folds else 0
         else:
             pitch = math.prod(a.shape[self.a_axes[-2] + 1 :])
-        if not pitch:
+        if not pitch or self.region.is_open:
             return None
 
         def index(row: Expr, column: Index) -> list[Expr]:
-            return self.stored(self.a_axes, self.a_shape, [*logical(row), column])
+            place = [*self.logical_row(batch, row), column]
+            return self.stored(self.a_axes, self.a_shape, place)
 
         return InPlace(buffer, index, pitch)
 
@@ -157,40 +174,58 @@ class Strides:
         missing = [0] * (len(batch) - len(own))
         return Strides((*missing, *own), steps[-2], steps[-1])
 
-    def base(self, index: Sequence[Expr]) -> Expr:
-        """Where a batch begins."""
-        found: Expr = tirx.const(0, "int32")
-        for number, step in zip(index, self.batch, strict=True):
-            found = found + number * extent(step)
-        return materialise(found)
 
+class StridedProblem(BatchProblem):
+    """A region of dynamic sizes, whose operands are seen as vectors of their elements.
 
-class OpenBatchProblem:
-    """Extents and strides of a region; one B for all batches makes them only more rows.
+    TVM would compute the place of an element from dynamic extents in every access; here it is a sum
+    of products with strides, which loops carry along. One B for all batches makes them only more
+    rows.
 
     Attributes
     ----------
-    batch : tuple of int
-        Batch dimensions.
-    m, n, k : int
-        Rows of a batch, columns, and what is summed.
+    tensors : tuple of Tensor
+        The stored operands and the stored result.
     a, b, c : Strides
-        Of the stored operands and the stored result.
+        Of these tensors.
     """
 
     def __init__(self, region: Region) -> None:
-        problem = BatchProblem(region)
-        self.n, self.k, self.m = problem.n, problem.k, region.output.shape[-2]
-        self.batch = tuple(problem.batch_shape)
-        self.stored = (*region.inputs[:2], problem.output_tensor())
+        super().__init__(region)
+        self.m, self.batches = region.output.shape[-2], math.prod(self.batch_shape)
+        self.tensors = (*region.inputs[:2], self.output_tensor())
         # A logical dimension of the result is where `out_axes` puts it.
-        places = [problem.out_axes.index(axis) for axis in range(len(problem.out_axes))]
-        axes = (problem.a_axes, problem.b_axes, places)
-        pairs = zip(self.stored, axes, strict=True)
-        self.a, self.b, self.c = (Strides.of(*each, self.batch) for each in pairs)
-        plain = all(list(each) == sorted(each) for each in (problem.a_axes, places))
-        alike = problem.a_shape[:-1] == list(region.output.shape[:-1])
-        if problem.shared and plain and alike:
-            self.m = math.prod(region.output.shape[:-1])
-            self.batch, strides = (), (self.a, self.b, self.c)
+        places = [self.out_axes.index(axis) for axis in range(len(self.out_axes))]
+        pairs = zip(self.tensors, (self.a_axes, self.b_axes, places), strict=True)
+        self.a, self.b, self.c = (Strides.of(*each, self.batch_shape) for each in pairs)
+        self.contiguous = self.a.column == 1
+        plain = all(list(each) == sorted(each) for each in (self.a_axes, places))
+        if self.shared and plain and self.a_shape[:-1] == list(region.output.shape[:-1]):
+            self.m, self.batches = math.prod(region.output.shape[:-1]), 1
+            self.batch_shape, strides = [], (self.a, self.b, self.c)
             self.a, self.b, self.c = (replace(each, batch=()) for each in strides)
+
+    def base(self, strides: Strides, batch: Expr) -> Expr:
+        """Where a batch begins in an operand."""
+        found: Expr = tirx.const(0, "int32")
+        for number, step in zip(unflatten(batch, self.batch_shape), strides.batch, strict=True):
+            found = found + number * extent(step)
+        return materialise(found)
+
+    def read_a(self, buffer: Expr, batch: Expr) -> Read:
+        """As of `BatchProblem`."""
+        base, pitch, column = self.base(self.a, batch), extent(self.a.row), extent(self.a.column)
+
+        def read(row: Expr, columns: Columns) -> Expr:
+            start = base + row * pitch + columns.start * column
+            if columns.lanes == 1:
+                return buffer[start]
+            place = Columns(start, columns.lanes, columns.valid)
+            return load_vector(buffer, self.tensors[0].dtype, [], place)
+
+        return read
+
+    def stored_b(self, buffer: Expr, batch: Expr) -> StoredOperand:
+        """As of `BatchProblem`."""
+        given = buffer, self.tensors[1].dtype, (extent(self.k), extent(self.n))
+        return strided_operand(*given, self.base(self.b, batch), self.b.row, self.b.column)

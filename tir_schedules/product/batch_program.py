@@ -28,7 +28,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import tvm.tirx.script.builder.ir as I
 from tvm import tirx
@@ -36,16 +36,15 @@ from tvm import tirx
 from microkernels.microkernel import Microkernel
 from microkernels.vector.expressions import Expr, Index, bind, materialise, ramp
 from tir_schedules.core import emission, extents
-from tir_schedules.core.blocking import Group, Panels, balanced, tail_heights
+from tir_schedules.core.blocking import Panels, balanced, tail_heights
 from tir_schedules.core.product_plan import ProductPlan, is_integer
 from tir_schedules.core.region import Region
-from tir_schedules.core.size import is_open
-from tir_schedules.epilogue.epilogue import Columns, Epilogue, load_vector, store_vector, unflatten
-from tir_schedules.epilogue.tile_results import RowResults, rest
+from tir_schedules.epilogue.epilogue import Columns, Epilogue, store_vector
+from tir_schedules.epilogue.tile_results import RowResults, rest, store_columns
 
 from .activations import Activations
-from .batch_problem import BatchMatmulConfig, BatchProblem, OpenBatchProblem, plan_of
-from .packed_operand import EqualPanels, PackedOperand, StoredOperand, packed_room, widths_of
+from .batch_problem import BatchMatmulConfig, BatchProblem, StridedProblem, plan_of
+from .packed_operand import EqualPanels, PackedOperand, PanelCut, packed_room, widths_of
 from .tile_loops import TileLoops
 from .zero_points import Start, ZeroPoints, named_inputs, start_of
 
@@ -64,7 +63,7 @@ def build(region: Region, config: BatchMatmulConfig, kernel: Microkernel) -> tir
 
 @dataclass
 class _Program:
-    """What both programs work on.
+    """What both programs have in common: what a task does before its loops.
 
     Attributes
     ----------
@@ -78,6 +77,12 @@ class _Program:
         Parameters.
     c : Buffer
         The result.
+    problem : BatchProblem
+        Where operands lie.
+    panels : sequence of Group, or EqualPanels
+        How B is cut.
+    shelf, room
+        As of `PackedOperand`.
     """
 
     region: Region
@@ -86,21 +91,50 @@ class _Program:
     inputs: Sequence[Expr]
     operands: Sequence[Expr]
     c: Expr
+    problem: BatchProblem = field(init=False)
+    panels: PanelCut = field(init=False)
+    shelf: Expr | None = None
+    room: tuple[Index, Index] | None = None
 
     @property
-    def sums_rows(self) -> bool:
-        """Whether the rows of A are added up."""
-        integers = is_integer(self.region)
-        return integers and ZeroPoints.of(self.region, self.kernel).needs_row_sums
+    def by_panel(self) -> bool:
+        """Whether tasks share columns, and pack B panel by panel."""
+        return self.config.column_shares > 0
 
-    def start(self, k: Index, packed: PackedOperand, activations: Activations) -> Start | None:
-        """What accumulators start with; emits the sums of the columns of B, if they take part."""
+    def packed(self, batch: Expr) -> PackedOperand:
+        """B of one batch."""
+        stored = self.problem.stored_b(self.inputs[1], batch)
+        given = self.kernel, self.panels, self.shelf, batch, self.by_panel, self.room
+        return PackedOperand(stored, *given)
+
+    def begin(self, batch: Expr, most_rows: int) -> tuple[Activations, PackedOperand, Start | None]:
+        """A and B of a task, and what accumulators start with.
+
+        Packs B, unless that is done before or panel by panel, and adds up its columns if the start
+        needs their sums.
+        """
+        problem, kernel, integers = self.problem, self.kernel, is_integer(self.region)
+        packed = self.packed(batch)
+        if self.shelf is None and not self.by_panel:
+            packed.pack()
+        activations = Activations(
+            kernel,
+            self.region.inputs[0].dtype,
+            packed.k,
+            most_rows,
+            problem.read_a(self.inputs[0], batch),
+            problem.contiguous,
+            sums=integers and ZeroPoints.of(self.region, kernel).needs_row_sums,
+            rows=problem.rows_in_place(self.inputs[0], batch),
+            room=0 if self.room is None else self.room[0],
+            tile_rows=min(self.config.rows, kernel.mr),
+        )
         inputs = named_inputs(self.region, self.inputs[2:])
         sums = packed.column_sum, activations.row_sum
-        start = start_of(self.region, self.kernel, inputs, k, *sums)
+        start = start_of(self.region, kernel, inputs, packed.k, *sums)
         if start is not None and start.zero_points.needs_column_sums:
             packed.add_up()
-        return start
+        return activations, packed, start
 
 
 class StaticProgram(_Program):
@@ -110,23 +144,23 @@ class StaticProgram(_Program):
         """All tasks."""
         self.problem = problem = BatchProblem(self.region)
         config, kernel = self.config, self.kernel
-        plan, self.by_panel = plan_of(problem, config), config.column_shares > 0
+        plan = plan_of(problem, config)
         cut = plan.column_shares if self.by_panel else plan.row_shares
         count = sum(group.count for group in cut)
         self.epilogue = Epilogue(self.region, self.operands, kernel.narrow)
         self.panels = balanced(plan.n_vectors, config.vectors)
         kernel.admit()
         with ExitStack() as scope:
-            self.shelf = None
             if config.packs_first:
                 scope.enter_context(emission.opaque_block("batch_matmul"))
                 layout = Panels(kernel, problem.k, problem.n, widths_of(self.panels))
                 self.shelf = packed_room(problem.batches, layout)
-                pieces = self._packed(tirx.const(0, "int32")).pieces
+                zero = tirx.const(0, "int32")
+                pieces = self.packed(zero).pieces
                 tasks = problem.batches * pieces
                 with emission.task_loop(tasks, config.parallel, "pack", config.threads) as task:
                     batch = bind(I.floordiv(task, pieces))
-                    self._packed(batch).pack_piece(bind(I.floormod(task, pieces)))
+                    self.packed(batch).pack_piece(bind(I.floormod(task, pieces)))
             tasks = problem.batches * count
             loop = emission.task_loop(tasks, config.parallel, threads=config.threads)
             task = scope.enter_context(loop)
@@ -141,72 +175,59 @@ class StaticProgram(_Program):
 
             emission.for_share(cut, I.floormod(task, count), share)
 
-    def _packed(self, batch: Expr) -> PackedOperand:
-        """B of one batch."""
-        source = self.problem.stored_b(self.inputs[1], batch)
-        return PackedOperand(source, self.kernel, self.panels, self.shelf, batch, self.by_panel)
-
     def _loops(self, plan: ProductPlan, batch: Expr) -> TileLoops:
-        """The loops of one batch; B is packed unless all are."""
-        region, problem, kernel, config = self.region, self.problem, self.kernel, self.config
-        a, dtype = self.inputs[0], region.inputs[0].dtype
-
-        def logical_row(row: Expr) -> list[Expr]:
-            """Leading logical indices of a row of this batch."""
-            if problem.shared:
-                return unflatten(row, region.output.shape[:-1])
-            return [*unflatten(batch, problem.batch_shape), row]
-
-        def read_a(row: Expr, columns: Columns) -> Expr:
-            place = [*logical_row(row), columns.start]
-            index = problem.stored(problem.a_axes, problem.a_shape, place)
-            if columns.lanes == 1:
-                return a[tuple(index)]
-            return load_vector(a, dtype, index[:-1], columns)
+        """The loops of one batch."""
+        problem, config = self.problem, self.config
 
         def stored_row(row: Expr) -> list[Expr]:
-            leading = logical_row(row)
+            leading = problem.logical_row(batch, row)
             return [leading[axis] for axis in problem.out_axes[:-1]]
 
-        packed = self._packed(batch)
-        if self.shelf is None and not self.by_panel:
-            packed.pack()
-        contiguous = problem.a_axes[-1] == len(problem.a_axes) - 1
         most_rows = min(max(config.m_block, config.rows), plan.row_shares[0].size)
-        given = kernel, dtype, problem.k, most_rows, read_a, contiguous
-        in_place = problem.rows_in_place(a, logical_row)
-        activations = Activations(*given, sums=self.sums_rows, rows=in_place)
-        start = self.start(problem.k, packed, activations)
+        activations, packed, start = self.begin(batch, most_rows)
         before = None if problem.shared else batch * problem.m
         rows = self.epilogue, stored_row, problem.out_pitch, before
-        results = RowResults(region, kernel, self.c, *rows, packs=False)
+        results = RowResults(self.region, self.kernel, self.c, *rows, packs=False)
         return TileLoops(plan, activations, packed, results, start)
 
 
 class DynamicProgram(_Program):
-    """Emits the program for sizes that are known at run time only."""
+    """Emits the program for sizes that are known at run time only.
+
+    Its tasks are not the static program's: how many there are, and whether one thread runs them
+    all, is found out when the kernel runs. Nor are its tile loops, which choose among tiles of some
+    heights and widths by branches.
+    """
+
+    problem: StridedProblem
 
     def emit(self) -> None:
         """All tasks; one thread runs products of few operations."""
         extents.read_extents()
-        self.problem = problem = OpenBatchProblem(self.region)
-        parameters = zip((*self.inputs[:2], self.c), problem.stored, strict=True)
+        self.problem = problem = StridedProblem(self.region)
+        parameters = zip((*self.inputs[:2], self.c), problem.tensors, strict=True)
         flat = extents.flat_view
-        self.a, self.b, self.c = (flat(*each, extents.as_vector(each[1])) for each in parameters)
+        a, b, self.c = (flat(*each, extents.as_vector(each[1])) for each in parameters)
+        self.inputs = a, b, *self.inputs[2:]
         seen = extents.flat_rows(self.region)
         pairs = zip(self.operands, self.region.operands, seen.operands, strict=True)
         self.epilogue = Epilogue(seen, [flat(*each) for each in pairs], self.kernel.narrow)
         config, lanes = self.config, self.kernel.lanes
-        threads, self.by_panel = config.threads if config.parallel else 1, config.column_shares > 0
-        sizes = (extents.extent(size) for size in (problem.m, problem.n, problem.k))
-        self.m, self.n, self.k = map(extents.as_expr, sizes)
-        self.vectors = materialise(I.floordiv(self.n + (lanes - 1), lanes))
-        self.whole = materialise(I.floordiv(self.n, lanes))
-        batches = extents.as_expr(extents.extent(math.prod(problem.batch)))
+        threads = config.threads if config.parallel else 1
+        self.n = n = extents.extent(problem.n)
+        self.m, k = (extents.as_expr(extents.extent(size)) for size in (problem.m, problem.k))
+        self.vectors = materialise(emission.ceil_div(n, lanes))
+        if isinstance(n, int) and not self.by_panel:
+            self.panels = balanced(math.ceil(n / lanes), config.vectors)
+        else:
+            self.panels = EqualPanels(config.vectors, self.vectors)
+        columns = config.vectors * lanes if self.by_panel else problem.n
+        self.room = extents.allocated(problem.k), extents.allocated(columns)
+        batches = extents.as_expr(extents.extent(problem.batches))
         one, most = (tirx.const(number, "int32") for number in (1, threads))
         shares = materialise(tirx.Select(batches < most, most, one)) if threads > 1 else one
         work = tirx.const(2.0, "float32")
-        for size in (batches, self.m, self.n, self.k):
+        for size in (batches, self.m, extents.as_expr(n), k):
             work = work * tirx.Cast("float32", size)
         alone = work <= tirx.const(float(config.alone_flops), "float32")
         with emission.open_tasks(threads, alone) as (thread, parts):
@@ -220,25 +241,10 @@ class DynamicProgram(_Program):
     def _task(self, batch: Expr, first: Expr, count: Expr) -> None:
         """Some rows of a batch, or some panels of its columns."""
         problem, kernel, config = self.problem, self.kernel, self.config
-        index = unflatten(batch, problem.batch)
-        strides = problem.a, problem.b, problem.c
-        self.a_base, b_base, self.c_base = (each.base(index) for each in strides)
-        self.first_row = materialise(batch * self.m)
-        columns = config.vectors * kernel.lanes if self.by_panel else problem.n
-        room = extents.allocated(problem.k), extents.allocated(columns)
-        k = problem.k if not is_open((problem.k,)) else self.k
-        n, wide = extents.extent(problem.n), config.vectors
-        panels: Sequence[Group] | EqualPanels = EqualPanels(wide, self.vectors)
-        if isinstance(n, int) and not self.by_panel:
-            panels = balanced(math.ceil(n / kernel.lanes), wide)
-        stored = self._stored_b(k, n, b_base)
-        packed = PackedOperand(stored, kernel, panels, by_panel=self.by_panel, room=room)
-        if not self.by_panel:
-            packed.pack()
-        height = min(config.rows, kernel.mr)
-        activations = self._activations(k, max(config.m_block, height))
-        start = self.start(k, packed, activations)
-        shape = height, config.vectors * kernel.lanes
+        self.c_base, self.first_row = problem.base(problem.c, batch), materialise(batch * self.m)
+        height, wide = min(config.rows, kernel.mr), config.vectors
+        activations, packed, start = self.begin(batch, max(config.m_block, height))
+        shape = height, wide * kernel.lanes
         scratch = I.sblock_alloc_buffer(shape, kernel.acc_dtype, align=64)
 
         def panel(at: Expr, size: Expr, first: Expr, width: int) -> None:
@@ -259,26 +265,13 @@ class DynamicProgram(_Program):
 
             emission.for_tiles(size, tail_heights(height, width), tile, store)
 
-        if self.by_panel:
-            zero = tirx.const(0, "int32")
-            activations.begin(zero, self.m)
-
-            def whole_panel(vector: Expr, width: int) -> None:
-                packed.begin_panel(vector, width)
-                panel(zero, self.m, vector, width)
-
-            with I.serial(count) as number, emission.opaque_block("panel"):
-                vector = materialise((first + number) * wide)
-                there = materialise(tirx.Min(self.vectors - vector, tirx.const(wide, "int32")))
-                emission.choose(there, range(1, wide + 1), lambda width: whole_panel(vector, width))
-            return
-
-        def block(begin: Expr, size: Expr) -> None:
-            at = materialise(first + begin)
+        def block(at: Expr, size: Expr, panels: PanelCut, before: Index) -> None:
             activations.begin(at, size)
 
             def whole(first: Index, width: int) -> None:
-                panel(at, size, extents.as_expr(first), width)
+                vector = extents.as_expr(before + first)
+                packed.begin_panel(vector, width)
+                panel(at, size, vector, width)
 
             def narrow(first: Expr, left: Expr) -> None:
                 emission.choose(left, range(1, wide), lambda width: whole(first, width))
@@ -288,52 +281,27 @@ class DynamicProgram(_Program):
             else:
                 emission.for_groups(panels, whole)
 
-        emission.for_blocks(count, activations.block_rows, block)
+        def some_rows(start: Expr, size: Expr) -> None:
+            block(materialise(first + start), size, self.panels, 0)
 
-    def _stored_b(self, k: Index, n: Index, base: Expr) -> StoredOperand:
-        """B of one batch."""
-        strides = self.problem.b
-        row, column = extents.extent(strides.row), extents.extent(strides.column)
-        contiguous = "columns" if strides.column == 1 else "steps" if strides.row == 1 else ""
-
-        def index(step: Index, at: Index) -> list[Expr]:
-            of_step, of_column = step * row, at * column
-            by_columns = contiguous == "columns"
-            return [base + of_step + of_column if by_columns else base + of_column + of_step]
-
-        dtype = self.problem.stored[1].dtype
-        return StoredOperand(self.b, dtype, k, n, index, contiguous)
-
-    def _activations(self, k: Index, rows: int) -> Activations:
-        strides, dtype = self.problem.a, self.problem.stored[0].dtype
-        pitch, column = extents.extent(strides.row), extents.extent(strides.column)
-
-        def read(row: Expr, columns: Columns) -> Expr:
-            start = self.a_base + row * pitch + columns.start * column
-            if columns.lanes == 1:
-                return self.a[start]
-            return load_vector(self.a, dtype, [], Columns(start, columns.lanes, columns.valid))
-
-        room, tile_rows = extents.allocated(self.problem.k), min(self.config.rows, self.kernel.mr)
-        given = self.kernel, dtype, k, rows, read, strides.column == 1
-        return Activations(*given, sums=self.sums_rows, room=room, tile_rows=tile_rows)
+        if self.by_panel:
+            vector = materialise(first * wide)
+            own = EqualPanels(wide, materialise(tirx.Min(count * wide, self.vectors - vector)))
+            block(tirx.const(0, "int32"), self.m, own, vector)
+        else:
+            emission.for_blocks(count, activations.block_rows, some_rows)
 
     def _store(self, row: Expr, rows: Expr, first: Expr, width: int, scratch: Expr) -> None:
         """The epilogue of rows of a panel, whose accumulators are in `scratch`."""
         lanes, pitch = self.kernel.lanes, extents.extent(self.problem.c.row)
-        cut = lanes > 1 and (is_open((self.problem.n,)) or self.problem.n % lanes > 0)
         with I.serial(rows) as i, I.serial(width) as j, emission.opaque_block("store"):
             vector, at = materialise(first + j), materialise(row + i)
             value = bind(scratch[i, ramp(j * lanes, lanes)])
 
-            def put(valid: Index) -> None:
-                columns = Columns(vector * lanes, lanes, valid)
+            def put(columns: Columns) -> None:
                 finished = self.epilogue(value, self.first_row + at, columns)
                 start = self.c_base + at * pitch + columns.start
-                store_vector(self.c, finished, [], Columns(start, lanes, valid))
+                place = Columns(start, lanes, columns.valid)
+                store_vector(self.c, finished, [], place)
 
-            if not cut:
-                put(lanes)
-                return
-            rest = self.n - self.whole * lanes
-            emission.branch(vector < self.whole, lambda: put(lanes), lambda: put(rest))
+            store_columns(self.n, lanes, vector, True, put)

@@ -20,7 +20,7 @@ from microkernels.vector.expressions import Expr, Index
 from tir_schedules.core import loop_nest
 from tir_schedules.core.blocking import Group, Panels
 from tir_schedules.core.emission import ceil_div, choose, divided, for_groups, opaque_block
-from tir_schedules.core.extents import as_expr
+from tir_schedules.core.extents import as_expr, extent
 from tir_schedules.epilogue.epilogue import Columns, load_vector
 from tir_schedules.epilogue.tile_results import store_columns
 
@@ -65,6 +65,22 @@ class StoredOperand:
     contiguous: str
 
 
+def strided_operand(
+    buffer: Expr, dtype: str, sizes: tuple[Index, Index], base: Expr, row: int, column: int
+) -> StoredOperand:
+    """An operand of (K, N) elements in a flat buffer from `base` on, by two strides."""
+    contiguous = "columns" if column == 1 else "steps" if row == 1 else ""
+
+    # LLVM hoists the first sum out of loops over steps; of static sizes it does so in any order.
+    column_first = contiguous != "columns" and not all(isinstance(size, int) for size in sizes)
+
+    def index(step: Index, at: Index) -> list[Expr]:
+        first, last = step * extent(row), at * extent(column)
+        return [base + last + first if column_first else base + first + last]
+
+    return StoredOperand(buffer, dtype, *sizes, index, contiguous)
+
+
 def packed_room(count: int, layout: Panels) -> Expr:
     """A buffer for so many packed operands, one behind the other, in the current block."""
     element = element_of_packed(layout.kernel)
@@ -100,6 +116,10 @@ class EqualPanels:
         return panel, ex.materialise(tirx.Min(most, self.vectors - panel))
 
 
+PanelCut = Sequence[Group] | EqualPanels
+"""How vectors of columns are cut into panels."""
+
+
 @dataclass
 class PackedOperand(OperandB):
     """An operand packed inside the kernel: [N/nr][K/kr][nr][kr], padded with zeros.
@@ -133,7 +153,7 @@ class PackedOperand(OperandB):
 
     source: StoredOperand
     kernel: Microkernel
-    panels: Sequence[Group] | EqualPanels
+    panels: PanelCut
     shelf: Expr | None = None
     number: Index = 0
     by_panel: bool = False

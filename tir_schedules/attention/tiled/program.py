@@ -32,7 +32,6 @@ from tir_schedules.attention.config import AttentionConfig, kernels_of
 from tir_schedules.attention.problem import AttentionProblem
 from tir_schedules.core.blocking import Group, Panels, balanced, cut_in_units
 from tir_schedules.core.emission import branch, for_groups, opaque_block
-from tir_schedules.core.extents import extent
 from tir_schedules.core.product_plan import is_integer
 from tir_schedules.epilogue.epilogue import Columns, Epilogue, load_vector
 from tir_schedules.product import packed_operand
@@ -136,15 +135,9 @@ class BandProgram:
     def stored(self, name: str, base: Expr, k: Index, n: Index) -> packed_operand.StoredOperand:
         """k [d, n] or v [n, e] of one attention, which begins at `base`."""
         layout = self.problem.layouts[name]
-        by_key = name == "k"
-        steps, columns = (layout.column, layout.row) if by_key else (layout.row, layout.column)
-        contiguous = "columns" if columns == 1 else "steps" if steps == 1 else ""
-
-        def index(step: Index, column: Index) -> list[Expr]:
-            return [base + step * extent(steps) + column * extent(columns)]
-
-        dtype = self.problem.tensors[name].dtype
-        return packed_operand.StoredOperand(self.buffers[name], dtype, k, n, index, contiguous)
+        strides = (layout.column, layout.row) if name == "k" else (layout.row, layout.column)
+        given = self.buffers[name], self.problem.tensors[name].dtype, (k, n), base
+        return packed_operand.strided_operand(*given, *strides)
 
 
 class AttentionProgram(BandProgram):
