@@ -31,7 +31,8 @@ from tir_schedules.core.extents import allocated, as_expr, extent
 from tir_schedules.core.region import Region
 from tir_schedules.core.size import SymbolicSize
 from tir_schedules.epilogue.epilogue import Epilogue
-from tir_schedules.product.packed_operand import EqualPanels, PackedOperand
+from tir_schedules.product.packed_operand import PackedOperand
+from tir_schedules.product.stored_operand import EqualPanels
 
 from . import caches
 from .caches import GrowingCache, Growth
@@ -42,7 +43,7 @@ from .problem import AttentionProblem, bits_of_element, few_queries
 from .tiled.product_tiles import ProductTiles
 from .tiled.program import BandProgram
 from .tiled.scores import ScoreTiles
-from .tiled.softmax import Band, Matrix, SoftmaxRows
+from .tiled.softmax import Matrix
 
 
 def build_open(
@@ -271,24 +272,20 @@ class DynamicAttention(BandProgram):
         height, lanes = self.height, self.lanes
         kernel, at_most = self.product_kernel, (emission.ceil_div(room, lanes) + 1) * lanes
         queries = self.queries(height)
-        maximum, inverse = (I.sblock_alloc_buffer((height,), "float32") for _ in range(2))
         scores = probabilities = Matrix.allocate(height, self.pitch, "float32", at_most)
         if kernel.a_dtype != "float32":
             dtype = kernel.operand_dtype
             probabilities = Matrix.allocate(height, self.pitch, dtype, at_most)
-        adds = self.product_points.needs_row_sums
-        sums = I.sblock_alloc_buffer((height,), "int32") if adds else None
-        self.band = Band(scores, self.keys * lanes, maximum, probabilities, inverse, sums)
+        self.fused, nowhere = self.fused_scores(self.n, room), tirx.const(0, "int32")
+        self.make_band(height, scores, probabilities, self.keys * lanes)
         shape = (height, self.out_vectors * lanes)
         result = I.sblock_alloc_buffer(shape, kernel.acc_dtype, align=64)
-        self.fused, nowhere = self.fused_scores(self.n, room), tirx.const(0, "int32")
-        self.softmax = SoftmaxRows(self, tails=True)
         self.scores = ScoreTiles(self, queries, self.k, nowhere)
         self.product = ProductTiles(self, self.v, result, nowhere, nowhere)
 
     def _attend(self, batch: Expr, row: Expr, rows: Expr) -> None:
         """The queries of one attention, band by band."""
-        scores, product, width = self.scores, self.product, self.config.score_vectors
+        scores, product = self.scores, self.product
         self.q_base = materialise(self.problem.base("q", batch))
         product.base = materialise(self.problem.base("out", batch))
         scores.batch = product.batch = batch
@@ -296,8 +293,7 @@ class DynamicAttention(BandProgram):
             scores.fused.begin(bind(batch * self.m))
 
         def before(start: Expr, height: int) -> None:
-            tallest = height == self.height
-            scores.emit_dynamic(bind(row + start), height, self.keys, width, tallest)
+            scores.emit_dynamic(bind(row + start), height, height == self.height)
 
         def after(start: Expr, height: Expr) -> None:
             first = bind(row + start)

@@ -294,6 +294,17 @@ def repeat(count: Index, name: str, body: Callable[[Expr], None]) -> None:
         body(number)
 
 
+def for_vectors(total: Index, lanes: int, name: str, body: Callable[[Expr, Index], None]) -> None:
+    """Runs `body(start, valid)` for whole vectors of a size, then for the tail if there is one."""
+    whole, tail = divided(total, lanes)
+    repeat(whole, name, lambda number: body(number * lanes, lanes))
+    if not isinstance(tail, int):
+        with I.If(tail > 0), I.Then(), opaque_block(name):
+            body(materialise(as_expr(whole * lanes)), tail)
+    elif tail:
+        body(as_expr(whole * lanes), tail)
+
+
 def evaluated(condition: Expr) -> Expr:
     """A condition, evaluated once."""
     one, zero = tirx.const(1, "int32"), tirx.const(0, "int32")

@@ -37,6 +37,18 @@ from .tile_products import OperandA
 Read = Callable[[Expr, Columns], Expr]
 
 
+def read_flat(buffer: Expr, dtype: str, place: Callable[[Expr, Index], Index]) -> Read:
+    """Reads elements of a flat buffer, in which the element of a row and a column is at `place`."""
+
+    def read(row: Expr, columns: Columns) -> Expr:
+        start = place(row, columns.start)
+        if columns.lanes == 1:
+            return buffer[start]
+        return load_vector(buffer, dtype, [], Columns(start, columns.lanes, columns.valid))
+
+    return read
+
+
 @dataclass(frozen=True)
 class InPlace:
     """Rows in memory, for kernels that take addresses.
@@ -254,19 +266,11 @@ class Activations(OperandA):
             store_vector(self.buffer, value, leading, columns)
 
         k = self.k - first
-        whole, cut = emission.divided(k, lanes)
-        if not isinstance(whole, int) or whole:
-            with I.serial(whole) as vector:
-                store(vector * lanes, lanes)
+        emission.for_vectors(k, lanes, "vector", store)
         if isinstance(k, int):
-            if cut:
-                store(extents.as_expr(whole * lanes), cut)
             for start in range(math.ceil(k / lanes) * lanes, self.pitch, lanes):
                 zeros(start)
             return
-        if not isinstance(cut, int):
-            with I.If(cut > 0), I.Then():
-                store(ex.materialise(extents.as_expr(whole * lanes)), cut)
         filled = ex.materialise(emission.ceil_div(k, lanes))
         with I.serial(I.floordiv(self.pitch, lanes) - filled) as number:
             zeros((filled + number) * lanes)

@@ -16,8 +16,8 @@ from tir_schedules.core.region import Region, Tensor
 from tir_schedules.core.size import SymbolicSize
 from tir_schedules.epilogue.epilogue import Columns, load_vector, unflatten
 
-from .activations import InPlace, Read
-from .packed_operand import StoredOperand, strided_operand
+from .activations import InPlace, Read, read_flat
+from .stored_operand import StoredOperand, strided_operand
 
 
 class BatchMatmulConfig(TileConfig, frozen=True, kw_only=True):
@@ -214,16 +214,9 @@ class StridedProblem(BatchProblem):
 
     def read_a(self, buffer: Expr, batch: Expr) -> Read:
         """As of `BatchProblem`."""
-        base, pitch, column = self.base(self.a, batch), extent(self.a.row), extent(self.a.column)
-
-        def read(row: Expr, columns: Columns) -> Expr:
-            start = base + row * pitch + columns.start * column
-            if columns.lanes == 1:
-                return buffer[start]
-            place = Columns(start, columns.lanes, columns.valid)
-            return load_vector(buffer, self.tensors[0].dtype, [], place)
-
-        return read
+        base, pitch, step = self.base(self.a, batch), extent(self.a.row), extent(self.a.column)
+        dtype = self.tensors[0].dtype
+        return read_flat(buffer, dtype, lambda row, column: base + row * pitch + column * step)
 
     def stored_b(self, buffer: Expr, batch: Expr) -> StoredOperand:
         """As of `BatchProblem`."""

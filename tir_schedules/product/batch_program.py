@@ -44,7 +44,8 @@ from tir_schedules.epilogue.tile_results import RowResults, rest, store_columns
 
 from .activations import Activations
 from .batch_problem import BatchMatmulConfig, BatchProblem, StridedProblem, plan_of
-from .packed_operand import EqualPanels, PackedOperand, PanelCut, packed_room, widths_of
+from .packed_operand import PackedOperand, packed_room, widths_of
+from .stored_operand import EqualPanels, PanelCut
 from .tile_loops import TileLoops
 from .zero_points import Start, ZeroPoints, named_inputs, start_of
 

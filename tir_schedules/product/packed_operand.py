@@ -20,10 +20,11 @@ from microkernels.vector.expressions import Expr, Index
 from tir_schedules.core import loop_nest
 from tir_schedules.core.blocking import Group, Panels
 from tir_schedules.core.emission import ceil_div, choose, divided, for_groups, opaque_block
-from tir_schedules.core.extents import as_expr, extent
+from tir_schedules.core.extents import as_expr
 from tir_schedules.epilogue.epilogue import Columns, load_vector
 from tir_schedules.epilogue.tile_results import store_columns
 
+from .stored_operand import EqualPanels, PanelCut, StoredOperand
 from .tile_products import OperandB
 
 _LEAST_PIECE = 8  # rows, where vectors have less lanes
@@ -39,85 +40,10 @@ def widths_of(panels: Sequence[Group]) -> tuple[int, ...]:
     return tuple(group.size for group in panels for _ in range(group.count))
 
 
-@dataclass(frozen=True)
-class StoredOperand:
-    """A [K, N] operand in memory.
-
-    Attributes
-    ----------
-    buffer : buffer
-        Where its elements are.
-    dtype : str
-        Their type.
-    k, n : int or Expr
-        Extents.
-    index : callable
-        (k, column) -> index of an element.
-    contiguous : str
-        What lies next to each other: "columns", "steps" (of K) or "" (neither).
-    """
-
-    buffer: Expr
-    dtype: str
-    k: Index
-    n: Index
-    index: Callable[[Index, Index], list[Expr]]
-    contiguous: str
-
-
-def strided_operand(
-    buffer: Expr, dtype: str, sizes: tuple[Index, Index], base: Expr, row: int, column: int
-) -> StoredOperand:
-    """An operand of (K, N) elements in a flat buffer from `base` on, by two strides."""
-    contiguous = "columns" if column == 1 else "steps" if row == 1 else ""
-
-    # LLVM hoists the first sum out of loops over steps; of static sizes it does so in any order.
-    column_first = contiguous != "columns" and not all(isinstance(size, int) for size in sizes)
-
-    def index(step: Index, at: Index) -> list[Expr]:
-        first, last = step * extent(row), at * extent(column)
-        return [base + last + first if column_first else base + first + last]
-
-    return StoredOperand(buffer, dtype, *sizes, index, contiguous)
-
-
 def packed_room(count: int, layout: Panels) -> Expr:
     """A buffer for so many packed operands, one behind the other, in the current block."""
     element = element_of_packed(layout.kernel)
     return I.sblock_alloc_buffer((count * layout.size,), element, align=64)
-
-
-@dataclass(frozen=True)
-class EqualPanels:
-    """Panels of a dynamic number of vectors: each has `width`, but the last one may have fewer.
-
-    Balanced panels differ by one vector, and machine code states how many a panel has. The widths
-    of balanced panels follow from a static number of vectors only.
-    """
-
-    width: int
-    vectors: Expr
-
-    def emit(
-        self, whole: Callable[[Expr, int], None], narrow: Callable[[Expr, Expr], None]
-    ) -> None:
-        """Runs `whole(first vector, width)` for each panel but the last, then `narrow`."""
-        with I.serial(I.floordiv(self.vectors, self.width)) as number, opaque_block("panel"):
-            whole(ex.materialise(number * self.width), self.width)
-        if self.width > 1:
-            left = ex.materialise(I.floormod(self.vectors, self.width))
-            with I.If(left > 0), I.Then(), opaque_block("narrow"):
-                narrow(ex.materialise(self.vectors - left), left)
-
-    def panel_of(self, vector: Expr) -> tuple[Expr, Expr]:
-        """The first vector of the panel of a vector, and the panel's width."""
-        panel = ex.materialise(I.floordiv(vector, self.width) * self.width)
-        most = tirx.const(self.width, "int32")
-        return panel, ex.materialise(tirx.Min(most, self.vectors - panel))
-
-
-PanelCut = Sequence[Group] | EqualPanels
-"""How vectors of columns are cut into panels."""
 
 
 @dataclass

@@ -191,35 +191,23 @@ class ProductTiles:
         given = size, width, (count,), read_a, read_b, init, place
         return kernel.emit(*given, columns=columns)
 
-    def _flat(self, row: Expr) -> Expr:
-        """Number of a query among those of all attentions."""
-        return self.batch * extents.extent(self.problem.m) + row
-
     def store(self, row: Expr, vector: Index, value: Expr, last: bool) -> None:
         """The product's epilogue, and the store."""
-        flat = self._flat(row)
+        flat = self.batch * extents.extent(self.problem.m) + row
 
         def put(columns: Columns) -> None:
-            self._put(row, flat, value, columns)
+            start = self.problem.element("out", self.base, row, columns.start)
+            place = Columns(start, columns.lanes, columns.valid)
+            store_vector(self.out, self.epilogue(value, flat, columns), [], place)
 
         store_columns(self.problem.e, self.lanes, vector, last, put)
 
     def store_row(self, row: Expr, r: Expr) -> None:
         """A row of a band of dynamic sizes, behind `emit_dynamic`."""
-        lanes, flat = self.lanes, bind(self._flat(row + r))
-        vectors = math.ceil(self.problem.e / lanes)
-        inverse = bind(splat(self.band.inverse[r], lanes))
+        row, inverse = bind(row + r), bind(splat(self.band.inverse[r], self.lanes))
+        vectors = math.ceil(self.problem.e / self.lanes)
         for vector in range(vectors):
-
-            def put(columns: Columns, vector: int = vector) -> None:
-                value = self.scratch[r, ramp(vector * lanes, lanes)]
-                if not product_plan.is_integer(self.problem.product):
-                    value = value * inverse
-                self._put(row + r, flat, bind(value), columns)
-
-            store_columns(self.problem.e, lanes, vector, vector == vectors - 1, put)
-
-    def _put(self, row: Expr, flat: Expr, value: Expr, columns: Columns) -> None:
-        start = self.problem.element("out", self.base, row, columns.start)
-        place = Columns(start, columns.lanes, columns.valid)
-        store_vector(self.out, self.epilogue(value, flat, columns), [], place)
+            value = self.scratch[r, ramp(vector * self.lanes, self.lanes)]
+            if not product_plan.is_integer(self.problem.product):
+                value = value * inverse
+            self.store(row, vector, bind(value), vector == vectors - 1)

@@ -33,10 +33,12 @@ from tir_schedules.attention.problem import AttentionProblem
 from tir_schedules.core.blocking import Group, Panels, balanced, cut_in_units
 from tir_schedules.core.emission import branch, for_groups, opaque_block
 from tir_schedules.core.product_plan import is_integer
-from tir_schedules.epilogue.epilogue import Columns, Epilogue, load_vector
+from tir_schedules.epilogue.epilogue import Epilogue
 from tir_schedules.product import packed_operand
-from tir_schedules.product.activations import Activations, InPlace
+from tir_schedules.product.activations import Activations, InPlace, read_flat
 from tir_schedules.product.amx_tiles import TileTask
+from tir_schedules.product.stored_operand import StoredOperand, strided_operand
+from tir_schedules.product.tile_products import TileTask
 from tir_schedules.product.zero_points import ZeroPoints
 
 from .product_tiles import ProductTiles
@@ -113,31 +115,34 @@ class BandProgram:
         if self.product_points.needs_column_sums:
             self.v.add_up()
 
+    def make_band(self, rows: int, scores: Matrix, probabilities: Matrix, edge: Index) -> None:
+        """A band of so many rows at most, and its softmax."""
+        adds = self.product_points.needs_row_sums
+        sums = I.sblock_alloc_buffer((rows,), "int32") if adds else None
+        maximum, inverse = (I.sblock_alloc_buffer((rows,), "float32") for _ in range(2))
+        self.band = Band(scores, edge, maximum, probabilities, inverse, sums)
+        self.softmax = SoftmaxRows(self, tails=self.problem.region.is_open)
+
     def queries(self, rows: int) -> Activations:
         """q as the kernel reads it, so many rows at a time."""
         problem, q = self.problem, self.buffers["q"]
         dtype, layout = problem.tensors["q"].dtype, problem.layouts["q"]
 
-        def read(row: Expr, columns: Columns) -> Expr:
-            start = problem.element("q", self.q_base, row, columns.start)
-            if columns.lanes == 1:
-                return q[start]
-            return load_vector(q, dtype, [], Columns(start, columns.lanes, columns.valid))
-
         def index(row: Expr, column: Index) -> list[Index]:
             return [problem.element("q", self.q_base, row, column)]
 
+        read = read_flat(q, dtype, lambda row, column: index(row, column)[0])
         given = self.scores_kernel, dtype, problem.d, rows, read
         contiguous = problems.columns_are_contiguous(layout, problem.d)
         sums, in_place = self.scores_points.needs_row_sums, InPlace(q, index, layout.row)
         return Activations(*given, contiguous, sums=sums, rows=in_place)
 
-    def stored(self, name: str, base: Expr, k: Index, n: Index) -> packed_operand.StoredOperand:
+    def stored(self, name: str, base: Expr, k: Index, n: Index) -> StoredOperand:
         """k [d, n] or v [n, e] of one attention, which begins at `base`."""
         layout = self.problem.layouts[name]
         strides = (layout.column, layout.row) if name == "k" else (layout.row, layout.column)
         given = self.buffers[name], self.problem.tensors[name].dtype, (k, n), base
-        return packed_operand.strided_operand(*given, *strides)
+        return strided_operand(*given, *strides)
 
 
 class AttentionProgram(BandProgram):
@@ -277,11 +282,7 @@ class AttentionProgram(BandProgram):
         if kernel.by_tiles and not self.runs_on:
             columns = min(self.out_vectors, self.config.product_vectors) * lanes
             self.scratch = Matrix.allocate(min(self.unit, rows), columns, kernel.acc_dtype)
-        adds = self.product_points.needs_row_sums
-        sums = I.sblock_alloc_buffer((band,), "int32") if adds else None
-        maximum, inverse = (I.sblock_alloc_buffer((band,), "float32") for _ in range(2))
-        self.band = Band(scores, keys, maximum, probabilities, inverse, sums)
-        self.softmax = SoftmaxRows(self, tails=False)
+        self.make_band(band, scores, probabilities, keys)
         self.activations = self.queries(band)
 
     def _visible(self, row: Expr, rows: int, block: KeyBlock) -> Index:

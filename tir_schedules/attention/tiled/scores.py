@@ -153,14 +153,7 @@ class FusedScores:
             I.buffer_store(bias, value, [ex.ramp(start, lanes)])
 
         with emission.opaque_block("bias"):
-            emission.repeat(n // lanes, "keys", lambda vector: put(vector * lanes, lanes))
-            if isinstance(n, int):
-                if n % lanes:
-                    put(n - n % lanes, n % lanes)
-            elif lanes > 1:
-                left = ex.materialise(n % lanes)
-                with I.If(left > 0), I.Then(), emission.opaque_block("keys"):
-                    put(ex.materialise(n // lanes) * lanes, left)
+            emission.for_vectors(n, lanes, "keys", put)
 
     def _mask(self, row: Expr, columns: Columns) -> Expr:
         """What the mask adds to one vector."""
@@ -238,31 +231,28 @@ class ScoreTiles:
         for group in block.panels:
             _for_some(group, visible, panel)
 
-    def emit_dynamic(self, row: Expr, rows: int, keys: Expr, width: int, tallest: bool) -> None:
-        """The same of any number of vectors of keys, in panels of `width`.
+    def emit_dynamic(self, row: Expr, rows: int, tallest: bool) -> None:
+        """The same of any number of keys.
 
         Bands that are not as high as the tallest are not worth code for every width of a panel.
         """
         if self.fused is not None:
             self._clear(rows)
         self.q.begin(row, rows)
+        panels = self.k.panels
 
-        def tile(panel: Expr, size: int, wide: Index, j: Index = 0) -> None:
-            first = panel if isinstance(j, int) else ex.bind(panel + j)
-            self._tile(row, 0, rows, (first, first), size, (panel, wide, j))
+        def whole(panel: Expr, width: int) -> None:
+            self._tile(row, 0, rows, (panel, panel), width, (panel, width, 0))
 
-        with I.serial(I.floordiv(keys, width)) as number, emission.opaque_block("panel"):
-            tile(ex.bind(number * width), width, width)
-        if width == 1:
-            return
-        left = ex.materialise(I.floormod(keys, width))
-        panel = ex.materialise(keys - left)
-        if not tallest:
-            with I.serial(left) as number, emission.opaque_block("side"):
-                tile(panel, 1, left, number)
-            return
-        with I.If(left > 0), I.Then():
-            emission.choose(left, range(1, width), lambda size: tile(panel, size, size))
+        def narrow(panel: Expr, width: Expr) -> None:
+            if tallest:
+                emission.choose(width, range(1, panels.width), lambda size: whole(panel, size))
+                return
+            with I.serial(width) as j, emission.opaque_block("side"):
+                vector = ex.bind(panel + j)
+                self._tile(row, 0, rows, (vector, vector), 1, (panel, width, j))
+
+        panels.emit(whole, narrow)
 
     def _tile(
         self, row: Expr, r0: Index, rows: int, at: _Place, width: int, of_panel: _PanelPlace
