@@ -36,7 +36,7 @@ from tvm import tirx
 from microkernels.microkernel import Microkernel
 from microkernels.vector.expressions import Expr, Index, bind, materialise, ramp
 from tir_schedules.core import emission, extents
-from tir_schedules.core.blocking import Panels, balanced, tail_heights
+from tir_schedules.core.blocking import balanced, tail_heights
 from tir_schedules.core.product_plan import ProductPlan, is_integer
 from tir_schedules.core.region import Region
 from tir_schedules.epilogue.epilogue import Columns, Epilogue, store_vector
@@ -44,7 +44,7 @@ from tir_schedules.epilogue.tile_results import RowResults, rest, store_columns
 
 from .activations import Activations
 from .batch_problem import BatchMatmulConfig, BatchProblem, StridedProblem, plan_of
-from .packed_operand import PackedOperand, packed_room, widths_of
+from .packed_operand import PackedOperand, packed_room
 from .stored_operand import EqualPanels, PanelCut
 from .tile_loops import TileLoops
 from .zero_points import Start, ZeroPoints, named_inputs, start_of
@@ -154,8 +154,7 @@ class StaticProgram(_Program):
         with ExitStack() as scope:
             if config.packs_first:
                 scope.enter_context(emission.opaque_block("batch_matmul"))
-                layout = Panels(kernel, problem.k, problem.n, widths_of(self.panels))
-                self.shelf = packed_room(problem.batches, layout)
+                self.shelf = packed_room(kernel, problem.k, problem.n, problem.batches)
                 zero = tirx.const(0, "int32")
                 pieces = self.packed(zero).pieces
                 tasks = problem.batches * pieces

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import tvm.tirx.script.builder.ir as I
@@ -18,7 +18,7 @@ from microkernels.vector import bfloat16, memory
 from microkernels.vector import expressions as ex
 from microkernels.vector.expressions import Expr, Index
 from tir_schedules.core import loop_nest
-from tir_schedules.core.blocking import Group, Panels
+from tir_schedules.core.blocking import Group
 from tir_schedules.core.emission import ceil_div, choose, divided, for_groups, opaque_block
 from tir_schedules.core.extents import as_expr
 from tir_schedules.epilogue.epilogue import Columns, load_vector
@@ -35,15 +35,21 @@ def element_of_packed(kernel: Microkernel) -> str:
     return "uint16" if kernel.b_dtype in ("bfloat16", "float16") else kernel.b_dtype
 
 
-def widths_of(panels: Sequence[Group]) -> tuple[int, ...]:
-    """The width of every panel."""
-    return tuple(group.size for group in panels for _ in range(group.count))
+def packed_size(kernel: Microkernel, k: Index, n: Index) -> Any:
+    """Elements of a packed operand of K and N."""
+    steps: Index = kernel.steps(k) if isinstance(k, int) else ceil_div(k, kernel.kr)
+    return steps * kernel.kr * padded(n, kernel.lanes)
 
 
-def packed_room(count: int, layout: Panels) -> Expr:
+def padded(size: Index, unit: int) -> Any:
+    """A size rounded up to whole units."""
+    return (math.ceil(size / unit) if isinstance(size, int) else ceil_div(size, unit)) * unit
+
+
+def packed_room(kernel: Microkernel, k: Index, n: Index, count: int = 1) -> Expr:
     """A buffer for so many packed operands, one behind the other, in the current block."""
-    element = element_of_packed(layout.kernel)
-    return I.sblock_alloc_buffer((count * layout.size,), element, align=64)
+    size = count * packed_size(kernel, k, n)
+    return I.sblock_alloc_buffer((size,), element_of_packed(kernel), align=64)
 
 
 @dataclass
@@ -101,25 +107,16 @@ class PackedOperand(OperandB):
             self.steps = self.k if self.kr == 1 else ex.materialise(ceil_div(self.k, self.kr))
         # Steps of a piece: as many rows as a piece of columns has, if these are vectors.
         self.piece_steps = max(1, max(self.lanes, _LEAST_PIECE) // self.kr)
-        self.base: Index = 0
         self.sums: Expr | None = None
-        self.columns: Any
-        self.buffer: Expr
-        if self.room is not None:
-            k, n = self.room
-            self.columns = ceil_div(n, self.lanes) * self.lanes
-            size = ceil_div(k, self.kr) * self.kr * self.columns
-            self.buffer = I.sblock_alloc_buffer((size,), self.element, align=64)
-            return
-        assert isinstance(self.k, int) and isinstance(self.n, int)
-        assert not isinstance(self.panels, EqualPanels)
-        layout = Panels(kernel, self.k, self.n, widths_of(self.panels))
-        self.columns = layout.columns
+        self.base: Index = 0
         if self.shelf is not None:
-            self.base, self.buffer = self.number * layout.size, self.shelf
+            self.base = self.number * packed_size(kernel, self.k, self.n)
+            self.buffer = self.shelf
             return
-        held = replace(layout, widths=(max(layout.widths),)) if self.by_panel else layout
-        self.buffer = packed_room(1, held)
+        k, n = self.room or (self.k, self.n)
+        if self.by_panel and not isinstance(self.panels, EqualPanels):
+            n = max(group.size for group in self.panels) * self.lanes
+        self.buffer = packed_room(kernel, k, n)
 
     def column_sum(self, vector: Index) -> Expr:
         """The sums of one vector of columns; int32."""
@@ -154,7 +151,8 @@ class PackedOperand(OperandB):
     def add_up(self) -> None:
         """Adds up the columns, by the kernel's own products with ones."""
         kernel, lanes = self.kernel, self.lanes
-        sums = self.sums = I.sblock_alloc_buffer((self.columns,), "int32", align=64)
+        columns = padded((self.room or (self.k, self.n))[1], lanes)
+        sums = self.sums = I.sblock_alloc_buffer((columns,), "int32", align=64)
 
         def panel(start: Index, width: Index, vectors: Sequence[Index]) -> None:
             total = loop_nest.LaneTotals(lanes, 0, len(vectors), "int32")

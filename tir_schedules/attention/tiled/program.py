@@ -30,7 +30,7 @@ from microkernels.vector.expressions import Expr, Index, bind, constant, splat
 from tir_schedules.attention import problem as problems
 from tir_schedules.attention.config import AttentionConfig, kernels_of
 from tir_schedules.attention.problem import AttentionProblem
-from tir_schedules.core.blocking import Group, Panels, balanced, cut_in_units
+from tir_schedules.core.blocking import Group, balanced, cut_in_units
 from tir_schedules.core.emission import branch, for_groups, opaque_block
 from tir_schedules.core.product_plan import is_integer
 from tir_schedules.epilogue.epilogue import Epilogue
@@ -179,9 +179,8 @@ class AttentionProgram(BandProgram):
 
     def make_shelves(self, count: int) -> None:
         """Room for so many packed k and v."""
-        for name, (kernel, k, n, panels) in self._cuts.items():
-            layout = Panels(kernel, k, n, packed_operand.widths_of(panels))
-            self.shelves[name] = packed_operand.packed_room(count, layout)
+        for name, (kernel, k, n, _panels) in self._cuts.items():
+            self.shelves[name] = packed_operand.packed_room(kernel, k, n, count)
         self._find(tirx.const(0, "int32"))
 
     def pack_piece(self, number: Expr, piece: Expr) -> None:
