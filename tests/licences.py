@@ -28,6 +28,8 @@ OURS = {
     "microkernels/amx/*.ll": "asks Linux for AMX tiles",
     "tvm_hybrid/cli/examples.txt": "lines of help",
     "tools/tvm_tests/files.txt": "names of files",
+    "docs/measured/*.json": "what surveys measured",
+    "tools/survey/onednn_peer.cc": "calls of oneDNN to compare with",
     "tvm_hybrid/library/loader.cc": "the loader of an exported library",
     "tvm_hybrid/report/page/static/*": "the page of a report",
     "tvm_hybrid/runtime/thread_pool/pool.*": "the pool of threads, in C and as clang translates it",

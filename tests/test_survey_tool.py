@@ -15,7 +15,7 @@ from click.testing import CliRunner
 from tools import speed_picture
 from tools.compile_times.feeds import feeds_of
 from tools.survey import __main__ as command
-from tools.survey import page, peers, worker
+from tools.survey import page, peers, race, worker
 from tools.survey.defaults import REGIONS, nearest
 from tools.survey.peers import OneDnn, Peers
 from tools.survey.run import Run, cpus_for
@@ -48,6 +48,7 @@ def empty(cpu: str = "znver9", date: str = "2026-11-30", commit: str = "abc") ->
         threads=2,
         date=date,
         commit=commit,
+        load=0.1,
         versions={"numpy": "2", "onnxruntime": "1.32"},
         missing={ONEDNN: "no compiler"},
     )
@@ -343,6 +344,34 @@ def test_what_was_typed_by_hand_goes_when_its_cpu_is_measured(tmp_path: Path) ->
     path.write_text("# Speed\n")
     with pytest.raises(ValueError, match=r"page\.md has no lines"):
         page.update(path, [full()], page.performance_text)
+
+
+def test_a_busy_machine_is_said() -> None:
+    survey = empty()
+    assert not [line for line in page.about(survey) if "busy" in line]
+    survey.load = 3.0
+    assert "The machine was busy (load 3.0): times say little." in page.about(survey)
+
+
+class Fixed:
+    """A contestant whose calls take some seconds, others in its second turn and later."""
+
+    def __init__(self, first: float, later: float) -> None:
+        self.times = [first, *[later] * 100]
+
+    def run_for(self, _seconds: float) -> list[float]:
+        return [self.times.pop(0)]
+
+
+def test_a_row_that_falls_short_is_measured_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(race, "ROUNDS", 1)
+    job = Job(section="products")
+    row = race._measured("x", {OURS: Fixed(9, 2), OPENVINO: Fixed(3, 4)}, job)
+    assert row.values == {OURS: 2e6, OPENVINO: 3e6} and row.ratio == 1.5
+    row = race._measured("x", {OURS: Fixed(2, 1), OPENVINO: Fixed(3, 4)}, job)
+    assert row.values == {OURS: 2e6, OPENVINO: 3e6}
+    row = race._measured("x", {OURS: Fixed(9, 9), OPENVINO: Fixed(3, 1)}, job)
+    assert row.values == {OURS: 9e6, OPENVINO: 1e6}
 
 
 def test_pages_have_a_place_for_what_is_measured() -> None:

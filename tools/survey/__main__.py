@@ -13,6 +13,7 @@ meanwhile. Libraries to compare with are installed into the folder of caches at 
 from __future__ import annotations
 
 import datetime
+import os
 from pathlib import Path
 
 import click
@@ -28,12 +29,12 @@ from .page import write_pages
 from .peers import Peers, prepare_peers
 from .run import Run
 from .sections import SECTIONS
-from .store import Survey, file_for, resumed, shortfalls, source_state
+from .store import BUSY, Survey, file_for, resumed, shortfalls, source_state
 
 MINUTES = 40.0
 
 
-def new_survey(peers: Peers, threads: int) -> Survey:
+def new_survey(peers: Peers, threads: int, load: float) -> Survey:
     """One without sections, of today."""
     return Survey(
         cpu=cpu_name(host_target()),
@@ -41,6 +42,7 @@ def new_survey(peers: Peers, threads: int) -> Survey:
         threads=threads,
         date=f"{datetime.datetime.now(datetime.timezone.utc).date()}",
         commit=source_state(),
+        load=round(load, 2),
         versions=peers.versions,
         missing=peers.missing,
     )
@@ -62,10 +64,13 @@ def main(
     errors = Console(stderr=True)
     if not only_pages:
         say("libraries to compare with", to=errors)
+        before = os.getloadavg()[0]
         peers = prepare_peers()
         for name, why in peers.missing.items():
             say(f"missing: {name}: {why}", to=errors)
-        new = new_survey(peers, threads or default_threads())
+        new = new_survey(peers, threads or default_threads(), before)
+        if before > BUSY:
+            say(f"something else runs here (load {before:.1f}): times will say little", to=errors)
         path = output or file_for(new)
         survey, reason = (new, "") if anew else resumed(path, new)
         if survey.commit != new.commit:

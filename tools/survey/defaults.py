@@ -100,7 +100,7 @@ def defaults(job: Job) -> list[Case]:
                 faster = again.ratio and is_faster(again.times_us, again.baseline_times_us)
                 gain = 1 / again.ratio if faster and again.ratio else 1.0
         values = {GAIN: round(max(gain, 1.0), 3), "neighbours": float(len(gains))}
-        notes = {GAIN: changed(default, best)} if gain > 1 else {}
+        notes = {GAIN: changed(default, best)} if gain > BEHIND else {}
         yield Row(case=name, threads=job.threads, unit="x", values=values, notes=notes)
 
     return [Case(name, functools.partial(neighbours, name, make)) for name, make in REGIONS.items()]

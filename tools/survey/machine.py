@@ -24,6 +24,16 @@ from .store import Row
 from .workloads import Workload
 
 PEAKS = {"float32": "f32", "bfloat16": "bf16", "uint8": "int8"}
+VALUE = "value"
+UNITS = {  # of numbers of descriptions, by how their names begin
+    "clock": "MHz",
+    "fma_latency": "cycles",
+    "load_rate": "vectors a cycle",
+    "l2_rate": "bytes a cycle",
+    "l3_rate": "bytes a us",
+    "memory_rate": "bytes a us",
+    "fork_us": "us",
+}
 CALL = Workload("matmul", "f32", (1, 16, 16), "1x16x16")
 
 
@@ -33,12 +43,11 @@ def peaks(job: Job) -> list[Case]:
     def peak(dtype: str) -> Iterator[Row]:
         roof = measure_roof([dtype], job.threads)
         (most,) = roof.peaks.values()
-        yield Row(
-            case=PEAKS[dtype], threads=job.threads, unit="GOP/s", values={"peak": round(most, 1)}
-        )
+        figures = [(PEAKS[dtype], most, "GOP/s")]
         if dtype == "float32":
-            copied = {"read and written": round(roof.bandwidth, 1)}
-            yield Row(case="copy in memory", threads=job.threads, unit="GB/s", values=copied)
+            figures.append(("copy in memory, read and written", roof.bandwidth, "GB/s"))
+        for case, value, unit in figures:
+            yield Row(case=case, threads=job.threads, unit=unit, values={VALUE: round(value, 1)})
 
     return [Case(PEAKS[dtype], functools.partial(peak, dtype)) for dtype in PEAKS]
 
@@ -48,9 +57,9 @@ def calibration(job: Job) -> list[Case]:
 
     def numbers() -> Iterator[Row]:
         for name, number in measure_numbers(job.threads).items():
-            curve = number.value if isinstance(number.value, tuple) else ((1, number.value),)
-            values = {f"{count}": float(value) for count, value in curve if count <= job.threads}
-            yield Row(case=name, threads=job.threads, unit="by threads", values=values)
+            unit = next(unit for beginning, unit in UNITS.items() if name.startswith(beginning))
+            for count in (1, job.threads) if isinstance(number.value, tuple) else (1,):
+                yield Row(case=name, threads=count, unit=unit, values={VALUE: number.at(count)})
 
     return [Case("calibrate", numbers)]
 

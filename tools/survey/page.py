@@ -17,7 +17,7 @@ from tvm_hybrid.bench.peers.peers import ONNX_RUNTIME, OPENVINO, OURS
 from tvm_hybrid.report.timing import markdown_table
 
 from .sections import SECTIONS
-from .store import FOLDER, ROOT, Result, Row, Survey, newest, shortfalls
+from .store import BUSY, FOLDER, ROOT, Result, Row, Survey, newest, shortfalls
 
 PERFORMANCE, README = ROOT / "docs" / "performance.md", ROOT / "README.md"
 BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
@@ -25,6 +25,7 @@ INTRODUCTION = """\
 `python -m tools.survey` measures a CPU; this part of the page is made from its files in
 `docs/measured`. Times are the least of many calls in turns. A ratio is the time of the best other
 library over ours: above 1, we are faster."""
+LISTED = 4  # of cases without time
 _OLD = r"<!-- until measured: {cpu} -->.*?<!-- end of {cpu} -->\n?"
 BESIDE = ("products", "perceptrons", "attention", "models", "dynamic", "decoding")
 """Sections that have a time of others beside ours."""
@@ -93,6 +94,8 @@ def about(survey: Survey) -> list[str]:
     versions = ", ".join(f"{name} {version}" for name, version in survey.versions.items())
     what = f"{survey.date}, commit {survey.commit}, {threads_text(survey.threads)} at most"
     lines = [f"{what}; {versions}."]
+    if survey.load > BUSY:
+        lines.append(f"The machine was busy (load {survey.load:.1f}): times say little.")
     lines += [f"Missing: {name} ({why})." for name, why in survey.missing.items()]
     absent = [name for name in SECTIONS if name not in survey.sections]
     return lines + ([f"Not measured: {', '.join(absent)}."] if absent else [])
@@ -107,7 +110,9 @@ def section_text(name: str, found: Result) -> list[str]:
     faults = [f"{case or 'the section'}: {why}" for case, why in found.faults.items()]
     lines += [""] * bool(noted or faults) + [f"- {each}" for each in dict.fromkeys(faults + noted)]
     if found.left_out:
-        lines += ["", f"No time was left for {', '.join(found.left_out)}."]
+        some, more = found.left_out[:LISTED], len(found.left_out) - LISTED
+        rest = f"; and {more} more" if more > 0 else ""
+        lines += ["", f"No time was left for {'; '.join(some)}{rest}."]
     return lines
 
 

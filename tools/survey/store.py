@@ -86,6 +86,8 @@ class Survey(msgspec.Struct, kw_only=True):
         The most that took part; one thread is measured besides.
     date, commit : str
         When, and of which source; a commit ends with "+" if files were changed since.
+    load : float
+        How many processes of others ran just before.
     versions : dict
         By library.
     missing : dict
@@ -99,6 +101,7 @@ class Survey(msgspec.Struct, kw_only=True):
     threads: int
     date: str
     commit: str
+    load: float
     versions: dict[str, str]
     missing: dict[str, str]
     sections: dict[str, Result] = {}
@@ -196,6 +199,8 @@ def _git(*arguments: str) -> str:
 GAIN = "best neighbour is faster"
 SHORT = 0.97
 BEHIND = 1.05
+BUSY = 0.3
+"""Load above which times say little."""
 
 
 def shortfalls(sections: Iterable[tuple[str, Row]]) -> list[str]:
