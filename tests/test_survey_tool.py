@@ -162,6 +162,7 @@ def test_cases_without_time_are_named(tmp_path: Path) -> None:
     run_of(path, fake("first", slow, slow), second).go(["first", "second"], 1.0)
     found = read(path).sections
     assert found["first"].left_out == ["case 1"] and found["first"].seconds >= 0
+    assert run_of(path, fake("first"), second, survey=read(path)).missing() == ["first"]
     assert [row.case for row in found["second"].rows] == ["quick"]
 
 
@@ -187,7 +188,7 @@ def test_a_process_that_hangs_is_given_up(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_sections_fit_into_40_minutes() -> None:
-    assert sum(section.minutes for section in SECTIONS.values()) == command.MINUTES
+    assert sum(section.minutes for section in SECTIONS.values()) == 40 >= command.MINUTES + 2
     wanted = "peaks calibrate kernels products perceptrons attention models dynamic decoding"
     assert set(SECTIONS) == {*wanted.split(), "calls", "compiling", "defaults"}
     for section in SECTIONS.values():

@@ -35,7 +35,7 @@ from .race import Racer, race, race_model
 from .section import Case, Job
 from .store import Row
 
-STATIC = "static"  # code for these very sizes
+STATIC = "static"  # our program for one size
 BOUND = "with bound caches"
 
 
@@ -127,7 +127,7 @@ def models(job: Job) -> list[Case]:
 
 
 def prepared(racer: Racer, folder: Path) -> Path:
-    """The model as the quantiser wants it: known shapes, and an opset with scales for channels."""
+    """The model as the quantiser wants it: static shapes, and an opset with scales for channels."""
     from onnxruntime.quantization.shape_inference import quant_pre_process
 
     model = version_converter.convert_version(onnx.load(racer.path), QUANTIZED_OPSET)
@@ -142,7 +142,7 @@ def prepared(racer: Racer, folder: Path) -> Path:
 
 
 def dynamic_shapes(job: Job) -> list[Case]:
-    """One program for all sizes, beside one for these, and beside others given the same model."""
+    """One program for all sizes, beside a static one, and beside other libraries."""
 
     def sizes_of(name: str, of: str, sizes: tuple[str, ...]) -> Iterator[Row]:
         with TemporaryDirectory(prefix="survey-") as folder:
@@ -218,7 +218,7 @@ def decoders(job: Job) -> list[Case]:
 
 
 def compile_times(job: Job) -> list[Case]:
-    """CPU seconds until the first answer: of an empty cache, of a full one, and of the others."""
+    """CPU seconds until the first answer: with an empty cache, with a full one, and by others."""
     starts = [COLD, AGAIN, ONNX_RUNTIME_STARTS, *([OPENVINO_STARTS] if job.openvino else [])]
     settings = Settings(starts, job.threads, COMPILE_LIMIT, job.openvino)
 

@@ -45,8 +45,9 @@ class Run:
     measure: Callable[[Job, Report], Result] = worker.measured
 
     def missing(self) -> list[str]:
-        """Sections that were not measured yet."""
-        return [name for name in self.sections if name not in self.survey.sections]
+        """Sections that were not measured yet, or had no time for some of their cases."""
+        found = self.survey.sections
+        return [name for name in self.sections if name not in found or found[name].left_out]
 
     def go(self, names: Iterable[str], seconds: float) -> None:
         """Measures sections; what one does not use of its time, the others have.

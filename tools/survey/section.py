@@ -12,22 +12,22 @@ from .store import Result, Row
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
-    """What a section is measured with.
+    """How a section is measured.
 
     Attributes
     ----------
     section : str
-        Its name.
+        Name of the section.
     threads : int
-        Of every contestant.
+        Number of threads of every contestant.
     seconds : float
-        After which no case is begun.
+        Time after which no case begins.
     cpus : list of int
-        Where to run; one for each thread.
+        CPUs to run on, one for each thread; empty: all.
     openvino : str
-        A Python that has it; "" if there is none.
+        A Python that has OpenVINO; empty if there is none.
     onednn : str
-        The program of `onednn_peer.cc`; "" if there is none.
+        The program made from `onednn_peer.cc`; empty if there is none.
     """
 
     section: str
@@ -40,7 +40,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True)
 class Case:
-    """What is measured together; `measure` gives its rows."""
+    """A part of a section; `measure` returns its rows."""
 
     name: str
     measure: Callable[[], Iterable[Row]]
@@ -52,14 +52,16 @@ class Section:
 
     Attributes
     ----------
-    name, title : str
-        On the command line and in the file; on pages.
+    name : str
+        Name on the command line and in the file.
+    title : str
+        Heading on pages.
     minutes : float
-        Of 40.
+        Minutes of a survey of 40 minutes.
     cases : callable
-        The cases for a job, most telling ones first.
+        Job -> its cases, the most important ones first.
     counts : callable
-        For which numbers of threads it is measured, of the most that there are.
+        Largest number of threads -> numbers of threads to measure.
     """
 
     name: str

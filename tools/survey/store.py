@@ -20,22 +20,22 @@ TORN = ".torn"
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One thing that was measured.
+    """One measurement.
 
     Attributes
     ----------
     case : str
-        What it is.
+        What was measured.
     threads : int
-        How many took part.
+        Number of threads.
     dtype : str
-        Of the operands, if the case has several types.
+        Type of the operands; empty if the section has one type.
     unit : str
-        Of all values.
+        Unit of all values.
     values : dict
-        By contestant, or by what the figure is called. Times are the least of all runs.
+        Name of a contestant or of a figure -> value. Times are the least of all runs.
     notes : dict
-        By contestant: why it has no value, or what is wrong with its results.
+        Contestant -> why it has no value, or how its results are wrong.
     """
 
     case: str
@@ -58,11 +58,11 @@ class Result(msgspec.Struct, kw_only=True, omit_defaults=True):
     Attributes
     ----------
     rows : list of Row
-        In the order in which they were measured.
+        Measurements, in their order.
     seconds : float
-        How long it took.
+        How long the section took.
     faults : dict
-        Why a case has no row, by case; of the section itself under "".
+        Case -> why it failed; "" stands for the section itself.
     left_out : list of str
         Cases for which there was no time.
     """
@@ -74,26 +74,28 @@ class Result(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class Survey(msgspec.Struct, kw_only=True):
-    """What is known of one CPU.
+    """Measurements of one CPU.
 
     Attributes
     ----------
     cpu : str
-        LLVM's name.
+        LLVM's name of the CPU.
     processor : str
-        As Linux writes it.
+        Linux's name of the CPU.
     threads : int
-        The most that took part; one thread is measured besides.
-    date, commit : str
-        When, and of which source; a commit ends with "+" if files were changed since.
+        The largest number of threads; one thread is measured, too.
+    date : str
+        Day of the measurement.
+    commit : str
+        Commit of the source; it ends with "+" if files were changed since.
     load : float
-        How many processes of others ran just before.
+        Load of the machine just before.
     versions : dict
-        By library.
+        Library -> version.
     missing : dict
-        Why a peer did not take part, by peer.
+        Library -> why it did not take part.
     sections : dict
-        By name, as far as they were measured.
+        Name -> result of each section that was measured.
     """
 
     cpu: str
