@@ -98,7 +98,9 @@ class Run:
         for row in found.rows:
             values = ", ".join(f"{name} {value:g}" for name, value in row.values.items())
             ratio = f"; {row.ratio:.2f}x" if row.ratio is not None else ""
-            dtype = f", {row.dtype}" * bool(row.dtype)
+            dtype = f", {row.dtype}" * bool(row.dtype) + f", {row.threads} threads" * (
+                row.threads > 1
+            )
             self.say(f"  {row.case}{dtype}: {values} {row.unit}{ratio}")
             for name, why in row.notes.items():
                 self.say(f"    {name}: {why}")
