@@ -268,16 +268,14 @@ class OpenPrefetch:
         most, bits = self.of.most_lines(tile.rows, self.vectors), tirx.const(_WHOLE_BITS, "int32")
         if not most:
             return None
-        stride = materialise(tirx.floordiv(self.row_lines * tile.rows, plan.steps))
-        before = tirx.shift_right(tile.place * self.row_lines, bits)
-        before = before + tirx.shift_right(stride * tile.piece[0], bits)
+        stride = tirx.floordiv(self.row_lines * tile.rows, plan.steps)
+        stride = materialise(tirx.Max(ceil_div(stride, _WHOLE), one))
+        before = tirx.shift_right(tile.place * self.row_lines, bits) + stride * tile.piece[0]
         begin = materialise(before + self.vectors * plan.steps // in_line)
-        count = tirx.Max(tirx.Min(ceil_div(stride, _WHOLE), tirx.const(most, "int32")), one)
-        numbers = [tirx.Min(tirx.const(each, "int32"), count - 1) for each in range(most)]
-        offsets = [materialise(tirx.floordiv(each * stride, count)) for each in numbers]
+        offsets = [materialise(tirx.Min(tirx.const(j, "int32"), stride - 1)) for j in range(most)]
 
         def emit(ks: Sequence[Index]) -> None:
             for offset in offsets:
-                fetch(begin + tirx.shift_right(ks[0] * stride + offset, bits), 0)
+                fetch(begin + ks[0] * stride + offset, 0)
 
         return emit

@@ -38,7 +38,6 @@ from tir_schedules.product import packed_operand
 from tir_schedules.product.activations import Activations, InPlace, read_flat
 from tir_schedules.product.amx_tiles import TileTask
 from tir_schedules.product.stored_operand import StoredOperand, strided_operand
-from tir_schedules.product.tile_products import TileTask
 from tir_schedules.product.zero_points import ZeroPoints
 
 from .product_tiles import ProductTiles
