@@ -71,7 +71,7 @@ def test_cpus_with_amx_use_no_fp16_and_no_narrow_vnni(cpu: str) -> None:
 
 NO_TARGET = """
 import sys
-from tvm.target import Target, codegen
+from tvm.target import Target, codegen, list_tags
 from tvm_hybrid.errors import TargetError
 from tvm_hybrid.targets.cpu_features import required_features
 from tvm_hybrid.targets.resolve import resolve_target
@@ -86,6 +86,8 @@ def tried(target):
 for kind in Target.list_kinds():
     tried(kind)
     tried({"kind": kind})
+for tag in list_tags():
+    tried(tag)
 for triple in ("x86_64", "i386", "aarch64-linux-gnu", "riscv64", "armv7a"):
     try:
         names = codegen.llvm_get_cpu_archlist(Target({"kind": "llvm", "mtriple": triple}))
@@ -103,7 +105,7 @@ assert not {"llvm", "haswell", "x86-64", "nocona", "znver5", "generic"} & {*map(
 
 
 def test_no_name_of_a_target_ends_the_process_or_prints() -> None:
-    """Kinds of TVM's, and the CPUs of all that LLVM was built for."""
+    """Kinds and tags of TVM's, and the CPUs of all that LLVM was built for."""
     done = run_python(NO_TARGET)
     assert done.returncode == 0, done.stderr
     assert not done.stdout + done.stderr
