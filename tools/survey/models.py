@@ -41,47 +41,58 @@ BOUND = "with bound caches"
 
 @dataclass(frozen=True)
 class Published:
-    """A model in a package: its input, and whether it is measured quantised, too."""
+    """A model in a package: its inputs, and whether it is measured quantised, too."""
 
     package: str
     members: Mapping[str, Member]
     file: str
-    given: str
-    feed: Callable[[], np.ndarray]
+    feeds: Callable[[], dict[str, np.ndarray]]
     quantized: bool = False
 
     def racer(self) -> Racer:
-        """The model with its input."""
+        """The model with its inputs."""
         (path,) = fetch(self.package, {self.file: self.members[self.file]})
-        return Racer(path, {self.given: self.feed()})
+        return Racer(path, self.feeds())
 
 
-def _bytes() -> np.ndarray:
-    return np.random.default_rng(0).integers(0, 256, (1, 2048)).astype(np.int32)
+def _bytes() -> dict[str, np.ndarray]:
+    return {"bytes": np.random.default_rng(0).integers(0, 256, (1, 2048)).astype(np.int32)}
 
 
-def _page() -> np.ndarray:
-    return ocr.page_planes(ocr.render())
+def _page() -> dict[str, np.ndarray]:
+    return {"x": ocr.page_planes(ocr.render())}
 
 
-def _line(width: int) -> np.ndarray:
+def _line(width: int) -> dict[str, np.ndarray]:
     """The page's first line of text."""
     first = ocr.LINES[0]
     rows = slice(first.top - 5, first.top + first.points + 10)
-    return ocr.line_planes(ocr.render()[rows, first.left - 5 :], width)
+    return {"x": ocr.line_planes(ocr.render()[rows, first.left - 5 :], width)}
 
 
+def _sound() -> dict[str, np.ndarray]:
+    """32 ms of noise at 16 kHz, behind the 4 ms before, and the state of its LSTM."""
+    noise = 0.1 * np.random.default_rng(0).standard_normal((1, 576))
+    state = np.zeros((2, 1, 128), np.float32)
+    return {"input": noise.astype(np.float32), "sr": np.array(16000), "state": state}
+
+
+SILERO = "silero-vad==6.2.3"
+SILERO_MEMBERS = {
+    "silero_vad.onnx": Member(
+        "silero_vad/data/silero_vad_op18_ifless.onnx",
+        "7671cd04b004e9076da0d4a7b1a5aec36adf161c39230c1cb94a4fd5db6bbd28",
+    )
+}
 _OCR = ocr.PACKAGE, ocr.MEMBERS
+_READ = functools.partial(_line, ocr.READ_SHAPE[-1])
+_ORIENT = functools.partial(_line, ocr.ORIENT_SHAPE[-1])
 PUBLISHED = {
-    "magika": Published(file_types.PACKAGE, file_types.MEMBERS, "magika.onnx", "bytes", _bytes),
-    "PP-OCRv4 detection, 320x320": Published(*_OCR, "ppocr4_det.onnx", "x", _page, quantized=True),
-    "PP-OCRv4 recognition, 48x320": Published(
-        *(*_OCR, "ppocr4_rec.onnx", "x", functools.partial(_line, ocr.READ_SHAPE[-1])),
-        quantized=True,
-    ),
-    "PP-OCR orientation": Published(
-        *(*_OCR, "ppocr_cls.onnx", "x", functools.partial(_line, ocr.ORIENT_SHAPE[-1]))
-    ),
+    "magika": Published(file_types.PACKAGE, file_types.MEMBERS, "magika.onnx", _bytes),
+    "PP-OCRv4 detection, 320x320": Published(*_OCR, "ppocr4_det.onnx", _page, quantized=True),
+    "PP-OCRv4 recognition, 48x320": Published(*_OCR, "ppocr4_rec.onnx", _READ, quantized=True),
+    "PP-OCR orientation": Published(*_OCR, "ppocr_cls.onnx", _ORIENT),
+    "Silero VAD, 32 ms": Published(SILERO, SILERO_MEMBERS, "silero_vad.onnx", _sound),
 }
 CORPUS = {  # name in the corpus, and precision
     "MiniLM, 128 tokens": ("minilm", "auto"),
