@@ -74,7 +74,7 @@ def _selu(x: Expr, *, alpha: float = _SELU_ALPHA, gamma: float = _SELU_GAMMA) ->
 
 def _exponential(x: Expr, inner: Expr, alpha: float) -> Expr:
     """Where(x < 0, alpha * (exp(inner) - 1), x): positive x stay as they are, and NaN too."""
-    below = relax.op.exp(inner) - ex.number(x, 1)
+    below = ex.emit(relax.op.exp(inner)) - ex.number(x, 1)  # first, as where PyTorch exports it
     if alpha != 1:
         below = below * ex.number(x, alpha)
     return relax.op.where(x < ex.number(x, 0), below, x)
