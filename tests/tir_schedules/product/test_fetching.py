@@ -127,9 +127,9 @@ def test_tile_registers_fetch_the_next_panel_once(
     for width, after in zip(widths, (*widths[1:], 0), strict=True):
         asked.clear()
         group = Group(first, 1, width)
-        block = BlockLoops(loops, zero, m, zero, (group,), plan.piece_groups(steps), None)
-        panel = AmxTiles(block, group, 0)
-        panel.begin_panel(first)
+        block = BlockLoops(loops, zero, m, zero, (group,), cut=pieces > 1, scratch=None)
+        panel = AmxTiles(block, group, following=0)
+        panel.after = 0
         assert lines_between(panel, 0, plan.pieces[0]) is None
         panel.after = tirx.const(after, "int32")
         if lines_between(panel, 0, plan.pieces[0]) is None:
