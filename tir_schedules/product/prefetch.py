@@ -232,47 +232,37 @@ class OpenPrefetch:
         branch(self.tiles <= self.most, fetching, lambda: emit(tile))
 
     def _ahead(self, tile: TileContext) -> Ahead | None:
-        """What a tile prefetches of the panel that begins behind its vectors; None if nothing."""
-        plan, height, first = self.plan, tile.rows, tile.piece[0]
-        fetch = functools.partial(self.of.fetch, tile.vector)
-        if plan.fetches_evenly:
-            return self._even(fetch, tile)
-        most = min(self.width, height * self.vectors // product_plan.PRODUCTS_PER_FETCH)
-        lower = height <= plan.rows // 2 and most < self.width  # only ever a single tile
-        if not most or lower:
+        """What a tile prefetches of the panel that begins behind its vectors; None if nothing.
+
+        As much in each step, from a line on. Where all tiles share the panel, a tile's share is as
+        large as that of the rows, for which a block divides once: a division for each tile shows
+        where K is short.
+        """
+        plan, vectors, rows, first = self.plan, self.vectors, tile.rows, tile.piece[0]
+        zero, one, wide = (tirx.const(number, "int32") for number in (0, 1, self.width))
+        panel, even = vectors * plan.steps // self.of.line_vectors, plan.fetches_evenly
+        if even:
+            most = self.of.most_lines(rows, vectors)
+        else:
+            most = min(self.width, rows * vectors // product_plan.PRODUCTS_PER_FETCH)
+        single = rows <= plan.rows // 2 and most < self.width  # only ever a single tile
+        if not most or (single and not even):
             return None
-        zero, width, steps = tirx.const(0, "int32"), tirx.const(self.width, "int32"), plan.steps
-        lines = materialise(tirx.Min(self.lines, tirx.const(most, "int32")))
-        # Whole tiles come first, and share the panel; a piece of a tail fetches what it can.
-        number = tirx.floordiv(tile.place, plan.rows)
-        next_panel = self.width * steps + number * steps * self.lines + first * lines
-        some = lines > 0
-        begin = materialise(tirx.Select(some, next_panel, first * width))
-        stride = materialise(tirx.Select(some, lines, width))
+        if even:
+            share = tirx.floordiv(self.row_lines * rows, plan.steps)
+            stride = lines = materialise(tirx.Max(ceil_div(share, _WHOLE), one))
+            before = tirx.shift_right(tile.place * self.row_lines, tirx.const(_WHOLE_BITS, "int32"))
+            begin = materialise(before + stride * first + panel)
+        else:
+            lines = materialise(tirx.Min(self.lines, tirx.const(most, "int32")))
+            # Whole tiles come first, and share the panel; a piece of a tail fetches what it can.
+            before = tirx.floordiv(tile.place, plan.rows) * plan.steps * self.lines
+            some = lines > 0
+            begin = materialise(tirx.Select(some, panel + before + first * lines, first * wide))
+            stride = materialise(tirx.Select(some, lines, wide))
         last = tirx.Max(lines - 1, zero)
         offsets = [materialise(tirx.Min(tirx.const(j, "int32"), last)) for j in range(most)]
-
-        def emit(ks: Sequence[Index]) -> None:
-            for offset in offsets:
-                fetch(begin + ks[0] * stride + offset, 0)
-
-        return emit
-
-    def _even(self, fetch: Fetch, tile: TileContext) -> Ahead | None:
-        """As `_ahead`; all tiles together prefetch the next panel once, each a share that is as
-        large as its share of the rows.
-
-        A block of rows divides once: a division for each tile shows where K is short.
-        """
-        plan, in_line, one = self.plan, self.of.line_vectors, tirx.const(1, "int32")
-        most, bits = self.of.most_lines(tile.rows, self.vectors), tirx.const(_WHOLE_BITS, "int32")
-        if not most:
-            return None
-        stride = tirx.floordiv(self.row_lines * tile.rows, plan.steps)
-        stride = materialise(tirx.Max(ceil_div(stride, _WHOLE), one))
-        before = tirx.shift_right(tile.place * self.row_lines, bits) + stride * tile.piece[0]
-        begin = materialise(before + self.vectors * plan.steps // in_line)
-        offsets = [materialise(tirx.Min(tirx.const(j, "int32"), stride - 1)) for j in range(most)]
+        fetch = functools.partial(self.of.fetch, tile.vector)
 
         def emit(ks: Sequence[Index]) -> None:
             for offset in offsets:
