@@ -49,11 +49,6 @@ class AxisView:
         return tuple(1 if axis is None else self.source_shape[axis] for axis in self.axes)
 
     @property
-    def trivial(self) -> bool:
-        """Whether it is the source itself."""
-        return self.axes == tuple(range(len(self.source_shape)))
-
-    @property
     def moves(self) -> bool:
         """Whether elements change places in memory; a reshape does if not."""
         return moves(self.source_shape, [axis for axis in self.axes if axis is not None])
@@ -68,11 +63,6 @@ class AxisView:
         """A view of this view."""
         composed = tuple(None if axis is None else self.axes[axis] for axis in axes)
         return AxisView(self.source, self.source_shape, composed)
-
-    def without_leading_ones(self) -> AxisView:
-        """The view without the inserted axes in front; it broadcasts as before."""
-        start = next((i for i, axis in enumerate(self.axes) if axis is not None), len(self.axes))
-        return AxisView(self.source, self.source_shape, self.axes[start:])
 
     def emit(self, block: Bindings) -> relax.Expr:
         """The view as an expression; only its last operator is not bound yet."""

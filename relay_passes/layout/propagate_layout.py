@@ -31,16 +31,16 @@ import logging
 
 from tvm import ir, relax
 
-from relay_passes.ir.axes import moves
+from relay_passes.ir.axes import AxisView
 from relay_passes.ir.decisions import LAYOUTS, Decision, DecisionLog
 from relay_passes.ir.functions import with_args
-from relay_passes.ir.graph import DataflowGraph, reshaped
+from relay_passes.ir.graph import DataflowGraph, known_tensor, reshaped
 from relay_passes.ir.quantization import is_transposable, transposed
 from relay_passes.ir.rewrite import Bindings, block_pass
 from relay_passes.ir.traits import is_convolution
 
 from .assign_layouts import LayoutPlan
-from .channel_layouts import Form, How, Operand, Role, permuted
+from .channel_layouts import Form, How, Operand, Role
 from .minimum_cut import FIRST, LAST
 from .search_space import ChooseLabels, LayoutProblem
 
@@ -146,22 +146,12 @@ class _Writer:
         graph, order = self.plan.graph, operand.orders[label]
         if is_transposable(graph, expr):
             return transposed(graph, expr, order, operand.trims, self.block)
-        form = self.plan.forms.of(expr)
-        assert form is not None
-        if form.rank == 0:  # a number of run time
-            return expr
-        shape = (1,) * (len(order) - form.rank) + form.shape
-        if moves(shape, order):
-            padded = expr if shape == form.shape else self._emit(reshaped(expr, shape))
-            return self._emit(relax.op.permute_dims(padded, order))
-        wanted = permuted(shape, order)
-        return expr if wanted == form.shape else self._emit(reshaped(expr, wanted))
+        number = not known_tensor(expr).shape  # of run time
+        return expr if number else transposed(graph, expr, order, False, self.block)
 
     def _reordered(self, expr: relax.Expr, form: Form, source: int, target: int) -> relax.Expr:
-        order, shape = form.between(source, target), form.stored(target)
-        if moves(form.stored(source), order):
-            return relax.op.permute_dims(expr, order)
-        return expr if form.stored(source) == shape else reshaped(expr, shape)
+        view = AxisView(expr, form.stored(source), form.between(source, target))
+        return view.emit(self.block)
 
     def _bind(self, var: relax.Var, value: relax.Expr) -> None:
         """Binds an expression to a variable of the original block."""

@@ -252,8 +252,9 @@ class ValueReader:
         view = AxisView(source, shape, tuple(order))
         if view.shape == view.source_shape and not view.moves:
             return source
-        view = view.without_leading_ones()
-        return source if view.trivial else self._emit(view.emit(self._block))
+        given = [place for place, axis in enumerate(order) if axis is not None]
+        start = given[0] if given else len(order)  # it broadcasts without new axes in front
+        return self._emit(AxisView(source, shape, tuple(order[start:])).emit(self._block))
 
     def _along(self, index: Expr) -> _Along:
         number = const_int(index)
