@@ -202,7 +202,7 @@ def rewrite_blocks(builder: relax.BlockBuilder, rewrite: RewriteBlock) -> IRModu
 
 def _written(builder: relax.BlockBuilder, rewrite: RewriteBlock) -> IRModule | None:
     """A module with its dataflow blocks written anew; None if all of them stay."""
-    found = False
+    changed: dict[ir.GlobalVar, relax.Function] = {}
     for gvar, function in list(builder.get().functions_items()):
         if not is_ordinary(function):
             continue
@@ -211,13 +211,17 @@ def _written(builder: relax.BlockBuilder, rewrite: RewriteBlock) -> IRModule | N
             rewrite(block) if isinstance(block, relax.DataflowBlock) else None for block in old
         ]
         if any(new is not None for new in bindings):
-            found = True
             blocks = [
                 block if new is None else relax.DataflowBlock(tidy_bindings(new))
                 for block, new in zip(old, bindings, strict=True)
             ]
-            builder.update_func(gvar, with_blocks(function, blocks))
-    return builder.get() if found else None
+            changed[gvar] = with_blocks(function, blocks)
+    if not changed:
+        return None
+    mod = copy_module(builder.get())  # a builder that has added functions hashes what it updates
+    for gvar, function in changed.items():
+        mod[gvar] = function
+    return mod
 
 
 def block_pass(name: str, rewrite: RewriteGraph) -> ir.transform.Pass:
