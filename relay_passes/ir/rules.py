@@ -103,23 +103,34 @@ def rules(name: str, group: Iterable[Rule]) -> ir.transform.Pass:
             of_root[root] = [each for each in known if not each.roots or root in each.roots]
         return of_root[root]
 
-    return block_pass(f"tvm_hybrid.{name}", lambda graph: RuleGraph(graph).applied(rules_for))
+    def applied(graph: DataflowGraph) -> list[relax.Binding] | None:
+        tried = [place for place, each in enumerate(graph.bindings) if rules_for(each.value)]
+        return RuleGraph(graph, tried).applied(rules_for) if tried else None
+
+    return block_pass(f"tvm_hybrid.{name}", applied)
 
 
 class RuleGraph(DataflowGraph):
     """A dataflow block that rules change.
 
     A position stands for the same binding throughout, and says nothing about the order.
+
+    Parameters
+    ----------
+    graph : DataflowGraph
+        It stays as it is.
+    tried : list of int
+        Positions of the bindings that there are rules for.
     """
 
-    def __init__(self, graph: DataflowGraph) -> None:
+    def __init__(self, graph: DataflowGraph, tried: list[int]) -> None:
         vars(self).update(vars(graph))
         self.bindings, self.position = [*graph.bindings], {**graph.position}
         self.users = {var: [*users] for var, users in graph.users.items()}
         self._count = len(self.bindings)
         self._gone: set[int] = set()
         self._before: defaultdict[int, list[int]] = defaultdict(list)  # emitted for a binding
-        self._waiting = deque(reversed(range(self._count)))
+        self._waiting = deque(reversed(tried))
         self._queued = set(self._waiting)
         self._asked: set[relax.Expr] = set()  # by the rules that are tried now
         self._watchers: defaultdict[relax.Expr, set[int]] = defaultdict(set)
