@@ -145,6 +145,16 @@ def test_it_vanishes(body: Body) -> None:
     same_values(before, after)
 
 
+def test_a_convolution_between_two_shuffles_takes_both_in() -> None:
+    def body(x: relax.Expr) -> relax.Expr:
+        return op.tanh(shuffle(conv(shuffle(bind(op.abs(x))), 1, 1, C, C), 4))
+
+    before = module(body, X)
+    after = fold_channel_shuffle()(before)
+    assert "R.permute_dims" not in after.script()
+    same_values(before, after)
+
+
 @pytest.mark.parametrize(
     "body",
     [
