@@ -116,7 +116,9 @@ class FewRows:
         """
         side, kernel = streams(plan.kernel, rows, group.size, group.count)
         if plan.threads_m == 1:
-            return side, kernel
+            # One less where then none are left over, which would need code of their own.
+            left = group.count % side
+            return side - (left > 0 and group.count % max(side - 1, 1) == 0), kernel
         pieces = math.ceil(group.count / side)
         pieces += -pieces % plan.threads_m
         return math.ceil(group.count / pieces), kernel

@@ -40,13 +40,15 @@ class OpenTiles(PanelTiles):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        plan, results, vectors = self.loops.plan, self.loops.results, self.group.size
+        plan, results = self.loops.plan, self.loops.results
         self.rows = as_expr(self.block.rows)
         least = max(self.loops.least, self.loops.few_rows.most(plan) + 1)
-        self.heights = tail_heights(plan.rows, vectors, least)
-        few_stores = vectors * sum(self.heights.heights) <= MOST_STORES
+        # Panels of another width, of which there are few, are no reason for more heights.
+        usual = max(self.block.groups, key=lambda group: group.count * group.size).size
+        self.heights = tail_heights(plan.rows, usual, least)
+        few_stores = usual * sum(self.heights.heights) <= MOST_STORES
         self.at_once = results.cost <= LONG_EPILOGUE and few_stores and not self.block.cut
-        self.fetch = OpenPrefetch.begin(self.loops.b.prefetch, plan, self.rows, vectors)
+        self.fetch = OpenPrefetch.begin(self.loops.b.prefetch, plan, self.rows, self.group.size)
 
     def pieces(self, steps: int) -> Sequence[Group]:
         """As of `PanelTiles`; those of one size have the same code."""
