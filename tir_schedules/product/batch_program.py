@@ -216,7 +216,7 @@ class DynamicProgram(_Program):
         threads = config.threads if config.parallel else 1
         self.n = n = extents.extent(problem.n)
         self.m, k = (extents.as_expr(extents.extent(size)) for size in (problem.m, problem.k))
-        self.vectors = materialise(emission.ceil_div(n, lanes))
+        self.vectors = materialise(extents.as_expr(emission.ceil_div(n, lanes)))
         if isinstance(n, int) and not self.by_panel:
             self.panels = balanced(math.ceil(n / lanes), config.vectors)
         else:
