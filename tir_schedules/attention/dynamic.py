@@ -30,9 +30,9 @@ from tir_schedules.core import blocking, emission, extents, placement
 from tir_schedules.core.extents import allocated, as_expr, extent
 from tir_schedules.core.region import Region
 from tir_schedules.core.size import SymbolicSize
+from tir_schedules.core.stored_operand import EqualPanels
 from tir_schedules.epilogue.epilogue import Epilogue
 from tir_schedules.product.packed_operand import PackedOperand
-from tir_schedules.product.stored_operand import EqualPanels
 
 from . import caches
 from .caches import GrowingCache, Growth

@@ -37,7 +37,7 @@ from tir_schedules.core.region import Region
 from tir_schedules.core.template import Template, register_template, template_for
 from tir_schedules.cost import amx_cost, parallel
 from tir_schedules.epilogue.epilogue import Epilogue
-from tir_schedules.product import matmul, open_rows
+from tir_schedules.product import dynamic_rows, matmul
 from tir_schedules.product.matmul_product import MatmulProduct
 from tir_schedules.product.tile_config import dimensions, plan_of
 
@@ -253,7 +253,7 @@ class DepthwisePointwise(Template[PairConfig]):
         if not DepthwiseProblem.of(region.parts[0]).opens_image:
             return "how many images"
         bands = f"bands of {config.lines} lines, or of more with up to {config.pixels} pixels"
-        return f"{bands}; {open_rows.tile_choices(plan_of(region.parts[1], config.pointwise))}"
+        return f"{bands}; {dynamic_rows.tile_choices(plan_of(region.parts[1], config.pointwise))}"
 
 
 DEPTHWISE_POINTWISE = register_template(DepthwisePointwise())

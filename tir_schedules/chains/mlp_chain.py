@@ -39,7 +39,7 @@ from tir_schedules.core.region import Region, Tensor
 from tir_schedules.core.template import Template, register_template, template_for
 from tir_schedules.cost.parallel import kind_of
 from tir_schedules.epilogue.epilogue import Epilogue, unflatten
-from tir_schedules.product import amx_tiles, matmul_product, open_rows, tile_config
+from tir_schedules.product import amx_tiles, dynamic_rows, matmul_product, tile_config
 from tir_schedules.product.matmul import MATMUL, neighbourhood, product_of
 from tir_schedules.product.tile_config import MatmulConfig
 from tir_schedules.rows import normalize
@@ -378,7 +378,7 @@ class MlpChain(Template[MlpChainConfig]):
         pairs = zip(region.parts, config.of_parts(region), strict=True)
         products = ((part, each) for part, each in pairs if isinstance(each, MatmulConfig))
         plans = (tile_config.plan_of(part, each) for part, each in products)
-        tiles = dict.fromkeys(map(open_rows.tile_choices, plans))
+        tiles = dict.fromkeys(map(dynamic_rows.tile_choices, plans))
         blocks = f"blocks of up to {config.most_rows} rows"
         alone = f"; up to {config.alone_rows} rows: one thread" if config.threads > 1 else ""
         return "; ".join([blocks, *tiles]) + alone

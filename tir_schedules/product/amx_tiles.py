@@ -20,7 +20,7 @@ from microkernels.vector.expressions import Expr, Index, bind
 from tir_schedules.core.emission import for_groups
 from tir_schedules.core.product_plan import ProductPlan
 
-from .panel_tiles import KnownTiles
+from .panel_tiles import StaticTiles
 from .tile_products import TileContext
 
 
@@ -63,7 +63,7 @@ class TileTask:
         self._kernel = None
 
 
-class AmxTiles(KnownTiles):
+class AmxTiles(StaticTiles):
     """Stores the results of a tile while the next tile is multiplied.
 
         multiply tile 0

@@ -14,10 +14,10 @@ from tir_schedules.core.extents import extent
 from tir_schedules.core.product_plan import ProductPlan, TileConfig
 from tir_schedules.core.region import Region, Tensor
 from tir_schedules.core.size import SymbolicSize
+from tir_schedules.core.stored_operand import StoredOperand, strided_operand
 from tir_schedules.epilogue.epilogue import Columns, load_vector, unflatten
 
 from .activations import InPlace, Read, read_flat
-from .stored_operand import StoredOperand, strided_operand
 
 
 class BatchMatmulConfig(TileConfig, frozen=True, kw_only=True):

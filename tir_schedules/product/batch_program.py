@@ -39,13 +39,13 @@ from tir_schedules.core import emission, extents
 from tir_schedules.core.blocking import balanced, tail_heights
 from tir_schedules.core.product_plan import ProductPlan, is_integer
 from tir_schedules.core.region import Region
+from tir_schedules.core.stored_operand import EqualPanels, PanelCut
 from tir_schedules.epilogue.epilogue import Columns, Epilogue, store_vector
 from tir_schedules.epilogue.tile_results import RowResults, rest, store_columns
 
 from .activations import Activations
 from .batch_problem import BatchMatmulConfig, BatchProblem, StridedProblem, plan_of
 from .packed_operand import PackedOperand, packed_room
-from .stored_operand import EqualPanels, PanelCut
 from .tile_loops import TileLoops
 from .zero_points import Start, ZeroPoints, named_inputs, start_of
 

@@ -54,7 +54,9 @@ def streams(kernel: Microkernel, rows: int, width: int, panels: int) -> tuple[in
     return max(1, min(panels, widest.vectors // width)), same
 
 
-def known_streams(plan: ProductPlan, rows: int, width: int, panels: int) -> tuple[int, Microkernel]:
+def static_streams(
+    plan: ProductPlan, rows: int, width: int, panels: int
+) -> tuple[int, Microkernel]:
     """As `streams`, for rows whose number is known; a single one where that is not measured."""
     kernel = plan.kernel
     if kernel.isa_name != "avx2" or rows > FEW_ROWS or kernel.b_dtype == "int16":
@@ -68,7 +70,7 @@ def emit_streams(block: BlockLoops, group: Group) -> bool:
     assert isinstance(rows, int)
     if block.cut or loops.b.prefetch is None or loops.b.staged or block.steps is not None:
         return False
-    most, kernel = known_streams(loops.plan, rows, width, group.count)
+    most, kernel = static_streams(loops.plan, rows, width, group.count)
     if most == 1:
         return False
 

@@ -38,7 +38,7 @@ from tir_schedules.cost import amx_cost, parallel
 from tir_schedules.epilogue.epilogue import Epilogue, unflatten
 from tir_schedules.rows.quantization_range import emit_own_range, least_scale_of
 
-from . import open_rows, tile_config
+from . import dynamic_rows, tile_config
 from .batch_matmul import BATCH_MATMUL, busiest_cycles
 from .best_grid import best_grid, open_grid
 from .byte_outliers import APART, SEVEN_BITS, SMALL_PAIRS, by_values, known_offset
@@ -267,7 +267,7 @@ class Matmul(template.Template[MatmulConfig]):
     def at_run_time(self, region: Region, config: MatmulConfig) -> str:
         """What is decided at run time, for `explain`."""
         plan = tile_config.plan_of(region, config)
-        return open_rows.tile_choices(plan, config.whole_rows, config.alone_rows)
+        return dynamic_rows.tile_choices(plan, config.whole_rows, config.alone_rows)
 
     def by_values(self, region: Region, config: MatmulConfig) -> str:
         """What values decide, for `explain`."""

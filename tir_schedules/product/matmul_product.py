@@ -32,7 +32,7 @@ from tir_schedules.epilogue.tile_results import RowResults
 from . import best_grid, byte_outliers, zero_points
 from .activations import Activations, Begun, InPlace
 from .amx_tiles import TileTask
-from .open_rows import share_open_rows
+from .dynamic_rows import share_dynamic_rows
 from .prefetch import Prefetch
 from .staged_panels import ScaledPanels, WidePanels, WideProduct, has_scale, wide_product_of
 from .tile_config import MatmulConfig, check, plan_of, window_of
@@ -186,7 +186,7 @@ class MatmulProduct:
         """The whole product, in one parallel region over the configuration's grid of threads."""
         plan = plan_of(self.region, self.config)
         if self.region.is_open:
-            share_open_rows(self.loops(plan.m_block), self.config)
+            share_dynamic_rows(self.loops(plan.m_block), self.config)
             return
         grid = best_grid.ThreadGrid(plan)
         with grid.task() as task, llvm_functions(PREFETCH_LLVM_IR):

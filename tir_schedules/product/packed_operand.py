@@ -21,10 +21,10 @@ from tir_schedules.core import loop_nest
 from tir_schedules.core.blocking import Group
 from tir_schedules.core.emission import ceil_div, choose, divided, for_groups, opaque_block
 from tir_schedules.core.extents import as_expr
+from tir_schedules.core.stored_operand import EqualPanels, PanelCut, StoredOperand
 from tir_schedules.epilogue.epilogue import Columns, load_vector
 from tir_schedules.epilogue.tile_results import store_columns
 
-from .stored_operand import EqualPanels, PanelCut, StoredOperand
 from .tile_products import OperandB
 
 _LEAST_PIECE = 8  # rows, where vectors have less lanes

@@ -1,7 +1,9 @@
-"""The tiles of a panel in a block of rows: whose code is how high, and what becomes of their sums.
+"""The tiles of a panel in a block of rows: which heights have code, where accumulators are stored.
 
-A known number of rows is cut into tiles here; what differs for a dynamic number is in `open_tiles`,
-for tile registers in `amx_tiles`.
+static rows     code for each tile of the block, which stores its accumulators by the epilogue
+dynamic rows    code for some heights (`tail_heights`), chosen by a branch; one epilogue for all
+
+AMX tiles are in `amx_tiles`.
 """
 
 from __future__ import annotations
@@ -11,17 +13,22 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
-from microkernels.vector.expressions import Index
-from tir_schedules.core.blocking import Group, balanced
-from tir_schedules.core.emission import for_groups, for_part, opaque_block
-from tir_schedules.epilogue.tile_results import rest
+import tvm.tirx.script.builder.ir as I
+
+from microkernels.vector.expressions import Expr, Index, constant, materialise, ramp
+from tir_schedules.core.blocking import Group, balanced, tail_heights
+from tir_schedules.core.emission import for_groups, for_part, for_tiles, opaque_block
+from tir_schedules.core.extents import as_expr
+from tir_schedules.epilogue.tile_results import LONG_EPILOGUE, rest
 
 from .few_rows import emit_streams
-from .prefetch import KnownPrefetch
+from .prefetch import DynamicPrefetch, StaticPrefetch
 from .tile_products import TileContext
 
 if TYPE_CHECKING:
     from .tile_loops import BlockLoops
+
+MOST_STORES = 40  # of vectors, in the code for all heights of a tile: more take long to compile
 
 
 @dataclass
@@ -67,7 +74,7 @@ class PanelTiles:
         raise NotImplementedError
 
 
-class KnownTiles(PanelTiles):
+class StaticTiles(PanelTiles):
     """Tiles of a known number of rows: they differ by one at most, so that none of them is thin."""
 
     def __post_init__(self) -> None:
@@ -75,9 +82,9 @@ class KnownTiles(PanelTiles):
         block, plan, prefetch = self.block, self.loops.plan, self.loops.b.prefetch
         assert isinstance(block.rows, int)
         self.groups = balanced(block.rows, plan.rows)
-        self.fetch: KnownPrefetch | None = None
+        self.fetch: StaticPrefetch | None = None
         if prefetch is not None and block.steps is None:
-            self.fetch = KnownPrefetch(prefetch, plan, block.rows, self.group.size)
+            self.fetch = StaticPrefetch(prefetch, plan, block.rows, self.group.size)
 
     def for_panels(self, body: Callable[[Index, int], None]) -> None:
         """As of `PanelTiles`, unless one or two rows read several panels at once."""
@@ -101,3 +108,86 @@ class KnownTiles(PanelTiles):
             tile.store(result, self.loops.results.cost)
         else:
             rest(result, tile.scratch, tile.place)
+
+
+class DynamicTiles(PanelTiles):
+    """Tiles of some heights; a branch chooses the code for a tile's height.
+
+    All of these heights together are several times the code of one tile. So the code around them is
+    not that of `StaticTiles`, where each tile in each block of K starts and stores its accumulators
+    itself: these pass through L1, where one epilogue reads them, unless it is short. If K is cut,
+    they start in `scratch`, go on from there in all of its blocks alike, and end there.
+    """
+
+    resting = 1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        plan, results = self.loops.plan, self.loops.results
+        self.rows = as_expr(self.block.rows)
+        least = max(self.loops.least, self.loops.few_rows.most(plan) + 1)
+        # Panels of another width, of which there are few, are no reason for more heights.
+        usual = max(self.block.groups, key=lambda group: group.count * group.size).size
+        self.heights = tail_heights(plan.rows, usual, least)
+        few_stores = usual * sum(self.heights.heights) <= MOST_STORES
+        self.at_once = results.cost <= LONG_EPILOGUE and few_stores and not self.block.cut
+        self.fetch = DynamicPrefetch.begin(self.loops.b.prefetch, plan, self.rows, self.group.size)
+
+    def pieces(self, steps: int) -> Sequence[Group]:
+        """As of `PanelTiles`; those of one size have the same code."""
+        return self.loops.plan.piece_groups(steps)
+
+    @contextmanager
+    def panel(self, start: Index) -> Iterator[None]:
+        """As of `PanelTiles`."""
+        self.vector = self.block.vector + start
+        if self.block.cut:
+            self._fill()
+        yield
+        if self.block.cut:
+            self._store(as_expr(0), self.rows)
+
+    def _fill(self) -> None:
+        """What the accumulators of all rows start with, into `scratch`."""
+        kernel, start, row = self.loops.plan.kernel, self.loops.start, self.block.row
+        with I.serial(self.rows) as i:
+            for j in range(self.group.size):
+                value = constant(0, kernel.acc_dtype, kernel.lanes)
+                if start is not None:
+                    value = start(row + i, self.vector + j)
+                place = [i, ramp(j * kernel.lanes, kernel.lanes)]
+                I.buffer_store(self.block.scratch, value, place)
+
+    def emit(self, whole: TileContext) -> None:
+        """As of `PanelTiles`."""
+
+        def tile(place: Expr, height: int) -> None:
+            row, resumes = self.block.row + place, self.block.cut
+            tile = replace(whole, row=row, rows=height, place=place, resumes=resumes)
+            if self.fetch is None:
+                self._tile(tile)
+            else:
+                self.fetch.beside(tile, self._tile)
+
+        after = None if self.block.cut or self.at_once else self._store
+        for_tiles(self.rows, self.heights, tile, after)
+
+    def _tile(self, tile: TileContext) -> None:
+        # Each access adds to the row; a sum in each of them is slow to compile. Rows of a staged
+        # block count from its first one: TVM has to see that they differ by `place`.
+        if not self.loops.a.begins:
+            tile = replace(tile, row=materialise(tile.row))
+        result = self.loops.tiles.emit(tile)
+        if self.at_once:
+            tile.store(result, 0)
+        else:
+            rest(result, self.block.scratch, tile.place if self.block.cut else 0)
+
+    def _store(self, at: Expr, rows: Expr) -> None:
+        """The epilogue of rows whose accumulators are the first of `scratch`."""
+        lanes, row = self.loops.plan.kernel.lanes, self.block.row + at
+        with I.serial(rows) as i:
+            for j in range(self.group.size):
+                value = self.block.scratch[i, ramp(j * lanes, lanes)]
+                last = j == self.group.size - 1
+                self.loops.results.store(row + i, self.vector + j, value, last)

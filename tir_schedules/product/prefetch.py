@@ -4,7 +4,7 @@
     large weights   all tiles prefetch it together, each a share, where
                     `ProductPlan.fetches_evenly` says so
     AMX tiles       lines between products, see `AmxTiles`
-    dynamic rows    how many lines a tile prefetches is decided at run time, see `OpenPrefetch`
+    dynamic rows    how many lines a tile prefetches is decided at run time, see `DynamicPrefetch`
 
 With many rows, or with too few products to hide it, nothing is prefetched.
 """
@@ -72,7 +72,7 @@ class Prefetch:
 
 
 @dataclass
-class KnownPrefetch:
+class StaticPrefetch:
     """What the tiles of a block of rows prefetch of the panel behind the one they multiply.
 
     Attributes
@@ -158,7 +158,7 @@ _INT32 = (1 << 31) - 1
 
 
 @dataclass
-class OpenPrefetch:
+class DynamicPrefetch:
     """What tiles of a block of rows prefetch whose number is known at run time only.
 
         rows   8 of tiles of 8x3 vectors  ->  1 tile: it fetches three lines in every step of K
@@ -167,8 +167,8 @@ class OpenPrefetch:
         rows 128                          ->  16 tiles: none does; the panel before takes long
                                               enough
 
-    These are the numbers of `KnownPrefetch`, as expressions. In place of lines that a tile has code
-    for and shall not prefetch, it asks for what it is about to load anyway.
+    These are the numbers of `StaticPrefetch`, as expressions. In place of lines that a tile has
+    code for and shall not prefetch, it asks for what it is about to load anyway.
 
     Emits how many lines tiles prefetch, for a block of some rows.
 
@@ -209,13 +209,13 @@ class OpenPrefetch:
     @staticmethod
     def begin(
         of: Prefetch | None, plan: ProductPlan, rows: Expr, vectors: int
-    ) -> OpenPrefetch | None:
+    ) -> DynamicPrefetch | None:
         """What tiles of a block of rows prefetch; None if none ever does."""
         if of is None or plan.rows * vectors < product_plan.PRODUCTS_PER_FETCH:
             return None
         if vectors % of.line_vectors and not plan.fetches_evenly:
             return None
-        return OpenPrefetch(of, plan, rows, vectors)
+        return DynamicPrefetch(of, plan, rows, vectors)
 
     def beside(self, tile: TileContext, emit: Callable[[TileContext], None]) -> None:
         """Emits a tile that prefetches, and where only few tiles do, another one that does not.

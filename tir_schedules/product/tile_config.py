@@ -24,7 +24,7 @@ from tir_schedules.core.region import Region
 from tir_schedules.cost import amx_cost, cost
 from tir_schedules.epilogue.epilogue import rows_and_columns
 
-from .few_rows import known_streams
+from .few_rows import static_streams
 from .staged_panels import WideProduct, wide_product
 
 RESULT_DTYPES = ("float32", "float64", "float16", "bfloat16", "int8", "uint8", "int32", "int64")
@@ -146,7 +146,7 @@ def tile_cycles(plan: ProductPlan, machine: Machine, fetches: bool = False) -> f
         return amx_cost.vector_cycles(plan, machine)
     vectors = plan.vectors
     if fetches:
-        vectors *= known_streams(plan, plan.m, vectors, plan.n_vectors // vectors)[0]
+        vectors *= static_streams(plan, plan.m, vectors, plan.n_vectors // vectors)[0]
     part = (plan.m, plan.n_vectors, plan.steps, plan.rows, vectors, plan.k_block)
     return estimate_cycles(*part, machine, cost.product_rate(plan.kernel, machine))
 

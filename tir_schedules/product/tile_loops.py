@@ -11,8 +11,8 @@ are stored in a scratch tile.
 
 What the loops call has a class each: what is read (`OperandA`, `OperandB`), what accumulators start
 with (`Beginning`), how a tile is multiplied (`RegisterTiles`), where results go (`Results`). Where
-machine code has to differ, a class has the tiles of a panel: `KnownTiles`, `OpenTiles` of a dynamic
-number of rows, `AmxTiles`.
+machine code has to differ, a class has the tiles of a panel: `StaticTiles`, `DynamicTiles`,
+`AmxTiles`.
 """
 
 from __future__ import annotations
@@ -32,10 +32,9 @@ from tir_schedules.epilogue.tile_results import Results
 
 from . import tile_products
 from .amx_tiles import AmxTiles, TileTask
+from .dynamic_rows import PanelShare, Turns
 from .few_rows import SIDE_BY_SIDE, FewRows
-from .open_rows import PanelShare, Turns
-from .open_tiles import OpenTiles
-from .panel_tiles import KnownTiles, PanelTiles
+from .panel_tiles import DynamicTiles, PanelTiles, StaticTiles
 from .tile_products import OperandA, OperandB, TileContext
 
 
@@ -153,8 +152,8 @@ class TileLoops:
 def tiles_of(plan: ProductPlan, rows: Index) -> type[PanelTiles]:
     """What the code for tiles of so many rows is made by."""
     if not isinstance(rows, int):
-        return OpenTiles
-    return AmxTiles if plan.kernel.by_tiles else KnownTiles
+        return DynamicTiles
+    return AmxTiles if plan.kernel.by_tiles else StaticTiles
 
 
 @dataclass(frozen=True)

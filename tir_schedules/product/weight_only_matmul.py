@@ -47,8 +47,8 @@ from tir_schedules.epilogue.tile_results import RowResults
 from . import narrow_weight, tile_config, weight_only_tiles
 from .activations import Activations
 from .best_grid import ThreadGrid, best_grid, open_grid
+from .dynamic_rows import share_dynamic_rows
 from .narrow_weight import MOST_DIGIT_ROWS, NarrowWeight
-from .open_rows import share_open_rows
 from .tile_loops import TileLoops
 from .tile_products import OperandB
 
@@ -309,7 +309,7 @@ class WeightOnlyMatmul(Template[WeightOnlyConfig]):
             if region.is_open:
                 few = weight_only_tiles.FewDecodedRows(tiles=tiles, with_digits=with_digits)
                 loops = TileLoops(plan, rows, expanded(tiles, plan), results, few_rows=few)
-                share_open_rows(loops, config)
+                share_dynamic_rows(loops, config)
             else:
                 grid = ThreadGrid(plan)
                 with grid.task() as task, llvm_functions(kernel.llvm_ir):

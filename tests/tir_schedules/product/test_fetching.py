@@ -20,7 +20,7 @@ from tir_schedules.product import amx_tiles
 from tir_schedules.product.amx_tiles import AmxTiles
 from tir_schedules.product.matmul import MATMUL, MatmulConfig
 from tir_schedules.product.matmul_product import plan_of
-from tir_schedules.product.prefetch import KnownPrefetch, Prefetch, steps_of_round
+from tir_schedules.product.prefetch import Prefetch, StaticPrefetch, steps_of_round
 from tir_schedules.product.tile_loops import BlockLoops, TileLoops
 from tir_schedules.product.tile_products import OperandA, OperandB, TileContext
 
@@ -80,7 +80,7 @@ def test_tiles_fetch_every_line_of_the_next_panel(m: int, kernel: str) -> None:
     asked: list[int] = []
     fetch = Prefetch(lambda _, line, at: asked.append(int(line) + int(at) // 16), in_line)
     groups, before, length = balanced(m, rows), 0, steps_of_round(plan, 256)
-    panel, loops = KnownPrefetch(fetch, plan, m, vectors), loops_of(plan, fetch)
+    panel, loops = StaticPrefetch(fetch, plan, m, vectors), loops_of(plan, fetch)
     for group in groups:
         for number in range(group.count):
             place = group.start + number * group.size

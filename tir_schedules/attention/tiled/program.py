@@ -33,11 +33,11 @@ from tir_schedules.attention.problem import AttentionProblem
 from tir_schedules.core.blocking import Group, balanced, cut_in_units
 from tir_schedules.core.emission import branch, for_groups, opaque_block
 from tir_schedules.core.product_plan import is_integer
+from tir_schedules.core.stored_operand import StoredOperand, strided_operand
 from tir_schedules.epilogue.epilogue import Epilogue
 from tir_schedules.product import packed_operand
 from tir_schedules.product.activations import Activations, InPlace, read_flat
 from tir_schedules.product.amx_tiles import TileTask
-from tir_schedules.product.stored_operand import StoredOperand, strided_operand
 from tir_schedules.product.zero_points import ZeroPoints
 
 from .product_tiles import ProductTiles

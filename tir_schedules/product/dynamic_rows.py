@@ -80,7 +80,7 @@ class Turns:
         self.claims.each(materialise(count * cuts), piece)
 
 
-def share_open_rows(loops: TileLoops, config: MatmulConfig) -> None:
+def share_dynamic_rows(loops: TileLoops, config: MatmulConfig) -> None:
     """The whole product, in one parallel region over the grid of threads.
 
     Threads claim pieces of their shares (`core/placement.py`), unless rows are staged first, as
