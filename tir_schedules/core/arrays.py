@@ -69,8 +69,6 @@ def joined(parts: Sequence[A]) -> A:
     if not isinstance(first, np.ndarray):
         flat = [relax.op.flatten(part) for part in parts]
         return relax.op.concat(flat, axis=0) if len(flat) > 1 else flat[0]
-    if len(parts) == first.ndim == 1:
-        return first
     whole = aligned_empty([sum(part.size for part in parts)], first.dtype)
     start = 0
     for part in parts:

@@ -266,7 +266,9 @@ class Panels:
         depth, kr, lanes = self.steps * self.kernel.kr, self.kernel.kr, self.kernel.lanes
         runs = reshaped(matrix, (self.runs, self.k, self.n))
         whole = padded(runs, (0, depth // self.runs - self.k, self.columns - self.n))
-        steps = permuted(reshaped(whole, (self.steps, kr, self.columns)), (0, 2, 1))
+        steps = reshaped(whole, (depth, self.columns))
+        if kr > 1:
+            steps = permuted(reshaped(whole, (self.steps, kr, self.columns)), (0, 2, 1))
         ends = [lanes * sum(self.widths[:count]) for count in range(len(self.widths) + 1)]
         return joined([sliced(steps, 1, *pair) for pair in itertools.pairwise(ends)])
 

@@ -121,8 +121,11 @@ class WeightLayout(PackedInput):
         geometry, dtype = self.geometry, self.region.inputs[1].dtype
         taps, channels, width = geometry.kernel, geometry.out_channels, geometry.group_out_channels
         lines = reshaped(array, (math.prod(taps), geometry.group_channels, channels))
-        groups = [sliced(lines, 2, at, at + width) for at in range(0, channels, width)]
-        parts = [joined([self.packed.pack(group) for group in groups])]
+        if width == channels:
+            parts = [self.packed.pack(lines)]
+        else:
+            groups = [sliced(lines, 2, at, at + width) for at in range(0, channels, width)]
+            parts = [joined(list(map(self.packed.pack, groups)))]
         if self.classes is not None:
             places = np.arange(math.prod(taps)).reshape(*taps, 1, 1)
             counted = [np.isin(places, inside).reshape(-1) for inside in self.classes.taps(places)]
@@ -134,7 +137,7 @@ class WeightLayout(PackedInput):
         if self.has_answer:
             answer = zero_points.pairs_answer(parts[0], self.size)
             parts.append(as_bytes(answer, 1, dtype))
-        return joined(parts)
+        return joined(parts) if len(parts) > 1 else parts[0]
 
     def unpack(self, expr: relax.Expr) -> relax.Expr:
         starts = range(0, self.size, self.packed.size)
