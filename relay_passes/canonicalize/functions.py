@@ -260,7 +260,7 @@ def common_values(graph: RuleGraph, block: Bindings, value: relax.Expr) -> relax
     if isinstance(value, (relax.Var, ir.GenericConst)) or op_name(value).startswith(_ALLOCATING):
         return None
     first = graph.first(block.var, value)
-    if first is not block.var:
+    if not first.same_as(block.var):
         return first
     constants = [arg for arg in getattr(value, "args", ()) if isinstance(arg, ir.GenericConst)]
     weights = [arg for arg in constants if bytes_of(arg.value) >= LARGE_BYTES]

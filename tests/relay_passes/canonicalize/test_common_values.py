@@ -8,7 +8,9 @@ from tvm import IRModule, relax
 from tvm.ir import assert_structural_equal
 
 from relay_passes.canonicalize.functions import LARGE_BYTES, common_values
+from relay_passes.canonicalize.views import drop_views
 from relay_passes.ir.constants import constants_of
+from relay_passes.ir.rules import rules
 from relay_passes.ir.tidy import tidy
 
 op = relax.op
@@ -57,3 +59,17 @@ def test_equal_weights_are_there_once_and_the_module_stays() -> None:
     assert len(large) == 2
     assert len(found["main"].params) == len(mod["main"].params) == 1
     assert_structural_equal(mod, products(LARGE, LARGE.copy(), OTHER))
+
+
+def test_outputs_that_are_equal() -> None:
+    """Of a value and two outputs that are the same, one is computed."""
+    builder = relax.BlockBuilder()
+    x = relax.Var("x", relax.TensorType(*X))
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            inner = builder.emit(op.negative(builder.emit(op.exp(x))))
+            outputs = [builder.emit_output(op.exp(x)) for _ in range(2)]
+            outputs.append(builder.emit_output(op.reshape(inner, X[0])))
+        builder.emit_func_output(relax.Tuple(outputs))
+    found = rules("common", [common_values, drop_views])(builder.get())
+    assert str(found).count("R.exp") == 1
