@@ -99,13 +99,23 @@ def test_more_streams_cost_no_more() -> None:
     assert estimated_cycles(region, narrow, machine) <= estimated_cycles(region, wide, machine)
 
 
-@pytest.mark.parametrize(("threads", "side"), [(1, 5), (2, 4), (4, 2)])
+@pytest.mark.parametrize(("threads", "side"), [(1, 4), (2, 4), (4, 2)])
 def test_threads_that_share_the_panels_of_few_rows_get_as_many(threads: int, side: int) -> None:
     """Of eight panels, five and three would keep one of two threads waiting."""
     config = config_of("avx512_f32_8x48", 8)
     config = msgspec.structs.replace(config, threads_m=threads, whole_rows=8)
     plan = plan_of(matmul_region((8,), 64, 384), config)
     assert SIDE_BY_SIDE.side(plan, 1, Group(0, 8, 3))[0] == side
+
+
+@pytest.mark.parametrize(("panels", "side"), [(10, 5), (8, 4), (7, 5), (32, 4), (1, 1)])
+def test_one_thread_reads_one_panel_less_at_once_where_none_are_left_over(
+    panels: int, side: int
+) -> None:
+    """Eight panels as four and four: five and three would each have code of their own."""
+    plan = plan_of(matmul_region((8,), 64, 48 * panels), config_of("avx512_f32_8x48", 8))
+    loops = SimpleNamespace(plan=plan)
+    assert FewRows(loops, ()).side(1, Group(0, panels, 3))[0] == side  # type: ignore[arg-type]
 
 
 def test_few_rows_of_an_open_number_are_whole_where_threads_share_rows() -> None:
