@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 
@@ -16,7 +18,8 @@ from tests.tir_schedules.integer_regions import (
     product,
     values,
 )
-from tests.tir_schedules.run_region import run
+from tests.tir_schedules.open_regions import LENGTH
+from tests.tir_schedules.run_region import machine_for, run
 from tir_schedules.core.region import Region, Step, Tensor
 from tir_schedules.product.matmul import MATMUL
 
@@ -50,6 +53,15 @@ def test_the_kernel_quantises_a(isa: str, a: str) -> None:
             arrays = [awkward(scale, (5, k)), *values(region)[1:]]
             result = run(region, arrays, isa, at_end=at_end)
             np.testing.assert_array_equal(result, product(region, arrays))
+
+
+def test_tiles_of_dynamic_rows_read_staged_rows_by_their_place_alone() -> None:
+    """A difference of row and block in each access is computed in the innermost loop."""
+    machine = machine_for("avx512_vnni")
+    region = matmul_region((LENGTH,), 384, 96, "uint8", "int8", 128, quantized=0.05)
+    kernel = MATMUL.build(region, MATMUL.default_config(region, machine), machine.isa)
+    rows = re.findall(r'"int32", buffer\w*\[([^,]*),', kernel.script())
+    assert any("+ 7" in row for row in rows) and not any("-" in row for row in rows)
 
 
 @pytest.mark.sampled
