@@ -210,8 +210,7 @@ class DepthwisePointwise(Template[PairConfig]):
         with emission.kernel_function("depthwise_pointwise") as builder:
             inputs = parts.parts_parameters(region, config, isa)
             output = emission.tensor_parameter("C", region.output)
-            if region.is_open:
-                extents.read_extents()
+            extents.read_extents()
             pair = _Pair(region, config, isa, inputs, output)
             pair.kernel.admit()
             items = extents.extent(pair.problem.batch) * pair.bands  # bands of all images

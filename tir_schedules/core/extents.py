@@ -270,11 +270,6 @@ def as_matrix(tensor: Tensor) -> Tensor:
     return Tensor((rows, tensor.shape[-1]), tensor.dtype, tensor.constant)
 
 
-def as_vector(tensor: Tensor) -> Tensor:
-    """A tensor with all dimensions as one."""
-    return Tensor((math.prod(tensor.shape),), tensor.dtype, tensor.constant)
-
-
 def open_view(region: Region) -> Region:
     """The region with A as a matrix, and its output with as few dimensions as possible."""
     a, *further = region.inputs

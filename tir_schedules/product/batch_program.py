@@ -150,12 +150,12 @@ class StaticProgram(_Program):
         count = sum(group.count for group in cut)
         self.epilogue = Epilogue(self.region, self.operands, kernel.narrow)
         self.panels = balanced(plan.n_vectors, config.vectors)
+        zero = tirx.const(0, "int32")
         kernel.admit()
         with ExitStack() as scope:
             if config.packs_first:
                 scope.enter_context(emission.opaque_block("batch_matmul"))
                 self.shelf = packed_room(kernel, problem.k, problem.n, problem.batches)
-                zero = tirx.const(0, "int32")
                 pieces = self.packed(zero).pieces
                 tasks = problem.batches * pieces
                 with emission.task_loop(tasks, config.parallel, "pack", config.threads) as task:
@@ -165,7 +165,6 @@ class StaticProgram(_Program):
             loop = emission.task_loop(tasks, config.parallel, threads=config.threads)
             task = scope.enter_context(loop)
             loops = self._loops(plan, I.floordiv(task, count))
-            zero = tirx.const(0, "int32")
 
             def share(first: Expr, size: int) -> None:
                 if self.by_panel:
@@ -205,13 +204,10 @@ class DynamicProgram(_Program):
         """All tasks; one thread runs products of few operations."""
         extents.read_extents()
         self.problem = problem = StridedProblem(self.region)
-        parameters = zip((*self.inputs[:2], self.c), problem.tensors, strict=True)
-        flat = extents.flat_view
-        a, b, self.c = (flat(*each, extents.as_vector(each[1])) for each in parameters)
+        a, b, self.c = map(extents.as_elements, (*self.inputs[:2], self.c), problem.tensors)
         self.inputs = a, b, *self.inputs[2:]
-        seen = extents.flat_rows(self.region)
-        pairs = zip(self.operands, self.region.operands, seen.operands, strict=True)
-        self.epilogue = Epilogue(seen, [flat(*each) for each in pairs], self.kernel.narrow)
+        flat = extents.flat_operands(self.region, self.operands)
+        self.epilogue = Epilogue(*flat, self.kernel.narrow)
         config, lanes = self.config, self.kernel.lanes
         threads = config.threads if config.parallel else 1
         self.n = n = extents.extent(problem.n)

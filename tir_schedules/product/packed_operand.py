@@ -43,7 +43,7 @@ def packed_size(kernel: Microkernel, k: Index, n: Index) -> Any:
 
 def padded(size: Index, unit: int) -> Any:
     """A size rounded up to whole units."""
-    return (math.ceil(size / unit) if isinstance(size, int) else ceil_div(size, unit)) * unit
+    return ceil_div(size, unit) * unit
 
 
 def packed_room(kernel: Microkernel, k: Index, n: Index, count: int = 1) -> Expr:

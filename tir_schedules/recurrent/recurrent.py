@@ -155,8 +155,7 @@ class Recurrent(template.Template[RecurrentConfig]):
         stored = Tensor(weight.shape, kernel.b_dtype)
         with emission.kernel_function(region.op) as builder:
             parameters = _parameters(region, problem, stored)
-            if region.is_open:
-                read_extents()
+            read_extents()
             batch, sides = extent(problem.batch), problem.directions
             known = batch if isinstance(batch, int) else None
             parts = configs.parts_of(problem, config.threads, known)

@@ -224,8 +224,7 @@ class Elementwise(template.Template[ElementwiseConfig]):
             x = emission.tensor_parameter("X", source)
             given = emission.operand_parameters(region)
             y = emission.tensor_parameter("Y", region.output)
-            if region.is_open:
-                extents.read_extents()
+            extents.read_extents()
             operands = extents.operand_views(given, region, flat)
             x = extents.reshaped(x, source, (rows, n))
             y = extents.reshaped(y, region.output, (rows, n))

@@ -287,8 +287,7 @@ class QuantizationRange(template.Template[RangeConfig]):
         with emission.kernel_function(region.op) as builder:
             given = emission.tensor_parameter("X", source)
             y = parameter("Y", (2,), "float32")
-            if region.is_open:
-                extents.read_extents()
+            extents.read_extents()
             x = extents.as_elements(given, source)
             with emission.opaque_block("range"):
                 extremes = _extremes(x, extents.extent(source.size), config, isa.f32_lanes)

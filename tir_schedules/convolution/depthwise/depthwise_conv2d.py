@@ -222,7 +222,7 @@ def depthwise_tiles(
         lanes, narrow = kernel.lanes, kernel.narrow
     results = Results(flat, problem, lanes, out, Epilogue(flat, views, narrow), leading_of)
     if kernel is None:
-        x = extents.flat_view(x, image, extents.as_vector(image))
+        x = extents.as_elements(x, image)
         return DirectTiles(problem, config, lanes, x, w, results)
     x, inputs = extents.flat_view(x, image, extents.as_matrix(image)), named_inputs(region, further)
     return StagedTiles(region, problem, config, kernel, x, w, inputs, results)
@@ -251,8 +251,7 @@ class DepthwiseConv2d(ConvTemplate[DepthwiseConfig]):
             w = parameter("W", DepthwiseWeight(region, config, isa).shape, region.inputs[1].dtype)
             further = [*emission.input_parameters(region, 2), *emission.operand_parameters(region)]
             y = emission.tensor_parameter("Y", region.output)
-            if region.is_open:
-                extents.read_extents()
+            extents.read_extents()
             y = extents.flat_view(y, region.output, extents.as_matrix(region.output))
             tiles = depthwise_tiles(region, config, isa, (x, w, *further), y)
             items = tiles.items

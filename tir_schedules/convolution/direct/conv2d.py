@@ -143,8 +143,7 @@ class Conv(ConvTemplate[ConvConfig]):
             y = emission.tensor_parameter("Y", region.output)
             leading_of: Callable[[Expr], Sequence[Expr]]
             leading_of, flat = lambda pixel: unflatten(pixel, region.output.shape[:-1]), region
-            if region.is_open:
-                read_extents()
+            read_extents()
             if layout.geometry.opens_image:
                 y = flat_view(y, region.output, as_matrix(region.output))
                 flat, operands = flat_operands(region, operands)

@@ -17,13 +17,12 @@ from dataclasses import dataclass, replace
 import tvm.tirx.script.builder.ir as I
 from tvm import tirx
 
-from microkernels.microkernel import Microkernel
 from microkernels.vector import expressions as ex
 from microkernels.vector.expressions import Expr, Index, bind, materialise
 from tir_schedules.convolution.geometry import ConvGeometry, one_image
 from tir_schedules.core.emission import ceil_div, opaque_block, where_all
-from tir_schedules.core.extents import as_expr, extent, flat_operands, item_operands, reshaped
-from tir_schedules.core.region import Region, Tensor
+from tir_schedules.core.extents import as_expr, extent
+from tir_schedules.core.region import Region
 from tir_schedules.core.size import is_open
 from tir_schedules.epilogue.epilogue import Columns, Epilogue, store_vector
 from tir_schedules.epilogue.tile_results import LONG_EPILOGUE, store_columns
@@ -144,33 +143,6 @@ def part_of(count: Index, members: int, member: Expr) -> tuple[Index, Index]:
     if members == 1:
         return 0, count
     return I.floordiv(member * count, members), I.floordiv((member + 1) * count, members)
-
-
-def flat_epilogue(region: Region, buffers: Sequence[Expr], kernel: Microkernel) -> Epilogue:
-    """The epilogue over a matrix [pixels, channels], if every operand is one too.
-
-    A row of the matrix is the address of a pixel then, without divisions. Of images of open sizes,
-    as few leading dimensions are left as their operands allow.
-    """
-    if is_open(region.output.shape[1:-1]):
-        return Epilogue(*flat_operands(region, buffers), kernel.narrow)
-    *leading, n = region.output.shape
-    listed = item_operands(region)
-    operands, views = [], []
-    for number, (tensor, buffer) in enumerate(zip(region.operands, buffers, strict=True)):
-        shape = tensor.shape
-        if number not in listed and len(shape) > 1:
-            if shape[:-1] == tuple(leading):
-                shape = (math.prod(leading), shape[-1])
-            elif math.prod(shape[:-1]) == 1:
-                shape = shape[-1:]
-            else:
-                return Epilogue(region, buffers, kernel.narrow)
-        operands.append(Tensor(shape, tensor.dtype, tensor.constant))
-        views.append(reshaped(buffer, tensor, shape))
-    output = Tensor((math.prod(leading), n), region.output.dtype)
-    flat = region.replace(operands=tuple(operands), output=output)
-    return Epilogue(flat, views, kernel.narrow)
 
 
 @dataclass(frozen=True)
