@@ -114,8 +114,7 @@ def test_one_thread_reads_one_panel_less_at_once_where_none_are_left_over(
 ) -> None:
     """Eight panels as four and four: five and three would each have code of their own."""
     plan = plan_of(matmul_region((8,), 64, 48 * panels), config_of("avx512_f32_8x48", 8))
-    loops = SimpleNamespace(plan=plan)
-    assert FewRows(loops, ()).side(1, Group(0, panels, 3))[0] == side  # type: ignore[arg-type]
+    assert SIDE_BY_SIDE.side(plan, 1, Group(0, panels, 3))[0] == side
 
 
 def test_few_rows_of_an_open_number_are_whole_where_threads_share_rows() -> None:
