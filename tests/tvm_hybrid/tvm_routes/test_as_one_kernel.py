@@ -8,9 +8,9 @@ import pytest
 from tvm import relax, tirx
 
 from microkernels.base.errors import CompileError
-from relay_passes.lower_module import as_one_kernel
 from tests.relay_passes.graphs import constant, module
 from tests.relay_passes.lift.test_lift_programs import legalized
+from tvm_hybrid.tvm_routes.tensorized import as_one_kernel
 
 op = relax.op
 X = ((4, 6), "float32")
