@@ -21,7 +21,7 @@ from microkernels.machines.machine import Machine
 from microkernels.microkernel import Microkernel
 from microkernels.registry import kernels_for, microkernel_named, tile_kernels_for
 from tir_schedules.core.blocking import balanced
-from tir_schedules.core.config import Config, best_first, check_numbers, check_numbers_or_all
+from tir_schedules.core.config import Config, best_first, check_numbers
 from tir_schedules.core.product_plan import ProductPlan, is_integer
 from tir_schedules.core.region import Region
 from tir_schedules.core.size import SymbolicSize
@@ -395,7 +395,7 @@ def check(region: Region, config: AttentionConfig, isa: Isa) -> None:
         raise ConfigError(f"{kernels[0].name} and {kernels[1].name} need other tiles")
     limits = dict.fromkeys(("band", "query_block", "row_shares", "key_shares"))
     check_numbers(region, config, limits)
-    check_numbers_or_all(region, config, "threads", "key_sets")
+    check_numbers(region, config, {"threads": None, "key_sets": None}, least=0)
     if config.skinny and not reads_in_place(region):
         raise ConfigError(f"skinny: too many queries, or strides, in {region.key}")
     if config.key_block and not _may_run_on(problem):

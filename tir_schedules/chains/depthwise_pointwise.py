@@ -184,6 +184,7 @@ class DepthwisePointwise(Template[PairConfig]):
 
     name = "depthwise_pointwise"
     config_type = PairConfig
+    any_sizes = True
     check = staticmethod(pair_cost.check)
     kernel_name = staticmethod(parts.parts_kernel_name)
     reference = staticmethod(parts.chain_reference)
@@ -242,10 +243,6 @@ class DepthwisePointwise(Template[PairConfig]):
         if (made.dtype, made.size, made.shape[-1]) != (read.dtype, read.size, read.shape[-1]):
             return f"{made} where {read} is read"
         return parts.reject_inputs(region)
-
-    def opens(self, region: Region, isa: Isa) -> str | None:
-        """Why the template cannot build a region with open sizes, or None."""
-        return None
 
     def at_run_time(self, region: Region, config: PairConfig) -> str:
         """What is decided at run time, for `explain`."""

@@ -20,7 +20,7 @@ from microkernels.isa import Isa
 from microkernels.machines.machine import Machine
 from microkernels.registry import microkernel_named
 from tir_schedules.core.blocking import Group, shares_of_units
-from tir_schedules.core.config import Config, check_numbers, check_numbers_or_all
+from tir_schedules.core.config import Config, check_numbers
 from tir_schedules.core.region import Region
 from tir_schedules.epilogue.epilogue import rows_and_columns
 from tir_schedules.product import matmul
@@ -102,7 +102,7 @@ def check(region: Region, config: MlpChainConfig, isa: Isa) -> list[PartConfig]:
     """
     limits = {"threads": 4096, "row_blocks": MOST_BLOCKS, "row_unit": MOST_BLOCKS}
     check_numbers(region, config, {**limits, "most_rows": MOST_BLOCKS})
-    check_numbers_or_all(region, config, "alone_rows")
+    check_numbers(region, config, {"alone_rows": None}, least=0)
     configs = config.of_parts(region)
     if region.is_open and config.mode != "rows":
         raise ConfigError(f"mode {config.mode} for any number of rows, for {region.key}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from typing import Any, TypeVar
 
@@ -38,9 +38,18 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         except msgspec.ValidationError as error:
             raise ConfigError(f"not a {cls.__name__}: {error} in {fields}") from error
 
+    def varied(self: C, name: str, values: Iterable[int]) -> Iterator[C]:
+        """The configuration, then those with another value of a field."""
+        yield self
+        for value in values:
+            if value != getattr(self, name):
+                yield msgspec.structs.replace(self, **{name: value})
 
-def check_numbers(region: Region, config: Config, most: Mapping[str, int | None]) -> None:
-    """Refuses fields of a configuration below 1 or above their limit; of None, above MOST.
+
+def check_numbers(
+    region: Region, config: Config, most: Mapping[str, int | None], least: int = 1
+) -> None:
+    """Refuses fields of a configuration below `least` or above their limit; of None, above MOST.
 
     Raises
     ------
@@ -49,23 +58,9 @@ def check_numbers(region: Region, config: Config, most: Mapping[str, int | None]
     """
     for name, limit in most.items():
         value = getattr(config, name)
-        if not 1 <= value <= (MOST if limit is None else limit):
+        if not least <= value <= (MOST if limit is None else limit):
             upper = "" if limit is None else f" and at most {limit}"
-            raise ConfigError(f"{name}={value}: must be at least 1{upper}, for {region.key}")
-
-
-def check_numbers_or_all(region: Region, config: Config, *names: str) -> None:
-    """Refuses fields of a configuration below 0, which stands for all, or above MOST.
-
-    Raises
-    ------
-    ConfigError
-        Saying which field is out of range.
-    """
-    for name in names:
-        value = getattr(config, name)
-        if not 0 <= value <= MOST:
-            raise ConfigError(f"{name}={value}: must be at least 0, for {region.key}")
+            raise ConfigError(f"{name}={value}: must be at least {least}{upper}, for {region.key}")
 
 
 def best_first(default: C, others: AbstractSet[C], cycles: Callable[[C], Any]) -> Iterator[C]:

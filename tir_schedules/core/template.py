@@ -60,6 +60,8 @@ class Template(ABC, Generic[C]):
     refuses_loans : bool
         Whether a configuration that was tuned for another region is left, if `estimate` finds it
         worse here than there.
+    any_sizes : bool
+        Whether `build` takes all dynamic sizes.
     version : int
         Raised when a change makes old measurements meaningless.
     """
@@ -68,6 +70,7 @@ class Template(ABC, Generic[C]):
     config_type: type[C]
     packing: Callable[[Region, C, Isa, int], PackedInput | None] | None = None
     refuses_loans: bool = False
+    any_sizes: bool = False
     version: int = 1
 
     @abstractmethod
@@ -120,7 +123,8 @@ class Template(ABC, Generic[C]):
 
     def opens(self, region: Region, isa: Isa) -> str | None:
         """Why it cannot build a region with dynamic sizes, or None; `reject` is asked before."""
-        return f"{self.name} needs sizes that are known when it is compiled"
+        why = f"{self.name} needs sizes that are known when it is compiled"
+        return None if self.any_sizes else why
 
     def at_run_time(self, region: Region, config: C) -> str:
         """What the kernel of a region with dynamic sizes decides when it runs, in words."""

@@ -32,7 +32,7 @@ from microkernels.machines.machine import Machine
 from microkernels.microkernel import Microkernel
 from microkernels.registry import microkernel_named, tile_kernels_for
 from tir_schedules.core import product_plan, template
-from tir_schedules.core.config import best_first, check_numbers_or_all
+from tir_schedules.core.config import best_first, check_numbers
 from tir_schedules.core.loop_nest import Loop, LoopNest
 from tir_schedules.core.product_plan import Product, is_integer
 from tir_schedules.core.region import Region
@@ -214,7 +214,7 @@ class BatchMatmul(template.Template[BatchMatmulConfig]):
 
     def check(self, region: Region, config: BatchMatmulConfig, isa: Isa) -> Microkernel:
         """The microkernel of a legal configuration; ConfigError for an illegal one."""
-        check_numbers_or_all(region, config, "threads", "column_shares")
+        check_numbers(region, config, {"threads": None, "column_shares": None}, least=0)
         kernel = tile_config.check_tile(region, config, isa, product_types(region), "row_shares")
         problem = BatchProblem(region)
         if config.column_shares:

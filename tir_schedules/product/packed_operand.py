@@ -38,12 +38,7 @@ def element_of_packed(kernel: Microkernel) -> str:
 def packed_size(kernel: Microkernel, k: Index, n: Index) -> Any:
     """Elements of a packed operand of K and N."""
     steps: Index = kernel.steps(k) if isinstance(k, int) else ceil_div(k, kernel.kr)
-    return steps * kernel.kr * padded(n, kernel.lanes)
-
-
-def padded(size: Index, unit: int) -> Any:
-    """A size rounded up to whole units."""
-    return ceil_div(size, unit) * unit
+    return steps * kernel.kr * ceil_div(n, kernel.lanes) * kernel.lanes
 
 
 def packed_room(kernel: Microkernel, k: Index, n: Index, count: int = 1) -> Expr:
@@ -151,7 +146,7 @@ class PackedOperand(OperandB):
     def add_up(self) -> None:
         """Adds up the columns, by the kernel's own products with ones."""
         kernel, lanes = self.kernel, self.lanes
-        columns = padded((self.room or (self.k, self.n))[1], lanes)
+        columns = ceil_div((self.room or (self.k, self.n))[1], lanes) * lanes
         sums = self.sums = I.sblock_alloc_buffer((columns,), "int32", align=64)
 
         def panel(start: Index, width: Index, vectors: Sequence[Index]) -> None:

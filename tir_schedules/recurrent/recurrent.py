@@ -120,6 +120,7 @@ class Recurrent(template.Template[RecurrentConfig]):
 
     name = RECURRENT
     config_type = RecurrentConfig
+    any_sizes = True
     default_config = staticmethod(configs.default_config)
     space = staticmethod(configs.space)
     check = staticmethod(configs.check)
@@ -137,10 +138,6 @@ class Recurrent(template.Template[RecurrentConfig]):
         if not region.inputs[1].constant:
             return "a weight of bytes that is not known before a run"
         return misfit(region)
-
-    def opens(self, region: Region, isa: Isa) -> str | None:
-        """Any numbers of steps and sequences will do."""
-        return None
 
     def at_run_time(self, region: Region, config: RecurrentConfig) -> str:
         """What is decided at run time, for `explain`."""

@@ -178,6 +178,7 @@ class Elementwise(template.Template[ElementwiseConfig]):
 
     name = "elementwise"
     config_type = ElementwiseConfig
+    any_sizes = True
 
     def default_config(self, region: Region, machine: Machine) -> ElementwiseConfig:
         """A configuration by closed formula; no tuning is needed."""
@@ -198,11 +199,7 @@ class Elementwise(template.Template[ElementwiseConfig]):
 
     def space(self, region: Region, machine: Machine) -> Iterator[ElementwiseConfig]:
         """The default, then other numbers of vectors in one iteration."""
-        default = self.default_config(region, machine)
-        yield default
-        for unroll in (1, 2, 4, 8):
-            if unroll != default.unroll:
-                yield ElementwiseConfig(unroll, default.threads, default.alone)
+        return self.default_config(region, machine).varied("unroll", (1, 2, 4, 8))
 
     def check(self, region: Region, config: ElementwiseConfig, isa: Isa) -> None:
         """Refuses a configuration that is not legal.
@@ -261,10 +258,6 @@ class Elementwise(template.Template[ElementwiseConfig]):
         for number, operand in enumerate(region.operands):
             if number not in listed and not extents.broadcasts(operand.shape, x.shape):
                 return f"operand {operand} does not broadcast to {x}"
-        return None
-
-    def opens(self, region: Region, isa: Isa) -> str | None:
-        """Why the template cannot build a region with open sizes; it builds every one."""
         return None
 
     def at_run_time(self, region: Region, config: ElementwiseConfig) -> str:

@@ -228,6 +228,7 @@ class Normalize(template.Template[NormalizeConfig]):
     """One of the normalisations, with an epilogue in registers."""
 
     config_type = NormalizeConfig
+    any_sizes = True
     default_config = staticmethod(default_config)
     check = staticmethod(check)
 
@@ -335,10 +336,6 @@ class Normalize(template.Template[NormalizeConfig]):
         for weight in region.inputs[1:]:
             if weight.size != seen.n:
                 return f"a weight of {weight.size} numbers for {seen.n}"
-        return None
-
-    def opens(self, region: Region, isa: Isa) -> str | None:
-        """Why the template cannot build a region with open sizes; it builds every one."""
         return None
 
     def at_run_time(self, region: Region, config: NormalizeConfig) -> str:

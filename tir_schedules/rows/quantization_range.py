@@ -250,6 +250,7 @@ class QuantizationRange(template.Template[RangeConfig]):
 
     name = "quantization_range"
     config_type = RangeConfig
+    any_sizes = True
 
     def at_run_time(self, region: Region, config: RangeConfig) -> str:
         """What is decided at run time, for `explain`."""
@@ -264,11 +265,7 @@ class QuantizationRange(template.Template[RangeConfig]):
 
     def space(self, region: Region, machine: Machine) -> Iterator[RangeConfig]:
         """The default, then other numbers of vectors in one iteration."""
-        default = self.default_config(region, machine)
-        yield default
-        for unroll in (1, 2, 4, 8):
-            if unroll != default.unroll:
-                yield RangeConfig(unroll=unroll, threads=default.threads)
+        return self.default_config(region, machine).varied("unroll", (1, 2, 4, 8))
 
     def check(self, region: Region, config: RangeConfig, isa: Isa) -> None:
         """Refuses a configuration that is not legal.
@@ -311,10 +308,6 @@ class QuantizationRange(template.Template[RangeConfig]):
         if (region.output.shape, region.output.dtype) != ((2,), "float32"):
             return f"output {region.output}, not float32[2]"
         return "an epilogue" if region.epilogue else None
-
-    def opens(self, region: Region, isa: Isa) -> str | None:
-        """Any number of elements will do."""
-        return None
 
 
 QUANTIZATION_RANGE = template.register_template(QuantizationRange())

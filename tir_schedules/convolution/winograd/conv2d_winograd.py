@@ -39,18 +39,17 @@ from microkernels.vector.memory import PREFETCH_LLVM_IR
 from tir_schedules.convolution.geometry import ConvGeometry, ConvTemplate
 from tir_schedules.core import emission, loop_nest
 from tir_schedules.core.arrays import A, as_bytes, as_type, sliced
-from tir_schedules.core.extents import extent, flat_operands, read_extents
+from tir_schedules.core.extents import extent, read_extents
 from tir_schedules.core.product_plan import Product, is_integer
 from tir_schedules.core.region import Region
 from tir_schedules.core.size import is_open
 from tir_schedules.core.template import PackedInput, register_template
-from tir_schedules.epilogue.epilogue import Epilogue
 from tir_schedules.product.tile_config import RESULT_DTYPES
 
 from .algorithm import MOST_CHANNELS, Algorithm, kernel_reason
 from .config import WinogradConfig, check, default_config, space, winograd_cost
 from .program import WinogradProgram
-from .tiles import WinogradProblem
+from .tiles import WinogradProblem, flat_epilogue
 
 
 class WinogradWeight(PackedInput):
@@ -170,7 +169,7 @@ class Winograd(ConvTemplate[WinogradConfig]):
             out = emission.tensor_parameter("Y", region.output)
             read_extents()
             with emission.opaque_block("winograd"), llvm_functions(PREFETCH_LLVM_IR):
-                epilogue = Epilogue(*flat_operands(region, operands), kernel.narrow)
+                epilogue = flat_epilogue(region, operands, kernel)
                 problem = WinogradProblem.of(region)
                 element = problem.algorithm.element
                 if element != region.inputs[1].dtype:

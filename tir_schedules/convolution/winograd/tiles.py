@@ -14,14 +14,16 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+import msgspec
 import tvm.tirx.script.builder.ir as I
 from tvm import tirx
 
+from microkernels.microkernel import Microkernel
 from microkernels.vector import expressions as ex
 from microkernels.vector.expressions import Expr, Index, bind, materialise
 from tir_schedules.convolution.geometry import ConvGeometry, one_image
 from tir_schedules.core.emission import ceil_div, opaque_block, where_all
-from tir_schedules.core.extents import as_expr, extent
+from tir_schedules.core.extents import as_expr, extent, flat_rows, item_operands, operand_views
 from tir_schedules.core.region import Region
 from tir_schedules.core.size import is_open
 from tir_schedules.epilogue.epilogue import Columns, Epilogue, store_vector
@@ -143,6 +145,22 @@ def part_of(count: Index, members: int, member: Expr) -> tuple[Index, Index]:
     if members == 1:
         return 0, count
     return I.floordiv(member * count, members), I.floordiv((member + 1) * count, members)
+
+
+def flat_epilogue(region: Region, buffers: Sequence[Expr], kernel: Microkernel) -> Epilogue:
+    """The epilogue over as few leading dimensions as its operands allow; vectors have none.
+
+    Over a matrix [pixels, channels], a row is the address of a pixel, without divisions.
+    """
+    seen, listed = flat_rows(region), item_operands(region)
+    operands = (
+        msgspec.structs.replace(each, shape=each.shape[-1:])
+        if number not in listed and each.shape[:-1] == (1,)
+        else each
+        for number, each in enumerate(seen.operands)
+    )
+    seen = seen.replace(operands=tuple(operands))
+    return Epilogue(seen, operand_views(buffers, region, seen), kernel.narrow)
 
 
 @dataclass(frozen=True)
