@@ -183,6 +183,9 @@ def test_a_process_that_dies_is_a_fault() -> None:
 
 def test_a_process_that_hangs_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker, "GRACE", 0.0)
+    of_module, sleeping = worker.ChildProcess.of_module, ["import time; time.sleep(60)"]
+    hanging = staticmethod(lambda *given: of_module("timeit", sleeping, given[-1]))
+    monkeypatch.setattr(worker.ChildProcess, "of_module", hanging)
     found = worker.measured(Job(section="peaks", seconds=0.0), lambda *_: None)
     assert "not done" in found.faults[""]
 

@@ -35,5 +35,6 @@ def test_axes_in_another_order(shape: tuple[int, ...], order: tuple[int, ...], d
     array = np.random.default_rng(0).integers(0, 2, shape).astype(dtype)
     found = transposed(array, order)
     assert np.array_equal(found, array.transpose(order)) and found.dtype == array.dtype
-    assert found.flags.c_contiguous and found.ctypes.data % ALIGNMENT == 0
+    assert found.flags.c_contiguous
+    assert not found.size or found.ctypes.data % ALIGNMENT == 0
     assert not np.shares_memory(found, array)
