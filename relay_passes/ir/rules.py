@@ -165,7 +165,7 @@ class RuleGraph(DataflowGraph):
             self._changed(var)
 
     def first(self, expr: relax.Expr, value: relax.Expr) -> relax.Expr:
-        """The first that was asked about of all variables bound to an equal value, or constants."""
+        """The variable or constant first seen here with an equal value; `expr` if there is none."""
         alike = self._alike[structural_hash(value, skip_tensor_content=True)]
         for other in alike:
             now = super().definition(other) if isinstance(other, relax.Var) else other

@@ -86,7 +86,7 @@ def used_bindings(bindings: list[relax.Binding]) -> list[relax.Binding]:
 
 
 def tidy_bindings(bindings: list[relax.Binding]) -> list[relax.Binding]:
-    """The same without other names for values of the block."""
+    """The bindings without second names for values of the block."""
     builder = relax.BlockBuilder()
     names: dict[relax.Expr, relax.Expr] = {}
     written: list[relax.Binding] = []

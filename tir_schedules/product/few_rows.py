@@ -86,7 +86,7 @@ def emit_streams(block: BlockLoops, group: Group) -> bool:
 
 @dataclass(frozen=True)
 class FewRows:
-    """The same of a number of rows that is known at run time only.
+    """One or two rows of a product whose number of rows is dynamic.
 
     There is code for each number of rows and of panels, chosen by branches, and one epilogue for
     all.
