@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -152,17 +152,23 @@ def prepared(racer: Racer, folder: Path) -> Path:
     return path
 
 
+@contextmanager
+def of_corpus(name: str, threads: int) -> Iterator[tuple[Path, Any, Any]]:
+    """The file of a model of the corpus, our session of it, and ONNX Runtime's."""
+    with TemporaryDirectory(prefix="survey-") as folder:
+        path = Path(folder) / "model.onnx"
+        onnx.save(build(name).proto, path)
+        ours = tvm_hybrid.InferenceSession(
+            str(path), num_threads=threads, cache=False, progress=False
+        )
+        yield path, ours, optimised_session(str(path), threads)
+
+
 def dynamic_shapes(job: Job) -> list[Case]:
     """One program for all sizes, beside a static one, and beside other libraries."""
 
     def sizes_of(name: str, of: str, sizes: tuple[str, ...]) -> Iterator[Row]:
-        with TemporaryDirectory(prefix="survey-") as folder:
-            path = Path(folder) / "model.onnx"
-            onnx.save(build(of).proto, path)
-            whole = tvm_hybrid.InferenceSession(
-                str(path), num_threads=job.threads, cache=False, progress=False
-            )
-            peer = optimised_session(str(path), job.threads)
+        with of_corpus(of, job.threads) as (path, whole, peer):
             for size in sizes:
                 yield sized(f"{name}, {size}", path, whole, peer)
 
@@ -194,14 +200,8 @@ def decoders(job: Job) -> list[Case]:
     """Steps with a cache of keys and values, and a prompt."""
 
     def steps(name: str, of: str) -> Iterator[Row]:
-        with TemporaryDirectory(prefix="survey-") as folder:
-            path = Path(folder) / "model.onnx"
-            onnx.save(build(of).proto, path)
-            ours = tvm_hybrid.InferenceSession(
-                str(path), num_threads=job.threads, cache=False, progress=False
-            )
-            theirs = optimised_session(str(path), job.threads)
-        decoder = decoding.Decoder(ours.get_inputs())
+        with of_corpus(of, job.threads) as (_, ours, theirs):
+            decoder = decoding.Decoder(ours.get_inputs())
         for past in PASTS:
             measures: dict[str, decoding.Measure] = {
                 OURS: functools.partial(decoder.steps, past, ours.run),
