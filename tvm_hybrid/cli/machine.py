@@ -113,7 +113,8 @@ def calibrate(threads: int | None, output: Path | None) -> int:
     return 0
 
 
-PACKAGES = ("tvm_hybrid", "apache-tvm", "apache-tvm-ffi", "numpy", "onnx", "onnxruntime", "xgboost")
+PACKAGES = ("tvm_hybrid", "apache-tvm", "apache-tvm-ffi", "numpy", "onnx", "onnxruntime",
+            "xgboost-cpu")  # fmt: skip
 
 VARIABLES = {
     "TVM_HYBRID_LOG": "level of the log on standard error: debug, info, warning, error",
@@ -168,7 +169,7 @@ def _versions() -> list[Fact]:
         facts.append(fact)
     facts.append(_checked("versions", "tvm with tvm-ffi", pair))
     hooks = metadata.entry_points(group="tvm.backends", name="tvm_hybrid")
-    hook = ("registered", OK) if hooks else ("missing; pip install tvm_hybrid", WARNING)
+    hook = ("registered", OK) if hooks else ("missing: install tvm_hybrid again", WARNING)
     return [*facts, Fact("versions", "tvm.backends hook", *hook)]
 
 

@@ -7,7 +7,7 @@ equal proposals.
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
 import itertools
 import random
 from collections.abc import Callable, Sequence
@@ -228,9 +228,14 @@ STRATEGIES = (DEFAULT_STRATEGY, *_CLASSES)
 
 
 def check_strategy(name: str) -> None:
-    """Raises ConfigError, naming those that there are, unless there is a strategy of that name."""
+    """Raises ConfigError unless there is a strategy of that name, and what it needs is there."""
     if name not in STRATEGIES:
         raise ConfigError(f"no search strategy {name!r}; there are {', '.join(STRATEGIES)}")
+    if name == DEFAULT_STRATEGY and importlib.util.find_spec("xgboost") is None:
+        raise ConfigError(
+            f"the search strategy {name!r} needs xgboost, which is not installed; pip install "
+            f"xgboost-cpu brings it, and {', '.join(_CLASSES)} do without"
+        )
 
 
 def make_strategy(name: str, task: SearchTask, seed: int) -> SearchStrategy:
@@ -248,7 +253,7 @@ def make_strategy(name: str, task: SearchTask, seed: int) -> SearchStrategy:
     Raises
     ------
     ConfigError
-        If there is no such strategy.
+        If there is no such strategy, or a package that it needs is missing.
     """
     check_strategy(name)
     if name == DEFAULT_STRATEGY:  # imported on use: it needs xgboost, which costs a second

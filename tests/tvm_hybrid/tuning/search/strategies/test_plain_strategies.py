@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 import random
 import statistics
 
@@ -168,3 +169,12 @@ def test_an_unknown_strategy_is_refused(task: SearchTask) -> None:
     for name in STRATEGIES:
         check_strategy(name)
     assert statistics.mode(STRATEGIES) == STRATEGIES[0]  # no name twice
+
+
+def test_a_missing_package_is_named_before_anything_is_measured(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match=r"'model' needs xgboost.* pip install xgboost-cpu"):
+        check_strategy("model")
+    check_strategy("evolutionary")
