@@ -64,13 +64,13 @@ def best_grid(
         Steps of K that are not cut; None if all threads multiply all of K.
     """
     alone = flops_us(flops, machine)
-    if threads_worth(machine, alone) == 1:
-        return {}
     kernel = microkernel_named(tile["kernel"])
     steps, n_vectors = kernel.steps(k), math.ceil(n / kernel.lanes)
     k_units = 1 if k_unit is None else math.ceil(steps / k_unit)
     whole = (m, n_vectors, k_units)
     cost = _GridCost(tile, whole, k, machine, alone)
+    if threads_worth(machine, max(alone, cost.reading_us(whole, 1))) == 1:
+        return {}
     threads = list(halves(machine.threads))
     found = choose_thread_grid((m, n_vectors, 1), threads, cost.of_tiles)
     even = choose_thread_grid(whole, threads, cost.of_pieces)
@@ -198,17 +198,21 @@ class _GridCost:
         """The time of the busiest thread, with that part of the products of a step of K."""
         threads_m, threads_n, threads_k = grid
         m_part, n_part, k_part = part
-        l3_rate, fork_us = self.rates(threads_m * threads_n * threads_k)
+        threads = threads_m * threads_n * threads_k
         lanes, of_k = self.kernel.lanes, k_part / self.whole[2]
         m_share, n_share = self.whole[0] / threads_m, self.whole[1] * lanes / threads_n
         moved = (m_share + n_share) * (1 / (self.k * of_k) + 1 / (m_share * n_share))
         foreign = 1 + FOREIGN_ROWS * (1 - 1 / (threads_n * threads_k))
         us = self.alone_us * step * of_k * (1 + 0.05 * moved) * foreign
-        if self.streamed:
-            us = max(us, self.column * n_part * of_k / l3_rate)
+        us = max(us, self.reading_us(part, threads))
         if threads_k > 1:
             us += sums_us(m_part * n_part * lanes, threads_k, self.machine)
-        return us + fork_us
+        return us + self.rates(threads)[1]
+
+    def reading_us(self, part: Box, threads: int) -> float:
+        """The time in which each of so many threads reads its part of a weight beyond L2."""
+        share = part[1] * part[2] / self.whole[2] if self.streamed else 0.0
+        return share * self.column / self.rates(threads)[0]
 
     def _cycles(self, m: int, n_vectors: int) -> float:
         """Cycles of a step of K."""

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from tvm import relax
 
 from microkernels.isa import isa_named
+from microkernels.machines.machine import Machine
 from tests.examples import examples
 from tests.relay_passes.graphs import run as run_relax
 from tests.tir_schedules.integer_regions import (
@@ -149,6 +150,13 @@ def test_threads(threads: int) -> None:
     check(region, threads=threads)
     grid = MATMUL.default_config(region, machine_for(BEST, threads))
     assert grid.threads_m * grid.threads_n == threads
+
+
+@pytest.mark.parametrize(("n", "threads"), [(1024, 2), (256, 1)])
+def test_a_row_is_shared_where_its_weight_takes_long_to_read(n: int, threads: int) -> None:
+    region = matmul_region((1,), 1024, n, "uint8", "int8", 0, 0)
+    grid = MATMUL.default_config(region, Machine("znver5", isa_named("avx512_vnni"), 2))
+    assert grid.threads_n == threads
 
 
 @pytest.mark.sampled
