@@ -53,6 +53,7 @@ test-torch: $(TORCH_STAMP)
 # CPUs without AVX-512, by stand-ins seven eighths of the sizes and forms, and of templates' tests for each
 # instruction set two thirds. `test` leaves out others each day; TVM_HYBRID_TEST_DAY says which.
 test-all: lint types $(TORCH_STAMP) $(BROWSER_STAMP)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[packages]'
 	TVM_HYBRID_ALL_TESTS=1 $(TORCH_PYTEST)
 	TVM_HYBRID_ALL_TESTS=1 $(PYTEST)
 	$(MAKE) test-machines

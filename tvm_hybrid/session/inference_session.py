@@ -37,7 +37,7 @@ from .io_binding import IOBinding
 from .model_programs import ModelPrograms, OpenSession
 from .onnxruntime_api.model_surface import NodeArg, SessionFace, loaded
 from .onnxruntime_api.ort_value import plain
-from .onnxruntime_api.run_options import check_run_options
+from .onnxruntime_api.run_options import check_run_options, without_unused
 from .programs import Program, Programs
 from .progress import ProgressLike
 from .thread_runs import ThreadState, short_constant_run, short_run
@@ -141,7 +141,7 @@ class InferenceSession(SessionStart):
     ) -> None:
         if start not in STARTS:
             raise OptionError(f"start must be one of {', '.join(STARTS)}, not {start!r}")
-        options = chosen_options(options, keywords, SessionKeywords)
+        options = chosen_options(options, without_unused(keywords), SessionKeywords)
         self._make_streams(streams, queue_size, options.threads)
         model = path_or_bytes
         self._face = face = SessionFace(model, sess_options, providers, provider_options, progress)

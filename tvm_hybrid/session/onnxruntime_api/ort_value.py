@@ -215,6 +215,59 @@ def plain(value: Any) -> Any:
     return value.numpy() if hasattr(value, "ortvalue_from_numpy") else value
 
 
+class OrtDevice:
+    """The one device that there is, as ONNX Runtime describes devices.
+
+    Parameters
+    ----------
+    device_type, mem_type : int
+        `cpu()` and `default_memory()`, which are 0.
+    *numbers : int
+        A vendor, which may be left out, and the number of the device: 0.
+
+    Raises
+    ------
+    OptionError
+        If it is another device.
+    """
+
+    def __init__(self, device_type: int, mem_type: int, *numbers: int) -> None:
+        if (device_type, mem_type, *numbers[-1:]) != (0, 0, 0):
+            raise OptionError(f"there is no device {device_type} {numbers} here, only the CPU: 0")
+
+    @staticmethod
+    def make(ort_device_name: str, device_id: int, vendor_id: int = -1) -> OrtDevice:
+        """The device of a name: "cpu", 0.
+
+        Parameters
+        ----------
+        ort_device_name : str
+        device_id : int
+        vendor_id : int
+            Not looked at.
+
+        Raises
+        ------
+        OptionError
+            If it is another device.
+        """
+        require_cpu(ort_device_name, device_id)
+        return OrtDevice(0, 0, 0)
+
+    @staticmethod
+    def cpu() -> int:
+        """The number of this type of device."""
+        return 0
+
+    default_memory = cpu
+
+    def device_id(self) -> int:
+        """0, as all that follow."""
+        return 0
+
+    device_type = device_mem_type = device_vendor_id = mem_type = vendor_id = device_id
+
+
 def require_cpu(device_type: Any, device_id: int) -> None:
     """Refuses every device but the CPU.
 

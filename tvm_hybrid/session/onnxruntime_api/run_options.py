@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, NoReturn
 
@@ -107,6 +107,17 @@ def check_run_options(options: Any) -> None:
     if options.terminate:
         raise OptionError("the run is ended before it begins: its options say terminate")
     _log_unused("run options", options, _PLAIN, ("terminate",))
+
+
+_KEYWORDS = ("disabled_optimizers", "enable_fallback", "read_config_from_model")
+
+
+def without_unused(keywords: Mapping[str, Any]) -> dict[str, Any]:
+    """Keywords of a session without those of ONNX Runtime's; a debug line names these."""
+    unused = [f"{name}={keywords[name]!r}" for name in _KEYWORDS if name in keywords]
+    if unused:
+        logger.debug("options without a meaning here: %s", ", ".join(unused))
+    return {name: value for name, value in keywords.items() if name not in _KEYWORDS}
 
 
 def _log_unused(what: str, options: Any, defaults: Any, used: Collection[str]) -> None:

@@ -286,6 +286,17 @@ def set_default_logger_verbosity(verbosity: int) -> None:
     logger.debug("a verbosity has no meaning here: %s", verbosity)
 
 
+def set_seed(seed: int) -> None:
+    """Does nothing but say so: a random operator without a seed of its own differs in each run.
+
+    Parameters
+    ----------
+    seed : int
+        As ONNX Runtime takes it.
+    """
+    logger.warning("set_seed(%s): random operators have the seeds of the model, or none", seed)
+
+
 def enable_telemetry_events() -> None:
     """Does nothing: there is no telemetry."""
 
