@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -158,8 +158,14 @@ def run(
     return 0
 
 
-@shared.model_command("serve")
-@click.option("--name", help="What clients call the model. Default: the file's name.")
+@click.command("serve", cls=shared.FileCommand)
+@click.argument("models", nargs=-1, required=True, metavar="MODEL...", type=shared.FILE)
+@click.option(
+    "--name",
+    "names",
+    multiple=True,
+    help="What clients call a model; once for each, in their order. Default: the files' names.",
+)
 @click.option("--host", default="127.0.0.1", help="Address to listen at.")
 @click.option(
     "--port",
@@ -189,31 +195,46 @@ def run(
 )
 @shared.compile_options(*shared.OF_CODE, "num_threads", json=False)
 def serve(
-    model: Path,
-    name: str | None,
+    models: Sequence[Path],
+    names: Sequence[str],
     max_batch: int,
     max_delay_ms: float,
     host: str,
     port: int,
     **settings: Any,
 ) -> None:
-    """Serves MODEL over HTTP, by the inference protocol, version 2.
+    """Serves MODELs over HTTP, by the inference protocol, version 2.
 
-    It needs more packages: pip install fastapi uvicorn. Batches are for models whose first
-    dimension is open, and whose rows do not depend on each other.
+    It needs more packages: pip install fastapi prometheus_client uvicorn. Batches are for models
+    whose first dimension is open, and whose rows do not depend on each other.
     """
     try:
         import uvicorn
 
         from ..serve.app import Server
     except ImportError as error:
+        packages = "fastapi prometheus_client uvicorn"
         raise click.UsageError(
-            f"{error.name} is not installed; pip install fastapi uvicorn brings it"
+            f"{error.name} is not installed; pip install {packages} brings it"
         ) from error
+    from ..runtime.threads import resolve_threads
     from ..session.inference_session import InferenceSession
 
-    session = InferenceSession(model, **settings)
-    server = Server({name or model.stem: session}, max_batch, max_delay_ms / 1000)
+    names = names or [model.stem for model in models]
+    if len(names) != len(models) or len({*names}) < len(names):
+        raise click.UsageError(
+            f"{len(models)} models have the names {', '.join(names)}: give each one of its own by "
+            "--name"
+        )
+    console, sessions = error_console(), {}
+    streams = settings["streams"]
+    threads = resolve_threads(settings["options"].num_threads, here=True)
+    for name, model in zip(names, models, strict=True):
+        say(f"{name}: compiling {model}", to=console)
+        sessions[name] = InferenceSession(model, **settings)
+        shares = f"streams: {streams}, threads of each: {max(threads // streams, 1)}"
+        say(f"{name}: ready at /v2/models/{name}; {shares}", to=console)
+    server = Server(sessions, max_batch, max_delay_ms / 1000)
     uvicorn.run(server.application, host=host, port=port, log_level="info")
 
 

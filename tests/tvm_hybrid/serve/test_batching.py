@@ -7,12 +7,14 @@ from concurrent.futures import Future
 from typing import Any
 
 import ml_dtypes
+import msgspec
 import numpy as np
 import pytest
 
 from tvm_hybrid.errors import FeedError, QueueFullError, ShapeError
 from tvm_hybrid.runtime.tensors import TensorInfo
-from tvm_hybrid.serve.app import Batcher, InferRequest, InputTensor, answer, array_of
+from tvm_hybrid.serve.batching import Batcher
+from tvm_hybrid.serve.tensors import InferRequest, InputTensor, Parameters, answer, array_of
 from tvm_hybrid.session.onnxruntime_api.model_surface import NodeArg
 
 
@@ -110,9 +112,15 @@ def test_only_open_batches_are_put_together() -> None:
 def test_tensors_go_there_and_back(datatype: str, data: list[Any], dtype: Any) -> None:
     array = array_of(InputTensor("x", [1, len(data)], datatype, [data]))
     assert array.dtype == dtype and array.shape == (1, len(data))
-    (output,) = answer("m", InferRequest([]), ["x"], [array])["outputs"]
-    wanted = {"name": "x", "shape": [1, len(data)], "datatype": datatype, "data": data}
-    assert output == wanted
+    text, behind = answer("m", InferRequest([]), {"x": array})
+    wanted = {"name": "x", "shape": [1, len(data)], "datatype": datatype}
+    assert msgspec.json.decode(text)["outputs"] == [{**wanted, "data": data}] and behind == []
+    request = InferRequest([], parameters=Parameters(binary_data_output=True))
+    text, (found,) = answer("m", request, {"x": array})
+    size = {"binary_data_size": len(found)}
+    assert msgspec.json.decode(text)["outputs"] == [{**wanted, "parameters": size}]
+    again = array_of(InputTensor("x", [1, len(data)], datatype), found)
+    assert again.dtype == dtype and again.tobytes() == array.tobytes()
 
 
 @pytest.mark.parametrize(

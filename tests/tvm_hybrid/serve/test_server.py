@@ -15,6 +15,7 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
+import tritonclient.http as triton
 
 from tests.tvm_hybrid.onnx_models import reference, saved, two_layers
 from tests.tvm_hybrid.small_models import ROOT
@@ -25,11 +26,12 @@ COMMAND = "import sys; from tvm_hybrid_command import main; sys.exit(main())"
 
 
 class Served:
-    """The server of a model with open rows, and a client."""
+    """The server of a model with open rows, under two names, and a client."""
 
     def __init__(self, folder: Path, *options: str) -> None:
-        model = saved(folder, two_layers("rows"))
-        arguments = ["serve", str(model), "--port", "0", "--threads", "1", *options]
+        model = str(saved(folder, two_layers("rows")))
+        arguments = ["serve", model, model, "--name", "model", "--name", "second"]
+        arguments += ["--port", "0", "--threads", "1", *options]
         self.process = subprocess.Popen(
             [sys.executable, "-c", COMMAND, *arguments],
             stderr=subprocess.PIPE,
@@ -77,14 +79,24 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         server.process.kill()
 
 
+def test_it_says_what_it_does_before_it_listens(served: Served) -> None:
+    *lines, _ = [line for line in served.said.splitlines() if ": " in line and "INFO" not in line]
+    assert re.fullmatch(r"model: compiling .*\.onnx", lines[0])
+    ready = "model: ready at /v2/models/model; streams: 2, threads of each: 1"
+    assert ready in served.said and ready.replace("model", "second", 1) not in served.said
+    assert "second: ready at /v2/models/second; " in served.said
+
+
 def test_it_says_what_it_has(served: Served) -> None:
     get = served.client.get
-    assert get("/v2/health/live").status_code == get("/v2/health/ready").status_code == 200
+    assert get("/v2/health/live").json() == {"live": True}
+    assert get("/v2/health/ready").json() == {"ready": True}
     assert get("/v2").json()["name"] == "tvm_hybrid"
-    assert get("/v2/models/model/ready").status_code == 200
+    assert get("/v2/models/model/ready").json() == {"name": "model", "ready": True}
     about = get("/v2/models/model").json()
     assert about["inputs"] == [{"name": "x", "datatype": "FP32", "shape": [-1, 8]}]
     assert about["outputs"] == [{"name": "y", "datatype": "FP32", "shape": [-1, 5]}]
+    assert get("/v2/models/second/versions/1").json() == {**about, "name": "second"}
 
 
 def test_requests_at_once_are_put_together_and_have_their_own_results(served: Served) -> None:
@@ -154,7 +166,61 @@ def test_a_model_that_is_not_there(served: Served) -> None:
         served.client.post("/v2/models/other/infer", json={"inputs": [X]}),
     ):
         assert answer.status_code == 404
-        assert answer.json()["error"] == "there is no model 'other'; there are 'model'"
+        assert answer.json()["error"] == "there is no model 'other'; there are 'model', 'second'"
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "message"),
+    [
+        ("/v2/models/model/versions/2/ready", 404, "'model' has no version '2', only '1'"),
+        ("/v2/nothing", 404, "Not Found"),
+        ("/v2/models/model/infer", 405, "Method Not Allowed"),
+    ],
+)
+def test_every_error_has_one_form(served: Served, path: str, status: int, message: str) -> None:
+    answer = served.client.get(path)
+    assert answer.status_code == status and answer.json() == {"error": message}
+
+
+def test_metrics(served: Served) -> None:
+    runs = served.counts()[1]
+    served.infer(np.zeros((4, 8)))
+    assert served.infer(np.zeros((4, 9))).status_code == 400
+    text = served.client.get("/metrics").text
+    values = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
+    assert float(values['tvm_hybrid_runs_total{model="model"}']) == runs + 1
+    assert float(values['tvm_hybrid_runs_total{model="second"}']) == 0
+    for status in ("200", "400"):
+        key = f'tvm_hybrid_request_seconds_count{{model="model",status="{status}"}}'
+        assert float(values[key]) >= 1
+
+
+@pytest.mark.parametrize("version", ["", "1"])
+@pytest.mark.parametrize("binary", [False, True])
+def test_the_client_of_triton(served: Served, version: str, binary: bool) -> None:
+    x = np.random.default_rng(2).standard_normal((4, 8)).astype(np.float32)
+    with triton.InferenceServerClient(f"{served.client.base_url.netloc.decode()}") as client:
+        assert client.is_server_live() and client.is_model_ready("second", version)
+        given = triton.InferInput("x", [4, 8], "FP32")
+        given.set_data_from_numpy(x, binary_data=binary)
+        wanted = [triton.InferRequestedOutput("y", binary_data=binary)]
+        found = client.infer("second", [given], version, wanted).as_numpy("y")
+        again = client.infer("second", [given], version).as_numpy("y")  # binary by default
+    assert np.allclose(found, reference(x), rtol=1e-5, atol=1e-4) and np.array_equal(found, again)
+
+
+@pytest.mark.parametrize(
+    ("content", "size", "message"),
+    [
+        (b"{}", "3", "Inference-Header-Content-Length is '3'; the request has 2 bytes"),
+        (b"{}", "-1", "Inference-Header-Content-Length is '-1'"),
+        (b'{"inputs": []}123', "14", "has 3 bytes behind its text, its inputs 0"),
+    ],
+)
+def test_bytes_that_do_not_fit(served: Served, content: bytes, size: str, message: str) -> None:
+    headers = {"Inference-Header-Content-Length": size}
+    answer = served.client.post("/v2/models/model/infer", content=content, headers=headers)
+    assert answer.status_code == 400 and message in answer.json()["error"]
 
 
 def test_large_requests(served: Served) -> None:

@@ -82,9 +82,9 @@ class FileCommand(click.Command):
                 others = (value for other, value in ctx.params.items() if other != param.name)
                 for given in (file for value in others for file in _files_in(value)):
                     require_other_file(path, given)
-        model = ctx.params.get("model")
-        if isinstance(model, Path) and not model.exists():
-            raise ModelError(f"there is no model file {model}; check the path")
+        for model in (ctx.params.get("model"), *ctx.params.get("models", ())):
+            if isinstance(model, Path) and not model.exists():
+                raise ModelError(f"there is no model file {model}; check the path")
         return super().invoke(ctx)
 
 
