@@ -66,6 +66,11 @@ class Isa:
         return "avx512bf16" in self.features
 
     @property
+    def multiplies_bytes(self) -> bool:
+        """Whether it has instructions for products of integers of 8 bits (VNNI or AMX)."""
+        return bool({"avx512vnni", "avxvnni"} & {*self.features})
+
+    @property
     def level(self) -> int:
         """Position in LADDER, which orders levels by preference; 0 is scalar."""
         return LADDER.index(self)

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     import numpy as np
     import onnx
 
+    from ..executable.executable import Executable
     from ..options import CompileOptions
 
 
@@ -317,12 +318,18 @@ def verify(
 )
 @input_options
 @click.option("--repeat", type=shared.AT_LEAST_ONE, default=20, help="Runs that are timed.")
+@click.option(
+    "--beside",
+    is_flag=True,
+    help="Also run ONNX Runtime, in turns with the program; show its time.",
+)
 @shared.compile_options()
 def report(
     model: Path,
     inputs: Inputs,
     output: Path | None,
     repeat: int,
+    beside: bool,
     options: CompileOptions,
     as_json: bool,
 ) -> int:
@@ -334,22 +341,53 @@ def report(
     """
     if output is None and not as_json:
         raise click.UsageError("name the page to write, such as -o report.html, or give --json")
+    import msgspec
+
+    from ..library.artifact import is_library
     from ..report.page.collect import collect
     from ..report.page.data import write_page
+
+    if beside and is_library(model):
+        raise click.UsageError("--beside needs the ONNX file that ONNX Runtime runs, not a library")
 
     options = sized(model, options, inputs.given)
     executable = executable_of(model, options)
     feeds, _ = inputs.feeds_of(executable)
     with working("measuring"):
         data = collect(executable, feeds, model=str(model), repeat=repeat)
+        if beside:
+            others = _beside_onnx_runtime(model, executable, feeds)
+            data = msgspec.structs.replace(
+                data, head=msgspec.structs.replace(data.head, others_us=others)
+            )
     if output is not None:
         write_page(data, output)
     lines = [f"{output}: {len(data.regions)} calls of {len(data.kernels)} kernels"]
+    lines += [f"{name}: {us:.1f} us" for name, us in data.head.others_us.items()]
     for advice in data.advice:
         share = "" if advice.share is None else f" ({advice.share:.0%} of the time)"
         lines.append(f"{advice.title}{share}: {advice.command or advice.text}")
     show(data, as_json, *lines)
     return 0
+
+
+def _beside_onnx_runtime(
+    model: Path, executable: Executable, feeds: Mapping[str, np.ndarray]
+) -> dict[str, float]:
+    """Median microseconds of a run, ours and ONNX Runtime's in turns."""
+    from ..bench.peers.contestants import SessionContestant
+    from ..bench.peers.peers import ONNX_RUNTIME, OURS
+    from ..report.timing import ContestantError, Timing, interleave
+    from ..session.inference_session import InferenceSession
+
+    contestants = {
+        OURS: SessionContestant(InferenceSession(executable, progress=False), feeds),
+        ONNX_RUNTIME: SessionContestant.of_onnx(model, feeds, executable.num_threads),
+    }
+    times, failed = interleave(contestants, rounds=5, seconds=0.2)
+    for name, why in failed.items():
+        raise ContestantError(f"{name}: {why}")
+    return {name: Timing.of(found).median_us for name, found in times.items()}
 
 
 @shared.model_command("scale")

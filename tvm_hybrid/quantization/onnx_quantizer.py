@@ -34,7 +34,6 @@ BETWEEN = (
     *("Add", "Mul", "LeakyRelu", "MaxPool", "AveragePool", "GlobalAveragePool"),
     *("Concat", "Split", "Pad", "Resize", "Reshape", "Transpose", "Squeeze", "Unsqueeze"),
 )
-_VNNI = frozenset({"avx512vnni", "avxvnni"})
 QUANTIZED = frozenset(
     {
         *("QuantizeLinear", "DynamicQuantizeLinear", "QLinearConv", "QLinearMatMul", "QGemm"),
@@ -125,7 +124,7 @@ def settings_for(model: onnx.ModelProto, isa: Isa, asked: Settings, weight_range
         wanted += tuple(name for name in RECTIFIERS if name in present and name not in wanted)
     reduced = weight_range == "reduced"
     if weight_range == "auto" and mode != "weights":
-        reduced = not _VNNI & {*isa.features}
+        reduced = not isa.multiplies_bytes
     return replace(asked, operators=wanted, reduced=reduced)
 
 

@@ -239,6 +239,24 @@ LEAST_COPY, LARGEST_COPY = 64 << 20, 256 << 20
 COPIES = 5
 
 
+class Cache(msgspec.Struct, frozen=True):
+    """A cache as the machine's description has it.
+
+    Attributes
+    ----------
+    name : str
+        "L2" or "L3"; "memory" of what is behind them.
+    nbytes : int
+        What it holds, of all threads together.
+    bandwidth : float
+        1e9 bytes a second that all threads read from it.
+    """
+
+    name: str
+    nbytes: int
+    bandwidth: float
+
+
 class Roof(msgspec.Struct, frozen=True, kw_only=True):
     """The limits of some threads.
 
@@ -250,11 +268,19 @@ class Roof(msgspec.Struct, frozen=True, kw_only=True):
         1e9 operations a second of all threads, by type of the products' first operand.
     bandwidth : float
         1e9 bytes a second, read and written, that copying memory reaches.
+    caches : tuple of Cache
+        The smallest first.
     """
 
     threads: int
     peaks: dict[str, float]
     bandwidth: float
+    caches: tuple[Cache, ...] = ()
+
+    def holding(self, nbytes: int) -> Cache:
+        """The smallest cache that holds so many bytes; memory if there is none."""
+        found = (cache for cache in self.caches if nbytes <= cache.nbytes)
+        return next(found, Cache("memory", nbytes, self.bandwidth))
 
     def limit(self, dtype: str, intensity: float) -> float:
         """1e9 operations a second that are possible with so many operations for each byte.
@@ -275,8 +301,9 @@ def measure_roof(dtypes: Sequence[str], threads: int) -> Roof:
         How many work at a time; the peak of one is multiplied, the bandwidth measured with all.
     """
     peaks = {dtype: peak_gops(dtype) * threads for dtype in dict.fromkeys(dtypes) if _here(dtype)}
+    machine = Machine.from_target(host_target())
     # Arrays larger than all caches are copied.
-    beyond_caches = 4 * Machine.from_target(host_target()).l3_bytes
+    beyond_caches = 4 * machine.l3_bytes
     size = min(max(beyond_caches, LEAST_COPY), LARGEST_COPY) // threads
     pairs = [(np.ones(size, np.uint8), np.zeros(size, np.uint8)) for _ in range(threads)]
     # Alone, a thread is timed by its own CPU time, which other processes do not disturb.
@@ -288,7 +315,12 @@ def measure_roof(dtypes: Sequence[str], threads: int) -> Roof:
             start = clock()
             list(copy_all(lambda pair: np.copyto(pair[1], pair[0]), pairs))
             best = min(best, clock() - start)
-    return Roof(threads=threads, peaks=peaks, bandwidth=2 * size * threads / best / 1e9)
+    caches = (
+        Cache("L2", threads * machine.l2_bytes, threads * machine.l2_rate / 1e3),
+        Cache("L3", machine.l3_bytes, threads * machine.l3_rate(threads) / 1e3),
+    )
+    bandwidth = 2 * size * threads / best / 1e9
+    return Roof(threads=threads, peaks=peaks, bandwidth=bandwidth, caches=caches)
 
 
 def peak_gops(dtype: str) -> float:

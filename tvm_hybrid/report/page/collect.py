@@ -20,7 +20,7 @@ from relay_passes.ir.decisions import REORDER, Decision
 
 from ...explain.origins import decisions_of
 from ...explain.profile import Profile
-from ...explain.program_graph import NO_PLAN, VALUE, KernelCall, ProgramGraph
+from ...explain.program_graph import NO_PLAN, VALUE, WEIGHT, KernelCall, ProgramGraph
 from ...runtime.tensors import numpy_dtype
 from ...targets.cpu_features import require_host
 from ..kernel_speed import Roof, measure_roof
@@ -62,6 +62,10 @@ def collect(
     return _Collector(executable, model, roof).page(inputs, repeat)
 
 
+Moving = tuple[float, str]
+"""Microseconds of moving bytes, and the cache that most of them take, or "memory"."""
+
+
 class _Collector:
     """A program, a profile of it and the machine's limits."""
 
@@ -72,6 +76,8 @@ class _Collector:
         self.profile: Profile | None = None
         self.unmeasured = ""
         self.everything = 0.0
+        path = Path(model)
+        self.memory = memory_of(self.program, path.stat().st_size if path.is_file() else None)
 
     def page(self, inputs: Mapping[str, Any] | Sequence[Any] | None, repeat: int) -> PageData:
         """Everything; runs the model first."""
@@ -97,14 +103,13 @@ class _Collector:
         regions = [self.region(number, *each) for number, each in about]
         by_time = sorted(regions, key=lambda each: -(each.work.us or 0.0))
         used = {id(decision) for decision in chosen}
-        path = Path(self.model)
         data = PageData(
             head=self.head(regions),
             regions=regions,
             kernels=self.kernels(regions),
             picture=None if graph is None else picture_of(graph, regions),
             limits=self.roof,
-            memory=memory_of(self.program, path.stat().st_size if path.is_file() else None),
+            memory=self.memory,
             reorders=[each.number for each in regions if each.op == REORDER],
             left=[each.number for each in by_time if not each.taken],
             notes=[
@@ -134,7 +139,7 @@ class _Collector:
         records, graph = self.manifest.records, self.graph
         record = next((each for each in records if each.workload == known.workload), None)
         flops = 0 if known.at_run_time else known.flops
-        nbytes = 0 if graph is None else moved(known, call, graph)
+        weights, values = (0, 0) if graph is None else moved(known, call, graph)
         return RegionCard(
             number=number,
             node=known.node if known.taken else call.node,
@@ -147,7 +152,9 @@ class _Collector:
             **_same(known, "on_vectors", "at_run_time", "workload"),
             reads=self.tensors(call.reads),
             writes=self.tensors(call.writes),
-            work=self.work(us, flops, nbytes, operand_type(known)),
+            work=self.work(
+                us, flops, weights + values, operand_type(known), self.moving(weights, values)
+            ),
         )
 
     def tensors(self, numbers: Iterable[int]) -> list[Tensor]:
@@ -167,18 +174,38 @@ class _Collector:
             nbytes = sum(work.nbytes for work in works) if all(work.nbytes for work in works) else 0
             flops = sum(work.flops for work in works)
             us = sum(times) if times else None
-            work, numbers = self.work(us, flops, nbytes, works[0].dtype), [e.number for e in group]
+            slowest = max(works, key=lambda work: work.moving_us)
+            moving = sum(work.moving_us for work in works), slowest.place
+            work = self.work(us, flops, nbytes, works[0].dtype, moving)
+            numbers = [each.number for each in group]
             same = _same(group[0], "function", "kernel", "op", "taken")
             rows.append(KernelRow(regions=numbers, work=work, **same))
         return sorted(rows, key=lambda row: -(row.work.us or 0.0))
 
-    def work(self, us: float | None, flops: int, nbytes: int, dtype: str) -> Work:
+    def moving(self, weights: int, values: int) -> Moving:
+        """The time of moving so many bytes from where they lie.
+
+        Weights come from what holds all that a run touches, other tensors from what holds these.
+        """
+        if self.roof is None:
+            return 0.0, ""
+        others = self.memory.values if self.memory.peak is None else self.memory.peak
+        found = [
+            (nbytes / cache.bandwidth / 1e3, cache.name)
+            for nbytes, cache in (
+                (weights, self.roof.holding(self.memory.weights + others)),
+                (values, self.roof.holding(others)),
+            )
+        ]
+        return sum(us for us, _ in found), max(found)[1]
+
+    def work(self, us: float | None, flops: int, nbytes: int, dtype: str, moving: Moving) -> Work:
         """Time and work of one call, or of all calls of a kernel."""
         gflops = flops / us / 1e3 if us and flops else None
         peak = self.roof.peaks.get(dtype) if self.roof else None
         computing = flops / peak / 1e3 if peak and flops else 0.0
-        moving = nbytes / self.roof.bandwidth / 1e3 if self.roof else 0.0
-        bound = "compute" if computing > moving else "memory"
+        moving_us, place = moving
+        bound = "compute" if computing > moving_us else place
         return Work(
             us=us,
             share=us / self.everything if us is not None and self.everything else None,
@@ -187,8 +214,10 @@ class _Collector:
             gflops=gflops,
             gbytes=nbytes / us / 1e3 if us and nbytes else None,
             of_peak=gflops / peak if gflops and peak else None,
-            least_us=max(computing, moving) or None,
-            bound=bound if max(computing, moving) else "",
+            least_us=max(computing, moving_us) or None,
+            moving_us=moving_us,
+            place=place,
+            bound=bound if max(computing, moving_us) else "",
             dtype=dtype,
         )
 
@@ -248,24 +277,27 @@ def operand_type(decision: Decision) -> str:
     return "uint8" if _BYTES.search(decision.kernel) else "float32"
 
 
-def moved(decision: Decision, call: KernelCall, graph: ProgramGraph) -> int:
-    """Bytes of the tensors that a call reads and writes, each once; 0 if a size is open.
+def moved(decision: Decision, call: KernelCall, graph: ProgramGraph) -> tuple[int, int]:
+    """Bytes of weights that a call reads, and of other tensors that it reads and writes, each once.
+
+    Both are 0 if a size is open.
 
     Of a tensor that it only writes a part of, this part; of a table that it picks rows from, as
     many as it writes.
     """
-    reads = [graph.values[each].nbytes for each in {*call.reads} if each not in call.updates]
+    read = [graph.values[each] for each in {*call.reads} if each not in call.updates]
     writes = [graph.values[each].nbytes for each in call.writes]
     if 0 in writes:
-        return 0
+        return 0, 0
     written = sum(writes)
     found = _RESULT.search(decision.workload)
     if found is not None:  # the region's own result
         width = (int(DataType(found[1]).bits) + 7) // 8
         written = min(written, width * math.prod(map(int, found[2].split("x"))) or written)
-    if not decision.taken and _PICKING.search(decision.op):
-        reads = [min(each, written) for each in reads]
-    return sum(reads) + written
+    most = written if not decision.taken and _PICKING.search(decision.op) else math.inf
+    weights = sum(int(min(each.nbytes, most)) for each in read if each.kind == WEIGHT)
+    others = sum(int(min(each.nbytes, most)) for each in read if each.kind != WEIGHT)
+    return weights, others + written
 
 
 def memory_of(executable: Executable, model_file: int | None) -> Memory:

@@ -134,6 +134,8 @@ class Head(ChosenOptions, frozen=True, kw_only=True):
         Number of runs.
     unmeasured : str
         Why nothing was run; "" if it was.
+    others_us : dict
+        Microseconds of a run, ours among them, of libraries that were measured in turns with it.
     """
 
     model: str
@@ -155,6 +157,7 @@ class Head(ChosenOptions, frozen=True, kw_only=True):
     of_peak: float | None
     repeat: int
     unmeasured: str
+    others_us: dict[str, float] = msgspec.field(default_factory=dict)
 
 
 # In the order in which they are run, as one script.
@@ -205,7 +208,7 @@ LEAST_OUTSIDE = 0.1
 
 def advice_for(data: PageData, manifest: Manifest) -> list[Advice]:
     """All advice for a program; what concerns more of its time first, tuning last."""
-    ways = (_bf16, _left, _reorders, _open_sizes, _threads, _isa, _fusion, _outside)
+    ways = (_bf16, _int8, _left, _reorders, _open_sizes, _threads, _isa, _fusion, _outside)
     found = [advice for way in ways for advice in way(data, manifest)]
     found.sort(key=lambda advice: -(advice.share if advice.share is not None else 1.0))
     return [*found, *_records(data, manifest)]  # which gain least
@@ -233,6 +236,22 @@ def _bf16(data: PageData, manifest: Manifest) -> Iterable[Advice]:
             "rounded to 8 bits of mantissa, sums stay float32. Check the results with "
             "`tvm-hybrid verify`.",
             command="--precision bf16",
+            share=share,
+        )
+
+
+def _int8(data: PageData, manifest: Manifest) -> Iterable[Advice]:
+    wide = ("_f32_", "bf16_bf16")
+    share = _share(data, lambda each: any(types in each.kernel for types in wide))
+    has = any(types in each.kernel for each in data.regions for types in wide)
+    narrow = any("u8s8" in each.kernel for each in data.regions)  # it is quantised already
+    if has and not narrow and _matters(share) and isa_named(manifest.isa).multiplies_bytes:
+        yield Advice(
+            title="Products of 8 bits",
+            text="The CPU multiplies integers of 8 bits four times as fast as float32. `quantize` "
+            "makes such a model of an ONNX file; samples of real inputs keep it precise, and "
+            "`tvm-hybrid verify` compares.",
+            command="tvm-hybrid quantize MODEL -o int8.onnx --data SAMPLES",
             share=share,
         )
 

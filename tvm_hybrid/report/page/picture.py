@@ -180,9 +180,13 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
         Operations a second over the machine's peak for the operands' type.
     least_us : float or None
         Microseconds that the roofline allows: the longer of computing at the peak and of moving the
-        bytes from memory. Tensors that lie in caches take less.
+        bytes from where they lie.
+    moving_us : float
+        Microseconds of moving the bytes.
+    place : str
+        Where most of them lie: "L2", "L3" or "memory"; "" if the limits are not known.
     bound : str
-        What is longer: "compute" or "memory"; "" if that is not known.
+        What is longer: "compute", or `place`; "" if that is not known.
     dtype : str
         The type whose peak counts.
     """
@@ -195,6 +199,8 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
     gbytes: float | None = None
     of_peak: float | None = None
     least_us: float | None = None
+    moving_us: float = 0.0
+    place: str = ""
     bound: str = ""
     dtype: str = "float32"
 

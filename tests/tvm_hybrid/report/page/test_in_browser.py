@@ -152,3 +152,10 @@ def test_light_and_dark(browser: Browser, page: Path) -> None:
 def test_the_page_fits_the_window(browser: Browser, page: Path, width: int) -> None:
     browser.open(page, width)
     assert browser.run("document.documentElement.scrollWidth") <= width
+
+
+def test_no_table_is_cut_off_on_a_laptop(browser: Browser, page: Path) -> None:
+    browser.open(page, 1280)
+    tables = "[...document.querySelectorAll('.scroll')]"
+    assert browser.run(f"{tables}.length") > 2
+    assert not browser.run(f"{tables}.some((each) => each.scrollWidth > each.clientWidth)")

@@ -15,11 +15,13 @@ import pytest
 from msgspec.structs import replace
 
 import tvm_hybrid
+from microkernels.isa import host_isa
 from tests.tvm_hybrid.onnx_models import saved, two_layers
 from tests.tvm_hybrid.report.page.hostile import MARKUP, NAME, ROOF, hostile_page
 from tests.tvm_hybrid.small_models import mlp_module
 from tvm_hybrid.cli import main
 from tvm_hybrid.errors import IsaError, OutputError
+from tvm_hybrid.report.kernel_speed import Cache
 from tvm_hybrid.report.page import collect
 from tvm_hybrid.report.page.data import PageData, page_of
 
@@ -69,10 +71,24 @@ def test_regions_have_operators_kernels_tensors_and_times(data: PageData) -> Non
 def test_the_roof_gives_the_least_time_and_the_bound(data: PageData) -> None:
     work = data.regions[0].work
     computing, moving = work.flops / 100.0 / 1e3, work.nbytes / 20.0 / 1e3
+    assert work.moving_us == pytest.approx(moving) and work.place == "memory"
     assert work.least_us == pytest.approx(max(computing, moving))
     assert work.bound == ("compute" if computing > moving else "memory")
     assert work.us and work.gflops == pytest.approx(work.flops / work.us / 1e3)
     assert work.of_peak == pytest.approx((work.gflops or 0) / 100.0)
+
+
+def test_data_in_caches_move_faster(tmp_path: Path) -> None:
+    """Weights come from what holds all of the program, other tensors from what holds these."""
+    executable = tvm_hybrid.compile(saved(tmp_path, two_layers(4)), num_threads=1)
+    weights = executable.outline.weights if executable.outline else 0
+    near = Cache("L2", weights - 1, 200.0), Cache("L3", weights + (1 << 20), 50.0)
+    page = collect.collect(executable, model="m", roof=replace(ROOF, caches=near), repeat=2)
+    (work, reads) = next((each.work, each.reads) for each in page.regions if each.work.flops)
+    fixed = sum(tensor.nbytes for tensor in reads if tensor.kind == "weight")
+    assert fixed > 0
+    moving = fixed / 50.0 / 1e3 + (work.nbytes - fixed) / 200.0 / 1e3
+    assert work.moving_us == pytest.approx(moving) and work.place == "L3"
 
 
 def test_head_and_memory(data: PageData) -> None:
@@ -104,6 +120,7 @@ def test_advice_names_what_is_left(data: PageData) -> None:
     titles = [advice.title for advice in data.advice]
     assert "Operators without a template" in titles
     assert titles[-1] == "No tuning records"
+    assert ("Products of 8 bits" in titles) == host_isa().multiplies_bytes
 
 
 def test_the_file_holds_the_data_and_loads_nothing(data: PageData) -> None:
@@ -195,6 +212,10 @@ def test_the_command(
     assert shown == written
     assert [region["op"] for region in shown["regions"]]
     assert shown["limits"]["peaks"] == ROOF.peaks
+    assert shown["head"]["others_us"] == {}
+    assert main(["report", str(model), "-o", str(page), "--beside", "--json"]) == 0
+    others = json.loads(capsys.readouterr().out)["head"]["others_us"]
+    assert list(others) == ["tvm_hybrid", "ONNX Runtime"] and min(others.values()) > 0
     assert main(["report", str(model)]) == 2
     assert "report.html" in capsys.readouterr().err
 

@@ -49,6 +49,7 @@ function operations(flops) {
 }
 const facts = (pairs) => element("dl", { class: "facts" },
   pairs.filter(([, value]) => known(value) && value !== "").map(([name, value]) => [element("dt", {}, name), element("dd", {}, value)]));
+const boundKind = (work) => (["", "compute"].includes(work.bound) ? work.bound : "memory");
 const code = (text) => element("code", {}, text);
 
 const tip = byId("tip");

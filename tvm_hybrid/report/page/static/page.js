@@ -63,9 +63,9 @@ drawNotes();
 drawAbout();
 drawLeft();
 byId("kernels-hint").textContent = known(data.head.kernels_us)
-  ? "The bar is a kernel's time; its strong part is what the roof allows: computing at the machine's peak, or moving the tensors from memory. Tensors that lie in caches take less, so more than 100% is possible. Each call has about half a microsecond of measuring in it. Winograd's convolutions count the operations of the direct ones."
+  ? "The bar is a kernel's time; its strong part is what the roof allows: computing at the machine's peak, or moving the tensors from the cache that holds them, or from memory. Each call has about half a microsecond of measuring in it. Winograd's convolutions count the operations of the direct ones."
   : `Nothing was run: ${data.head.unmeasured}`;
-byId("roofline-hint").textContent = data.limits ? "A point is a kernel, the larger the more time it takes. Beneath the slanted line a kernel is bound by memory (brown), beneath a flat one by computing (blue). Peaks and bandwidth were measured on this machine." : "";
+byId("roofline-hint").textContent = data.limits ? "A point is a kernel, the larger the more time it takes. A kernel is bound by moving its bytes (brown) or by computing (blue): slanted lines are what memory and each cache give, flat ones the peaks. Peaks and the bandwidth of memory were measured on this machine; caches are as its description has them." : "";
 if (data.regions.length) choose(slowest(), false);
 byId("search").addEventListener("input", (event) => search(event.target.value));
 byId("search-form").addEventListener("submit", (event) => { event.preventDefault(); nextFound(); });

@@ -12,8 +12,8 @@ function tensorList(tensors) {
 }
 function verdict(work) {
   if (!work.bound) return "";
-  const text = work.bound === "memory" ? "moving its bytes takes longer than computing" : "computing takes longer than moving its bytes";
-  return element("span", {}, element("span", { class: `tag ${work.bound}` }, work.bound), ` ${text}`);
+  const text = work.bound === "compute" ? "computing takes longer than moving its bytes" : `moving its bytes from ${work.bound} takes longer than computing`;
+  return element("span", {}, element("span", { class: `tag ${boundKind(work)}` }, work.bound), ` ${text}`);
 }
 function showRegion(region) {
   const work = region.work;

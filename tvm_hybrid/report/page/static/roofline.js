@@ -37,13 +37,20 @@ function drawRoofline() {
     svg.append(shape("path", { class: "roof", d: `M${x(start)} ${y(start * limits.bandwidth)}L${x(peak / limits.bandwidth)} ${y(peak)}L${x(10 ** across[1])} ${y(peak)}` }),
       shape("text", { class: "strong", x: x(peak / limits.bandwidth) + 4, y: y(peak) - 7 }, `${dtype}: ${digits(peak)} GFLOP/s`));
   });
-  const half = Math.sqrt(start * Math.min(...peaks) / limits.bandwidth);
-  const slope = Math.atan2(y(half) - y(2 * half), x(2 * half) - x(half)) * -180 / Math.PI;
-  svg.append(shape("text", { class: "strong", transform: `translate(${x(half) - 8} ${y(half * limits.bandwidth) - 8}) rotate(${slope.toFixed(1)})`, "text-anchor": "middle" }, `memory: ${digits(limits.bandwidth)} GB/s`));
+  const most = Math.max(...peaks);
+  for (const { name, bandwidth } of [{ name: "memory", bandwidth: limits.bandwidth }, ...limits.caches]) {
+    const first = Math.max(10 ** across[0], 10 ** up[0] / bandwidth);
+    const last = most / bandwidth;
+    if (last <= first) continue;
+    const half = Math.sqrt(first * last);
+    const slope = Math.atan2(y(half * bandwidth) - y(2 * half * bandwidth), x(2 * half) - x(half)) * -180 / Math.PI;
+    if (name !== "memory") svg.append(shape("path", { class: "roof cache", d: `M${x(first)} ${y(first * bandwidth)}L${x(last)} ${y(most)}` }));
+    svg.append(shape("text", { class: "strong", transform: `translate(${x(half) - 8} ${y(half * bandwidth) - 8}) rotate(${slope.toFixed(1)})`, "text-anchor": "middle" }, `${name}: ${digits(bandwidth)} GB/s`));
+  }
   points = [...rows].sort((a, b) => b.work.us - a.work.us).map((row) => {
     const radius = 4.5 + 13 * Math.sqrt(row.work.share || 0);
     const text = `${row.op}\n${digits(row.work.gflops)} GFLOP/s, ${percent(row.work.of_peak)} of peak\n${time(row.work.us)} (${percent(row.work.share)}), ${row.regions.length} calls`;
-    const node = shape("circle", { class: `point ${row.work.bound}`, cx: x(intensity(row)), cy: y(row.work.gflops), r: radius, tabindex: 0, role: "button", "aria-label": text.replaceAll("\n", ", ") });
+    const node = shape("circle", { class: `point ${boundKind(row.work)}`, cx: x(intensity(row)), cy: y(row.work.gflops), r: radius, tabindex: 0, role: "button", "aria-label": text.replaceAll("\n", ", ") });
     const open = () => { choose(row.regions[0]); byId("graph").scrollIntoView(); };
     node.addEventListener("click", open);
     node.addEventListener("keydown", (event) => { if (event.key === "Enter" || event.key === " ") { event.preventDefault(); open(); } });

@@ -15,6 +15,7 @@ function drawSummary() {
   const measured = known(head.total_us);
   byId("summary").append(element("div", { class: "tiles" },
     tile("one run", measured ? time(head.total_us) : "not run", measured ? `median of ${head.repeat}, least ${time(head.least_total_us)}; ${head.threads} thread${head.threads > 1 ? "s" : ""}` : head.unmeasured),
+    ...Object.entries(head.others_us).filter(([name]) => name !== "tvm_hybrid").map(([name, us]) => tile(name, time(us), `${digits(us / head.others_us.tvm_hybrid, 3)} times ours, ${time(head.others_us.tvm_hybrid)}, in turns`)),
     tile("share of the machine's peak", percent(head.of_peak), known(head.least_us) ? `all products at the peak: ${time(head.least_us)}${data.regions.some((region) => region.op.includes("winograd")) ? ", Winograd's counted as direct ones" : ""}` : ""),
     tile("kernels together", time(head.kernels_us), `${data.regions.length} calls${known(head.outside_us) ? `; between them ${time(head.outside_us)}` : ""}`),
     tile("by templates", `${data.regions.filter((region) => region.taken).length} of ${data.regions.length}`, known(head.kernels_us) ? `${percent(leftShare)} of the time is generic code` : ""),
@@ -105,6 +106,7 @@ function drawAbout() {
     ["inputs", head.inputs.join("; ")], ["outputs", head.outputs.join("; ")], ["decisions", `${head.taken} of ${head.nodes} nodes taken`],
     ["versions", Object.entries(head.versions).map(([name, version]) => `${name} ${version}`).join(", ")],
     ["peaks, measured", data.limits ? Object.entries(data.limits.peaks).map(([dtype, peak]) => `${dtype} ${digits(peak)} GFLOP/s`).join(", ") : ""],
-    ["bandwidth, measured", data.limits ? `${digits(data.limits.bandwidth)} GB/s` : ""],
+    ["bandwidth of memory, measured", data.limits ? `${digits(data.limits.bandwidth)} GB/s` : ""],
+    ["bandwidth of caches", data.limits ? data.limits.caches.map((each) => `${each.name} ${digits(each.bandwidth)} GB/s`).join(", ") : ""],
   ])));
 }

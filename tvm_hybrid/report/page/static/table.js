@@ -5,7 +5,7 @@ const columns = [
   { name: "calls", of: (row) => row.regions.length, text: (value) => String(value) },
   { name: "time", of: (row) => row.work.us, text: time },
   { name: "share", of: (row) => row.work.share, text: percent },
-  { name: "time, and what the roof allows", meter: true, of: (row) => row.work.us },
+  { name: "time beside the roof", meter: true, of: (row) => row.work.us },
   { name: "of the roof", of: (row) => (known(row.work.us) && row.work.least_us ? row.work.least_us / row.work.us : null), text: percent },
   { name: "GFLOP/s", of: (row) => row.work.gflops, text: digits },
   { name: "of peak", of: (row) => row.work.of_peak, text: percent },
@@ -46,7 +46,7 @@ function drawRow(row, longest) {
     if (column.meter) return element("td", {}, known(value) ? meter(row.work, longest) : "");
     if (index === 0) return element("td", { class: "words" }, element("button", { class: "link", type: "button", onclick: () => { choose(row.regions[0]); byId("graph").scrollIntoView(); } }, value), element("span", { class: "sizes" }, sizes(row)), row.taken ? "" : element("span", { class: "tag generic" }, "generic"));
     if (index === 1) return element("td", { class: "words" }, code(value || "–"));
-    if (column.name === "bound by") return element("td", { class: "number" }, value ? element("span", { class: `tag ${value}` }, value) : "–");
+    if (column.name === "bound by") return element("td", { class: "number" }, value ? element("span", { class: `tag ${boundKind(row.work)}` }, value) : "–");
     return element("td", { class: "number" }, column.text(value));
   }));
 }
