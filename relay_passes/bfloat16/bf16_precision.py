@@ -16,32 +16,29 @@ from relay_passes.ir.traits import CONVOLUTIONS, is_convolution, output_channels
 
 from .widening import NARROW, WIDE
 
-# bfloat16 precision: products and convolutions take bfloat16 operands, and give f32.
-#
-# Before
-#
-#     lv = R.matmul(x, const_w)                       # float32
-#     lv1 = R.add(lv, const_b)
-#
-# After
-#
-#     lv = R.astype(x, "bfloat16")
-#     lv1 = R.matmul(lv, const_w', out_dtype="float32")
-#     lv2 = R.add(lv1, const_b)
-#
-# Both operands are rounded to nearest even, constants at compile time. A product of two bfloat16
-# numbers is exact in f32 and sums are f32, so only these two roundings lose precision.
-# Normalisations, softmax, residuals and biases stay f32. `raise_casts` moves the casts to
-# where they cost least. These stay as they are: products of unknown shape, of a vector, or of a
-# weight that is decoded from a smaller type (their template may round, see `partition`);
-# convolutions whose channels are not last, and those of each channel alone whose weight is not a
-# constant. Where there are no instructions for products of bfloat16, all convolutions do, and those
-# of one pixel that have become products: widening operands would make them slower than those of
-# f32.
-
 
 def bf16_precision(convolutions: bool = True) -> Rule:
-    """Makes the rule that rounds the operands of f32 products to bfloat16.
+    """Makes the rule: f32 products and convolutions take bfloat16 operands, and give f32.
+
+    Before
+
+        lv = R.matmul(x, const_w)                       # float32
+        lv1 = R.add(lv, const_b)
+
+    After
+
+        lv = R.astype(x, "bfloat16")
+        lv1 = R.matmul(lv, const_w', out_dtype="float32")
+        lv2 = R.add(lv1, const_b)
+
+    Both operands are rounded to nearest even, constants at compile time. A product of two bfloat16
+    numbers is exact in f32 and sums are f32, so only these two roundings lose precision.
+    Normalisations, softmax, residuals and biases stay f32. `raise_casts` moves the casts to where
+    they cost least. These stay as they are: products of unknown shape, of a vector, or of a weight
+    that is decoded from a smaller type (their template may round, see `partition`); convolutions
+    whose channels are not last, and those of each channel alone whose weight is not a constant.
+    Where there are no instructions for products of bfloat16, all convolutions do, and those of one
+    pixel that have become products: widening operands would make them slower than those of f32.
 
     Parameters
     ----------

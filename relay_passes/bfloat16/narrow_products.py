@@ -28,34 +28,35 @@ from tir_schedules.product import matmul
 
 from .widening import HALF, NARROW, WIDE, KeepsHalf
 
-# Narrow: products of values that were widened from bfloat16 read them as they were.
-#
-# Before
-#
-#     lv = R.multiply(R.astype(q, "float32"), R.const(0.5))       # q, k, v: bfloat16
-#     lv1 = R.permute_dims(R.astype(k, "float32"), [0, 1, 3, 2])
-#     lv2 = R.matmul(lv, lv1)
-#     lv3 = R.nn.softmax(lv2)
-#     lv4 = R.matmul(lv3, R.astype(v, "float32"))
-#     gv = R.astype(lv4, "bfloat16")
-#
-# After
-#
-#     lv1 = R.permute_dims(k, [0, 1, 3, 2])
-#     lv2 = R.multiply(R.matmul(q, lv1, out_dtype="float32"), R.const(0.5))
-#     lv3 = R.astype(R.nn.softmax(lv2), "bfloat16")
-#     lv4 = R.matmul(lv3, v, out_dtype="float32")
-#     gv = R.astype(lv4, "bfloat16")
-#
-# and convolutions of widened images and weights likewise. torch.export writes the attention of a
-# bfloat16 model so: all of it in float32, rounded once. A product of two bfloat16 numbers is exact
-# in float32, so the scores lose nothing. Weights out of a softmax are rounded where the values are
-# bfloat16 and the result will be, as in all attention of bfloat16 models: an error of 2^-9 of each
-# weight beside one of 2^-9 of the result. With `kind="float16"` the same is done with float16.
-
 
 def narrow_products(kind: str = NARROW) -> Rule:
-    """Makes the rule; it comes before what computes the type in float32.
+    """Makes the rule: products of values that were widened from bfloat16 read them as they were.
+
+    It comes before what computes the type in float32.
+
+    Before
+
+        lv = R.multiply(R.astype(q, "float32"), R.const(0.5))       # q, k, v: bfloat16
+        lv1 = R.permute_dims(R.astype(k, "float32"), [0, 1, 3, 2])
+        lv2 = R.matmul(lv, lv1)
+        lv3 = R.nn.softmax(lv2)
+        lv4 = R.matmul(lv3, R.astype(v, "float32"))
+        gv = R.astype(lv4, "bfloat16")
+
+    After
+
+        lv1 = R.permute_dims(k, [0, 1, 3, 2])
+        lv2 = R.multiply(R.matmul(q, lv1, out_dtype="float32"), R.const(0.5))
+        lv3 = R.astype(R.nn.softmax(lv2), "bfloat16")
+        lv4 = R.matmul(lv3, v, out_dtype="float32")
+        gv = R.astype(lv4, "bfloat16")
+
+    Convolutions of widened images and weights are rewritten likewise. torch.export writes the
+    attention of a bfloat16 model so: all of it in float32, rounded once. A product of two bfloat16
+    numbers is exact in float32, so the scores lose nothing. Weights out of a softmax are rounded
+    where the values are bfloat16 and the result will be, as in all attention of bfloat16 models: an
+    error of 2^-9 of each weight beside one of 2^-9 of the result. With `kind="float16"` the same is
+    done with float16.
 
     Parameters
     ----------

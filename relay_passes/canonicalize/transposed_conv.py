@@ -353,6 +353,30 @@ class TransposedConv:
         )
         return block.emit(op.dequantize(taps, scale, zero_point, len(result) - 1, dtype))
 
+    def part(self, block: Bindings, x: relax.Expr, windows: tuple[Window, ...]) -> relax.Expr:
+        """One ordinary convolution, or product; not bound yet."""
+        if self.groups == 1 and all(window.pointwise for window in windows):
+            return relax.op.matmul(x, self.weight(block, windows, matrix=True))
+        axes = range(1, 1 + len(windows))
+        starts = [max(0, -window.before) for window in windows]
+        left_out = [max(0, -window.after) for window in windows]
+        if any((*starts, *left_out)):  # of extents that are known
+            ends = [axis.extent - n for axis, n in zip(self.axes, left_out, strict=True)]
+            x = block.emit(relax.op.strided_slice(x, list(axes), starts, ends))
+        _, spatial, operator = OPERATORS[self.operator]
+        margins = [*(w.before for w in windows), *(w.after for w in windows)]
+        return operator(
+            x,
+            self.weight(block, windows),
+            padding=[max(0, margin) for margin in margins],
+            dilation=[window.dilation for window in windows],
+            groups=self.groups,
+            data_layout=f"N{spatial}C",
+            kernel_layout=f"{spatial}IO",
+            out_layout=f"N{spatial}C",
+            out_dtype=self.dtype,
+        )
+
 
 def read_conv_transpose(graph: DataflowGraph, call: relax.Expr) -> TransposedConv | None:
     """The transposed convolution that a call is; None if it is none that ordinary ones compute."""

@@ -13,7 +13,6 @@ Blocks and calls are those of ordinary functions: a region function is as its te
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, TypeGuard
 
@@ -244,12 +243,6 @@ def block_pass(name: str, rewrite: RewriteGraph) -> ir.transform.Pass:
         return mod if written is None else tidied(written)
 
     return run
-
-
-def block_rewrite(rewrite: RewriteGraph) -> Callable[[], ir.transform.Pass]:
-    """Makes a function as for `block_pass` what makes the pass of its name."""
-    made = functools.partial(block_pass, f"tvm_hybrid.{rewrite.__name__}", rewrite)
-    return functools.wraps(rewrite)(made)
 
 
 def rewrite_region_calls(

@@ -51,7 +51,8 @@ class Rule:
     rewrite : callable
         (graph, new bindings, value) -> what to bind instead; None to leave the value. The new
         bindings hold what it emits, in front of `block.var`. That is the root's variable; a rule
-        for what is computed of its root calls `block.at` with another one.
+        for what is computed of its root calls `block.at` with another one. What it binds to further
+        variables of the block stands there instead, too.
     """
 
     name: str
@@ -246,6 +247,9 @@ class RuleGraph(DataflowGraph):
         place = self.position[var]
         for binding in block.bindings:
             assert isinstance(binding, relax.VarBinding)
+            if binding.var in self.position:
+                self._bind(self.position[binding.var], binding)
+                continue
             position = len(self.bindings)
             self.bindings.append(binding)
             self.position[binding.var] = position

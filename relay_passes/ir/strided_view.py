@@ -273,11 +273,6 @@ class Regroup:
     source: relax.Expr
     steps: tuple[relax.Expr, ...]
 
-    @property
-    def positions(self) -> tuple[int, ...]:
-        """Bindings between the source and the result."""
-        return tuple(self.graph.position[var] for var in self.steps[:-1])
-
     def between(self, source: Sequence[int], result: Sequence[int]) -> StridedView | None:
         """The result with its axes stored in an order, as a view of the source with its axes in
         one; None if an index is not digits with a stride each."""

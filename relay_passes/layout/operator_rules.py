@@ -303,7 +303,8 @@ def _regrouped(forms: Forms, position: int) -> Role | None:
     orders = [view.reorder(view.apart)[1] for view in known]
     moved = [result.bytes * (order != sorted(order)) for order in orders]
     operand = Operand(regroup.source, How.PLAIN if x.axis is None else How.SAME)
-    return Role((operand,), build, bytes=(moved[0], moved[1]), absorbs=regroup.positions)
+    absorbs = tuple(forms.graph.position[step] for step in regroup.steps[:-1])
+    return Role((operand,), build, bytes=(moved[0], moved[1]), absorbs=absorbs)
 
 
 _MATCHES: dict[str, _Match] = {

@@ -1,25 +1,7 @@
 """Integers: a mean of a dequantised tensor is an integer sum, scaled afterwards.
 
-Before
-
-    lv = R.dequantize(q, s, z)                          # q: uint8 [N, H, W, C]
-    lv1 = R.mean(lv, axis=[1, 2], keepdims=True)
-
-After
-
-    lv = R.sum(R.astype(q, "int32"), axis=[1, 2], keepdims=True)
-    lv1 = R.subtract(lv, H * W * z)                     # not if z is 0
-    lv2 = R.multiply(R.astype(lv1, "float32"), s / (H * W))
-
-Likewise R.nn.adaptive_avg_pool* to one position. R.nn.avg_pool* becomes a depthwise convolution
-with ones, for which there are integer kernels:
-
-    lv = R.nn.avg_pool2d(R.dequantize(q, s, z), pool_size=[3, 3])
-      -> R.nn.conv2d(R.subtract(R.astype(q, "int32"), z), ones [3, 3, 1, C], groups=C), scaled alike
-
 The sum is exact in any order; s / (H * W) is rounded to f32 once. ONNX Runtime's QLinearAveragePool
-and QLinearGlobalAveragePool sum integers as well. Where padding is not counted, the divisor differs
-from pixel to pixel; the factors are then a constant tensor.
+and QLinearGlobalAveragePool sum integers as well.
 """
 
 from __future__ import annotations
@@ -58,7 +40,19 @@ def _averaged(graph: RuleGraph, call: relax.Call) -> Quantized | None:
 
 @rule("relax.mean", *_GLOBAL)
 def integer_mean(graph: RuleGraph, block: Bindings, call: relax.Call) -> relax.Expr | None:
-    """A mean of all elements along some axes."""
+    """A mean of all elements along some axes; R.nn.adaptive_avg_pool* to one position likewise.
+
+    Before
+
+        lv = R.dequantize(q, s, z)                          # q: uint8 [N, H, W, C]
+        lv1 = R.mean(lv, axis=[1, 2], keepdims=True)
+
+    After
+
+        lv = R.sum(R.astype(q, "int32"), axis=[1, 2], keepdims=True)
+        lv1 = R.subtract(lv, H * W * z)                     # not if z is 0
+        lv2 = R.multiply(R.astype(lv1, "float32"), s / (H * W))
+    """
     q = _averaged(graph, call)
     if q is None or q.quantization.known is None:
         return None
@@ -82,9 +76,22 @@ def integer_mean(graph: RuleGraph, block: Bindings, call: relax.Call) -> relax.E
 
 @rule(*_POOLS)
 def integer_pool(graph: RuleGraph, block: Bindings, call: relax.Call) -> relax.Expr | None:
-    """The means of windows, by a convolution with ones.
+    """The means of windows, by a depthwise convolution with ones: it has integer kernels.
 
-    Convolutions are fast with channels last: the rule comes before layouts are chosen.
+    Before
+
+        lv = R.dequantize(q, s, z)                          # q: uint8 [N, H, W, C]
+        lv1 = R.nn.avg_pool2d(lv, pool_size=[3, 3])
+
+    After
+
+        lv = R.subtract(R.astype(q, "int32"), z)
+        lv1 = R.nn.conv2d(lv, const_ones, groups=C)         # [3, 3, 1, C]
+        lv2 = R.multiply(R.astype(lv1, "float32"), s / 9)
+
+    Convolutions are fast with channels last: the rule comes before layouts are chosen. Where
+    padding is not counted, the divisor differs from pixel to pixel; the factors are then a constant
+    tensor.
     """
     q = _averaged(graph, call)
     if q is None:

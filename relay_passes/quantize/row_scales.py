@@ -1,27 +1,4 @@
-"""Rows: a product of a tensor with a scale for every row, in 8-bit integers, scaled afterwards.
-
-Before
-
-    lv = R.subtract(R.astype(q, "float32"), z)          # q: int8 [M, K], z: f32 [M, 1], integers
-    lv1 = R.multiply(lv, s)                             # s: f32 [M, 1]
-    lv2 = R.dequantize(const_w, sW, zW, axis=1)         # const_w: int8 [K, N], sW: f32 [N]
-    lv3 = R.matmul(lv1, lv2)
-
-After
-
-    lv = R.astype(R.subtract(const_w, zW), "int32")     # without the subtraction if zW is 0
-    lv1 = R.matmul(R.astype(q, "int32"), lv, out_dtype="int32")
-    lv2 = R.multiply(R.astype(z, "int32"), const_sums)  # of the columns of w - zW: int32 [N]
-    lv3 = R.astype(R.subtract(lv1, lv2), "float32")
-    lv4 = R.multiply(R.multiply(lv3, sW), s)
-
-    sum_k (q - z) s (w - zW) sW = s sW (sum_k q (w - zW) - z sum_k (w - zW))
-
-That is what torch's quantisation of tokens leaves (`choose_qparams_per_token`); without z it has no
-second term. Kernels have one zero point for all rows, so the term is a tensor of the result's size.
-A reshape that keeps rows may stand before the product. Sums that may need more than 32 bits stay in
-f32, and so do weights that are no constants.
-"""
+"""Products of a tensor with a scale for every row, and of a weight with a scale of its own."""
 
 from __future__ import annotations
 
@@ -48,6 +25,30 @@ from relay_passes.ir.rules import Rule, RuleGraph, leave, rule
 
 def row_scales(decisions: DecisionLog | None = None) -> Rule:
     """Makes the rule for products of rows that each have a scale and a zero point.
+
+    The product is of 8-bit integers, scaled afterwards.
+
+    Before
+
+        lv = R.subtract(R.astype(q, "float32"), z)          # q: int8 [M, K], z: f32 [M, 1]
+        lv1 = R.multiply(lv, s)                             # s: f32 [M, 1]
+        lv2 = R.dequantize(const_w, sW, zW, axis=1)         # const_w: int8 [K, N], sW: f32 [N]
+        lv3 = R.matmul(lv1, lv2)
+
+    After
+
+        lv = R.astype(R.subtract(const_w, zW), "int32")     # without the subtraction if zW is 0
+        lv1 = R.matmul(R.astype(q, "int32"), lv, out_dtype="int32")
+        lv2 = R.multiply(R.astype(z, "int32"), const_sums)  # of the columns of w - zW: int32 [N]
+        lv3 = R.astype(R.subtract(lv1, lv2), "float32")
+        lv4 = R.multiply(R.multiply(lv3, sW), s)
+
+        sum_k (q - z) s (w - zW) sW = s sW (sum_k q (w - zW) - z sum_k (w - zW))
+
+    That is what torch's quantisation of tokens leaves (`choose_qparams_per_token`); without z it
+    has no second term. Kernels have one zero point for all rows, so the term is a tensor of the
+    result's size. A reshape that keeps rows may stand before the product. Sums that may need more
+    than 32 bits stay in f32, and so do weights that are no constants.
 
     Parameters
     ----------

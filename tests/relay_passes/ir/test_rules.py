@@ -110,6 +110,30 @@ def test_a_rule_may_change_what_is_computed_of_its_root() -> None:
     assert operators(found) == ["gelu", "cos"]
 
 
+def test_a_rule_may_change_further_values() -> None:
+    """sin(-x) is -sin(x), and cos(-x) is cos(x)."""
+
+    @rule("relax.negative")
+    def sink(graph: RuleGraph, block: Bindings, call: relax.Call) -> relax.Expr | None:
+        users = [graph.bindings[user] for user in graph.users_of(block.var)]
+        if {op_name(each.value) for each in users} != {"relax.sin", "relax.cos"}:
+            return None
+        for each in users:
+            if is_call(each.value, "relax.sin"):
+                block.bind(each.var, op.negative(block.emit(op.sin(block.var))))
+        return call.args[0]
+
+    def given(x: relax.Expr) -> list[relax.Expr]:
+        value = relax.BlockBuilder.current().emit(op.negative(op.exp(x)))
+        return [op.sin(value), op.tanh(op.cos(value))]
+
+    def wanted(x: relax.Expr) -> list[relax.Expr]:
+        value = relax.BlockBuilder.current().emit(op.exp(x))
+        return [op.negative(op.sin(value)), op.tanh(op.cos(value))]
+
+    assert_structural_equal(sink()(module(given, X)), module(wanted, X))
+
+
 def test_only_what_changed_is_tried_again() -> None:
     """Every cosine is tried once, the negation behind a change a second time."""
     tried: Counter[str] = Counter()
