@@ -273,7 +273,8 @@ class Microkernel:
         lanes = self.lanes
         # One small buffer a row: a larger one would become a heap allocation instead of registers.
         buffers = tuple(
-            I.sblock_alloc_buffer((vectors * lanes,), self.acc_dtype) for _ in range(rows)
+            I.sblock_alloc_buffer((vectors * lanes,), self.acc_dtype, layout=None)
+            for _ in range(rows)
         )
         zero = constant(0, self.acc_dtype, lanes)
         for i in range(rows):

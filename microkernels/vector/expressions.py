@@ -12,6 +12,7 @@ substitute what is in memory: `materialise` puts a value there, and LLVM makes a
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -89,16 +90,21 @@ def like(value: float | int | Placeholder, other: Expr) -> Expr:
     return constant(value, element_of(other), lanes_of(other))
 
 
+@functools.lru_cache(1 << 10)  # the numbers of lanes: a kernel has thousands of them
+def _number(value: int) -> Expr:
+    return tirx.const(value, "int32")
+
+
 def ramp(start: Index, lanes: int) -> Expr:
     """Consecutive indices from `start`; a plain index for one lane."""
     if isinstance(start, int):
-        start = tirx.const(start, "int32")
-    return start if lanes == 1 else tirx.Ramp(start, tirx.const(1, "int32"), lanes)
+        start = _number(start)
+    return start if lanes == 1 else tirx.Ramp(start, _number(1), lanes)
 
 
 def shuffle(vectors: Sequence[Expr], lanes: Iterable[int]) -> Expr:
     """Chosen lanes of several vectors, numbered through."""
-    return tirx.Shuffle(list(vectors), [tirx.const(lane, "int32") for lane in lanes])
+    return tirx.Shuffle(list(vectors), [_number(lane) for lane in lanes])
 
 
 def numbers(values: Sequence[int], element: str) -> Expr:
@@ -193,8 +199,9 @@ def materialise(value: Expr) -> Expr:
     """Names a value in a way that TVM cannot look through; inside `let_scope` as `bind` does."""
     if _names.scopes:
         return bind(value)
-    buffer = I.sblock_alloc_buffer((lanes_of(value),), element_of(value))
-    index = ramp(0, lanes_of(value))
+    lanes = lanes_of(value)
+    buffer = I.sblock_alloc_buffer((lanes,), element_of(value), layout=None)  # TVM looks for one
+    index = ramp(0, lanes)
     I.buffer_store(buffer, value, [index])
     return I.bind(buffer[index])
 

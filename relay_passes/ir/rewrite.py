@@ -49,8 +49,8 @@ class Bindings:
     var : relax.Var
         The variable whose value is written anew; `at` sets it.
     name : str
-        The name of new variables: that of `var`, so that names still tell which node of a model a
-        value is computed for.
+        The name of new variables; if it is empty, that of `var`, so that names still tell which
+        node of a model a value is computed for.
     """
 
     var: relax.Var
@@ -62,12 +62,12 @@ class Bindings:
 
     def at(self, var: relax.Var) -> None:
         """The value of a variable is written from now on."""
-        self.var, self.name = var, str(var.name)
+        self.var, self.name = var, ""
 
     def emit(self, expr: relax.Expr, name: str = "") -> relax.Var:
         """Binds an expression to a new variable."""
         value = self.builder.normalize(expr)
-        var = relax.DataflowVar(name or self.name, value.ty)
+        var = relax.DataflowVar(name or self.name or str(self.var.name), value.ty)
         self.bindings.append(relax.VarBinding(var, value))
         return var
 

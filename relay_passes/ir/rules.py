@@ -197,18 +197,18 @@ class RuleGraph(DataflowGraph):
             if position in self._gone:
                 continue
             self._asked = set()
-            for each in rules_for(self.bindings[position].value):
-                binding = self.bindings[position]
-                block.at(binding.var)
+            var, before = self.bindings[position].var, self.bindings[position].value
+            for each in rules_for(before):
+                block.at(var)
                 block.bindings = []
-                value = each.rewrite(self, block, binding.value)
+                value = each.rewrite(self, block, before)
                 if value is not None:
                     left -= 1
                     self._wait(position)
                     self._replace(block, value)
                     break
-            for var in self._asked:
-                self._watchers[var].add(position)
+            for asked in self._asked:
+                self._watchers[asked].add(position)
         if self._waiting:
             logger.warning("rules undo each other and were stopped; the last was %s", each.name)
         return None if left == most else self._ordered()

@@ -48,8 +48,21 @@ from .tile_config import Fields, MatmulConfig, dimensions
 from .zero_points import ZeroPoints, integer_reference
 
 
+_SHAPING = ("window", "stride", "a_quantize", SCALE)
+"""Attributes that decide how a product is computed; scales and zero points do not."""
+
+
 def default_config(region: Region, machine: Machine) -> MatmulConfig:
     """The configuration with the fewest estimated cycles; no tuning is needed."""
+    attrs = tuple((name, region.attrs[name]) for name in _SHAPING if name in region.attrs)
+    return _default_config(region.inputs[:2], attrs, machine)
+
+
+@functools.lru_cache(1 << 10)  # layers have the same products, and so have blocks of chains
+def _default_config(
+    inputs: tuple[Tensor, ...], attrs: tuple[tuple[str, attributes.Attribute], ...], machine: Machine
+) -> MatmulConfig:
+    region = Region(op=MATMUL.name, inputs=inputs, output=inputs[0], attrs=dict(attrs))
     cycles = functools.partial(estimated_cycles, region, machine=machine)
     return tile_config.fewest_cycles(candidates(region, machine), cycles)
 

@@ -153,9 +153,10 @@ def tile_cycles(plan: ProductPlan, machine: Machine, fetches: bool = False) -> f
 
 def sum_cycles(plan: ProductPlan, machine: Machine) -> float:
     """Estimated cycles to write one share's sums of a block of results, and to add all shares."""
-    part, shares = plan.busiest, sum(group.count for group in plan.k_shares)
+    shares = sum(group.count for group in plan.k_shares)
     if shares == 1:
         return 0.0
+    part = plan.busiest
     us = sums_us(part.m * part.n_vectors * part.kernel.lanes, shares, machine)
     return us * machine.cycles_per_us
 
