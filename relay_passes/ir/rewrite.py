@@ -196,7 +196,8 @@ def rewrite_blocks(builder: relax.BlockBuilder, rewrite: RewriteBlock) -> IRModu
     """
 
     written = _written(builder, rewrite)
-    return builder.get() if written is None else relax.transform.DeadCodeElimination()(written)
+    clean = unread(relax.transform.DeadCodeElimination())
+    return builder.get() if written is None else clean(written)
 
 
 def _written(builder: relax.BlockBuilder, rewrite: RewriteBlock) -> IRModule | None:

@@ -29,18 +29,21 @@ from .graph import DataflowGraph, variables
 @named_pass
 def tidy(mod: IRModule) -> IRModule:
     """The pass."""
-    if is_tidy(mod):
-        return mod
-    return _tidied_by_tvm(_of_used_bindings(mod))
+    used = mod if is_tidy(mod) else _of_used_bindings(mod)
+    return used if is_tidy(used) else _tidied_by_tvm(used)
 
 
 @named_pass
 def to_dataflow(mod: IRModule) -> IRModule:
     """A pass that puts pure bindings into dataflow blocks, as TVM's ConvertToDataflow does.
 
-    A module that is tidy stays.
+    A module of nothing but dataflow blocks stays.
     """
-    return mod if is_tidy(mod) else relax.transform.ConvertToDataflow(min_size=1)(mod)
+    functions = [each for each in mod.functions.values() if isinstance(each, relax.Function)]
+    blocks = [block for function in functions for block in function.body.blocks]
+    if all(isinstance(block, relax.DataflowBlock) for block in blocks):
+        return mod
+    return relax.transform.ConvertToDataflow(min_size=1)(mod)
 
 
 def tidied(mod: IRModule) -> IRModule:
@@ -106,21 +109,20 @@ def tidy_bindings(bindings: list[relax.Binding]) -> list[relax.Binding]:
 
 def _of_used_bindings(mod: IRModule) -> IRModule:
     """A module without most of what is unused, as TVM takes the longer the more of it there is."""
-    changed = {}
-    for gvar, function in mod.functions_items():
-        if isinstance(function, relax.Function) and isinstance(function.body, relax.SeqExpr):
-            old = list(function.body.blocks)
-            new = [
-                relax.DataflowBlock(used_bindings(list(block.bindings[:])))
-                if isinstance(block, relax.DataflowBlock)
-                else block
-                for block in old
-            ]
-            if any(len(a.bindings) != len(b.bindings) for a, b in zip(new, old, strict=True)):
-                changed[gvar] = with_blocks(function, new)
-    if not changed:
-        return mod
-    return IRModule({**dict(mod.functions_items()), **changed}, mod.attrs, mod.global_infos)
+
+    def used(function: relax.Function) -> relax.Function:
+        blocks = [
+            relax.DataflowBlock(used_bindings(list(block.bindings[:])))
+            if isinstance(block, relax.DataflowBlock)
+            else block
+            for block in function.body.blocks
+        ]
+        return with_blocks(function, blocks)
+
+    functions = {
+        g: used(f) if isinstance(f, relax.Function) else f for g, f in mod.functions_items()
+    }
+    return IRModule(functions, mod.attrs, mod.global_infos)
 
 
 def _only_block(mod: IRModule) -> tuple[relax.Function, relax.DataflowBlock] | None:

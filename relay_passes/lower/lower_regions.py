@@ -129,7 +129,7 @@ class KernelPass(ABC):
     def __init__(self, mod: IRModule, machine: Machine, decisions: DecisionLog) -> None:
         self.mod, self.machine, self.decisions = mod, machine, decisions
         self.builder = relax.BlockBuilder(mod)
-        self.add = functions.kernel_adder(self.builder, mod)
+        self.add = functions.function_adder(self.builder, mod)
         self.kernels: dict[object, relax.GlobalVar] = {}
 
     def rewritten(self) -> IRModule:
@@ -184,7 +184,7 @@ class _Lowerer:
             lambda region, config: emit_kernel(region, config, machine),
             {self.regions[gvar][0].key for gvar in joined_regions(mod) if gvar in self.regions},
         )
-        add = functions.kernel_adder(builder, mod)
+        add = functions.function_adder(builder, mod)
         self.kernels: dict[tuple[str, Config], Shared] = {}
         for family in families(list(self.regions.values())):
             name, numbers = f"tvm_hybrid_{family.op}", list(family.members.values())

@@ -44,7 +44,7 @@ from .lower_regions import config_of
 # What is no constant has been packed already (see `pack_open_weights`).
 
 
-MOST_KEPT = 1 << 24  # bytes that have been packed since freed memory was given back
+MOST_KEPT = 1 << 26  # bytes that have been packed since freed memory was given back
 PACKED = "tvm_hybrid.packed"
 
 

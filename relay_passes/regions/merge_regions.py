@@ -132,6 +132,7 @@ class Findings:
 
 
 Matcher = Callable[[RegionGraph], Findings]
+Add = Callable[[relax.Function, str], ir.GlobalVar]
 
 
 def merging_pass(name: str, match: Matcher) -> ir.transform.Pass:
@@ -148,6 +149,7 @@ def merging_pass(name: str, match: Matcher) -> ir.transform.Pass:
     @module_pass(opt_level=0, name=name)
     def run(mod: IRModule, _context: PassContext) -> IRModule:
         builder = relax.BlockBuilder(mod)
+        add = functions.function_adder(builder, mod)
 
         def rewritten(block: relax.DataflowBlock) -> list[relax.Binding] | None:
             """The block with one call for every merge; what is not needed any more stays in it."""
@@ -168,9 +170,9 @@ def merging_pass(name: str, match: Matcher) -> ir.transform.Pass:
             bindings: list[relax.Binding] = []
             for position, binding in enumerate(graph.bindings):
                 if position in merges:
-                    bindings += _call(builder, graph, merges[position])
+                    bindings += _call(add, graph, merges[position])
                 elif position in found.refusals and position not in merged:
-                    bindings.append(_refused(builder, graph, position, found.refusals[position]))
+                    bindings.append(_refused(add, graph, position, found.refusals[position]))
                 else:
                     bindings.append(binding)
             return bindings
@@ -180,7 +182,7 @@ def merging_pass(name: str, match: Matcher) -> ir.transform.Pass:
     return run
 
 
-def _call(builder: relax.BlockBuilder, graph: RegionGraph, merge: Merge) -> list[relax.Binding]:
+def _call(add: Add, graph: RegionGraph, merge: Merge) -> list[relax.Binding]:
     """The bindings that replace a merge's last one: views of arguments, and the call."""
 
     def fill(inner: relax.BlockBuilder, values: dict[relax.Expr, relax.Expr]) -> None:
@@ -197,21 +199,19 @@ def _call(builder: relax.BlockBuilder, graph: RegionGraph, merge: Merge) -> list
             inside: dict[relax.Expr, relax.Expr] = dict(zip(callee.params, given, strict=True))
             values[var] = functions.emit_body(inner, callee, inside)
 
-    return region_call(builder, graph, merge, fill)
+    return region_call(add, graph, merge, fill)
 
 
 Fill = Callable[[relax.BlockBuilder, dict[relax.Expr, relax.Expr]], None]
 
 
-def region_call(
-    builder: relax.BlockBuilder, graph: DataflowGraph, merge: Merge, fill: Fill
-) -> list[relax.Binding]:
+def region_call(add: Add, graph: DataflowGraph, merge: Merge, fill: Fill) -> list[relax.Binding]:
     """The bindings that replace what a region computes: views of arguments, and the call.
 
     Parameters
     ----------
-    builder : BlockBuilder
-        Receives the region function.
+    add : callable
+        Adds the region function to the module, as of `function_adder`.
     merge : Merge
         What it computes, of bindings of any kind.
     fill : callable
@@ -239,19 +239,17 @@ def region_call(
 
     attrs = {REASON: merge.reason} if merge.reason else {}
     function = functions.region_function(region, parameters, emit, attrs)
-    gvar = builder.add_func(function, f"fused_{region.op}")
+    gvar = add(function, f"fused_{region.op}")
     call = relax.Call(gvar, arguments, ret_ty=result.ty)
     return [*views.bindings, relax.VarBinding(result, call)]
 
 
-def _refused(
-    builder: relax.BlockBuilder, graph: RegionGraph, position: int, reason: str
-) -> relax.Binding:
+def _refused(add: Add, graph: RegionGraph, position: int, reason: str) -> relax.Binding:
     """A region's call that keeps the reason why it is not merged."""
     callee, region = graph.callees[position], graph.regions[position]
     before = str(callee.attrs.get(REASON, f"template {region.op}"))
     own = relax.utils.copy_with_new_vars(callee)  # another call may keep the shared function
-    gvar = builder.add_func(own.with_attr(REASON, f"{before}; {reason}"), f"fused_{region.op}")
+    gvar = add(own.with_attr(REASON, f"{before}; {reason}"), f"fused_{region.op}")
     var = graph.bindings[position].var
     return relax.VarBinding(var, relax.Call(gvar, graph.value(position).args, ret_ty=var.ty))
 

@@ -43,7 +43,7 @@ from tir_schedules.core.template import has_template, template_for
 from .fusible_calls import ACC, CAST_DTYPES, STEPS, VALUE_DTYPES, EpilogueSteps, Value, plain_step
 from .integer_anchor import Anchor, feeds_one_product
 from .match_anchors import MATCHERS, match_conversion
-from .merge_regions import Merge, region_call
+from .merge_regions import Add, Merge, region_call
 
 
 @named_pass
@@ -66,7 +66,7 @@ def partition(
     """
     builder = relax.BlockBuilder(mod)
     weights = weights_of(mod) if open_weights else set()
-    partitioner = _Partitioner(builder, isa, decisions)
+    partitioner = _Partitioner(functions.function_adder(builder, mod), isa, decisions)
 
     def rewritten(block: relax.DataflowBlock) -> list[relax.Binding]:
         graph = DataflowGraph(block, fuse)
@@ -94,8 +94,8 @@ def partition(
 class _Partitioner:
     """Rewrites the blocks of one module."""
 
-    def __init__(self, builder: relax.BlockBuilder, isa: Isa, decisions: DecisionLog) -> None:
-        self.builder, self.isa, self.decisions = builder, isa, decisions
+    def __init__(self, add: Add, isa: Isa, decisions: DecisionLog) -> None:
+        self.add, self.isa, self.decisions = add, isa, decisions
 
     def block(self, graph: DataflowGraph) -> list[relax.Binding]:
         """The block with every region replaced by one call."""
@@ -151,7 +151,7 @@ class _Partitioner:
 
         given = (*anchor.inputs, *(expr for expr, _ in epilogue.operands))
         merge = Merge(tuple(growth.members), growth.region(), given)
-        return region_call(self.builder, graph, merge, fill)
+        return region_call(self.add, graph, merge, fill)
 
 
 def region_counts(mod: IRModule) -> list[tuple[Region, int]]:

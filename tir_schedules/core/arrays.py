@@ -12,11 +12,10 @@ from typing import TypeVar
 import numpy as np
 from tvm import relax
 
-from microkernels.base.arrays import aligned_empty
+from microkernels.base.arrays import aligned_empty, transposed
 
 A = TypeVar("A", np.ndarray, relax.Expr)
 
-_SHORT = 8  # elements: NumPy copies such runs one by one, which takes more than twice as long
 _BYTES = np.arange(0, 32, 8, dtype=np.int32)
 
 
@@ -29,15 +28,9 @@ def reshaped(array: A, shape: Sequence[int]) -> A:
 
 def permuted(array: A, axes: Sequence[int]) -> A:
     """The axes in another order."""
-    if not isinstance(array, np.ndarray):
-        return relax.op.permute_dims(array, axes)
-    moved = array.transpose(axes)
-    if not 1 < moved.shape[-1] <= _SHORT:
-        return moved
-    found = np.empty(moved.shape, moved.dtype)
-    for last in range(moved.shape[-1]):
-        found[..., last] = moved[..., last]
-    return found
+    if isinstance(array, np.ndarray):
+        return transposed(array, axes)
+    return relax.op.permute_dims(array, axes)
 
 
 def padded(array: A, behind: Sequence[int]) -> A:

@@ -21,6 +21,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 from tvm import tirx
@@ -47,7 +48,6 @@ from .staged_panels import SCALE, WideProduct, has_scale, wide_product
 from .tile_config import Fields, MatmulConfig, dimensions
 from .zero_points import ZeroPoints, integer_reference
 
-
 _SHAPING = ("window", "stride", "a_quantize", SCALE)
 """Attributes that decide how a product is computed; scales and zero points do not."""
 
@@ -59,9 +59,7 @@ def default_config(region: Region, machine: Machine) -> MatmulConfig:
 
 
 @functools.lru_cache(1 << 10)  # layers have the same products, and so have blocks of chains
-def _default_config(
-    inputs: tuple[Tensor, ...], attrs: tuple[tuple[str, attributes.Attribute], ...], machine: Machine
-) -> MatmulConfig:
+def _default_config(inputs: tuple[Tensor, ...], attrs: Any, machine: Machine) -> MatmulConfig:
     region = Region(op=MATMUL.name, inputs=inputs, output=inputs[0], attrs=dict(attrs))
     cycles = functools.partial(estimated_cycles, region, machine=machine)
     return tile_config.fewest_cycles(candidates(region, machine), cycles)

@@ -67,7 +67,11 @@ def match_buffer(
     offset_factor: int = 0,
 ) -> Var: ...
 def sblock_alloc_buffer(
-    shape: Sequence[Expr | int], dtype: str = "float32", *, scope: str = "global", align: int = -1,
+    shape: Sequence[Expr | int],
+    dtype: str = "float32",
+    *,
+    scope: str = "global",
+    align: int = -1,
     layout: None = ...,
 ) -> Var: ...
 
