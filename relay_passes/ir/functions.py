@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import functools
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Concatenate, ParamSpec, TypeGuard
 
 from tvm import IRModule, ir, relax, tirx
-from tvm_ffi import structural_equal
 
 from microkernels.base.tvm_compat.relax import attrs_with, dataflow_function, set_type
 from tir_schedules.core.region import Region
@@ -195,33 +193,6 @@ def with_renamed(
     body = renamed(function.body, items)
     assert isinstance(body, relax.SeqExpr)
     return with_blocks(function, body.blocks, body.body)
-
-
-def function_adder(
-    builder: relax.BlockBuilder, mod: IRModule
-) -> Callable[[ir.BaseFunc, str], ir.GlobalVar]:
-    """Returns what adds functions under names like the ones given; equal region functions are one.
-
-    `builder.add_func` hashes all functions of the module to find one.
-    """
-    taken = {str(gvar.name_hint) for gvar in mod.get_global_vars()}
-    regions: defaultdict[str, list[tuple[ir.GlobalVar, ir.BaseFunc]]] = defaultdict(list)
-
-    def add(function: ir.BaseFunc, name: str) -> ir.GlobalVar:
-        alike = regions[str(function.attrs[REGION])] if is_region_function(function) else []
-        for known, other in alike:
-            if structural_equal(other, function):
-                return known
-        unique = str(builder.get_unique_name(name))
-        while unique in taken:
-            unique = str(builder.get_unique_name(name))
-        gvar = ir.GlobalVar(unique)
-        set_type(gvar, function.ty)
-        builder.update_func(gvar, function)
-        alike.append((gvar, function))
-        return gvar
-
-    return add
 
 
 def with_args(

@@ -227,8 +227,10 @@ def _read_type(ty: Any) -> _ReadType | None:
         extents = getattr(ty.shape, "values", None) if isinstance(ty, relax.TensorType) else None
         if extents is not None and ty.dtype is not None:
             sizes = extents[:]  # a list: arrays of TVM are slow to iterate over
-            static = all(hasattr(extent, "value") for extent in sizes)
-            shape, dtype = tuple(_size(extent, {}) for extent in sizes), str(ty.dtype)
+            numbers: list[Any] = [getattr(extent, "value", None) for extent in sizes]
+            static = None not in numbers
+            shape = tuple(numbers) if static else tuple(_size(extent, {}) for extent in sizes)
+            dtype = str(ty.dtype)
             read = _ReadType(Tensor(shape, dtype), Tensor(shape, dtype, True), static)
         known = _read_types[place] = ty, read
     return known[1]

@@ -126,8 +126,6 @@ class RuleGraph(DataflowGraph):
 
     def __init__(self, graph: DataflowGraph, tried: list[int]) -> None:
         vars(self).update(vars(graph))
-        self.bindings, self.position = [*graph.bindings], {**graph.position}
-        self.users = {var: [*users] for var, users in graph.users.items()}
         self._count = len(self.bindings)
         self._gone: set[int] = set()
         self._before: defaultdict[int, list[int]] = defaultdict(list)  # emitted for a binding
@@ -203,6 +201,9 @@ class RuleGraph(DataflowGraph):
                 block.bindings = []
                 value = each.rewrite(self, block, before)
                 if value is not None:
+                    if left == most:  # the graph of the block stays as it is
+                        self.bindings, self.position = [*self.bindings], {**self.position}
+                        self.users = {name: [*users] for name, users in self.users.items()}
                     left -= 1
                     self._wait(position)
                     self._replace(block, value)

@@ -29,8 +29,9 @@ from .graph import DataflowGraph, variables
 @named_pass
 def tidy(mod: IRModule) -> IRModule:
     """The pass."""
-    used = mod if is_tidy(mod) else _of_used_bindings(mod)
-    return used if is_tidy(used) else _tidied_by_tvm(used)
+    if is_tidy(mod):
+        return mod
+    return _tidied_by_tvm(_of_used_bindings(mod))
 
 
 @named_pass

@@ -17,7 +17,7 @@ After
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -28,15 +28,14 @@ from tvm.ir.transform import PassContext, module_pass
 from tvm.script.ir_builder import IRBuilder
 from tvm.sym import Analyzer
 
-from microkernels.base.tvm_compat.relax import FUSED, OP_PATTERN, OPAQUE, Legalize, set_type
+from microkernels.base.tvm_compat.relax import FUSED, OP_PATTERN, OPAQUE, legalize, set_type
 from microkernels.machines.machine import Machine
 from microkernels.vector.expressions import Expr
-from relay_passes.ir.axes import permutation
 from relay_passes.ir.constants import array_of, constant_of
 from relay_passes.ir.decisions import REORDER, Decision, DecisionLog
 from relay_passes.ir.entries import MAIN
 from relay_passes.ir.functions import KERNEL, UNALIGNED, is_foreign_kernel, named_pass, with_body
-from relay_passes.ir.graph import bindings_of, op_name, static_tensor, variables
+from relay_passes.ir.graph import bindings_of, op_name, variables
 from relay_passes.ir.rewrite import copy_module, is_relax, map_values, unread, with_names
 from tir_schedules.core.emission import opaque_block
 from tir_schedules.generic.expressions import const_int, substitute, variables_of
@@ -117,29 +116,7 @@ def legalize_operators() -> ir.transform.Pass:
     """
     files = (axes, moves, numbers, resize, shapes)
     ours = {name: each for file in files for name, each in file.LEGALIZATIONS.items()}
-
-    @module_pass(opt_level=0, name="LegalizeOps")
-    def run(mod: IRModule, _context: PassContext) -> IRModule:
-        views = {name: _once(ours[name]) for name in ("relax.reshape", "relax.permute_dims")}
-        return unread(relax.transform.LegalizeOps(customize_legalize_map={**ours, **views}))(mod)
-
-    return run
-
-
-def _once(legalize: Legalize) -> Legalize:
-    """Writes the kernel of a static view once for all of its calls in a module."""
-    known: dict[Hashable, Any] = {}
-
-    def legalized(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
-        tensors = static_tensor(call.args[0]), static_tensor(call)
-        order = permutation(call) if op_name(call) == "relax.permute_dims" else None
-        if None in tensors or (tensors, order) not in known:
-            known[tensors, order] = legalize(builder, call)
-            return known[tensors, order]
-        made = known[tensors, order]
-        return relax.Call(made.op, [made.args[0], relax.Tuple(call.args[:1])], None, made.ty_args)
-
-    return legalized
+    return unread(legalize(ours, ("relax.reshape", "relax.permute_dims")))
 
 
 @named_pass

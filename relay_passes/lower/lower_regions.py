@@ -22,7 +22,7 @@ import msgspec
 from tvm import IRModule, relax, tirx
 
 from microkernels.base.errors import CompileError, ConfigError, TvmHybridError
-from microkernels.base.tvm_compat.relax import OP_PATTERN, OPAQUE
+from microkernels.base.tvm_compat.relax import OP_PATTERN, OPAQUE, function_adder
 from microkernels.machines.machine import Machine
 from relay_passes.ir import functions, rewrite
 from relay_passes.ir.decisions import Decision, DecisionLog
@@ -129,7 +129,7 @@ class KernelPass(ABC):
     def __init__(self, mod: IRModule, machine: Machine, decisions: DecisionLog) -> None:
         self.mod, self.machine, self.decisions = mod, machine, decisions
         self.builder = relax.BlockBuilder(mod)
-        self.add = functions.function_adder(self.builder, mod)
+        self.add = function_adder(self.builder, mod)
         self.kernels: dict[object, relax.GlobalVar] = {}
 
     def rewritten(self) -> IRModule:
@@ -184,7 +184,7 @@ class _Lowerer:
             lambda region, config: emit_kernel(region, config, machine),
             {self.regions[gvar][0].key for gvar in joined_regions(mod) if gvar in self.regions},
         )
-        add = functions.function_adder(builder, mod)
+        add = function_adder(builder, mod)
         self.kernels: dict[tuple[str, Config], Shared] = {}
         for family in families(list(self.regions.values())):
             name, numbers = f"tvm_hybrid_{family.op}", list(family.members.values())

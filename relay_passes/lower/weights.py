@@ -216,13 +216,15 @@ def _packed(mod: IRModule, block: relax.BindingBlock, isa: Isa) -> relax.Binding
     for binding in block.bindings[:]:
         value = binding.value
         function = called_region(mod, value)
-        if function is None:
+        inputs = [] if function is None else packed_inputs(function)
+        places = [index for index in inputs if not isinstance(value.args[index], GenericConst)]
+        if function is None or not places:
             packed.bindings.append(binding)
             continue
         arguments = list(value.args)
-        for index in packed_inputs(function):
+        for index in places:
             weight, how = arguments[index], _packed_input(function, isa, index)
-            if how is not None and not isinstance(weight, GenericConst):
+            if how is not None:
                 arguments[index] = _once(packed, how.pack(weight), known.setdefault(weight, []))
         call = relax.Call(value.op, arguments, ret_ty=value.ty)
         packed.bindings.append(relax.VarBinding(binding.var, call))

@@ -22,7 +22,6 @@ import numpy as np
 from tvm import IRModule, ir, relax
 
 from microkernels.base.arrays import RANGES
-from relay_passes.ir import functions
 from relay_passes.ir.constants import array_of
 from relay_passes.ir.functions import emit_body, named_pass, region_function, region_of
 from relay_passes.ir.rewrite import rewrite_region_calls
@@ -37,7 +36,6 @@ from tir_schedules.epilogue.quantize_steps import WORD, quantize_reference
 def requantize(mod: IRModule) -> IRModule:
     """The pass, for a partitioned module whose weights are not packed yet."""
     builder = relax.BlockBuilder(mod)
-    add = functions.function_adder(builder, mod)
     changed = False
 
     def with_factors(binding: relax.VarBinding, function: relax.Function) -> relax.Expr:
@@ -61,7 +59,7 @@ def requantize(mod: IRModule) -> IRModule:
         new = region_function(
             region, parameters, lambda b: emit_body(b, function, values), dict(function.attrs)
         )
-        gvar = add(new, str(call.op.name_hint))
+        gvar = builder.add_func(new, call.op.name_hint)
         operands = [*(arguments[number] for number in kept), *map(relax.const, factors)]
         return relax.Call(gvar, operands, ret_ty=call.ty)
 

@@ -33,8 +33,9 @@ from tvm import IRModule, ir, relax
 from tvm.ir.transform import PassContext, module_pass
 
 from microkernels.base.errors import CompileError
+from microkernels.base.tvm_compat.relax import function_adder
 from relay_passes.ir import functions
-from relay_passes.ir.functions import REASON, called_region, region_of, substitute
+from relay_passes.ir.functions import REASON, REGION, called_region, region_of, substitute
 from relay_passes.ir.graph import DataflowGraph, region_tensor, relax_shape
 from relay_passes.ir.rewrite import Bindings, rewrite_blocks
 from tir_schedules.core.attributes import Source
@@ -149,7 +150,7 @@ def merging_pass(name: str, match: Matcher) -> ir.transform.Pass:
     @module_pass(opt_level=0, name=name)
     def run(mod: IRModule, _context: PassContext) -> IRModule:
         builder = relax.BlockBuilder(mod)
-        add = functions.function_adder(builder, mod)
+        add = function_adder(builder, mod, REGION)
 
         def rewritten(block: relax.DataflowBlock) -> list[relax.Binding] | None:
             """The block with one call for every merge; what is not needed any more stays in it."""

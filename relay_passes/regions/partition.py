@@ -28,6 +28,7 @@ from dataclasses import dataclass, replace
 from tvm import IRModule, relax
 
 from microkernels.base.errors import Argument, CompileError
+from microkernels.base.tvm_compat.relax import function_adder
 from microkernels.isa import Isa, isa_named
 from relay_passes.ir import dynamic_quantize, functions
 from relay_passes.ir.axes import permutation
@@ -66,7 +67,7 @@ def partition(
     """
     builder = relax.BlockBuilder(mod)
     weights = weights_of(mod) if open_weights else set()
-    partitioner = _Partitioner(functions.function_adder(builder, mod), isa, decisions)
+    partitioner = _Partitioner(function_adder(builder, mod, functions.REGION), isa, decisions)
 
     def rewritten(block: relax.DataflowBlock) -> list[relax.Binding]:
         graph = DataflowGraph(block, fuse)

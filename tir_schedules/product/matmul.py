@@ -21,7 +21,6 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
 
 import numpy as np
 from tvm import tirx
@@ -54,13 +53,13 @@ _SHAPING = ("window", "stride", "a_quantize", SCALE)
 
 def default_config(region: Region, machine: Machine) -> MatmulConfig:
     """The configuration with the fewest estimated cycles; no tuning is needed."""
-    attrs = tuple((name, region.attrs[name]) for name in _SHAPING if name in region.attrs)
-    return _default_config(region.inputs[:2], attrs, machine)
+    attrs = {name: region.attrs[name] for name in _SHAPING if name in region.attrs}
+    return _default(machine, *region.inputs[:2], **attrs)
 
 
 @functools.lru_cache(1 << 10)  # layers have the same products, and so have blocks of chains
-def _default_config(inputs: tuple[Tensor, ...], attrs: Any, machine: Machine) -> MatmulConfig:
-    region = Region(op=MATMUL.name, inputs=inputs, output=inputs[0], attrs=dict(attrs))
+def _default(machine: Machine, *inputs: Tensor, **attrs: attributes.Attribute) -> MatmulConfig:
+    region = Region(op=MATMUL.name, inputs=inputs, output=inputs[0], attrs=attrs)
     cycles = functools.partial(estimated_cycles, region, machine=machine)
     return tile_config.fewest_cycles(candidates(region, machine), cycles)
 

@@ -10,7 +10,8 @@ import functools
 import os
 import re
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import repeat
 from pathlib import Path
 from typing import Any
@@ -286,6 +287,45 @@ def compiler_library() -> Path | None:
     return None if loaded is None else Path(loaded._name).resolve()
 
 
+def function_adder(
+    builder: relax.BlockBuilder, mod: ir.IRModule, attribute: str = ""
+) -> Callable[[Any, str], ir.GlobalVar]:
+    """Returns what adds functions under names like the ones given, to a builder of some module.
+
+    Of those that have an attribute, equal ones are one; `add_func` hashes all functions of the
+    module to find one.
+
+    Needs that `BlockBuilder.update_func` hashes nothing until `add_func` is called.
+
+    Parameters
+    ----------
+    builder : BlockBuilder
+        Gets the functions.
+    mod : IRModule
+        Its names are taken.
+    attribute : str
+        Functions in which it differs differ.
+    """
+    taken = {str(gvar.name_hint) for gvar in mod.get_global_vars()}
+    added: defaultdict[str, list[tuple[ir.GlobalVar, Any]]] = defaultdict(list)
+
+    def add(function: Any, name: str) -> ir.GlobalVar:
+        alike = added[str(function.attrs[attribute])] if attribute else []
+        for known, other in alike:
+            if tvm_ffi.structural_equal(other, function):
+                return known
+        unique = str(builder.get_unique_name(name))
+        while unique in taken:
+            unique = str(builder.get_unique_name(name))
+        gvar = ir.GlobalVar(unique)
+        set_type(gvar, function.ty)
+        builder.update_func(gvar, function)
+        alike.append((gvar, function))
+        return gvar
+
+    return add
+
+
 Legalize = Callable[[relax.BlockBuilder, relax.Call], relax.Expr]
 """What LegalizeOps calls for an operator."""
 
@@ -296,6 +336,41 @@ def legalize_by_tvm(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr
     Needs the operator's attribute FLegalize, which is what LegalizeOps calls.
     """
     return call.op.get_attr("FLegalize")(builder, call)
+
+
+def legalize(ours: Mapping[str, Legalize], once: Iterable[str]) -> ir.transform.Pass:
+    """LegalizeOps, with legalisations by the names of operators in the place of TVM's.
+
+    Those of static views that are named in `once` write equal kernels once: LegalizeOps itself
+    writes every kernel, and looks then for an equal one.
+
+    Needs that what they return calls `call_tir`, of a kernel and a tuple, and that a view has no
+    attribute but `axes`.
+    """
+
+    @ir.transform.module_pass(opt_level=0, name="LegalizeOps")
+    def run(mod: ir.IRModule, _context: ir.transform.PassContext) -> ir.IRModule:
+        views = {name: _for_views(ours[name]) for name in once}
+        return relax.transform.LegalizeOps(customize_legalize_map={**ours, **views})(mod)
+
+    return run
+
+
+def _for_views(made_by: Legalize) -> Legalize:
+    known: dict[Any, Any] = {}
+
+    def legalized(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+        source, order = call.args[0].ty, getattr(call.attrs, "axes", None)
+        sizes = [list(getattr(ty.shape, "values", [None])) for ty in (source, call.ty)]
+        numbers = [tuple(getattr(size, "value", None) for size in each) for each in sizes]
+        key = (*numbers, str(source.dtype), None if order is None else tuple(map(int, order)))
+        if any(None in each for each in numbers) or key not in known:
+            known[key] = made_by(builder, call)
+            return known[key]
+        made = known[key]
+        return relax.Call(made.op, [made.args[0], relax.Tuple(call.args[:1])], None, made.ty_args)
+
+    return legalized
 
 
 def emit_machine_code(module: tvm_ffi.Module) -> None:

@@ -51,9 +51,6 @@ from .config import WinogradConfig, check, default_config, space, winograd_cost
 from .program import WinogradProgram
 from .tiles import WinogradProblem, flat_epilogue
 
-_PART = 1 << 11
-"""Elements of a tap that are transformed together."""
-
 
 class WinogradWeight(PackedInput):
     """The transformed weight: panels [products][C][nr], one behind the other."""
@@ -68,18 +65,8 @@ class WinogradWeight(PackedInput):
         self.shape = ((2 if self.integers else 1) * self.panels.size,)
 
     def pack(self, array: A) -> A:
-        algorithm, n = self.algorithm, self.n
-        if isinstance(array, np.ndarray):
-            # In parts: all of it as float64 would go through memory several times.
-            inside = np.empty((algorithm.products, self.channels, n), algorithm.total)
-            for first in range(0, self.channels, max(1, _PART // n)):
-                rows = slice(first, first + max(1, _PART // n))
-                part, into = array[..., rows, :], inside[:, rows]
-                into[...] = algorithm.transformed_weight(part, into[0].size).reshape(into.shape)
-            packed = self.panels.pack(inside)
-        else:
-            whole = algorithm.transformed_weight(array, self.channels * n)
-            packed = self.panels.pack(as_type(whole, algorithm.total))
+        inside = self.algorithm.transformed_weight(array, self.channels * self.n)
+        packed = self.panels.pack(as_type(inside, "int32" if self.integers else "float32"))
         if not self.integers:
             return packed
         return as_bytes(packed, self.panels.size, "int8", self.algorithm.bytes)
