@@ -16,6 +16,12 @@ from microkernels.isa import Isa, isa_named, target_isa
 from .description import FOLDER, Description, describe
 from .host import describe_file, describe_host
 
+# Of the norm that adds what a tile waits for: two equal waits take 1.1 times one of them. Fitted to
+# tiles of all sizes on Zen 5 (AVX2, 128 rows) and to the public measurements of eight CPUs that
+# `tools/machine_fit.py` reads; 5 to 10 suit both nearly as well, the longest wait alone does not.
+SHARPNESS = 7
+LOOP = 2  # instructions of a step besides products and loads: it counts and branches
+
 # The description of the CPU that a machine is named after.
 _NAMED = Description("", "", {}, {})
 
@@ -218,6 +224,34 @@ class Machine:
             entries_a_cycle=int(at("entries_a_cycle")),
             vector_latency=at("vector_latency"),
         )
+
+    def step_cycles(self, rows: int, vectors: int, rate: float) -> float:
+        """Cycles of a step of K of a register tile of vectors.
+
+        Products wait for their ports, for the products before them, for loads, for all instructions
+        to be issued, and for B, which comes from L2, mostly hidden. A wait that is nearly as long
+        as the longest takes time too, as nothing makes up for a delay. So accumulators for an FMA's
+        latency are not enough (Zen 5, AVX2: 8 are 15% slower than 12, 9 are 10%, 10 are 5%), and a
+        narrow tile is slower, which has more loads and instructions for a product (Cascade Lake,
+        128x512x256: tiles of 8x48 in panels of 3 and 2 vectors take 241 us, 14x32 in eight of 2
+        246 us, 6x64 in four of 4 233 us).
+
+        Parameters
+        ----------
+        rows, vectors : int
+            Of the tile.
+        rate : float
+            Products of vectors that start in a cycle.
+        """
+        tile, b_bytes = rows * vectors, 4 * self.isa.f32_lanes * vectors
+        waits = (
+            tile / rate,
+            self.fma_latency,
+            rows / self.broadcast_rate + vectors / self.load_rate,
+            (tile + rows + vectors + LOOP) / self.issue_rate,
+            b_bytes / self.description.at("l2_rate"),
+        )
+        return float(sum(wait**SHARPNESS for wait in waits) ** (1 / SHARPNESS)) + vectors / 64
 
     def _share(self, number: str, threads: int) -> float:
         """One thread's part of what so many get together; no more than one gets alone."""

@@ -179,11 +179,9 @@ def estimate_cycles(
 ) -> float:
     """Cycles of one thread for its part of a product.
 
-    A step of K of a tile of r rows and v vectors takes the time of r * v products, at least an
-    FMA's latency, and that of r elements loaded to all lanes and v vectors; B comes from L2, mostly
-    hidden; entering and leaving it costs some 20 cycles and two for each accumulator. Rows a
-    multiple of 4 KB apart share one L1 set of 8 ways: more than 8 of them evict each other
-    (measured: 83% of peak instead of 99%).
+    Every step of K of a tile takes `Machine.step_cycles`; entering and leaving a tile costs some 20
+    cycles and two for each accumulator. Rows a multiple of 4 KB apart share one L1 set of 8 ways:
+    more than 8 of them evict each other (measured: 83% of peak instead of 99%).
 
     Parameters
     ----------
@@ -196,18 +194,14 @@ def estimate_cycles(
     rate : float or None
         Products of vectors that start in a cycle; None: as many as FMAs.
     """
-    rate, latency = rate or machine.fma_rate, machine.fma_latency
-    broadcast_rate, load_rate = machine.broadcast_rate, machine.load_rate
     k_blocks = math.ceil(k / k_block)
     cycles = 0.0
     for row_group in balanced(m, rows):
         for panel in balanced(n_vectors, vectors):
-            tile = row_group.size * panel.size
-            loads = row_group.size / broadcast_rate + panel.size / load_rate
-            step = max(tile / rate, latency, loads) + panel.size / 64
+            step = machine.step_cycles(row_group.size, panel.size, rate or machine.fma_rate)
             if row_group.size > 8:
                 step *= 1.25 if 4 * k % 4096 == 0 else 1.01
-            once = 20 + 2 * tile
+            once = 20 + 2 * row_group.size * panel.size
             cycles += row_group.count * panel.count * (k * step + k_blocks * once)
     return cycles
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -101,3 +102,15 @@ def test_estimates_know_thin_tiles_latency_and_cache_sets() -> None:
     )  # one chain: an FMA's latency
     assert estimate_cycles(96, 16, 1024, 14, 2, 1024, MACHINE) > 1.2 * full  # 14 rows, 4 KB apart
     assert 1.0 <= full / (96 * 16 * 1024) < 1.01
+
+
+@pytest.mark.parametrize("name", ["skylake-avx512", "cascadelake", "sapphirerapids", "znver5"])
+def test_panels_of_one_width_take_fewer_cycles(name: str) -> None:
+    """As many products and accumulators: 4 + 4 vectors beside 3 + 3 + 2, and so on."""
+    machine = Machine(name, isa_named("avx512"))
+    for n_vectors in (8, 16):
+        even = estimate_cycles(480, n_vectors, 512, 6, 4, 512, machine)
+        assert even < estimate_cycles(480, n_vectors, 512, 8, 3, 512, machine)
+    for n_vectors in (9, 15, 18):
+        even = estimate_cycles(480, n_vectors, 512, 8, 3, 512, machine)
+        assert even < estimate_cycles(480, n_vectors, 512, 6, 4, 512, machine)

@@ -12,7 +12,7 @@ from microkernels.registry import microkernel_named
 from tir_schedules.core.blocking import balanced
 from tir_schedules.core.region import Region, Tensor
 from tir_schedules.core.template import template_for
-from tir_schedules.product.tile_config import cuts, product_kernels, register_tiles
+from tir_schedules.product.tile_config import cuts, plan_of, product_kernels, register_tiles
 
 KERNELS = product_kernels(isa_named("avx512"), "float32", "float32")
 
@@ -68,3 +68,35 @@ def test_spaces_hold_many_legal_configurations(region: Region, threads: int) -> 
         template.check(region, config, machine.isa)
         kernel = microkernel_named(config.kernel)
         assert config.rows <= kernel.mr and config.vectors <= kernel.vectors
+
+
+# Columns whose vectors cut into full panels of a tile, by the vectors of its panels.
+EVEN = {
+    "avx512": {128: 4, 144: 3, 240: 3, 256: 4, 288: 3},
+    "avx2": {144: 3, 176: 2, 208: 2, 240: 3, 272: 2, 288: 3, 304: 2},
+}
+
+
+@pytest.mark.parametrize("rows", [120, 480])
+@pytest.mark.parametrize(
+    ("isa", "cpu"),
+    [
+        *(("avx512", cpu) for cpu in ("icelake-server", "sapphirerapids", "graniterapids")),
+        *(("avx2", cpu) for cpu in ("znver2", "znver3", "znver5", "alderlake")),
+    ],
+)
+def test_the_default_has_panels_of_one_width(isa: str, cpu: str, rows: int) -> None:
+    """The rows are a multiple of the rows of all high tiles, so that only columns decide."""
+    machine = Machine(cpu, isa_named(isa))
+    for n, vectors in EVEN[isa].items():
+        region = matmul("float32", rows, 512, n)
+        plan = plan_of(region, template_for("matmul").default_config(region, machine))
+        assert {*plan.panels.widths} == {vectors}, n
+
+
+def test_a_core_of_one_product_a_cycle_keeps_the_highest_tile() -> None:
+    """Zen 4 hides what narrow panels cost: all tiles are within 1% there."""
+    machine = Machine("znver4", isa_named("avx512"))
+    for n in range(128, 321, 16):
+        region = matmul("float32", 128, 512, n)
+        assert template_for("matmul").default_config(region, machine).rows == 8

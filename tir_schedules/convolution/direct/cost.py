@@ -1,6 +1,6 @@
 """Estimated cycles of a convolution, by which its configuration is chosen.
 
-`blocking.estimate_cycles` says what a step of K of a tile takes; taps outside of the image are not
+A step of K of a tile takes the longest of what it waits for; taps outside of the image are not
 counted. Pixels a multiple of 4 KB apart share one L1 set: tiles with more than 8 such pixels run at
 half speed (measured on 7x7x2048 f32: 49% of peak with 14 pixels, 98% with 7).
 """
@@ -345,7 +345,10 @@ def _line_cycles(
 
 
 def _step_cycles(rows: int, vectors: int, kernel: Microkernel, machine: Machine) -> float:
-    """Cycles of a step of K of a tile, as `blocking.estimate_cycles` counts them."""
+    """Cycles of a step of K of a tile: what it waits for longest.
+
+    `Machine.step_cycles` adds the other waits; it was fitted to products, not to convolutions.
+    """
     products = rows * vectors / product_rate(kernel, machine)
     loads = rows / machine.broadcast_rate + vectors / machine.load_rate
     return max(products, machine.fma_latency, loads) + vectors / 64
