@@ -67,15 +67,13 @@ def _default(machine: Machine, *inputs: Tensor, **attrs: attributes.Attribute) -
 def candidates(region: Region, machine: Machine) -> list[MatmulConfig]:
     """The best configuration of every kernel that is worth trying.
 
-    Of an open region: of every vector kernel, on a grid for any number of rows.
+    Of an open region: on a grid for any number of rows.
     """
     m, n, k = dimensions(region)
-    found, kernels, is_open = [], list(_kernels(region, machine.isa)), region.is_open
-    for kernel in kernels if is_open else tile_config.worth_trying(kernels, m):
-        if is_open and kernel.by_tiles:
-            continue
+    found = []
+    for kernel in tile_config.worth_trying(_kernels(region, machine.isa), m):
         tile = _tile(region, machine, kernel)
-        if is_open:
+        if region.is_open:
             grid = open_grid(tile, n, k, machine, 2 * n * k / kernel.kr)
         else:
             k_unit = kernel.depth if tile_config.shares_k(kernel, k) else None

@@ -295,3 +295,26 @@ def test_what_is_refused() -> None:
         output=Tensor((2, 8), "float32"),
     )
     assert "not known" in (template.rejection(open_k, isa) or "")
+
+
+def test_accumulators_of_tiles_are_not_on_the_heap_of_few_rows() -> None:
+    """A row of four panels of 6x64 would be; TVM would give its memory to a row of a tile."""
+    region, machine = biased(64, 512), machine_for("avx512")
+    template = template_for("matmul")
+    config = msgspec.structs.replace(
+        template.default_config(region, machine), kernel="avx512_f32_6x64", rows=6, vectors=4
+    )
+    loops = innermost_loops(assembly_of(template.build(region, config, machine.isa), machine.isa))
+    multiplying = [loop for loop in loops if sum("vfmadd" in line for line in loop) >= 6]
+    assert multiplying
+    stores = [
+        line for loop in multiplying for line in loop if re.search(r"vmov.*%zmm\d+, .*\(", line)
+    ]
+    assert not stores
+
+
+@pytest.mark.parametrize("columns", [128, 160, 208, 256, 512])
+def test_an_open_number_of_rows_takes_high_tiles(columns: int) -> None:
+    """Few of them would be low tiles of 6x64, with fewer accumulators than hide the latency."""
+    config = template_for("matmul").default_config(linear(512, columns), machine_for("avx512"))
+    assert config.rows >= 8

@@ -42,6 +42,9 @@ def config_of(kernel: str, m: int, threads_n: int = 1, threads_k: int = 1) -> Ma
         ("avx2_f32_6x16", 2, 100, 3),
         ("avx2_f32_6x16", 1, 3, 3),
         ("avx2_f32_1x120", 1, 100, 1),
+        ("avx512_f32_8x48", 1, 100, 5),
+        ("avx512_f32_6x64", 1, 100, 3),  # a fourth panel's accumulators would be on the heap
+        ("avx512_f32_14x32", 1, 100, 7),
     ],
 )
 def test_streams_fill_the_registers(kernel: str, rows: int, panels: int, most: int) -> None:
