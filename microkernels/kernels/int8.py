@@ -1,4 +1,7 @@
-"""Microkernels of u8 by s8: by VNNI where the CPU has it, else by pairs, or without vectors."""
+"""Microkernels of u8 by s8: by VNNI where the CPU has it, else by pairs, or without vectors.
+
+Those of s8 by u8 multiply signed activations by weights of few bits, which are unsigned bytes.
+"""
 
 from __future__ import annotations
 
@@ -25,6 +28,11 @@ def dot_by_vnni(intrinsic: str) -> MultiplyAdd:
         return I.call_llvm_pure_intrin(dtype, intrinsic, accumulator, a, b)
 
     return multiply_add
+
+
+def exchanged(multiply_add: MultiplyAdd) -> MultiplyAdd:
+    """The product of s8 by u8 that a product of u8 by s8 makes."""
+    return lambda accumulator, a, b: multiply_add(accumulator, b, a)
 
 
 def _multiply_add(accumulator: Expr, a: Expr, b: Expr) -> Expr:
@@ -58,3 +66,10 @@ register_microkernels(
 )
 register_microkernels("avx2", TYPES, KR, [(4, 16), (2, 24), (1, 48)], by_digits("avx2"))
 register_microkernels("scalar", TYPES, 1, [(4, 4)], _multiply_add)
+
+EXCHANGED = ("s8u8s32", "int8", "uint8", "int32")
+for _isa, _sizes, _instruction in (
+    ("avx512_vnni", [(6, 32), (4, 48)], "llvm.x86.avx512.vpdpbusd.512"),
+    ("avx2_vnni", [(4, 24), (6, 16)], "llvm.x86.avx512.vpdpbusd.256"),
+):
+    register_microkernels(_isa, EXCHANGED, 4, _sizes, exchanged(dot_by_vnni(_instruction)))

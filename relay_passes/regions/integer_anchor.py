@@ -282,7 +282,7 @@ def _zero_point(
 #
 # There may be a reshape of the constant; without any reshape there is one block. A strided_slice
 # after the last reshape drops the padding of a short last block. The number of bits follows from
-# the values of the constant.
+# the values of the constant. A type argument of the matmul, int8, permits to quantise x so.
 
 
 def _passes_constant(graph: DataflowGraph, found: Operand, name: str) -> relax.Expr | None:
@@ -343,6 +343,8 @@ def match_weight_only(graph: DataflowGraph, position: int, call: relax.Call) -> 
         parameters = [scale]
     if graph.rounds:
         attrs["rounded"] = "bfloat16"
+    if len(call.ty_args):
+        attrs["quantized"] = "int8"
     inputs = (call.args[0], chain.source, *parameters)
     absorbed = tuple(sorted(chain.absorbed))
     return Anchor(position, "weight_only_matmul", inputs, output, attrs, absorbed)

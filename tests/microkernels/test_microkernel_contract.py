@@ -185,7 +185,7 @@ def multiplication(kernel: Microkernel) -> tuple[str, int]:
     """The instruction that multiplies, and how many of them one accumulator takes in a step."""
     if kernel.a_dtype == "float32":
         return "vfmadd", 1
-    if kernel.a_dtype == "uint8":
+    if kernel.acc_dtype == "int32":
         return ("vpmaddubsw", 2) if has_pairs(kernel) else ("vpdpbusd", 1)
     return ("vdpbf16ps", 1) if kernel.isa_name == "avx512_bf16" else ("vfmadd", 2)
 

@@ -179,6 +179,25 @@ class NarrowWeight:
         word = self._load(packed, panel, width, unit, j)
         return ex.bind(I.reinterpret(ex.vector_type("int32", self.lanes), word))
 
+    @property
+    def half(self) -> int:
+        """By how much unsigned numbers are larger: two's complement ones are multiplied as such."""
+        return 2 ** (self.bits - 1) if self.signed else 0
+
+    def unsigned(self, word: Expr) -> Expr:
+        """Words of two's complement numbers as words of unsigned ones."""
+        if not self.half:
+            return word
+        flipped = sum(self.half << place for place in range(0, WORD_BITS, self.bits))
+        return word ^ ex.like(flipped - 2**WORD_BITS, word)
+
+    def bytes_at(self, word: Expr, position: int) -> Expr:
+        """The unsigned elements at one position of all bytes, which are four steps of K."""
+        shift = self.bits * position
+        shifted = tirx.shift_right(word, ex.like(shift, word)) if position else word
+        masked = shifted & ex.like((2**self.bits - 1) * 0x01010101, word)
+        return ex.bind(ex.reinterpret_group("uint8", masked, self.lanes * self.word_bytes))
+
     def _load(self, packed: Expr, panel: Expr, width: int, word: Index, j: Index) -> Expr:
         bytes_ = self.lanes * self.word_bytes
         start = panel * self.vector_bytes + (word * width + j) * bytes_
@@ -292,9 +311,7 @@ class ByteDigits:
         assert span is not None
         self.weight, self.k, self.read, self.span = weight, k, read, span
         self.spans = k // span
-        # Two's complement numbers are multiplied as unsigned ones, which are larger by half.
-        self.half = 2 ** (weight.bits - 1) if weight.signed else 0
-        self.zero = None if zeros else weight.zero + self.half
+        self.zero = None if zeros else weight.zero + weight.half
         size = MOST_DIGIT_ROWS * self.spans
         self.digits = I.sblock_alloc_buffer((MOST_DIGIT_ROWS * DIGITS * k,), "int8", align=64)
         self.units = I.sblock_alloc_buffer((size,), "float32", align=64)
@@ -364,8 +381,8 @@ class ByteDigits:
         sums = {kind: I.sblock_alloc_buffer((2 * _LANES,), "int16") for kind in kinds}
         for four, (unit, position) in enumerate(positions):
             if not position:
-                word = ex.bind(self._unsigned(words(span * units + unit)))
-            elements = self._elements(word, position)
+                word = ex.bind(self.weight.unsigned(words(span * units + unit)))
+            elements = self.weight.bytes_at(word, position)
             for i, digit in kinds:
                 value = self._word(row + i, digit, span * self.span + _FOUR * four)
                 products = pair_products("avx2", elements, value)
@@ -375,19 +392,6 @@ class ByteDigits:
         totals = {kind: pair_sums("avx2", sums[kind][every], 1) for kind in kinds}
         floats = {kind: ex.bind(ex.cast("float32", total)) for kind, total in totals.items()}
         return [[floats[i, digit] for digit in range(DIGITS)] for i in range(rows)]
-
-    def _unsigned(self, word: Expr) -> Expr:
-        """Words of two's complement numbers as words of unsigned ones."""
-        if not self.half:
-            return word
-        flipped = sum(self.half << place for place in range(0, 32, self.weight.bits))
-        return word ^ ex.like(flipped - 2**32, word)
-
-    def _elements(self, word: Expr, position: int) -> Expr:
-        """The elements at one position of all bytes, which are four steps of K."""
-        bits = self.weight.bits
-        shifted = tirx.shift_right(word, ex.like(bits * position, word)) if position else word
-        return ex.bind(_bytes("uint8", shifted & ex.like((2**bits - 1) * 0x01010101, word)))
 
     def _word(self, row: Expr, digit: int, step: Index) -> Expr:
         """A digit of four steps of K from `step`, in every lane."""

@@ -9,6 +9,9 @@ is one number for all. Wq may have more rows than A has columns: padding of the 
 With the attribute "rounded", "bfloat16", A and the weight may be rounded to that type. AMX tiles
 then multiply many rows: a block of a panel is expanded to bfloat16 in cache (weight_only_tiles.py).
 
+With the attribute "quantized", "int8", A may be quantised by blocks of K. Many rows are then
+multiplied by VNNI, where the CPU has it (quantized_rows.py).
+
 With few rows the weight is decoded in registers, directly before the multiplication, and the sum of
 a block is scaled once. The limits are memory, and decoding one vector per step. With many rows
 (`staged`) a block of a panel is expanded to f32 in cache once per block of rows; the f32
@@ -44,17 +47,21 @@ from tir_schedules.cost import amx_cost, parallel
 from tir_schedules.epilogue.epilogue import Epilogue, rows_and_columns
 from tir_schedules.epilogue.tile_results import RowResults
 
-from . import narrow_weight, tile_config, weight_only_tiles
+from . import narrow_weight, quantized_rows, tile_config, weight_only_tiles
 from .activations import Activations
 from .best_grid import ThreadGrid, best_grid, open_grid
 from .dynamic_rows import share_dynamic_rows
 from .narrow_weight import MOST_DIGIT_ROWS, NarrowWeight
+from .quantized_rows import LEVELS
 from .tile_loops import TileLoops
 from .tile_products import OperandB
 
 MOST_STAGED_ROWS = 128
 # For a vector of the weight that is rounded and paired with another; counted, not measured.
 ROUNDING_CYCLES = 2.0
+# For a vector of the weight that becomes unsigned bytes, for a vector of A that is quantised, and
+# for one of sums of a block that is scaled.
+UNSIGNED_CYCLES, QUANTIZING_CYCLES, SCALING_CYCLES = 0.5, 8.0, 2.0
 
 
 class WeightOnlyConfig(tile_config.MatmulConfig, frozen=True, kw_only=True):
@@ -91,18 +98,42 @@ def weight_format(region: Region, lanes: int) -> NarrowWeight:
 
 def _defaults(region: Region, machine: Machine) -> Iterator[WeightOnlyConfig]:
     """Either way for every kernel; of open sizes one has both ways, for any number of rows."""
-    kernels = kernels_for(machine.isa, "float32", "float32")
+    kernels = f32_kernels(machine.isa)
     if region.is_open:
         _, n, k = dimensions(region)
-        for kernel in kernels:
+        for kernel in (*kernels, *_staging_kernels(region, machine.isa)):
             tile = _tile(region.sampled(), machine, kernel, staged=True)
             yield WeightOnlyConfig(**tile, **open_grid(tile, n, k, machine, 2 * n * k), staged=True)
         return
     for kernel in kernels:
         for staged in (False, True):
             yield _best(region, machine, kernel, staged)
-    for kernel in _tile_kernels(region, machine.isa):
+    for kernel in _staging_kernels(region, machine.isa):
         yield _best(region, machine, kernel, True)
+
+
+def f32_kernels(isa: Isa) -> tuple[Microkernel, ...]:
+    """The kernels of f32, which decode the weight of few rows whatever multiplies more."""
+    return kernels_for(isa, "float32", "float32")
+
+
+def _byte_kernels(region: Region, isa: Isa) -> tuple[Microkernel, ...]:
+    """The kernels of bytes that may multiply a region's operands, quantised; none of few rows."""
+    m, _, k = dimensions(region)
+    few = not region.is_open and m <= weight_only_tiles.MOST_ROWS
+    if few or region.attrs.get("quantized") != "int8":
+        return ()
+    return quantized_rows.kernels(isa) if quantized_rows.suits(weight_format(region, 1), k) else ()
+
+
+def _staging_kernels(region: Region, isa: Isa) -> tuple[Microkernel, ...]:
+    """The kernels of other operands than f32, for which the weight is always staged."""
+    return *_tile_kernels(region, isa), *_byte_kernels(region, isa)
+
+
+def _multiplies_f32(kernel: Microkernel) -> bool:
+    """Whether a kernel multiplies A as it is; others take a weight that is expanded in cache."""
+    return kernel.a_dtype == "float32"
 
 
 def _tile_kernels(region: Region, isa: Isa) -> tuple[Microkernel, ...]:
@@ -126,7 +157,7 @@ def _tile(region: Region, machine: Machine, kernel: Microkernel, staged: bool) -
         tile["k_block"] = min(tile["k_block"], max(1, machine.l2_bytes * 3 // 8 // step_bytes))
         return tile
     rows = tile["rows"]
-    if m <= MOST_DIGIT_ROWS and _suits_digits(region, kernel):
+    if m <= MOST_DIGIT_ROWS and _suits_digits(region, kernel.lanes):
         vectors = narrow_weight.DIGIT_VECTORS
     elif kernel.lanes < 16:
         vectors = max(1 if rows > 4 else 2, 6 // rows)
@@ -141,7 +172,8 @@ def _best(region: Region, machine: Machine, kernel: Microkernel, staged: bool) -
     """A tile with its grid of threads."""
     tile = _tile(region, machine, kernel, staged)
     sizes, products = dimensions(region), flops(region) / kernel.kr
-    grid = best_grid(tile, *sizes, machine, products, _k_unit(region, kernel, staged))
+    unit = _k_unit(region, kernel, staged) if _multiplies_f32(kernel) else None
+    grid = best_grid(tile, *sizes, machine, products, unit)
     return WeightOnlyConfig(**tile, **grid, staged=staged)
 
 
@@ -155,10 +187,16 @@ def estimated_cycles(region: Region, config: WeightOnlyConfig, machine: Machine)
     # to them, for every tile, or staged, for every block of rows.
     beside, staged = (0.3, 2.4) if kernel.lanes == 16 else (1.3, 2.6)
     decoding = staged if config.staged else beside
+    others = 0.0
     if kernel.by_tiles:
         decoding += ROUNDING_CYCLES
+    elif not _multiplies_f32(kernel):
+        decoding = UNSIGNED_CYCLES
+        scaled = SCALING_CYCLES / weight_format(region, kernel.lanes).block
+        others = plan.m * plan.k * (QUANTIZING_CYCLES / kernel.lanes + plan.n_vectors * scaled)
     return (
-        tile_config.tile_cycles(plan, machine)
+        others
+        + tile_config.tile_cycles(plan, machine)
         + tile_config.sum_cycles(whole, machine)
         + times * decoding * plan.k * plan.n_vectors
     )
@@ -168,9 +206,12 @@ def check(region: Region, config: WeightOnlyConfig, isa: Isa) -> Microkernel:
     """The microkernel of a legal configuration; ConfigError for an illegal one."""
     threads = "threads_m", "threads_n", "threads_k"
     kernel = tile_config.check_tile(region, config, isa, None, *threads)
-    if kernel.by_tiles and kernel not in _tile_kernels(region, isa):
-        raise ConfigError(f"{kernel.name} does not multiply {region.key}, which is not rounded")
-    if kernel.by_tiles and not (config.staged and config.threads_k == 1):
+    if _multiplies_f32(kernel):
+        return kernel
+    if kernel not in _staging_kernels(region, isa):
+        rule = "is not rounded" if kernel.by_tiles else "cannot be quantised"
+        raise ConfigError(f"{kernel.name} does not multiply {region.key}, which {rule}")
+    if not (config.staged and config.threads_k == 1):
         raise ConfigError(f"{kernel.name} needs staged=True and threads_k=1")
     return kernel
 
@@ -179,25 +220,27 @@ def by_digits(region: Region, config: WeightOnlyConfig) -> bool:
     """Whether few rows are multiplied as digits, see `narrow_weight`: on AVX2, where decoding the
     weight to f32 takes longer than fetching it."""
     few = region.is_open or (dimensions(region)[0] <= MOST_DIGIT_ROWS and not config.staged)
-    return few and _suits_digits(region, microkernel_named(config.kernel))
+    return few and _suits_digits(region, microkernel_named(config.kernel).lanes)
 
 
-def _suits_digits(region: Region, kernel: Microkernel) -> bool:
-    spans = narrow_weight.span_of(weight_format(region, kernel.lanes), dimensions(region)[2])
-    return spans is not None and kernel.isa_name == "avx2"
+def _suits_digits(region: Region, lanes: int) -> bool:
+    return narrow_weight.span_of(weight_format(region, lanes), dimensions(region)[2]) is not None
 
 
 def _plan(region: Region, config: WeightOnlyConfig) -> ProductPlan:
     """How a configuration cuts the product; blocks of K are whole units or blocks of the weight."""
-    unit = _k_unit(region, microkernel_named(config.kernel), config.staged)
-    return config.plan(*dimensions(region), k_align=unit or 1)
+    kernel = microkernel_named(config.kernel)
+    align = _k_unit(region, kernel, config.staged)
+    plan = config.plan(*dimensions(region), k_align=align)
+    # Integer sums of a block are added up in f32.
+    return replace(plan, kernel=replace(kernel, acc_dtype="float32"))
 
 
-def _k_unit(region: Region, kernel: Microkernel, staged: bool) -> int | None:
-    """Steps of K that are not cut; None for tiles, whose threads do not share K."""
-    if kernel.by_tiles:
-        return None
+def _k_unit(region: Region, kernel: Microkernel, staged: bool) -> int:
+    """Steps of K that are not cut."""
     weight = weight_format(region, kernel.lanes)
+    if not _multiplies_f32(kernel):
+        return 1 if kernel.by_tiles else weight.block // kernel.kr
     return weight.unit if staged or weight.blocks == 1 else weight.block
 
 
@@ -207,8 +250,8 @@ class NarrowInput(PackedInput):
     def __init__(self, region: Region, config: WeightOnlyConfig, isa: Isa, index: int) -> None:
         self.weight = weight_format(region, check(region, config, isa).lanes)
         panels = _plan(region, config).panels
-        if panels.kernel.by_tiles:  # as those of f32, whatever multiplies it
-            panels = replace(panels, kernel=kernels_for(isa, "float32", "float32")[0])
+        if not _multiplies_f32(panels.kernel):  # as those of f32, whatever multiplies it
+            panels = replace(panels, kernel=f32_kernels(isa)[0])
         self.is_weight, self.read = index == 1, region.inputs[index].shape
         self.panels = panels if self.is_weight else replace(panels, k=self.weight.blocks)
         size = self.weight.packed_bytes if self.is_weight else self.weight.per_block_size
@@ -244,6 +287,17 @@ def dequantised(region: Region, inputs: list[np.ndarray]) -> np.ndarray:
     )
     values = (values - zeros[0] if zeros else values) * scale
     return values[: dimensions(region)[2]]
+
+
+def quantization_error(region: Region, inputs: list[np.ndarray]) -> np.ndarray:
+    """By how much a result may differ if A is quantised: half a unit of each element's block."""
+    block, (*lead, k) = region.integer("block"), inputs[0].shape
+    blocks = np.zeros((*lead, -(-k // block), block))
+    blocks.reshape(*lead, -1)[..., :k] = np.abs(inputs[0])
+    units = blocks.max(-1) / LEVELS
+    weight = np.abs(dequantised(region, inputs))
+    starts = range(0, k, block)
+    return np.asarray(units / 2 @ np.add.reduceat(weight, starts))
 
 
 class WeightOnlyMatmul(Template[WeightOnlyConfig]):
@@ -303,12 +357,17 @@ class WeightOnlyMatmul(Template[WeightOnlyConfig]):
             kernel.admit()
             zeros = per_block[1] if len(per_block) > 1 else None
             rows = weight_only_tiles.SpreadRows(region.inputs[0], a, kernel.lanes)
-            given = kernel, weight, rows, packed, per_block[0], zeros
+            decodes = kernel if _multiplies_f32(kernel) else f32_kernels(isa)[0]
+            given = decodes, weight, rows, packed, per_block[0], zeros
             tiles = weight_only_tiles.WeightOnlyTiles(*given)
             expanded = weight_only_tiles.ExpandedPanels
             if region.is_open:
                 few = weight_only_tiles.FewDecodedRows(tiles=tiles, with_digits=with_digits)
-                loops = TileLoops(plan, rows, expanded(tiles, plan), results, few_rows=few)
+                if _multiplies_f32(kernel):
+                    loops = TileLoops(plan, rows, expanded(tiles, plan), results, few_rows=few)
+                else:
+                    loops = quantized_rows.loops(tiles, kernel, plan, results, plan.m_block)
+                    loops = replace(loops, few_rows=few)
                 share_dynamic_rows(loops, config)
             else:
                 grid = ThreadGrid(plan)
@@ -319,6 +378,9 @@ class WeightOnlyMatmul(Template[WeightOnlyConfig]):
                         a_rows = Activations(kernel, rows.tensor.dtype, plan.k, block, rows.vector)
                         panels = weight_only_tiles.RoundedPanels(tiles, plan)
                         loops = TileLoops(plan, a_rows, panels, results)
+                    elif not _multiplies_f32(kernel):
+                        block = min(plan.m_block, grid.most_rows)
+                        loops = quantized_rows.loops(tiles, kernel, plan, results, block)
                     elif config.staged:
                         loops = TileLoops(plan, tiles.a, expanded(tiles, plan), results)
                     else:  # tiles decode the weight themselves
@@ -327,7 +389,7 @@ class WeightOnlyMatmul(Template[WeightOnlyConfig]):
         return builder.get()
 
     def kernel_name(self, region: Region, config: WeightOnlyConfig, isa: Isa) -> str:
-        """The f32 microkernel's name and the weight's type, and whether digits are multiplied."""
+        """The microkernel's name and the weight's type, and whether digits are multiplied."""
         sign = "" if region.inputs[1].dtype == "int8" else "u"
         digits = "" if region.is_open or not by_digits(region, config) else "+digits"
         return f"{config.kernel}+{sign}int{region.attrs['bits']}{digits}"
@@ -381,7 +443,10 @@ class WeightOnlyMatmul(Template[WeightOnlyConfig]):
                 f"{MOST_DIGIT_ROWS + 1} to {weight_only_tiles.MOST_ROWS} or others: the weight is "
                 "decoded in registers"
             )
-        return f"{few}; more: tiles of up to {config.rows} rows, the weight expanded in cache"
+        more = "the weight expanded in cache"
+        if not _multiplies_f32(microkernel_named(config.kernel)):
+            more = "activations quantised to int8 by blocks of the weight"
+        return f"{few}; more: tiles of up to {config.rows} rows, {more}"
 
     def nests(self, region: Region, config: WeightOnlyConfig) -> Iterator[loop_nest.LoopNest]:
         """The loops of the product."""

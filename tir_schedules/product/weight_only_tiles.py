@@ -107,11 +107,7 @@ class WeightOnlyTiles(RegisterTiles):
         one multiplication for a block instead of one for every element. A piece of K has to begin
         at a block if there are several.
         """
-        row, panel, piece, start = tile.row, tile.vector, tile.piece, tile.init
-        totals = self._accumulators(tile.rows, tile.vectors)
-        for i, j in _positions(totals):
-            zero = constant(0, "float32", totals.lanes)
-            _set(totals, i, j, zero if start is None else start(i, j))
+        row, panel, piece, totals = tile.row, tile.vector, tile.piece, self.begin(tile)
         digits, width = self.a.digits, totals.vectors
         if digits is None or not digits.takes(tile.rows, piece):
             self._decoded(totals, row, panel, piece)
@@ -135,6 +131,14 @@ class WeightOnlyTiles(RegisterTiles):
         branch(digits.fine, by_digits, one_by_one)
         return totals
 
+    def begin(self, tile: TileContext) -> Tile:
+        """The accumulators of a tile before the first product."""
+        totals, start = self._accumulators(tile.rows, tile.vectors), tile.init
+        for i, j in _positions(totals):
+            zero = constant(0, "float32", totals.lanes)
+            _set(totals, i, j, zero if start is None else start(i, j))
+        return totals
+
     def _add_digits(
         self, digits: ByteDigits, totals: Tile, vector: Expr, row: Expr, panel: Expr, span: Expr
     ) -> None:
@@ -143,14 +147,14 @@ class WeightOnlyTiles(RegisterTiles):
         assert only is not None
         block, row = digits.block_of(span), Analyzer().simplify(row - digits.first)
         scale, zero = (
-            self._per_block(self.scales, panel, 1, block, 0),
+            self.per_block(self.scales, panel, 1, block, 0),
             self._zero(panel, 1, block, 0),
         )
         words = functools.partial(self.weight.emit_words, self.packed, *only)
         sums = digits.sums(totals.rows, row, span, words)
         factor, shift = bind(scale), zero
-        if zero is not None and digits.half:
-            shift = bind(zero + like(digits.half, zero))
+        if zero is not None and self.weight.half:
+            shift = bind(zero + like(self.weight.half, zero))
         for i, (low, middle, high) in enumerate(sums):
             place = (row + i) * digits.spans + span
             rest = splat(digits.rests[place], lanes)
@@ -182,7 +186,7 @@ class WeightOnlyTiles(RegisterTiles):
 
             _each_unit(unit, steps, weight.unit)
             for j in range(width):
-                scale = bind(self._per_block(self.scales, panel, width, number, j))
+                scale = bind(self.per_block(self.scales, panel, width, number, j))
                 for i in range(totals.rows):
                     product = self.kernel.multiply_add(totals.value(i, j), parts.value(i, j), scale)
                     _set(totals, i, j, product)
@@ -228,7 +232,7 @@ class WeightOnlyTiles(RegisterTiles):
         weight = self.weight
         block = 0 if weight.blocks == 1 else row // weight.block
         vectors = weight.emit_unit(self.packed, panel, width, row // weight.unit, j)
-        scale = bind(self._per_block(self.scales, panel, width, block, j))
+        scale = bind(self.per_block(self.scales, panel, width, block, j))
         zero = self._zero(panel, width, block, j)
         return [(value if zero is None else value - zero) * scale for value in vectors]
 
@@ -241,9 +245,10 @@ class WeightOnlyTiles(RegisterTiles):
     def _zero(self, panel: Expr, width: int, block: Index, j: int) -> Expr | None:
         if self.zeros is None:
             return None
-        return bind(self._per_block(self.zeros, panel, width, block, j))
+        return bind(self.per_block(self.zeros, panel, width, block, j))
 
-    def _per_block(self, buffer: Expr, panel: Expr, width: int, block: Index, j: int) -> Expr:
+    def per_block(self, buffer: Expr, panel: Expr, width: int, block: Index, j: int) -> Expr:
+        """The scales or zero points of one block of a vector of a panel."""
         lanes = self.kernel.lanes
         panel, width, inside = self._place(panel, width, j)
         start = panel * (self.weight.blocks * lanes) + (block * width + inside) * lanes
@@ -425,5 +430,6 @@ class FewDecodedRows(FewRows):
         return max(1, min(group.count, vectors // group.size)), kernel
 
     def multiply(self, tile: TileContext, kernel: Microkernel) -> Tile:
-        """As of `FewRows`."""
+        """As of `FewRows`; a step is one element of K, whatever multiplies more rows."""
+        tile = replace(tile, piece=(0, self.tiles.a.tensor.shape[-1]))
         return replace(self.tiles, side=tile.vectors // tile.side).emit(tile)

@@ -10,6 +10,7 @@ import pytest
 from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
+import tvm_hybrid
 from tvm_hybrid.errors import ModelError, UnsupportedOperatorError
 from tvm_hybrid.frontend import import_onnx
 
@@ -92,6 +93,42 @@ def test_matmul_nbits_as_onnxruntime_computes_it(zero_points: str) -> None:
     compare(model, {"x": x}, onnxruntime_run(model, {"x": x}), rtol=0, atol=bound)
 
 
+@pytest.mark.isa("avx512_vnni")
+@pytest.mark.parametrize("zero_points", ["none", "packed", "float"])
+def test_accuracy_levels(zero_points: str) -> None:
+    """Level 4 permits activations of int8, which are a 254th of a block's largest number off.
+
+    ONNX Runtime's integers and scales of blocks are the same.
+    """
+    model, weight = nbits_model(4, 32, 256, zero_points, bias=False)
+    x = random(2, 3, 256)
+    wanted = x.astype(np.float64) @ weight
+    errors = {}
+    for level in (0, 1, 4):
+        leveled = changed(model, accuracy_level=level)
+        session = tvm_hybrid.InferenceSession(leveled.SerializeToString(), num_threads=1)
+        (kernel,) = (each.kernel for each in session.explain().taken)
+        assert ("s8u8s32" in kernel) == (level == 4), kernel
+        assert ("f32" in kernel) == (level != 4), kernel
+        result = session.run(None, {"x": x})[0]
+        errors[level] = float(np.abs(result - wanted).max())
+        if level != 4 or zero_points != "float":  # ONNX Runtime has no zero points in float there
+            found = onnxruntime_run(leveled, {"x": x})[0]
+            np.testing.assert_allclose(result, found, rtol=0, atol=1e-4)
+    assert errors[0] == errors[1] < 1e-4
+    bound = np.abs(x).max() / 254 * np.abs(weight).sum(0).max()
+    assert 1e-2 < errors[4] < bound
+
+
+def test_activations_stay_f32_without_vnni(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TVM_HYBRID_ISA", "avx2")
+    model, _ = nbits_model(4, 32, 256, "none", bias=False)
+    leveled = changed(model, accuracy_level=4)
+    session = tvm_hybrid.InferenceSession(leveled.SerializeToString(), num_threads=1)
+    (kernel,) = (each.kernel for each in session.explain().taken)
+    assert "f32" in kernel and "s8u8s32" not in kernel, kernel
+
+
 def test_flat_scales_and_zero_points() -> None:
     """As older exporters store them."""
     model, weight = nbits_model(4, 32, 64, "packed", bias=False, flat=True)
@@ -101,9 +138,9 @@ def test_flat_scales_and_zero_points() -> None:
     compare(model, {"x": x}, [wanted], rtol=0, atol=bound)
 
 
-def changed(**change: Any) -> onnx.ModelProto:
+def changed(model: onnx.ModelProto | None = None, **change: Any) -> onnx.ModelProto:
     """A MatMulNBits with another attribute, input or constant."""
-    model, _ = nbits_model(4, 32, 64, "packed", bias=False)
+    model = model or nbits_model(4, 32, 64, "packed", bias=False)[0]
     node = model.graph.node[0]
     for key, value in change.items():
         if key == "g_idx":

@@ -38,6 +38,7 @@ from tir_schedules.core.template import Template
 from tir_schedules.epilogue.epilogue import epilogue_reference, is_exact
 from tir_schedules.epilogue.fusible_ops import SPECIAL_STEPS
 from tir_schedules.epilogue.quantize_steps import WORD
+from tir_schedules.product.weight_only_matmul import quantization_error
 from tir_schedules.product.zero_points import own_range
 from tvm_hybrid.runtime.feeds import BFLOAT16
 
@@ -329,10 +330,12 @@ def expected_result(region: Region, template: Template[Any], arrays: list[np.nda
     inputs = arrays[: len(region.inputs)]
     result = anchor_result(region, template, inputs)
     # A reference in float64 is one whose sums are rounded; others are what every kernel finds.
-    error = 0.0
+    error: float | np.ndarray = 0.0
     if result.dtype == np.float64:
         largest = np.abs(result[np.isfinite(result)]).max(initial=0.0)
         error = 8 * math.sqrt(terms_of_a_sum(region)) * F32_UNIT * largest
+    if "quantized" in region.attrs:  # the template may multiply A as integers, or as it is
+        error = error + quantization_error(region, inputs).reshape(region.output.shape)
     operands = arrays[len(region.inputs) :]
     found = after_epilogue(region, result, error, operands, own_range(region, inputs))
     return Expected(as_stored(region, found.value), as_stored(region, found.tolerance))

@@ -248,3 +248,23 @@ def test_a_wrongly_packed_weight_is_found(serial: tuple[Machine, Target]) -> Non
     )
     assert result.status == "wrong_result"
     assert "9 of 297 elements are wrong" in result.error
+
+
+def test_quantised_activations_may_be_half_a_unit_off() -> None:
+    """Blocks of A as integers times a 127th of their largest number, or A as it is."""
+    plain = REGIONS["weight of 4 bits"]
+    region = attr("quantized", "int8")(plain)
+    template = template_for(region.op)
+    a, *weight = random_arguments(region, template, 1)
+    expected = expected_result(region, template, [a, *weight])
+    rounded = a.copy()
+    for start in range(0, a.shape[1], 32):
+        block = a[:, start : start + 32]
+        unit = np.abs(block).max(1, keepdims=True) / 127
+        rounded[:, start : start + 32] = np.rint(block / unit) * unit
+    result = expected_result(plain, template, [rounded, *weight]).value
+    assert expected.difference(result) is None
+    assert expected.difference(expected_result(plain, template, [a, *weight]).value) is None
+    assert expected_result(plain, template, [a, *weight]).difference(result) is not None
+    wrong = expected_result(attr("zero_point", 7)(plain), template, [rounded, *weight]).value
+    assert "elements are wrong" in str(expected.difference(wrong))

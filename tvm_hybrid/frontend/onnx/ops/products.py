@@ -245,6 +245,9 @@ def _matmul_integer_16(a: Expr, b: Expr) -> Expr:
     return relax.op.matmul(ex.cast(a, wide), ex.cast(b, wide))
 
 
+INT8_LEVEL = 4  # the accuracy_level that permits activations of int8; a type argument says so
+
+
 @operator("MatMulNBits", domain=CONTRIB_DOMAIN)
 def _matmul_nbits(
     x: Expr, packed: Expr, scales: Expr, zeros: Expr, order: Expr, bias: Expr, **attrs: Any
@@ -255,7 +258,7 @@ def _matmul_nbits(
         ->  x * (blocks of weight: int8 [K, N], scales^T, zero_points^T) + bias
 
     Without zero points the middle of the range stands for 0: the weight is stored as the difference
-    from it. Whatever accuracy_level permits, x is multiplied as it is.
+    from it. With an accuracy_level of 4, x may be quantised to int8 by blocks.
     """
     bits, block = attrs.get("bits", 4), attrs["block_size"]
     columns, depth = attrs["N"], attrs["K"]
@@ -282,6 +285,9 @@ def _matmul_nbits(
     how = q.Parameters(ex.literal(scale.T), zero_point, 0, block)
     value = ex.cast(q.dequantized_blocks(ex.literal(weight.T), how), ex.dtype_of(scales))
     product = apply("MatMul", x, value)
+    if attrs.get("accuracy_level", 0) == INT8_LEVEL:
+        int8 = relax.TensorType(None, "int8")
+        product = relax.Call(product.op, product.args, product.attrs, [int8])
     return product if bias is None else apply("Add", product, bias)
 
 

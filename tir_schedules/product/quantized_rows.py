@@ -1,0 +1,258 @@
+"""Integer products by a narrow weight: each block of K of a row is quantised to int8.
+
+    A[m, k] = X[m, k] * unit[m, b]       unit = (largest |A| of the block b) / 127, X an int8
+    sum over b of unit[m, b] * scale[b, n] * (D[m, n] - (half + z) * sum of X[m, k])
+    D = sum of X[m, k] * W[k, n]         W = Wq + half, an unsigned byte of at most 15
+
+A block is one of the weight. D is exact. ONNX Runtime and llama.cpp quantise alike. A region allows
+it by the attribute "quantized".
+
+A block of 32 steps takes, for each vector of accumulators, 8 vpdpbusd, a conversion and two
+multiplications by scales: 11 instructions of the vector ports, where f32 takes 32 and a part of
+what scales the weight. So at most 8/11 of the peak of vpdpbusd are reached. A weight's byte takes a
+mask and half a shift, once for a block of rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import tvm.tirx.script.builder.ir as I
+from tvm import tirx
+from tvm.sym import Analyzer
+
+from microkernels.base.errors import IsaError
+from microkernels.isa import Isa
+from microkernels.microkernel import Microkernel
+from microkernels.registry import kernels_for
+from microkernels.tile import Tile
+from microkernels.vector import expressions as ex
+from microkernels.vector.expressions import Expr, Index
+from tir_schedules.core.emission import opaque_block
+from tir_schedules.core.loop_nest import add, combine_all, reduce_lanes
+from tir_schedules.core.product_plan import Piece, ProductPlan
+from tir_schedules.epilogue.epilogue import Columns
+from tir_schedules.epilogue.tile_results import Results
+
+from .narrow_weight import NarrowWeight
+from .staged_panels import staged_panel
+from .tile_loops import TileLoops
+from .tile_products import LoadPanel, OperandA, OperandB, RegisterTiles, TileContext
+from .weight_only_tiles import MOST_ROWS, WeightOnlyTiles
+
+TYPES = ("int8", "uint8")  # of what the kernels multiply
+BLOCKS = (16, 256)  # steps of the shortest and of the longest block, as in ONNX Runtime
+LEVELS = 127.0
+# A block whose largest number is smaller is 0: the inverse of its unit would not be finite.
+_SMALLEST = 2.0**-100
+
+
+def kernels(isa: Isa) -> tuple[Microkernel, ...]:
+    """The kernels of signed activations by unsigned weights; none without VNNI."""
+    try:
+        return kernels_for(isa, *TYPES)
+    except IsaError:
+        return ()
+
+
+def suits(weight: NarrowWeight, k: int) -> bool:
+    """Whether the weight can be multiplied so: few bits, and whole blocks."""
+    least, most = BLOCKS
+    whole = k == weight.rows and k % weight.block == 0 and weight.block % least == 0
+    return weight.bits < 8 and whole and weight.block <= most
+
+
+def loops(
+    tiles: WeightOnlyTiles, kernel: Microkernel, plan: ProductPlan, results: Results, rows: int
+) -> TileLoops:
+    """The loops of a product whose blocks have so many rows at most."""
+    a = QuantizedRows(tiles, kernel, max(rows, plan.rows))
+    b = UnsignedPanels(tiles.weight, tiles.packed, plan)
+    return TileLoops(plan, a, b, results, tiles=QuantizedTiles(a))
+
+
+@dataclass
+class QuantizedRows(OperandA):
+    """A block of rows, quantised: [blocks of K][rows][elements of a block].
+
+    Room for it is in the block of the PrimFunc under construction.
+
+    Parameters
+    ----------
+    tiles : WeightOnlyTiles
+        The rows, and the weight with its scales and zero points.
+    kernel : Microkernel
+        What multiplies.
+    most_rows : int
+        Rows of the largest block.
+    """
+
+    tiles: WeightOnlyTiles
+    kernel: Microkernel
+    most_rows: int
+    begins = True
+
+    def __post_init__(self) -> None:
+        weight, self.block = self.tiles.weight, tirx.const(0, "int32")
+        zero = float(weight.zero)
+        self.whole = weight.half + (int(zero) if zero.is_integer() else 0)
+        self.fraction = 0.0 if zero.is_integer() else zero
+        size = self.most_rows * weight.blocks
+
+        def room(size: int, element: str) -> Expr:
+            return I.sblock_alloc_buffer((size,), element, align=64)
+
+        self.elements = room(size * weight.block, "int8")
+        self.units, self.starts = room(size, "float32"), room(size, "int32")
+        # The sums of blocks, by which zero points are multiplied that are no whole number.
+        fractions = self.tiles.zeros is not None or self.fraction
+        self.sums = room(size, "float32") if fractions else None
+
+    def begin(self, row: Expr, rows: Index) -> None:
+        """As of `OperandA`; few rows of a dynamic number are multiplied in f32."""
+        self.block = row
+        if isinstance(rows, int):
+            self._quantize(row, rows)
+        else:
+            with I.If(rows > MOST_ROWS), I.Then():
+                self._quantize(row, rows)
+
+    def _quantize(self, row: Expr, rows: Index) -> None:
+        blocks = self.tiles.weight.blocks
+        with I.serial(rows) as i, I.serial(blocks) as number, opaque_block("quantize"):
+            self._block(row + i, number, self._place(number, i))
+
+    def _place(self, number: Expr, row: Index) -> Expr:
+        return number * self.most_rows + row
+
+    def _block(self, row: Expr, number: Expr, place: Expr) -> None:
+        size, lanes = self.tiles.weight.block, self.kernel.lanes
+        starts = range(0, size, lanes)
+        values = []
+        for start in starts:
+            columns = Columns(number * size + start, lanes, lanes)
+            values.append(ex.bind(ex.cast("float32", self.tiles.a.vector(row, columns))))
+        # The largest as an integer: then a NaN is larger than all numbers, and its block is NaN.
+        bits = [ex.reinterpret("int32", value) for value in values]
+        magnitudes = [each & ex.like(0x7FFFFFFF, each) for each in bits]
+        most = reduce_lanes(combine_all(magnitudes, tirx.Max), tirx.Max)
+        largest = ex.materialise(I.reinterpret("float32", most))
+        is_usual = largest >= ex.scalar(_SMALLEST, "float32")
+        inverse = tirx.Select(is_usual, LEVELS / largest, ex.scalar(0.0, "float32"))
+        factor = ex.splat(ex.materialise(inverse), lanes)
+        integers = []
+        for start, value in zip(starts, values, strict=True):
+            x = ex.bind(ex.cast("int32", tirx.nearbyint(value * factor)))
+            integers.append(x)
+            at = ex.ramp(place * size + start, lanes)
+            I.buffer_store(self.elements, ex.cast("int8", x), [at])
+        total = ex.materialise(reduce_lanes(combine_all(integers, add), add))
+        unit = ex.materialise(largest * ex.scalar(1 / LEVELS, "float32"))
+        I.buffer_store(self.units, unit, [place])
+        I.buffer_store(self.starts, total * -self.whole, [place])
+        if self.sums is not None:
+            I.buffer_store(self.sums, ex.cast("float32", -total) * unit, [place])
+
+    def within(self, row: Index, number: Expr) -> Expr:
+        """The place of a block of K of a row."""
+        return self._place(number, Analyzer().simplify(row - self.block))
+
+    def step(self, place: Expr, step: Index) -> Any:
+        """A step of K of the block at a place, as the kernel's `emit` takes it."""
+        start = place * self.tiles.weight.block + step * self.kernel.kr
+        return self.kernel.a_operand(self.elements, [start], 0)
+
+
+class UnsignedPanels(OperandB):
+    """Blocks of a narrow weight as unsigned bytes, four steps of a column in a word.
+
+    Parameters
+    ----------
+    weight : NarrowWeight
+        The format.
+    packed : Buffer
+        The packed weight.
+    plan : ProductPlan
+        How the product is cut; room for a block of a panel is in the block of the PrimFunc under
+        construction.
+    """
+
+    staged = True
+
+    def __init__(self, weight: NarrowWeight, packed: Expr, plan: ProductPlan) -> None:
+        self.weight, self.packed, self.vector = weight, packed, plan.kernel.lanes * plan.kernel.kr
+        size = plan.longest_piece * min(plan.vectors, weight.n_vectors) * self.vector
+        self.buffer = I.sblock_alloc_buffer((size,), "uint8", align=64)
+
+    def stage(self, vector: Expr, vectors: int, piece: Piece) -> LoadPanel:
+        """As of `OperandB`."""
+        weight, (first, count) = self.weight, piece
+        fours = 8 // weight.bits  # steps of the kernel in a word
+        with opaque_block("unsigned"), I.serial(count // fours) as number:
+            for j in range(vectors):
+                word = weight.emit_words(self.packed, vector, vectors, j, first // fours + number)
+                word = ex.bind(weight.unsigned(word))
+                for position in range(fours):
+                    place = ((number * fours + position) * vectors + j) * self.vector
+                    elements = weight.bytes_at(word, position)
+                    I.buffer_store(self.buffer, elements, [ex.ramp(place, self.vector)])
+        return staged_panel(self.buffer, first, vectors, self.vector)
+
+
+@dataclass(frozen=True)
+class QuantizedTiles(RegisterTiles):
+    """Tiles whose sums of a block of K are integers, which are scaled and added in f32.
+
+    Attributes
+    ----------
+    rows : QuantizedRows
+        What is multiplied.
+    """
+
+    rows: QuantizedRows
+
+    def emit(self, tile: TileContext) -> Tile:
+        """As of `RegisterTiles`."""
+        kernel, rows, weights = self.rows.kernel, self.rows, self.rows.tiles
+        totals, (first, count) = weights.begin(tile), tile.piece
+        steps = weights.weight.block // kernel.kr
+        with I.serial(count // steps) as number, opaque_block("products"):
+            block = ex.materialise(first // steps + number)
+            places = [ex.materialise(rows.within(tile.row + i, block)) for i in range(tile.rows)]
+
+            def start(i: Index, _: int) -> Expr:
+                return ex.splat(rows.starts[places[i]], kernel.lanes)
+
+            def read_a(i: int, ks: Sequence[Index]) -> Any:
+                return rows.step(places[i], ks[0])
+
+            def read_b(j: int, ks: Sequence[Index]) -> Any:
+                return tile.load_b(tile.vector, tile.vectors, block * steps + ks[0], j)
+
+            sums = kernel.begin(tile.rows, tile.vectors, start)
+            kernel.accumulate(sums, range(tile.rows), (steps,), read_a, read_b)
+            for j in range(tile.vectors):
+                self._scale(tile, sums, totals, j, block, places)
+        return totals
+
+    def _scale(
+        self, tile: TileContext, sums: Tile, totals: Tile, j: int, block: Expr, places: list[Expr]
+    ) -> None:
+        """Adds the sums of a block of K of one vector of columns to the totals."""
+        rows, weights, lanes = self.rows, self.rows.tiles, totals.lanes
+        multiply_add = weights.kernel.multiply_add
+        own = tile.vector, tile.vectors, block, j
+        scale = ex.bind(weights.per_block(weights.scales, *own))
+        for i, place in enumerate(places):
+            total = totals.value(i, j)
+            if rows.sums is not None:
+                zero = ex.constant(rows.fraction, "float32", lanes)
+                if weights.zeros is not None:
+                    zero = weights.per_block(weights.zeros, *own)
+                rest = ex.splat(rows.sums[place], lanes)
+                total = ex.bind(multiply_add(total, ex.bind(zero * scale), rest))
+            value = ex.bind(ex.cast("float32", sums.value(i, j)) * scale)
+            total = multiply_add(total, value, ex.splat(rows.units[place], lanes))
+            I.buffer_store(totals.buffers[i], total, [ex.ramp(j * lanes, lanes)])
