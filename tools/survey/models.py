@@ -19,12 +19,15 @@ import onnx
 from onnx import version_converter
 
 import tvm_hybrid
-from tools import decoding, open_shapes
+from tools import open_shapes
 from tools.compile_times.__main__ import Settings, measured
 from tools.compile_times.corpus import build
 from tools.compile_times.results import AGAIN, COLD
 from tools.compile_times.results import ONNXRUNTIME as ONNX_RUNTIME_STARTS
 from tools.compile_times.results import OPENVINO as OPENVINO_STARTS
+from tools.decoding import table
+from tools.decoding.llama import MODELS
+from tools.decoding.onnx_files import F32, INT4, INT8
 from tvm_hybrid.bench.peers.contestants import OpenVino
 from tvm_hybrid.bench.peers.onnx_runtime import optimised_session
 from tvm_hybrid.bench.peers.peers import ONNX_RUNTIME, OPENVINO, OURS
@@ -36,7 +39,6 @@ from .section import Case, Job
 from .store import Row
 
 STATIC = "static"  # our program for one size
-BOUND = "with bound caches"
 
 
 @dataclass(frozen=True)
@@ -110,8 +112,8 @@ DYNAMIC = {
     "MiniLM": ("minilm_dynamic", ("1x1", "1x7", "1x32", "1x128", "3x32")),
     "PP-OCRv4 recognition": ("text_recognition_dynamic", ("1x160", "1x320")),
 }
-DECODERS = {"Llama, 134 M": "decoder_dynamic", "Llama, 134 M, 4 bits": "decoder_4bit_dynamic"}
-PASTS, PROMPT = (8, 1000), 32
+LLAMA, DECODED = "110M", (INT4, INT8, F32)  # those that others win most often first
+DECODER_TURNS = 2
 COMPILED = ("minilm", "minilm_dynamic", "squeezenet", "resnet50", "text_detection_dynamic",
             "bert_base")  # fmt: skip
 QUANTIZED_OPSET = 13
@@ -197,35 +199,20 @@ def names_by_size(session: Any) -> list[str]:
 
 
 def decoders(job: Job) -> list[Case]:
-    """Steps with a cache of keys and values, and a prompt."""
+    """A seeded Llama in every engine: tokens behind a past, and prompts."""
+    pythons = {**job.engines, **({OPENVINO: job.openvino} if job.openvino else {})}
 
-    def steps(name: str, of: str) -> Iterator[Row]:
-        with of_corpus(of, job.threads) as (_, ours, theirs):
-            decoder = decoding.Decoder(ours.get_inputs())
-        for past in PASTS:
-            measures: dict[str, decoding.Measure] = {
-                OURS: functools.partial(decoder.steps, past, ours.run),
-                BOUND: functools.partial(decoder.bound_steps, past, ours),
-                ONNX_RUNTIME: functools.partial(decoder.steps, past, theirs.run),
-            }
-            yield least_of(f"{name}, a step behind {past}", measures)
-        feeds = decoder.feeds(PROMPT, 0)
-        prompts = {OURS: ours, ONNX_RUNTIME: theirs}
-        yield least_of(
-            f"{name}, a prompt of {PROMPT}",
-            {who: functools.partial(decoding.prefills, feeds, one.run)
-             for who, one in prompts.items()},
-        )  # fmt: skip
+    def columns(kind: str) -> Iterator[Row]:
+        found = table.measured((LLAMA, MODELS[LLAMA]), kind, job.threads, pythons, DECODER_TURNS)
+        for place, each in enumerate(found):
+            yield Row(
+                case=f"Llama {LLAMA}, {kind}, {each.column}",
+                threads=job.threads,
+                values={name: round(1e6 * time, 3) for name, time in each.least.items()},
+                notes={} if place else each.notes,
+            )
 
-    def least_of(case: str, measures: Mapping[str, decoding.Measure]) -> Row:
-        times: dict[str, list[float]] = {name: [] for name in measures}
-        for _ in range(decoding.TURNS):
-            for name, measure in measures.items():
-                times[name] += measure()
-        values = {name: round(1e6 * min(found), 3) for name, found in times.items()}
-        return Row(case=case, threads=job.threads, values=values)
-
-    return [Case(name, functools.partial(steps, name, of)) for name, of in DECODERS.items()]
+    return [Case(f"Llama {LLAMA}, {kind}", functools.partial(columns, kind)) for kind in DECODED]
 
 
 def compile_times(job: Job) -> list[Case]:

@@ -1,8 +1,8 @@
 """The libraries beside us: an environment that has them, and oneDNN's primitives as a contestant.
 
-ONNX Runtime is in the project's own environment. OpenVINO and oneDNN come from the package index
-into one of their own, in the folder of caches; `onednn_peer.cc` is compiled there. What cannot be
-had is missing, with the reason.
+ONNX Runtime is in the project's own environment. OpenVINO, oneDNN and engines of language models
+come from the package index into environments of their own, in the folder of caches;
+`onednn_peer.cc` is compiled there. What cannot be had is missing, with the reason.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import Any
 import msgspec
 
 from microkernels.base.files import cache_dir
+from tools.decoding.peers import CTRANSLATE2, LLAMA_CPP, PACKAGES
 from tvm_hybrid.bench.peers.peers import ONNX_RUNTIME, OPENVINO, PYTHON_VARIABLE
 from tvm_hybrid.report.timing import ContestantError
 from tvm_hybrid.tuning.measuring.child_process import ChildProcess
@@ -26,11 +27,10 @@ from tvm_hybrid.tuning.measuring.child_process import ChildProcess
 from .store import ONEDNN
 
 SOURCE = Path(__file__).with_name("onednn_peer.cc")
-OPENVINO_PACKAGES = ("openvino==2026.4.1", "numpy>=2", "ml_dtypes>=0.4")
 # oneDNN 3.2: the newest that the index has with headers.
 ONEDNN_PACKAGES = ("onednn-cpu-gomp==2023.2.0", "onednn-devel-cpu-gomp==2023.2.0")
 OURS_AND_MORE = ("tvm_hybrid", "apache-tvm", "onnxruntime", "numpy")
-_VERSION = "import importlib.metadata as m; print(m.version('openvino'))"
+_VERSION = "import importlib.metadata as m, sys; print(m.version(sys.argv[1]))"
 _TIME_LIMIT = 300.0
 
 
@@ -39,7 +39,7 @@ class Peers(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes
     ----------
-    openvino, onednn : str
+    openvino, onednn, engines : str, str and dict
         As in `section.Job`.
     versions : dict
         By library.
@@ -51,6 +51,7 @@ class Peers(msgspec.Struct, frozen=True, kw_only=True):
     onednn: str
     versions: dict[str, str]
     missing: dict[str, str]
+    engines: dict[str, str] = {}
 
 
 def prepare_peers(folder: Path | None = None) -> Peers:
@@ -76,18 +77,45 @@ def prepare_peers(folder: Path | None = None) -> Peers:
             made[name], versions[name] = make(folder)
         except (OSError, subprocess.SubprocessError) as error:
             missing[name] = _reason(error)
+    found, more, without = engines([LLAMA_CPP, CTRANSLATE2], folder)
     return Peers(
         openvino=made.get(OPENVINO, ""),
         onednn=made.get(ONEDNN, ""),
-        versions=versions,
-        missing=missing,
+        versions=versions | more,
+        missing=missing | without,
+        engines=found,
     )
+
+
+def engines(
+    names: Sequence[str], folder: Path | None = None
+) -> tuple[dict[str, str], dict[str, str], dict[str, str]]:
+    """Engines of `tools.decoding.peers`: their Pythons, their versions, and why others are missing.
+
+    Parameters
+    ----------
+    names : sequence of str
+        Which ones.
+    folder : Path or None
+        As for `prepare_peers`.
+    """
+    folder = folder or cache_dir() / "survey-peers"
+    found, versions, missing = dict[str, str](), dict[str, str](), dict[str, str]()
+    for name in names:
+        package = PACKAGES[name][0].partition("==")[0]
+        try:
+            found[name] = python = _environment(folder, PACKAGES[name])
+            versions[name] = _output([python, "-c", _VERSION, package])
+        except (OSError, subprocess.SubprocessError) as error:
+            missing[name] = _reason(error)
+            found.pop(name, None)
+    return found, versions, missing
 
 
 def _openvino(folder: Path) -> tuple[str, str]:
     """A Python that has OpenVINO, and its version."""
-    python = os.environ.get(PYTHON_VARIABLE) or _environment(folder, OPENVINO_PACKAGES)
-    return python, _output([python, "-c", _VERSION])
+    python = os.environ.get(PYTHON_VARIABLE) or _environment(folder, PACKAGES[OPENVINO])
+    return python, _output([python, "-c", _VERSION, "openvino"])
 
 
 def _onednn(folder: Path) -> tuple[str, str]:

@@ -82,6 +82,7 @@ class Run:
                 cpus=cpus_for(threads),
                 openvino=self.peers.openvino,
                 onednn=self.peers.onednn,
+                engines=self.peers.engines,
             )
             results.append(self.measure(job, self.tell))
         for threads, found in zip(counts, results, strict=True):

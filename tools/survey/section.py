@@ -28,6 +28,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
         A Python that has OpenVINO; empty if there is none.
     onednn : str
         The program made from `onednn_peer.cc`; empty if there is none.
+    engines : dict
+        Engine of language models -> a Python that has it.
     """
 
     section: str
@@ -36,6 +38,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     cpus: list[int] = []
     openvino: str = ""
     onednn: str = ""
+    engines: dict[str, str] = {}
 
 
 @dataclass(frozen=True)

@@ -10,12 +10,13 @@ from pathlib import Path
 import msgspec
 
 from microkernels.base.files import replacing
+from tools.decoding.peers import CTRANSLATE2, LLAMA_CPP
 from tvm_hybrid.bench.peers.peers import ONNX_RUNTIME, OPENVINO, OURS
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "docs" / "measured"
 ONEDNN = "oneDNN"
-OTHERS = (ONNX_RUNTIME, OPENVINO, ONEDNN)
+OTHERS = (ONNX_RUNTIME, OPENVINO, ONEDNN, LLAMA_CPP, CTRANSLATE2)
 TORN = ".torn"
 
 

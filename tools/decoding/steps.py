@@ -1,6 +1,4 @@
-"""Measures the steps of a decoder with a cache of keys and values beside ONNX Runtime.
-
-    taskset -c 1 python -m tools.decoding decoder.onnx --pasts 8,200,1000 --threads 1
+"""Steps and prompts of a given decoder, by us and by ONNX Runtime.
 
 The model has inputs for token ids [batch, n], perhaps positions [batch, n] and a mask with "mask"
 in its name [batch, past + n], and caches [batch, heads, past, size]. It returns logits, then the
@@ -33,25 +31,30 @@ Run = Callable[[None, Feeds], Any]
 Measure = Callable[[], list[float]]
 
 
-@click.command()
-@click.argument("model", type=click.Path(exists=True))
-@click.option("--pasts", default="8,200,1000", show_default=True, help="Keys before a step.")
-@click.option("--prompts", default="8,200", show_default=True, help="Tokens of a prompt.")
-@click.option("--threads", default=1, show_default=True)
-@click.option("--precision", default="auto", show_default=True)
-def main(model: str, pasts: str, prompts: str, threads: int, precision: str) -> None:
-    """Prints the least and the median milliseconds of a step and of a prompt, and both ratios."""
+def compare(model: str, how: tuple[int, str], pasts: list[int], prompts: list[int]) -> None:
+    """Prints the least and the median milliseconds of a step and of a prompt, and both ratios.
+
+    Parameters
+    ----------
+    model : str
+        An ONNX file.
+    how : (int, str)
+        Number of threads, and precision as of `CompileOptions`.
+    pasts, prompts : list of int
+        Keys before a step, and tokens of a prompt.
+    """
+    threads, precision = how
     ours = tvm_hybrid.InferenceSession(model, num_threads=threads, precision=precision)
     theirs = optimised_session(model, threads)
     click.echo(f"one program: {len(ours.programs) == 1}")
     click.echo(f"{'':14}" + "".join(f"{each:>17}" for each in ("ours", "bound", "ONNX Runtime")))
     decoder = Decoder(ours.get_inputs())
-    for past in map(int, filter(None, pasts.split(","))):
+    for past in pasts:
         usual = functools.partial(decoder.steps, past, ours.run)
         bound = functools.partial(decoder.bound_steps, past, ours)
         peer = functools.partial(decoder.steps, past, theirs.run)
         report(f"past {past}", usual, bound, peer)
-    for prompt in map(int, filter(None, prompts.split(","))):
+    for prompt in prompts:
         feeds = decoder.feeds(prompt, 0)
         usual, peer = (functools.partial(prefills, feeds, each.run) for each in (ours, theirs))
         report(f"prompt {prompt}", usual, None, peer)
@@ -163,7 +166,3 @@ class Decoder:
                 if info not in self.caches
             }
         return times[WARM:]
-
-
-if __name__ == "__main__":
-    main()

@@ -1,0 +1,1 @@
+"""Measures decoders: a given model beside ONNX Runtime, and a seeded Llama beside other engines."""

@@ -1,0 +1,87 @@
+"""Measures decoders beside other engines.
+
+    taskset -c 1 python -m tools.decoding decoder.onnx --pasts 8,200,1000    # beside ONNX Runtime
+    python -m tools.decoding --peers llama.cpp,openvino,ctranslate2          # a seeded Llama
+    python -m tools.decoding --peers onnxruntime --models 110M --kinds f32 --output table.json
+
+Without a model it prints a table for each size of a seeded Llama, type of its weights and number
+of threads, and what every engine got. Engines come from the package index into environments of
+their own, in the folder of caches; llama.cpp is compiled there, which takes minutes. The section
+`decoding` of `python -m tools.survey` keeps the rows of the smaller model.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import click
+import msgspec
+
+from tools.compile_times.corpus import chosen_of
+from tools.survey.peers import engines
+from tools.survey.run import cpus_for
+from tvm_hybrid.bench.peers.peers import ONNX_RUNTIME
+
+from .llama import MODELS
+from .onnx_files import KINDS
+from .peers import PACKAGES
+from .steps import compare
+from .table import NOTES, Measured, markdown, measured
+
+NAMES = {"onnxruntime": ONNX_RUNTIME, **{name.lower(): name for name in PACKAGES}}
+
+
+def numbers(_context: object, _option: object, text: str) -> list[int]:
+    """Numbers between commas."""
+    return [int(each) for each in text.split(",") if each]
+
+
+@click.command(help=__doc__.partition("\n")[0])
+@click.argument("model", required=False, type=click.Path(exists=True))
+@click.option("--threads", default="", callback=numbers, help="Default: 1; of the table 1,2.")
+@click.option(
+    "--pasts", default="8,200,1000", callback=numbers, help="Keys before a step of MODEL."
+)
+@click.option("--prompts", default="8,200", callback=numbers, help="Tokens of a prompt of MODEL.")
+@click.option("--precision", default="auto", show_default=True, help="Of MODEL.")
+@click.option("--peers", default="", callback=chosen_of(NAMES),
+              help="Engines, with commas; default: all. ONNX Runtime is always there.")  # fmt: skip
+@click.option("--models", default="", callback=chosen_of(MODELS), help="Sizes of the Llama.")
+@click.option("--kinds", default="", callback=chosen_of(KINDS), help="Types of its weights.")
+@click.option("--output", type=click.Path(path_type=Path), help="A JSON file with all times.")
+def main(
+    model: str | None,
+    threads: list[int],
+    pasts: list[int],
+    prompts: list[int],
+    precision: str,
+    peers: list[str],
+    models: list[str],
+    kinds: list[str],
+    output: Path | None,
+) -> None:
+    """Measures a model of yours, or the table."""
+    if model is not None:
+        for count in threads or [1]:
+            compare(model, (count, precision), pasts, prompts)
+        return
+    pythons, _, missing = engines([NAMES[name] for name in peers if NAMES[name] in PACKAGES])
+    for name, why in missing.items():
+        click.echo(f"missing: {name}: {why}", err=True)
+    rows: list[Measured] = []
+    cpus = {count: cpus_for(count) for count in threads or [1, 2]}
+    for name in models:
+        for kind in kinds:
+            for count, places in cpus.items():
+                os.sched_setaffinity(0, places)
+                mine = list(measured((name, MODELS[name]), kind, count, pythons))
+                click.echo("\n".join(markdown(mine)))
+                rows += mine
+                if output is not None:  # whole after every table
+                    output.write_bytes(msgspec.json.format(msgspec.json.encode(rows)) + b"\n")
+    click.echo(f"\n{NOTES}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,143 @@
+"""Other engines as contestants: their environments, and a process for each."""
+
+from __future__ import annotations
+
+import os
+import signal
+import tempfile
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from tvm_hybrid.bench.peers.peers import OPENVINO
+from tvm_hybrid.report.timing import ContestantError
+from tvm_hybrid.tuning.measuring.child_process import ChildProcess
+
+from .llama import Sizes
+
+LLAMA_CPP, CTRANSLATE2 = "llama.cpp", "CTranslate2"
+_NUMPY = "numpy>=2"
+PACKAGES = {
+    LLAMA_CPP: ("llama-cpp-python==0.3.36", "gguf==0.19.0", _NUMPY),
+    OPENVINO: ("openvino==2026.4.1", _NUMPY, "ml_dtypes>=0.4"),
+    CTRANSLATE2: ("ctranslate2==4.8.5", "setuptools", _NUMPY),
+}
+"""What an engine's environment has. llama-cpp-python is compiled there, for this CPU."""
+KINDS = {
+    LLAMA_CPP: {"f32": "f32", "4 bits": "Q4_0", "int8": "Q8_0"},
+    OPENVINO: {"f32": "f32", "4 bits": "i4 in blocks of 32", "int8": "i8 a row"},
+    CTRANSLATE2: {"f32": "f32", "int8": "i8 a row"},
+}
+"""What weights each engine gets."""
+_START, _ANSWER = 300.0, 120.0
+
+
+@dataclass
+class Given:
+    """What a contestant is asked to run.
+
+    Attributes
+    ----------
+    sizes : Sizes
+        The model.
+    kind : str
+        What its weights are.
+    threads : int
+        Number of threads.
+    """
+
+    sizes: Sizes
+    kind: str
+    threads: int
+
+
+class Peer:
+    """An engine in a process of its own, which is stopped while others have their turns.
+
+    Parameters
+    ----------
+    name : str
+        One of `PACKAGES`.
+    python : str
+        A Python that has it.
+    given : Given
+        What to run.
+
+    Raises
+    ------
+    ContestantError
+        If the engine cannot run the model.
+    """
+
+    def __init__(self, name: str, python: str, given: Given) -> None:
+        self._name = name
+        self._folder = tempfile.TemporaryDirectory(prefix="tvm_hybrid-peer-")
+        job = {
+            "engine": name,
+            "sizes": asdict(given.sizes),
+            "kind": given.kind,
+            "threads": given.threads,
+            "folder": self._folder.name,
+        }
+        module = [python, "-m", "tools.decoding.worker", msgspec.json.encode(job).decode()]
+        self._child = ChildProcess(module, environment(given.threads))
+        try:
+            self._child.spawn()
+            self._answer("ready", _START)
+            self._signal(signal.SIGSTOP)
+        except OSError as error:
+            self.close()
+            raise ContestantError(f"{name}: cannot start {python}: {error}") from error
+        except BaseException:
+            self.close()
+            raise
+
+    def scores(self, count: int) -> np.ndarray:
+        """As those of `Engine`."""
+        return np.array(self._asked("scores", count), np.float32)
+
+    def steps(self, past: int) -> list[float]:
+        """As those of `Engine`."""
+        return self._asked("steps", past)
+
+    def prompts(self, count: int) -> list[float]:
+        """As those of `Engine`."""
+        return self._asked("prompts", count)
+
+    def _asked(self, what: str, count: int) -> list[float]:
+        """What the engine's method returns; the process runs meanwhile only."""
+        self._signal(signal.SIGCONT)
+        self._child.send([what, count])
+        found: list[float] = self._answer("found", _ANSWER)
+        self._signal(signal.SIGSTOP)
+        return found
+
+    def _signal(self, number: int) -> None:
+        if self._child.pid is not None:
+            os.kill(self._child.pid, number)
+
+    def _answer(self, field: str, seconds: float) -> Any:
+        try:
+            line = self._child.answer(seconds)
+        except TimeoutError:
+            raise ContestantError(f"{self._name}: no answer within {seconds:.0f} s") from None
+        if line is None:
+            raise ContestantError(f"{self._name}: the worker {self._child.ended()[1]}")
+        fields = msgspec.json.decode(line, type=dict[str, Any])
+        if "error" in fields:
+            raise ContestantError(f"{self._name}: {fields['error']}")
+        return fields[field]
+
+    def close(self) -> None:
+        """Ends the process."""
+        self._child.close()
+        self._folder.cleanup()
+
+
+def environment(threads: int) -> Mapping[str, str]:
+    """Variables of an engine's process: where this project is, and how many threads."""
+    root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    return {"PYTHONPATH": root, "OMP_NUM_THREADS": str(threads)}

@@ -1,0 +1,163 @@
+"""The table of language models: a seeded Llama in every engine, in turns."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+
+from tvm_hybrid.bench.peers.peers import ONNX_RUNTIME, OURS
+from tvm_hybrid.report.timing import ContestantError, markdown_table
+
+from .llama import Sizes
+from .onnx_files import write
+from .peers import KINDS, Given, Peer
+from .sessions import OnnxRuntime, Ours
+
+TURNS = 3
+CHECKED = 32  # tokens of the prompt whose scores are compared
+PAUSE = 0.05  # seconds: ONNX Runtime's threads look for work a while
+COLUMNS = {
+    "d32": ("steps", 32),
+    "d1000": ("steps", 1000),
+    "p32": ("prompts", 32),
+    "p128": ("prompts", 128),
+    "p512": ("prompts", 512),
+}
+"""dN: a token behind N; pN: a prompt of N."""
+NOTES = """\
+Others' least times over ours; above 1, we are faster. dN is a token behind N, pN a prompt of N. \
+The weights are seeded, the same for everybody; only the last token's scores are computed. \
+4 bits: blocks of 32 with the same codes and scales of float16. We and ONNX Runtime get one ONNX \
+file (GroupQueryAttention; MatMulNBits with accuracy_level 4; int8: DynamicQuantizeMatMul, a scale \
+a row), caches of float32 in arrays with room. llama.cpp gets GGUF (Q4_0, Q8_0) and has caches of \
+float16; OpenVINO gets its own operators with states (i4, i8 with scales of float16), floats in \
+f32, caches of uint8 by its own choice; CTranslate2 has no 4 bits, its steps are times between its \
+calls back."""
+
+
+@dataclass
+class Measured:
+    """A column of one model on some threads.
+
+    Attributes
+    ----------
+    model, kind, column : str
+        Which one.
+    threads : int
+        Number of threads.
+    least, median : dict
+        Seconds, by contestant.
+    notes : dict
+        Contestant -> why it has no time, or how far its scores are from ours.
+    """
+
+    model: str
+    kind: str
+    column: str
+    threads: int
+    least: dict[str, float] = field(default_factory=dict)
+    median: dict[str, float] = field(default_factory=dict)
+    notes: dict[str, str] = field(default_factory=dict)
+
+    def ratio(self, name: str) -> str:
+        """Another's time over ours, of least times and of medians."""
+        both = (times[name] / times[OURS] for times in (self.least, self.median))
+        return "{:.2f} ({:.2f})".format(*both)
+
+
+def measured(
+    model: tuple[str, Sizes],
+    kind: str,
+    threads: int,
+    pythons: Mapping[str, str],
+    turns: int = TURNS,
+) -> Iterator[Measured]:
+    """All columns of a model.
+
+    Parameters
+    ----------
+    model : (str, Sizes)
+        Its name, and what it is.
+    kind : str
+        What its weights are.
+    threads : int
+        Number of threads of every contestant.
+    pythons : mapping
+        Engine -> a Python that has it.
+    turns : int
+        Turns of each contestant.
+    """
+    given = Given(model[1], kind, threads)
+    with ExitStack() as stack:
+        contestants, notes = entered(given, pythons, stack)
+        scores = {name: one.scores(CHECKED) for name, one in contestants.items()}
+        ours = scores.pop(OURS)
+        for name, each in scores.items():
+            error = np.sqrt(np.mean((each - ours) ** 2)) / np.std(ours)
+            notes[name] = f"scores differ from ours by {error:.3g} of their deviation"
+        for column, (what, count) in COLUMNS.items():
+            measures = {name: getattr(one, what) for name, one in contestants.items()}
+            times = in_turns(measures, count, turns)
+            row = Measured(model[0], kind, column, threads, notes=notes)
+            row.least = {name: min(found) for name, found in times.items()}
+            row.median = {name: float(np.median(found)) for name, found in times.items()}
+            yield row
+
+
+def entered(
+    given: Given, pythons: Mapping[str, str], stack: ExitStack
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """Contestants that can run the model, we first; and why others cannot."""
+    folder = Path(stack.enter_context(TemporaryDirectory(prefix="tvm_hybrid-decoder-")))
+    path = write(folder / "model.onnx", given.sizes, given.kind)
+    found: dict[str, Any] = {}
+    notes: dict[str, str] = {}
+    for name, make in ((OURS, Ours), (ONNX_RUNTIME, OnnxRuntime)):
+        found[name] = make(path, given.sizes, given.threads)
+    for name, python in pythons.items():
+        if given.kind not in KINDS[name]:
+            continue
+        try:
+            found[name] = peer = Peer(name, python, given)
+        except ContestantError as error:
+            notes[name] = str(error)
+        else:
+            stack.callback(peer.close)
+    return found, notes
+
+
+def in_turns(
+    measures: Mapping[str, Callable[[int], list[float]]], count: int, turns: int
+) -> dict[str, list[float]]:
+    """Seconds of everybody, one after the other in every turn."""
+    times: dict[str, list[float]] = {name: [] for name in measures}
+    for _ in range(turns):
+        for name, measure in measures.items():
+            time.sleep(PAUSE)
+            times[name] += measure(count)
+    return times
+
+
+def markdown(rows: list[Measured]) -> list[str]:
+    """A table of each model, kind and number of threads; medians' ratios in brackets."""
+    lines = []
+    for key in dict.fromkeys((row.model, row.kind, row.threads) for row in rows):
+        mine = [row for row in rows if (row.model, row.kind, row.threads) == key]
+        others = [name for name in mine[0].least if name != OURS]
+        model, kind, threads = key
+        cells = []
+        for row in mine:
+            ratios = (row.ratio(name) for name in others)
+            cells.append([row.column, f"{1e3 * row.least[OURS]:.2f} ms", *ratios])
+        said = [f"{name} ({KINDS[name][kind]})" if name in KINDS else name for name in others]
+        head = [f"{model}, {kind}, {threads} thread{'s' * (threads > 1)}", "ours", *said]
+        lines += markdown_table(head, cells)
+        lines += ["", *(f"- {name}: {why}" for name, why in mine[0].notes.items())]
+    return lines
