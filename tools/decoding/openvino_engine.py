@@ -46,7 +46,8 @@ class _Builder:
         codes, scales = four_bits(weight)
         signed = codes ^ 8  # two's complement of code - 8
         packed = np.ascontiguousarray(signed[..., ::2] | signed[..., 1::2] << 4)
-        constant = ov.op.Constant(ov.Tensor(packed, ov.Shape(codes.shape), ov.Type.i4))
+        tensor = ov.Tensor(packed, ov.Shape(codes.shape), ov.Type.i4)
+        constant = ov.op.Constant(tensor, shared_memory=False)
         scaled = ops.multiply(ops.convert(constant, np.float16), ops.constant(scales[..., None]))
         whole = ops.reshape(scaled, _ints(*weight.shape), False)
         return ops.convert(whole, np.float32)

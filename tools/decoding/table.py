@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -97,14 +97,13 @@ def measured(
     given = Given(model[1], kind, threads)
     with ExitStack() as stack:
         contestants, notes = entered(given, pythons, stack)
-        scores = {name: one.scores(CHECKED) for name, one in contestants.items()}
-        ours = scores.pop(OURS)
+        scores = in_turns(contestants, "scores", CHECKED, 1, notes)
+        ours = np.array(scores.pop(OURS))
         for name, each in scores.items():
             error = np.sqrt(np.mean((each - ours) ** 2)) / np.std(ours)
             notes[name] = f"scores differ from ours by {error:.3g} of their deviation"
         for column, (what, count) in COLUMNS.items():
-            measures = {name: getattr(one, what) for name, one in contestants.items()}
-            times = in_turns(measures, count, turns)
+            times = in_turns(contestants, what, count, turns, notes)
             row = Measured(model[0], kind, column, threads, notes=notes)
             row.least = {name: min(found) for name, found in times.items()}
             row.median = {name: float(np.median(found)) for name, found in times.items()}
@@ -134,15 +133,22 @@ def entered(
 
 
 def in_turns(
-    measures: Mapping[str, Callable[[int], list[float]]], count: int, turns: int
+    contestants: dict[str, Any], what: str, count: int, turns: int, notes: dict[str, str]
 ) -> dict[str, list[float]]:
-    """Seconds of everybody, one after the other in every turn."""
-    times: dict[str, list[float]] = {name: [] for name in measures}
+    """What a method of everybody returns, one after the other in every turn.
+
+    Who fails is no contestant any more, and has a note.
+    """
+    found: dict[str, list[float]] = {name: [] for name in contestants}
     for _ in range(turns):
-        for name, measure in measures.items():
+        for name in list(contestants):
             time.sleep(PAUSE)
-            times[name] += measure(count)
-    return times
+            try:
+                found[name] += list(getattr(contestants[name], what)(count))
+            except ContestantError as error:
+                notes[name] = str(error)
+                del contestants[name], found[name]
+    return found
 
 
 def markdown(rows: list[Measured]) -> list[str]:
@@ -154,7 +160,7 @@ def markdown(rows: list[Measured]) -> list[str]:
         model, kind, threads = key
         cells = []
         for row in mine:
-            ratios = (row.ratio(name) for name in others)
+            ratios = (row.ratio(name) if name in row.least else "" for name in others)
             cells.append([row.column, f"{1e3 * row.least[OURS]:.2f} ms", *ratios])
         said = [f"{name} ({KINDS[name][kind]})" if name in KINDS else name for name in others]
         head = [f"{model}, {kind}, {threads} thread{'s' * (threads > 1)}", "ours", *said]
