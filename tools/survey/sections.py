@@ -40,14 +40,14 @@ SECTIONS = {
     for section in (
         Section("peaks", "Peaks", 1.0, peaks),
         Section("calibrate", "Clocks, bandwidths and forks", 1.0, calibration, all_threads),
-        Section("kernels", "Microkernels", 1.5, kernels, one_thread),
+        Section("kernels", "Microkernels", 0.5, kernels, one_thread),
         Section("calls", "What a call costs", 0.5, overhead),
         Section("products", "Products", 5.0, of_kind("matmul")),
-        Section("perceptrons", "Perceptrons", 6.0, of_kind("mlp")),
+        Section("perceptrons", "Perceptrons", 5.5, of_kind("mlp")),
         Section("attention", "Attention", 4.0, of_kind("mha")),
         Section("models", "Models", 9.0, models),
         Section("dynamic", "Dynamic shapes", 3.0, dynamic_shapes),
-        Section("decoding", "Decoding", 3.0, decoders),
+        Section("decoding", "Decoding", 4.5, decoders),
         Section("compiling", "Compile times", 2.5, compile_times, one_thread),
         Section("defaults", "Defaults", 3.5, defaults, one_thread),
     )
