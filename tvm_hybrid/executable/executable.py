@@ -167,6 +167,17 @@ class Executable:
             use_setting(self.setting)
         return main
 
+    @property
+    def main_into(self) -> tuple[Any, Any]:
+        """The calling thread's functions of `into_entries`; nothing is checked."""
+        try:
+            both: tuple[Any, Any] = self._local.main_into
+        except AttributeError:
+            both = self._local.main_into = self.for_host().into_entries()
+        if self._parallel and current.setting is not self.setting:
+            use_setting(self.setting)
+        return both
+
     def numpy_main(self) -> Any:
         """A function like `main` that takes and gives bfloat16 tensors as their bits (uint16)."""
         name = entries.BITS_ENTRY if self.has_bfloat16 else entries.MAIN

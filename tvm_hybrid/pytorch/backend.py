@@ -72,7 +72,9 @@ def tvm_hybrid(
         given = [*((context and context.params_flat) or ()), *arguments]
         known = context and context.fw_metadata
         freezable: list[int] = []
+        updated: list[int] = []
         if known and len(aten.graph.find_nodes(op="placeholder")) == len(given):
+            updated = known.mutated_inp_runtime_indices
             # Parameters and buffers of modules that the graph leaves alone.
             freezable = [
                 number
@@ -82,7 +84,7 @@ def tvm_hybrid(
                 and not given[number].is_inference()
                 and not known.input_info[number].mutates_data
             ]
-        return GraphProgram(aten, given, freezable, chosen, report)
+        return GraphProgram(aten, given, freezable, chosen, report, updated)
 
     def refuse_training(aten: Any, _examples: Sequence[Any]) -> Any:
         raise CompileError("its results need gradients; only inference is compiled")

@@ -6,7 +6,7 @@ import logging
 import os
 import threading
 import weakref
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -14,19 +14,19 @@ from typing import Any, NamedTuple
 import torch
 from torch import fx
 from torch.utils._python_dispatch import _disable_current_modes
-from tvm import runtime
 
 from microkernels.base.errors import CompileError
 from microkernels.base.logs import logger
 
 from ..api import compile
 from ..executable.executable import Executable
-from ..frontend.torch.importer import Order, import_graph, inverse
+from ..frontend.torch.importer import import_graph, inverse
 from ..options import CodeKeywords, CompileOptions, Records, check_options, given, setting_of
-from ..runtime.feeds import ALIGNMENT, raise_size_error
+from ..runtime.feeds import raise_size_error
 from ..runtime.threads import VARIABLE, ThreadsLike
 from ..targets.resolve import TargetLike
 from .programs import TorchProgram
+from .tensors import Change, Updates, given_to, taken_from
 
 MOST_CHANGES = 8
 """After so many, parameters that change are arguments: read, and packed, at each call."""
@@ -42,6 +42,7 @@ class _Compiled(NamedTuple):
     gives: tuple[tuple[int, Change], ...]
     numbers: tuple[int, ...]
     takes: tuple[Change, ...]
+    updates: Updates
 
     def run(self, arguments: Sequence[Any]) -> list[Any]:
         """The tensors that the graph computes."""
@@ -49,13 +50,17 @@ class _Compiled(NamedTuple):
         for number in self.numbers:
             given.append(torch.empty(arguments[number], dtype=torch.bool))
         try:
-            made = self.executable.main(*given)
+            made = self.updates.run(self.executable, given)
         except Exception as error:
             raise_size_error(error)
             raise
-        if len(self.takes) == 1:
-            return [self.takes[0](made)]
-        return [take(each) for take, each in zip(self.takes, made, strict=True)]
+        found = [take(each) for take, each in zip(self.takes, made, strict=True)]
+        for output, source in self.updates.in_place.items():
+            argument = arguments[self.gives[source][0]]
+            # AOTAutograd copies what lies elsewhere into the argument.
+            if found[output].data_ptr() == argument.data_ptr():
+                found[output] = argument
+        return found
 
 
 class GraphProgram:
@@ -73,6 +78,8 @@ class GraphProgram:
         How to compile it.
     report : TorchProgram
         Is told what runs.
+    updated : sequence of int
+        The arguments of which the first results are new values.
 
     Raises
     ------
@@ -89,10 +96,12 @@ class GraphProgram:
         freezable: Collection[int],
         options: TorchOptions,
         report: TorchProgram,
+        updated: Sequence[int] = (),
     ) -> None:
         self._graph, self._options, self._report = graph, options, report
         self._freezable = set(freezable)
         self._results = Results(graph)
+        self._updated = self._results.updates(updated)
         self._lock = threading.Lock()
         self._changes = 0
         self._compiled = self._compile(arguments)
@@ -141,7 +150,20 @@ class GraphProgram:
         report = self._report
         report.executable, report.parameters = executable, len(self._freezable)
         report.compilations += 1
-        anywhere = manifest.unaligned_inputs[: len(found.inputs)]
+        updates = Updates(
+            manifest,
+            {
+                output: found.inputs.index(argument)
+                for output, argument in self._updated.items()
+                if argument in found.inputs
+                and found.output_orders[output] == found.input_orders[found.inputs.index(argument)]
+            },
+        )
+        kept = {*updates.in_place.values()}
+        anywhere = [
+            free and number not in kept
+            for number, free in enumerate(manifest.unaligned_inputs[: len(found.inputs)])
+        ]
         inputs = zip(found.inputs, found.input_orders, anywhere, strict=True)
         outputs = zip(found.output_orders, manifest.shared_outputs, strict=True)
         return _Compiled(
@@ -150,6 +172,7 @@ class GraphProgram:
             tuple((number, partial(given_to, order, free)) for number, order, free in inputs),
             found.numbers,
             tuple(partial(taken_from, order and inverse(order), each) for order, each in outputs),
+            updates,
         )
 
 
@@ -196,6 +219,21 @@ class Results:
         if not self.tensors:
             raise CompileError("the graph computes no tensors")
         self._numbers = _part(graph, numbers) if numbers else None
+
+    def updates(self, arguments: Sequence[int]) -> dict[int, int]:
+        """Which of `tensors` is the new value of an argument, and nothing else; that argument.
+
+        Parameters
+        ----------
+        arguments : sequence of int
+            Those of which the first results are new values.
+        """
+        found = [pick for pick in self._picks if pick[0] == _COMPUTED]
+        return {
+            pick[1]: argument
+            for pick, argument in zip(self._picks, arguments, strict=False)
+            if found.count(pick) == 1
+        }
 
     def of(self, arguments: Sequence[Any], tensors: Sequence[Any]) -> list[Any]:
         """The results.
@@ -266,48 +304,6 @@ def _tensors(values: Iterable[Any]) -> Iterable[Any]:
             yield each
         elif isinstance(each, (tuple, list)):
             yield from _tensors(each)
-
-
-Change = Callable[[Any], Any]
-
-
-def given_to(order: Order | None, anywhere: bool, tensor: Any) -> Any:
-    """An argument as a tensor that kernels can read.
-
-    Parameters
-    ----------
-    order : Order or None
-        In which the program takes its axes.
-    anywhere : bool
-        Whether kernels read it wherever it lies.
-    tensor : torch.Tensor
-    """
-    if order is not None:
-        tensor = tensor.permute(order)
-    if tensor.requires_grad:
-        tensor = tensor.detach()
-    if not tensor.numel():  # of which torch's strides are not those that kernels expect
-        return runtime.empty(tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."))
-    if not tensor.is_contiguous():
-        return tensor.clone(memory_format=torch.contiguous_format)
-    return tensor.clone() if not anywhere and tensor.data_ptr() % ALIGNMENT else tensor
-
-
-def taken_from(order: Order | None, shared: bool, result: Any) -> Any:
-    """A result as the caller's tensor.
-
-    Parameters
-    ----------
-    order : Order or None
-        That undoes the one in which the program gives its axes.
-    shared : bool
-        Whether it may share memory with an argument, a constant or another result.
-    result : torch.Tensor or tvm.runtime.Tensor
-    """
-    tensor = result if isinstance(result, torch.Tensor) else torch.from_dlpack(result)
-    if shared:
-        tensor = tensor.clone()
-    return tensor if order is None else tensor.permute(order)
 
 
 # Parameters that a program has as constants, and whether they still are what they were.

@@ -13,14 +13,17 @@ torch = pytest.importorskip("torch")
 _older: list[TorchProgram] = []
 
 
-def compiled(model: Any, dynamic: bool | None = False, **options: Any) -> Any:
+def compiled(
+    model: Any, dynamic: bool | None = False, fullgraph: bool = False, **options: Any
+) -> Any:
     """What `torch.compile` makes of a model; one thread, and an error where it would be eager."""
     from tvm_hybrid.pytorch.backend import tvm_hybrid as backend
 
     torch._dynamo.reset()
     _older[:] = tvm_hybrid.torch_programs()
     chosen = {"num_threads": 1, "strict": True, **options}
-    return torch.compile(model, backend=backend, dynamic=dynamic, options=chosen)
+    how = {"dynamic": dynamic, "fullgraph": fullgraph}
+    return torch.compile(model, backend=backend, options=chosen, **how)
 
 
 def programs() -> list[TorchProgram]:

@@ -32,8 +32,9 @@ REFUSED = [
     for each in forms
     if each.refused
 ]
-# By further tests here, in test_quantised.py and test_chosen_ranges.py, and in test_buffers.py.
-TESTED_APART = {"cond", *QUANTIZED, *RECURRENT, "lift_fresh_copy.default"}
+# By further tests here, in test_quantised.py and test_chosen_ranges.py, in test_buffers.py, and in
+# test_dynamic_operators.py.
+TESTED_APART = {"cond", *QUANTIZED, *RECURRENT, "lift_fresh_copy.default", "true_divide.Tensor"}
 
 
 def exported(family: Family) -> tuple[Calls, Any]:

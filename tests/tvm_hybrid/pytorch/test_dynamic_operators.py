@@ -54,6 +54,36 @@ def test_one_program_for_all_sizes() -> None:
     assert len(programs()) == 1 and only_program().compilations == 1
 
 
+class Scaled(torch.nn.Module):  # type: ignore[misc, name-defined]
+    """Scales by the number that it holds."""
+
+    size = 7.0
+
+    def forward(self, x: Any) -> Any:
+        return x * (1.0 / self.size) - 1
+
+
+def test_numbers_that_are_held_open() -> None:
+    model = Scaled()
+    call = compiled(model, dynamic=True)
+    for columns, model.size in ((5, 7.0), (2, 3.0)):
+        x = torch.randn(3, columns)
+        torch.testing.assert_close(call(x), model(x))
+    assert only_program().compilations == 1
+
+
+def test_numbers_of_rows_outside_of_a_window() -> None:
+    """Max(0, rows - 3), as where Gemma's masks of sliding windows begin."""
+
+    def places(x: Any) -> Any:
+        return torch.arange(3) + torch.sym_max(x.shape[0] - 3, 0) + x.sum()
+
+    call = compiled(places, dynamic=True)
+    for rows in (7, 2, 5):
+        x = torch.randn(rows, 4)
+        torch.testing.assert_close(call(x), places(x))
+
+
 def test_equal_indices_on_two_threads() -> None:
     def sums(index: Any, values: Any) -> tuple[Any, ...]:
         flat, zeros = values[:, 0], torch.zeros(2, values.shape[1], dtype=torch.int64)

@@ -17,7 +17,7 @@ from . import functions, images, reductions
 from .promotion import PROMOTED, promoting
 from .quantized import QUANTIZED
 from .recurrent import RECURRENT, drops_out
-from .scattering import scatter
+from .scattering import index_copy, scatter
 from .sizes import Sizes
 
 _NARROW = ("bfloat16", "float16")
@@ -132,6 +132,7 @@ def _ours() -> dict[str, Converter]:
         "getitem": item,
         # Which torch.compile leaves of tensors in the program.
         "lift_fresh_copy.default": lambda node, importer: importer.env[node.args[0]],
+        "index_copy.default": index_copy,
         "scatter.src": scatter,
         "scatter_reduce.two": scatter,
     }

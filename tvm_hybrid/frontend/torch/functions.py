@@ -218,7 +218,7 @@ def remainder(node: Any, importer: Any) -> Value:
 
 
 def divide(node: Any, importer: Any) -> Value:
-    """`aten.div` with a rounding mode, and `aten.floor_divide`."""
+    """`aten.div` with a rounding mode, `aten.floor_divide` and `aten.true_divide`."""
     x, y = _operands(node, importer)
     mode = node.kwargs.get("rounding_mode")
     if mode is None:
@@ -304,6 +304,7 @@ CONVERTERS: dict[str, Callable[..., Value]] = {
     **{f"mul.{form}": _MULTIPLY for form in ("Tensor", "Scalar")},
     **{f"remainder.{form}": remainder for form in ("Tensor", "Scalar")},
     **{f"div.{form}_mode": divide for form in ("Tensor", "Scalar")},
+    "true_divide.Tensor": divide,
     **{f"pow.{form}": power for form in ("Tensor_Tensor", "Tensor_Scalar", "Scalar")},
     "expm1.default": expm1,
     "log1p.default": log1p,

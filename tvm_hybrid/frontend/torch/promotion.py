@@ -29,6 +29,7 @@ _ARITHMETIC = (
     *(f"{name}.default" for name in _FUNCTIONS),
     *(f"{name}.{form}" for name in ("add", "sub", "rsub", "mul") for form in ("Tensor", "Scalar")),
     *("div.Tensor", "div.Scalar", "div.Tensor_mode", "div.Scalar_mode"),
+    "true_divide.Tensor",
     *("pow.Tensor_Scalar", "pow.Tensor_Tensor", "pow.Scalar", "atan2.default"),
     *("maximum.default", "minimum.default", "fmod.Tensor", "fmod.Scalar"),
     *("remainder.Tensor", "remainder.Scalar", "where.self", "cat.default", "stack.default"),

@@ -4,6 +4,8 @@
     scatter_add(x, 1, i, src)                   ->  R.scatter_elements(x, i, src, 1, "add")
     index_put(x, [None, i], v)                  ->  scatter(x, 1, i as [B, K, Q], v as [B, K, Q])
     index_put(x, [mask], v) of one value        ->  where(mask, v, x)
+    index_put(x, [None, None, i: [1]], v)       ->  index_copy(x, 2, i, v)
+    index_copy(x, 2, arange(n) + start, v)      ->  a kernel that writes rows, in place where it may
     scatter_reduce(.., include_self=False)      ->  scatter(x, .., start), then scatter_reduce
 
 R.scatter_elements visits the indices of one line one after the other: two equal indices add twice.
@@ -17,12 +19,15 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch import fx
+from torch._decomp import decomposition_table
 from torch.fx.experimental.symbolic_shapes import statically_known_true
-from tvm import relax
+from tvm import relax, te
 
 from microkernels.base.errors import UnsupportedOperatorError
+from relay_passes.lower.in_place import ROW_UPDATE
 
-from ..expressions import emit
+from ..expressions import Expr, Place, emit, emit_each
 
 aten = torch.ops.aten
 
@@ -44,6 +49,47 @@ def scatter(node: Any, importer: Any) -> Any:
         return emit(relax.op.scatter_elements(x, index, src, axis, how))
     x, src = (emit(relax.op.astype(each, wide)) for each in (x, src))
     return emit(relax.op.astype(emit(relax.op.scatter_elements(x, index, src, axis, how)), dtype))
+
+
+def index_copy(node: Any, importer: Any) -> Any:
+    """`aten.index_copy` along the rows of a tensor [batch, ..., rows, columns], such as a cache."""
+    x, axis, index, new = importer.retrieve_args(node)
+    axis %= x.ty.ndim
+    if not _is_consecutive(node.args[2]):
+        last = emit(relax.op.expand_dims(index, 1))
+        places = emit(relax.op.broadcast_to(last, new.ty.shape))
+        return emit(relax.op.scatter_elements(x, places, new, axis))
+    sizes = x.ty.shape.values
+    first = emit(relax.op.strided_slice(index, [0], [0], [1]))
+    before = emit(relax.op.broadcast_to(first, sizes[:1]))
+
+    def element(place: Place, new: te.Tensor, before: te.Tensor, past: te.Tensor) -> Expr:
+        row = place[axis].astype("int64") - before[place[0]].astype("int64")
+        inside = te.all(row >= 0, row < new.shape[axis])
+        held = te.max(te.min(row, new.shape[axis] - 1), 0)
+        written = new[(*place[:axis], held, *place[axis + 1 :])]
+        return te.if_then_else(inside, written, past[place])
+
+    marks = {ROW_UPDATE: [0, 1, 2]}
+    return emit_each("rows", sizes, element, new, before, x, hint="index_copy", **marks)
+
+
+def _is_consecutive(index: Any) -> bool:
+    """Whether indices are known to follow one another: one index, or `arange(n) + start`."""
+    if _same(index.meta["val"].numel(), 1):
+        return True
+    if index.target is aten.add.Tensor:
+        parts = [part for part in index.args if isinstance(part, fx.Node)]
+        ranges = [part for part in parts if not _same(part.meta["val"].numel(), 1)]
+        return index.kwargs.get("alpha", 1) == 1 and len(ranges) == 1 and _is_consecutive(ranges[0])
+    return index.target is aten.arange.start_step and (*index.args, 1)[2] == 1
+
+
+def _index_copy(x: Any, dim: int, index: Any, source: Any) -> Any:
+    """Rows stay whole, so that they can be written in place; other axes are indexed."""
+    if x.dim() > 2 and index.dim() and dim % x.dim() == x.dim() - 2:
+        return NotImplemented
+    return decomposition_table[aten.index_copy.default](x, dim, index, source)
 
 
 def _scatter(x: Any, dim: int, index: Any, src: Any, reduce: str | None = None) -> Any:
@@ -127,6 +173,11 @@ def _index_put(x: Any, indices: Sequence[Any], values: Any, accumulate: bool = F
         )
     axes, rows = [axis for axis, _ in given], _rows(x, given)
     first, last = axes[0], axes[-1]
+    is_row = len(axes) == 1 and x.dim() > 2 and first == x.dim() - 2
+    if is_row and not accumulate and _same(rows.numel(), 1):
+        place = torch.where(rows < 0, rows + x.shape[first], rows).reshape(1)
+        values = values.expand(*x.shape[:first], *rows.shape, x.shape[-1])
+        return aten.index_copy(x, first, place, values.reshape(*x.shape[:first], 1, x.shape[-1]))
     if last - first + 1 != len(axes):  # apart: what they choose stands first in `values`
         moved, order = _in_front(x, axes)
         lines = moved.flatten(0, len(axes) - 1)
@@ -253,6 +304,7 @@ SCATTERING: dict[Any, Any] = {
     aten.scatter_add.default: lambda *given: aten.scatter_reduce.two(*given, "sum"),
     aten.scatter_reduce.two: _scatter_reduce,
     aten.index.Tensor: _index,
+    aten.index_copy.default: _index_copy,
     aten.index_put.default: _index_put,
     aten._unsafe_index_put.default: _index_put,
     aten.index_reduce.default: _index_reduce,

@@ -15,6 +15,12 @@ from microkernels.base.errors import UnsupportedOperatorError
 from ..expressions import emit
 from .promotion import as_type
 
+
+def _in_int64(size: Any) -> Any:
+    """A size as TVM's operators of two sizes take it."""
+    return tirx.IntImm("int64", size) if isinstance(size, int) else size
+
+
 # SymPy's functions and torch's own by their names; all are of whole numbers.
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "FloorDiv": tirx.floordiv,
@@ -24,8 +30,8 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "ModularIndexing": lambda size, by, most: tirx.floormod(tirx.floordiv(size, by), most),
     "Add": lambda *terms: functools.reduce(lambda a, b: a + b, terms),
     "Mul": lambda *factors: functools.reduce(lambda a, b: a * b, factors),
-    "Max": lambda *sizes: functools.reduce(tirx.Max, sizes),
-    "Min": lambda *sizes: functools.reduce(tirx.Min, sizes),
+    "Max": lambda *sizes: functools.reduce(tirx.Max, map(_in_int64, sizes)),
+    "Min": lambda *sizes: functools.reduce(tirx.Min, map(_in_int64, sizes)),
 }
 
 

@@ -71,6 +71,10 @@ FAMILIES: dict[str, Family] = {
             call(_X, [None, _ROWS, torch.tensor(-1)], floats(3, 3), True),
             call(_X, [torch.tensor([[0], [2]]), _ROWS, _ROWS], floats(2, 3)),
             call(_X, [torch.tensor(1)], floats(5)),
+            call(_X, [None, torch.tensor(-1)], floats(5)),
+            call(_X, [None, torch.tensor([[-4]])], floats(3, 1, 1, 5)),
+            call(_X, [None, torch.tensor([2])], floats(1, 5)),
+            call(_X, [None, torch.tensor([2])], floats(3, 1, 5), True),
             call(_X, [_NONE], floats(0, 4, 5)),
             call(_I, [_ROWS_INT, _ROWS_INT], wholes(3, 5, dtype=torch.int32), True),
             call(_X > 0, [_ROWS_INT], _SRC > 0, True),
@@ -87,7 +91,16 @@ FAMILIES: dict[str, Family] = {
             call(_X, -1, torch.tensor([1, 1]), floats(3, 4, 2), alpha=2),
             call(_I, 0, _ROWS_INT, _I),
         ],
-        "index_copy.default": [call(_X, 1, torch.tensor([3, 0]), floats(3, 2, 5))],
+        "index_copy.default": [
+            call(_X, 1, torch.tensor([3, 0]), floats(3, 2, 5)),
+            call(_X, -2, torch.tensor([2]), floats(3, 1, 5)),
+            call(_X, 1, torch.tensor(2), floats(3, 1, 5)),
+            call(_X, -1, torch.tensor([3]), floats(3, 4, 1)),
+            call(_X > 0, 1, torch.tensor([1]), floats(3, 1, 5) > 0),
+            call(_I.to(torch.uint8), 1, torch.tensor([0]), _I.to(torch.uint8)[:, :1]),
+            call(_X.double(), 1, torch.tensor([3]), floats(3, 1, 5).double()),
+            call(_X.half(), 1, torch.tensor([3]), floats(3, 1, 5).half()),
+        ],
         "index_fill.int_Scalar": [call(_X, -1, torch.tensor([3, 0]), 1.5)],
         "index_reduce.default": [
             call(_X, 0, _ROWS_INT, _SRC, how, include_self=own)
