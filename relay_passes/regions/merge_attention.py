@@ -14,7 +14,12 @@ After
 
 q, k and v are read in place: reshapes, permutations, slices and repeated heads become strides.
 The result is written where the reshapes and permutations that follow would put it. A causal mask
-becomes a number (see causal_mask.py).
+becomes a number (see causal_mask.py). A sink, the score of one more key whose value is 0, is
+written as a column of the scores that the softmax reads and the product does not:
+
+    lv3 = R.concat((scores, sinks), axis=-1)        # sinks: [..., 1]
+    lv4 = fused_softmax(lv3)
+    lv5 = R.strided_slice(lv4, [-1], [0], [-1])
 """
 
 from __future__ import annotations
@@ -22,7 +27,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from tvm import ir, relax
@@ -31,6 +36,7 @@ from microkernels.isa import Isa
 from relay_passes.ir.graph import is_call, op_name, region_tensor, variables
 from relay_passes.ir.strided_view import Source, StridedView, common_digits, sources, through
 from relay_passes.ir.traits import RESHAPES
+from tir_schedules.attention.problem import OPERANDS, SINK, with_columns
 from tir_schedules.core.attributes import Attribute, Numbers
 from tir_schedules.core.region import Region, Tensor
 from tir_schedules.core.template import template_for
@@ -66,7 +72,7 @@ def find_attention(graph: RegionGraph, reject: Callable[[Region], str | None]) -
         if around is None:
             continue
         try:
-            merge = _merge(graph, position, *around)
+            merge = _merge(graph, position, around)
             reason = reject(merge.region)
             if reason is not None:
                 raise _Refusal(reason)
@@ -77,17 +83,47 @@ def find_attention(graph: RegionGraph, reject: Callable[[Region], str | None]) -
     return found
 
 
-def _around(graph: RegionGraph, softmax: int) -> tuple[int, int, set[int]] | None:
-    """Positions of the scores and the product around a softmax, and of reshapes between them; None
-    if there are none."""
-    glue: set[int] = set()
-    before = graph.value(softmax).args[0]
-    while is_call(reshape := graph.definition(before), *RESHAPES):
+@dataclass
+class _Around:
+    """Positions of the scores and the product around a softmax, and of what is between them.
+
+    Attributes
+    ----------
+    sink : relax.Expr or None
+        The last column of what the softmax reads, if it is no score.
+    """
+
+    scores: int = 0
+    product: int = 0
+    glue: set[int] = field(default_factory=set)
+    sink: relax.Expr | None = None
+
+
+def _around(graph: RegionGraph, softmax: int) -> _Around | None:
+    """What is around a softmax; None if no scores and no product are."""
+    found = _Around()
+    glue, before = found.glue, graph.value(softmax).args[0]
+    while is_call(made := graph.definition(before), *RESHAPES, "relax.concat"):
         glue.add(graph.position[before])
-        before = reshape.args[0]
+        if is_call(made, *RESHAPES):
+            before = made.args[0]
+            continue
+        columns = made.args[0].fields if isinstance(made.args[0], relax.Tuple) else ()
+        last = region_tensor(columns[-1]) if len(columns) == 2 else None
+        if found.sink is not None or last is None or last.shape[-1] != 1:
+            return None
+        if int(made.attrs.axis) % len(last.shape) != len(last.shape) - 1:
+            return None
+        before, found.sink = columns
     scores = graph.region_of(before)
     after = graph.bindings[softmax].var
     users = graph.users.get(after, [])
+    if found.sink is not None:
+        if len(users) != 1 or not _drops_last_column(graph, users[0]):
+            return None
+        glue.add(users[0])
+        after = graph.bindings[users[0]].var
+        users = graph.users.get(after, [])
     while len(users) == 1 and op_name(graph.value(users[0])) in RESHAPES:
         glue.add(users[0])
         after = graph.bindings[users[0]].var
@@ -96,12 +132,23 @@ def _around(graph: RegionGraph, softmax: int) -> tuple[int, int, set[int]] | Non
     product = next((user for user in users if user in products), None)
     if scores is None or scores not in products or product is None:
         return None
-    return (scores, product, glue) if graph.value(product).args[0].same_as(after) else None
+    found.scores, found.product = scores, product
+    return found if graph.value(product).args[0].same_as(after) else None
 
 
-def _merge(
-    graph: RegionGraph, softmax_at: int, scores_at: int, product_at: int, glue: set[int]
-) -> Merge:
+def _drops_last_column(graph: RegionGraph, position: int) -> bool:
+    """Whether a call takes all columns but the last, of all rows."""
+    call = graph.value(position)
+    if not is_call(call, "relax.strided_slice"):
+        return False
+    given, kept = region_tensor(call.args[0]), region_tensor(graph.bindings[position].var)
+    if given is None or kept is None or given.shape != (*kept.shape[:-1], kept.shape[-1] + 1):
+        return False
+    _, begins, _, *steps = ([int(getattr(x, "value", -1)) for x in y.fields] for y in call.args[1:])
+    return not any(begins) and all(step == 1 for group in steps for step in group)
+
+
+def _merge(graph: RegionGraph, softmax_at: int, around: _Around) -> Merge:
     """The merge of three calls, and of reshapes between them.
 
     Raises
@@ -109,11 +156,14 @@ def _merge(
     _Refusal
         If there is no attention region for it.
     """
+    scores_at, product_at = around.scores, around.product
     calls = scores_at, softmax_at, product_at
     scores, softmax, product = map(graph.regions.__getitem__, calls)
-    inner = {*calls, *glue}
+    inner = {*calls, *around.glue}
     if graph.still_needed(sorted(inner), product_at):
         raise _Refusal(_NEEDED_ELSEWHERE)
+    if around.sink is not None and not softmax.operands:
+        softmax = with_columns(softmax, scores.output.shape[-1])
     _check(scores, softmax, product)
     *batch, m, n = softmax.output.shape
     batches = math.prod(batch)
@@ -127,7 +177,7 @@ def _merge(
         softmax,
         _part(product, batch, (m, n), (n, e)),
     )
-    choices = (
+    choices = [
         list(_read(graph, scores_at, 0, (batches, m, d))),
         # With a row for each key.
         [
@@ -136,7 +186,10 @@ def _merge(
         ],
         list(_read(graph, product_at, 1, (batches, n, e))),
         list(_written(graph, product_at, (batches, m, e))),
-    )
+    ]
+    if around.sink is not None:
+        column, axes = (*batch, m, 1), range(len(batch) + 2)
+        choices.append(list(_viewed(graph, around.sink, axes, column, (batches, m, 1))))
     for places in itertools.product(*choices):
         attrs = _layout(places)
         if attrs is not None:
@@ -149,15 +202,16 @@ def _merge(
     dropped = [expr for expr in masked if not any(expr.same_as(kept) for kept in visible.operands)]
     members = {*inner, *_computed(graph, dropped)}
     members.update(position for place in places for position in place.members)
-    *stored, out = (place.expr for place in places)
-    arguments = (*stored, *visible.operands, *_operands(graph, product_at))
+    *stored, out = (place.expr for place in places[: len(OPERANDS)])
+    sink = [place.expr for place in places[len(OPERANDS) :]]
+    arguments = (*stored, *visible.operands, *_operands(graph, product_at), *sink)
     if any(graph.position.get(argument) in inner for argument in arguments):
         raise _Refusal(_NEEDED_ELSEWHERE)
-    tensors = [region_tensor(expr) for expr in (*stored, out)]
-    q, k, v, shape = (tensor for tensor in tensors if tensor is not None)
+    tensors = [region_tensor(expr) for expr in (*stored, out, *sink)]
+    q, k, v, shape, *sinks = (tensor for tensor in tensors if tensor is not None)
     region = Region(
         op=OP,
-        inputs=(q, k, v, *parts[0].operands, *parts[2].operands),
+        inputs=(q, k, v, *parts[0].operands, *parts[2].operands, *sinks),
         output=Tensor(shape.shape, product.output.dtype),
         attrs=attrs,
         parts=parts,
@@ -234,7 +288,18 @@ def _read(
     region = graph.regions[position]
     axes = _axes(region, _AXES[index], len(region.inputs[index].shape))
     logical = (*region.output.shape[:-2], *shape[1:])
-    for source in sources(graph, graph.value(position).args[index]):
+    yield from _viewed(graph, graph.value(position).args[index], axes, logical, shape)
+
+
+def _viewed(
+    graph: RegionGraph,
+    expr: relax.Expr,
+    axes: Sequence[int],
+    logical: Sequence[int],
+    shape: tuple[int, int, int],
+) -> Iterator[Source]:
+    """Where a tensor may be read, its axes permuted, broadcast and reshaped."""
+    for source in sources(graph, expr):
         view = source.view.permuted(axes).broadcast(logical).reshaped(shape)
         if view is not None and _has_rows(view):
             yield replace(source, view=view)
@@ -279,7 +344,8 @@ def _layout(places: Sequence[Source]) -> dict[str, Attribute] | None:
         return None
     batch, strides = digits
     attrs: dict[str, Attribute] = {"batch": tuple(batch)}
-    for name, place, leading in zip(("q", "k", "v", "out"), places, strides, strict=True):
+    names = (*OPERANDS, SINK)[: len(places)]
+    for name, place, leading in zip(names, places, strides, strict=True):
         last = (_stride(place.view, 1, 0), _stride(place.view, 2, 1))
         attrs[f"{name}_strides"] = (*leading, *last)
         if place.view.offset:

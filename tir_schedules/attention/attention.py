@@ -39,7 +39,7 @@ from . import config as configs
 from .config import AttentionConfig
 from .decode.program import build_decode
 from .dynamic import at_run_time, build_open
-from .problem import AttentionProblem, row_shares, row_unit, tile_kernel
+from .problem import SINK, AttentionProblem, row_shares, row_unit, tile_kernel, with_columns
 from .tiled.program import AttentionProgram
 
 # The two products of an attention before they are built: their loops, their sizes, their kernels.
@@ -202,9 +202,9 @@ class Attention(template.Template[AttentionConfig]):
         with emission.kernel_function("attention") as builder:
             parameters = emission.input_parameters(region)
             c = emission.tensor_parameter("C", region.output)
-            first = 3 + len(problem.scores.operands)
-            buffers = problem.views((*parameters[:3], c))
-            parts = (problem.scores, parameters[3:first]), (problem.product, parameters[first:])
+            of_scores, of_product, sink = problem.split(parameters[3:])
+            buffers = problem.views((*parameters[:3], c, *sink))
+            parts = (problem.scores, of_scores), (problem.product, of_product)
             pairs = zip(parts, kernels, strict=True)
             epilogues = (Epilogue(*part, kernel.narrow) for part, kernel in pairs)
             program = AttentionProgram(problem, config, isa, buffers, *epilogues)
@@ -229,15 +229,20 @@ class Attention(template.Template[AttentionConfig]):
         problem = AttentionProblem(region)
         scores, softmax, product = region.parts
         stored = dict(zip("qkv", inputs[:3], strict=True))
-        first = 3 + len(scores.operands)
+        of_scores, of_product, sink = problem.split(inputs[3:])
         q = problem.logical("q", stored["q"]).reshape(scores.inputs[0].shape)
         k = problem.logical("k", stored["k"]).swapaxes(-1, -2).reshape(scores.inputs[1].shape)
         v = problem.logical("v", stored["v"]).reshape(product.inputs[1].shape)
-        value = region_result(scores, [q, k, *inputs[3:first]])
+        value = region_result(scores, [q, k, *of_scores])
         if problem.causal is not None:
             visible = np.tri(problem.m, problem.n, problem.causal, dtype=bool)
             value = np.where(visible, value, -np.inf)
-        value = region_result(product, [region_result(softmax, [value]), v, *inputs[first:]])
+        if sink:
+            column = problem.logical(SINK, sink[0]).reshape(*value.shape[:-1], 1)
+            value = np.concatenate([value, column], -1)
+            softmax = with_columns(softmax, value.shape[-1])
+        value = region_result(softmax, [value])[..., : problem.n]
+        value = region_result(product, [value, v, *of_product])
         result = np.zeros(region.output.shape, value.dtype)
         view = problem.logical("out", result)
         view[...] = value.reshape(view.shape)

@@ -71,9 +71,9 @@ def build_open(
         output = emission.tensor_parameter("C", region.output)
         extents.read_extents()
         caches.give_room(problem, cached)
-        buffers = problem.views((q, *(buffer for buffer, _ in cached), output))
-        first, epilogues = len(problem.scores.operands), []
-        given = operands[:first], operands[first:]
+        *given, sink = problem.split(operands)
+        buffers = problem.views((q, *(buffer for buffer, _ in cached), output, *sink))
+        epilogues = []
         parts = (problem.scores, problem.product), given, kernels_of(config)
         for part, parameters, kernel in zip(*parts, strict=True):
             # Leading dimensions that a part's operands share alike are one.

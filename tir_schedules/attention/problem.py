@@ -8,6 +8,9 @@ and written as they are stored: the attributes "q_strides", "k_strides", "v_stri
 "out_strides" give one stride for each factor of the batch ("batch"), then those of the two logical
 dimensions, in elements; "q_offset" and so on the first element. Trailing factors along which
 neither k nor v moves (grouped queries) share one packed k and v.
+
+A sink is one more key of each query, with a score of its own and a value of 0: a term of the sum
+that a softmax divides by. A region with "sink_strides" has the scores of its sinks as last input.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ import copy
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import tvm.tirx.script.builder.ir as I
@@ -24,7 +28,7 @@ from tvm import DataType, tirx
 from tvm.sym import Analyzer
 
 from microkernels.microkernel import Microkernel
-from microkernels.vector.expressions import Expr, Index, materialise
+from microkernels.vector.expressions import Expr, Index, bind, materialise
 from microkernels.vector.memory import prefetch
 from tir_schedules.core import attributes, emission
 from tir_schedules.core.blocking import Group, cut_in_units, shares
@@ -34,6 +38,7 @@ from tir_schedules.core.size import SymbolicSize
 from tir_schedules.epilogue.epilogue import unflatten
 
 OPERANDS = ("q", "k", "v", "out")
+SINK = "sink"
 MOST_QUERIES = 4  # more are worth packing K and V
 MOST_ROWS = 32  # that share a K and a V, without packing it
 SIDE_BYTES = 512 << 10  # of K and V: less is in cache, whichever way it is read
@@ -67,7 +72,7 @@ class AttentionProblem:
     seen : Expr or None
         Up to so many keys are seen by any query, if that is found out when the kernel runs.
     layouts : dict
-        "q" [m, d], "k" [n, d], "v" [n, e], "out" [m, e] -> Layout.
+        "q" [m, d], "k" [n, d], "v" [n, e], "out" [m, e], perhaps "sink" [m, 1] -> Layout.
     """
 
     def __init__(self, region: Region) -> None:
@@ -82,7 +87,8 @@ class AttentionProblem:
         self.causal = causal if isinstance(causal, int) else None
         self.seen: Expr | None = None
         self.layouts = {}
-        for name in OPERANDS:
+        has_sink = f"{SINK}_strides" in region.attrs
+        for name in (*OPERANDS, *[SINK] * has_sink):
             *batch, row, column = region.numbers(f"{name}_strides")
             offset = region.integer(f"{name}_offset", 0)
             self.layouts[name] = Layout(tuple(batch), row, column, offset)
@@ -95,8 +101,16 @@ class AttentionProblem:
 
     @property
     def tensors(self) -> dict[str, Tensor]:
-        """The stored q, k, v and result."""
-        return dict(zip(OPERANDS, (*self.region.inputs[:3], self.region.output), strict=True))
+        """The stored q, k, v, result and, if there is one, sink."""
+        *_, sink = inputs = self.region.inputs
+        stored = dict(zip(OPERANDS, (*inputs[:3], self.region.output), strict=True))
+        return stored | {SINK: sink} if SINK in self.layouts else stored
+
+    def split(self, others: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Any], Sequence[Any]]:
+        """The inputs behind q, k and v: operands of the scores, of the product, and the sink."""
+        first = len(self.scores.operands)
+        last = first + len(self.product.operands)
+        return others[:first], others[first:last], others[last:]
 
     @property
     def flops(self) -> int:
@@ -122,10 +136,16 @@ class AttentionProblem:
         layout = self.layouts[name]
         return base + row * extent(layout.row) + column * extent(layout.column)
 
+    def sink(self, buffers: Mapping[str, Expr], batch: Expr, row: Index) -> Expr | None:
+        """The score of a query's sink; None if there are none."""
+        if SINK not in self.layouts:
+            return None
+        return bind(buffers[SINK][self.element(SINK, self.base(SINK, batch), row, 0)])
+
     def reject(self) -> str | None:
         """Why the numbers do not fit together, or None."""
-        rows = {"q": self.m, "k": self.n, "v": self.n, "out": self.m}
-        columns = {"q": self.d, "k": self.d, "v": self.e, "out": self.e}
+        rows = {"q": self.m, "k": self.n, "v": self.n, "out": self.m, SINK: self.m}
+        columns = {"q": self.d, "k": self.d, "v": self.e, "out": self.e, SINK: 1}
         if 0 in (self.m, self.n, self.d, self.e, self.batches):
             return "a dimension is 0"
         if math.prod(self.scores.output.shape[:-2]) != self.batches:
@@ -145,15 +165,15 @@ class AttentionProblem:
         return None
 
     def views(self, stored: Sequence[Expr]) -> dict[str, Expr]:
-        """The parameters of q, k, v and the result as vectors of their elements."""
+        """The parameters of q, k, v, the result and a sink as vectors of their elements."""
         pairs = zip(self.tensors.items(), stored, strict=True)
         return {name: as_elements(buffer, tensor) for (name, tensor), buffer in pairs}
 
     def logical(self, name: str, stored: np.ndarray) -> np.ndarray:
         """An operand as [*factors, rows, columns], by numpy; a view."""
         layout = self.layouts[name]
-        rows = self.m if name in ("q", "out") else self.n
-        columns = self.d if name in ("q", "k") else self.e
+        rows = self.n if name in ("k", "v") else self.m
+        columns = {"q": self.d, "k": self.d, SINK: 1}.get(name, self.e)
         flat = np.ascontiguousarray(stored).reshape(-1)[layout.offset :]
         item = flat.itemsize
         strides = [item * s for s in (*layout.batch, layout.row, layout.column)]
@@ -204,6 +224,14 @@ def columns_are_contiguous(layout: Layout, columns: int) -> bool:
     return layout.column == 1 or columns == 1
 
 
+def with_columns(softmax: Region, columns: int) -> Region:
+    """The softmax of another number of scores, without operands."""
+    (scores,), output = softmax.inputs, softmax.output
+    shape = *output.shape[:-1], columns
+    tensors = (Tensor(shape, scores.dtype),), Tensor(shape, output.dtype)
+    return softmax.replace(inputs=tensors[0], output=tensors[1])
+
+
 _LINE = 64  # bytes of a cache line
 
 
@@ -226,7 +254,7 @@ class NextRows:
 
     def __init__(self, problem: AttentionProblem, buffers: Mapping[str, Expr]) -> None:
         self.problem, self.buffers = problem, buffers
-        self.names = [name for name, layout in problem.layouts.items() if layout.column == 1]
+        self.names = [name for name in OPERANDS if problem.layouts[name].column == 1]
 
     def fetch(self, following: Expr, row: Expr) -> None:
         """What is fetched with one query of this attention; `following` is the next one."""

@@ -38,7 +38,7 @@ CAUSAL = "causal"  # a number or a symbolic size
 LISTS_OF_NUMBERS = {
     *("strides", "padding", "dilation"),
     *("a_axes", "b_axes", "out_axes"),
-    *("batch", "q_strides", "k_strides", "v_strides", "out_strides"),
+    *("batch", "q_strides", "k_strides", "v_strides", "out_strides", "sink_strides"),
 }
 
 

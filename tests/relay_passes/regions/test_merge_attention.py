@@ -468,3 +468,32 @@ def test_a_softmax_without_both_products_is_not_mentioned() -> None:
 
     shapes = (((2, 4, S, S), F),) * 3
     assert refusals(body, *shapes) == []
+
+
+SINKED: Shapes = (*((((2, H, S, D), F),) * 3), ((H,), F))
+
+
+def with_sink(kept: int = S, first: int = 0, columns: int = 1) -> Body:
+    """Sinks as GPT-OSS writes them: columns of the scores that the product does not read."""
+
+    def body(q: Expr, k: Expr, v: Expr, sink: Expr) -> Expr:
+        scores = normal(op.multiply(op.matmul(q, op.permute_dims(k, (0, 1, 3, 2))), number(0.5, F)))
+        column = op.broadcast_to(op.reshape(sink, (1, H, 1, 1)), (2, H, S, columns))
+        shares = normal(op.nn.softmax(normal(op.concat([scores, column], axis=-1)), axis=-1))
+        return op.matmul(normal(op.strided_slice(shares, [3], [first], [first + kept])), v)
+
+    return body
+
+
+def test_a_sink_is_read_by_head() -> None:
+    region = check(with_sink(), *SINKED, sink_strides=(0, 1, 0, 1))
+    assert [part.output.shape for part in region.parts[:2]] == [(2, H, S, S)] * 2
+    assert region.inputs[3] == Tensor((H,), F)
+
+
+@pytest.mark.parametrize("other", [{"first": 1}, {"kept": S + 1, "columns": 2}, {"columns": 2}])
+def test_other_columns_are_no_sink(other: dict[str, int]) -> None:
+    """The first column is dropped; two columns are; one of two is."""
+    _, result = merged(with_sink(**other), *SINKED[:2], ((2, H, other.get("kept", S), D), F),
+                       SINKED[3])  # fmt: skip
+    assert "attention" not in [region.op for region in regions(result)]

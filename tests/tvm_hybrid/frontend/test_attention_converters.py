@@ -359,6 +359,9 @@ _Q = tuple((n, (B, S, H)) for n in "qkv")
         ("GroupQueryAttention", _Q, {"num_heads": 3, "kv_num_heads": 2}, "kv_num_heads"),
         ("GroupQueryAttention", _Q, {"num_heads": 3, "kv_num_heads": 3, "qk_output": 1},
          "qk_output"),
+        ("GroupQueryAttention", _Q, {"num_heads": 3, "kv_num_heads": 3, "causal": 0}, "causal"),
+        ("GroupQueryAttention", _Q, {"num_heads": 3, "kv_num_heads": 3, "local_window_size": 2,
+         "sliding_window_cache": 1}, "sliding_window_cache"),
         ("RotaryEmbedding", (_X, ("p", (B, 3)), ("c", (9, 8)), ("s", (9, 8))), {}, "position_ids"),
     ],
 )  # fmt: skip

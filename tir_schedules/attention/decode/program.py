@@ -318,7 +318,6 @@ def _rows(rows: int, row: Expr | None) -> Iterator[Expr]:
 def build_decode(region: Region, config: AttentionConfig, isa: Isa) -> tirx.PrimFunc:
     """The kernel: inputs, output."""
     problem = AttentionProblem(region)
-    first = len(problem.scores.operands) + 3
 
     def for_tasks(tasks: Index, body: Callable[[Expr], None], name: str) -> None:
         with emission.task_loop(tasks, config.parallel, name, config.threads) as task:
@@ -327,11 +326,12 @@ def build_decode(region: Region, config: AttentionConfig, isa: Isa) -> tirx.Prim
     with emission.kernel_function("attention_decode") as builder:
         inputs = emission.input_parameters(region)
         output = emission.tensor_parameter("C", region.output)
-        buffers = problem.views((*inputs[:3], output))
+        of_scores, of_product, sink = problem.split(inputs[3:])
+        buffers = problem.views((*inputs[:3], output, *sink))
         # The kernel for bfloat16 brings the instruction that narrows f32.
         half = kernels_for(isa, "bfloat16", "bfloat16")[0]
         with llvm_functions(half.llvm_ir):
-            parts = zip(region.parts, (inputs[3:first], (), inputs[first:]), strict=True)
+            parts = zip(region.parts, (of_scores, (), of_product), strict=True)
             scores, rounding, product = (Epilogue(*each, half.narrow) for each in parts)
             decode = Decode(DecodePlan(problem, isa, config, buffers), (scores, rounding, product))
             if decode.plan.shares == 1:

@@ -95,6 +95,12 @@ class DecodeScores:
         """Where a row of q begins as it is multiplied."""
         return ((number - self.task * self.plan.side) * self.all_rows + row) * self.width
 
+    def _sink(self, number: Expr, row: Expr) -> Expr | None:
+        """The score of the sink of a row of a set; None if there are none."""
+        problem = self.problem
+        batch = number * problem.group + I.floordiv(row, problem.m)
+        return problem.sink(self.plan.buffers, batch, I.floormod(row, problem.m))
+
     def _load_queries(self, number: Expr, _slot: Expr) -> None:
         """The rows of q as they are multiplied, padded with zeros, and their sums."""
         problem, operands, group = self.problem, self.operands, self.operands.group
@@ -118,6 +124,11 @@ class DecodeScores:
             if self.points.needs_row_sums:
                 total = operands.row_sum(self.rows, goal, self.width // group)
                 I.buffer_store(self.sums, total, [self._local(number, r)])
+            sink = self._sink(number, r)
+            if sink is not None:
+                lanes = self.plan.lanes
+                place = ex.ramp(self._local(number, r) * lanes, lanes)
+                I.buffer_store(self.largest, ex.splat(sink, lanes), [place])
         if self.points.needs_column_sums:
             goal = ex.bind(self._row(number, self.plan.rows))
             with I.serial(self.width) as i:
@@ -248,4 +259,8 @@ class DecodeScores:
                 total.store(total[0] + value)
 
             plan.for_vectors(share, step)
-            I.buffer_store(plan.totals, total.total(loop_nest.add), [at])
+            value, sink = total.total(loop_nest.add), self._sink(number, r)
+            if sink is not None:  # a key of the first share
+                first = tirx.EQ(share, tirx.const(0, "int32"))
+                value = value + tirx.Select(first, plan.power(sink - base), ex.like(0, sink))
+            I.buffer_store(plan.totals, value, [at])

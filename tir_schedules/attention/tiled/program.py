@@ -103,7 +103,7 @@ class BandProgram:
     def fused_scores(self, n: Index, room: Index) -> FusedScores | None:
         """The epilogue of the scores of so many keys, if the register tiles take it."""
         form = can_fuse(self.problem.scores, self.lanes)
-        if form is None:
+        if form is None or (problems.SINK in self.buffers and form.constant):
             return None
         return FusedScores(form, self.scores_epilogue, self.lanes, n, room)
 
@@ -119,7 +119,8 @@ class BandProgram:
         adds = self.product_points.needs_row_sums
         sums = I.sblock_alloc_buffer((rows,), "int32") if adds else None
         maximum, inverse = (I.sblock_alloc_buffer((rows,), "float32") for _ in range(2))
-        self.band = Band(scores, edge, maximum, probabilities, inverse, sums)
+        sinks = I.sblock_alloc_buffer((rows,), "float32") if problems.SINK in self.buffers else None
+        self.band = Band(scores, edge, maximum, probabilities, inverse, sums, sinks)
         self.softmax = SoftmaxRows(self, tails=self.problem.region.is_open)
 
     def queries(self, rows: int) -> Activations:
@@ -300,8 +301,10 @@ class AttentionProgram(BandProgram):
         result = Matrix.allocate(rows, self.out_vectors * lanes, "float32")
         running = Running(maxima, sums, factors, result)
         with I.serial(rows) as at:
-            I.buffer_store(running.maxima, tirx.const(_MASKED, "float32"), [at])
-            I.buffer_store(running.sums, tirx.const(0, "float32"), [at])
+            sink = self.scores.sink(row + at)
+            first = tirx.const(_MASKED, "float32") if sink is None else sink
+            I.buffer_store(running.maxima, first, [at])
+            I.buffer_store(running.sums, tirx.const(0 if sink is None else 1, "float32"), [at])
             with I.serial(self.out_vectors) as vector:
                 result.store(at, vector * lanes, constant(0, "float32", lanes))
         for group in self.key_blocks:

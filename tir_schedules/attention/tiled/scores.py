@@ -53,11 +53,14 @@ class Affine:
         Positive numbers.
     operand : int or None
         Number of the scores' operand that is added.
+    constant : float
+        Seen by the softmax only if there are sinks.
     """
 
     scale: float
     weight: float = 1.0
     operand: int | None = None
+    constant: float = 0.0
 
 
 def affine(scores: Region) -> Affine | None:
@@ -89,14 +92,14 @@ def affine(scores: Region) -> Affine | None:
     result = values[-1] if scores.epilogue else values[0]
     if not 2.0**-60 < result.get(0, 0.0) < 2.0**60:
         return None
-    operands = [key for key in result if key > 0]
+    operands, constant = [key for key in result if key > 0], result.get(-1, 0.0)
     if not operands:
-        return Affine(result[0])
+        return Affine(result[0], constant=constant)
     key = operands[0]
     floating = scores.operands[key - 1].dtype in ("float32", "bfloat16")
     if len(operands) > 1 or not 2.0**-60 < result[key] < 2.0**60 or not floating:
         return None
-    return Affine(result[0], result[key], key - 1)
+    return Affine(result[0], result[key], key - 1, constant)
 
 
 def varies_with_rows(scores: Region, operand: int) -> bool:
@@ -210,7 +213,7 @@ class ScoreTiles:
     def __init__(
         self, program: BandProgram, q: activations.Activations, k: Any, batch: Expr
     ) -> None:
-        self.q, self.k, self.batch = q, k, batch
+        self.q, self.k, self.batch, self.buffers = q, k, batch, program.buffers
         self.problem, self.kernel = program.problem, program.scores_kernel
         self.epilogue, self.fused, self.band = program.scores_epilogue, program.fused, program.band
         self.lanes, part = self.kernel.lanes, self.problem.scores
@@ -220,6 +223,7 @@ class ScoreTiles:
     def emit(self, row: Expr, rows: int, block: KeyBlock, visible: Index) -> None:
         """q k^T of a band into cache, of a static number of keys."""
         self._clear(rows)
+        self._read_sinks(row, rows)
 
         def panel(first: Index, width: int) -> None:
             key = block.start + first
@@ -238,6 +242,7 @@ class ScoreTiles:
         """
         if self.fused is not None:
             self._clear(rows)
+        self._read_sinks(row, rows)
         self.q.begin(row, rows)
         panels = self.k.panels
 
@@ -282,6 +287,18 @@ class ScoreTiles:
         """Begins the maxima of so many rows."""
         lowest = ex.constant(-_INFINITY, "float32", self.lanes)
         self._for_rows(rows, lambda r: self.band.scores.store(r, self.band.edge, lowest))
+
+    def sink(self, row: Expr) -> Expr | None:
+        """The score of a query's sink, in the unit of the scores in cache; None without sinks."""
+        sink = self.problem.sink(self.buffers, self.batch, row)
+        scale = 1.0 if self.fused is None else self.fused.scale
+        return sink if sink is None or scale == 1.0 else ex.bind(sink * ex.like(1 / scale, sink))
+
+    def _read_sinks(self, row: Expr, rows: int) -> None:
+        """Reads the sinks of so many queries from `row` on."""
+        if self.band.sinks is not None:
+            with I.serial(rows) as r, emission.opaque_block("sinks"):
+                I.buffer_store(self.band.sinks, self.sink(row + r), [r])
 
     def _for_rows(self, rows: int, body: Callable[[Index], None]) -> None:
         """Runs `body(row)` for the rows of a tile: one by one where they are in registers."""

@@ -159,6 +159,8 @@ class Band:
         [rows]: what the product, or before it is rounded a power, is multiplied by.
     sums : buffer or None
         [rows]: int32 sums of the quantised probabilities.
+    sinks : buffer or None
+        [rows]: scores of the sinks, in the unit of the scores in cache.
     """
 
     scores: Matrix
@@ -167,6 +169,7 @@ class Band:
     probabilities: Matrix
     inverse: Expr
     sums: Expr | None = None
+    sinks: Expr | None = None
 
 
 @dataclass(frozen=True)
@@ -235,6 +238,8 @@ class SoftmaxRows:
         with _each(rows) as row:
             if running is None:
                 largest = self._row(row, tirx.Max)
+                if self.band.sinks is not None:
+                    largest = tirx.Max(largest, self.band.sinks[row])
             else:
                 largest = self._brought_up(row, running, first + row)
             I.buffer_store(self.band.maximum, largest, [row])
@@ -243,8 +248,10 @@ class SoftmaxRows:
             beside(row)
         with _each(rows) as row:
             if running is None:
-                inverse = ex.scalar(scale, "float32") / self._row(row, add)
-                I.buffer_store(self.band.inverse, inverse, [row])
+                total = self._row(row, add)
+                if self.band.sinks is not None:
+                    total += self._factor(self.band.sinks[row] - self.band.maximum[row])
+                I.buffer_store(self.band.inverse, ex.scalar(scale, "float32") / total, [row])
             else:
                 total = running.sums[first + row] * running.factors[first + row]
                 I.buffer_store(running.sums, total + self._row(row, add), [first + row])

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from microkernels.base.arrays import RANGES
-from tir_schedules.attention.problem import AttentionProblem
+from tir_schedules.attention.problem import SINK, AttentionProblem
 from tir_schedules.chains.parts import chain_reference, sources_of
 from tir_schedules.core.region import Region, Step
 from tir_schedules.core.template import Template, template_for
@@ -169,7 +169,10 @@ def attention_arguments(region: Region, seed: int) -> list[np.ndarray]:
     visible = _visible(problem, region_result(scores, [q, k, *masks]))
     known = {0: region_result(softmax, [visible])}
     _, v, *further = bounds.random_arguments(product, template_for(product.op), seed + 1, known)
-    return [given["q"], given["k"], _stored(problem, "v", v), *masks, *further]
+    arrays = [given["q"], given["k"], _stored(problem, "v", v), *masks, *further]
+    sinks = region.inputs[len(arrays) :]
+    rng = np.random.default_rng(seed + 2)
+    return [*arrays, *(rng.standard_normal(each.shape).astype(each.dtype) for each in sinks)]
 
 
 def expected_of_attention(region: Region, arrays: Sequence[np.ndarray]) -> bounds.Expected:
@@ -183,14 +186,14 @@ def expected_of_attention(region: Region, arrays: Sequence[np.ndarray]) -> bound
         Its inputs.
     """
     problem = AttentionProblem(region)
-    first = 3 + len(problem.scores.operands)
+    of_scores, of_product, sink = problem.split(arrays[3:])
     with np.errstate(all="ignore"):
-        score, delta = _scores(problem, arrays[0], arrays[1], arrays[3:first])
-        p, error = _probabilities(problem, score, delta)
+        score, delta = _scores(problem, arrays[0], arrays[1], of_scores)
+        p, error = _probabilities(problem, score, delta, sink)
         v = problem.logical("v", arrays[2]).reshape(problem.product.inputs[1].shape)
         of_product = _integers if problem.softmax.output.dtype in RANGES else _floats
         result, moved = of_product(problem, p, error, v)
-        found = bounds.after_epilogue(problem.product, result, moved, arrays[first:])
+        found = bounds.after_epilogue(problem.product, result, moved, of_product)
     return bounds.Expected(
         _stored(problem, "out", found.value), _stored(problem, "out", found.tolerance)
     )
@@ -247,8 +250,14 @@ def _distance(value: np.ndarray, other: np.ndarray) -> np.ndarray:
     return np.nan_to_num(np.abs(value - other), nan=0.0)
 
 
-def _probabilities(problem: AttentionProblem, score: np.ndarray, delta: np.ndarray) -> Bounded:
+def _probabilities(
+    problem: AttentionProblem, score: np.ndarray, delta: np.ndarray, sink: Sequence[np.ndarray]
+) -> Bounded:
     """The softmax, and the relative error of each probability before it is rounded."""
+    if sink:  # one more key, whose probability nothing is multiplied by
+        column = problem.logical(SINK, sink[0]).reshape(*score.shape[:-1], 1)
+        score = np.concatenate([score, column], -1)
+        delta = np.concatenate([delta, np.zeros_like(column)], -1)
     largest = score.max(axis=-1, keepdims=True)
     powers = np.exp(score - largest)
     p = powers / powers.sum(axis=-1, keepdims=True)
@@ -259,7 +268,8 @@ def _probabilities(problem: AttentionProblem, score: np.ndarray, delta: np.ndarr
     short = product_types(problem.product)[1] == "bfloat16"
     # Of the power itself and of the sum; of the sum's roundings; of the division.
     own = 2 * (_SHORT_EXP2 if short else _EXP2) + (_summing(problem.n) + 4 * bounds.F32_UNIT)
-    return p, np.where(counts, np.expm1(delta + mean) + own, 0.0)
+    error = np.where(counts, np.expm1(delta + mean) + own, 0.0)
+    return p[..., : problem.n], error[..., : problem.n]
 
 
 def _floats(problem: AttentionProblem, p: np.ndarray, error: np.ndarray, v: np.ndarray) -> Bounded:

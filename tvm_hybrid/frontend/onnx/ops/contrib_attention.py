@@ -235,10 +235,13 @@ def _padding(mask: Expr, batch: Size, queries: Size, keys: Size, hidden: float) 
 @operator("GroupQueryAttention", domain=CONTRIB_DOMAIN)
 def _group_query_attention(*given: Expr, **attrs: Any) -> Any:
     """Several heads of q share one of k and v."""
-    rows, others = given[:3], [*given[3:], *[None] * 11]
+    rows, others = given[:3], [*given[3:], *[None] * 14]
     past, (lengths, total, *caches, positions, bias, sink) = others[:2], others[2:9]
-    _refuse(k_scale=others[9], v_scale=others[10])
-    refuse_attributes(attrs, "qk_output", "kv_cache_bit_width")
+    names = ("k_scale", "v_scale", "q_norm_weight", "k_norm_weight", "query_seqlens")
+    _refuse(**dict(zip(names, others[9:14], strict=True)))
+    refuse_attributes(attrs, "qk_output", "kv_cache_bit_width", "sliding_window_cache")
+    if not attrs.get("causal", 1):
+        raise ValueError("its attribute causal (0) is not supported")
     for name in ("k_quant_type", "v_quant_type"):
         if attrs.get(name, "NONE") != "NONE":
             raise ValueError(f"its attribute {name} ({attrs[name]}) is not supported")
