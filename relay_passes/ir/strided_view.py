@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from tvm import relax
@@ -217,7 +217,11 @@ class Source:
     view: StridedView
 
 
-def sources(graph: DataflowGraph, expr: relax.Expr) -> Iterator[Source]:
+def sources(
+    graph: DataflowGraph,
+    expr: relax.Expr,
+    same: Callable[[relax.Expr], relax.Expr | None] = lambda _: None,
+) -> Iterator[Source]:
     """What a tensor can be read from, the furthest first and itself last.
 
     Parameters
@@ -226,10 +230,17 @@ def sources(graph: DataflowGraph, expr: relax.Expr) -> Iterator[Source]:
         The block.
     expr : relax.Expr
         A tensor of static shape without elements that do not exist.
+    same : callable
+        A tensor -> another one with its elements where they are, which may be read instead.
     """
     chain = [expr]
-    while (before := _read_by(graph, chain[-1])) is not None:
-        chain.append(before)
+
+    def before(made: relax.Expr) -> relax.Expr | None:
+        found = same(made)
+        return _read_by(graph, made) if found is None else found
+
+    while (given := before(chain[-1])) is not None:
+        chain.append(given)
     for start in reversed(range(len(chain))):
         tensor = region_tensor(chain[start])
         if tensor is None or tensor.size == 0:
@@ -241,7 +252,8 @@ def sources(graph: DataflowGraph, expr: relax.Expr) -> Iterator[Source]:
             if isinstance(value, relax.TupleGetItem):
                 passed.append(graph.position[value.tuple_value])
             passed.append(graph.position[made])
-            view = None if view is None else through(graph, view, made)
+            if view is not None and same(made) is None:
+                view = through(graph, view, made)
         if view is not None:
             yield Source(chain[start], tuple(passed), view)
 

@@ -12,7 +12,8 @@ After
 
     gv = fused_attention(q, k, v, mask)             # attributes: q_strides = "160,4,32,1", ...
 
-q, k and v are read in place: reshapes, permutations, slices and repeated heads become strides.
+q, k and v are read in place: reshapes, permutations, slices and repeated heads become strides, and
+k and v of a narrower type are widened to float32 by the kernel.
 The result is written where the reshapes and permutations that follow would put it. A causal mask
 becomes a number (see causal_mask.py). A sink, the score of one more key whose value is 0, is
 written as a column of the scores that the softmax reads and the product does not:
@@ -26,7 +27,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -36,7 +37,7 @@ from microkernels.isa import Isa
 from relay_passes.ir.graph import is_call, op_name, region_tensor, variables
 from relay_passes.ir.strided_view import Source, StridedView, common_digits, sources, through
 from relay_passes.ir.traits import RESHAPES
-from tir_schedules.attention.problem import OPERANDS, SINK, with_columns
+from tir_schedules.attention.problem import OPERANDS, SINK, WIDENED, with_columns
 from tir_schedules.core.attributes import Attribute, Numbers
 from tir_schedules.core.region import Region, Tensor
 from tir_schedules.core.template import template_for
@@ -189,7 +190,8 @@ def _merge(graph: RegionGraph, softmax_at: int, around: _Around) -> Merge:
     ]
     if around.sink is not None:
         column, axes = (*batch, m, 1), range(len(batch) + 2)
-        choices.append(list(_viewed(graph, around.sink, axes, column, (batches, m, 1))))
+        found = sources(graph, around.sink)
+        choices.append(list(_viewed(found, axes, column, (batches, m, 1))))
     for places in itertools.product(*choices):
         attrs = _layout(places)
         if attrs is not None:
@@ -288,18 +290,44 @@ def _read(
     region = graph.regions[position]
     axes = _axes(region, _AXES[index], len(region.inputs[index].shape))
     logical = (*region.output.shape[:-2], *shape[1:])
-    yield from _viewed(graph, graph.value(position).args[index], axes, logical, shape)
+    given = graph.value(position).args[index]
+    found = sources(graph, given, *[partial(_narrower, graph)] * (index == 1))
+
+    def is_free(source: Source) -> bool:
+        """Whether nothing else needs the casts that are passed: they are kernels of their own."""
+        needed = graph.still_needed([*source.members, position], position)
+        return not any(member in graph.regions for member in needed)
+
+    yield from _viewed(filter(is_free, found), axes, logical, shape)
+
+
+def _narrower(graph: RegionGraph, expr: relax.Expr) -> relax.Expr | None:
+    """The numbers of a float32 tensor in the narrower type that they are cast from; None if they
+    are not."""
+    call, at = graph.definition(expr), graph.region_of(expr)
+    if at is not None:
+        region = graph.regions[at]
+        steps = [step.op for step in region.epilogue]
+        if region.op != "elementwise" or region.operands or steps != ["cast"]:
+            return None
+    elif not is_call(call, "relax.astype"):
+        return None
+    assert call is not None
+    wide, narrow = region_tensor(expr), region_tensor(call.args[0])
+    if wide is None or narrow is None or narrow.dtype not in WIDENED:
+        return None
+    fits = wide.dtype == "float32" and wide.shape == narrow.shape
+    return call.args[0] if fits else None
 
 
 def _viewed(
-    graph: RegionGraph,
-    expr: relax.Expr,
+    found: Iterable[Source],
     axes: Sequence[int],
     logical: Sequence[int],
     shape: tuple[int, int, int],
 ) -> Iterator[Source]:
-    """Where a tensor may be read, its axes permuted, broadcast and reshaped."""
-    for source in sources(graph, expr):
+    """What has rows when its axes are permuted, broadcast and reshaped."""
+    for source in found:
         view = source.view.permuted(axes).broadcast(logical).reshaped(shape)
         if view is not None and _has_rows(view):
             yield replace(source, view=view)

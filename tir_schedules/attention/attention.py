@@ -39,7 +39,15 @@ from . import config as configs
 from .config import AttentionConfig
 from .decode.program import build_decode
 from .dynamic import at_run_time, build_open
-from .problem import SINK, AttentionProblem, row_shares, row_unit, tile_kernel, with_columns
+from .problem import (
+    SINK,
+    WIDENED,
+    AttentionProblem,
+    row_shares,
+    row_unit,
+    tile_kernel,
+    with_columns,
+)
 from .tiled.program import AttentionProgram
 
 # The two products of an attention before they are built: their loops, their sizes, their kernels.
@@ -230,9 +238,9 @@ class Attention(template.Template[AttentionConfig]):
         scores, softmax, product = region.parts
         stored = dict(zip("qkv", inputs[:3], strict=True))
         of_scores, of_product, sink = problem.split(inputs[3:])
-        q = problem.logical("q", stored["q"]).reshape(scores.inputs[0].shape)
-        k = problem.logical("k", stored["k"]).swapaxes(-1, -2).reshape(scores.inputs[1].shape)
-        v = problem.logical("v", stored["v"]).reshape(product.inputs[1].shape)
+        q, k, v = (problem.multiplied(name, stored[name]) for name in "qkv")
+        q, v = q.reshape(scores.inputs[0].shape), v.reshape(product.inputs[1].shape)
+        k = k.swapaxes(-1, -2).reshape(scores.inputs[1].shape)
         value = region_result(scores, [q, k, *of_scores])
         if problem.causal is not None:
             visible = np.tri(problem.m, problem.n, problem.causal, dtype=bool)
@@ -276,9 +284,11 @@ class Attention(template.Template[AttentionConfig]):
             return "heads whose size is not known"
         parts = (problem.scores, problem.product)
         multiplicands = (*problem.scores.inputs, problem.product.inputs[1])
-        stored = [tensor.dtype for tensor in region.inputs[:3]]
-        known = {*stored, problem.softmax.output.dtype} <= {"float32", "bfloat16", *RANGES}
-        alike = stored == [tensor.dtype for tensor in multiplicands]
+        known = {problem.softmax.output.dtype, region.inputs[0].dtype} <= {"float32", *WIDENED}
+        alike = all(
+            tensor.dtype == multiplied.dtype or problem.widens(name)
+            for name, tensor, multiplied in zip("qkv", region.inputs, multiplicands, strict=False)
+        )
         # Factors of one product, integers and floats.
         kinds = ({tensor.dtype in RANGES for tensor in part.inputs[:2]} for part in parts)
         if not (known and alike) or any(len(each) > 1 for each in kinds):

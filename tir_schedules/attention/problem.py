@@ -9,6 +9,9 @@ and written as they are stored: the attributes "q_strides", "k_strides", "v_stri
 dimensions, in elements; "q_offset" and so on the first element. Trailing factors along which
 neither k nor v moves (grouped queries) share one packed k and v.
 
+K and V may be stored in a narrower type than they are multiplied in, as in a cache of float16 or of
+8-bit integers: elements are widened to float32 when they are read.
+
 A sink is one more key of each query, with a score of its own and a value of 0: a term of the sum
 that a softmax divides by. A region with "sink_strides" has the scores of its sinks as last input.
 """
@@ -27,6 +30,7 @@ from numpy.lib.stride_tricks import as_strided
 from tvm import DataType, tirx
 from tvm.sym import Analyzer
 
+from microkernels.base.arrays import RANGES
 from microkernels.microkernel import Microkernel
 from microkernels.vector.expressions import Expr, Index, bind, materialise
 from microkernels.vector.memory import prefetch
@@ -39,6 +43,8 @@ from tir_schedules.epilogue.epilogue import unflatten
 
 OPERANDS = ("q", "k", "v", "out")
 SINK = "sink"
+WIDENED = ("float16", "bfloat16", *RANGES)
+"""Types of stored keys and values that may be widened to float32."""
 MOST_QUERIES = 4  # more are worth packing K and V
 MOST_ROWS = 32  # that share a K and a V, without packing it
 SIDE_BYTES = 512 << 10  # of K and V: less is in cache, whichever way it is read
@@ -179,6 +185,17 @@ class AttentionProblem:
         strides = [item * s for s in (*layout.batch, layout.row, layout.column)]
         return as_strided(flat, (*self.factors, rows, columns), strides)
 
+    def multiplied(self, name: str, stored: np.ndarray) -> np.ndarray:
+        """`logical` of "q", "k" or "v", of which the numbers are in the type that is multiplied."""
+        value = self.logical(name, stored)
+        return value.astype(np.float32) if self.widens(name) else value
+
+    def widens(self, name: str) -> bool:
+        """Whether "q", "k" or "v" is stored in a narrower type than it is multiplied in."""
+        part = self.product if name == "v" else self.scores
+        wide = part.inputs[name != "q"].dtype
+        return name != "q" and wide == "float32" and self.tensors[name].dtype in WIDENED
+
 
 def sets_side_by_side(problem: AttentionProblem) -> int:
     """Consecutive sets whose rows of K, and of V, lie next to each other; 1: they do not."""
@@ -202,7 +219,7 @@ def sets_side_by_side(problem: AttentionProblem) -> int:
 
 def bits_of_element(dtype: str) -> int:
     """Bits of an element of q, k or v."""
-    return {"float32": 32, "bfloat16": 16}.get(dtype, 8)
+    return {"float32": 32, "bfloat16": 16, "float16": 16}.get(dtype, 8)
 
 
 def few_queries(problem: AttentionProblem) -> AttentionProblem | None:

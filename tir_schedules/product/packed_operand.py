@@ -11,7 +11,7 @@ from typing import Any
 import tvm.tirx.script.builder.ir as I
 from tvm import tirx
 
-from microkernels.base.arrays import SHIFT
+from microkernels.base.arrays import RANGES, SHIFT
 from microkernels.microkernel import Microkernel
 from microkernels.tile import Address
 from microkernels.vector import bfloat16, memory
@@ -376,6 +376,8 @@ class PackedOperand(OperandB):
     def _bits(self, value: Expr) -> Expr:
         """Elements in memory as the bits that a kernel multiplies; f32 as it is."""
         kernel, dtype = self.kernel, self.dtype
+        if kernel.b_dtype not in RANGES and dtype not in ("float32", "bfloat16", kernel.b_dtype):
+            value, dtype = ex.cast("float32", value), "float32"
         if kernel.b_dtype == "bfloat16":
             return kernel.narrow(value) if dtype == "float32" else bfloat16.bits_of(value)
         if kernel.b_dtype == "float16":

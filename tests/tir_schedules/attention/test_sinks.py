@@ -27,6 +27,7 @@ from tir_schedules.core.config import Config
 from tir_schedules.core.region import Region, Step, Tensor
 from tir_schedules.core.template import template_for
 from tvm_hybrid.runtime.feeds import tensor_of
+from tvm_hybrid.tuning.verification.chain_bounds import known_case
 
 pytestmark = pytest.mark.turns
 
@@ -35,7 +36,7 @@ BEST = highest_native(ISAS)
 
 def with_sinks(region: Region) -> Region:
     """One score for each head."""
-    batch, *heads = region.numbers("batch", ())
+    _, *heads = region.numbers("batch", ())
     strides = [int(np.prod(heads[place + 1 :], dtype=int)) for place in range(len(heads))]
     attrs: dict[str, Attribute] = {**region.attrs, "sink_strides": (0, *strides, 0, 1)}
     sink = Tensor((int(np.prod(heads, dtype=int)),), "float32")
@@ -161,3 +162,11 @@ def test_a_sink_lies_in_its_tensor() -> None:
     assert template.reject(region, isa) is None
     short = region.replace(inputs=(*region.inputs[:-1], f32(3)))
     assert template.reject(short, isa) == "sink reaches beyond its tensor"
+
+
+@pytest.mark.parametrize("m", [1, 21])
+def test_verification_knows_them(m: int) -> None:
+    region = with_sinks(case(m=m, n=33, heads=2, causal=32 - m).region)
+    arrays, wanted = known_case(region, template_for("attention"), 0)
+    result = run(region, arrays, "avx2")
+    assert (np.abs(result - wanted.value) <= wanted.tolerance).all()

@@ -59,7 +59,7 @@ class Decode:
         self.scores = DecodeScores(plan, scores)
         self.plan, self.problem, self.out = plan, plan.problem, plan.buffers["out"]
         self.p_dtype = self.problem.softmax.output.dtype
-        types = self.p_dtype, self.problem.tensors["v"].dtype
+        types = self.p_dtype, self.problem.product.inputs[1].dtype
         given = self.problem.product, types, plan.isa, self.epilogue.narrow
         operands, self.points = operands_of(*given)
         self.operands = operands

@@ -46,7 +46,8 @@ class DecodeScores:
         self.plan, self.problem = plan, plan.problem
         self.q, self.k = (plan.buffers[name] for name in "qk")
         self.epilogue = epilogue
-        types = self.problem.tensors["q"].dtype, self.problem.tensors["k"].dtype
+        q, k = (tensor.dtype for tensor in self.problem.scores.inputs)
+        types = q, k
         given = self.problem.scores, types, plan.isa, epilogue.narrow
         self.operands, self.points = operands_of(*given)
         group = self.operands.group

@@ -80,6 +80,8 @@ class Operands:
 
     def convert(self, value: Expr, dtype: str, element: str) -> Expr:
         """Lanes of type `dtype` as lanes that are multiplied; integers shifted into `element`."""
+        if element not in RANGES and dtype not in ("float32", "bfloat16"):
+            value, dtype = ex.cast("float32", value), "float32"
         if dtype in RANGES:
             if dtype == element:
                 return value

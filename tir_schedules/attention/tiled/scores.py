@@ -296,9 +296,12 @@ class ScoreTiles:
 
     def _read_sinks(self, row: Expr, rows: int) -> None:
         """Reads the sinks of so many queries from `row` on."""
-        if self.band.sinks is not None:
-            with I.serial(rows) as r, emission.opaque_block("sinks"):
-                I.buffer_store(self.band.sinks, self.sink(row + r), [r])
+        if self.band.sinks is None:
+            return
+        with I.serial(rows) as r, emission.opaque_block("sinks"):
+            sink = self.sink(row + r)
+            assert sink is not None
+            I.buffer_store(self.band.sinks, sink, [r])
 
     def _for_rows(self, rows: int, body: Callable[[Index], None]) -> None:
         """Runs `body(row)` for the rows of a tile: one by one where they are in registers."""

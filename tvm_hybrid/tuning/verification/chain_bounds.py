@@ -152,7 +152,7 @@ def attention_arguments(region: Region, seed: int) -> list[np.ndarray]:
     problem = AttentionProblem(region)
     scores, softmax, product = region.parts
     q, k, *masks = bounds.random_arguments(scores, template_for(scores.op), seed)
-    given = {"q": _stored(problem, "q", q), "k": _stored(problem, "k", k.swapaxes(-1, -2))}
+    given = {"q": _stored(problem, "q", q), "k": _narrowed(problem, "k", k.swapaxes(-1, -2))}
     q, k = _queries(problem, given["q"]), _keys(problem, given["k"])
     found = region_result(scores, [q, k, *masks])
     spread = float(found.std(where=np.isfinite(found)))
@@ -169,7 +169,7 @@ def attention_arguments(region: Region, seed: int) -> list[np.ndarray]:
     visible = _visible(problem, region_result(scores, [q, k, *masks]))
     known = {0: region_result(softmax, [visible])}
     _, v, *further = bounds.random_arguments(product, template_for(product.op), seed + 1, known)
-    arrays = [given["q"], given["k"], _stored(problem, "v", v), *masks, *further]
+    arrays = [given["q"], given["k"], _narrowed(problem, "v", v), *masks, *further]
     sinks = region.inputs[len(arrays) :]
     rng = np.random.default_rng(seed + 2)
     return [*arrays, *(rng.standard_normal(each.shape).astype(each.dtype) for each in sinks)]
@@ -190,9 +190,9 @@ def expected_of_attention(region: Region, arrays: Sequence[np.ndarray]) -> bound
     with np.errstate(all="ignore"):
         score, delta = _scores(problem, arrays[0], arrays[1], of_scores)
         p, error = _probabilities(problem, score, delta, sink)
-        v = problem.logical("v", arrays[2]).reshape(problem.product.inputs[1].shape)
-        of_product = _integers if problem.softmax.output.dtype in RANGES else _floats
-        result, moved = of_product(problem, p, error, v)
+        v = problem.multiplied("v", arrays[2]).reshape(problem.product.inputs[1].shape)
+        multiplied = _integers if problem.softmax.output.dtype in RANGES else _floats
+        result, moved = multiplied(problem, p, error, v)
         found = bounds.after_epilogue(problem.product, result, moved, of_product)
     return bounds.Expected(
         _stored(problem, "out", found.value), _stored(problem, "out", found.tolerance)
@@ -311,7 +311,7 @@ def _queries(problem: AttentionProblem, stored: np.ndarray) -> np.ndarray:
 
 
 def _keys(problem: AttentionProblem, stored: np.ndarray) -> np.ndarray:
-    return problem.logical("k", stored).swapaxes(-1, -2).reshape(problem.scores.inputs[1].shape)
+    return problem.multiplied("k", stored).swapaxes(-1, -2).reshape(problem.scores.inputs[1].shape)
 
 
 def _visible(problem: AttentionProblem, score: np.ndarray) -> np.ndarray:
@@ -327,6 +327,13 @@ def _stored(problem: AttentionProblem, name: str, logical: np.ndarray) -> np.nda
     view = problem.logical(name, result)
     view[...] = logical.reshape(view.shape)
     return result
+
+
+def _narrowed(problem: AttentionProblem, name: str, logical: np.ndarray) -> np.ndarray:
+    """`_stored` in the type of the tensor."""
+    stored = _stored(problem, name, logical)
+    dtype = bounds.element_type(problem.tensors[name].dtype)
+    return stored.astype(dtype) if problem.widens(name) else stored
 
 
 def known_case(

@@ -85,15 +85,22 @@ def attend(q: Expr, k: Expr, v: Expr, scores: Scores, wide: str = "float32") -> 
 
 
 def _products(q: Expr, k: Expr, wide: str) -> Expr:
-    turned = apply("Transpose", _repeated(k, plain_dims(q)[1]), perm=[0, 1, 3, 2])
+    q, k = _factor(q), _factor(k)
+    turned = apply("Transpose", repeated(k, plain_dims(q)[1]), perm=[0, 1, 3, 2])
     return ex.cast(apply("MatMul", q, turned), wide)
 
 
 def _mixed(shares: Expr, v: Expr) -> Expr:
-    return apply("MatMul", ex.cast(shares, ex.dtype_of(v)), _repeated(v, plain_dims(shares)[1]))
+    v = _factor(v)
+    return apply("MatMul", ex.cast(shares, ex.dtype_of(v)), repeated(v, plain_dims(shares)[1]))
 
 
-def _repeated(value: Expr, heads: int) -> Expr:
+def _factor(value: Expr) -> Expr:
+    """A factor of a product; float16 is multiplied as float32, and shares are not rounded to it."""
+    return ex.cast(value, "float32") if ex.dtype_of(value) == "float16" else value
+
+
+def repeated(value: Expr, heads: int) -> Expr:
     """Every head as often as queries share it: [h0, h0, h1, h1, ...]."""
     batch, groups, length, size = plain_dims(value)
     if groups == heads:

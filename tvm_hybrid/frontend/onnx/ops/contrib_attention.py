@@ -30,7 +30,7 @@ from ...expressions import OUTPUTS, Attrs, Expr, Place
 from ..graph.elements import known_elements
 from ..graph.graph import CONTRIB_DOMAIN
 from ..graph.kernels import fields, size_in
-from ..graph.requests import check_equal, differ, expect_shape, sizes_text, viewed
+from ..graph.requests import broadcast, check_equal, differ, expect_shape, sizes_text, viewed
 from ..graph.sizes import counted, dims_of, holds, index, plain_dims, plus, simplified, vector_of
 from ..operators import apply, operator
 from . import attention
@@ -237,14 +237,11 @@ def _group_query_attention(*given: Expr, **attrs: Any) -> Any:
     """Several heads of q share one of k and v."""
     rows, others = given[:3], [*given[3:], *[None] * 14]
     past, (lengths, total, *caches, positions, bias, sink) = others[:2], others[2:9]
-    names = ("k_scale", "v_scale", "q_norm_weight", "k_norm_weight", "query_seqlens")
-    _refuse(**dict(zip(names, others[9:14], strict=True)))
-    refuse_attributes(attrs, "qk_output", "kv_cache_bit_width", "sliding_window_cache")
+    names = ("q_norm_weight", "k_norm_weight", "query_seqlens")
+    _refuse(**dict(zip(names, others[11:14], strict=True)))
+    refuse_attributes(attrs, "qk_output", "sliding_window_cache")
     if not attrs.get("causal", 1):
         raise ValueError("its attribute causal (0) is not supported")
-    for name in ("k_quant_type", "v_quant_type"):
-        if attrs.get(name, "NONE") != "NONE":
-            raise ValueError(f"its attribute {name} ({attrs[name]}) is not supported")
     q, k, v = _shared_heads(rows, attrs)
     batch, length, heads, _ = plain_dims(q)
     cache = _cache_of(past[0], lengths, total, batch, length)
@@ -262,8 +259,18 @@ def _group_query_attention(*given: Expr, **attrs: Any) -> Any:
         q, k = (rotate(each, rotation, interleaved, heads_axis=2) for each in (q, k))
     q, k, v = (apply("Transpose", each, perm=[0, 2, 1, 3]) for each in (q, k, v))
     attention.check_past(past)
-    k, present_key = _with_past(past[0], cache, k)
-    v, present_value = _with_past(past[1], cache, v)
+    dtype = ex.dtype_of(q)
+    scales = _cache_scales(past, others[9:11], attrs, plain_dims(k))
+    stored = [_as_stored(*each) for each in zip((k, v), past, scales, strict=True)]
+    (k, present_key), (v, present_value) = (
+        _with_past(old, cache, new) for old, new in zip(past, stored, strict=True)
+    )
+    # Scales of a cache are those of q and of the result: the cache is read as it is.
+    if scales[0] is not None:
+        q = apply("Mul", ex.cast(q, "float32"), attention.repeated(scales[0], heads))
+    if ex.dtype_of(k) != ex.dtype_of(q):
+        k, v = ex.cast(k, "float32"), ex.cast(v, "float32")
+        q = ex.cast(q, "float32")
     if sink is not None:
         expect_shape("head_sink", sink, heads)
         sink = ex.cast(sink, "float32")
@@ -286,7 +293,44 @@ def _group_query_attention(*given: Expr, **attrs: Any) -> Any:
             first = apply("Add", position, ex.literal(np.array(1 - window)))
             seen.append(apply("Not", apply("Less", keys, first)))
     form = {"softcap": attrs.get("softcap", 0.0), "added": added, "seen": seen, "sink": sink}
-    return relax.Tuple([_attended(q, k, v, attrs, **form), present_key, present_value])
+    result = attention.attend(q, k, v, Scores(attrs.get("scale") or None, **form))[0]
+    if scales[1] is not None:
+        result = apply("Mul", result, attention.repeated(scales[1], heads))
+    result = attention.join_heads(ex.cast(result, dtype))
+    return relax.Tuple([result, present_key, present_value])
+
+
+def _cache_scales(
+    past: Sequence[Expr | None], given: Sequence[Expr], attrs: Attrs, heads: Sequence[Size]
+) -> list[Expr | None]:
+    """The scales of keys and of values in 8 bits, [1, groups, 1, size]; None of floats."""
+    found: list[Expr | None] = []
+    for name, cache, scale in zip("kv", past, given, strict=True):
+        kind = attrs.get(f"{name}_quant_type", "NONE")
+        if kind == "NONE":
+            _refuse(**{f"{name}_scale": scale})
+            found.append(None)
+            continue
+        bits = attrs.get("kv_cache_bit_width", 0)
+        if bits != 8 or cache is None or ex.dtype_of(cache) != "int8":
+            dtype = None if cache is None else ex.dtype_of(cache)
+            raise ValueError(f"a cache of {bits} bits in {dtype} is not supported; int8 of 8 is")
+        if scale is None:
+            raise ValueError(f"its attribute {name}_quant_type ({kind}) needs {name}_scale")
+        _, groups, _, size = heads
+        sizes = (1, 1, 1, 1) if kind == "PER_TENSOR" else (1, groups, 1, size)
+        whole = [index(0) + each for each in (1, groups, 1, size)]
+        found.append(broadcast(viewed(scale, *sizes), whole))
+    return found
+
+
+def _as_stored(new: Expr, past: Expr | None, scale: Expr | None) -> Expr:
+    """New keys or values in the type of their cache, rounded to 8 bits if it has a scale."""
+    if scale is None:
+        return new if past is None else ex.cast(new, ex.dtype_of(past))
+    steps = apply("Round", apply("Div", ex.cast(new, "float32"), scale))
+    low, high = (ex.literal(np.array(each, np.float32)) for each in (-128, 127))
+    return ex.cast(apply("Clip", steps, low, high), "int8")
 
 
 def _shared_heads(given: Sequence[Expr], attrs: Attrs) -> list[Expr]:
