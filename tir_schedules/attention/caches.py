@@ -221,7 +221,8 @@ def give_room(problem: AttentionProblem, cached: Sequence[tuple[Expr, int]]) -> 
 #     scores = where(mask, scores, -inf)        mask: bool [..., queries, keys]
 #
 # Keys behind the last one that the mask shows to any query have probabilities of 0: nothing is
-# multiplied by them. A cache of fixed size is so read as far as it is filled.
+# multiplied by them. A cache of fixed size is so read as far as it is filled. Few queries leave out
+# the keys before the first one, too: a sliding window is all that they read.
 
 
 _WORD = 8  # elements of the mask that are looked at together
@@ -243,9 +244,10 @@ def hiding_mask(scores: Region) -> int | None:
     return mask - 1 if by_key else None
 
 
-def count_seen(scores: Region, operands: Sequence[Expr]) -> Expr | None:
-    """Emits the search for the last key that is seen: how many there are up to it, at least one.
+def count_seen(scores: Region, operands: Sequence[Expr]) -> tuple[Expr, Expr] | None:
+    """Emits the search for the first and the last key that are seen.
 
+    Returns how many keys are before the first one, and how many up to the last one, at least one.
     None if there is no mask. `operands` are the parameters of the scores' operands.
     """
     number = hiding_mask(scores)
@@ -257,18 +259,29 @@ def count_seen(scores: Region, operands: Sequence[Expr]) -> Expr | None:
     mask = I.decl_buffer((extent(tensor.size),), "int8", data=data, align=1)
     zero, one = (tirx.const(value, "int32") for value in (0, 1))
     seen = I.sblock_alloc_buffer((1,), "int32")
-    end = I.sblock_alloc_buffer((1,), "int32")
+    first, begin, end = (I.sblock_alloc_buffer((1,), "int32") for _ in range(3))
     I.buffer_store(seen, zero, [zero])
+    I.buffer_store(first, n, [zero])
+
+    def is_hidden(place: Expr, elements: int) -> Expr:
+        """Whether the mask shows none of so many keys."""
+        some = I.reinterpret(f"int{8 * elements}", mask[ramp(place, elements)])
+        return tirx.EQ(some, tirx.const(0, f"int{8 * elements}"))
+
     rows = materialise(I.floordiv(size, tirx.Max(n, one)))
     with I.serial(rows) as row, emission.opaque_block("seen"):
         start = materialise(row * n)
         I.buffer_store(end, n, [zero])
+        I.buffer_store(begin, zero, [zero])
         for elements in (_WORD, 1):
             # A condition is an And, whose second half TVM's code evaluates only if the first holds.
-            first = start + end[zero] - elements
-            some = I.reinterpret(f"int{8 * elements}", mask[ramp(first, elements)])
-            nothing = tirx.EQ(some, tirx.const(0, f"int{8 * elements}"))
+            nothing = is_hidden(start + end[zero] - elements, elements)
             with I.While(tirx.And(end[zero] >= seen[zero] + elements, nothing)):
                 I.buffer_store(end, end[zero] - elements, [zero])
+            nothing = is_hidden(start + begin[zero], elements)
+            with I.While(tirx.And(begin[zero] + elements <= first[zero], nothing)):
+                I.buffer_store(begin, begin[zero] + elements, [zero])
         I.buffer_store(seen, tirx.Max(seen[zero], end[zero]), [zero])
-    return materialise(tirx.Max(seen[zero], one))
+        I.buffer_store(first, tirx.Min(first[zero], begin[zero]), [zero])
+    count = materialise(tirx.Max(seen[zero], one))
+    return materialise(tirx.Min(first[zero], count - 1)), count

@@ -80,7 +80,9 @@ def build_open(
             seen = extents.flat_rows(part)
             views = extents.operand_views(parameters, part, seen)
             epilogues.append(Epilogue(seen, views, kernel.narrow))
-        problem.seen = caches.count_seen(problem.scores, given[0])
+        found = caches.count_seen(problem.scores, given[0])
+        if found is not None:
+            problem.unseen, problem.seen = None if growths else found[0], found[1]
         attention = DynamicAttention(problem, config, isa, buffers, *epilogues)
         with llvm_functions(ADDRESS_LLVM_IR if growths else ""):
             for name, growth in growths.items():
@@ -104,6 +106,8 @@ def at_run_time(region: Region, config: AttentionConfig) -> str:
         texts = [f"one query: {in_place}", f"more: {texts[0]}"] if is_open else [in_place]
     if caches.hiding_mask(problem.scores) is not None:
         texts.append("keys up to the last one that the mask shows")
+        if few_queries(problem) is not None:
+            texts.append("one query: from the first one on")
     if config.parallel:
         texts.append(f"up to {config.alone_scores} scores: one thread")
     return "; ".join(texts)
@@ -201,6 +205,8 @@ class DynamicAttention(BandProgram):
     def _shares_keys(self, problem: AttentionProblem) -> Expr:
         """Whether threads share keys: many, of fewer attentions than threads."""
         keys, sets = problem.keys, self._tasks()
+        if problem.unseen is not None:
+            keys = keys - problem.unseen
         k, v = (bits_of_element(problem.tensors[name].dtype) for name in "kv")
         read = (problem.d * k + problem.e * v) // 8
         much = keys * sets >= math.ceil(SHARE_BYTES / read)

@@ -77,6 +77,8 @@ class AttentionProblem:
         Key j is visible to query i if j <= i + causal; may be symbolic.
     seen : Expr or None
         Up to so many keys are seen by any query, if that is found out when the kernel runs.
+    unseen : Expr or None
+        As many keys come before the first one that any query sees, if few queries leave them out.
     layouts : dict
         "q" [m, d], "k" [n, d], "v" [n, e], "out" [m, e], perhaps "sink" [m, 1] -> Layout.
     """
@@ -92,6 +94,7 @@ class AttentionProblem:
         causal = region.attrs.get(attributes.CAUSAL)
         self.causal = causal if isinstance(causal, int) else None
         self.seen: Expr | None = None
+        self.unseen: Expr | None = None
         self.layouts = {}
         has_sink = f"{SINK}_strides" in region.attrs
         for name in (*OPERANDS, *[SINK] * has_sink):

@@ -51,8 +51,10 @@ class DecodePlan:
 
     Attributes
     ----------
+    first : Expr
+        The first key that is looked at, the first one of a vector.
     n, vectors, whole : int or Expr
-        Keys that any query sees, vectors of them, and whole vectors.
+        Keys from there on that any query sees, vectors of them, and whole vectors.
     rows : int
         Queries of one set.
     pitch, room : int or Expr
@@ -80,6 +82,10 @@ class DecodePlan:
         if problem.causal is not None:
             seen = extents.extent(problem.m + problem.causal)
             n = emission.smallest(n, emission.largest(seen, 1))
+        self.first = tirx.const(0, "int32")
+        if problem.unseen is not None:
+            self.first = materialise(I.floordiv(problem.unseen, lanes) * lanes)
+            n = emission.largest(n - self.first, 1)
         self.n: Index = emission.named(n)
         vectors = self.vectors = emission.named(emission.ceil_div(self.n, lanes))
         self.left, self.whole = emission.named(self.n % lanes), emission.named(self.n // lanes)
@@ -171,7 +177,10 @@ class DecodePlan:
         if cache is not None and cache.reading is not None:
             return cache.past, cache.past_at(cache.reading, vector * self.lanes)
         stride = self.lanes * problem.layouts[name].row
-        return self.buffers[name], problem.base(name, number * problem.group) + vector * stride
+        base = problem.base(name, number * problem.group)
+        if problem.unseen is not None:
+            base = base + self.first * extents.extent(problem.layouts[name].row)
+        return self.buffers[name], base + vector * stride
 
     # --- what is kept ----------------------------------------------------------------------------
 

@@ -226,12 +226,15 @@ class DecodeScores:
         problem, lanes = self.problem, self.plan.lanes
         row_sum = self.sums[self._local(at.number, r)] if self.points.needs_row_sums else None
         value = corrected(value, self.points, problem.d, of_ones, row_sum)
-        columns = Columns(vector * lanes, lanes, valid)
+        start = vector * lanes
+        if problem.unseen is not None:
+            start = ex.bind(self.plan.first + start)
+        columns = Columns(start, lanes, valid)
         score = self.epilogue(value, at.number * self.plan.rows + r, columns)
         hidden = ex.like(-math.inf, score)
         if problem.causal is not None and (problem.m > 1 or may_be_negative(problem.causal)):
             last = ex.splat(I.floormod(r, problem.m) + extents.extent(problem.causal), lanes)
-            visible = tirx.LE(ex.ramp(vector * lanes, lanes), last)
+            visible = tirx.LE(ex.ramp(start, lanes), last)
             score = tirx.Select(visible, score, hidden)
         if columns.mask is not None:
             score = tirx.Select(columns.mask, score, hidden)

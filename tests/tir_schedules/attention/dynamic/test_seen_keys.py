@@ -102,3 +102,44 @@ def test_one_mask_for_all_keys_hides_none() -> None:
     assert hiding_mask(hidden((BATCH, 1, LENGTH, 1)).parts[0]) is None
     assert hiding_mask(hidden((BATCH, 1, LENGTH, KEYS)).parts[0]) == 0
     assert hiding_mask(attention(keys=KEYS).parts[0]) is None
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("threads", [1, 2])
+def test_one_query_reads_a_window(isa: str, threads: int) -> None:
+    """Keys before the vector of the first one that is seen are not looked at."""
+    region, machine = hidden((BATCH, 1, LENGTH, KEYS)), machine_for(isa, threads)
+    config = template_for(region.op).default_config(region, machine.with_numbers(fork_us=0))
+    kernel = OpenKernel(region, isa, threads, config)
+    for length, keys, window in [(1, 3000, (2900, 2960)), (1, 40, (3, 9)), (1, 40, (39, 40)),
+                                 (1, 500, (0, 1)), (5, 64, (20, 40))]:  # fmt: skip
+        values = {"batch": 2, "length": length, "keys": keys, "past": 0}
+        known = at_sizes(region, values)
+        arrays = random_inputs(known)
+        arrays[3] = np.zeros(known.inputs[3].shape, bool)
+        arrays[3][..., slice(*window)] = True
+        wanted = expected(known, arrays)
+        for array in arrays[1:3]:
+            array[:, window[1] :] = np.nan
+            if length == 1:
+                array[:, : window[0] // 16 * 16] = np.nan
+        result = kernel.run(values, arrays)
+        bound = 4 * (keys + 24) * np.finfo(np.float32).eps * np.nanmax(np.abs(arrays[2]))
+        assert np.abs(result - wanted).max() <= bound
+
+
+def test_sequences_with_windows_of_their_own() -> None:
+    """All of them are read from the first window's beginning to the last one's end."""
+    kernel = OpenKernel(hidden((BATCH, 1, LENGTH, KEYS)), BEST)
+    values = {"batch": 2, "length": 1, "keys": 200, "past": 0}
+    known = at_sizes(kernel.region, values)
+    arrays = random_inputs(known)
+    arrays[3] = np.zeros(known.inputs[3].shape, bool)
+    arrays[3][0, ..., 150:160] = True
+    arrays[3][1, ..., 40:45] = True
+    wanted = expected(known, arrays)
+    result = kernel.run(values, arrays)
+    assert (
+        np.abs(result - wanted).max()
+        <= 4 * 224 * np.finfo(np.float32).eps * np.abs(arrays[2]).max()
+    )

@@ -13,6 +13,7 @@ and k are read as they are.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -71,8 +72,9 @@ def attend(q: Expr, k: Expr, v: Expr, scores: Scores, wide: str = "float32") -> 
     masked = capped
     for mask in scores.added:
         masked = apply("Add", masked, ex.cast(mask, wide))
-    for seen in scores.seen:
-        masked = apply("Where", seen, masked, ex.number(product, -np.inf))
+    if scores.seen:  # one mask, of which a kernel finds the first and the last key that are seen
+        flags = functools.reduce(functools.partial(apply, "And"), scores.seen)
+        masked = apply("Where", flags, masked, ex.number(product, -np.inf))
     if scores.sink is None:
         shares = apply("Softmax", masked, axis=3)
     else:
