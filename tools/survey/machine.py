@@ -58,7 +58,8 @@ def calibration(job: Job) -> list[Case]:
     def numbers() -> Iterator[Row]:
         for name, number in measure_numbers(job.threads).items():
             unit = next(unit for beginning, unit in UNITS.items() if name.startswith(beginning))
-            for count in (1, job.threads) if isinstance(number.value, tuple) else (1,):
+            counts = (1, job.threads) if isinstance(number.value, tuple) else (1,)
+            for count in filter(number.at, counts):  # one thread forks nothing
                 yield Row(case=name, threads=count, unit=unit, values={VALUE: number.at(count)})
 
     return [Case("calibrate", numbers)]

@@ -7,7 +7,7 @@
     load_rate_512 or _256    loads of an array that fits into L1
     l2_rate                  loads of one that fits into L2
     l3_rate, memory_rate     a row by a weight that is in L3, and by one that is four times as large
-    fork_us                  a parallel loop that does nothing else, less the same loop in series
+    fork_us                  a parallel loop with a task for each thread, less one such task alone
 
 What is not measured is inherited from the description that is shipped for this CPU; so is what a
 manual or a data sheet says, as a measurement of it includes a loop.
@@ -43,9 +43,11 @@ from .core_loops import ADDITION_CYCLES, dependent_additions, dependent_fmas, lo
 STATED = ("manual", "data sheet")  # kinds that calibration leaves as they are
 ROUNDS = 7
 CORE_ROUNDS = 50  # of calls of a tenth of a millisecond
-FORKS = 400
+FORKS = 200
 ROWS_OF_WEIGHT = 2048
-LINE = 16  # elements of f32, so that threads write lines of their own
+LINE = 16  # numbers of 64 bits, so that threads write lines of their own
+TASK_STEPS = 6000  # of two cycles or, through memory, some more
+LEAST_FORK = 0.01  # microseconds; what is measured may be noise
 LARGEST = 1 << 30
 TILE_OPERATIONS = 2 * 16 * 16 * 64  # of a product of two tiles of bytes
 
@@ -185,19 +187,27 @@ def _reading(threads: int, size: int) -> list[float]:
 
 
 def _forks(threads: int, shipped: Description) -> Number:
-    """As the description says, but scaled to what so many threads take here."""
-    parallel, serial = _loop(threads, True), _loop(threads, False)
-    lines = tvm.runtime.tensor(np.zeros(threads * LINE, np.float32))
-    forked = _times(lambda: [parallel(lines) for _ in range(FORKS)], threads)
-    plain = _times(lambda: [serial(lines) for _ in range(FORKS)], threads)
-    each = [(mine - other) / FORKS for mine, other in zip(forked, plain, strict=True)]
-    measured = max(min(each), 0.01)
-    scale = measured / shipped.at("fork_us", threads)
+    """As the description says, but scaled to what so many threads take here.
+
+    Tasks take some microseconds: a thread that starts a loop takes back the tasks that no worker
+    has begun, so that a loop of empty tasks is over before a worker has seen it.
+    """
+    parallel, alone = _loop(threads), _loop(1)
+    lines = tvm.runtime.tensor(np.ones(threads * LINE, np.int64))
+    line = tvm.runtime.tensor(np.ones(LINE, np.int64))
+    # In turns: the difference is small beside both.
+    forked, plain = [], []
+    for _ in range(ROUNDS):
+        forked += _times(lambda: [parallel(lines) for _ in range(FORKS)], threads, 1)
+        plain += _times(lambda: [alone(line) for _ in range(FORKS)], threads, 1)
+    least = min(plain)
+    each = [max((time - least) / FORKS, LEAST_FORK) for time in forked]
+    scale = min(each) / shipped.at("fork_us", threads)
     curve = shipped.numbers["fork_us"].value
     assert isinstance(curve, tuple)  # nothing takes 0 for one thread and more for two
     scaled = tuple((count, round(value * scale, 3)) for count, value in curve)
     source = f"a parallel loop on {threads} threads; other numbers in proportion to {shipped.name}"
-    return Number(scaled, "measured", source, _spread(each))
+    return Number(scaled, "measured", source, _spread([1 / one for one in each]))
 
 
 def _curve(points: Sequence[tuple[int, list[float]]]) -> Number:
@@ -220,13 +230,14 @@ def _times(call: Callable[[], object], threads: int, rounds: int = ROUNDS) -> li
     return [1e6 * time for _ in range(rounds) for time in time_calls(call, 0.0)]
 
 
-def _loop(threads: int, parallel: bool) -> Callable[..., object]:
-    """Writes a line for each thread."""
+def _loop(threads: int) -> Callable[..., object]:
+    """A task for each thread, of additions that wait for each other, in a line of its own."""
     use_threads(threads)  # before TVM tells the code where its pool is
     with kernel_function("lines") as builder:
-        out = parameter("out", (threads * LINE,), "float32")
-        with task_loop(threads, parallel) as task:
-            I.buffer_store(out, tirx.const(1.0, "float32"), [task * LINE])
+        out = parameter("out", (threads * LINE,), "int64")
+        with task_loop(threads) as task, I.serial(TASK_STEPS):
+            value = out[task * LINE] ^ tirx.const(0x5A5A5A5A5A5A, "int64")
+            I.buffer_store(out, value + tirx.const(0x1234567, "int64"), [task * LINE])
     function = builder.get().with_attr("global_symbol", "lines")
     code: Callable[..., object] = tvm.compile(function, target=host_target())["lines"]
     return code

@@ -41,7 +41,8 @@ def test_a_description_of_this_machine(
     assert {name for name, origin in found.origins.items() if origin == str(path)} == measured
     assert all(found.numbers[name].kind == "measured" for name in measured)
     assert all(500 < found.at(clock) < 10_000 for clock in clocks)
-    assert found.at("fork_us", 1) == 0 < found.at("fork_us", 2)
+    # Tasks that wake no worker would be forked in a fiftieth of a microsecond.
+    assert found.at("fork_us", 1) == 0 and 0.1 < found.at("fork_us", 2) < 1000
     for rate in ("l3_rate", "memory_rate"):
         assert 100 < found.at(rate, 1) < 1e6 and 100 < found.at(rate, 2) < 2e6
 
