@@ -28,6 +28,8 @@ from tir_schedules.product.tile_config import KERNEL_TYPES
 MOST_UNROLLED = 4096
 PIECES = 4  # of work for a thread, where it shares more than that
 LEAST_VECTORS = 4  # of channels in a piece
+SET_BYTES = 4096  # addresses so far apart share a set of L1
+STRIDED = 2.0  # time from beyond L2 of some channels of every pixel, over that of all of them
 SMALL_IMAGE = 8  # bands that an image of open size is taken to have at least
 MOST_COLUMNS = 32  # of a kernel: every column of x at the edges is code of its own
 
@@ -249,9 +251,10 @@ def default_config(region: Region, machine: Machine, most_rows: int = 2) -> Dept
     (3x3 on a Zen 3: 1.2 to 1.9 times as fast as channels in the outer loop, 5x5: 0.95 to 1.12) and
     for open sizes, where what kind of tile it is, is found out once for all of them. With AVX-512
     a vector of channels is a whole cache line. On cores that start
-    two FMAs of 512 bits a cycle, small windows take two vectors side by side, and all channels, too
-    (3x3 on an Emerald Rapids, 20 shapes: 0.35 to 1.0 of the time of one vector, at 28x28x192 1.17,
-    at 14x14x480 1.46; 5x5 would take 0.9 to 1.5).
+    two FMAs of 512 bits a cycle, small windows take two vectors side by side, and all channels if
+    that is estimated faster (`_order_us`; 3x3 with all channels on an Emerald Rapids, 20 shapes:
+    0.35 to 1.0 of the time of one vector, at 28x28x192 1.17, at 14x14x480 1.46; 5x5 would take 0.9
+    to 1.5).
     Interleaved taps beyond kr are further weights for each accumulator, so that half as many are
     faster (5x5 at 28x28x240, int8: 60 us instead of 67), if that does not make two tiles of one
     (7x7x1152: 17 instead of 14). (Zen 4, one thread.)
@@ -292,9 +295,34 @@ def default_config(region: Region, machine: Machine, most_rows: int = 2) -> Dept
     columns = max(1, min(columns, outputs))
     while columns > 1 and products(problem, rows, columns, vectors, kernel) > MOST_UNROLLED // 4:
         columns -= 1
-    return DepthwiseConfig(
+    config = DepthwiseConfig(
         rows=rows, columns=columns, vectors=vectors, blocks=blocks, threads=threads
     )
+    ways = config.varied("blocks", (1,) if vectors > 1 else ())
+    return min(ways, key=lambda way: _order_us(region, way, machine))
+
+
+def _order_us(region: Region, config: DepthwiseConfig, machine: Machine) -> float:
+    """Microseconds of tiles of f32 in the order that `blocks` says; computing hides memory only.
+
+    Rows of x come from L2 again for every row of tiles if L1 does not hold as many as a tile needs;
+    of some channels of every pixel it may have few sets. From beyond L2 rows come in order if all
+    channels of a pixel do. (Zen 5, one thread, blocks of 1 over all, estimated and measured:
+    56x56x144 0.83 0.84, 28x28x192 0.71 0.75, 14x14x480 0.71 0.45, 7x7x960 0.71 0.51; 28x28x256 and
+    14x14x512, whose pixels share sets, 1.0 1.3 and 1.0 1.5.)
+    """
+    problem, threads = DepthwiseProblem.of(region), config.threads
+    rows, x = problem.rows, region.inputs[0].nbytes
+    channels = min(problem.channels, config.blocks * config.vectors * machine.isa.f32_lanes)
+    sets = min(1.0, 4 * channels / math.gcd(SET_BYTES, 4 * problem.channels))
+    span, passes = rows.span(config.rows), 1.0
+    if 4 * channels * (span * problem.columns.extent + problem.taps) > machine.l1_bytes * sets:
+        passes = max(1.0, span / (config.rows * rows.stride))
+    us = flops_us(problem.flops, machine) + passes * x / machine.l2_rate
+    if (x + region.output.nbytes) / threads > machine.l2_bytes:
+        strided = 1.0 if channels == problem.channels else STRIDED
+        us = max(us, strided * x / machine.l3_rate(threads))
+    return us / threads
 
 
 def space(region: Region, machine: Machine) -> Iterator[DepthwiseConfig]:

@@ -87,14 +87,10 @@ class DepthwiseWeight(PackedInput):
         own = reshaped(array, (problem.taps, 1, problem.channels))
         whole = padded(own, (0, 0, width - problem.channels))
         if self.kernel is None:
-            return joined(
-                [permuted(reshaped(whole, (problem.taps, width // lanes, lanes)), (1, 0, 2))]
-            )
-        kr, groups, (rows, columns) = (
-            self.kr,
-            self.groups,
-            (problem.rows.taps, problem.columns.taps),
-        )
+            vectors = reshaped(whole, (problem.taps, width // lanes, lanes))
+            return joined([permuted(vectors, (1, 0, 2))])
+        kr, groups = self.kr, self.groups
+        rows, columns = problem.rows.taps, problem.columns.taps
         # Behind the rows of taps is one of zeros, for places that no tap takes.
         taken = [rows if tap is None else tap for pair in groups.pairs for tap in groups.taps[pair]]
         with_zeros = padded(reshaped(whole, (rows, columns * width)), (1, 0))

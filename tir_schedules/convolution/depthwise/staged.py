@@ -90,9 +90,8 @@ class Groups:
     def elements(self, problem: DepthwiseProblem, unit: int) -> int:
         """Of an interleaved weight in blocks of so many channels, without what follows."""
         channels = math.ceil(problem.channels / unit) * unit
-        return (
-            len(self.pairs) * problem.columns.taps * channels * len(next(iter(self.taps.values())))
-        )
+        kr = len(next(iter(self.taps.values())))
+        return len(self.pairs) * problem.columns.taps * channels * kr
 
 
 _LANE_BITS = 128
