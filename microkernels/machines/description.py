@@ -120,7 +120,9 @@ class Description:
             if number.kind == "guess" and (tiles or "tile" not in name)
         ]
 
-    def with_numbers(self, values: Mapping[str, float], kind: Kind, source: str) -> Description:
+    def with_numbers(
+        self, values: Mapping[str, float | Curve], kind: Kind, source: str
+    ) -> Description:
         """The same but for some numbers, all from one source."""
         changed = {name: Number(value, kind, source) for name, value in values.items()}
         return replace(

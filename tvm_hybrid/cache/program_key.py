@@ -21,6 +21,7 @@ from tvm.target import Target
 from microkernels.base.errors import OutputError
 from microkernels.base.files import write_whole
 from microkernels.base.logs import logger
+from microkernels.machines.guesses import unknown_numbers
 from microkernels.machines.machine import Machine
 
 from ..frontend.onnx.reader.model_bytes import (
@@ -117,7 +118,8 @@ def _machine(target: Target) -> list[Any]:
     """What is known of a CPU."""
     machine = Machine.from_target(target)
     numbers = {name: number.value for name, number in machine.description.numbers.items()}
-    return [str(target), machine.name, machine.isa.name, numbers]
+    unknown = unknown_numbers(machine.description)
+    return [str(target), machine.name, machine.isa.name, numbers, unknown]
 
 
 def _records(records: Records) -> tuple[list[Any] | None, list[FileState]]:

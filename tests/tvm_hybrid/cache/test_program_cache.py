@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import gc
+import json
 import logging
 import os
 import signal
@@ -226,6 +227,18 @@ def test_the_environment_is_part_of_the_key(
     monkeypatch.setenv("TVM_NUM_THREADS", "2")
     keys.add(key(data, num_threads=None))
     assert len(keys) == 6
+
+
+def test_numbers_and_guesses_of_the_machine_are_part_of_the_key(tmp_path: Path) -> None:
+    """A guess and a measurement of one value are compiled for otherwise."""
+    data, path, keys = two_layers().SerializeToString(), tmp_path / "mine.json", set()
+    for kind, value in (("guess", 40), ("measured", 40), ("measured", 41)):
+        number = {"value": value, "kind": kind, "source": "a test"}
+        text = {"title": "mine", "inherits": "znver4", "numbers": {"l2_rate": number}}
+        path.write_text(json.dumps(text))
+        os.utime(path, ns=(len(keys), len(keys)))
+        keys.add(key(data, machine=path))
+    assert len(keys) == 3
 
 
 def test_what_the_caller_says_to_passes_is_part_of_the_key() -> None:

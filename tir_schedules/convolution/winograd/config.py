@@ -9,6 +9,7 @@ from dataclasses import replace
 from microkernels.base.errors import ConfigError
 from microkernels.isa import Isa
 from microkernels.kernels.byte_pairs import has_pairs
+from microkernels.machines.guesses import decided
 from microkernels.machines.machine import Machine
 from microkernels.microkernel import Microkernel
 from microkernels.registry import microkernel_named
@@ -284,8 +285,12 @@ def _weight_cycles(
 
 
 def default_config(region: Region, machine: Machine) -> WinogradConfig:
-    """The configuration with the fewest estimated cycles; no tuning is needed."""
-    return min(candidates(region, machine), key=_order(region, machine))
+    """The configuration with the fewest estimated cycles on what the machine may be."""
+
+    def best(machine: Machine) -> WinogradConfig:
+        return min(candidates(region, machine), key=_order(region, machine))
+
+    return decided(machine, best, lambda config, machine: _order(region, machine)(config)[0])
 
 
 def space(region: Region, machine: Machine) -> Iterator[WinogradConfig]:
