@@ -89,7 +89,7 @@ def _retiled(region: Region, config: MlpChainConfig, machine: Machine) -> Iterat
     rows = rows_of(first)
     if config.mode == "rows":
         rows = blocks_of(rows, config)[0].size
-    kernels = tile_config.product_kernels(machine.isa, *tile_config.product_types(first))
+    kernels = tile_config.region_kernels(first, machine.isa)
     vector = [kernel for kernel in kernels if not kernel.by_tiles]
     for kernel, tile_rows, vectors in tile_config.register_tiles(vector, rows, 1 << 10):
         tile = {"kernel": kernel.name, "rows": tile_rows, "vectors": vectors}

@@ -293,8 +293,13 @@ def reject_zero_points(region: Region) -> str | None:
 
 
 def quantized_dtype(region: Region) -> str:
-    """The 8-bit type of A, as it is or as the kernel quantises it."""
+    """The type of A, as it is or as the kernel quantises it."""
     return str(region.attrs.get("a_quantize", region.inputs[0].dtype))
+
+
+def product_types(region: Region) -> tuple[str, str]:
+    """What a product multiplies: A and B, as the kernel quantises or rounds them."""
+    return quantized_dtype(region), str(region.attrs.get("rounded", region.inputs[1].dtype))
 
 
 def is_dynamic(region: Region) -> bool:

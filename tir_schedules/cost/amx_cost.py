@@ -13,7 +13,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import TypedDict
+from typing import Any
 
 from tvm import DataType
 
@@ -34,15 +34,6 @@ from .cost import product_rate
 # Tiles have to be this much faster: the estimate cannot tell less, and they cost a thread's state.
 LEAST_GAIN = 1.1
 CONFIGURED = "so configured, although tiles are estimated faster"
-
-
-class Blocks(TypedDict):
-    """The fields of a `TileConfig` that the estimates choose."""
-
-    rows: int
-    vectors: int
-    m_block: int
-    k_block: int
 
 
 def amx_cycles(plan: product_plan.ProductPlan, machine: Machine, fetches: bool = False) -> float:
@@ -79,8 +70,8 @@ def vector_cycles(plan: product_plan.ProductPlan, machine: Machine) -> float:
 
 def amx_blocks(
     kernel: AmxMicrokernel, m: int, n: int, k: int, machine: Machine, fetches: bool = False
-) -> Blocks:
-    """The blocking with the fewest estimated cycles; rows and vectors are the layout's.
+) -> dict[str, Any]:
+    """Fields of a `TileConfig` with the fewest estimated cycles; rows and vectors are the layout's.
 
     One load for a product is as much as L2 can feed only if half of them come from L1. So K is cut
     until a panel's piece fills two thirds of L1, where it stays while A passes: pieces of 1024
@@ -106,13 +97,13 @@ def amx_blocks(
     pieces = math.ceil(steps / (max(tiles, 1) * DEPTH))
     in_l1 = machine.l1_bytes // 3 // (ROW_BYTES * vectors)
     heights = {part // (4 * steps) for part in (machine.l2_bytes // 2, machine.l2_bytes * 3 // 4)}
-    found: list[Blocks] = [
+    found: list[dict[str, Any]] = [
         {"rows": rows, "vectors": vectors, "m_block": max(rows, min(m, height)), "k_block": k_block}
         for k_block in (steps, math.ceil(steps / DEPTH / pieces) * DEPTH)
         for height in sorted(heights | ({in_l1} if k_block < steps else set()))
     ]
 
-    def cycles(blocks: Blocks) -> float:
+    def cycles(blocks: dict[str, Any]) -> float:
         plan = product_plan.ProductPlan(kernel=kernel, m=m, n=n, k=k, **blocks)
         return amx_cycles(plan, machine, fetches)
 
@@ -411,11 +402,8 @@ def _reason(product: product_plan.Product, machine: Machine) -> str | None:
 
 def _types(region: Region) -> tuple[str, str]:
     """What a product multiplies; if one operand has 16 bits, an f32 one is rounded to it."""
-    b = region.inputs[1]
-    if product_plan.is_integer(region):
-        return product_plan.quantized_dtype(region), b.dtype
-    b_dtype = str(region.attrs.get("rounded", b.dtype))
-    return b_dtype, b_dtype
+    a_dtype, b_dtype = product_plan.product_types(region)
+    return a_dtype if product_plan.is_integer(region) else b_dtype, b_dtype
 
 
 def why_fewer_threads(config: Config, machine: Machine) -> str:

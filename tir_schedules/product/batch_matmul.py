@@ -34,7 +34,7 @@ from microkernels.registry import microkernel_named, tile_kernels_for
 from tir_schedules.core import product_plan, template
 from tir_schedules.core.config import best_first, check_numbers
 from tir_schedules.core.loop_nest import Loop, LoopNest
-from tir_schedules.core.product_plan import Product, is_integer
+from tir_schedules.core.product_plan import Product, is_integer, product_types
 from tir_schedules.core.region import Region
 from tir_schedules.core.size import is_open
 from tir_schedules.cost import cost, parallel
@@ -42,6 +42,7 @@ from tir_schedules.cost import cost, parallel
 from . import tile_config, zero_points
 from .batch_problem import BatchMatmulConfig, BatchProblem, plan_of
 from .batch_program import build
+from .tile_config import region_kernels, worth_trying
 
 # Types of the operands in memory, by what the kernel multiplies.
 OPERAND_DTYPES = {
@@ -61,7 +62,7 @@ def multiplied(region: Region) -> tuple[str, str]:
 def candidates(region: Region, machine: Machine) -> list[BatchMatmulConfig]:
     """The best configuration of every kernel that is worth trying."""
     if not region.is_open:
-        kernels = tile_config.worth_trying(_kernels(region, machine.isa), BatchProblem(region).m)
+        kernels = worth_trying(region_kernels(region, machine.isa), BatchProblem(region).m)
         return [_config(region, machine, kernel) for kernel in kernels]
     problem, found = BatchProblem(region.sampled()), []
     for kernel in _vector_kernels(region, machine.isa):
@@ -124,19 +125,9 @@ def tasks_of(problem: BatchProblem, config: BatchMatmulConfig) -> int:
     return problem.batches * min(config.row_shares, problem.m)
 
 
-def _kernels(region: Region, isa: Isa) -> tuple[Microkernel, ...]:
-    return tile_config.product_kernels(isa, *product_types(region))
-
-
 def _vector_kernels(region: Region, isa: Isa) -> list[Microkernel]:
     """Those that any number of rows and columns is built with."""
-    return [kernel for kernel in _kernels(region, isa) if not kernel.by_tiles]
-
-
-def product_types(region: Region) -> tuple[str, str]:
-    """What a region multiplies, as of `product_kernels`."""
-    a, b = region.inputs[:2]
-    return a.dtype, str(region.attrs.get("rounded", b.dtype))
+    return [kernel for kernel in region_kernels(region, isa) if not kernel.by_tiles]
 
 
 def _config(region: Region, machine: Machine, kernel: Microkernel) -> BatchMatmulConfig:
@@ -201,7 +192,7 @@ class BatchMatmul(template.Template[BatchMatmulConfig]):
             return
         problem = BatchProblem(region)
         m, n, k = problem.m, problem.n, problem.k
-        default, kernels = self.default_config(region, machine), _kernels(region, machine.isa)
+        default, kernels = self.default_config(region, machine), region_kernels(region, machine.isa)
         bases = [tile_config.default_tile(kernel, m, n, k, machine) for kernel in kernels]
         n_vectors = math.ceil(n / kernels[0].lanes)
         found = {

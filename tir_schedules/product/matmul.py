@@ -44,7 +44,7 @@ from .best_grid import best_grid, open_grid
 from .byte_outliers import APART, SEVEN_BITS, SMALL_PAIRS, by_values, known_offset
 from .matmul_product import MatmulProduct, packing
 from .staged_panels import SCALE, WideProduct, has_scale, wide_product
-from .tile_config import Fields, MatmulConfig, dimensions
+from .tile_config import Fields, MatmulConfig, dimensions, region_kernels
 from .zero_points import ZeroPoints, integer_reference
 
 _SHAPING = ("window", "stride", "a_quantize", SCALE)
@@ -71,7 +71,7 @@ def candidates(region: Region, machine: Machine) -> list[MatmulConfig]:
     """
     m, n, k = dimensions(region)
     found = []
-    for kernel in tile_config.worth_trying(_kernels(region, machine.isa), m):
+    for kernel in tile_config.worth_trying(region_kernels(region, machine.isa), m):
         tile = _tile(region, machine, kernel)
         if region.is_open:
             grid = open_grid(tile, n, k, machine, 2 * n * k / kernel.kr)
@@ -87,7 +87,7 @@ def neighbourhood(region: Region, machine: Machine) -> Iterator[MatmulConfig]:
     m, _, k = dimensions(region)
     near = (
         tile
-        for kernel in _kernels(region, machine.isa)
+        for kernel in region_kernels(region, machine.isa)
         for tile in tile_config.neighbouring_tiles(_tile(region, machine, kernel), m, k)
     )
     yield from _sorted(region, machine, near)
@@ -128,10 +128,6 @@ def product_of(region: Region, config: MatmulConfig, machine: Machine) -> Produc
             for other in candidates(region, machine)
         ],
     )
-
-
-def _kernels(region: Region, isa: Isa) -> tuple[Microkernel, ...]:
-    return tile_config.product_kernels(isa, *tile_config.product_types(region))
 
 
 def _tile(region: Region, machine: Machine, kernel: Microkernel) -> Fields:
@@ -190,7 +186,7 @@ class Matmul(template.Template[MatmulConfig]):
             yield from (each for each in candidates(region, machine) if each != default)
             return
         m, n, k = dimensions(region)
-        kernels = _kernels(region, machine.isa)
+        kernels = region_kernels(region, machine.isa)
         bases = [_tile(region, machine, kernel) for kernel in kernels]
         n_vectors = math.ceil(n / kernels[0].lanes)
         tiles = tile_config.tiles_and_blocks(kernels, m, n_vectors, k, bases)

@@ -19,7 +19,7 @@ from microkernels.registry import kernels_for, microkernel_named, tile_kernels_f
 from microkernels.vector.expressions import Expr, Index
 from tir_schedules.core.blocking import Box, balanced, estimate_cycles
 from tir_schedules.core.config import check_numbers
-from tir_schedules.core.product_plan import ProductPlan, TileConfig, is_integer, quantized_dtype
+from tir_schedules.core.product_plan import ProductPlan, TileConfig, product_types
 from tir_schedules.core.region import Region
 from tir_schedules.core.size import is_open
 from tir_schedules.cost import amx_cost, cost
@@ -53,6 +53,11 @@ def product_kernels(isa: Isa, a_dtype: str, b_dtype: str) -> tuple[Microkernel, 
     vector = () if b_dtype == "float16" else kernels_for(isa, *KERNEL_TYPES[b_dtype])
     exact = (a_dtype if b_dtype in ("int8", "uint8") else b_dtype, b_dtype)
     return (*vector, *tile_kernels_for(isa, *exact))
+
+
+def region_kernels(region: Region, isa: Isa) -> tuple[Microkernel, ...]:
+    """What can multiply the operands of a region with one product."""
+    return product_kernels(isa, *product_types(region))
 
 
 # Rows that share a reading of the weight where it shows (measured on Granite Rapids: 128x3072x768
@@ -362,12 +367,6 @@ def dimensions(region: Region) -> tuple[int, int, int]:
 def plan_of(region: Region, config: MatmulConfig) -> ProductPlan:
     """How a configuration cuts a matmul region."""
     return config.plan(*dimensions(region))
-
-
-def product_types(region: Region) -> tuple[str, str]:
-    """What a matmul region multiplies, as of `product_kernels`."""
-    a_dtype = quantized_dtype(region) if is_integer(region) else region.inputs[0].dtype
-    return a_dtype, region.inputs[1].dtype
 
 
 def check(region: Region, config: MatmulConfig, isa: Isa) -> Microkernel:

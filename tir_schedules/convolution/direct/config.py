@@ -64,12 +64,6 @@ class ConvConfig(Config, frozen=True, kw_only=True):
     fetches: bool = False
 
 
-def product_types(region: Region) -> tuple[str, str]:
-    """What a convolution multiplies, as of `tile_config.product_kernels`."""
-    a_dtype = product_plan.quantized_dtype(region) if is_integer(region) else region.inputs[0].dtype
-    return a_dtype, region.inputs[1].dtype
-
-
 def reject_operands(region: Region, dtypes: Mapping[str, Collection[str]]) -> str | None:
     """Why no template builds a convolution of such operands, or None.
 
@@ -285,7 +279,7 @@ def check(region: Region, config: ConvConfig, isa: Isa) -> Microkernel:
     geometry = ConvGeometry.of(region)
     limits = dict.fromkeys(("lines", "band", "threads_m", "threads_n", "threads_x"))
     check_numbers(region, config, {"rows": kernel.mr, "vectors": kernel.vectors, **limits})
-    check_kernel(region, kernel, isa, product_types(region))
+    check_kernel(region, kernel, isa, product_plan.product_types(region))
     if not config.staged and not reads_in_place(region, kernel):
         raise ConfigError(f"staged=False: {kernel.name} cannot read windows of {region.key}")
     if not config.staged and not has_small_edges(geometry, config.rows):

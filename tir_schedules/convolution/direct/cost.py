@@ -27,7 +27,7 @@ from tir_schedules.core.region import Region
 from tir_schedules.cost.amx_cost import amx_cycles
 from tir_schedules.cost.cost import elements_a_product, flops_us, product_rate
 from tir_schedules.cost.parallel import even_enough, fewest_unless_uneven, halves, threads_worth
-from tir_schedules.product.tile_config import PIECES, fewest_cycles, product_kernels, register_tiles
+from tir_schedules.product.tile_config import PIECES, fewest_cycles, region_kernels, register_tiles
 
 from . import config as conv
 from .config import ConvConfig, ConvPlan, Grid, has_small_edges
@@ -83,7 +83,7 @@ def space(region: Region, machine: Machine) -> Iterator[ConvConfig]:
         yield from (each for each in candidates(region, machine) if each != default)
         return
     estimate = _Estimate(region, machine)
-    kernels = product_kernels(machine.isa, *conv.product_types(region))
+    kernels = region_kernels(region, machine.isa)
     found = {
         config
         for kernel in kernels
@@ -217,7 +217,7 @@ class _Estimate:
 
     def best(self) -> list[ConvConfig]:
         """The best configuration of every kernel."""
-        kernels = product_kernels(self.machine.isa, *conv.product_types(self.region))
+        kernels = region_kernels(self.region, self.machine.isa)
         if self.opens_image:  # known columns alone are cut so that tiles of AMX fit
             kernels = tuple(kernel for kernel in kernels if not kernel.by_tiles)
         configs = (list(_configs(self, kernel)) for kernel in kernels)

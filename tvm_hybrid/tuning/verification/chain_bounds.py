@@ -18,10 +18,10 @@ import numpy as np
 from microkernels.base.arrays import RANGES
 from tir_schedules.attention.problem import SINK, AttentionProblem
 from tir_schedules.chains.parts import chain_reference, sources_of
+from tir_schedules.core.product_plan import product_types
 from tir_schedules.core.region import Region, Step
 from tir_schedules.core.template import Template, template_for
 from tir_schedules.epilogue.epilogue import epilogue_reference, is_exact, region_result
-from tir_schedules.product.batch_matmul import product_types
 
 from . import bounds
 

@@ -18,8 +18,9 @@ from tests.amx_emulator import emulator
 from tests.examples import examples
 from tests.tir_schedules.conv_regions import check, conv_region, convolutions
 from tests.tir_schedules.run_region import machine_for
-from tir_schedules.convolution.direct.config import ConvConfig, product_types
+from tir_schedules.convolution.direct.config import ConvConfig
 from tir_schedules.convolution.geometry import ConvGeometry
+from tir_schedules.core.product_plan import product_types
 from tir_schedules.core.region import Region
 from tir_schedules.core.template import template_for
 from tir_schedules.cost.amx_cost import why_vectors
