@@ -257,14 +257,14 @@ def scale_weight(threads: int) -> ir.transform.Pass:
     """
 
     @rule("relax.matmul")
-    def scale_weight(graph: DataflowGraph, block: Bindings, call: relax.Expr) -> relax.Expr | None:
-        if not is_call(call, "relax.matmul") or str(call.ty.dtype) != "float32":
+    def scale_weight(graph: DataflowGraph, block: Bindings, call: relax.Call) -> relax.Expr | None:
+        product = graph.definition(call.args[0])
+        if not is_call(product, "relax.multiply") or str(call.ty.dtype) != "float32":
             return None
         a, w = static_tensor(call.args[0]), static_tensor(call.args[1])
-        product = graph.definition(call.args[0])
         if a is None or w is None or not w.constant or len(a.shape) < 2 or len(w.shape) != 2:
             return None
-        if (a.dtype, w.dtype) != ("float32", "float32") or not is_call(product, "relax.multiply"):
+        if (a.dtype, w.dtype) != ("float32", "float32"):
             return None
         k, n = w.shape
         if not k or math.ceil(math.prod(a.shape[:-1]) / threads) <= n:
