@@ -39,10 +39,11 @@ from microkernels.machines.machine import Machine
 from microkernels.registry import microkernel_named
 from tir_schedules.core.blocking import estimate_cycles
 from tir_schedules.core.product_plan import PANELS_AHEAD, ProductPlan
-from tir_schedules.cost.amx_cost import Blocks, TilePart, predict
+from tir_schedules.cost.amx_cost import TilePart, predict
 
 MEASUREMENTS = FOLDER / "measurements" / "xnnpack_dot.json"
 TILE_PRODUCTS = FOLDER / "measurements" / "tile_products.json"
+SIZES = ("m", "n", "k", "rows", "vectors", "m_block", "k_block")  # of a product there
 # Names of instruction sets there and here; elements of K that one instruction multiplies.
 ISAS = {
     "fma3": "avx2",
@@ -207,7 +208,7 @@ def product_fits() -> Iterator[Fit]:
 
 def _clock_of_product(row: dict[str, Any], machine: Machine) -> float:
     """In MHz, at which the prediction of a product is what was measured."""
-    sizes = {name: row[name] for name in ("m", "n", "k", *Blocks.__annotations__)}
+    sizes = {name: row[name] for name in SIZES}
     plan = ProductPlan(kernel=microkernel_named(row["kernel"]), **sizes)
     part = TilePart(plan=plan, fetches=True)
     return predict(part, _fetching_twice(plan, machine)).cycles / float(row["us"])
