@@ -29,7 +29,9 @@ MOST_UNROLLED = 4096
 PIECES = 4  # of work for a thread, where it shares more than that
 LEAST_VECTORS = 4  # of channels in a piece
 SET_BYTES = 4096  # addresses so far apart share a set of L1
-STRIDED = 2.0  # time from beyond L2 of some channels of every pixel, over that of all of them
+# Time from beyond L2 of some channels of every pixel, over that of all of them, for each thread:
+# others write the lines beside them (56x56x144 on two threads of a Zen 5: 39 us instead of 28).
+STRIDED = 2.0
 SMALL_IMAGE = 8  # bands that an image of open size is taken to have at least
 MOST_COLUMNS = 32  # of a kernel: every column of x at the edges is code of its own
 
@@ -309,18 +311,22 @@ def _order_us(region: Region, config: DepthwiseConfig, machine: Machine) -> floa
     of some channels of every pixel it may have few sets. From beyond L2 rows come in order if all
     channels of a pixel do. (Zen 5, one thread, blocks of 1 over all, estimated and measured:
     56x56x144 0.83 0.84, 28x28x192 0.71 0.75, 14x14x480 0.71 0.45, 7x7x960 0.71 0.51; 28x28x256 and
-    14x14x512, whose pixels share sets, 1.0 1.3 and 1.0 1.5.)
+    14x14x512, whose pixels share sets, 1.0 1.3 and 1.0 1.5.) Threads that share the channels of a
+    pixel write lines beside each other's. So several take the pairs one by one only if L1 does not
+    even hold what one tile reads (two threads: 14x14x480 0.6, 14x14x672 0.5, 7x7x960 0.5; but
+    28x28x144 1.2, 56x56x72 2.1).
     """
     problem, threads = DepthwiseProblem.of(region), config.threads
     rows, x = problem.rows, region.inputs[0].nbytes
     channels = min(problem.channels, config.blocks * config.vectors * machine.isa.f32_lanes)
     sets = min(1.0, 4 * channels / math.gcd(SET_BYTES, 4 * problem.channels))
     span, passes = rows.span(config.rows), 1.0
-    if 4 * channels * (span * problem.columns.extent + problem.taps) > machine.l1_bytes * sets:
+    columns = problem.columns.extent if threads == 1 else problem.columns.span(config.columns)
+    if 4 * channels * (span * columns + problem.taps) > machine.l1_bytes * sets:
         passes = max(1.0, span / (config.rows * rows.stride))
     us = flops_us(problem.flops, machine) + passes * x / machine.l2_rate
     if (x + region.output.nbytes) / threads > machine.l2_bytes:
-        strided = 1.0 if channels == problem.channels else STRIDED
+        strided = 1.0 if channels == problem.channels else STRIDED * threads
         us = max(us, strided * x / machine.l3_rate(threads))
     return us / threads
 

@@ -291,16 +291,20 @@ def test_two_fmas_a_cycle_take_channels_in_pairs() -> None:
 def test_pairs_are_computed_one_after_the_other_where_l1_keeps_their_rows() -> None:
     """Not where pixels share sets of L1, nor where rows come from beyond a slow cache."""
 
-    def blocks(name: str, size: int, channels: int, stride: int = 1) -> int:
+    def blocks(name: str, size: int, channels: int, stride: int = 1, threads: int = 1) -> int:
         window = {"padding": ALL, "strides": (stride, stride)}
         region = depthwise((size, size), channels, (3, 3), **window)
-        return default_config(region, Machine(name, isa_named("avx512"))).blocks
+        return default_config(region, Machine(name, isa_named("avx512"), threads)).blocks
 
     measured = [(56, 144, 1), (28, 192, 1), (28, 192, 2), (14, 384, 1), (14, 480, 1), (7, 960, 1)]
     assert {blocks("znver5", *shape) for shape in measured} == {1}
     assert (blocks("znver5", 56, 128), blocks("znver5", 28, 256)) == (4, 8)
     assert (blocks("znver5", 14, 512), blocks("znver5", 112, 96, 2)) == (16, 3)
     assert (blocks("emeraldrapids", 56, 144), blocks("emeraldrapids", 14, 480)) == (5, 1)
+    # Threads write beside each other: only where what a tile reads leaves L1.
+    wide, narrow = [(14, 480), (14, 672), (7, 960)], [(28, 144), (56, 72), (56, 144)]
+    assert {blocks("znver5", *shape, threads=2) for shape in wide} == {1}
+    assert {blocks("znver5", *shape, threads=2) for shape in narrow} == {5, 3}
 
 
 def test_half_registers_take_all_channels_of_a_tile() -> None:
