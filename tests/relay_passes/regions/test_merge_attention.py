@@ -497,3 +497,28 @@ def test_other_columns_are_no_sink(other: dict[str, int]) -> None:
     _, result = merged(with_sink(**other), *SINKED[:2], ((2, H, other.get("kept", S), D), F),
                        SINKED[3])  # fmt: skip
     assert "attention" not in [region.op for region in regions(result)]
+
+
+@pytest.mark.parametrize("narrow", ["float16", B, I8])
+def test_keys_and_values_are_read_before_they_are_widened(narrow: str) -> None:
+    def body(q: Expr, k: Expr, v: Expr) -> Expr:
+        return attention(q, op.astype(k, F), op.astype(v, F))
+
+    stored = ((2, H, S, D), narrow)
+    _, result = merged(body, SINKED[0], stored, stored)
+    region = next(each for each in regions(result) if each.op == "attention")
+    assert [tensor.dtype for tensor in region.inputs] == [F, narrow, narrow]
+    assert [part.inputs[1].dtype for part in region.parts[::2]] == [F, F]
+
+
+@pytest.mark.parametrize("narrow", ["float16", B])
+def test_a_cast_that_is_needed_elsewhere_stays(narrow: str) -> None:
+    """A cast of bfloat16 is a kernel: two programs cannot have it."""
+
+    def body(q: Expr, k: Expr, v: Expr) -> Expr:
+        wide = normal(op.astype(k, F))
+        return op.add(attention(q, wide, v), attention(v, wide, q))
+
+    _, result = merged(body, SINKED[0], ((2, H, S, D), narrow), SINKED[0])
+    found = [each for each in regions(result) if each.op == "attention"]
+    assert [each.inputs[1].dtype for each in found] == [F if narrow == B else narrow] * 2

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import mmap
+from contextlib import ExitStack
 from typing import Any
 
 import ml_dtypes
@@ -9,6 +11,7 @@ import numpy as np
 import onnx
 import pytest
 
+from tests.guard import on_pages, read_only
 from tests.onnx_builder import CONTRIB, OnnxBuilder
 from tvm_hybrid import InferenceSession
 from tvm_hybrid.errors import UnsupportedOperatorError
@@ -51,7 +54,7 @@ def decoder(
     cached = [build.input(name, [batch, SHARED, past, SIZE], cache) for name in PASTS]
     total = build.constant(count, np.int32) if count else build.input("total", [], np.int32)
     counts = [build.input("last", [batch], np.int32), total]
-    tables = [build.constant(table.astype(queries)) for table in caches(SIZE // 2, length=64)]
+    tables = [build.constant(table.astype(queries)) for table in caches(SIZE // 2, length=1024)]
     others = ["", "", build.constant(SINKS.astype(queries)) if sink else ""]
     if cache_scale is not None:
         others += [build.constant(cache_scale), build.constant(cache_scale / 2)]
@@ -200,3 +203,34 @@ def test_caches_that_are_refused(cache: Any, change: dict[str, Any], message: st
                                   "kv_cache_bit_width": 8, "cache_scale": SCALES[kind]}  # fmt: skip
     with pytest.raises(UnsupportedOperatorError, match=message):
         InferenceSession(decoder(cache, n=1, past=ROOM, **{**attributes, **change}), num_threads=1)
+
+
+@pytest.mark.parametrize("cache", [np.float16, BF16, np.int8])
+def test_past_and_present_in_one_buffer(cache: Any) -> None:
+    """As onnxruntime-genai binds them: new rows are written, and no other page is touched."""
+    page = mmap.PAGESIZE // (np.dtype(cache).itemsize * SIZE)  # rows of it
+    room, kind = 3 * page, "PER_TENSOR"
+    quantised: dict[str, Any] = {}
+    if cache == np.int8:
+        quantised = {"k_quant_type": kind, "v_quant_type": kind, "kv_cache_bit_width": 8,
+                     "cache_scale": SCALES[kind]}  # fmt: skip
+    session = session_of(decoder(cache, past=room, local_window_size=9, **quantised))
+    kernels = [node.kernel for node in session.explain()]
+    assert kernels.count("row_update") == 2
+    assert len(attention_kernels(session)) == 1
+    feeds = feeds_of([page + 7], 1, cache, room=room)
+    expected, binding = session.run(None, feeds), session.io_binding()
+    out, *presents = (each.name for each in session.get_outputs())
+    binding.bind_output(out)
+    with ExitStack() as scope:
+        for name, value in feeds.items():
+            if name in PASTS:
+                value = on_pages(value)
+                binding.bind_output(presents[PASTS.index(name)], value)
+                for head in value.reshape(-1, room, SIZE):
+                    scope.enter_context(read_only(head[:page]))
+                    scope.enter_context(read_only(head[2 * page :]))
+            binding.bind_input(name, value)
+        binding.run()
+    for found, wanted in zip(binding.get_outputs(), expected, strict=True):
+        np.testing.assert_array_equal(found, wanted)
