@@ -247,16 +247,13 @@ class _Group:
     saved : list of int
         Calls that all chains of the group save with no, one, two, ... beginnings.
     inside : list of set of int
-        Positions of the calls in the chains of the group, for each beginning.
-    length : int
-        How many beginnings are allowed; the chains have the last one of these.
+        Positions of the calls in the chains of the group, likewise.
     """
 
     chains: list[int]
     forms: list[str]
     saved: list[int]
     inside: list[set[int]]
-    length: int
 
 
 def lengths_worth(graph: RegionGraph, chains: Sequence[Sequence[Merge]]) -> list[int]:
@@ -275,23 +272,23 @@ def lengths_worth(graph: RegionGraph, chains: Sequence[Sequence[Merge]]) -> list
         return lengths
     program = _Program(graph, chains, dynamic)
     # Until they add little code, the chains become shorter that copy the most for each call.
-    most = program.code_with([(group, 0) for group in program.groups]) * (1 + MOST_GROWTH)
-    while (now := program.code()) > most:  # without chains it is not
+    groups = program.groups
+    chosen = [len(group.forms) for group in groups]
+    most = program.code([0] * len(groups)) * (1 + MOST_GROWTH)
+    while (now := program.code(chosen)) > most:  # without chains it is not
         costs = []
-        for changes in program.shorter():
-            calls = sum(group.saved[group.length] - group.saved[n] for group, n in changes)
-            costs.append(((now - program.code_with(changes)) / calls, changes))
-        lines, changes = max(costs, key=lambda each: each[0])
+        for shorter in program.shorter(chosen):
+            rows = zip(groups, chosen, shorter, strict=True)
+            calls = sum(group.saved[before] - group.saved[after] for group, before, after in rows)
+            costs.append(((now - program.code(shorter)) / calls, shorter))
+        lines, shorter = max(costs, key=lambda each: each[0])
         if lines <= MOST_LINES_A_CALL:
             break
-        _take(changes)
-    for group in program.groups:
+        chosen = shorter
+    for group, length in zip(groups, chosen, strict=True):
         for number in group.chains:
-            lengths[number] = group.length
+            lengths[number] = length
     return lengths
-
-
-_Changes = Sequence[tuple[_Group, int]]
 
 
 class _Program:
@@ -323,53 +320,38 @@ class _Program:
                 list(forms),
                 [0, *(len(alike) * (len(m.region.parts) - 1) for m in chains[alike[0]])],
                 [
-                    {at for number in alike for at in chains[number][way].members}
-                    for way in range(len(forms))
+                    {at for number in alike for m in chains[number][:n][-1:] for at in m.members}
+                    for n in range(1 + len(forms))
                 ],
-                len(forms),
             )
             for forms, alike in groups.items()
         ]
 
-    def code(self) -> int:
-        """Lines of all kernels; each form is built once."""
-        chosen = [group for group in self.groups if group.length]
-        inside: set[int] = set().union(*(group.inside[group.length - 1] for group in chosen))
+    def code(self, lengths: Sequence[int]) -> int:
+        """Lines of all kernels if the groups have so many beginnings; each form is built once."""
+        chosen = list(zip(self.groups, lengths, strict=True))
+        inside: set[int] = set().union(*(group.inside[length] for group, length in chosen))
         forms = {form for at, form in self.forms.items() if at not in inside}
-        forms |= {group.forms[group.length - 1] for group in chosen}
+        forms |= {group.forms[length - 1] for group, length in chosen if length}
         return self.other_lines + sum(map(self.lines.__getitem__, forms))
 
-    def code_with(self, changes: _Changes) -> int:
-        """Lines of all kernels if some groups have other lengths; they keep those they have."""
-        before = [(group, group.length) for group, _ in changes]
-        _take(changes)
-        found = self.code()
-        _take(before)
-        return found
-
-    def shorter(self) -> Iterator[_Changes]:
-        """One group without its last parts, or all groups without a form of a part."""
-        chosen = [group for group in self.groups if group.length]
-        for group in chosen:
-            yield from ([(group, length)] for length in range(group.length))
-        for form in sorted(set().union(*(self.parts(group, group.length) for group in chosen))):
-            with_form = [group for group in chosen if form in self.parts(group, group.length)]
-            if len(with_form) > 1:
+    def shorter(self, lengths: list[int]) -> Iterator[list[int]]:
+        """Fewer beginnings of one group, or of all groups that have a form of a part."""
+        for at, most in enumerate(lengths):
+            yield from ([*lengths[:at], length, *lengths[at + 1 :]] for length in range(most))
+        # Of each group, the forms of the parts that it has with no, one, two, ... beginnings.
+        parts = [
+            [{self.forms[at] for at in inside if at in self.forms} for inside in group.inside]
+            for group in self.groups
+        ]
+        chosen = list(zip(parts, lengths, strict=True))
+        for form in sorted(set().union(*(own[length] for own, length in chosen))):
+            if sum(form in own[length] for own, length in chosen) > 1:
                 # The most beginnings of each group that have no such part.
                 yield [
-                    (group, max(n for n in range(group.length) if form not in self.parts(group, n)))
-                    for group in with_form
+                    max(n for n in range(1 + length) if form not in own[n])
+                    for own, length in chosen
                 ]
-
-    def parts(self, group: _Group, length: int) -> set[str]:
-        """Forms of the parts of a group's chains."""
-        inside = group.inside[length - 1] if length else ()
-        return {self.forms[at] for at in inside if at in self.forms}
-
-
-def _take(changes: _Changes) -> None:
-    for group, length in changes:
-        group.length = length
 
 
 def lines_of(region: Region) -> int:
