@@ -44,8 +44,8 @@ class Anchor:
         What the kernel reads, in the template's order.
     attrs : dict
         For the region.
-    output : Tensor
-        The anchor's result.
+    output : Tensor or None
+        The anchor's result; None if its shape is not known.
     absorbed : tuple of int
         Positions of bindings between `inputs` and the call.
     otherwise : str
@@ -57,7 +57,7 @@ class Anchor:
     position: int
     op: str
     inputs: tuple[relax.Expr, ...]
-    output: Tensor
+    output: Tensor | None
     attrs: dict[str, Attribute] = field(default_factory=dict)
     absorbed: tuple[int, ...] = ()
     otherwise: str = ""
@@ -66,7 +66,7 @@ class Anchor:
     def region(self) -> Region | None:
         """The region without an epilogue; None if a shape is not known."""
         tensors = [region_tensor(expr) for expr in self.inputs]
-        if any(tensor is None for tensor in tensors):
+        if self.output is None or any(tensor is None for tensor in tensors):
             return None
         inputs = tuple(
             Tensor(tensor.shape, tensor.dtype, tensor.constant or number == self.open_weight)
@@ -311,9 +311,9 @@ def match_weight_only(graph: DataflowGraph, position: int, call: relax.Call) -> 
     call : relax.Call
         The matmul.
     """
-    a, output = region_tensor(call.args[0]), region_tensor(graph.bindings[position].var)
+    a, output = region_tensor(call.args[0]), region_tensor(call)
     chain = Operand(call.args[1])
-    if a is None or output is None or len(a.shape) < 2 or a.dtype != "float32":
+    if a is None or len(a.shape) < 2 or a.dtype != "float32":
         return None
     weight = static_tensor(call.args[1])
     if weight is None or len(weight.shape) != 2 or not _cuts_rows(graph, chain):

@@ -17,7 +17,6 @@ from relay_passes.ir.rewrite import Bindings
 from relay_passes.ir.rules import rule
 from relay_passes.ir.traits import CHANNELS_LAST, CONVERSIONS, layouts_of
 from tir_schedules.core.attributes import Attribute
-from tir_schedules.core.region import Tensor
 from tir_schedules.product.staged_panels import SCALE
 from tir_schedules.recurrent.problem import RECURRENT
 from tir_schedules.recurrent.recurrent import RECURRENT_ATTRS
@@ -44,9 +43,6 @@ def match_conv(graph: DataflowGraph, position: int, call: relax.Call) -> Anchor 
     layouts = layouts_of(call)
     if layouts != CHANNELS_LAST[op_name(call)]:
         return f"the layouts {', '.join(layouts)}"
-    output = _output(graph, position)
-    if output is None:
-        return _UNKNOWN
     operands = _operands(graph, call)
     if operands is None:
         return _NO_INTEGERS
@@ -68,7 +64,7 @@ def match_conv(graph: DataflowGraph, position: int, call: relax.Call) -> Anchor 
     *_, per_group, channels = weight.shape
     if 1 == per_group < groups == channels and op != "conv3d":
         op, otherwise = "depthwise_conv2d", op
-    if output.dtype == "int32":
+    if str(call.ty.dtype) == "int32":
         integer_anchor.quantized_on_the_way(graph, x)
     elif weight.dtype in ("bfloat16", "float16"):
         integer_anchor.rounded_on_the_way(graph, x)
@@ -76,11 +72,8 @@ def match_conv(graph: DataflowGraph, position: int, call: relax.Call) -> Anchor 
     absorbed = tuple(sorted({*x.absorbed, *w.absorbed}))
     attributes = {**x.attrs, **w.attrs, **described}
     open_weight = 1 if is_open else None
+    output = region_tensor(call)
     return Anchor(position, op, inputs, output, attributes, absorbed, otherwise, open_weight)
-
-
-def _output(graph: DataflowGraph, position: int) -> Tensor | None:
-    return region_tensor(graph.bindings[position].var)
 
 
 def _plain_name(call: relax.Call) -> str:
@@ -89,8 +82,7 @@ def _plain_name(call: relax.Call) -> str:
 
 
 def _matmul(graph: DataflowGraph, position: int, call: relax.Call) -> Anchor | str | None:
-    a, b = region_tensor(call.args[0]), region_tensor(call.args[1])
-    output = _output(graph, position)
+    a, b, output = (region_tensor(each) for each in (*call.args, call))
     if a is None or b is None or output is None:
         return _UNKNOWN
     if len(a.shape) < 2 or len(b.shape) < 2:
@@ -148,15 +140,15 @@ def _operands(graph: DataflowGraph, call: relax.Call) -> tuple[Operand, Operand]
 
 def _conv1d(graph: DataflowGraph, position: int, call: relax.Call) -> Anchor | str | None:
     """A static convolution whose windows are contiguous is a matmul of overlapping rows."""
-    attrs, output = call.attrs, _output(graph, position)
+    attrs = call.attrs
     x, w = region_tensor(call.args[0]), region_tensor(call.args[1])
     plain = int(attrs.groups) == 1 and int(attrs.dilation[0]) == 1 and not any(attrs.padding)
     plain = plain and layouts_of(call) == CHANNELS_LAST["relax.nn.conv1d"]
     known = isinstance(call.args[1], ir.GenericConst) and x is not None and not x.is_open
-    if not plain or not known or w is None or w.dtype != "float32" or output is None:
+    if not plain or not known or w is None or w.dtype != "float32":
         return match_conv(graph, position, call)
     window: dict[str, Attribute] = {"window": w.shape[0], "stride": int(attrs.strides[0])}
-    return Anchor(position, "matmul", tuple(call.args), output, window)
+    return Anchor(position, "matmul", tuple(call.args), region_tensor(call), window)
 
 
 def match_conversion(graph: DataflowGraph, position: int) -> Anchor | None:
@@ -167,7 +159,7 @@ def match_conversion(graph: DataflowGraph, position: int) -> Anchor | None:
     call = graph.bindings[position].value
     if op_name(call) not in CONVERSIONS:
         return None
-    source, output = region_tensor(call.args[0]), _output(graph, position)
+    source, output = region_tensor(call.args[0]), region_tensor(call)
     if source is None or output is None or source.constant or source.shape != output.shape:
         return None
     if op_name(call) == "relax.astype" and "bfloat16" not in (source.dtype, output.dtype):
@@ -175,16 +167,16 @@ def match_conversion(graph: DataflowGraph, position: int) -> Anchor | None:
     return Anchor(position, "elementwise", (call.args[0],), source)
 
 
-def _softmax(graph: DataflowGraph, position: int, call: relax.Call) -> Anchor | str | None:
-    output = _output(graph, position)
+def _softmax(_graph: DataflowGraph, position: int, call: relax.Call) -> Anchor | str | None:
+    output = region_tensor(call)
     if output is None:
         return _UNKNOWN
     axis = int(call.attrs.axis) % max(1, len(output.shape))
     return Anchor(position, _plain_name(call), (call.args[0],), output, {"axis": axis})
 
 
-def _norm(graph: DataflowGraph, position: int, call: relax.Call) -> Anchor | str | None:
-    output = _output(graph, position)
+def _norm(_graph: DataflowGraph, position: int, call: relax.Call) -> Anchor | str | None:
+    output = region_tensor(call)
     if output is None:
         return _UNKNOWN
     rank, name = len(output.shape), _plain_name(call)
@@ -202,15 +194,14 @@ def _recurrent(graph: DataflowGraph, position: int, call: relax.Call) -> Anchor 
     attrs = getattr(graph.programs.get(call.args[0]), "attrs", None) or {}
     if RECURRENT_ATTRS not in attrs:
         return None
-    output = _output(graph, position)
-    if output is None:
-        return _UNKNOWN
     inputs = tuple(call.args[1].fields)
     weight = region_tensor(inputs[1])
     # A weight that is computed is packed in every run; the template packs no bytes by operators.
     is_open = weight is not None and not weight.constant and weight.dtype != "int8"
     known = json.loads(attrs[RECURRENT_ATTRS])
-    return Anchor(position, RECURRENT, inputs, output, known, open_weight=1 if is_open else None)
+    open_weight = 1 if is_open else None
+    output = region_tensor(call)
+    return Anchor(position, RECURRENT, inputs, output, known, open_weight=open_weight)
 
 
 MATCHERS: dict[str, Matcher] = {

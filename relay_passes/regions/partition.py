@@ -328,6 +328,7 @@ def grow(graph: DataflowGraph, anchor: Anchor, accepts: Accepts) -> Growth | Non
         Whether the template can build a region.
     """
     var = graph.bindings[anchor.position].var
+    assert anchor.output is not None  # or no template can build it
     epilogue = EpilogueSteps(anchor.output.shape, {var: ACC})
     if anchor.attrs.get("a_scale") == "dynamic":
         items = (graph.item_of_range(graph.bindings[p].var) for p in anchor.absorbed)
