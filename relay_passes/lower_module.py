@@ -24,7 +24,7 @@ from tir_schedules.tensorize.arrangement import ArrangementProblem
 
 from .ir.decisions import DecisionLog
 from .ir.entries import MAIN
-from .ir.functions import with_body
+from .ir.functions import region_counts, with_body
 from .ir.graph import bindings_of, forget_block
 from .ir.rewrite import copy_module, is_relax, move_functions
 from .ir.stages import announce
@@ -33,7 +33,6 @@ from .lower.codegen import annotate_codegen, note_partition
 from .lower.native_code import compile_native, with_weights
 from .pipeline import Phase, phases
 from .pipeline_options import PipelineOptions
-from .regions.partition import region_counts
 
 
 def lower_module(

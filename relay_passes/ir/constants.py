@@ -24,14 +24,10 @@ def constants_of(mod: IRModule) -> list[GenericConst]:
 
 def constants_in(function: relax.Function) -> list[GenericConst]:
     """The tensors in a Relax function, each object once."""
-    found: dict[GenericConst, None] = {}
-
-    def visit(expr: relax.Expr) -> None:
-        if isinstance(expr, GenericConst) and isinstance(expr.value, Tensor):
-            found[expr] = None
-
-    relax.analysis.post_order_visit(function, visit)
-    return list(found)
+    found: list[relax.Expr] = []
+    relax.analysis.post_order_visit(function, found.append)
+    constants = (each for each in found if isinstance(each, GenericConst))
+    return list(dict.fromkeys(each for each in constants if isinstance(each.value, Tensor)))
 
 
 def memory_of(tensor: Tensor) -> memoryview:

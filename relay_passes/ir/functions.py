@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Concatenate, ParamSpec, TypeGuard
 
@@ -11,7 +12,7 @@ from tvm import IRModule, ir, relax, tirx
 from microkernels.base.tvm_compat.relax import attrs_with, dataflow_function, set_type
 from tir_schedules.core.region import Region
 
-from .graph import AnyBinding, region_tensor
+from .graph import AnyBinding, nodes_in, region_tensor
 
 # Region functions: private functions of a module, each one region with its meaning in Relax.
 #
@@ -64,6 +65,20 @@ def region_of(function: relax.Function | tirx.PrimFunc) -> Region:
 
 
 _region_from = functools.lru_cache(1 << 12)(Region.from_json)  # every pass asks for all regions
+
+
+def region_counts(mod: IRModule) -> list[tuple[Region, int]]:
+    """The different regions of a partitioned module and how often it calls each, in order of their
+    functions' names."""
+    calls, regions = Counter[str](), dict[str, Region]()
+    for _, function in sorted(mod.functions_items(), key=lambda item: item[0].name_hint):
+        if is_region_function(function):
+            region = region_of(function)
+            regions.setdefault(region.key, region)
+        elif isinstance(function, relax.Function):
+            callees = (called_region(mod, expr) for expr in nodes_in(function))
+            calls.update(region_of(each).key for each in callees if each is not None)
+    return [(region, calls[key]) for key, region in regions.items()]
 
 
 def region_function(

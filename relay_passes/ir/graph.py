@@ -31,9 +31,8 @@ _op_names: dict[int, str] = {}
 
 def forget_block() -> None:
     """Lets go of the block that this thread read last, with its constants, and of types."""
-    _last.read = (None,)
+    _last.read, _last.variables = (None,), {}
     _read_types.clear()
-    forget_variables()
 
 
 class DataflowGraph:
@@ -345,9 +344,6 @@ def scalar_constant(expr: relax.Expr) -> float | None:
 # One pass after the other reads the same block, and passes keep most of its values.
 
 
-_last_variables = threading.local()
-
-
 def variables(expr: relax.Expr) -> Sequence[relax.Var]:
     """Variables that an expression uses, in order, each once; not to be changed."""
     known = _known().get(object_address(expr))
@@ -362,18 +358,13 @@ def read_variables(values: Iterable[relax.Expr]) -> list[Sequence[relax.Var]]:
         place = object_address(value)
         entry = known[place] = before.get(place) or (value, _read(value))
         found.append(entry[1])
-    _last_variables.known = known
+    _last.variables = known
     return found
-
-
-def forget_variables() -> None:
-    """Lets go of the block that this thread read last."""
-    _last_variables.known = {}
 
 
 def _known() -> dict[int, tuple[relax.Expr, Sequence[relax.Var]]]:
     """By address; the object is kept, so no other one has it."""
-    known: dict[int, Any] = getattr(_last_variables, "known", {})
+    known: dict[int, Any] = getattr(_last, "variables", {})
     return known
 
 

@@ -367,16 +367,16 @@ class _Placer(KernelPass):
                 break
             source = value.args[0]
             at = graph.position.get(source)
-        kernel: tirx.PrimFunc | str = "no kernel of a region makes it"
-        if at is not None:
-            kernel = self.kernel(graph.value(at), joint.tensor, placement)
+        kernel = self.kernel(graph.definition(source), joint.tensor, placement)
         if isinstance(kernel, str):
             yield _Part(expr, placement, words, reason=kernel)
         else:
             joint.passed |= through
             yield _Part(source, placement, words, at, kernel)
 
-    def kernel(self, call: relax.Expr, joint: Tensor, placement: Placement) -> tirx.PrimFunc | str:
+    def kernel(
+        self, call: relax.Expr | None, joint: Tensor, placement: Placement
+    ) -> tirx.PrimFunc | str:
         """The kernel that a call calls, writing into a joint tensor; a str says why not."""
         if not is_call(call, "relax.call_tir"):
             return "no kernel of a region makes it"

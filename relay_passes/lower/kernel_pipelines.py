@@ -18,7 +18,7 @@ from microkernels.base.tvm_compat import relax as tvm_compat
 from microkernels.base.tvm_compat.tir import IMPORT_LLVM
 from relay_passes.ir.entries import BITS_ENTRY, MAIN
 from relay_passes.ir.functions import TAKES_BITS, named_pass
-from relay_passes.ir.graph import bindings_of, op_name, packed_name
+from relay_passes.ir.graph import bindings_of, nodes_in, op_name, packed_name
 from relay_passes.ir.rewrite import copy_module, is_kernel, is_relax, map_functions
 from tir_schedules.core.emission import ALONE, children, with_children
 from tir_schedules.generic.expressions import const_int
@@ -56,14 +56,11 @@ def trusting(mod: IRModule) -> IRModule:
     """
     uses, own = Counter[relax.Expr](), Counter[relax.Expr]()
 
-    def count(expr: relax.Expr) -> None:
-        # A name is visited once in a function, its calls one by one.
-        is_call = isinstance(expr, relax.Call)
-        inside = [expr.op, *expr.args] if is_call else getattr(expr, "fields", ())
-        uses.update(each for each in inside if isinstance(each, ir.GlobalVar))
-
     for caller in filter(is_relax, mod.functions.values()):
-        relax.analysis.post_order_visit(caller, count)
+        for expr in nodes_in(caller):  # a name once, its calls one by one
+            is_call = isinstance(expr, relax.Call)
+            inside = [expr.op, *expr.args] if is_call else getattr(expr, "fields", ())
+            uses.update(each for each in inside if isinstance(each, ir.GlobalVar))
         own.update(_called_with_own(caller))
     updated = copy_module(mod)
     for gvar, function in mod.functions_items():

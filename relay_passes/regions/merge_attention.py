@@ -38,7 +38,7 @@ from relay_passes.ir.graph import is_call, op_name, region_tensor, variables
 from relay_passes.ir.strided_view import Source, StridedView, common_digits, sources, through
 from relay_passes.ir.traits import RESHAPES
 from tir_schedules.attention.problem import OPERANDS, SINK, WIDENED, with_columns
-from tir_schedules.core.attributes import Attribute, Numbers
+from tir_schedules.core.attributes import Attribute
 from tir_schedules.core.region import Region, Tensor
 from tir_schedules.core.template import template_for
 
@@ -48,6 +48,7 @@ from .merge_regions import Findings, Merge, RegionGraph, merging_pass
 OP = "attention"
 REASON = "template attention: scores, softmax and product in one program"
 _NEEDED_ELSEWHERE = "the scores or the probabilities are needed elsewhere"
+# The order in which a batch_matmul reads or stores axes.
 _AXES = ("a_axes", "b_axes", "out_axes")
 
 
@@ -169,7 +170,7 @@ def _merge(graph: RegionGraph, softmax_at: int, around: _Around) -> Merge:
     *batch, m, n = softmax.output.shape
     batches = math.prod(batch)
     q_shape, e = scores.inputs[0].shape, product.output.shape[-1]
-    d = q_shape[_axes(scores, "a_axes", len(q_shape))[-1]]
+    d = q_shape[scores.numbers("a_axes", range(len(q_shape)))[-1]]
 
     masked = _operands(graph, scores_at)
     visible = without_causal_mask(graph, scores, masked)
@@ -231,10 +232,10 @@ def _check(scores: Region, softmax: Region, product: Region) -> None:
     if len(scores.inputs) != 2 or len(product.inputs) != 2:
         raise _Refusal("a zero point is not known at compile time")
     rank = len(scores.output.shape)
-    if _axes(scores, "out_axes", rank) != tuple(range(rank)):
+    if scores.numbers("out_axes", range(rank)) != tuple(range(rank)):
         raise _Refusal("the scores are stored permuted")
     rank = len(product.inputs[0].shape)
-    if _axes(product, "a_axes", rank) != tuple(range(rank)):
+    if product.numbers("a_axes", range(rank)) != tuple(range(rank)):
         raise _Refusal("the probabilities are permuted")
     for shape, last in (
         (scores.output.shape, (m, n)),
@@ -243,11 +244,6 @@ def _check(scores: Region, softmax: Region, product: Region) -> None:
     ):
         if tuple(shape[-2:]) != last or math.prod(shape[:-2]) != math.prod(batch):
             raise _Refusal("scores, probabilities and result have different batches")
-
-
-def _axes(region: Region, name: str, rank: int) -> Numbers:
-    """The order in which a batch_matmul reads or stores axes."""
-    return region.numbers(name, range(rank))
 
 
 def _operands(graph: RegionGraph, position: int) -> tuple[relax.Expr, ...]:
@@ -288,7 +284,7 @@ def _read(
 ) -> Iterator[Source]:
     """Where an input of a batch_matmul may be read, the furthest first; the last is the input."""
     region = graph.regions[position]
-    axes = _axes(region, _AXES[index], len(region.inputs[index].shape))
+    axes = region.numbers(_AXES[index], range(len(region.inputs[index].shape)))
     logical = (*region.output.shape[:-2], *shape[1:])
     given = graph.value(position).args[index]
     found = sources(graph, given, *[partial(_narrower, graph)] * (index == 1))
@@ -339,7 +335,7 @@ def _written(graph: RegionGraph, position: int, shape: tuple[int, int, int]) -> 
     var = graph.bindings[position].var
     view: StridedView | None = StridedView.contiguous(region.output.shape)
     assert view is not None
-    view = view.permuted(_axes(region, "out_axes", len(region.output.shape)))
+    view = view.permuted(region.numbers("out_axes", range(len(region.output.shape))))
     members: tuple[int, ...] = ()
     places = []
     while view is not None:

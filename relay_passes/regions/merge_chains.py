@@ -33,7 +33,7 @@ from tir_schedules.chains import cost
 from tir_schedules.chains.depthwise_pointwise_cost import estimate_pair
 from tir_schedules.core.kernel_numbers import FormMemo
 from tir_schedules.core.region import Region, nameless_form
-from tir_schedules.core.template import has_template, template_for
+from tir_schedules.core.template import template_for
 from tir_schedules.epilogue.epilogue import rows_and_columns
 
 from .merge_regions import Findings, Merge, MergedInputs, RegionGraph, merging_pass
@@ -123,8 +123,6 @@ class _Matcher:
 
     def __call__(self, graph: RegionGraph) -> Findings:
         findings = Findings()
-        if not has_template(KIND):
-            return findings
         taken: set[int] = set()
         constants = sum(map(cost.constant_bytes, graph.regions.values()))
         self.least = cost.least_of(constants, self.machine)

@@ -21,7 +21,6 @@ The attribute is the Region as JSON; the body stays ordinary Relax and keeps the
 from __future__ import annotations
 
 import heapq
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -39,7 +38,7 @@ from relay_passes.ir.moving_operators import moved_weights, weights_of
 from relay_passes.ir.rewrite import Bindings, rewrite_blocks, spliced
 from relay_passes.ir.traits import RESHAPES
 from tir_schedules.core.region import Region, Tensor
-from tir_schedules.core.template import has_template, template_for
+from tir_schedules.core.template import template_for
 
 from .fusible_calls import ACC, CAST_DTYPES, STEPS, VALUE_DTYPES, EpilogueSteps, Value, plain_step
 from .integer_anchor import Anchor, feeds_one_product
@@ -136,8 +135,6 @@ class _Partitioner:
         """Why no template builds a region, or None."""
         if region is None:
             return "a shape is not known at compile time"
-        if not has_template(region.op):
-            return f"no template builds {region.op}"
         return template_for(region.op).rejection(region, self.isa)
 
     def call(self, graph: DataflowGraph, growth: Growth) -> list[relax.Binding]:
@@ -153,25 +150,6 @@ class _Partitioner:
         given = (*anchor.inputs, *(expr for expr, _ in epilogue.operands))
         merge = Merge(tuple(growth.members), growth.region(), given)
         return region_call(self.add, graph, merge, fill)
-
-
-def region_counts(mod: IRModule) -> list[tuple[Region, int]]:
-    """The different regions of a partitioned module and how often it calls each, in order of their
-    functions' names."""
-    calls, regions = Counter[str](), dict[str, Region]()
-
-    def visit(expr: relax.Expr) -> None:
-        callee = functions.called_region(mod, expr)
-        if callee is not None:
-            calls[functions.region_of(callee).key] += 1
-
-    for _, function in sorted(mod.functions_items(), key=lambda item: item[0].name_hint):
-        if functions.is_region_function(function):
-            region = functions.region_of(function)
-            regions.setdefault(region.key, region)
-        elif isinstance(function, relax.Function):
-            relax.analysis.post_order_visit(function, visit)
-    return [(region, calls[key]) for key, region in regions.items()]
 
 
 # Ranges: one kernel computes scale and zero point of a dynamic quantisation with several users.

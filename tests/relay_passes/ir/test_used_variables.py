@@ -12,13 +12,7 @@ from tvm import relax
 
 from microkernels.base.arrays import aligned_empty
 from relay_passes.ir import graph as used_variables
-from relay_passes.ir.graph import (
-    DataflowGraph,
-    forget_block,
-    forget_variables,
-    read_variables,
-    variables,
-)
+from relay_passes.ir.graph import DataflowGraph, forget_block, read_variables, variables
 
 A, B = (relax.Var(name, relax.TensorType((2, 3), "float32")) for name in "ab")
 NUMBER = relax.const(np.ones((2, 3), np.float32))
@@ -38,17 +32,17 @@ NUMBER = relax.const(np.ones((2, 3), np.float32))
     ],
 )
 def test_variables_in_order(value: relax.Expr, used: list[relax.Var]) -> None:
-    forget_variables()
+    forget_block()
     assert list(variables(value)) == used
     assert [list(each) for each in read_variables([value])] == [used]
     assert list(variables(value)) == used  # remembered
-    forget_variables()
+    forget_block()
     assert list(variables(value)) == used
 
 
 def test_values_of_the_last_block_are_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
     first, second = relax.op.add(A, B), relax.op.multiply(A, B)
-    forget_variables()
+    forget_block()
     read_variables([first])
     read = []
     of_value = used_variables._read
