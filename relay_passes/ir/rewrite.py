@@ -99,30 +99,34 @@ def _changed(binding: relax.Binding, change: ChangeValue) -> relax.Binding:
     return binding if value is None else relax.VarBinding(binding.var, value)
 
 
-def with_bound_constants(
-    function: relax.Function, name: str, change: Callable[[ir.GenericConst], relax.Expr | None]
-) -> relax.Function:
-    """A function that first binds what stands for some constants to variables of a name.
+def bind_constants(
+    mod: IRModule, name: str, change: Callable[[ir.GenericConst], relax.Expr | None]
+) -> IRModule:
+    """A module whose functions first bind what stands for some constants to variables of a name.
 
     Parameters
     ----------
     change : callable
         Constant -> what stands for it; None to leave it. It is bound once for each tensor.
     """
-    bound: dict[object, relax.Binding] = {}
-    items: dict[relax.Expr, relax.Expr] = {}
-    for constant in constants_in(function):
-        value = change(constant)
-        if value is not None:
-            new = relax.VarBinding(relax.Var(name, constant.ty), value)
-            items[constant] = bound.setdefault(constant.value, new).var
-    if not items:
-        return function
-    body = renamed(function.body, items)
-    blocks, bindings = list(body.blocks), list(bound.values())
-    if blocks and not isinstance(blocks[0], relax.DataflowBlock):
-        bindings += blocks.pop(0).bindings
-    return with_blocks(function, [relax.BindingBlock(bindings), *blocks], body.body)
+
+    def changed(function: relax.Function) -> relax.Function:
+        bound: dict[object, relax.Binding] = {}
+        items: dict[relax.Expr, relax.Expr] = {}
+        for constant in constants_in(function):
+            value = change(constant)
+            if value is not None:
+                new = relax.VarBinding(relax.Var(name, constant.ty), value)
+                items[constant] = bound.setdefault(constant.value, new).var
+        if not items:
+            return function
+        body = renamed(function.body, items)
+        blocks, bindings = list(body.blocks), list(bound.values())
+        if blocks and not isinstance(blocks[0], relax.DataflowBlock):
+            bindings += blocks.pop(0).bindings
+        return with_blocks(function, [relax.BindingBlock(bindings), *blocks], body.body)
+
+    return map_functions(mod, is_relax, changed)
 
 
 def is_relax(function: object) -> TypeGuard[relax.Function]:
@@ -335,11 +339,7 @@ def move_functions(mod: IRModule) -> IRModule:
 def take_callers(mod: IRModule) -> Functions:
     """The Relax functions of a module that are no regions; it has them no more."""
     forget_block()  # it has weights
-    taken = {
-        gvar: function
-        for gvar, function in mod.functions_items()
-        if isinstance(function, relax.Function) and not is_region_function(function)
-    }
+    taken = {gvar: each for gvar, each in mod.functions_items() if is_ordinary(each)}
     for gvar in taken:
         del mod[gvar]
     return taken

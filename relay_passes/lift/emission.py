@@ -17,16 +17,16 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import ml_dtypes
 import numpy as np
-import tvm_ffi
 from tvm import IRModule, ir, relax, tirx
 
 from microkernels.base.arrays import RANGES
+from microkernels.base.tvm_compat.relax import structural_key
 from relay_passes.ir.axes import view_of
 from relay_passes.ir.constants import array_of
 from relay_passes.ir.functions import with_args
@@ -69,7 +69,7 @@ class Emission(Bindings):
     def __init__(self, lanes: int = 16, arrange: ChooseArrangement | None = None) -> None:
         super().__init__()
         self.lanes, self.arrange = lanes, arrange
-        self._known: dict[int, list[relax.VarBinding]] = {}
+        self._known: dict[Hashable, relax.Var] = {}
         self._places: dict[relax.Expr, int] = {}
 
     def emit(self, expr: relax.Expr, name: str = "lv") -> relax.Var:
@@ -77,13 +77,11 @@ class Emission(Bindings):
         value = self.builder.normalize(self._widened_last(expr))
         if isinstance(value, relax.Var):
             return value
-        known = self._known.setdefault(tvm_ffi.structural_hash(value), [])
-        for binding in known:
-            if self._is_there(binding.var) and tvm_ffi.structural_equal(binding.value, value):
-                return binding.var
-        var = super().emit(value, name)
-        self._places[var] = len(self.bindings) - 1
-        known.append(relax.VarBinding(var, value))
+        key = structural_key(value)
+        var = self._known.get(key)
+        if var is None or not self._is_there(var):
+            var = self._known[key] = super().emit(value, name)
+            self._places[var] = len(self.bindings) - 1
         return var
 
     def definition(self, expr: relax.Expr) -> relax.Expr | None:

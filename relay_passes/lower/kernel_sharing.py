@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from itertools import chain
 
 import msgspec
 import numpy as np
@@ -13,12 +13,12 @@ import tvm_ffi
 from tvm import IRModule, ir, relax, tirx
 
 from microkernels.base.errors import TvmHybridError
-from microkernels.base.tvm_compat.relax import set_type
+from microkernels.base.tvm_compat.relax import set_type, structural_key
 from microkernels.machines.machine import Machine
 from microkernels.vector.placeholders import Values
 from relay_passes.ir.decisions import DecisionLog
 from relay_passes.ir.functions import REGION, named_pass, with_args, with_renamed
-from relay_passes.ir.graph import is_call, op_name
+from relay_passes.ir.graph import is_call, nodes_in, op_name
 from relay_passes.ir.rewrite import is_kernel, is_relax, map_functions, map_values
 from tir_schedules.assembled.side_by_side import tasks_of
 from tir_schedules.core import kernel_numbers
@@ -35,7 +35,6 @@ from tir_schedules.core.region import Region, region_form, region_numbers, trace
 # same otherwise. Where a condition fails, a region's own kernel is built.
 
 
-Item = TypeVar("Item")
 Build = Callable[[Region, Config], tirx.PrimFunc]
 Numbers = tuple[np.uint32, ...]
 MOST_VAIN = 3
@@ -156,14 +155,14 @@ def _united(families: list[Family], alone: Collection[str]) -> list[Family]:
     """Families whose kernels differ in numbers only as one; others stay for `share_kernels`."""
     several = {family.op for family in families if len(family.members) > 1}
     found: list[Family] = []
-    forms = _Forms()
+    forms: dict[Hashable, Family] = {}
     for family in families:
         if family.op not in several or any(key in alone for key, _ in family.members):
             found.append(family)
             continue
         if len(family.members) == 1:
             family.members = dict.fromkeys(family.members, numbers_of(family.kernel))
-        first = forms.first(family.kernel, family)
+        first = forms.setdefault(_form(family.kernel), family)
         if first is family:
             found.append(family)
         else:
@@ -171,21 +170,9 @@ def _united(families: list[Family], alone: Collection[str]) -> list[Family]:
     return found
 
 
-class _Forms:
-    """Kernels without their numbers, each with what the first one of its form stands for."""
-
-    def __init__(self) -> None:
-        self._known: dict[int, list[tuple[tirx.PrimFunc, Any]]] = {}
-
-    def first(self, kernel: tirx.PrimFunc, item: Item) -> Item:
-        """What was given with the first kernel of this form; `item` if this is the first."""
-        form = kernel_numbers.without_numbers(plain(kernel))
-        same = self._known.setdefault(tvm_ffi.structural_hash(form), [])
-        for other, first in same:
-            if tvm_ffi.structural_equal(form, other):
-                return first
-        same.append((form, item))
-        return item
+def _form(kernel: tirx.PrimFunc) -> Hashable:
+    """What kernels have in common that differ in numbers only."""
+    return structural_key(kernel_numbers.without_numbers(plain(kernel)))
 
 
 CALLS = ("relax.call_tir", "relax.call_tir_inplace")
@@ -252,7 +239,7 @@ def share_kernels(mod: IRModule, decisions: DecisionLog) -> IRModule:
     It comes when there are no more kernels to make. Decisions follow.
     """
     arguments = _arguments(mod)
-    forms, groups = _Forms(), dict[ir.GlobalVar, list[ir.GlobalVar]]()
+    groups: dict[Hashable, list[ir.GlobalVar]] = {}
     # Kernels of one form have parameters of the same types.
     types = {gvar: tvm_ffi.structural_hash(mod[gvar].ty, True) for gvar in arguments}
     alike = Counter(types.values())
@@ -261,15 +248,16 @@ def share_kernels(mod: IRModule, decisions: DecisionLog) -> IRModule:
         if alike[types[gvar]] == 1:
             continue
         if is_kernel(kernel) and len(kernel.params) >= arguments[gvar]:
-            groups.setdefault(forms.first(kernel, gvar), []).append(gvar)
+            groups.setdefault(_form(kernel), []).append(gvar)
     builder = relax.BlockBuilder(mod)
     taken: dict[relax.Expr, Shared] = {}
-    for first, group in groups.items():
-        if len(group) > 1:
-            numbers, name = [numbers_of(mod[gvar]) for gvar in group], str(first.name_hint)
+    for first, *others in groups.values():
+        if others:
+            group, name = [first, *others], str(first.name_hint)
+            numbers = [numbers_of(mod[gvar]) for gvar in group]
             found = shared(builder.add_func, mod[first], name, numbers, arguments[first])
             if found is None:  # the others are the first one
-                group, found = group[1:], [Shared(first)] * (len(group) - 1)
+                group, found = others, [Shared(first)] * len(others)
             taken |= zip(group, found, strict=True)
     if not taken:
         return mod
@@ -301,15 +289,12 @@ def _arguments(mod: IRModule) -> dict[ir.GlobalVar, int]:
     found: dict[ir.GlobalVar, int] = {}
     uses, calls = Counter[ir.GlobalVar](), Counter[ir.GlobalVar]()
 
-    def visit(expr: relax.Expr) -> None:
+    for expr in chain.from_iterable(map(nodes_in, filter(is_relax, mod.functions.values()))):
         if isinstance(expr, ir.GlobalVar):
             uses[expr] += 1
         if op_name(expr) in CALLS and isinstance(expr.args[1], relax.Tuple):
             found[expr.args[0]] = len(expr.args[1].fields)
             calls[expr.args[0]] += 1
-
-    for function in filter(is_relax, mod.functions.values()):
-        relax.analysis.post_order_visit(function, visit)
     return {gvar: count for gvar, count in found.items() if uses[gvar] == calls[gvar]}
 
 

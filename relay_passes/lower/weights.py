@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 
 import tvm
-import tvm_ffi
 from tvm import IRModule, ir, relax
 from tvm.ir import GenericConst
 from tvm.ir.transform import PassContext
 from tvm.runtime import Tensor
 
 from microkernels.base.memory import return_freed_memory
-from microkernels.base.tvm_compat.relax import object_address
+from microkernels.base.tvm_compat.relax import object_address, structural_key
 from microkernels.isa import Isa
 from tir_schedules.core.config import Config
 from tir_schedules.core.region import Region
@@ -177,9 +176,6 @@ def _with_unpacking(function: relax.Function, isa: Isa) -> relax.Function:
     return functions.region_function(region, parameters, emit, {**function.attrs, PACKED: True})
 
 
-_Packed = tuple[relax.Expr, relax.Expr]  # the expression that packs a weight, and its variable
-
-
 @named_pass
 def pack_open_weights(mod: IRModule, isa: Isa) -> IRModule:
     """Packs weights that are parameters by operators on them, in front of the regions that read
@@ -212,7 +208,7 @@ def pack_open_weights(mod: IRModule, isa: Isa) -> IRModule:
 def _packed(mod: IRModule, block: relax.BindingBlock, isa: Isa) -> relax.BindingBlock:
     """A block in which regions read packed weights."""
     packed = rewrite.Bindings()
-    known: dict[relax.Expr, list[_Packed]] = {}
+    known: dict[Hashable, relax.Expr] = {}  # what packs a weight -> its variable
     for binding in block.bindings[:]:
         value = binding.value
         function = called_region(mod, value)
@@ -223,22 +219,16 @@ def _packed(mod: IRModule, block: relax.BindingBlock, isa: Isa) -> relax.Binding
             continue
         arguments = list(value.args)
         for index in places:
-            weight, how = arguments[index], _packed_input(function, isa, index)
+            how = _packed_input(function, isa, index)
             if how is not None:
-                arguments[index] = _once(packed, how.pack(weight), known.setdefault(weight, []))
+                expr = how.pack(arguments[index])
+                key = structural_key(expr)
+                if key not in known:
+                    known[key] = _emitted(packed, expr, {})
+                arguments[index] = known[key]
         call = relax.Call(value.op, arguments, ret_ty=value.ty)
         packed.bindings.append(relax.VarBinding(binding.var, call))
     return type(block)(packed.bindings)
-
-
-def _once(block: rewrite.Bindings, expr: relax.Expr, known: list[_Packed]) -> relax.Expr:
-    """The variable of an expression, bound where it was first needed."""
-    for other, var in known:
-        if tvm_ffi.structural_equal(expr, other):
-            return var
-    var = _emitted(block, expr, {})
-    known.append((expr, var))
-    return var
 
 
 def _emitted(
@@ -304,10 +294,7 @@ def with_outside_weights(mod: IRModule, name: str, least: int) -> tuple[IRModule
         number = relax.prim_value(numbers.setdefault(constant.value, len(numbers)))
         return relax.Call(relax.ExternFunc(name), [number], ret_ty=constant.ty)
 
-    outside = rewrite.map_functions(
-        mod, rewrite.is_relax, lambda each: rewrite.with_bound_constants(each, "weight", item)
-    )
-    return outside, list(numbers)
+    return rewrite.bind_constants(mod, "weight", item), list(numbers)
 
 
 _NAME = "folded"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from typing import Any
 
 import tvm.tirx.script.builder.ir as I
@@ -10,7 +11,7 @@ from tvm import IRModule, ir, relax, tirx
 from tvm.script.ir_builder import IRBuilder
 
 from microkernels.base.errors import BY_ZERO
-from microkernels.base.tvm_compat.relax import ENTRY_CHECKS
+from microkernels.base.tvm_compat.relax import ENTRY_CHECKS, structural_key
 from relay_passes.ir.functions import TAKES_BITS, named_pass, with_blocks
 from relay_passes.ir.graph import AnyBinding, bindings_of, packed_name, static_tensor, variables
 from relay_passes.ir.moving_operators import NUM_INPUT, has_weights
@@ -115,19 +116,18 @@ def _checked(function: tirx.PrimFunc) -> tirx.PrimFunc:
 
 def _divisors(statement: tirx.Stmt) -> list[tirx.Expr]:
     """What a statement divides by in any case, those inside of others first."""
-    found: list[tirx.Expr] = []
+    found: dict[Hashable, tirx.Expr] = {}
 
     def note(division: Any) -> None:
-        known = isinstance(division.b, tirx.IntImm)
-        if not known and not any(tvm_ffi.structural_equal(division.b, each) for each in found):
-            found.append(division.b)
+        if not isinstance(division.b, tirx.IntImm):
+            found.setdefault(structural_key(division.b), division.b)
 
     def enter(call: ir.Call) -> Any:
         lazy = call_name(call) == "if_then_else"
         return tvm_ffi.WalkResult.SKIP if lazy else tvm_ffi.WalkResult.ADVANCE
 
     tvm_ffi.structural_walk(statement, ((_DIVISIONS, note), (ir.Call, enter)), order="pre")
-    return found[::-1]
+    return [*found.values()][::-1]
 
 
 def _check(divisor: tirx.Expr) -> tirx.Stmt:

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from functools import partial, reduce
 from typing import Any
 
-import tvm_ffi
 from tvm import IRModule, ir, relax, te, tirx
 from tvm.sym import Analyzer
 
+from microkernels.base.tvm_compat.relax import structural_key
 from tir_schedules.generic.expressions import substitute, variables_of
 
 from ..ir import rewrite
@@ -59,19 +59,15 @@ class _Slot:
 
     var: relax.Var
     last: int  # the number of the binding that uses it last
-    sizes: list[tirx.Expr] = field(default_factory=list)
+    sizes: dict[Hashable, tirx.Expr] = field(default_factory=dict)  # different ones, by structure
 
     @property
     def size(self) -> tirx.Expr:
-        return reduce(te.max, self.sizes)
-
-    def has(self, size: tirx.Expr) -> bool:
-        """Whether it is taken for just so many bytes already."""
-        return any(tvm_ffi.structural_equal(size, each) for each in self.sizes)
+        return reduce(te.max, self.sizes.values())
 
     def distance(self, size: tirx.Expr) -> float:
         """By which factor a size is larger or smaller, about."""
-        here, there = max(map(_sample, self.sizes)), _sample(size)
+        here, there = max(map(_sample, self.sizes.values())), _sample(size)
         return max(here, there) / max(1, min(here, there))
 
 
@@ -86,15 +82,15 @@ def _shared(function: relax.Function) -> relax.Function:
         if binding.var not in lives:
             continue
         (size,) = binding.value.args[0].values
+        key = structural_key(size)
         # The one that is used no more and whose size is nearest.
         free = [slot for slot in slots if slot.last < lives[binding.var].start]
-        same = [slot for slot in free if slot.has(size)]
+        same = [slot for slot in free if key in slot.sizes]
         slot = min(same or free, key=partial(_Slot.distance, size=size), default=None)
         if slot is None:
             slot = _Slot(binding.var, 0)
             slots.append(slot)
-        if not slot.has(size):
-            slot.sizes.append(size)
+        slot.sizes.setdefault(key, size)
         slot.last = lives[binding.var].stop
         slot_of[binding.var] = slot
     if not slots:
@@ -261,9 +257,7 @@ def allocate_empty(mod: IRModule) -> IRModule:
         call = relax.op.builtin.alloc_tensor(relax.ShapeExpr(tensor.shape), tensor.dtype, 0)
         return relax.BlockBuilder().normalize(call)
 
-    return rewrite.map_functions(
-        mod, rewrite.is_relax, lambda each: rewrite.with_bound_constants(each, "empty", allocated)
-    )
+    return rewrite.bind_constants(mod, "empty", allocated)
 
 
 SMALLEST = 4096  # bytes; the pool rounds up to pages

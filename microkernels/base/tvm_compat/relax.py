@@ -11,7 +11,7 @@ import os
 import re
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from itertools import repeat
 from pathlib import Path
 from typing import Any
@@ -108,6 +108,14 @@ class _ThreadStack(threading.local):
 def object_address(node: Any) -> int:
     """Where an object of TVM is; those that are equal may lie in different places."""
     return int(node.__chandle__())
+
+
+def structural_key(node: Any) -> Hashable:
+    """What is the same for objects of TVM of the same structure, and for no others.
+
+    The types of tvm_ffi do not have the constructor of its class.
+    """
+    return tvm_ffi.StructuralKey(node)  # type: ignore[call-arg]
 
 
 def separate_builders() -> None:

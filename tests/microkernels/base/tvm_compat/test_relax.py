@@ -36,6 +36,16 @@ def test_a_global_variable_takes_a_type_once_it_is_made() -> None:
     assert var.ty.same_as(ty)
 
 
+def test_expressions_of_one_structure_have_one_key() -> None:
+    x, y = (relax.Var("x", relax.TensorType((2,), "float32")) for _ in range(2))
+    key = tvm_compat.structural_key(op.exp(x))
+    assert {key: 1}.get(tvm_compat.structural_key(op.exp(x))) == 1
+    assert key != tvm_compat.structural_key(op.exp(y))
+    assert key != tvm_compat.structural_key(op.log(x))
+    one, other = (tvm_compat.structural_key(doubled()) for _ in range(2))
+    assert one == other
+
+
 def test_an_object_has_one_address() -> None:
     var = relax.Var("x", relax.TensorType((2,), "float32"))
     address = tvm_compat.object_address(var.ty)
