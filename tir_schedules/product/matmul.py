@@ -70,9 +70,18 @@ def candidates(region: Region, machine: Machine) -> list[MatmulConfig]:
     Of an open region: on a grid for any number of rows.
     """
     m, n, k = dimensions(region)
+    kernels = region_kernels(region, machine.isa)
+    tiles = [(each, _tile(region, machine, each)) for each in tile_config.worth_trying(kernels, m)]
+    if region.is_open:  # few rows have the kernel's own tiles, also where others are of widened ones
+        tiles = [
+            (each, tile)
+            for each, tile in tiles
+            if not each.by_tiles and tile["vectors"] <= each.vectors
+        ]
+        high = [pair for pair in tiles if pair[1]["rows"] >= tile_config.OPEN_HEIGHT]
+        tiles = high or tiles
     found = []
-    for kernel in tile_config.worth_trying(region_kernels(region, machine.isa), m):
-        tile = _tile(region, machine, kernel)
+    for kernel, tile in tiles:
         if region.is_open:
             grid = open_grid(tile, n, k, machine, 2 * n * k / kernel.kr)
         else:

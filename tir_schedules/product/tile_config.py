@@ -79,12 +79,11 @@ Fields = dict[str, Any]
 def worth_trying(kernels: Iterable[Microkernel], m: int) -> list[Microkernel]:
     """Without the blocks of tiles that are too low: more loads for a product than the others.
 
-    Of an open number of rows: vector kernels of `OPEN_HEIGHT` rows, or all if none is as high.
+    Of an open number of rows: all vector kernels.
     """
     kernels = list(kernels)
     if is_open((m,)):
-        vector = [kernel for kernel in kernels if not kernel.by_tiles]
-        return [kernel for kernel in vector if kernel.mr >= OPEN_HEIGHT] or vector
+        return [kernel for kernel in kernels if not kernel.by_tiles]
     highest = max(kernel.mr for kernel in kernels)
     return [kernel for kernel in kernels if not kernel.by_tiles or kernel.mr >= min(m, highest)]
 

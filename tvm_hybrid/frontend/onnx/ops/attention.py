@@ -296,7 +296,9 @@ def _flex_scores(*values: Expr, **attrs: Any) -> Expr:
     return apply("Mul", product, ex.number(product, scale))
 
 
-operator("FlexMix", domain=OWN_DOMAIN)(_mixed)
+@operator("FlexMix", domain=OWN_DOMAIN)
+def _flex_mix(shares: Expr, v: Expr) -> Expr:
+    return ex.cast(_mixed(shares, v), ex.dtype_of(v))
 
 
 # Rotations of heads by their positions.
