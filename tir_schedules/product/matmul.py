@@ -72,7 +72,7 @@ def candidates(region: Region, machine: Machine) -> list[MatmulConfig]:
     m, n, k = dimensions(region)
     kernels = region_kernels(region, machine.isa)
     tiles = [(each, _tile(region, machine, each)) for each in tile_config.worth_trying(kernels, m)]
-    if region.is_open:  # few rows have the kernel's own tiles, also where others are of widened ones
+    if region.is_open:  # few rows have the kernel's own tiles, also beside those of widened panels
         tiles = [
             (each, tile)
             for each, tile in tiles
