@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from tools.docs_site import page_of, with_links
+from tools.docs_site import SEARCH_SCRIPT, page_of, with_links, without_diagrams
 from tools.speed_picture import PICTURE, Row, draw, fingerprint, shown_rows, table_rows
 
 ROOT = Path(__file__).resolve().parents[1]
 README_LINES = 160
+NAVIGATION_ENTRIES = 25
 
 
 @pytest.fixture(scope="module")
@@ -45,6 +46,44 @@ def test_reading_needs_no_network(site: Path) -> None:
     for path in site.rglob("*.html"):
         found = [tag for tag in loaded.findall(path.read_text()) if 'rel="canonical"' not in tag]
         assert not found, (path.name, found)
+
+
+def test_search_works_from_the_disk(site: Path) -> None:
+    assert (site / "search" / "search_index.js").read_text().startswith("var __index = {")
+    assert "class IFrameWorker" in (site / SEARCH_SCRIPT).read_text()
+    for path in site.rglob("*.html"):
+        text = path.read_text()
+        script, bundle = text.find(f'{SEARCH_SCRIPT}">'), text.find("assets/javascripts/bundle.")
+        assert 0 < script < bundle or bundle < 0, path.name
+
+
+def test_no_diagram_needs_a_script(site: Path) -> None:
+    for path in site.glob("*.html"):
+        assert "flowchart" not in path.read_text(), path.name
+
+
+def test_diagrams_become_tables() -> None:
+    boxes = '    a["<b>A</b><br><i>first</i><br>x<br>y"]\n    b["B"]\n'
+    diagram = f"```mermaid\nflowchart TB\n{boxes}    b --> a\n```"
+    table = "| | imports from |\n|---|---|\n| <b>A</b> <i>first</i>, x, y | - |\n| B | <b>A</b> |"
+    assert without_diagrams(f"text\n\n{diagram}\n\nmore") == f"text\n\n{table}\n\nmore"
+
+
+def test_navigation_is_short() -> None:
+    """Two levels are shown; deeper ones are folded. No section is named as its first page."""
+    text = (ROOT / "mkdocs.yml").read_text().split("\nnav:\n")[1]
+    depths = [len(line) - len(line.lstrip()) for line in text.splitlines()]
+    assert 0 < depths.count(6) <= NAVIGATION_ENTRIES and set(depths) == {2, 6, 10}
+    titles = {path.name: path.read_text() for path in (ROOT / "docs").glob("*.md")}
+    sections = re.findall(r"^ +- ([^:\n]+):\n +- (\w+\.md)$", text, re.MULTILINE)
+    assert len(sections) > 5
+    for section, page in sections:
+        assert f"# {section}" not in titles.get(page, "").splitlines(), section
+
+
+def test_landing_page_names_the_cpu_of_its_chart(site: Path) -> None:
+    text = (site / "index.html").read_text()
+    assert "speed.svg" in text and "Each bar is the time of" in text
 
 
 def test_links_lead_to_pages() -> None:

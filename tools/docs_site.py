@@ -1,7 +1,10 @@
-"""What mkdocs calls while it builds the site: brings in pages that are not in docs/, mends links.
+"""What mkdocs calls while it builds the site: adds pages from outside docs/, repairs links.
 
 Notebooks, CONTRIBUTING.md and CHANGELOG.md have their places elsewhere in the project. A link to
 such a file leads to its page; one to any other file of the project becomes the file's name.
+
+The site needs no network. Mermaid diagrams, which a browser would draw with a script from the
+network, become tables. A script of ours lets the search run in pages opened from the disk.
 """
 
 from __future__ import annotations
@@ -15,6 +18,50 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGES = {"CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
 NOTEBOOKS = "notebooks"
 LINK = re.compile(r"(?<!!)\[([^\]]*)\]\(([^)#\s]+)(#[^)]*)?\)")
+DIAGRAM = re.compile(r"^```mermaid\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+BOX = re.compile(r'^ *(\w+)\["(.*)"\]$', re.MULTILINE)
+MEASURED = "<!-- what README.md measured -->"
+ARROW = re.compile(r"^ *(\w+) --> (\w+)$", re.MULTILINE)
+
+# A browser starts no Worker from a file:// page. This one runs the worker's script in a hidden
+# frame. The theme looks for the name IFrameWorker; mkdocs.yml names the file.
+SEARCH_SCRIPT = "iframe-worker.js"
+SEARCH_WORKER = """\
+"use strict";
+class IFrameWorker extends EventTarget {
+  constructor(url) {
+    super();
+    const frame = document.createElement("iframe");
+    frame.hidden = true;
+    document.body.append(frame);
+    const inner = (this.inner = frame.contentWindow);
+    inner.document.write("<!doctype html><body>");
+    inner.document.close();
+    inner.postMessage = (data) => this.dispatchEvent(new MessageEvent("message", { data }));
+    const load = (source) =>
+      new Promise((resolve, reject) => {
+        const script = inner.document.createElement("script");
+        Object.assign(script, { src: source, onload: resolve, onerror: reject });
+        inner.document.body.append(script);
+      });
+    inner.importScripts = async (...sources) => {
+      for (const source of sources) await load(source);
+    };
+    this.ready = load(url);
+  }
+  postMessage(data) {
+    this.ready.then(() => this.inner.dispatchEvent(new MessageEvent("message", { data })));
+  }
+}
+if (location.protocol === "file:") window.Worker = window.IFrameWorker = IFrameWorker;
+"""
+
+# Long lines of code are wrapped, not cut; wide screens are used.
+STYLE_FILE = "site.css"
+STYLE = """\
+.md-grid { max-width: 76rem; }
+.md-typeset pre > code, .jupyter-wrapper .highlight pre { white-space: pre-wrap !important; }
+"""
 
 
 def page_of(path: str) -> str | None:
@@ -57,6 +104,37 @@ def with_links(markdown: str, source: str, page: str) -> str:
     return LINK.sub(mended, markdown)
 
 
+def without_diagrams(markdown: str) -> str:
+    """A page's text with a table in place of each mermaid flowchart.
+
+    >>> print(without_diagrams('```mermaid\\na["A"]\\nb["B"]\\na --> b\\n```'))
+    | | imports from |
+    |---|---|
+    | A | B |
+    | B | - |
+    """
+
+    def table(match: re.Match[str]) -> str:
+        labels = {name: label.replace("<br>", " ", 1) for name, label in BOX.findall(match[1])}
+        short = {name: label.split("<br>")[0] for name, label in BOX.findall(match[1])}
+        rows = ["| | imports from |", "|---|---|"]
+        for name, label in labels.items():
+            found = [short[end] for start, end in ARROW.findall(match[1]) if start == name]
+            rows.append(f"| {label.replace('<br>', ', ')} | {', '.join(found) or '-'} |")
+        return "\n".join(rows)
+
+    return DIAGRAM.sub(table, markdown)
+
+
+def with_measured(markdown: str) -> str:
+    """A page's text with the figures of README.md, and the CPUs they are from, at its mark."""
+    if MEASURED not in markdown:
+        return markdown
+    figures = (ROOT / "README.md").read_text().split("<!-- measured: begin -->")[1]
+    figures = figures.split("<!-- measured: end -->")[0]
+    return markdown.replace(MEASURED, with_links(figures, "README.md", "index.md"))
+
+
 def source_of(page: str) -> str:
     """The file of the project that a page comes from."""
     for source, name in PAGES.items():
@@ -69,6 +147,8 @@ def on_files(files: Any, config: Any) -> Any:
     """Adds the pages that are not in docs/."""
     from mkdocs.structure.files import File
 
+    files.append(File.generated(config, SEARCH_SCRIPT, content=SEARCH_WORKER))
+    files.append(File.generated(config, STYLE_FILE, content=STYLE))
     for source, page in PAGES.items():
         files.append(File.generated(config, page, content=(ROOT / source).read_text()))
     for path in sorted((ROOT / NOTEBOOKS).iterdir()):
@@ -82,8 +162,9 @@ def on_files(files: Any, config: Any) -> Any:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Mends the links of a page."""
-    return with_links(markdown, source_of(page.file.src_uri), page.file.src_uri)
+    """Repairs the links of a page, replaces its diagrams, and adds the measured figures."""
+    uri = page.file.src_uri
+    return with_measured(without_diagrams(with_links(markdown, source_of(uri), uri)))
 
 
 # Before the plugin that reads notebooks looks at the files.
