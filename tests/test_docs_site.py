@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from urllib.parse import unquote
 
 import pytest
 
@@ -46,6 +47,16 @@ def test_reading_needs_no_network(site: Path) -> None:
     for path in site.rglob("*.html"):
         found = [tag for tag in loaded.findall(path.read_text()) if 'rel="canonical"' not in tag]
         assert not found, (path.name, found)
+
+
+def test_files_that_pages_link_exist(site: Path) -> None:
+    target = re.compile(
+        r"<(?:a|script|img|link)\b[^>]*? (?:href|src)=[\"']([^\"'#:?]+)[^\"':]*[\"']"
+    )
+    for path in site.rglob("*.html"):
+        found = {name for name in target.findall(path.read_text()) if path.name != "404.html"}
+        missing = [name for name in sorted(found) if not (path.parent / unquote(name)).exists()]
+        assert not missing, (path.name, missing)
 
 
 def test_search_works_from_the_disk(site: Path) -> None:

@@ -60,21 +60,22 @@ if (location.protocol === "file:") window.Worker = window.IFrameWorker = IFrameW
 STYLE_FILE = "site.css"
 STYLE = """\
 .md-grid { max-width: 76rem; }
-.md-typeset pre > code, .jupyter-wrapper .highlight pre { white-space: pre-wrap !important; }
+.md-typeset pre > code, .highlight-ipynb pre { white-space: pre-wrap !important; }
 """
 
 
 def page_of(path: str) -> str | None:
     """The page of the site that shows a file of the project, named as in docs/; None if none does.
 
-    >>> page_of("docs/fusion.md"), page_of("CHANGELOG.md"), page_of("Makefile")
+    >>> page_of("docs/fusion.md"), page_of("CHANGELOG.md"), page_of("notebooks/models.py")
     ('fusion.md', 'changelog.md', None)
     """
     if path in PAGES:
         return PAGES[path]
     if path.startswith("docs/"):
         return path.removeprefix("docs/")
-    return path if path.startswith(NOTEBOOKS + "/") else None
+    shown = path.startswith(NOTEBOOKS + "/") and path.endswith((".ipynb", ".md"))
+    return path if shown else None
 
 
 def with_links(markdown: str, source: str, page: str) -> str:
