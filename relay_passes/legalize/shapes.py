@@ -20,6 +20,8 @@ After
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -260,7 +262,11 @@ def rewrite_reshapes(mod: IRModule) -> IRModule:
                 or not rewrite.is_kernel(mod[callee])
             ):
                 continue
-            if relax.analysis.has_reshape_pattern(mod[callee]):  # an output that is a copy
+            # An output that is a copy, and not of the first elements alone, which TVM does not see.
+            shapes = [param.ty.shape for param in mod[callee].params]
+            if relax.analysis.has_reshape_pattern(mod[callee]) and Analyzer().can_prove_equal(
+                *(functools.reduce(operator.mul, shape, 1) for shape in shapes)
+            ):
                 found[callee] = mod[callee].with_attr(VIEW, True)
     return found
 

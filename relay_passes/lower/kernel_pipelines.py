@@ -454,9 +454,11 @@ class _Outliner:
         """The function of a task's part of a loop, cut as TVM's code generator cuts one."""
         task, tasks, number = (tirx.Var(each, "int32") for each in ("task", "tasks", "number"))
         group, data = tirx.Var("group", "handle"), tirx.Var("data", "handle")
-        most = tirx.Div(loop.extent + tasks - 1, tasks)
-        count = tirx.Max(tirx.const(0, "int32"), tirx.Min(most, loop.extent - task * most))
-        here = tirx.Bind(loop.loop_var, task * most + number + loop.min)
+        extent = loop.extent.astype("int32")
+        most = tirx.Div(extent + tasks - 1, tasks)
+        count = tirx.Max(tirx.const(0, "int32"), tirx.Min(most, extent - task * most))
+        own = (task * most + number).astype(str(loop.loop_var.ty.dtype))
+        here = tirx.Bind(loop.loop_var, own + loop.min)
         zero = tirx.const(0, "int32")
         rounds = tirx.For(number, zero, count, ForKind.SERIAL, tirx.SeqStmt([here, loop.body]))
         # Its arguments do not overlap, which LLVM knows of a scope of its own.

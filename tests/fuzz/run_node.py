@@ -64,6 +64,9 @@ def run_node(node: onnx.NodeProto, inputs: Sequence[Array | None], opset: int) -
     arrays = [np.asarray(result) for result in results]
     if node.op_type == "GatherElements":  # the reference makes float32 of bfloat16
         arrays = [arrays[0].astype(given[node.input[0]].dtype)]
+    if node.op_type == "PRelu":  # the reference multiplies 0 by the slope, which may be no number
+        x = given[node.input[0]]
+        arrays = [np.where(x == 0, x, arrays[0]).astype(arrays[0].dtype)]
     if any(array.dtype.kind not in "biufV" for array in arrays):
         raise NodeError("a result is no tensor of numbers")
     return arrays

@@ -183,8 +183,8 @@ def estimated_cycles(region: Region, config: WeightOnlyConfig, machine: Machine)
     whole = _plan(region, config)
     plan = whole.busiest
     times = math.ceil(plan.m / (config.m_block if config.staged else config.rows))
-    # What a vector of the weight costs besides its multiplications, measured on Zen 4 and 5: decoded
-    # next to them, for every tile, or staged, for every block of rows.
+    # What a vector of the weight costs besides its multiplications, on Zen 4 and 5: decoded next to
+    # them, for every tile, or staged, for every block of rows.
     beside, staged = (0.2, 2.4) if kernel.lanes == 16 else (1.3, 2.6)
     decoding = staged if config.staged else beside
     others = 0.0

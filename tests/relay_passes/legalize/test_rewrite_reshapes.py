@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from tvm import IRModule, relax, tirx
+from tvm import IRModule, relax, te, tirx
 from tvm.error import InternalError
 from tvm.ir import assert_structural_equal
 
+from relay_passes.ir.functions import VIEW
 from relay_passes.ir.graph import op_name
 from relay_passes.legalize.shapes import rewrite_reshapes
 from tests.relay_passes.graphs import GENERIC
@@ -32,6 +33,22 @@ def operators(mod: IRModule) -> list[str]:
 
 def test_a_reshape_becomes_a_view() -> None:
     assert operators(rewrite_reshapes()(module(False))) == ["relax.reshape", "relax.call_tir"]
+
+
+@pytest.mark.parametrize(("taken", "is_view"), [(8, True), (3, False)])
+def test_the_first_elements_of_an_output_are_no_view(taken: int, is_view: bool) -> None:
+    """Their places are those of the whole, which is all that TVM looks at."""
+
+    def first(x: te.Tensor) -> te.Tensor:
+        return te.compute((1, taken), lambda i, j: x[i, j], name="first")
+
+    builder, x = relax.BlockBuilder(), relax.Var("x", relax.TensorType((1, 8), "float32"))
+    with builder.function("main", [x]):
+        builder.emit_func_output(builder.emit(builder.call_te(first, x)))
+    mod = rewrite_reshapes()(builder.get())
+    (kernel,) = [f for _, f in mod.functions_items() if isinstance(f, tirx.PrimFunc)]
+    assert relax.analysis.has_reshape_pattern(kernel)
+    assert (VIEW in (kernel.attrs or {})) == is_view
 
 
 def test_a_kernel_stays_at_which_tvm_fails() -> None:

@@ -122,6 +122,26 @@ def test_loops_ask_for_the_threads_that_they_keep_busy() -> None:
     assert launched(compiled(two_loops, 4)) == [3, 0]
 
 
+@T.prim_func(s_tir=True)
+def long_loop(
+    start: T.Buffer((1,), "int64"),
+    x: T.Buffer((T.int64(9),), "float32"),
+    y: T.Buffer((T.int64(5),), "float32"),
+) -> None:
+    """y = x + 1 from an element on, counted by int64, as what scatters by indices of that type."""
+    for i in T.parallel(T.int64(5)):
+        with T.sblock("five"):
+            y[i] = x[start[0] + i] + T.float32(1)
+
+
+def test_loops_may_be_counted_by_int64() -> None:
+    code = compiled(long_loop, 7)
+    assert launched(code) == [5]
+    x, y = np.arange(9, dtype=np.float32), np.zeros(5, np.float32)
+    code["kernel"](np.array([3], np.int64), x, y)
+    np.testing.assert_array_equal(y, x[3:8] + 1)
+
+
 def test_on_two_threads_loops_wake_both() -> None:
     assert launched(compiled(two_loops, 2)) == [0, 0]
     assert FEWEST == 2 and pipeline_for(1) == checking_pipeline()
