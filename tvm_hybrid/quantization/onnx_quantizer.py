@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import onnx
-from onnx import helper, numpy_helper
+from onnx import helper, numpy_helper, version_converter
 
 from microkernels.base.errors import QuantizeError
 from microkernels.isa import Isa
@@ -130,6 +130,8 @@ def settings_for(model: onnx.ModelProto, isa: Isa, asked: Settings, weight_range
 
 HOW = "pip install onnx_ir onnxruntime sympy brings it"
 LARGEST = 2**31 - 1
+OPSET_OF_AXIS = 13
+"""QuantizeLinear and DequantizeLinear have had `axis`, for a scale of each channel, since then."""
 
 
 def require_quantizer(mode: str) -> None:
@@ -185,6 +187,9 @@ def write_quantized(
             "quantisation takes 2 GB; mode weights takes any"
         )
     with tempfile.TemporaryDirectory() as folder, quiet() as notes:
+        if name == "static" and opset_of(model) < OPSET_OF_AXIS:
+            notes.append(f"converted from opset {opset_of(model)} to {OPSET_OF_AXIS}")
+            model = _of_newer_opset(model)
         try:
             if name == "weights":
                 _weights(model, path, settings)
@@ -204,6 +209,30 @@ def write_quantized(
             "constant float32 weight, or quantised inputs"
         )
     return notes
+
+
+def opset_of(model: onnx.ModelProto) -> int:
+    """The version of ONNX's own operators that a model has; 1 if it names none."""
+    found = (each.version for each in model.opset_import if each.domain in ("", "ai.onnx"))
+    return next(found, 1)
+
+
+def _of_newer_opset(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The model with the oldest operators that can have a scale for each channel.
+
+    Raises
+    ------
+    QuantizeError
+        If ONNX cannot convert it.
+    """
+    try:
+        return version_converter.convert_version(model, OPSET_OF_AXIS)
+    except Exception as error:  # the converter raises RuntimeError and errors of its own
+        raise QuantizeError(
+            f"static quantisation needs opset {OPSET_OF_AXIS}, and the model of opset "
+            f"{opset_of(model)} cannot be converted: {_first(error)}; export it again with opset "
+            f"{OPSET_OF_AXIS} or newer, or take mode dynamic"
+        ) from error
 
 
 def _prepared(model: onnx.ModelProto, folder: Path, optimise: bool) -> Path:

@@ -14,7 +14,7 @@ from microkernels.base.errors import FeedError, QuantizeError
 from microkernels.isa import LADDER, isa_named
 from tests.onnx_builder import OnnxBuilder
 from tvm_hybrid.cli import main
-from tvm_hybrid.quantization.onnx_quantizer import Settings, settings_for
+from tvm_hybrid.quantization.onnx_quantizer import Settings, opset_of, settings_for
 from tvm_hybrid.quantization.quantize_model import accuracies
 
 from ..onnx_models import saved, two_layers
@@ -24,9 +24,9 @@ pytestmark = pytest.mark.turns
 SAMPLES = np.random.default_rng(3).standard_normal((6, 4, 8)).astype(np.float32)
 
 
-def convolution() -> onnx.ModelProto:
+def convolution(opset: int = 17) -> onnx.ModelProto:
     """x[1, 3, 8, 8] -> Conv -> Relu -> global pool -> y[1, 4, 1, 1]."""
-    g = OnnxBuilder()
+    g = OnnxBuilder(opset)
     weight = np.random.default_rng(0).standard_normal((4, 3, 3, 3))
     x = g.input("x", (1, 3, 8, 8))
     y = g.node("Relu", g.node("Conv", x, g.constant(weight, np.float32), pads=[1, 1, 1, 1]))
@@ -85,6 +85,61 @@ def test_convolutions_keep_what_lies_between_in_bytes(tmp_path: Path) -> None:
     assert set(report.timings) == {
         f"{by} {what}" for by in ("tvm_hybrid", "ONNX Runtime") for what in ("float32", "quantised")
     }
+
+
+OPSETS = range(9, 13)
+
+
+@pytest.mark.parametrize("opset", OPSETS)
+def test_static_quantisation_converts_an_old_opset(opset: int, tmp_path: Path) -> None:
+    """Scales by channel are an attribute since opset 13."""
+    data = {"x": np.random.default_rng(1).standard_normal((3, 1, 3, 8, 8)).astype(np.float32)}
+    model = convolution(opset)
+    report = quantized(tmp_path, model, data=data)
+    assert report.passed and (report.narrow_kernels, report.other_kernels) == (1, 0)
+    assert report.notes == [f"converted from opset {opset} to 13"]
+    assert opset_of(onnx.load(tmp_path / "out.onnx")) == 13 and opset_of(model) == opset
+    rows = {row.by: row for row in report.accuracy}
+    assert rows["tvm_hybrid quantised"].error < 0.1  # as of two layers above
+
+
+def test_operators_of_an_old_opset_keep_their_meaning(tmp_path: Path) -> None:
+    """Softmax of opset 11 is over all axes from the first on; of opset 13 over one."""
+    g = OnnxBuilder(11)
+    rng = np.random.default_rng(0)
+    x = g.input("x", (2, 3, 8))
+    weight = g.constant(rng.standard_normal((8, 16)), np.float32)
+    y = g.node("Softmax", g.node("MatMul", x, weight), axis=1)
+    g.output(g.node("Squeeze", g.node("Unsqueeze", y, axes=[0]), axes=[0]), (2, 3, 16))
+    data = {"x": rng.standard_normal((3, 2, 3, 8)).astype(np.float32)}
+    report = quantized(tmp_path, g.model(), data=data)
+    assert report.passed and report.narrow_kernels == 1
+    rows = {row.by: row for row in report.accuracy}
+    # Over the last axis alone, values would be three times as large: an error of 2.
+    assert rows["tvm_hybrid quantised"].error < 0.3
+
+
+@pytest.mark.parametrize("opset", OPSETS)
+@pytest.mark.parametrize("mode", ["dynamic", "weights"])
+def test_other_modes_take_an_old_opset(mode: str, opset: int, tmp_path: Path) -> None:
+    """They have no scales by channel as an attribute."""
+    g = OnnxBuilder(opset)
+    weight = np.random.default_rng(0).standard_normal((32, 16))
+    g.output(g.node("MatMul", g.input("x", (4, 32)), g.constant(weight, np.float32)), (4, 16))
+    report = quantized(tmp_path, g.model(), mode=mode, block=16)
+    assert report.passed and report.narrow_kernels == 1
+
+
+def test_an_old_opset_that_cannot_be_converted_is_refused(tmp_path: Path) -> None:
+    """ImageScaler was an experiment of ONNX; no version has it now."""
+    model = convolution(11)
+    scaled = onnx.helper.make_node("ImageScaler", ["x"], ["scaled"], scale=1.0)
+    model.graph.node.insert(0, scaled)
+    next(node for node in model.graph.node if node.op_type == "Conv").input[0] = "scaled"
+    data = {"x": np.zeros((1, 1, 3, 8, 8), np.float32)}
+    with pytest.raises(QuantizeError, match=r"opset 11 cannot be converted: .*mode dynamic"):
+        quantized(tmp_path, model, data=data)
+    assert not list(tmp_path.iterdir())
 
 
 def test_incomplete_shapes_leave_no_file_behind(
