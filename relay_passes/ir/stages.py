@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
@@ -13,6 +12,7 @@ from typing import Any
 from tvm import IRModule, relax, tirx
 from tvm.runtime import Module
 
+from microkernels.base.cpu_quota import busy_cpus
 from microkernels.base.tvm_compat import relax as tvm_compat
 
 
@@ -152,5 +152,5 @@ def workers(tasks: int) -> Iterator[ThreadPoolExecutor]:
 
 
 def threads_for(tasks: int) -> int:
-    """How many threads share some tasks: no more than the CPUs that the process may use."""
-    return max(1, min(tasks, len(os.sched_getaffinity(0))))
+    """How many threads share some tasks: no more than the process may keep busy."""
+    return max(1, min(tasks, busy_cpus()))

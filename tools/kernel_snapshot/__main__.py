@@ -10,7 +10,6 @@ leaves every kernel's TIR and machine code as they are. Models of torch need a P
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -21,6 +20,7 @@ from pathlib import Path
 import click
 from rich.progress import Progress
 
+from microkernels.base.cpu_quota import busy_cpus
 from tools.compile_times.corpus import chosen_of
 from tvm_hybrid.cli.base.console import error_console, say
 
@@ -36,7 +36,7 @@ def _options(command: Callable[..., None]) -> Callable[..., None]:
     for option, known in reversed(chosen):
         text = "Names, with commas; else all."
         command = click.option(option, default="", callback=chosen_of(known), help=text)(command)
-    jobs = len(os.sched_getaffinity(0))
+    jobs = busy_cpus()
     return click.option("--jobs", default=jobs, show_default=True, help="Programs at once.")(
         command
     )

@@ -12,6 +12,7 @@ from typing import Any
 import click
 from rich.table import Table
 
+from microkernels.base.cpu_quota import busy_cpus
 from microkernels.base.files import write_whole
 
 from .base.console import error_console, show, working
@@ -42,7 +43,7 @@ FAILED = 1
 @click.option(
     "--batch", default=8, type=AT_LEAST_ONE, help="Trials after which their results are told."
 )
-@click.option("--jobs", default=min(2, os.cpu_count() or 1), type=AT_LEAST_ONE, help="Processes.")
+@click.option("--jobs", default=min(2, busy_cpus()), type=AT_LEAST_ONE, help="Processes.")
 @click.option(
     "--plot", type=OutputFile(), help="Draw best-so-far curves into this file, such as out.png."
 )

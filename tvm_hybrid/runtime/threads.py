@@ -107,7 +107,7 @@ def physical_cores() -> int:
 def cores_in_quota() -> int:
     """`physical_cores`, or fewer where a quota is less CPU time; the nearest number, at least 1."""
     cores, quota = physical_cores(), host_topology().quota
-    return cores if quota is None else min(cores, max(1, int(quota.cpus + 0.5)))
+    return cores if quota is None else min(cores, quota.nearest)
 
 
 def resolve_setting(

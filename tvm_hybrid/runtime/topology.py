@@ -1,4 +1,4 @@
-"""What Linux says of CPUs: cores, sockets, memory nodes, shared caches, quotas of time."""
+"""What Linux says of CPUs: cores, sockets, memory nodes, shared caches."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from microkernels.base.cpu_quota import Quota, read_quota, text_of
+
 _CPUS = "sys/devices/system/cpu"
 _NODES = "sys/devices/system/node"
 _STATUS = "proc/self/status"
-_GROUPS = "proc/self/cgroup"
 
 # Taken at import: other code may narrow the calling thread's affinity later.
 ALLOWED_CPUS = frozenset(os.sched_getaffinity(0))
@@ -41,22 +42,6 @@ class Cpu:
     socket: int
     node: int
     cluster: int
-
-
-@dataclass(frozen=True)
-class Quota:
-    """How much CPU time a control group may take, as containers with `--cpus` do.
-
-    Attributes
-    ----------
-    cpus : float
-        CPU time over time.
-    file : Path
-        The file that says so.
-    """
-
-    cpus: float
-    file: Path
 
 
 @dataclass(frozen=True)
@@ -141,7 +126,7 @@ def read_topology(root: Path, allowed: Iterable[int]) -> Topology:
     with_memory = _listed(root / _NODES / "has_memory") or tuple(sorted(nodes)) or (0,)
     # The nodes whose memory a cpuset leaves, if Linux tells.
     key = "Mems_allowed_list:"
-    told = [line for line in _text(root / _STATUS).splitlines() if line.startswith(key)]
+    told = [line for line in text_of(root / _STATUS).splitlines() if line.startswith(key)]
     permitted = parse_cpus(told[0].removeprefix(key)) if told else with_memory
     return Topology(
         tuple(_cpu(root / _CPUS / f"cpu{number}", number, node_of) for number in sorted(online)),
@@ -149,43 +134,6 @@ def read_topology(root: Path, allowed: Iterable[int]) -> Topology:
         tuple(node for node in with_memory if node in permitted),
         read_quota(root),
     )
-
-
-def read_quota(root: Path) -> Quota | None:
-    """The least quota of CPU time of the process's control groups and those around them.
-
-    In a container the path of a group may be the host's; the folder that is mounted is then the
-    group itself. So folders that do not exist are passed over, and the topmost is read, too.
-    """
-    found: list[Quota] = []
-    for line in _text(root / _GROUPS).splitlines():
-        _, controllers, path = (*line.split(":", 2), "", "")[:3]
-        second = not controllers  # version 2 has one line without a name
-        if not second and "cpu" not in controllers.split(","):
-            continue
-        names = ("", "unified") if second else ("cpu", controllers)
-        for top in (root / "sys/fs/cgroup" / name for name in names):
-            group = top / path.strip("/")
-            for folder in (group, *group.parents[: len(group.parts) - len(top.parts)]):
-                found += _quota_of_2(folder) if second else _quota_of_1(folder)
-    return min(found, key=lambda quota: quota.cpus, default=None)
-
-
-def _quota_of_2(folder: Path) -> list[Quota]:
-    quota, _, period = _text(folder / "cpu.max").strip().partition(" ")
-    return _quotas(quota, period, folder / "cpu.max")
-
-
-def _quota_of_1(folder: Path) -> list[Quota]:
-    file = folder / "cpu.cfs_quota_us"
-    return _quotas(_text(file).strip(), _text(folder / "cpu.cfs_period_us").strip(), file)
-
-
-def _quotas(quota: str, period: str, file: Path) -> list[Quota]:
-    """None where the quota is "max" or -1, or there is no such file."""
-    if not (quota.isdigit() and period.isdigit() and int(quota) and int(period)):
-        return []
-    return [Quota(int(quota) / int(period), file)]
 
 
 def _cpu(folder: Path, number: int, node_of: dict[int, int]) -> Cpu:
@@ -203,22 +151,15 @@ def _cpu(folder: Path, number: int, node_of: dict[int, int]) -> Cpu:
 
 def _listed(path: Path) -> tuple[int, ...]:
     try:
-        return parse_cpus(_text(path))
+        return parse_cpus(text_of(path))
     except ValueError:
         return ()
 
 
 def _number(path: Path) -> int:
     """What a file says; 0 if it says nothing, or -1 as where there is no such number."""
-    text = _text(path).strip()
+    text = text_of(path).strip()
     return int(text) if text.isdigit() else 0
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text()
-    except OSError:
-        return ""
 
 
 _MOST = 1 << 16  # more numbers than CPUs of Linux: what comes after it is a slip

@@ -15,6 +15,7 @@ from collections.abc import Generator, Iterator, Sequence
 
 import msgspec
 
+from microkernels.base.cpu_quota import busy_cpus
 from microkernels.base.errors import ConfigError
 from microkernels.base.logs import logger
 from microkernels.machines.machine import Machine
@@ -172,8 +173,8 @@ class LocalMeasurer(ProcessMeasurer):
         the first ones serve most interrupts. Kernels of several threads run on all that it may use.
     builders : sequence of int or None
         CPUs on which a second process builds serial kernels while one is measured; empty: there is
-        no second process. None: all that this process may use, but for those of the core that
-        measures.
+        no second process. None: those of other cores than the one that measures, as many as this
+        process may keep busy beside it; none where a quota has no more than one CPU.
 
     Raises
     ------
@@ -198,6 +199,7 @@ class LocalMeasurer(ProcessMeasurer):
             cpu = allowed[-1] if cpu is None else cpu
             if builders is None:
                 builders = [other for other in allowed if not same_core(cpu, other)]
+                builders = builders[: busy_cpus() - 1]
             for number in (cpu, *builders):
                 if not 0 <= number < count:
                     raise ConfigError(f"there is no CPU {number} here; there are 0 to {count - 1}")

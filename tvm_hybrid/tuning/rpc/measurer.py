@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import os
 import queue
 import tempfile
 import threading
@@ -18,6 +17,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from microkernels.base.cpu_quota import busy_cpus
 from microkernels.base.errors import ConfigError, ServerError, TvmHybridError
 from microkernels.base.tvm_compat.runtime import available_threads
 from microkernels.machines.machine import Machine
@@ -269,7 +269,7 @@ class RpcMeasurer(ProcessMeasurer):
         if self.workers is None:
             with Tracker(self.address) as tracker:
                 servers = max(1, tracker.servers())
-            wanted = servers + min(servers, len(os.sched_getaffinity(0)))
+            wanted = servers + min(servers, busy_cpus())
         else:
             wanted = self.workers
         setting = RemoteSetting(

@@ -130,7 +130,7 @@ def target(scores: np.ndarray) -> np.ndarray:
 def _matrix(features: np.ndarray, margins: np.ndarray | None) -> Any:
     import xgboost
 
-    data = xgboost.DMatrix(features)
+    data = xgboost.DMatrix(features, nthread=1)
     if margins is not None:
         data.set_base_margin(margins)
     return data

@@ -11,10 +11,12 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
+from microkernels.base import cpu_quota
+from microkernels.base.cpu_quota import Quota
 from microkernels.base.errors import CompileError, ConfigError
 from microkernels.machines.machine import Machine
 from tvm_hybrid.tuning.measuring import local_measurer
@@ -68,6 +70,27 @@ def workers(
     allowed = sorted(os.sched_getaffinity(0))
     with LocalMeasurer(*host, timeout=60, cpu=allowed[-1], builders=allowed[:1]) as made:
         yield made, made._workers
+
+
+@pytest.mark.parametrize(("cpus", "builders"), [(0.5, 0), (2.0, 1), (4.0, 3), (16.0, 7)])
+def test_a_quota_bounds_the_cpus_that_build(
+    cpus: float, builders: int, host: tuple[Machine, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The process that measures has one of them."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(8)))
+    monkeypatch.setattr(os, "cpu_count", lambda: 8)
+    monkeypatch.setattr(local_measurer, "same_core", lambda cpu, other: cpu == other)
+    monkeypatch.setattr(cpu_quota, "host_quota", lambda: Quota(cpus, Path("cpu.max")))
+    arguments: list[list[str]] = []
+
+    def child(name: str, given: list[str], environment: dict[str, str]) -> None:
+        arguments.append(given)
+
+    monkeypatch.setattr(local_measurer, "ChildProcess", SimpleNamespace(of_module=child))
+    monkeypatch.setattr(local_measurer, "WorkerProcess", lambda child: child)
+    LocalMeasurer(*host)
+    building = ",".join(map(str, range(builders))) or "7"  # else where it measures
+    assert arguments == [["7", building]] * (2 if builders else 1)
 
 
 def measure(
