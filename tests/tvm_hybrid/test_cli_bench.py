@@ -13,7 +13,7 @@ import pytest
 from tests.tvm_hybrid.onnx_models import saved
 from tvm_hybrid.cli import main
 from tvm_hybrid.cli.base import console
-from tvm_hybrid.cli.bench import Turns
+from tvm_hybrid.cli.bench import Turns, doubled_up_to
 
 
 @pytest.fixture
@@ -88,6 +88,21 @@ def test_what_does_not_go_together_is_refused(
 )
 def test_how_long_is_measured(turns: Turns, rounds: int, length: float) -> None:
     assert (turns.rounds(10, 0.1), turns.length(0.1)) == (rounds, length)
+
+
+@pytest.mark.parametrize(
+    ("threads", "streams"),
+    [
+        (1, (1,)),
+        (2, (1, 2)),
+        (3, (1, 2, 3)),
+        (4, (1, 2, 4)),
+        (6, (1, 2, 4, 6)),
+        (9, (1, 2, 4, 8, 9)),
+    ],
+)
+def test_numbers_of_streams_to_try(threads: int, streams: tuple[int, ...]) -> None:
+    assert doubled_up_to(threads) == streams
 
 
 def test_layers_have_their_own_turns() -> None:

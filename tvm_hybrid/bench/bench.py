@@ -212,6 +212,10 @@ def _prepared(
 # here. OpenVINO runs in throughput mode with so many streams, through its asynchronous queue.
 
 
+BRIEF_ROUNDS, BRIEF_SECONDS = 3, 0.2
+"""Turns of each number of streams, of which the best is chosen."""
+
+
 class ThroughputRow(msgspec.Struct, frozen=True, kw_only=True):
     """One contestant's result with some number of streams.
 
@@ -258,12 +262,16 @@ class ThroughputReport(msgspec.Struct, frozen=True, kw_only=True):
     ----------
     best_ratio : float or None
         Our best requests a second over the best of all peers, whatever their streams.
+    tried : dict of int to float
+        Our requests a second in brief turns, by number of streams, if they chose the number; the
+        rows have the best one.
     """
 
     model: str
     threads: int
     rows: list[ThroughputRow]
     best_ratio: float | None = None
+    tried: dict[int, float] = {}
 
     @property
     def wrong(self) -> list[ThroughputRow]:
@@ -280,6 +288,7 @@ def measure_throughput(
     tolerance: Tolerance,
     known: Sequence[str] = (),
     callers: int | None = None,
+    choose: bool = False,
     peers: Sequence[str] = ("ort", "openvino"),
     rounds: int = 5,
     seconds: float = 1.0,
@@ -307,6 +316,9 @@ def measure_throughput(
         Inputs that our sessions do not take.
     callers : int or None
         How many requests are under way; None: as many as streams.
+    choose : bool
+        Whether each number of streams is first tried briefly, without peers, and only the best one
+        is measured.
     peers : sequence of str
         "ort", "openvino".
     rounds, seconds, warmup
@@ -321,6 +333,20 @@ def measure_throughput(
         As `progress` of `timing.take_turns`.
     """
     ours = {name: feed for name, feed in feeds.items() if name not in known}
+    tried: dict[int, float] = {}
+    if choose:
+        progress(f"trying {', '.join(map(str, sessions))} streams")
+        loads = {
+            count: SessionContestant(each, ours, callers or count)
+            for count, each in sessions.items()
+        }
+        tried = _rates(loads, min(seconds, BRIEF_SECONDS))
+        best = max(tried, key=lambda count: tried[count])
+        progress(f"chosen: {best} streams")
+        for count, each in sessions.items():
+            if count != best:
+                each.close()  # its threads would wait beside those that are measured
+        sessions = {best: sessions[best]}
     rows = {}
     for streams, session in sessions.items():
         threads_each, load = session.executable.num_threads, callers or streams
@@ -364,5 +390,12 @@ def measure_throughput(
     theirs = [rate for key, rate in rates.items() if rows[key].name != OURS]
     ratio = max(of_ours.values(), default=0.0) / max(theirs) if theirs else None
     return ThroughputReport(
-        model=model.stem, threads=threads, rows=list(rows.values()), best_ratio=ratio
+        model=model.stem, threads=threads, rows=list(rows.values()), best_ratio=ratio, tried=tried
     )
+
+
+def _rates(contestants: Mapping[int, SessionContestant], seconds: float) -> dict[int, float]:
+    """Requests a second of each, in turns of some seconds after one that does not count."""
+    calls = {str(count): each.load_for for count, each in contestants.items()}
+    found, _ = take_turns(calls, BRIEF_ROUNDS, seconds, lambda turn: turn.seconds, warmup=seconds)
+    return {int(count): total_rate(turns) for count, turns in found.items()}

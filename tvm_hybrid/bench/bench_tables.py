@@ -118,8 +118,13 @@ def throughput_table(report: ThroughputReport, title: str = "") -> BenchTable:
         cells = [("requests/s", rate), *_times(row.timing), ("ratio", ratio)]
         blocks.setdefault(each, []).append((row.name, cells, row))
     best = ""
+    if report.tried:
+        tried = ", ".join(f"{count}: {_rate(rate)}" for count, rate in report.tried.items())
+        chosen = report.rows[0].streams
+        best = f"chosen: {chosen} {'stream' if chosen == 1 else 'streams'}; requests/s: {tried}"
     if report.best_ratio is not None:
-        best = f"most requests/s of ours over the most of any peer: {report.best_ratio:.2f}"
+        best += "\n" * bool(best)
+        best += f"most requests/s of ours over the most of any peer: {report.best_ratio:.2f}"
     return BenchTable(list(blocks.items()), title, best, "streams")
 
 

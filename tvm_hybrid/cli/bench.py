@@ -93,7 +93,7 @@ class BenchRequest:
     source : Path or None
         The ONNX file that a library was made of.
     hint : str or None
-        "latency" or "throughput": chooses streams.
+        "latency" or "throughput": whether one run at a time is measured, or several.
     peers : str or None
         Names with commas.
     turns : Turns
@@ -108,6 +108,8 @@ class BenchRequest:
     variants, predict : bool
     options : CompileOptions
     as_json : bool
+    choose : bool
+        Whether only the best of `streams` is measured beside others.
     """
 
     model: Path | None
@@ -126,6 +128,7 @@ class BenchRequest:
     predict: bool
     options: CompileOptions
     as_json: bool
+    choose: bool = False
 
     def run(self) -> int:
         """Does what is asked for; returns the exit code: 1 if results of ours are wrong.
@@ -138,7 +141,8 @@ class BenchRequest:
         if self.hint is not None and self.streams is not None:
             raise click.UsageError("--hint chooses the streams: leave --streams out")
         if self.hint == "throughput":
-            return replace(self, hint=None, streams=(self._threads(),)).run()
+            numbers = doubled_up_to(self._threads())
+            return replace(self, hint=None, streams=numbers, choose=True).run()
         if self.streams is None and self.callers is not None:
             raise click.UsageError("--callers are those of --streams")
         special = self.predict or self.layers is not None
@@ -295,6 +299,7 @@ class BenchRequest:
                 tolerance=sums_of(model, program, feeds).tolerance(precision),
                 known=[value.name for value in program.values],
                 callers=self.callers,
+                choose=self.choose,
                 peers=names,
                 rounds=self.turns.rounds(5, 1.0),
                 seconds=self.turns.length(1.0),
@@ -370,6 +375,11 @@ class BenchRequest:
         return 0
 
 
+def doubled_up_to(threads: int) -> tuple[int, ...]:
+    """1, 2, 4 and so on, and the number of threads last."""
+    return (*(1 << power for power in range((threads - 1).bit_length())), threads)
+
+
 @click.command("bench", cls=shared.FileCommand)
 @click.argument("model", required=False, type=shared.FILE)
 @input_options
@@ -377,7 +387,8 @@ class BenchRequest:
 @click.option(
     "--hint",
     type=click.Choice(["latency", "throughput"]),
-    help="latency: one run at a time on all threads. throughput: a stream for each thread.",
+    help="latency: one run at a time on all threads. throughput: as many streams as are fastest of "
+    "1, 2, 4, ... and one for each thread, tried briefly.",
 )
 @click.option(
     "--peers",
@@ -467,6 +478,7 @@ def command(**settings: Any) -> int:
     With --streams callers send one request after the other, all at once: requests/s are those of
     all callers, times include waiting, and the ratio is of requests/s. Each run has its share of
     --threads; ONNX Runtime's session is called by as many threads, OpenVINO is in throughput mode.
+    --hint throughput tries numbers of streams with us, and measures the best one beside the others.
 
     With --layers each convolution of a network is a model of its own. One table gives the time of
     such a model, whose input and output are NCHW, and that of its kernel alone. Without --threads

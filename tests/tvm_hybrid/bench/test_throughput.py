@@ -14,11 +14,13 @@ from rich.console import Console
 
 from tvm_hybrid import InferenceSession
 from tvm_hybrid import compile as compile_model
+from tvm_hybrid.bench import bench as bench_module
 from tvm_hybrid.bench.bench import ThroughputReport, measure_throughput
 from tvm_hybrid.bench.bench_tables import bench_csv, throughput_table
 from tvm_hybrid.bench.compare import Tolerance
 from tvm_hybrid.bench.peers.contestants import LoadTurn, load_turn, total_rate
 from tvm_hybrid.bench.peers.peers import ONNX_RUNTIME, OPENVINO, OURS
+from tvm_hybrid.errors import SessionClosedError
 
 from ..onnx_models import saved
 
@@ -108,6 +110,45 @@ def test_every_row_is_a_line_of_the_csv(report: ThroughputReport) -> None:
     assert float(first["p99_us"]) == report.rows[0].timing.p99_us
     assert (first["model"], first["threads"], first["streams"]) == ("model", "1", "1")
     assert lines[2]["median_us"] == "" and "cannot start" in lines[2]["note"]
+
+
+@pytest.mark.parametrize("best", [1, 2])
+def test_the_best_number_of_streams_is_chosen(
+    best: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = saved(tmp_path)
+    executable = compile_model(path, num_threads=1)
+    sessions = {count: InferenceSession(executable, streams=count) for count in (1, 2)}
+    measured = bench_module._rates
+    asked: list[float] = []
+
+    def rates(contestants: Any, seconds: float) -> dict[int, float]:
+        asked.append(seconds)
+        found = measured(contestants, 0.0)
+        assert list(found) == [1, 2] and min(found.values()) > 0
+        return {count: 9.0 if count == best else 4.0 for count in found}
+
+    monkeypatch.setattr(bench_module, "_rates", rates)
+    steps: list[str] = []
+    found = measure_throughput(
+        sessions,
+        path,
+        {"x": np.ones((4, 8), np.float32)},
+        threads=2,
+        tolerance=Tolerance(1e-5),
+        choose=True,
+        peers=["ort"],
+        rounds=1,
+        seconds=0.01,
+        progress=steps.append,
+    )
+    assert [(row.name, row.streams) for row in found.rows] == [(OURS, best), (ONNX_RUNTIME, best)]
+    assert asked == [0.01] and found.tried == {best: 9.0, 3 - best: 4.0}
+    assert steps[0] == "trying 1, 2 streams" and f"chosen: {best} stream" in steps[1]
+    said = f"chosen: {best} stream{'s' * (best > 1)}; requests/s: 1: "
+    assert said in " ".join(text_of(found, 100).split())
+    with pytest.raises(SessionClosedError):
+        sessions[3 - best].run(None, {"x": np.ones((4, 8), np.float32)})
 
 
 def test_wrong_results_of_ours_are_noticed(tmp_path: Path) -> None:
