@@ -127,7 +127,11 @@ VARIABLES = {
     "TVM_HYBRID_PROGRESS": "0: sessions write no line about compiling",
     "TVM_HYBRID_SPIN": "how long threads wait awake: run, always, never",
     "TVM_HYBRID_OPENVINO_PYTHON": "a Python that has OpenVINO, for benchmarks",
+    "TVM_HYBRID_RULE_ERRORS": "raise: a mistake in a rule for generic loops ends the compilation",
     "TVM_NUM_THREADS": "threads of a run that names no number",
+    "OMP_NUM_THREADS": "threads of a run that names no number, if TVM_NUM_THREADS is not set",
+    "TVM_BIND_THREADS": "0: workers are not bound to CPUs, whatever place is named",
+    "TVM_THREAD_POOL_SPIN_COUNT": "0: threads never wait awake, where TVM_HYBRID_SPIN is not set",
 }
 
 OK, WARNING, BAD = "ok", "warning", "bad"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import errno
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,8 +16,13 @@ from microkernels.isa import host_isa, isa_named
 from microkernels.machines.host import MACHINE_VARIABLE
 from tests.tvm_hybrid.runtime.affinity.made_up import two_sockets
 from tests.tvm_hybrid.runtime.affinity.test_weights import Recorded
-from tvm_hybrid.cli.machine import OK, WARNING, examine, places
+from tvm_hybrid.cli.machine import OK, VARIABLES, WARNING, examine, places
 from tvm_hybrid.runtime import weights
+
+ROOT = Path(__file__).parents[3]
+PACKAGES = ("microkernels", "tir_schedules", "relay_passes", "tvm_hybrid")
+# Set for a moment, while TVM is imported; nothing that a user sets.
+INTERNAL = {"TVM_DEVICE_BACKEND_AUTOLOAD"}
 
 LINES = [
     (Permission("absent"), "none on this CPU", OK),
@@ -75,3 +82,29 @@ def test_what_is_guessed_of_a_description_is_named(
     path.write_text(path.read_text().replace('"guess"', '"measured"'))
     (mine,) = [fact for fact in examine() if fact.name == "guessed in it"]
     assert "clock_256" not in mine.value
+
+
+def test_every_variable_is_on_the_page() -> None:
+    page = (ROOT / "docs/environment.md").read_text()
+    rows = re.findall(r"^\| `([A-Z_]+)` \|", page, re.MULTILINE)
+    assert sorted(rows) == sorted(VARIABLES)
+
+
+def test_every_variable_that_is_read_is_listed() -> None:
+    """A name of a variable is a whole string somewhere in the sources."""
+    texts = {
+        node.value
+        for package in PACKAGES
+        for path in (ROOT / package).rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    }
+    named = {text for text in texts if re.fullmatch(r"(TVM|OMP)_[A-Z_]+", text)}
+    assert named - INTERNAL == set(VARIABLES)
+
+
+def test_doctor_shows_every_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TVM_BIND_THREADS", "0")
+    facts = {fact.name: fact.value for fact in examine() if fact.topic == "environment"}
+    assert facts.keys() == VARIABLES.keys()
+    assert facts["TVM_BIND_THREADS"].startswith("0: 0: workers are not bound")
