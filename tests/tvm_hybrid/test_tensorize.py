@@ -15,12 +15,14 @@ import tvm_hybrid
 from microkernels.registry import microkernel_named
 from relay_passes.ir.decisions import TENSORIZE, DecisionLog
 from relay_passes.ir.functions import KERNEL
+from tests.guard import guarded
 from tests.microkernels.isa_targets import target_of
 from tests.relay_passes.graphs import module
 from tests.relay_passes.lift.test_lift_programs import legalized
 from tests.stand_ins import running
 from tests.tir_schedules.tensorize.programs import Tensor, function, summed
 from tvm_hybrid.errors import CompileError
+from tvm_hybrid.runtime.feeds import tensor_of
 
 F = "float32"
 
@@ -128,6 +130,51 @@ def test_programs(name: str, threads: int) -> None:
     arrays = [values(tensor, seed) for seed, tensor in enumerate(inputs)]
     wide = [array.astype(np.int64 if array.dtype.kind in "iu" else np.float64) for array in arrays]
     np.testing.assert_array_equal(called(made, arrays), meaning(*wide))
+
+
+@pytest.mark.parametrize("name", ["in place", "bytes", "bfloat16"])
+def test_the_target_need_not_be_named_again(name: str) -> None:
+    """LLVM ends the process at an instruction that its default CPU lacks."""
+    body, inputs, meaning = CASES[name]
+    target = tvm_hybrid.resolve_target(None)
+    module = IRModule({"program": function(body, *inputs).with_attr("global_symbol", "program")})
+    made = tvm_hybrid.tensorize(module, num_threads=1)
+    assert str(made["program"].attrs["target"]) == str(target)
+    arrays = [values(tensor, seed) for seed, tensor in enumerate(inputs)]
+    wide = [array.astype(np.int64) for array in arrays]
+    out = made["program"].params[-1]
+    result = tvm.runtime.empty([int(extent) for extent in out.shape], str(out.dtype))
+    tvm.compile(made)["program"](*map(tvm.runtime.tensor, arrays), result)
+    np.testing.assert_array_equal(result.numpy(), meaning(*wide))
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize(("m", "n", "k"), [(6, 65, 33), (13, 48, 3), (7, 16, 66), (64, 128, 64)])
+def test_a_bfloat16_weight_that_is_an_argument(
+    m: int, n: int, k: int, transposed: bool, threads: int
+) -> None:
+    """Kernels read pairs of rows; nothing outside of what they are given."""
+    inputs = ((m, k), "bfloat16"), ((n, k) if transposed else (k, n), "bfloat16")
+
+    def body(a: te.Tensor, b: te.Tensor) -> te.Tensor:
+        def term(i: Any, j: Any, r: Any) -> Any:
+            return cast(F, a[i, r]) * cast(F, b[j, r] if transposed else b[r, j])
+
+        return summed((m, n), (k,), term)
+
+    made = tvm_hybrid.tensorize(function(body, *inputs), num_threads=threads)
+    library = tvm.compile(made.with_attr("global_symbol", "program"))
+    arrays = [values(tensor, seed) for seed, tensor in enumerate(inputs)]
+    left, right = (array.astype(np.float32) for array in arrays)
+    for at_end in (False, True):
+        # TVM's functions want addresses that are multiples of 64.
+        left_at, right_at, out = (
+            guarded(each, at_end and each.nbytes % 64 == 0)
+            for each in (*arrays, np.zeros((m, n), F))
+        )
+        library["program"](*map(tensor_of, (left_at, right_at, out)))
+        np.testing.assert_array_equal(out, left @ (right.T if transposed else right))
 
 
 @pytest.mark.isa("amx")

@@ -33,6 +33,7 @@ from ..targets.resolve import MachineLike, TargetLike, cpu_name
 
 _SCHEDULED = "tirx.is_scheduled"
 _NAME = "global_symbol"
+_TARGET = "target"
 Program = tirx.PrimFunc | IRModule
 
 
@@ -68,8 +69,9 @@ def tensorize(
     Returns
     -------
     tirx.PrimFunc or tvm.IRModule
-        The function with other loops, marked as scheduled. A module's other functions are as they
-        were.
+        The function with other loops, marked as scheduled, and with the target that it was made for
+        as an attribute: compile it without naming a target, or for that one. A module's other
+        functions are as they were.
 
     Raises
     ------
@@ -135,6 +137,9 @@ def _function(
     decisions.extend(log)
     kernels = dict.fromkeys(each.kernel for each in log if each.taken and each.kernel)
     attrs = {**function.attrs, KERNEL: " + ".join(kernels), _SCHEDULED: True}
+    # Without it, TVM compiles for its plainest CPU if nobody names a target, and LLVM ends the
+    # process at the first instruction that such a CPU lacks.
+    attrs[_TARGET] = options.target
     return made.with_attrs({"tirx.noalias": True, **attrs})
 
 
