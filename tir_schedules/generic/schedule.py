@@ -438,7 +438,7 @@ def schedule_generic(
         "generic_blocks", or "generic_serial" for loops that stayed as they were; the reasons are
         logged.
     """
-    func, refused = _aligned_to_elements(func), dict[str, None]()
+    func, refused = aligned_to_elements(func), dict[str, None]()
     for rule in RULES:
         try:
             found, name = rule(func, machine)
@@ -463,7 +463,7 @@ def schedule_generic(
     return found, name
 
 
-def _aligned_to_elements(func: tirx.PrimFunc) -> tirx.PrimFunc:
+def aligned_to_elements(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """The function with parameters that need not be aligned to more than their elements.
 
     TVM promises LLVM 64 bytes unless told otherwise, and a caller's array may lie anywhere.

@@ -23,6 +23,7 @@ from relay_passes.pipeline_options import PipelineOptions
 from tir_schedules.assembled.side_by_side import Step, one_after_another
 from tir_schedules.generic.expressions import const_int, substitute, variables_of
 from tir_schedules.generic.nest import NotHandledError, is_number, read_program
+from tir_schedules.generic.schedule import aligned_to_elements
 
 from ..api import warn_if_slow
 from ..library.manifest import ChosenOptions, Coverage, RecordUse, package_versions, uses_in
@@ -70,8 +71,8 @@ def tensorize(
     -------
     tirx.PrimFunc or tvm.IRModule
         The function with other loops, marked as scheduled, and with the target that it was made for
-        as an attribute: compile it without naming a target, or for that one. A module's other
-        functions are as they were.
+        as an attribute: compile it without naming a target, or for that one. Its arguments may lie
+        anywhere. A module's other functions are as they were.
 
     Raises
     ------
@@ -140,7 +141,7 @@ def _function(
     # Without it, TVM compiles for its plainest CPU if nobody names a target, and LLVM ends the
     # process at the first instruction that such a CPU lacks.
     attrs[_TARGET] = options.target
-    return made.with_attrs({"tirx.noalias": True, **attrs})
+    return aligned_to_elements(made).with_attrs({"tirx.noalias": True, **attrs})
 
 
 def _parameters(function: tirx.PrimFunc) -> tuple[list[tirx.Var], list[tirx.Var]]:
