@@ -263,10 +263,12 @@ def rewrite_reshapes(mod: IRModule) -> IRModule:
             ):
                 continue
             # An output that is a copy, and not of the first elements alone, which TVM does not see.
-            shapes = [param.ty.shape for param in mod[callee].params]
-            if relax.analysis.has_reshape_pattern(mod[callee]) and Analyzer().can_prove_equal(
-                *(functools.reduce(operator.mul, shape, 1) for shape in shapes)
-            ):
+            one: Any = tirx.const(1, "int64")
+            read, made = (
+                functools.reduce(operator.mul, each.ty.shape, one) for each in mod[callee].params[:2]
+            )
+            is_copy = relax.analysis.has_reshape_pattern(mod[callee])
+            if is_copy and Analyzer().can_prove_equal(read, made):
                 found[callee] = mod[callee].with_attr(VIEW, True)
     return found
 
