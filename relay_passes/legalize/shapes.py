@@ -265,7 +265,8 @@ def rewrite_reshapes(mod: IRModule) -> IRModule:
             # An output that is a copy, and not of the first elements alone, which TVM does not see.
             one: Any = tirx.const(1, "int64")
             read, made = (
-                functools.reduce(operator.mul, each.ty.shape, one) for each in mod[callee].params[:2]
+                functools.reduce(operator.mul, each.ty.shape, one)
+                for each in mod[callee].params[:2]
             )
             is_copy = relax.analysis.has_reshape_pattern(mod[callee])
             if is_copy and Analyzer().can_prove_equal(read, made):
