@@ -287,8 +287,8 @@ def _expected(
         largest = _farthest(exact, noisy)
         finite = largest[np.isfinite(largest)]
         usual = float(np.sqrt(np.mean(finite**2))) if finite.size else 0.0
-        if bf16:  # bytes inside the model differ by whole steps, which is beyond their mean
-            usual *= 2
+        if bf16:  # integers inside the model differ by whole steps, which is beyond their mean
+            usual = max(2 * usual, float(finite.max(initial=0.0)))
         room = np.maximum(largest, _farthest(exact, fused)) + usual
         if usual:
             room = room + FLUSHED
