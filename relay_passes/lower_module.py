@@ -17,7 +17,8 @@ from tvm.ir.transform import Pass, PassInfo
 from microkernels.base.errors import CompileError, OutputError, TvmHybridError, as_raised
 from microkernels.base.files import require_room, why_not_written
 from microkernels.base.memory import without_full_collections
-from microkernels.base.tvm_compat import relax as tvm_compat
+from microkernels.base.tvm_compat import patches
+from microkernels.base.tvm_compat.relax import set_type
 from microkernels.base.tvm_compat.tir import quick_expressions
 from tir_schedules.core.region import Region
 from tir_schedules.tensorize.arrangement import ArrangementProblem
@@ -116,12 +117,12 @@ def compile_module(mod: IRModule, options: PipelineOptions, keep: bool = True) -
 STAGES = len(Phase) + 2  # behind the phases: LLVM's passes, then machine code
 
 # Sessions compile in the threads that call them.
-tvm_compat.separate_builders()
-tvm_compat.separate_tags()
-tvm_compat.quick_arrays()
-tvm_compat.quick_objects()
+patches.separate_builders()
+patches.separate_tags()
+patches.quick_arrays()
+patches.quick_objects()
 quick_expressions()
-tvm_compat.order_symbols()
+patches.order_symbols()
 
 
 def passes_through(
@@ -230,7 +231,7 @@ def _beginning(function: relax.Function, count: int) -> relax.Function:
         blocks.append(type(block)(kept))
     assert last is not None
     body = relax.SeqExpr(blocks, last)
-    tvm_compat.set_type(body, last.ty)
+    set_type(body, last.ty)
     return with_body(function, body)
 
 

@@ -15,7 +15,7 @@ import tvm
 from tvm import relax, te, tirx
 from tvm.ir import GenericConst
 
-from microkernels.base.tvm_compat.relax import order_symbols
+from microkernels.base.tvm_compat.patches import order_symbols
 from microkernels.vector.expressions import reinterpret
 from relay_passes.ir.constants import tensor_of
 
