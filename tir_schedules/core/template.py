@@ -160,8 +160,8 @@ class Template(ABC, Generic[C]):
         return None
 
     def packed_input(self, region: Region, config: C, isa: Isa, index: int) -> PackedInput | None:
-        """How an input is packed; None if the kernel reads it as it is."""
-        if self.packing is None or not region.inputs[index].constant:
+        """How an input is packed; None if the kernel reads it as it is, as the first one always."""
+        if self.packing is None or index == 0 or not region.inputs[index].constant:
             return None
         return self.packing(region, config, isa, index)
 

@@ -34,6 +34,16 @@ def test_fused_matmul(flags: tuple[int, int], alpha: float) -> None:
     compare(model, {"a": a, "b": b}, [np.float32(alpha) * (left @ right)])
 
 
+def test_a_product_of_two_constants() -> None:
+    """Only the second one is packed."""
+    a, b = random(1, 33), random(3, 33, seed=1)
+    node = helper.make_node("FusedMatMul", ["a", "b"], ["c"], domain=MICROSOFT, transB=1, alpha=0.5)
+    nodes = [node, helper.make_node("Add", ["c", "x"], ["y"])]
+    model = make_model(nodes, [f32("x", 1, 3)], [f32("y", 1, 3)], {"a": a, "b": b})
+    x = random(1, 3, seed=2)
+    compare(model, {"x": x}, [np.float32(0.5) * (a @ b.T) + x])
+
+
 @pytest.mark.parametrize(
     "attributes",
     [{}, {"transB": 1}, {"transA": 1, "alpha": 0.5}, {"transB": 1, "alpha": 2.0, "beta": 0.25},
