@@ -37,9 +37,10 @@ FEW_ROWS = 2
 def streams(kernel: Microkernel, rows: int, width: int, panels: int) -> tuple[int, Microkernel]:
     """How many of some panels are multiplied at once, and by which kernel.
 
-    Accumulators of a row stay below what TVM allocates on the heap: it would give that memory again
-    to a row of the tiles for more rows, which then writes it in every step (AVX-512, tiles of 6x64
-    of a dynamic number of rows: 20% to 25% slower from 4 rows on).
+    The accumulators of a row stay smaller than what TVM allocates on the heap. TVM would reuse that
+    memory for accumulators of higher tiles, which LLVM then stores in every step instead of keeping
+    them in registers (AVX-512, tiles of 6x64 of a dynamic number of rows: 20% to 25% slower from 4
+    rows on).
 
     Parameters
     ----------

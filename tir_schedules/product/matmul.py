@@ -70,25 +70,32 @@ def candidates(region: Region, machine: Machine) -> list[MatmulConfig]:
     Of an open region: on a grid for any number of rows.
     """
     m, n, k = dimensions(region)
-    kernels = region_kernels(region, machine.isa)
-    tiles = [(each, _tile(region, machine, each)) for each in tile_config.worth_trying(kernels, m)]
-    if region.is_open:  # few rows have the kernel's own tiles, also beside those of widened panels
-        tiles = [
-            (each, tile)
-            for each, tile in tiles
-            if not each.by_tiles and tile["vectors"] <= each.vectors
-        ]
-        high = [pair for pair in tiles if pair[1]["rows"] >= tile_config.OPEN_HEIGHT]
-        tiles = high or tiles
-    found = []
-    for kernel, tile in tiles:
-        if region.is_open:
+    kernels, found = region_kernels(region, machine.isa), []
+    if region.is_open:
+        for kernel, tile in _open_tiles(region, machine, kernels):
             grid = open_grid(tile, n, k, machine, 2 * n * k / kernel.kr)
-        else:
-            k_unit = kernel.depth if tile_config.shares_k(kernel, k) else None
-            grid = best_grid(tile, m, n, k, machine, flops(region) / kernel.kr, k_unit)
+            found.append(MatmulConfig(**tile, **grid))
+        return found
+    for kernel in tile_config.worth_trying(kernels, m):
+        tile = _tile(region, machine, kernel)
+        k_unit = kernel.depth if tile_config.shares_k(kernel, k) else None
+        grid = best_grid(tile, m, n, k, machine, flops(region) / kernel.kr, k_unit)
         found.append(MatmulConfig(**tile, **grid))
     return found
+
+
+def _open_tiles(
+    region: Region, machine: Machine, kernels: Iterable[Microkernel]
+) -> list[tuple[Microkernel, Fields]]:
+    """Vector kernels and their tiles for any number of rows, the high ones if there are some.
+
+    Few rows are multiplied by the kernel itself, even where more rows multiply widened panels by
+    another kernel. So a tile has no more vectors than the kernel.
+    """
+    vector = [kernel for kernel in kernels if not kernel.by_tiles]
+    tiles = [(kernel, _tile(region, machine, kernel)) for kernel in vector]
+    tiles = [(kernel, tile) for kernel, tile in tiles if tile["vectors"] <= kernel.vectors]
+    return [pair for pair in tiles if pair[1]["rows"] >= tile_config.OPEN_HEIGHT] or tiles
 
 
 def neighbourhood(region: Region, machine: Machine) -> Iterator[MatmulConfig]:

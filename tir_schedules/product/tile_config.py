@@ -21,7 +21,6 @@ from tir_schedules.core.blocking import Box, balanced, estimate_cycles
 from tir_schedules.core.config import check_numbers
 from tir_schedules.core.product_plan import ProductPlan, TileConfig, product_types
 from tir_schedules.core.region import Region
-from tir_schedules.core.size import is_open
 from tir_schedules.cost import amx_cost, cost
 from tir_schedules.epilogue.epilogue import rows_and_columns
 
@@ -67,8 +66,8 @@ READING_ROWS = 512
 # sixth more time with two tiles (Emerald Rapids held to AVX2, blocks for an L2 of 256 KB).
 READING_TILES = 4
 NEAR_STEPS = 32  # fewer were not measured
-# Rows that are one tile of 8x48, and two low ones of 6x64, with fewer accumulators: for 4 to 16 of
-# an open number of rows that takes 10% to 25% longer (Zen 5, AVX-512).
+# The least height of a tile for a dynamic number of rows. 4 to 16 rows take 10% to 25% longer with
+# tiles of 6x64 than of 8x48 (Zen 5, AVX-512), as they are cut into low tiles of few accumulators.
 OPEN_HEIGHT = 8
 MOVES = 3  # of a line of results: read to be written, written back, and an operand like it
 C = TypeVar("C", bound=Any)  # a configuration that names one microkernel
@@ -77,13 +76,8 @@ Fields = dict[str, Any]
 
 
 def worth_trying(kernels: Iterable[Microkernel], m: int) -> list[Microkernel]:
-    """Without the blocks of tiles that are too low: more loads for a product than the others.
-
-    Of an open number of rows: all vector kernels.
-    """
+    """Without the blocks of tiles that are too low: more loads for a product than the others."""
     kernels = list(kernels)
-    if is_open((m,)):
-        return [kernel for kernel in kernels if not kernel.by_tiles]
     highest = max(kernel.mr for kernel in kernels)
     return [kernel for kernel in kernels if not kernel.by_tiles or kernel.mr >= min(m, highest)]
 

@@ -46,8 +46,8 @@ class DecodeScores:
         self.plan, self.problem = plan, plan.problem
         self.q, self.k = (plan.buffers[name] for name in "qk")
         self.epilogue = epilogue
-        q, k = (tensor.dtype for tensor in self.problem.scores.inputs)
-        types = q, k
+        q, k = self.problem.scores.inputs
+        types = q.dtype, k.dtype
         given = self.problem.scores, types, plan.isa, epilogue.narrow
         self.operands, self.points = operands_of(*given)
         group = self.operands.group

@@ -29,8 +29,9 @@ MOST_UNROLLED = 4096
 PIECES = 4  # of work for a thread, where it shares more than that
 LEAST_VECTORS = 4  # of channels in a piece
 SET_BYTES = 4096  # addresses so far apart share a set of L1
-# Time from beyond L2 of some channels of every pixel, over that of all of them, for each thread:
-# others write the lines beside them (56x56x144 on two threads of a Zen 5: 39 us instead of 28).
+# By how much longer a thread reads some channels of every pixel from beyond L2 than all channels,
+# times the number of threads: those write neighbouring cache lines (56x56x144 on two threads of a
+# Zen 5 takes 39 us instead of 28).
 STRIDED = 2.0
 SMALL_IMAGE = 8  # bands that an image of open size is taken to have at least
 MOST_COLUMNS = 32  # of a kernel: every column of x at the edges is code of its own
