@@ -92,7 +92,7 @@ def test_an_engine_of_another_process(tmp_path: Path) -> None:
     with pytest.raises(ContestantError, match="OpenVINO: no memory"):
         peer.prompts(32)
     peer.close()
-    with pytest.raises(ContestantError, match="CTranslate2: the worker ended with code 3"):
+    with pytest.raises(ContestantError, match="CTranslate2: the process ended with code 3"):
         Peer(CTRANSLATE2, answering(tmp_path / "python", "exit 3"), Given(TINY, F32, 1))
     with pytest.raises(ContestantError, match=r"llama\.cpp: ModuleNotFoundError: No module named"):
         Peer(LLAMA_CPP, sys.executable, Given(TINY, F32, 1))

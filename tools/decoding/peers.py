@@ -120,21 +120,32 @@ class Peer:
             os.kill(self._child.pid, number)
 
     def _answer(self, field: str, seconds: float) -> Any:
-        try:
-            line = self._child.answer(seconds)
-        except TimeoutError:
-            raise ContestantError(f"{self._name}: no answer within {seconds:.0f} s") from None
-        if line is None:
-            raise ContestantError(f"{self._name}: the worker {self._child.ended()[1]}")
-        fields = msgspec.json.decode(line, type=dict[str, Any])
-        if "error" in fields:
-            raise ContestantError(f"{self._name}: {fields['error']}")
-        return fields[field]
+        return answer_of(self._child, self._name, seconds)[field]
 
     def close(self) -> None:
         """Ends the process."""
         self._child.close()
         self._folder.cleanup()
+
+
+def answer_of(child: ChildProcess, name: str, seconds: float) -> dict[str, Any]:
+    """The next line of a peer's process, as fields.
+
+    Raises
+    ------
+    ContestantError
+        If there is none in that time, the process has ended, or its answer is an error.
+    """
+    try:
+        line = child.answer(seconds)
+    except TimeoutError:
+        raise ContestantError(f"{name}: no answer within {seconds:.0f} s") from None
+    if line is None:
+        raise ContestantError(f"{name}: the process {child.ended()[1]}")
+    fields = msgspec.json.decode(line, type=dict[str, Any])
+    if "error" in fields:
+        raise ContestantError(f"{name}: {fields['error']}")
+    return fields
 
 
 def environment(threads: int) -> Mapping[str, str]:

@@ -19,9 +19,8 @@ from typing import Any
 import msgspec
 
 from microkernels.base.files import cache_dir
-from tools.decoding.peers import CTRANSLATE2, LLAMA_CPP, PACKAGES
+from tools.decoding.peers import CTRANSLATE2, LLAMA_CPP, PACKAGES, answer_of
 from tvm_hybrid.bench.peers.peers import ONNX_RUNTIME, OPENVINO, PYTHON_VARIABLE
-from tvm_hybrid.report.timing import ContestantError
 from tvm_hybrid.tuning.measuring.child_process import ChildProcess
 
 from .store import ONEDNN
@@ -190,17 +189,7 @@ class OneDnn:
         return list(self._answer()["times"])
 
     def _answer(self) -> dict[str, Any]:
-        """The next line."""
-        try:
-            line = self._child.answer(_TIME_LIMIT)
-        except TimeoutError:
-            raise ContestantError(f"oneDNN: no answer within {_TIME_LIMIT:.0f} s") from None
-        if line is None:
-            raise ContestantError(f"oneDNN: the process {self._child.ended()[1]}")
-        found = msgspec.json.decode(line, type=dict[str, Any])
-        if "error" in found:
-            raise ContestantError(f"oneDNN: {found['error']}")
-        return found
+        return answer_of(self._child, "oneDNN", _TIME_LIMIT)
 
     def close(self) -> None:
         """Ends the process."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import mmap
-from contextlib import ExitStack
 from typing import Any
 
 import ml_dtypes
@@ -11,14 +10,21 @@ import numpy as np
 import onnx
 import pytest
 
-from tests.guard import on_pages, read_only
 from tests.onnx_builder import CONTRIB, OnnxBuilder
 from tvm_hybrid import InferenceSession
 from tvm_hybrid.errors import UnsupportedOperatorError
 
 from .attention_forms import ATOL, RTOL, caches
 from .models import onnxruntime_run, random
-from .test_open_attention import HEADS, SHARED, SIZE, Feeds, attention_kernels, session_of
+from .test_open_attention import (
+    HEADS,
+    SHARED,
+    SIZE,
+    Feeds,
+    attention_kernels,
+    run_bound,
+    session_of,
+)
 
 pytestmark = pytest.mark.turns
 
@@ -218,19 +224,4 @@ def test_past_and_present_in_one_buffer(cache: Any) -> None:
     kernels = [node.kernel for node in session.explain()]
     assert kernels.count("row_update") == 2
     assert len(attention_kernels(session)) == 1
-    feeds = feeds_of([page + 7], 1, cache, room=room)
-    expected, binding = session.run(None, feeds), session.io_binding()
-    out, *presents = (each.name for each in session.get_outputs())
-    binding.bind_output(out)
-    with ExitStack() as scope:
-        for name, value in feeds.items():
-            if name in PASTS:
-                value = on_pages(value)
-                binding.bind_output(presents[PASTS.index(name)], value)
-                for head in value.reshape(-1, room, SIZE):
-                    scope.enter_context(read_only(head[:page]))
-                    scope.enter_context(read_only(head[2 * page :]))
-            binding.bind_input(name, value)
-        binding.run()
-    for found, wanted in zip(binding.get_outputs(), expected, strict=True):
-        np.testing.assert_array_equal(found, wanted)
+    run_bound(session, feeds_of([page + 7], 1, cache, room=room), PASTS, page)

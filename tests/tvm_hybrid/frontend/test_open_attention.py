@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import Any
 
@@ -204,6 +205,28 @@ def test_a_cache_of_fixed_size_outside(is_causal: int) -> None:
     assert attention_kernels(session)
 
 
+def run_bound(session: InferenceSession, feeds: Feeds, pasts: Sequence[str], page: int) -> None:
+    """Runs with past and present in one array, as a run with arrays of their own.
+
+    A page of rows is written in each head; those before and behind it are read-only.
+    """
+    expected, binding = session.run(None, feeds), session.io_binding()
+    out, *presents = (each.name for each in session.get_outputs())
+    binding.bind_output(out)
+    with ExitStack() as scope:
+        for name, value in feeds.items():
+            if name in pasts:
+                value = on_pages(value)
+                binding.bind_output(presents[pasts.index(name)], value)
+                for head in value.reshape(-1, *value.shape[-2:]):
+                    scope.enter_context(read_only(head[:page]))
+                    scope.enter_context(read_only(head[2 * page :]))
+            binding.bind_input(name, value)
+        binding.run()
+    for found, wanted in zip(binding.get_outputs(), expected, strict=True):
+        np.testing.assert_array_equal(found, wanted)
+
+
 @pytest.mark.parametrize("form", ["input", "mask", "TensorScatter"])
 def test_a_bound_cache_of_fixed_size_is_not_copied(form: str) -> None:
     """Pages of the past are read-only meanwhile."""
@@ -222,19 +245,4 @@ def test_a_bound_cache_of_fixed_size_is_not_copied(form: str) -> None:
     session = session_of(model)
     kernels = [node.kernel for node in session.explain()]
     assert kernels.count("row_update") == 2
-    expected = session.run(None, feeds)
-    binding = session.io_binding()
-    out, *present = (each.name for each in session.get_outputs())
-    binding.bind_output(out)
-    with ExitStack() as scope:
-        for name, value in feeds.items():
-            if name in past:
-                value = on_pages(value)
-                binding.bind_output(present[past.index(name)], value)
-                for head in value.reshape(-1, room, SIZE):
-                    scope.enter_context(read_only(head[:page]))
-                    scope.enter_context(read_only(head[2 * page :]))
-            binding.bind_input(name, value)
-        binding.run()
-    for found, wanted in zip(binding.get_outputs(), expected, strict=True):
-        np.testing.assert_array_equal(found, wanted)
+    run_bound(session, feeds, past, page)
