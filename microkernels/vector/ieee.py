@@ -132,12 +132,13 @@ def convert(element: str, x: Expr) -> Expr:
 def _extreme(node: type[tirx.Max | tirx.Min], function: str, x: Expr, y: Expr) -> Expr:
     if not is_float(x):
         return node(x, y)
-    if number_of(y) is not None:
-        x, y = y, x
-    number = number_of(x)
-    if number is not None:
-        return x if math.isnan(number) else node(x, y)
-    return by_llvm(function, x, y)
+    numbers = number_of(x), number_of(y)
+    for value, number in zip((x, y), numbers, strict=True):
+        if number is not None and math.isnan(number):
+            return hidden(value)  # TVM folds max(0, NaN) to 0
+    if numbers[1] is not None:
+        return node(y, x)
+    return node(x, y) if numbers[0] is not None else by_llvm(function, x, y)
 
 
 def _not_zero(value: Expr) -> Expr:
