@@ -2,10 +2,10 @@
 
 problem.py describes the region, which is merged from three parts. One parallel region runs over the
 heads; heads that share k and v are one task. If there are too few heads, the queries of a head are
-divided too. k and v are packed once for each task or, where that would repeat too much, by all
-threads before; a band of scores stays in cache. With few queries nothing is packed: see `decode`.
+divided too. Each task packs its k and v or, if that would repeat too much work, all threads pack
+them before; a row block of scores stays in cache. With few queries nothing is packed: see `decode`.
 
-Where there are too many keys for a band of scores to stay in L1, keys are taken in blocks, as in
+If there are too many keys for a row block of scores to stay in L1, keys are taken in blocks, as in
 FlashAttention (Dao et al., arXiv 2205.14135). Otherwise the softmax is computed over all keys at
 once.
 """
@@ -48,18 +48,18 @@ from .problem import (
     tile_kernel,
     with_columns,
 )
-from .tiled.program import AttentionProgram
+from .tiled.program import StaticAttentionEmitter
 
-# The two products of an attention before they are built: their loops, their sizes, their kernels.
+# The two products of an attention before they are built: their loops, sizes and kernels.
 #
-# tasks > query blocks > key blocks > bands > panels > tile
+# tasks > query blocks > key blocks > row blocks ("band") > panels > tile
 
 
 SKINNY = "few queries: K and V are read once, where they are stored, and not packed for tiles"
 
 
 def nests(region: Region, config: AttentionConfig) -> Iterator[loop_nest.LoopNest]:
-    """The loops of the two products; the softmax is alike in all configurations."""
+    """The loops of the two products; the softmax is equal in all configurations."""
     problem, kernels = AttentionProblem(region), configs.kernels_of(config)
     key_vectors = math.ceil(problem.n / kernels[0].lanes)
     key_blocks, tasks_of_one = 1, config.key_shares
@@ -105,11 +105,11 @@ def nests(region: Region, config: AttentionConfig) -> Iterator[loop_nest.LoopNes
 
 
 def products(region: Region, config: AttentionConfig, machine: Machine) -> Iterator[Product]:
-    """Both products, unless K and V are read where they are stored.
+    """Both products, unless K and V are read in place.
 
-    How much is multiplied is not known beforehand where hidden keys are left out or the softmax
-    runs on from block to block. Estimated are both together, for tiles may want the queries cut
-    otherwise.
+    The number of products is not known (`copies` is 0) if hidden keys are skipped or the softmax
+    continues from block to block. The estimate is for both products together, as tiles may need the
+    queries cut in another way.
     """
     if config.skinny:
         return
@@ -120,7 +120,7 @@ def products(region: Region, config: AttentionConfig, machine: Machine) -> Itera
 
     cycles = partial(configs.estimated_cycles, problem, machine=machine, handicap=LEAST_GAIN)
     busiest = partial(configs.busiest_cycles, problem, machine=machine, handicap=LEAST_GAIN)
-    # Others may cut the rows otherwise: their whole times are compared.
+    # Other configurations may cut rows in another way: their whole times are compared.
     scale = cycles(config) / busiest(config) / LEAST_GAIN
 
     def others(field: str) -> list[tuple[str, float]]:
@@ -139,37 +139,37 @@ def products(region: Region, config: AttentionConfig, machine: Machine) -> Itera
         )
 
 
-_BYTES = 4  # that integer kernels multiply at once
+_BYTES = 4  # of a row that integer kernels multiply at once
 
 
-def _emit(program: AttentionProgram, of_rows: tuple[blocking.Group, ...]) -> None:
-    """Both phases, or tasks that pack for themselves."""
-    problem, config = program.problem, program.config
+def _emit(emitter: StaticAttentionEmitter, of_rows: tuple[blocking.Group, ...]) -> None:
+    """Emits packing by all threads and then all tasks, or tasks that pack k and v themselves."""
+    problem, config = emitter.problem, emitter.config
     tasks = partial(emission.task_loop, parallel=config.parallel, threads=config.threads)
     sets, group = problem.batches // problem.group, problem.group
     share_count = sum(share.count for share in of_rows)
 
     def attend(task: Expr, batch: Expr, following: Expr) -> None:
         share = I.floormod(task, share_count)
-        emission.for_share(of_rows, share, lambda row, n: program.emit(batch, row, n, following))
+        emission.for_share(of_rows, share, lambda row, n: emitter.emit(batch, row, n, following))
 
     if config.packs_first:
         with emission.opaque_block("attention"):
-            program.make_shelves(sets)
-            pieces = program.k.pieces + program.v.pieces
+            emitter.make_shelves(sets)
+            pieces = emitter.k.pieces + emitter.v.pieces
             with tasks(sets * pieces, name="pack") as task:
-                program.pack_piece(bind(I.floordiv(task, pieces)), bind(I.floormod(task, pieces)))
+                emitter.pack_piece(bind(I.floordiv(task, pieces)), bind(I.floormod(task, pieces)))
             with tasks(problem.batches * share_count) as task:
                 batch = bind(I.floordiv(task, share_count))
-                program.take(bind(I.floordiv(batch, group)))
-                program.allocate(of_rows[0].size)
+                emitter.take(bind(I.floordiv(batch, group)))
+                emitter.allocate(of_rows[0].size)
                 attend(task, batch, tirx.Min(batch + 1, problem.batches - 1))
         return
     with tasks(sets * share_count) as task:
         shared = I.floordiv(task, share_count)
         following = tirx.Min(shared + 1, sets - 1)
-        program.pack(shared)
-        program.allocate(of_rows[0].size)
+        emitter.pack(shared)
+        emitter.allocate(of_rows[0].size)
         if group == 1:
             attend(task, shared, following)
             return
@@ -194,7 +194,7 @@ class Attention(template.Template[AttentionConfig]):
         return configs.estimated_cycles(AttentionProblem(region), config, machine)
 
     def why_vectors(self, region: Region, config: AttentionConfig, machine: Machine) -> str:
-        """Why products stay on vectors."""
+        """Why the products stay on vectors."""
         return SKINNY if config.skinny else reasons(products(region, config, machine), machine)
 
     def build(self, region: Region, config: AttentionConfig, isa: Isa) -> tirx.PrimFunc:
@@ -215,16 +215,16 @@ class Attention(template.Template[AttentionConfig]):
             parts = (problem.scores, of_scores), (problem.product, of_product)
             pairs = zip(parts, kernels, strict=True)
             epilogues = (Epilogue(*part, kernel.narrow) for part, kernel in pairs)
-            program = AttentionProgram(problem, config, isa, buffers, *epilogues)
+            emitter = StaticAttentionEmitter(problem, config, isa, buffers, *epilogues)
             on_tiles = tile_kernel(kernels)
             if on_tiles is not None:
                 on_tiles.admit()
             with llvm_functions(PREFETCH_LLVM_IR):
-                _emit(program, of_rows)
+                _emit(emitter, of_rows)
         return builder.get()
 
     def kernel_name(self, region: Region, config: AttentionConfig, isa: Isa) -> str:
-        """The microkernels' names; the skinny form takes only their multiply-add."""
+        """The microkernels' names; with `skinny`, only their multiply-add is used."""
         names = " + ".join(dict.fromkeys((config.scores_kernel, config.product_kernel)))
         return f"skinny {names}" if config.skinny else names
 
@@ -266,7 +266,7 @@ class Attention(template.Template[AttentionConfig]):
             return "the softmax runs along another axis than the keys"
         steps = [step.op for step in softmax.epilogue if step.op != "constant"]
         if softmax.operands or steps not in ([], ["cast"], ["quantize"]):
-            return "something else than a rounding between softmax and product"
+            return "more than a rounding between softmax and product"
         if region.output.dtype not in RESULT_DTYPES or problem.scores.output.dtype != "float32":
             return f"scores of type {problem.scores.output.dtype}, result {region.output.dtype}"
         for part in (problem.scores, problem.product):
@@ -274,14 +274,14 @@ class Attention(template.Template[AttentionConfig]):
             if reason is not None:
                 return reason
             if zero_point_inputs(part):
-                return "a zero point that is known at run time only"
+                return "a zero point that is known only at run time"
         return problem.reject()
 
     def opens(self, region: Region, isa: Isa) -> str | None:
-        """Why the template cannot build a region with open sizes, or None."""
+        """Why the template cannot build a region with dynamic sizes, or None."""
         problem = AttentionProblem(region)
         if size.is_open((problem.d, problem.e)):
-            return "heads whose size is not known"
+            return "a dynamic head size"
         parts = (problem.scores, problem.product)
         multiplicands = (*problem.scores.inputs, problem.product.inputs[1])
         known = {problem.softmax.output.dtype, region.inputs[0].dtype} <= {"float32", *WIDENED}
@@ -289,21 +289,19 @@ class Attention(template.Template[AttentionConfig]):
             tensor.dtype == multiplied.dtype or problem.widens(name)
             for name, tensor, multiplied in zip("qkv", region.inputs, multiplicands, strict=False)
         )
-        # Factors of one product, integers and floats.
+        # Operands of one product: integers or floats.
         kinds = ({tensor.dtype in RANGES for tensor in part.inputs[:2]} for part in parts)
         if not (known and alike) or any(len(each) > 1 for each in kinds):
-            return "attention of other types than floats or 8-bit integers over open sizes"
+            return "types other than floats or 8-bit integers, with dynamic sizes"
         if any("float16" in multiplied(part) for part in parts):
             return "products of float16, which only AMX tiles multiply"
         together = 2 if "bfloat16" in multiplied(problem.scores) else 1
         if is_integer(problem.scores):
             together = _BYTES
         if problem.d % together:
-            return (
-                f"heads whose size is no multiple of {together}, of elements that are multiplied so"
-            )
+            return f"a head size that is no multiple of {together}"
         if problem.layouts["k"].column != 1 or problem.layouts["v"].column != 1:
-            return "keys or values whose columns are not next to each other"
+            return "keys or values whose columns are not contiguous"
         return None
 
 

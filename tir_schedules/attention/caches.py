@@ -1,11 +1,11 @@
-"""Keys and values in caches: those that grow, heads with room for more rows, hidden keys.
+"""Keys and values in KV caches: growing caches, heads with room for more rows, hidden keys.
 
     present[h, j] = past[h, j] if j < P else new[h, j - P]        heads h, of all batches
 
-The heads of past and present may lie apart, in tensors that have room for more rows. If both are
-the same tensor, only new rows are written. Else, where there is one query, the past is read once:
-its scores and products are computed of what has just been copied, which is in L1. What is more than
-caches hold is copied by streaming stores.
+The heads of past and present may lie apart, in tensors with room for more rows. If past and present
+are one tensor, only new rows are written. Else, with a single query, the past is read once: its
+scores and products are computed from rows that have just been copied and are in L1. A past that
+exceeds the CPU's caches is copied by streaming stores.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ from tir_schedules.core.size import is_open, quotient
 from .problem import AttentionProblem, Layout, few_queries
 
 STREAMED_BYTES = 1 << 19
-"""Of a tensor of keys: more are not read soon enough to be found in cache."""
+"""Bytes of a tensor of keys; larger tensors leave the cache before they are read again."""
 
 
 @dataclass(frozen=True)
 class Growth:
-    """What the keys, or the values, of a region are made of: tensors [..., rows, columns]."""
+    """The past and the new rows of a region's keys or values: tensors [..., rows, columns]."""
 
     past: Tensor
     new: Tensor
 
 
 def reject_growth(region: Region, growths: Mapping[str, Growth], isa: Isa) -> str | None:
-    """Why a region's k and v ("k", "v") cannot be written by its own kernel, or None."""
+    """Why the kernel of a region cannot write its k and v ("k", "v") itself, or None."""
     problem = AttentionProblem(region)
     if not region.is_open or few_queries(problem) is None:
-        return "many queries, or sizes that are known"
+        return "many queries, or static sizes"
     for name, growth in growths.items():
         whole = problem.tensors[name]
         columns = problem.d if name == "k" else problem.e
@@ -58,25 +58,25 @@ def reject_growth(region: Region, growths: Mapping[str, Growth], isa: Isa) -> st
 
 
 class GrowingCache:
-    """One tensor of keys or values, all its heads, and what it is made of.
+    """One tensor of keys or values, of all heads, with its past and its new rows.
 
     Parameters
     ----------
     growth : Growth
-        What it is made of.
+        The past and the new rows.
     given : sequence of buffer
-        The past and the new one, f32; rows are whole vectors.
+        The past and the new rows, f32; rows are whole vectors.
     present : buffer
         The result, flat.
     apart : tuple of int
         Elements from one head to the next, of the past and of the result; may be symbolic.
     lanes : int
-        Of a vector register.
+        Lanes of a vector register.
 
     Attributes
     ----------
     reading : Expr or None
-        The head whose past is read in the place of the result.
+        The head whose past is read instead of the result; None: the result is read.
     """
 
     def __init__(
@@ -89,12 +89,12 @@ class GrowingCache:
         *batch, self.past_rows, self.columns = growth.past.shape
         self.heads = math.prod(batch)
         self.past_step, self.step = (as_expr(extent(each)) for each in apart)
-        # A single head lies where it lies.
+        # The distance of heads does not matter for a single head.
         distances = (
             tirx.EQ(self.step, self.past_step) if self.heads != 1 else tirx.const(True, "bool")
         )
         beyond = I.floormod(begin, tirx.const(4 * lanes, "int64"))
-        # Whether past and result are the same tensor, and the result begins where a vector can.
+        # Whether past and result are one tensor, and whether the result begins at a whole vector.
         self.in_place = emission.evaluated(tirx.And(tirx.EQ(begin, own), distances))
         self.aligned = emission.evaluated(tirx.EQ(beyond, tirx.const(0, "int64")))
 
@@ -107,7 +107,7 @@ class GrowingCache:
         return head * self.step + row * self.columns
 
     def copy(self, head: Expr, first: Index = 0) -> None:
-        """Copies a head's rows from the row `first` of the past on, and the new ones."""
+        """Copies a head's past rows from `first` on, and its new rows."""
         past, new = (as_expr(extent(n)) for n in (self.past_rows, self.growth.new.shape[-2]))
         with I.If(tirx.Not(self.in_place)), I.Then(), emission.opaque_block("apart"):
             goal = self._at(head, first)
@@ -115,10 +115,10 @@ class GrowingCache:
         self._copy(self.new, head * new * self.columns, self._at(head, past), new)
 
     def read_past(self, base: Expr, seen: Expr, rows: int, body: Callable[[Expr], None]) -> Expr:
-        """Copies the head that begins at `base`, and multiplies its past meanwhile.
+        """Copies the head that begins at `base`, and meanwhile multiplies its past.
 
-        Runs `body(number)` for each `rows` rows that have just been copied, of the first `seen`
-        ones, and returns how many times.
+        Runs `body(number)` after each copy of `rows` past rows, within the first `seen` rows.
+        Returns how often `body` runs.
         """
         head = materialise(I.floordiv(base, tirx.Max(self.step, tirx.const(1, "int32"))))
         past = as_expr(extent(self.past_rows))
@@ -133,7 +133,7 @@ class GrowingCache:
         return whole
 
     def _copy_past(self, head: Expr, first: Expr, rows: int) -> None:
-        """Copies some rows of the past, which are read at once."""
+        """Copies some rows of the past, which are read right afterwards."""
         source = materialise(self.past_at(head, first))
         goal = materialise(self._at(head, first))
         vectors = rows * self.columns // self.lanes
@@ -158,33 +158,33 @@ class GrowingCache:
         I.buffer_store(self.present, value, [ramp(place, self.lanes)])
 
     def _copy(self, buffer: Expr, source: Expr, goal: Expr, rows: Expr) -> None:
-        """Copies rows that lie behind each other."""
+        """Copies contiguous rows."""
         source, goal = materialise(source), materialise(goal)
         with I.serial(rows * (self.columns // self.lanes)) as at, emission.opaque_block("copied"):
             index = at * self.lanes
             self._store(goal + index, buffer[ramp(source + index, self.lanes)])
 
 
-# Keys and values in tensors that may have room for more rows: heads lie apart then.
+# Keys and values in tensors that may have room for more rows: heads then lie apart.
 #
-# Caches of a decoder are such tensors where a caller keeps them in a larger array; see
+# A decoder's KV caches are such tensors if a caller keeps them in a larger array; see
 # `cache_parameter`.
 
 
 def reject_room(problem: AttentionProblem, name: str) -> str | None:
-    """Why the heads of "k" or "v" have to lie as closely as they can, or None."""
+    """Why the tensor "k" or "v" cannot have room for more rows, or None."""
     whole, layout = problem.tensors[name], problem.layouts[name]
     columns = problem.d if name == "k" else problem.e
     if whole.dtype != "float32":
         return f"{name} is of type {whole.dtype}"
     if whole.shape[-2:] != (problem.n, columns) or (layout.row, layout.column) != (columns, 1):
-        return f"rows of {name} are not behind each other"
+        return f"rows of {name} are not contiguous"
     heads, stride = 1, columns * problem.n
     for factor, step in zip(reversed(problem.factors), reversed(layout.batch), strict=True):
-        shared = heads == 1 and step == 0  # by queries that lie next to each other
+        shared = heads == 1 and step == 0  # by consecutive queries
         if factor != 1 and not shared:
             if step != stride:
-                return f"heads of {name} are not behind each other"
+                return f"heads of {name} are not consecutive"
             heads, stride = heads * factor, stride * factor
     if layout.offset or math.prod(whole.shape[:-2]) != heads:
         return f"{name} has more heads than the attention"
@@ -192,7 +192,7 @@ def reject_room(problem: AttentionProblem, name: str) -> str | None:
 
 
 def keys_and_values(problem: AttentionProblem, *names: str) -> list[tuple[Expr, int]]:
-    """The parameters of k and v, and how far heads are apart; 0 unless a tensor may have room."""
+    """The parameters of k and v, each with the distance of its heads; 0 without room for rows."""
     found = []
     for name, parameter in zip("kv", names, strict=True):
         tensor = problem.tensors[name]
@@ -204,7 +204,7 @@ def keys_and_values(problem: AttentionProblem, *names: str) -> list[tuple[Expr, 
 
 
 def give_room(problem: AttentionProblem, cached: Sequence[tuple[Expr, int]]) -> None:
-    """Has an attention find k and v where their heads are; `cached` as of `keys_and_values`."""
+    """Sets the layouts of k and v to the distances of their heads from `keys_and_values`."""
     for name, (_, distance) in zip("kv", cached, strict=True):
         if not distance:
             continue
@@ -220,16 +220,16 @@ def give_room(problem: AttentionProblem, cached: Sequence[tuple[Expr, int]]) -> 
 #
 #     scores = where(mask, scores, -inf)        mask: bool [..., queries, keys]
 #
-# Keys behind the last one that the mask shows to any query have probabilities of 0: nothing is
-# multiplied by them. A cache of fixed size is so read as far as it is filled. Few queries leave out
-# the keys before the first one, too: a sliding window is all that they read.
+# Keys after the last key that the mask shows to any query have probabilities of 0 and are skipped:
+# a cache of fixed size is read only as far as it is filled. Few queries also skip the keys before
+# the first visible key: with a sliding window, they read only the window.
 
 
-_WORD = 8  # elements of the mask that are looked at together
+_WORD = 8  # elements of the mask that are searched together
 
 
 def hiding_mask(scores: Region) -> int | None:
-    """Number of the scores' operand that hides keys one by one; None if there is none."""
+    """The number of the scores' operand that is a mask of keys; None if there is none."""
     if not scores.epilogue or scores.epilogue[-1].op != "where":
         return None
     mask, _, other = scores.epilogue[-1].args
@@ -245,9 +245,9 @@ def hiding_mask(scores: Region) -> int | None:
 
 
 def count_seen(scores: Region, operands: Sequence[Expr]) -> tuple[Expr, Expr] | None:
-    """Emits the search for the first and the last key that are seen.
+    """Emits the search for the first and the last key that any query sees.
 
-    Returns how many keys are before the first one, and how many up to the last one, at least one.
+    Returns how many keys are before the first one, and how many up to the last one, at least one;
     None if there is no mask. `operands` are the parameters of the scores' operands.
     """
     number = hiding_mask(scores)
@@ -264,7 +264,7 @@ def count_seen(scores: Region, operands: Sequence[Expr]) -> tuple[Expr, Expr] | 
     I.buffer_store(first, n, [zero])
 
     def is_hidden(place: Expr, elements: int) -> Expr:
-        """Whether the mask shows none of so many keys."""
+        """Whether the mask hides all of `elements` keys."""
         some = I.reinterpret(f"int{8 * elements}", mask[ramp(place, elements)])
         return tirx.EQ(some, tirx.const(0, f"int{8 * elements}"))
 
@@ -274,7 +274,7 @@ def count_seen(scores: Region, operands: Sequence[Expr]) -> tuple[Expr, Expr] | 
         I.buffer_store(end, n, [zero])
         I.buffer_store(begin, zero, [zero])
         for elements in (_WORD, 1):
-            # A condition is an And, whose second half TVM's code evaluates only if the first holds.
+            # TVM's code evaluates the second half of an And only if the first half holds.
             nothing = is_hidden(start + end[zero] - elements, elements)
             with I.While(tirx.And(end[zero] >= seen[zero] + elements, nothing)):
                 I.buffer_store(end, end[zero] - elements, [zero])

@@ -1,7 +1,7 @@
 """The configuration of the template "attention", and how it is chosen.
 
-An estimate decides for either product between AMX tiles and vector kernels. It leaves out the
-softmax, which takes more than half of the time where AMX tiles multiply.
+For each product, an estimate chooses between AMX tiles and vector kernels. It leaves out the
+softmax, which takes more than half of the time if AMX tiles multiply.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ from tir_schedules.product.tile_config import cuts, tile_cycles
 from . import problem as problems
 from .problem import AttentionProblem, bits_of_element, columns_are_contiguous, row_unit
 
-# Of a vector of scores, beside its products: 12 to 20, measured on Granite Rapids.
+# Cycles for a vector of scores beside its products: 12 to 20, measured on Granite Rapids.
 SOFTMAX_CYCLES = 15.0
-SMALL = 4.0  # times of its products that a small attention takes (measured: 12 of 7 x 7 on Zen 4)
-MOST_KEYS = 2048  # of which a band of scores is well kept in cache
+SMALL = 4.0  # time of a small attention over that of its products (12 of 7 x 7 on Zen 4)
+MOST_KEYS = 2048  # with more keys, a row block of scores does not stay in cache
 KEY_BLOCK = 960
 QUERY_BLOCK = 64
-# Of few queries, whose k and v are read in place:
-LEAST_KEYS = 64  # of a share
-# Of the time from memory: less is lost where K and V are in cache.
+# For few queries, whose k and v are read in place:
+LEAST_KEYS = 64  # of a thread's chunk of keys
+# Least gain from dividing keys, as a fraction of the time from memory: K and V in cache gain less.
 LEAST_SAVED = 0.1
-ALIKE = 1.05  # times as long is as good on more threads, for K and V may be in L3
-SHARE_BYTES = 256 << 10  # of K and V: less is not worth two more joins
+ALIKE = 1.05  # more threads may take longer by this factor, as K and V may be in L3
+SHARE_BYTES = 256 << 10  # of K and V: with less, dividing keys is not worth two more joins
 
 
 class AttentionConfig(Config, frozen=True, kw_only=True):
@@ -55,36 +55,36 @@ class AttentionConfig(Config, frozen=True, kw_only=True):
     scores_kernel, product_kernel : str
         The microkernels of the two products.
     band : int
-        Queries whose scores are in cache together.
+        Rows of a row block: queries whose scores are in cache together.
     score_vectors, product_vectors : int
         Most vectors of columns of the register tiles.
     key_block : int
-        Keys after which the softmax is brought up to date; 0: all of them at once.
+        Keys after which the softmax is brought up to date; 0: all keys at once.
     query_block : int
-        Queries that share a block of keys in cache, if there are several.
+        Queries that share a block of keys in cache, if there are several blocks.
     row_shares : int
-        Tasks that the queries of one attention are cut into.
+        Tasks into which the queries of one attention are cut.
     packs_first : bool
         Whether all k and v are packed before the first task, by all threads; otherwise each task
         packs its own.
     prefetch : bool
-        Whether the operands of the next task are fetched into L2 meanwhile.
+        Whether a task prefetches the operands of the next task into L2.
     prefetch_elements : int
-        From so many stored elements on, of sizes that are open, they are.
+        Dynamic sizes prefetch only from this number of stored elements on.
     parallel : bool
         Whether the tasks run on several threads.
     threads : int
-        On how many; 0: on all.
+        Number of threads; 0: all.
     skinny : bool
-        Whether k and v are read where they are stored, for few queries; of the other numbers only
-        `parallel`, `threads`, `key_shares` and `key_sets` count then.
+        Whether k and v are read in place, for few queries; then only `parallel`, `threads`,
+        `key_shares` and `key_sets` of the other fields count.
     key_shares : int
-        Tasks that the keys are cut into, if skinny, or for one query if sizes are open.
+        Tasks into which the keys are cut, if skinny, or for one query if sizes are dynamic.
     key_sets : int
-        How many k and v that lie side by side a task reads together at most, if skinny and the
-        keys are cut; 0: all.
+        Most k and v side by side that a task reads together, if skinny and the keys are cut; 0:
+        all.
     alone_scores : int
-        Up to so many scores in all, of sizes that are open, one thread runs all tasks.
+        Up to this total number of scores, if sizes are dynamic, one thread runs all tasks.
     """
 
     scores_kernel: str
@@ -107,7 +107,7 @@ class AttentionConfig(Config, frozen=True, kw_only=True):
 
 
 def default_config(region: Region, machine: Machine) -> AttentionConfig:
-    """The configuration with the fewest estimated cycles, of which tiles have to save some."""
+    """The configuration with the fewest estimated cycles; AMX tiles have to win by a margin."""
     if region.is_open:
         return _open_config(region, machine)
     problem = AttentionProblem(region)
@@ -121,7 +121,7 @@ def default_config(region: Region, machine: Machine) -> AttentionConfig:
 
 
 def reads_in_place(region: Region) -> bool:
-    """Whether few rows share each K and V, and these can be read where they are stored."""
+    """Whether few rows share each K and V, and K and V can be read in place."""
     problem = AttentionProblem(region)
     if "float16" in (*multiplied(problem.scores), *multiplied(problem.product)):
         return False
@@ -134,7 +134,7 @@ def reads_in_place(region: Region) -> bool:
 
 
 def default_shares(region: Region, machine: Machine) -> dict[str, int]:
-    """Fields of the default configuration: the shares that end first."""
+    """Fields of the default configuration for few queries: the fastest chunks of keys."""
     problem = AttentionProblem(region)
     sets, side = problem.batches // problem.group, problems.sets_side_by_side(problem)
     k, v = (problem.tensors[name].dtype for name in "kv")
@@ -150,9 +150,9 @@ def default_shares(region: Region, machine: Machine) -> dict[str, int]:
         return min(vectors, keys, machine.threads) if read >= SHARE_BYTES else 1
 
     def us(threads: int, together: int, shares: int) -> float:
-        """Microseconds of the busiest thread: its keys, forks, shares of rows that it merges.
+        """Microseconds of the busiest thread: its keys, forks, and chunks that it merges.
 
-        Less for whole keys, which others have to beat.
+        Undivided keys take `LEAST_SAVED` less, so that dividing them has to win by that.
         """
         keys = math.ceil(sets // together * shares / threads) * math.ceil(vectors / shares)
         keys *= together * machine.isa.f32_lanes
@@ -162,7 +162,7 @@ def default_shares(region: Region, machine: Machine) -> dict[str, int]:
         merged = math.ceil(rows / threads) * shares * partial / machine.foreign_rate
         return each + merged + 2 * machine.fork_us(threads)
 
-    # The fewer are read together, the more tasks there are.
+    # The fewer sets a task reads together, the more tasks there are.
     sides = [side]
     if sets // side * most(side) < machine.threads:
         sides = [count for count in range(1, side + 1) if side % count == 0]
@@ -182,7 +182,7 @@ def default_shares(region: Region, machine: Machine) -> dict[str, int]:
 
 
 def _open_config(region: Region, machine: Machine) -> AttentionConfig:
-    """Vector kernels; queries are cut where there are more threads than heads that are known."""
+    """The configuration for dynamic sizes: vector kernels; queries are cut if heads are few."""
     problem = AttentionProblem(region.sampled())
     alone = replace(machine, threads=1)
     found = candidates(problem, alone)
@@ -190,7 +190,7 @@ def _open_config(region: Region, machine: Machine) -> AttentionConfig:
     best = min(vectors, key=lambda config: busiest_cycles(problem, config, alone))
     given = AttentionProblem(region)
     heads = math.prod(size for size in given.factors if not isinstance(size, SymbolicSize))
-    # How many k and v there are, of those whose number is known.
+    # How many k and v there are, counting static factors of the batch only.
     strides = zip(*(given.layouts[name].batch for name in "kv"), strict=True)
     moving = [n for n, move in zip(given.factors, strides, strict=True) if any(move)]
     sets = math.prod(size for size in moving if not isinstance(size, SymbolicSize))
@@ -210,7 +210,7 @@ def _open_config(region: Region, machine: Machine) -> AttentionConfig:
 
 
 def space(region: Region, machine: Machine) -> Iterator[AttentionConfig]:
-    """Every pair of kernels with bands, panels and blocks of keys of several sizes."""
+    """Every pair of kernels with row blocks, panels and blocks of keys of several sizes."""
     if region.is_open:
         yield default_config(region, machine)
         return
@@ -242,7 +242,7 @@ def _panels(n_vectors: int, most: int) -> set[int]:
 
 
 def _kernels(problem: AttentionProblem, part: Region, isa: Isa) -> list[Microkernel]:
-    """The microkernels for one product; without the skinny ones, whose bands are too low."""
+    """The microkernels for one product, without low ones, whose row blocks would be too low."""
     types = multiplied_on(isa, part)
     kernels = () if "float16" in types else kernels_for(isa, *types)
     high = [kernel for kernel in kernels if kernel.mr >= 6] or list(kernels)
@@ -252,7 +252,7 @@ def _kernels(problem: AttentionProblem, part: Region, isa: Isa) -> list[Microker
 def multiplied_on(isa: Isa, part: Region) -> tuple[str, str]:
     """Element types of the vector kernels' operands.
 
-    Without instructions for bfloat16, operands of it are widened when they are packed.
+    Without instructions for bfloat16, such operands are widened when they are packed.
     """
     stored = {tensor.dtype for tensor in part.inputs[:2]}
     if stored == {"bfloat16"} and not isa.multiplies_bf16:
@@ -261,9 +261,9 @@ def multiplied_on(isa: Isa, part: Region) -> tuple[str, str]:
 
 
 def _tile_types(problem: AttentionProblem, part: Region) -> tuple[str, str]:
-    """Types of the operands on tiles: their own, of either sign.
+    """Types of the operands on AMX tiles: the stored types, signed or unsigned.
 
-    But int8 probabilities from -128 on are multiplied as uint8, which need no zero point.
+    But int8 probabilities from -128 on are multiplied as uint8, which needs no zero point.
     """
     if not is_integer(part):
         return multiplied(part)
@@ -273,7 +273,7 @@ def _tile_types(problem: AttentionProblem, part: Region) -> tuple[str, str]:
 
 
 def _may_run_on(problem: AttentionProblem) -> bool:
-    """Whether the softmax can go on from block to block: not if it is rounded to integers."""
+    """Whether the softmax can continue from block to block: not if it is rounded to integers."""
     return problem.softmax.output.dtype in ("float32", "bfloat16", "float16")
 
 
@@ -288,7 +288,7 @@ def candidates(problem: AttentionProblem, machine: Machine) -> Iterator[Attentio
     stored = sum(tensor.size for tensor in problem.tensors.values())
     for scores, product in itertools.product(*kernels):
         if scores.mr != product.mr and scores.by_tiles and product.by_tiles:
-            continue  # tiles of both have to be configured alike
+            continue  # both products have one configuration of tiles
         alone = AttentionConfig(
             scores_kernel=scores.name,
             product_kernel=product.name,
@@ -321,7 +321,7 @@ def _share(problem: AttentionProblem, config: AttentionConfig, machine: Machine)
         packed=sum(4 * s // k.kr for s, k in zip(sizes, kernels, strict=True)),
     )
     shares = parallel.share_packed_work(work, machine, alone_us)
-    # Prefetched are operands of the next task, which are not packed then.
+    # A prefetch is for operands that the next task packs: not if they are packed before.
     prefetch = config.prefetch and not shares.packs_first
     return msgspec.structs.replace(config, prefetch=prefetch, **shares.fields(machine))
 
@@ -329,9 +329,9 @@ def _share(problem: AttentionProblem, config: AttentionConfig, machine: Machine)
 def estimated_cycles(
     problem: AttentionProblem, config: AttentionConfig, machine: Machine, handicap: float = 1.0
 ) -> float:
-    """Estimated cycles of one attention's products; those of the softmax are the same for all.
+    """Estimated cycles of one attention's products, without the softmax.
 
-    Those of tiles are multiplied by `handicap`.
+    The cycles of AMX tiles are multiplied by `handicap`.
     """
     total = 0.0
     for plan in plans_of(problem, config):
@@ -346,7 +346,7 @@ def estimated_cycles(
 def busiest_cycles(
     problem: AttentionProblem, config: AttentionConfig, machine: Machine, handicap: float = 1.0
 ) -> float:
-    """Estimated cycles of the products of the busiest thread, whatever the shares of rows are."""
+    """Estimated cycles of the products of the busiest thread, for any `row_shares`."""
     shares = problems.row_shares(problem.m, config.row_shares, row_unit(kernels_of(config)))
     tasks = problem.batches * sum(group.count for group in shares)
     threads = (config.threads or machine.threads) if config.parallel else 1
@@ -354,7 +354,7 @@ def busiest_cycles(
 
 
 def plans_of(problem: AttentionProblem, config: AttentionConfig) -> tuple[ProductPlan, ProductPlan]:
-    """How the busiest thread's scores and product are cut, those of all keys."""
+    """How the busiest thread's scores and product are cut, with all keys at once."""
     kernels = kernels_of(config)
     rows = problems.row_shares(problem.m, config.row_shares, row_unit(kernels))[0].size
 
@@ -374,12 +374,12 @@ def kernels_of(config: AttentionConfig) -> tuple[Microkernel, Microkernel]:
 
 
 def check(region: Region, config: AttentionConfig, isa: Isa) -> None:
-    """Refuses numbers that are out of range.
+    """Refuses an illegal configuration.
 
     Raises
     ------
     ConfigError
-        Saying which.
+        If a field is out of range.
     """
     problem, kernels = AttentionProblem(region), kernels_of(config)
     parts = (problem.scores, config.score_vectors), (problem.product, config.product_vectors)
@@ -388,16 +388,16 @@ def check(region: Region, config: AttentionConfig, isa: Isa) -> None:
             raise ConfigError(f"{kernel.name} needs {kernel.isa.name}; the target has {isa.name}")
         types = _tile_types(problem, part) if kernel.by_tiles else multiplied_on(isa, part)
         if (kernel.a_dtype, kernel.b_dtype) != types:
-            raise ConfigError(f"{kernel.name} does not multiply what {part.key} does")
+            raise ConfigError(f"{kernel.name} does not multiply the types of {part.key}")
         if not 1 <= vectors <= kernel.vectors:
-            raise ConfigError(f"{vectors} vectors: {kernel.name} has 1 to {kernel.vectors}")
+            raise ConfigError(f"{vectors} vectors: {kernel.name} takes 1 to {kernel.vectors}")
     if all(kernel.by_tiles for kernel in kernels) and kernels[0].mr != kernels[1].mr:
-        raise ConfigError(f"{kernels[0].name} and {kernels[1].name} need other tiles")
+        raise ConfigError(f"{kernels[0].name} and {kernels[1].name} need tiles of one height")
     limits = dict.fromkeys(("band", "query_block", "row_shares", "key_shares"))
     check_numbers(region, config, limits)
     check_numbers(region, config, {"threads": None, "key_sets": None}, least=0)
     if config.skinny and not reads_in_place(region):
-        raise ConfigError(f"skinny: too many queries, or strides, in {region.key}")
+        raise ConfigError(f"skinny=True: K and V cannot be read in place in {region.key}")
     if config.key_block and not _may_run_on(problem):
         raise ConfigError("key_block: probabilities that are rounded to integers need all keys")
     if config.key_block and isa.f32_lanes % microkernel_named(config.product_kernel).kr:

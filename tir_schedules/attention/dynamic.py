@@ -1,16 +1,16 @@
-"""The program of attention for dynamic sizes.
+"""The kernel of attention for dynamic sizes.
 
-for each attention, or each that shares k and v with others            tasks of one parallel loop
-    one query     K and V are read where they are stored: `decode`. Where threads are more than
-                  attentions, and keys are many, threads share the keys of each.
-    more          pack k and v: panels of whole vectors, the last key repeated behind the last
-                  for each band of queries, as many as a register tile has
+for each attention, or group of attentions that share k and v          tasks of one parallel loop
+    one query     K and V are read in place: `decode`. If there are more threads than attentions,
+                  and many keys, threads divide the keys of each attention.
+    more          pack k and v: panels of whole vectors, padded by repeating the last key
+                  for each row block of queries, as high as a register tile
                       scores = q k^T            code for some heights of a tile, chosen by a branch
                       scale, mask, maximum      row by row, from L1
                       softmax                   as for static sizes
                       out = scores v            code for these heights, then one epilogue for all
 
-All keys of a band are in cache at once. Keys behind the last have scores of -inf.
+The scores of a row block with all keys are in cache at once. Padding keys have scores of -inf.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from .decode.plan import DecodePlan
 from .decode.program import Decode
 from .problem import AttentionProblem, bits_of_element, few_queries
 from .tiled.product_tiles import ProductTiles
-from .tiled.program import BandProgram
+from .tiled.program import AttentionEmitter
 from .tiled.scores import ScoreTiles
 from .tiled.softmax import Matrix
 
@@ -51,7 +51,8 @@ def build_open(
 ) -> tirx.PrimFunc:
     """The kernel: inputs, output.
 
-    With `growths`, it also writes k and v: q, past and new k, those of v, operands; k, v, output.
+    With `growths`, the kernel also writes k and v. Its inputs are then q, past and new k, past and
+    new v, operands; its outputs k, v, output.
 
     Parameters
     ----------
@@ -76,14 +77,14 @@ def build_open(
         epilogues = []
         parts = (problem.scores, problem.product), given, kernels_of(config)
         for part, parameters, kernel in zip(*parts, strict=True):
-            # Leading dimensions that a part's operands share alike are one.
+            # Leading dimensions that a part's operands share equally become one dimension.
             seen = extents.flat_rows(part)
             views = extents.operand_views(parameters, part, seen)
             epilogues.append(Epilogue(seen, views, kernel.narrow))
         found = caches.count_seen(problem.scores, given[0])
         if found is not None:
             problem.unseen, problem.seen = None if growths else found[0], found[1]
-        attention = DynamicAttention(problem, config, isa, buffers, *epilogues)
+        attention = DynamicAttentionEmitter(problem, config, isa, buffers, *epilogues)
         with llvm_functions(ADDRESS_LLVM_IR if growths else ""):
             for name, growth in growths.items():
                 past, new, apart = pasts[name]
@@ -98,23 +99,23 @@ def at_run_time(region: Region, config: AttentionConfig) -> str:
     """What is decided at run time, for `explain`."""
     problem = AttentionProblem(region)
     height = min(kernel.mr for kernel in kernels_of(config))
-    texts = [f"bands of up to {height} queries, and keys packed for just so many"]
+    texts = [f"row blocks of up to {height} queries, packed keys"]
     if few_queries(problem) is not None:
-        shared = f", shared by {config.key_shares} threads where there are many"
-        in_place = "keys read where they are" + (shared if config.key_shares > 1 else "")
+        shared = f", divided among {config.key_shares} threads if there are many"
+        in_place = "keys read in place" + (shared if config.key_shares > 1 else "")
         is_open = isinstance(problem.m, SymbolicSize)
         texts = [f"one query: {in_place}", f"more: {texts[0]}"] if is_open else [in_place]
     if caches.hiding_mask(problem.scores) is not None:
         texts.append("keys up to the last one that the mask shows")
         if few_queries(problem) is not None:
-            texts.append("one query: from the first one on")
+            texts.append("one query: keys from the first one that the mask shows")
     if config.parallel:
         texts.append(f"up to {config.alone_scores} scores: one thread")
     return "; ".join(texts)
 
 
-class DynamicAttention(BandProgram):
-    """Emits the program.
+class DynamicAttentionEmitter(AttentionEmitter):
+    """Emits the kernel for dynamic sizes.
 
     Attributes
     ----------
@@ -127,7 +128,7 @@ class DynamicAttention(BandProgram):
         self.caches: dict[str, GrowingCache] = {}
 
     def emit(self) -> None:
-        """All tasks."""
+        """Emits all tasks."""
         m, few = self.problem.m, few_queries(self.problem)
         if few is None:
             self._many()
@@ -139,14 +140,14 @@ class DynamicAttention(BandProgram):
             emission.branch(single, lambda: self._few(known), lambda: self._many(more))
 
     def _tasks(self, shares: int = 1) -> Expr:
-        """So many tasks of each attention, or of each that share a k and a v."""
+        """The number of tasks: `shares` for each attention or group that shares k and v."""
         count, group = extent(self.problem.batches), self.problem.group
         if group > 1:
             count = count // group if isinstance(count, int) else I.floordiv(count, group)
         return materialise(as_expr(count) * shares)
 
     def _for_tasks(self, tasks: Index, body: Callable[[Expr], None], shared: bool = False) -> None:
-        """Runs `body(task)` for so many tasks; on one thread if they are small and not `shared`."""
+        """Runs `body(task)` for all tasks; on one thread if they are small and not `shared`."""
         config, problem = self.config, self.problem
         sizes = [as_expr(extent(size)) for size in (problem.batches, problem.m, problem.n)]
         alone = tirx.const(False, "bool")
@@ -154,7 +155,7 @@ class DynamicAttention(BandProgram):
             alone = sizes[0] * sizes[1] * sizes[2] <= config.alone_scores
         threads = config.threads if config.parallel else 1
         with emission.open_tasks(threads, alone) as (thread, parts):
-            # Memory is taken once for all tasks of a thread.
+            # A thread allocates memory once for all its tasks.
             first, number = emission.share_of(as_expr(tasks), thread, parts)
             with I.serial(number) as place, emission.opaque_block("task"):
                 body(bind(first + place))
@@ -162,7 +163,7 @@ class DynamicAttention(BandProgram):
     # --- few queries -----------------------------------------------------------------------------
 
     def _few(self, problem: AttentionProblem) -> None:
-        """The tasks where there are few queries."""
+        """Emits the tasks for few queries."""
         # The kernel for bfloat16 brings the instruction that narrows f32.
         half = registry.kernels_for(self.isa, "bfloat16", "bfloat16")[0]
         rounding = Epilogue(problem.softmax, (), half.narrow)
@@ -175,7 +176,7 @@ class DynamicAttention(BandProgram):
 
         def whole() -> None:
             with emission.opaque_block("few"):
-                # Products of bfloat16 multiply pairs of keys: the past is copied before.
+                # Products of bfloat16 multiply pairs of keys, so the past is copied before.
                 rounded = any("rounded" in part.attrs for part in (problem.scores, problem.product))
                 if self.caches and not rounded:
                     self._for_tasks(self._tasks(), decode(self.caches).emit)
@@ -203,7 +204,7 @@ class DynamicAttention(BandProgram):
                     whole()
 
     def _shares_keys(self, problem: AttentionProblem) -> Expr:
-        """Whether threads share keys: many, of fewer attentions than threads."""
+        """Whether threads divide keys: there are many keys, and fewer attentions than threads."""
         keys, sets = problem.keys, self._tasks()
         if problem.unseen is not None:
             keys = keys - problem.unseen
@@ -227,11 +228,11 @@ class DynamicAttention(BandProgram):
     # --- many queries ----------------------------------------------------------------------------
 
     def _many(self, least: int = 1) -> None:
-        """The tasks where there are many queries, at least so many, or none."""
+        """Emits the tasks for many queries: at least `least`, or none."""
         self._copy_caches()
         problem, lanes, shares = self.problem, self.lanes, self.config.row_shares
         self.height = min(kernel.mr for kernel in self.kernels)
-        # A share may be a single query.
+        # A task's chunk may be a single query.
         least = least if shares == 1 else 1
         self.heights = blocking.tail_heights(self.height, self.config.score_vectors, least)
         self.m, self.n = as_expr(extent(problem.m)), materialise(problem.keys)
@@ -245,7 +246,7 @@ class DynamicAttention(BandProgram):
             self._for_tasks(self._tasks(shares), self._task)
 
     def _task(self, task: Expr) -> None:
-        """An attention, or those that share a k and a v, or one of the shares of their queries."""
+        """One attention, or a group that shares k and v, or a chunk of their queries."""
         problem, shares, group = self.problem, self.config.row_shares, self.problem.group
         number, part = task, tirx.const(0, "int32")
         if shares > 1:
@@ -263,7 +264,7 @@ class DynamicAttention(BandProgram):
             self._attend(bind(first + member), row, rows)
 
     def _prepare(self, first: Expr) -> None:
-        """k and v of an attention, packed; the buffers of a band, and what works on it."""
+        """Packs k and v of an attention; makes the buffers and the emitters of a row block."""
         problem, config, room = self.problem, self.config, allocated(self.problem.n)
         k_base, v_base = (materialise(problem.base(name, first)) for name in "kv")
         keys = self.stored("k", k_base, problem.d, self.n)
@@ -290,7 +291,7 @@ class DynamicAttention(BandProgram):
         self.product = ProductTiles(self, self.v, result, nowhere, nowhere)
 
     def _attend(self, batch: Expr, row: Expr, rows: Expr) -> None:
-        """The queries of one attention, band by band."""
+        """The queries of one attention, row block by row block."""
         scores, product = self.scores, self.product
         self.q_base = materialise(self.problem.base("q", batch))
         product.base = materialise(self.problem.base("out", batch))
@@ -314,7 +315,7 @@ class DynamicAttention(BandProgram):
         emission.for_tiles(rows, self.heights, before, after)
 
     def _beside(self, row: Expr, r: Expr) -> None:
-        """What is done beside the softmax of a row."""
+        """Pads the probabilities of a row and prefetches, beside the row's softmax."""
         self.product.pad(r, self.keys)
         if self.config.prefetch:
             with I.If(self.is_much), I.Then():

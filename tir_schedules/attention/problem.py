@@ -5,15 +5,15 @@
 
 A merged region of three parts: a batch_matmul, a softmax and a batch_matmul. Its tensors are read
 and written as they are stored: the attributes "q_strides", "k_strides", "v_strides" and
-"out_strides" give one stride for each factor of the batch ("batch"), then those of the two logical
-dimensions, in elements; "q_offset" and so on the first element. Trailing factors along which
-neither k nor v moves (grouped queries) share one packed k and v.
+"out_strides" give one stride for each factor of the batch ("batch"), then the strides of the two
+logical dimensions, in elements; "q_offset" and so on give the first element. Trailing factors along
+which neither k nor v moves (grouped queries) share one packed k and v.
 
 K and V may be stored in a narrower type than they are multiplied in, as in a cache of float16 or of
 8-bit integers: elements are widened to float32 when they are read.
 
-A sink is one more key of each query, with a score of its own and a value of 0: a term of the sum
-that a softmax divides by. A region with "sink_strides" has the scores of its sinks as last input.
+A sink is one more key of each query, with a score and a value of 0: a further term of the sum that
+a softmax divides by. A region with "sink_strides" has the scores of its sinks as last input.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ OPERANDS = ("q", "k", "v", "out")
 SINK = "sink"
 WIDENED = ("float16", "bfloat16", *RANGES)
 """Types of stored keys and values that may be widened to float32."""
-MOST_QUERIES = 4  # more are worth packing K and V
-MOST_ROWS = 32  # that share a K and a V, without packing it
-SIDE_BYTES = 512 << 10  # of K and V: less is in cache, whichever way it is read
+MOST_QUERIES = 4  # more queries are worth packing K and V
+MOST_ROWS = 32  # more rows that share a K and a V are worth packing them
+SIDE_BYTES = 512 << 10  # of K and V: less stays in cache, whichever way it is read
 
 
 @dataclass(frozen=True)
@@ -72,13 +72,13 @@ class AttentionProblem:
     m, n, d, e : int
         Queries, keys, columns of q and k, columns of v.
     batches, group : int
-        Independent attentions, and how many consecutive ones share k and v, of a static number.
+        Independent attentions, and how many consecutive attentions share k and v (static).
     causal : int or None
         Key j is visible to query i if j <= i + causal; may be symbolic.
     seen : Expr or None
-        Up to so many keys are seen by any query, if that is found out when the kernel runs.
+        Number of keys up to the last key that any query sees, if the kernel finds it at run time.
     unseen : Expr or None
-        As many keys come before the first one that any query sees, if few queries leave them out.
+        Number of keys before the first key that any query sees, if few queries skip them.
     layouts : dict
         "q" [m, d], "k" [n, d], "v" [n, e], "out" [m, e], perhaps "sink" [m, 1] -> Layout.
     """
@@ -116,7 +116,7 @@ class AttentionProblem:
         return stored | {SINK: sink} if SINK in self.layouts else stored
 
     def split(self, others: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Any], Sequence[Any]]:
-        """The inputs behind q, k and v: operands of the scores, of the product, and the sink."""
+        """The inputs after q, k and v: operands of the scores, of the product, and the sink."""
         first = len(self.scores.operands)
         last = first + len(self.product.operands)
         return others[:first], others[first:last], others[last:]
@@ -128,7 +128,7 @@ class AttentionProblem:
 
     @property
     def keys(self) -> Expr:
-        """Keys that are looked at."""
+        """Number of keys that are multiplied."""
         n = as_expr(extent(self.n))
         return n if self.seen is None else tirx.Min(n, self.seen)
 
@@ -141,27 +141,27 @@ class AttentionProblem:
         return Analyzer().simplify(offset)
 
     def element(self, name: str, base: Expr, row: Index, column: Index) -> Expr:
-        """Where an element lies; of a vector along the columns, where it begins."""
+        """The index of an element, or of the first element of a vector along the columns."""
         layout = self.layouts[name]
         return base + row * extent(layout.row) + column * extent(layout.column)
 
     def sink(self, buffers: Mapping[str, Expr], batch: Expr, row: Index) -> Expr | None:
-        """The score of a query's sink; None if there are none."""
+        """The score of a query's sink; None if there are no sinks."""
         if SINK not in self.layouts:
             return None
         return bind(buffers[SINK][self.element(SINK, self.base(SINK, batch), row, 0)])
 
     def reject(self) -> str | None:
-        """Why the numbers do not fit together, or None."""
+        """Why extents, strides and tensors do not fit together, or None."""
         rows = {"q": self.m, "k": self.n, "v": self.n, "out": self.m, SINK: self.m}
         columns = {"q": self.d, "k": self.d, "v": self.e, "out": self.e, SINK: 1}
         if 0 in (self.m, self.n, self.d, self.e, self.batches):
             return "a dimension is 0"
         if math.prod(self.scores.output.shape[:-2]) != self.batches:
-            return f"a batch of {self.factors}, and scores {self.scores.output}"
+            return f"a batch of {self.factors} does not fit scores {self.scores.output}"
         for name, layout in self.layouts.items():
             if len(layout.batch) != len(self.factors):
-                return f"{name}_strides and a batch of {len(self.factors)} factors"
+                return f"{name}_strides do not fit a batch of {len(self.factors)} factors"
             extents = (*self.factors, rows[name], columns[name])
             strides = (*layout.batch, layout.row, layout.column)
             if min((*strides, layout.offset)) < 0:
@@ -174,7 +174,7 @@ class AttentionProblem:
         return None
 
     def views(self, stored: Sequence[Expr]) -> dict[str, Expr]:
-        """The parameters of q, k, v, the result and a sink as vectors of their elements."""
+        """The parameters of q, k, v, the result and a sink as flat buffers."""
         pairs = zip(self.tensors.items(), stored, strict=True)
         return {name: as_elements(buffer, tensor) for (name, tensor), buffer in pairs}
 
@@ -189,7 +189,7 @@ class AttentionProblem:
         return as_strided(flat, (*self.factors, rows, columns), strides)
 
     def multiplied(self, name: str, stored: np.ndarray) -> np.ndarray:
-        """`logical` of "q", "k" or "v", of which the numbers are in the type that is multiplied."""
+        """`logical` of "q", "k" or "v", in the type in which it is multiplied."""
         value = self.logical(name, stored)
         return value.astype(np.float32) if self.widens(name) else value
 
@@ -201,7 +201,7 @@ class AttentionProblem:
 
 
 def sets_side_by_side(problem: AttentionProblem) -> int:
-    """Consecutive sets whose rows of K, and of V, lie next to each other; 1: they do not."""
+    """How many consecutive sets have contiguous rows of K, and of V; 1: rows are not contiguous."""
     innermost = [
         number
         for number, extent in enumerate(problem.factors)
@@ -226,10 +226,10 @@ def bits_of_element(dtype: str) -> int:
 
 
 def few_queries(problem: AttentionProblem) -> AttentionProblem | None:
-    """The attention where its queries are few: one, if their number is dynamic.
+    """The attention with few queries: with one query, if their number is dynamic.
 
-    None if they are not, or too many rows share k and v, or there are as many keys as queries: a
-    single query has a single key then.
+    None if queries are many, or too many rows share k and v, or a dynamic number of queries equals
+    that of keys: a single query then has a single key.
     """
     dynamic = isinstance(problem.m, SymbolicSize)
     if dynamic and problem.m == problem.n:
@@ -240,12 +240,12 @@ def few_queries(problem: AttentionProblem) -> AttentionProblem | None:
 
 
 def columns_are_contiguous(layout: Layout, columns: int) -> bool:
-    """Whether the columns of a row lie next to each other."""
+    """Whether the columns of a row are contiguous."""
     return layout.column == 1 or columns == 1
 
 
 def with_columns(softmax: Region, columns: int) -> Region:
-    """The softmax of another number of scores, without operands."""
+    """The softmax for another number of scores, without operands."""
     (scores,), output = softmax.inputs, softmax.output
     shape = *output.shape[:-1], columns
     tensors = (Tensor(shape, scores.dtype),), Tensor(shape, output.dtype)
@@ -256,13 +256,11 @@ _LINE = 64  # bytes of a cache line
 
 
 class NextRows:
-    """Fetching the operands of the next attention into L2, in step with the queries of this one.
+    """Prefetches the operands of the next attention into L2, in step with this one's queries.
 
-    Where 50 MB are read from memory, one row with each row of the softmax is 10% to 17% faster than
-    no prefetch, and 5% faster than the rows of a band together; prefetching into L1 is slower
-    (measured on Zen 4).
-
-    Emits the prefetches. The kernel has `PREFETCH_LLVM_IR`.
+    If 50 MB are read from memory, one row with each row of the softmax is 10% to 17% faster than no
+    prefetch, and 5% faster than all rows of a row block together; prefetching into L1 is slower
+    (measured on Zen 4). The kernel needs `PREFETCH_LLVM_IR`.
 
     Parameters
     ----------
@@ -277,7 +275,7 @@ class NextRows:
         self.names = [name for name in OPERANDS if problem.layouts[name].column == 1]
 
     def fetch(self, following: Expr, row: Expr) -> None:
-        """What is fetched with one query of this attention; `following` is the next one."""
+        """Prefetches with one query; `following` is the number of the next attention."""
         problem = self.problem
         for name in self.names:
             rows = problem.m if name in ("q", "out") else problem.n
@@ -289,14 +287,14 @@ class NextRows:
                 self._line(name, problem.base(name, following), at)
 
     def begin(self, following: Expr) -> None:
-        """Finds the next attention's operands; sizes are known at run time only."""
+        """Finds the next attention's operands, for dynamic sizes."""
         self.bases = {name: materialise(self.problem.base(name, following)) for name in self.names}
         self.keys = materialise(self.problem.keys)
         queries = tirx.Max(as_expr(extent(self.problem.m)), tirx.const(1, "int32"))
         self.share = materialise(emission.ceil_div(self.keys, queries))
 
     def fetch_open(self, row: Expr) -> None:
-        """As `fetch`, behind `begin`; only keys that are looked at."""
+        """`fetch` for dynamic sizes, after `begin`; only keys that are multiplied."""
         for name in self.names:
             if name in ("q", "out"):
                 self._line(name, self.bases[name], row)
@@ -307,7 +305,7 @@ class NextRows:
                     self._line(name, self.bases[name], at)
 
     def _line(self, name: str, base: Expr, row: Expr) -> None:
-        """One row of an operand."""
+        """Prefetches one row of an operand."""
         problem = self.problem
         columns = problem.d if name in ("q", "k") else problem.e
         step = _LINE // int(DataType(problem.tensors[name].dtype).itemsize)
@@ -322,23 +320,23 @@ class NextRows:
 
 
 def tile_kernel(kernels: Sequence[Microkernel]) -> Microkernel | None:
-    """The kernel that says how tiles are configured; None if all are vector kernels."""
+    """The kernel that configures tile registers; None if all are vector kernels."""
     return next((kernel for kernel in kernels if kernel.by_tiles), None)
 
 
 def row_unit(kernels: Sequence[Microkernel]) -> int:
-    """Rows of which every piece but the tail is a multiple."""
+    """The number of rows of which every piece is a multiple, except the tail."""
     kernel = tile_kernel(kernels)
     return 1 if kernel is None else kernel.mr
 
 
 def blocks_of(kernel: Microkernel, rows: int) -> tuple[Group, ...]:
-    """The register tiles of a band."""
+    """The register tiles of a row block."""
     return cut_in_units(rows, kernel.mr, row_unit([kernel]))
 
 
 def row_shares(rows: int, parts: int, unit: int) -> tuple[Group, ...]:
-    """Cuts rows into at most `parts` shares for tasks; the last one may be smaller."""
+    """Cuts rows into at most `parts` chunks for tasks; the last one may be smaller."""
     parts = min(parts, rows)
     if unit == 1:
         return shares(rows, parts)

@@ -1,12 +1,11 @@
 """Activations of a product: the kernel reads A directly, or from a staged copy of a block.
 
-A block of rows is staged where the kernel cannot multiply its elements as they are: f32 to be
-quantised or rounded to 16 bits, rows whose length is no multiple of kr (64 bytes for AMX tiles),
-elements that are not next to each other, rows of tiles so far apart that they would displace each
-other in L1 (`core.extents`). Staging costs one pass over the block for all columns of
-the weight. If only the last step of K is incomplete, AMX tiles need a copy of that step alone
-(`tail`). Signed 8-bit activations are shifted by 128 for kernels that multiply u8 by s8 (see
-zero_points.py).
+A block of rows is staged if the kernel cannot multiply its elements in place: f32 to be quantised
+or rounded to 16 bits, rows whose length is no multiple of kr (64 bytes for AMX tiles), elements
+that are not contiguous, rows of tiles at distances at which they would displace each other in L1
+(`core.extents`). Staging costs one pass over the block for all columns of the weight. If only the
+last step of K is incomplete, AMX tiles need a copy of that step alone (`tail`). Signed 8-bit
+activations are shifted by 128 for kernels that multiply u8 by s8 (see zero_points.py).
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ Read = Callable[[Expr, Columns], Expr]
 
 
 def read_flat(buffer: Expr, dtype: str, place: Callable[[Expr, Index], Index]) -> Read:
-    """Reads elements of a flat buffer, in which the element of a row and a column is at `place`."""
+    """A reader of a flat buffer, in which the element of a row and a column is at `place`."""
 
     def read(row: Expr, columns: Columns) -> Expr:
         start = place(row, columns.start)
@@ -64,7 +63,7 @@ class InPlace:
     padded : bool
         Whether zeros fill the rows up to whole steps of tiles.
     crowded : bool
-        Whether the rows lie at such a distance that tiles had better read a copy.
+        Whether rows lie at a distance at which tiles should read a copy.
     """
 
     buffer: Expr
@@ -74,7 +73,7 @@ class InPlace:
     crowded: bool = False
 
 
-# Size of the staged block of a dynamic K. Every panel of B reads it anew: half of a small L2.
+# Bytes of the staged block of a dynamic K, which every panel of B reads again: half of a small L2.
 _BLOCK_BYTES = 128 << 10
 
 
@@ -82,9 +81,8 @@ _BLOCK_BYTES = 128 << 10
 class Activations(OperandA):
     """The A operand of one product.
 
-    K is a number or, of vector kernels, an expression. The staged block of a dynamic K is a flat
-    buffer, as the columns of a buffer of two dimensions are a number, and it has as many rows as
-    fit in cache.
+    K is a number or, for vector kernels, an expression. The staged block of a dynamic K is a flat
+    buffer, as the columns of a 2-D buffer must be static, and it has as many rows as fit in cache.
 
     Parameters
     ----------
@@ -105,20 +103,20 @@ class Activations(OperandA):
     sums : bool
         Whether the sums of the rows are needed.
     rows : InPlace or None
-        The rows, if the same distance lies between all.
+        The rows in memory, if all are equally far apart.
     wide : WideProduct or None
         What multiplies them, if they are staged in a wider type.
     vectors : bool
         Whether rows have to be whole vectors of lanes * kr elements.
     room : Expr or int
-        A dynamic k as of `extents.allocated`.
+        `extents.allocated` of a dynamic k.
     tile_rows : int
-        Rows of a register tile, where k is dynamic; a block has as many at least.
+        Rows of a register tile, if k is dynamic; a block has at least as many.
 
     Attributes
     ----------
     block_rows : int or Expr
-        Rows that `begin` may be given at most.
+        Most rows that `begin` takes.
     """
 
     kernel: Microkernel
@@ -162,7 +160,7 @@ class Activations(OperandA):
         self.begins = self.staged or self.tail or self.sums
 
     def _fits(self) -> bool:
-        """Whether the kernel reads elements where they are, or all but the `tail` of tiles."""
+        """Whether the kernel reads elements in place, or all but the `tail` of tiles."""
         kernel, k, rows = self.kernel, self.k, self.rows
         if not isinstance(k, int) or not self.contiguous or self.quantize is not None:
             return False
@@ -176,7 +174,7 @@ class Activations(OperandA):
         return matching and (whole or self.tail)
 
     def _make_room(self) -> None:
-        """The buffer of a block of rows of dynamic length, and how many rows it has."""
+        """Allocates the block of rows of dynamic length, and computes how many rows it has."""
         vector, tile_rows = self.vector, self.tile_rows
         elements = _BLOCK_BYTES // int(DataType(self.element).itemsize)
         self.pitch = ex.materialise(emission.ceil_div(self.k, vector) * vector)
@@ -196,7 +194,7 @@ class Activations(OperandA):
         kr = self.kernel.kr
         if self.wide is not None:
             return self.wide.spread(self.buffer, [self.within(row), step * self.wide.kernel.kr])
-        last = self.tail and isinstance(step, int)  # the only one that is no variable
+        last = self.tail and isinstance(step, int)  # other steps are variables
         if self.staged or last:
             column = tirx.const(0, "int32") if last else step * kr
             place = self._place(self.within(row), column)
@@ -216,7 +214,7 @@ class Activations(OperandA):
         return self._as_operand(self.read(row, columns))
 
     def begin(self, block: Expr, rows: Index) -> None:
-        """What happens before a block of rows is multiplied: staging, sums."""
+        """Stages a block of rows and adds up its rows, if the kernel needs that."""
         self.block = block
         if not self.begins:
             return
@@ -242,7 +240,7 @@ class Activations(OperandA):
         return as_operand(value, self.dtype, self.kernel, self.quantize)
 
     def _stage(self, row: Expr, to: Expr, first: int) -> None:
-        """One row, from column `first` on, into the staged block, padded with zeros."""
+        """Copies one row, from column `first` on, to the staged block; pads it with zeros."""
         lanes = self.kernel.lanes * (1 if converts(self.dtype, self.kernel) else self.kernel.kr)
         if not self.contiguous:
             lanes = 1
@@ -260,7 +258,7 @@ class Activations(OperandA):
             value = self._as_operand(self.read(row, Columns(first + start, lanes, valid)))
             value = value if self.wide is None else self.wide.widen(value)
             if columns.mask is not None and not isinstance(valid, int):
-                # One store: loads of sums and products wait for a vector that two have written.
+                # One store: later loads would wait for a vector that two stores have written.
                 value = tirx.Select(columns.mask, ex.bind(value), ex.like(0, value))
                 columns = Columns(place, lanes, lanes)
             store_vector(self.buffer, value, leading, columns)
@@ -311,13 +309,13 @@ class Activations(OperandA):
 
 
 class Begun(OperandA):
-    """Rows that were begun before, to find out how they are multiplied."""
+    """Rows for which `begin` has already run, for the condition of a shortcut."""
 
     def __init__(self, rows: Activations) -> None:
         self.rows = rows
 
     def load(self, row: Expr, step: Index) -> Expr | Address:
-        """As of `OperandA`."""
+        """See `OperandA.load`."""
         return self.rows.load(row, step)
 
 
@@ -331,7 +329,7 @@ def as_operand(
 ) -> Expr:
     """Elements of A in memory, of type `dtype`, as a kernel multiplies them.
 
-    `quantize` is as of `Activations`.
+    `quantize` is that of `Activations`.
     """
     if kernel.a_dtype == "float32":
         if dtype == "bfloat16":
@@ -351,12 +349,12 @@ _HIGH = 0x80808080 - (1 << 32)  # the highest bit of four bytes, as int32
 
 
 class HighBits:
-    """Searches bytes for one beyond 127; emits the search.
+    """Emits a search for bytes beyond 127.
 
     Parameters
     ----------
     lanes : int
-        Bytes that are looked at together, a multiple of four.
+        Bytes that are searched together, a multiple of four.
     """
 
     def __init__(self, lanes: int) -> None:
@@ -368,12 +366,12 @@ class HighBits:
         I.buffer_store(self.seen, ex.constant(0, "uint8", self.lanes), [ex.ramp(0, self.lanes)])
 
     def add(self, value: Expr) -> None:
-        """Looks at some bytes."""
+        """Searches `lanes` bytes."""
         everything = [ex.ramp(0, self.lanes)]
         I.buffer_store(self.seen, self.seen[tuple(everything)] | value, everything)
 
     def none(self) -> Expr:
-        """Whether there was none."""
+        """Whether no byte was beyond 127."""
         starts = range(0, self.lanes, 4)
         fours = [ex.reinterpret_group("int32", self.seen[ex.ramp(at, 4)], 1) for at in starts]
         while len(fours) > 1:
@@ -382,7 +380,7 @@ class HighBits:
 
 
 def find_high_bits(rows: Activations, first: Expr, count: Index) -> Expr:
-    """Whether no byte of a block of rows that have begun, in whole vectors, is beyond 127."""
+    """Whether no byte of a block of rows, in whole vectors, is beyond 127; after `begin`."""
     search = HighBits(rows.kernel.lanes * rows.kernel.kr)
     vectors = -(-rows.k // search.lanes)
     with emission.opaque_block("find_high_bits"):

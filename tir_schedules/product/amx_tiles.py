@@ -1,7 +1,7 @@
 """AMX tiles in a block of rows: configured for a height, stored late, prefetching in between.
 
-Accumulators are tile registers, which only memory can be moved to and from. So a tile is stored as
-it is: where results lie, if they are accumulators, or where vectors of it are read again.
+Accumulators are tile registers, which can only be loaded from memory and stored to it. So a tile is
+stored unchanged: as the result if accumulators are the result, else where the epilogue reads it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from .tile_products import TileContext
 
 
 class TileTask:
-    """The tile registers' configuration along straight-line code; nothing of it without tiles."""
+    """The tile registers' configuration along straight-line code; nothing for vector kernels."""
 
     def __init__(self) -> None:
         self._kernel: Microkernel | None = None
@@ -34,17 +34,17 @@ class TileTask:
     def for_blocks(self, plan: ProductPlan, rows: int, body: Callable[[Index, int], None]) -> None:
         """Runs `body(start, size)` for blocks of rows, each configured for its tiles.
 
-        The tail is last, unless its configuration is there.
+        The tail is last, unless the tile registers are configured for it already.
         """
         bands = plan.bands(rows)
-        if self._holds(plan.kernel, bands[-1][0]):  # by the product before, which ended with it
+        if self._holds(plan.kernel, bands[-1][0]):  # since the product before
             bands.reverse()
         for tile_rows, blocks in bands:
             self.configure(plan.kernel, tile_rows)
             for_groups(blocks, body)
 
     def configure(self, kernel: Microkernel, rows: int) -> None:
-        """Emits the configuration for so many rows, unless it is there."""
+        """Configures the tile registers for `rows` rows, unless they already are."""
         if not kernel.by_tiles:
             return
         if not self._holds(kernel, rows):
@@ -52,12 +52,12 @@ class TileTask:
         self._kernel, self._rows = kernel, rows
 
     def _holds(self, kernel: Microkernel, rows: int) -> bool:
-        """Whether the configuration is there."""
+        """Whether the tile registers are configured for a kernel and a number of rows."""
         same = self._kernel is not None and self._kernel.mr == kernel.mr
         return same and self._rows == rows
 
     def release(self) -> None:
-        """Emits the end of it."""
+        """Releases the tile registers."""
         if self._kernel is not None:
             self._kernel.release()
         self._kernel = None
@@ -75,9 +75,9 @@ class AmxTiles(StaticTiles):
     in the program: an epilogue of 64 vectors fills the reorder buffer. oneDNN interleaves them, too
     (brgemm, `interleave_tilestores`). Measured on Granite Rapids: 128 rows, K = 768, 8-bit: 15%.
 
-    Where K is cut, the tiles of a panel follow each other so, else those of all panels of a width.
-    Tile registers start with zeros: what else accumulators start with is added with the epilogue,
-    unless all rows start with the same, or there is no epilogue.
+    This sequence runs over the tiles of all panels of a width or, if K is cut, of one panel. Tile
+    registers start with zeros: other initial values are added in the epilogue, unless they are
+    equal in all rows, or there is no epilogue.
 
     Lines of the next panel are prefetched between products:
 
@@ -87,8 +87,7 @@ class AmxTiles(StaticTiles):
 
     A core has 16 buffers for lines that are on their way to L1; a tile load from L2 takes all of
     them while it lasts. So lines are prefetched a few at a time. Every block of rows prefetches a
-    part of its own, and none of what lies behind the next panel: there it asks once more for lines
-    that are there.
+    part of its own. Beyond the end of the next panel it asks again for lines that are in cache.
     """
 
     resting = 2
@@ -99,16 +98,16 @@ class AmxTiles(StaticTiles):
         self.rows = self.tiles.count * self.tiles.size
 
     def for_panels(self, body: Callable[[Index, int], None]) -> None:
-        """As of `PanelTiles`."""
+        """See `PanelTiles.for_panels`."""
         super().for_panels(body)
         if not self.block.cut:
             self._store(self.group.count * self.tiles.count - 1)
 
     @contextmanager
     def panel(self, start: Index) -> Iterator[None]:
-        """As of `PanelTiles`."""
+        """See `PanelTiles.panel`."""
         group, size = self.group, self.group.size
-        # The first vector of the tiles that are stored late, and how many of them are before these.
+        # The first vector of the tiles that are stored late, and the number of tiles before these.
         self.first = self.block.vector + (start if self.block.cut else group.start)
         self.before = 0 if self.block.cut else (start - group.start) // size * self.tiles.count
         self.after: Index = self.following
@@ -121,10 +120,10 @@ class AmxTiles(StaticTiles):
             self._store(self.tiles.count - 1)
 
     def tile(self, tile: TileContext) -> None:
-        """As of `PanelTiles`."""
+        """See `StaticTiles.tile`."""
         loops, plan, number = self.loops, self.loops.plan, tile.place // tile.rows
         start, steps, in_place = loops.start, tile.piece[1], loops.results.in_place
-        parts = [self.lines_between(tile, number)]  # of other work, done between products
+        parts = [self.lines_between(tile, number)]  # other work, done between products
         if in_place:
             into = loops.results.place(tile.row, tile.vector)
         elif tile.ends:
@@ -148,13 +147,13 @@ class AmxTiles(StaticTiles):
         plan.kernel.emit(*given, tile.resumes, peel, between if others else None, columns)
 
     def lines_between(self, tile: TileContext, number: Index) -> Between | None:
-        """Prefetches, between the products of a tile of that number, lines of the next panel."""
+        """Prefetches lines of the next panel between the products of tile `number`."""
         fetch, after, plan = self.fetch, self.after, self.loops.plan
         last = isinstance(after, int) and not after
         if fetch is None or last or fetch.is_few(self.tiles.size):
             return None
         depth, in_line, vectors = plan.kernel.depth, fetch.of.line_vectors, tile.vectors
-        # Lines for each tile of K and each block of rows, and all of the next panel.
+        # Lines for each tile of K and each block of rows, and lines of the whole next panel.
         share = math.ceil(depth // in_line * vectors / self.tiles.count)
         lines = plan.steps // in_line * after
         before = number * (plan.steps // depth) + tile.piece[0] // depth
@@ -170,7 +169,7 @@ class AmxTiles(StaticTiles):
         return part
 
     def _stores_between(self, number: Index, steps: int) -> Between | None:
-        """Emits, in each of so many steps, a part of the epilogue of the tile before."""
+        """Emits a part of the previous tile's epilogue in each of `steps` steps."""
         if isinstance(number, int) and number == 0:
             return None
         rows = self.tiles.size
@@ -213,5 +212,5 @@ class AmxTiles(StaticTiles):
             loops.results.store(first, vector + j, value, j == vectors - 1)
 
     def _slot(self, number: Index) -> Index:
-        """The first row of a tile in `scratch`, which is not that of the tile before."""
+        """The first row of a tile in `scratch`, where the previous tile is not."""
         return number % (self.tiles.count if self.block.cut else 2) * self.tiles.size

@@ -1,4 +1,4 @@
-"""Template "batch_matmul": two activations, each read in place, B packed inside the kernel.
+"""Template "batch_matmul": two activations, read as they are stored; the kernel packs B.
 
     C[b, m, n] = epilogue(sum over k of A[b, m, k] * B[b, k, n])
 
@@ -79,12 +79,12 @@ def candidates(region: Region, machine: Machine) -> list[BatchMatmulConfig]:
 
 
 def _by_panels(region: Region, config: BatchMatmulConfig, machine: Machine) -> BatchMatmulConfig:
-    """The configuration that packs B panel by panel, if that is faster; else the one given.
+    """The configuration that packs B panel by panel, if that is faster; else `config`.
 
-    It is where packed B would not stay near, and half of L2 holds A. Then B is not written to L3
-    and read again. Narrow panels are best: fewer lines are on their way at once. Measured on Zen 4,
-    1x1 convolutions of f32 with channels first: 128x64 by 64x12544 takes 1.89 instead of 2.23 ms,
-    in panels of three vectors 2.16 ms; 512x128 by 128x784 takes 0.89 instead of 0.93 ms.
+    It is faster if packed B exceeds a quarter of L2 and half of L2 holds A: B is then not written
+    to L3 and read again. Narrow panels are best: fewer lines are on their way at once. Measured on
+    Zen 4, 1x1 convolutions of f32 with channels first: 128x64 by 64x12544 takes 1.89 instead of
+    2.23 ms, in panels of three vectors 2.16 ms; 512x128 by 128x784 takes 0.89 instead of 0.93 ms.
     """
     problem, kernel = BatchProblem(region.sampled()), microkernel_named(config.kernel)
     by_columns = problem.b_axes[-1] == len(problem.b_axes) - 1
@@ -95,7 +95,7 @@ def _by_panels(region: Region, config: BatchMatmulConfig, machine: Machine) -> B
     held = 4 * kernel.steps(problem.k) * problem.m
     if packed <= machine.l2_bytes // 4 or held > machine.l2_bytes // 2:
         return config
-    shares: dict[str, Any] = {"column_shares": 1}  # of open sizes: as many as threads turn out
+    shares: dict[str, Any] = {"column_shares": 1}  # dynamic sizes: one chunk for each thread
     if not region.is_open:
         threads = parallel.threads_worth(machine, cost.flops_us(flops(region), machine))
         shares = {
@@ -118,7 +118,7 @@ def _by_panels(region: Region, config: BatchMatmulConfig, machine: Machine) -> B
 
 
 def tasks_of(problem: BatchProblem, config: BatchMatmulConfig) -> int:
-    """The tasks of all batches."""
+    """The number of tasks of all batches."""
     if config.column_shares:
         lanes = microkernel_named(config.kernel).lanes
         return problem.batches * min(config.column_shares, math.ceil(problem.n / lanes))
@@ -126,7 +126,7 @@ def tasks_of(problem: BatchProblem, config: BatchMatmulConfig) -> int:
 
 
 def _vector_kernels(region: Region, isa: Isa) -> list[Microkernel]:
-    """Those that any number of rows and columns is built with."""
+    """The vector kernels, with which dynamic sizes are built."""
     return [kernel for kernel in region_kernels(region, isa) if not kernel.by_tiles]
 
 
@@ -158,7 +158,7 @@ def estimated_cycles(region: Region, config: BatchMatmulConfig, machine: Machine
 
 
 def busiest_cycles(region: Region, config: BatchMatmulConfig, machine: Machine) -> float:
-    """Cycles of the tasks of the busiest thread, without packing, however rows are cut."""
+    """Cycles of all tasks of the busiest thread, without packing."""
     problem = BatchProblem(region)
     tasks = tasks_of(problem, config)
     threads = (config.threads or machine.threads) if config.parallel else 1
@@ -186,7 +186,7 @@ class BatchMatmul(template.Template[BatchMatmulConfig]):
         return _by_panels(region, best, machine)
 
     def space(self, region: Region, machine: Machine) -> Iterator[BatchMatmulConfig]:
-        """Every register tile with blocks of several sizes, rows cut or not."""
+        """Every register tile with blocks of several sizes, rows divided among tasks or not."""
         if region.is_open:
             yield from candidates(region, machine)
             return
@@ -212,11 +212,14 @@ class BatchMatmul(template.Template[BatchMatmulConfig]):
             if region.is_open and (
                 is_open((problem.m, problem.k)) or problem.b_axes[-1] != len(problem.b_axes) - 1
             ):
-                raise ConfigError(f"column_shares: rows or K of open size, for {region.key}")
+                raise ConfigError(
+                    "column_shares needs static rows and K, and rows of B that are contiguous: "
+                    f"{region.key}"
+                )
             if kernel.by_tiles or is_integer(region):
-                raise ConfigError(f"column_shares: only of floats in vectors, for {region.key}")
+                raise ConfigError(f"column_shares needs floats and a vector kernel: {region.key}")
             if config.packs_first or config.row_shares > 1:
-                raise ConfigError(f"column_shares: rows are not shared, for {region.key}")
+                raise ConfigError("column_shares needs packs_first=False and row_shares=1")
         return kernel
 
     def build(self, region: Region, config: BatchMatmulConfig, isa: Isa) -> tirx.PrimFunc:
@@ -260,8 +263,8 @@ class BatchMatmul(template.Template[BatchMatmulConfig]):
         return None
 
     def opens(self, region: Region, isa: Isa) -> str | None:
-        """Why the template cannot build a region with open sizes, or None."""
-        return None if _vector_kernels(region, isa) else "no product of vectors"
+        """Why the template cannot build a region with dynamic sizes, or None."""
+        return None if _vector_kernels(region, isa) else "no vector kernel multiplies it"
 
     def at_run_time(self, region: Region, config: BatchMatmulConfig) -> str:
         """What is decided at run time, for `explain`."""
@@ -286,7 +289,7 @@ class BatchMatmul(template.Template[BatchMatmulConfig]):
         """The product of one task."""
         problem = BatchProblem(region)
         cycles = estimated_cycles(region, config, machine)
-        # Others may cut the rows otherwise: their whole times are compared.
+        # Other configurations may cut rows in another way: their whole times are compared.
         scale = cycles / busiest_cycles(region, config, machine)
         yield Product(
             part=region,

@@ -26,18 +26,18 @@ class BatchMatmulConfig(TileConfig, frozen=True, kw_only=True):
     Attributes
     ----------
     row_shares : int
-        Tasks that the rows of one batch are cut into.
+        Tasks into which the rows of one batch are cut.
     packs_first : bool
         Whether all B are packed before the first task, by all threads; otherwise each task packs
         its own.
     parallel : bool
         Whether the tasks run on several threads.
     threads : int
-        On how many; 0: on all.
+        Number of threads; 0: all.
     alone_flops : int
-        Up to so many operations, where sizes are open, one thread runs all.
+        Up to this many operations, if sizes are dynamic, one thread runs all tasks.
     column_shares : int
-        Tasks that the columns of one batch are cut into. They pack B panel by panel, each panel
+        Tasks into which the columns of one batch are cut. They pack B panel by panel, each panel
         right before it is multiplied by all rows. 0: B is packed whole.
     """
 
@@ -67,10 +67,10 @@ class BatchProblem:
         self.a_shape = [a.shape[axis] for axis in self.a_axes]
         self.b_shape = [b.shape[axis] for axis in self.b_axes]
         self.n, self.k = self.b_shape[-1], self.b_shape[-2]
-        # Whether the elements of a row of A lie next to each other.
+        # Whether the elements of a row of A are contiguous.
         self.contiguous = self.a_axes[-1] == len(self.a_axes) - 1
         self.batch_shape = list(region.output.shape[:-2])
-        # With one B for all batches they are only more rows.
+        # If all batches share one B, they are only more rows.
         self.shared = all(size == 1 for size in self.b_shape[:-2])
         self.batches = 1 if self.shared else math.prod(self.batch_shape)
         rows = region.output.shape[:-1]
@@ -115,7 +115,7 @@ class BatchProblem:
         return StoredOperand(buffer, dtype, self.k, self.n, index, order)
 
     def rows_in_place(self, buffer: Expr, batch: Expr) -> InPlace | None:
-        """A's rows of a batch where they are; None if sizes are dynamic or distances differ."""
+        """A's rows of a batch in place; None if sizes are dynamic or rows not equally far apart."""
         a = self.region.inputs[0]
         if self.shared:
             folds = self.a_axes == sorted(self.a_axes)
@@ -134,7 +134,7 @@ class BatchProblem:
 
     @property
     def out_pitch(self) -> int:
-        """Elements from one row of the stored output to the next; 0 if that differs."""
+        """Elements from one row of the stored output to the next; 0 if distances differ."""
         rows = self.out_axes.index(len(self.out_axes) - 2)
         if self.shared and self.out_axes != sorted(self.out_axes):
             return 0
@@ -148,14 +148,14 @@ class BatchProblem:
 
 @dataclass(frozen=True)
 class Strides:
-    """Where the elements of an operand lie, in elements.
+    """Strides of an operand, in elements.
 
     Attributes
     ----------
     batch : tuple of int
-        From one index of a batch dimension to the next; 0 where all share the operand.
+        Strides of the batch dimensions; 0 if all their indices share the operand.
     row, column : int
-        Of the last two dimensions.
+        Strides of the last two dimensions.
     """
 
     batch: tuple[int, ...]
@@ -164,7 +164,7 @@ class Strides:
 
     @staticmethod
     def of(stored: Tensor, axes: Sequence[int], batch: Sequence[int]) -> Strides:
-        """Of a stored tensor whose logical dimensions are `axes`, aligned with a batch."""
+        """The strides of a stored tensor with logical dimensions `axes`, aligned with a batch."""
         steps = [math.prod(stored.shape[axis + 1 :]) for axis in axes]
         sizes = [stored.shape[axis] for axis in axes]
         own = [
@@ -176,18 +176,17 @@ class Strides:
 
 
 class StridedProblem(BatchProblem):
-    """A region of dynamic sizes, whose operands are seen as vectors of their elements.
+    """A region of dynamic sizes, whose operands are flat buffers.
 
-    TVM would compute the place of an element from dynamic extents in every access; here it is a sum
-    of products with strides, which loops carry along. One B for all batches makes them only more
-    rows.
+    TVM would compute the index of an element from dynamic extents in every access; here it is a sum
+    of products with strides, which loops carry along. Batches that share one B are only more rows.
 
     Attributes
     ----------
     tensors : tuple of Tensor
         The stored operands and the stored result.
     a, b, c : Strides
-        Of these tensors.
+        The strides of A, B and the result.
     """
 
     def __init__(self, region: Region) -> None:
@@ -213,12 +212,12 @@ class StridedProblem(BatchProblem):
         return materialise(found)
 
     def read_a(self, buffer: Expr, batch: Expr) -> Read:
-        """As of `BatchProblem`."""
+        """See `BatchProblem.read_a`."""
         base, pitch, step = self.base(self.a, batch), extent(self.a.row), extent(self.a.column)
         dtype = self.tensors[0].dtype
         return read_flat(buffer, dtype, lambda row, column: base + row * pitch + column * step)
 
     def stored_b(self, buffer: Expr, batch: Expr) -> StoredOperand:
-        """As of `BatchProblem`."""
+        """See `BatchProblem.stored_b`."""
         given = buffer, self.tensors[1].dtype, (extent(self.k), extent(self.n))
         return strided_operand(*given, self.base(self.b, batch), self.b.row, self.b.column)

@@ -1,23 +1,23 @@
-"""The programs of batch_matmul.
+"""The kernels of batch_matmul.
 
-Sizes are known: `StaticProgram`, whose loops are `TileLoops`
+Static sizes: `StaticBatchEmitter`, whose loops are `TileLoops`
 
     if all B are packed first: pieces of B                         tasks of a parallel loop
-    for each batch, or each share of the rows, or the columns, of one      tasks
+    for each batch, or each chunk of its rows or columns           tasks of a parallel loop
         pack B, unless it is packed: whole, or panel by panel
         row blocks, panels, K blocks, tiles
 
-Sizes are known at run time only: `DynamicProgram`. A register tile has code for one height and
-width only, so branches choose among some.
+Dynamic sizes: `DynamicBatchEmitter`. A register tile has code for one height and width only, so
+branches choose among a few.
 
-    for each batch, or each share of the rows of one               tasks of one parallel loop
+    for each batch, or each chunk of its rows                      tasks of one parallel loop
         pack B: panels of whole vectors of columns, the last one narrower
         for each block of rows, for each panel
             for each register tile: code for its height, chosen by a branch; then one epilogue
 
-Batches fewer than threads have their rows shared.
+If there are fewer batches than threads, threads divide the rows of a batch.
 
-    for each batch, or each share of the panels of one             where B is packed by panel
+    for each batch, or each chunk of its panels                    if B is packed panel by panel
         for each panel
             pack it
             for each register tile: as above
@@ -52,7 +52,7 @@ from .zero_points import Start, ZeroPoints, named_inputs, start_of
 
 def build(region: Region, config: BatchMatmulConfig, kernel: Microkernel) -> tirx.PrimFunc:
     """The kernel."""
-    kind = DynamicProgram if region.is_open else StaticProgram
+    kind = DynamicBatchEmitter if region.is_open else StaticBatchEmitter
     with emission.kernel_function("batch_matmul") as builder:
         names = zip(("A", "B", "input2", "input3"), region.inputs, strict=False)
         inputs = [emission.tensor_parameter(name, tensor) for name, tensor in names]
@@ -63,15 +63,15 @@ def build(region: Region, config: BatchMatmulConfig, kernel: Microkernel) -> tir
 
 
 @dataclass
-class _Program:
-    """What both programs have in common: what a task does before its loops.
+class _BatchEmitter:
+    """Base of both emitters: the operands of a task, which are prepared before its loops.
 
     Attributes
     ----------
     region : Region
         The product.
     config : BatchMatmulConfig
-        Its numbers.
+        Its configuration.
     kernel : Microkernel
         The register tile.
     inputs, operands : sequence of Buffer
@@ -83,7 +83,7 @@ class _Program:
     panels : sequence of Group, or EqualPanels
         How B is cut.
     shelf, room
-        As of `PackedOperand`.
+        See `PackedOperand`.
     """
 
     region: Region
@@ -99,7 +99,7 @@ class _Program:
 
     @property
     def by_panel(self) -> bool:
-        """Whether tasks share columns, and pack B panel by panel."""
+        """Whether tasks divide columns, and pack B panel by panel."""
         return self.config.column_shares > 0
 
     def packed(self, batch: Expr) -> PackedOperand:
@@ -109,10 +109,10 @@ class _Program:
         return PackedOperand(stored, *given)
 
     def begin(self, batch: Expr, most_rows: int) -> tuple[Activations, PackedOperand, Start | None]:
-        """A and B of a task, and what accumulators start with.
+        """A, B and the initial accumulators of a task.
 
-        Packs B, unless that is done before or panel by panel, and adds up its columns if the start
-        needs their sums.
+        Packs B, unless that is done before or panel by panel, and adds up its columns if zero
+        points need their sums.
         """
         problem, kernel, integers = self.problem, self.kernel, is_integer(self.region)
         packed = self.packed(batch)
@@ -138,11 +138,11 @@ class _Program:
         return activations, packed, start
 
 
-class StaticProgram(_Program):
-    """Emits the program for sizes that are known."""
+class StaticBatchEmitter(_BatchEmitter):
+    """Emits the kernel for static sizes."""
 
     def emit(self) -> None:
-        """All tasks."""
+        """Emits all tasks."""
         self.problem = problem = BatchProblem(self.region)
         config, kernel = self.config, self.kernel
         plan = plan_of(problem, config)
@@ -190,18 +190,17 @@ class StaticProgram(_Program):
         return TileLoops(plan, activations, packed, results, start)
 
 
-class DynamicProgram(_Program):
-    """Emits the program for sizes that are known at run time only.
+class DynamicBatchEmitter(_BatchEmitter):
+    """Emits the kernel for dynamic sizes.
 
-    Its tasks are not the static program's: how many there are, and whether one thread runs them
-    all, is found out when the kernel runs. Nor are its tile loops, which choose among tiles of some
-    heights and widths by branches.
+    It has loops of its own, as machine code must differ: only at run time are the number of tasks
+    and of threads known, and tile loops choose among tiles of a few heights and widths by branches.
     """
 
     problem: StridedProblem
 
     def emit(self) -> None:
-        """All tasks; one thread runs products of few operations."""
+        """Emits all tasks; one thread runs products of few operations."""
         extents.read_extents()
         self.problem = problem = StridedProblem(self.region)
         a, b, self.c = map(extents.as_elements, (*self.inputs[:2], self.c), problem.tensors)
@@ -235,7 +234,7 @@ class DynamicProgram(_Program):
                 self._task(batch, *emission.share_of(cut, I.floormod(task, shares), shares))
 
     def _task(self, batch: Expr, first: Expr, count: Expr) -> None:
-        """Some rows of a batch, or some panels of its columns."""
+        """Multiplies some rows of a batch, or some panels of its columns."""
         problem, kernel, config = self.problem, self.kernel, self.config
         self.c_base, self.first_row = problem.base(problem.c, batch), materialise(batch * self.m)
         height, wide = min(config.rows, kernel.mr), config.vectors

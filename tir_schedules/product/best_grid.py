@@ -1,4 +1,4 @@
-"""Which grid of threads ends a product soonest: along rows, columns and, if these are few, K."""
+"""The fastest grid of threads for a product: along rows, columns and, if these are few, K."""
 
 from __future__ import annotations
 
@@ -29,26 +29,26 @@ from .tile_config import Fields, on_grid, sums_us
 from .tile_loops import TileLoops
 from .tile_products import Beginning
 
-# Share of a product's time that it takes to fetch, in the next one, rows of which another core
+# Fraction of a product's time that it takes the next product to fetch rows of which another core
 # wrote a part (measured: 512x13x512 before 512x512x256, two threads).
 FOREIGN_ROWS = 0.16
-# What a grid of smaller pieces, or of shares of K, has to be faster than one of whole tiles: less
-# is within the error of the estimates. It only has to be faster if the other is uneven.
+# By how much a grid that cuts tiles or K has to be faster than a grid of whole tiles: less is
+# within the error of the estimates. If the grid of whole tiles is uneven, any gain is enough.
 GAIN = 1.1
-# Rows that a grid is chosen for where their number is known at run time only.
+# Numbers of rows for which a grid is chosen if the number is dynamic.
 OPEN_ROWS = (1, 8, 32, 128, 1024)
-IMAGE_ROWS = 1 << 16  # of a product that only so many, pixels of images, are worth sharing
-SMALL_WEIGHT = 1 << 13  # numbers that stay in L1 from row to row
-MOST_WHOLE_ROWS = 64  # of such a number, for which threads may share columns instead of rows
+IMAGE_ROWS = 1 << 16  # pixels of images: assumed if a smaller number is not worth several threads
+SMALL_WEIGHT = 1 << 13  # elements of a weight that stays in L1 from row to row
+MOST_WHOLE_ROWS = 64  # up to this dynamic number, threads may divide columns instead of rows
 
 
 def best_grid(
     tile: Fields, m: int, n: int, k: int, machine: Machine, flops: float, k_unit: int | None = None
 ) -> Fields:
-    """The grid of threads for a tile, as fields of a configuration; one if there is little work.
+    """The grid of threads for a tile, as fields of a configuration; empty for one thread.
 
-    The best grid along rows and columns, counted in whole tiles, unless a grid along K too, or one
-    that cuts tiles, is better by far.
+    The best grid along rows and columns in whole tiles, unless a grid that also divides K, or one
+    that cuts tiles, is faster by `GAIN`.
 
     Parameters
     ----------
@@ -57,11 +57,11 @@ def best_grid(
     m, n, k : int
         Rows, columns and elements of K.
     machine : Machine
-        What it is for.
+        The target.
     flops : float
-        Multiplications and additions, less those that one instruction does for a group of kr.
+        Multiplications and additions, divided by kr, as one instruction multiplies a group of kr.
     k_unit : int or None
-        Steps of K that are not cut; None if all threads multiply all of K.
+        Steps of K that threads may not divide; None if all threads multiply all of K.
     """
     alone = flops_us(flops, machine)
     kernel = microkernel_named(tile["kernel"])
@@ -82,20 +82,20 @@ def best_grid(
 
 
 def open_grid(tile: Fields, n: int, k: int, machine: Machine, row_flops: float) -> Fields:
-    """The grid of threads that is good for any number of rows, as fields of a configuration.
+    """The grid of threads for a dynamic number of rows, as fields of a configuration.
 
-    The one with the least time, in the geometric mean of those of `OPEN_ROWS` that are worth more
-    threads than one.
+    It has the least geometric mean of the times for those `OPEN_ROWS` that are worth more than one
+    thread.
 
     Parameters
     ----------
     tile, n, k, machine
-        As of `best_grid`.
+        See `best_grid`.
     row_flops : float
-        `flops` of `best_grid`, of one row.
+        `flops` of `best_grid` for one row.
     """
     alone = flops_us(row_flops, machine)
-    # One row of a larger weight takes as long as reading that, which threads share.
+    # For a larger weight, one row takes as long as reading the weight, which threads divide.
     below = alone_below(machine, alone) if n * k <= SMALL_WEIGHT else 0
     sizes = [rows for rows in OPEN_ROWS if rows > below] or [IMAGE_ROWS]
     if threads_worth(machine, alone * sizes[-1]) == 1:
@@ -107,7 +107,7 @@ def open_grid(tile: Fields, n: int, k: int, machine: Machine, row_flops: float) 
     grids = sorted({(rows, min(columns, n_vectors)) for rows, columns in tried})
 
     def along_columns(grid: tuple[int, int]) -> tuple[int, int, int]:
-        """The grid of few rows, without threads that would be idle."""
+        """The grid along columns for few rows, without idle threads."""
         panels = math.ceil(n_vectors / tile["vectors"] / grid[1])
         return 1, panels // math.ceil(panels / grid[0]) * grid[1], 1
 
@@ -138,10 +138,11 @@ def open_grid(tile: Fields, n: int, k: int, machine: Machine, row_flops: float) 
 class _GridCost:
     """Microseconds of a product on grids of threads.
 
-    A part takes the time of its products, more where much of A, B and C is moved for few of them,
-    and at least that of reading its columns of a weight beyond L2. The first is after the Graph
-    Compiler's split choice (Li et al., arXiv 2301.01333), with the bytes of A, B and C in place of
-    fitted constants. Sums of shares of K come from the cores that wrote them.
+    A thread takes the time of its products, longer if many bytes of A, B and C are moved for few
+    products, and at least the time to read its columns of a weight larger than half of L2. The
+    time of products follows the Graph Compiler's split choice (Li et al., arXiv 2301.01333), with
+    the bytes of A, B and C in place of fitted constants. If K is divided, partial sums are read
+    from the cores that wrote them.
 
     Attributes
     ----------
@@ -152,9 +153,9 @@ class _GridCost:
     k : int
         Elements of K.
     machine : Machine
-        What it is for.
+        The target.
     alone_us : float
-        The products on one thread.
+        Time of all products on one thread.
     """
 
     tile: Fields
@@ -176,11 +177,11 @@ class _GridCost:
         self.rates = functools.cache(lambda n: (machine.l3_rate(n), machine.fork_us(n)))
 
     def of_tiles(self, grid: Box) -> float:
-        """The time if a tile that is not full takes as long as one that is."""
+        """The time if a partial tile takes as long as a full one."""
         m, n_vectors, _ = self.whole
         part = divided(self.whole, grid)
         m_tiles, n_tiles = math.ceil(m / self.rows), math.ceil(n_vectors / self.vectors)
-        # Where there are more threads than tiles, these get lower or narrower.
+        # With more threads than tiles, tiles get lower or narrower.
         high = self.rows if grid[0] <= m_tiles else part[0]
         wide = self.vectors if grid[1] <= n_tiles else part[1]
         tiles = math.ceil(part[0] / self.rows) * math.ceil(part[1] / self.vectors)
@@ -189,13 +190,13 @@ class _GridCost:
         return self._us(grid, part, step / full)
 
     def of_pieces(self, grid: Box) -> float:
-        """The time with tiles as they are cut."""
+        """The time with tiles of their actual sizes."""
         part = divided(self.whole, grid)
         step = self.cycles(part[0], part[1]) / self.cycles(self.whole[0], self.whole[1])
         return self._us(grid, part, step)
 
     def _us(self, grid: Box, part: Box, step: float) -> float:
-        """The time of the busiest thread, with that part of the products of a step of K."""
+        """The time of the busiest thread; `step` is its fraction of the products of a step of K."""
         threads_m, threads_n, threads_k = grid
         m_part, n_part, k_part = part
         threads = threads_m * threads_n * threads_k
@@ -210,7 +211,7 @@ class _GridCost:
         return us + self.rates(threads)[1]
 
     def reading_us(self, part: Box, threads: int) -> float:
-        """The time in which each of so many threads reads its part of a weight beyond L2."""
+        """The time in which each thread reads its part of the weight; 0 if the weight is small."""
         share = part[1] * part[2] / self.whole[2] if self.streamed else 0.0
         return share * self.column / self.rates(threads)[0]
 
@@ -229,7 +230,7 @@ class _GridCost:
         )
 
     def _step_cycles(self, rows: int, vectors: int) -> float:
-        """Cycles of a step of K of one tile; on AMX, of a tile of 16 rows each."""
+        """Cycles of a step of K of one tile; on AMX, its number of tile registers."""
         if self.kernel.by_tiles:
             return float(math.ceil(rows / ROWS) * vectors)
         return max(rows * vectors / self.rate, self.latency)
@@ -239,13 +240,11 @@ _LINE = 16  # int32 of a cache line; each counter has its own
 
 
 class ThreadGrid:
-    """ThreadGrid: one product cut among threads, by rows, by columns and, if these are few, by K.
+    """One product divided among threads by rows, by columns and, if these are few, by K.
 
-    Every thread along K writes the sums of its share to a buffer and counts that it has. The one
-    that counts last adds up the shares, always in the same order, and runs the epilogue. So there
-    is one fork, and nobody waits.
-
-    Rows, vectors of columns and steps of K of a plan, cut among its threads.
+    Every thread along K writes its partial sums to a buffer and increments a counter. The thread
+    that increments it last adds up all partial sums, in a fixed order, and runs the epilogue. So
+    there is one fork, and no thread waits.
     """
 
     def __init__(self, plan: ProductPlan) -> None:
@@ -255,11 +254,11 @@ class ThreadGrid:
         self.threads_k = sum(group.count for group in self.steps)
         self.blocks = self.threads_m * sum(group.count for group in self.columns)
         self.tasks = self.blocks * self.threads_k
-        self.most_rows = self.rows[0].size  # of the largest share
+        self.most_rows = self.rows[0].size  # of the largest chunk
 
     @contextmanager
     def task(self) -> Iterator[Expr]:
-        """The loop over tasks; around it, what the shares of K need."""
+        """The loop over tasks, with the buffers for partial sums if K is divided."""
         if self.threads_k == 1:
             with task_loop(self.tasks) as task:
                 yield task
@@ -278,7 +277,7 @@ class ThreadGrid:
                 yield task
 
     def emit(self, task: Expr, loops: TileLoops) -> None:
-        """The loops over one thread's share."""
+        """The loops over one thread's chunk."""
         block = task if self.threads_k == 1 else bind(I.floormod(task, self.blocks))
 
         def part(row: Expr, rows: int, vector: Expr, vectors: int) -> None:
@@ -287,7 +286,7 @@ class ThreadGrid:
                 return
             number = bind(I.floordiv(task, self.blocks))
             start = None
-            if loops.start is not None:  # that of the first share alone
+            if loops.start is not None:  # only the first chunk of K starts with it
                 start = _FirstStart(loops.start, number, self.plan.kernel)
             partial = replace(loops, results=_Sums(self, number), start=start)
 
@@ -309,7 +308,7 @@ class ThreadGrid:
         for_share(self.rows, I.floormod(block, self.threads_m), in_columns)
 
     def _add(self, loops: TileLoops, row: Expr, rows: int, vector: Expr, vectors: int) -> None:
-        """Adds the shares of a block of results and stores them."""
+        """Adds up the partial sums of a block of results and stores the results."""
         lanes, dtype = self.plan.kernel.lanes, self.plan.kernel.acc_dtype
         lane = ramp(0, lanes)
 
@@ -331,26 +330,26 @@ class ThreadGrid:
         for_groups(balanced(vectors, self.plan.vectors), panel)
 
     def place(self, number: Expr, row: Expr, vector: Index) -> Expr:
-        """Where the sums of a share lie."""
+        """The index of the partial sums of a chunk of K."""
         lanes = self.plan.kernel.lanes
         return ramp(((number * self.plan.m + row) * self.plan.n_vectors + vector) * lanes, lanes)
 
 
 @dataclass(frozen=True)
 class _Sums(Results):
-    """The sums of a share of K, which the last thread adds up."""
+    """The partial sums of a chunk of K, which the last thread adds up."""
 
     grid: ThreadGrid
     number: Expr
 
     def store(self, row: Expr, vector: Index, value: Expr, last: bool) -> None:
-        """As of `Results`."""
+        """See `Results.store`."""
         I.buffer_store(self.grid.sums, value, [self.grid.place(self.number, row, vector)])
 
 
 @dataclass(frozen=True)
 class _FirstStart(Beginning):
-    """What accumulators of the first share of K start with; zeros of the others."""
+    """Initial accumulators: `start` for the first chunk of K, zeros for the others."""
 
     start: Beginning
     number: Expr
@@ -358,15 +357,15 @@ class _FirstStart(Beginning):
 
     @property
     def by_column(self) -> bool:
-        """As of `Beginning`."""
+        """See `Beginning.by_column`."""
         return self.start.by_column
 
     def columns(self, vector: Index) -> Expr:
-        """As of `Beginning`."""
+        """See `Beginning.columns`."""
         return self(tirx.const(0, "int32"), vector)
 
     def __call__(self, row: Index, vector: Index) -> Expr:
-        """As of `Beginning`."""
+        """See `Beginning.__call__`."""
         lanes, dtype = self.kernel.lanes, self.kernel.acc_dtype
         first = tirx.EQ(splat(self.number, lanes), constant(0, "int32", lanes))
         return tirx.Select(first, self.start(row, vector), constant(0, dtype, lanes))

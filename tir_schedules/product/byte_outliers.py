@@ -1,16 +1,16 @@
-"""A block of rows for products by bytes, with its outliers apart.
+"""Multiplies a block of rows by bytes, with its outliers multiplied apart.
 
-    a = c + t + r        t = min(max(a - c, 0), 127); r is mostly 0
+    a = c + t + r        t = min(max(a - c, 0), 127); the outliers r are mostly 0
 
-A product of t by pairs of bytes never saturates. The r that are not 0 are in a list
-(`OutlierList`), in groups of four elements of K: the group's number, four magnitudes, and their
-sign if there are two. No magnitude is beyond 128, so that their products do not saturate either:
-2 * 128 * 127 and -2 * 128 * 128 are within 16 bits.
+Products of t by pairs of bytes never saturate. The r that are not 0 are in a list (`OutlierList`),
+in groups of four elements of K: the group's number, four magnitudes and, unless c is 0, their sign.
+No magnitude is beyond 128, so that their products do not saturate either: 2 * 128 * 127 and
+-2 * 128 * 128 are within 16 bits.
 
 Tiles multiply rows that were cut to seven bits (`ByteOutliers`). Their accumulators start with the
-products of the outliers, of several panels at once: a row's are added up in registers. c is so near
-the zero point that most elements are within 127 of it; c times the sums of the weight's columns is
-added to what zero points start accumulators with.
+products of the outliers, for several panels at once: the sums of a row stay in registers. c is
+chosen by the zero point so that most elements are from c to c + 127; c times the column sums of the
+weight is added to the initial accumulators.
 """
 
 from __future__ import annotations
@@ -42,25 +42,25 @@ from .zero_points import Start, ZeroPoints
 if TYPE_CHECKING:
     from .matmul_product import PackedWeight
 
-_MOST_VECTORS = 8  # that start together: with as many, the registers of AVX2 are full
+_MOST_VECTORS = 8  # of initial accumulators computed together: they fill AVX2's registers
 _ZERO = tirx.const(0, "int32")
 Read = Callable[[Expr], Expr]
 Write = Callable[[Expr, Expr], None]
 LARGEST = 127  # of t
-LARGEST_OFFSET = 128  # of c: no magnitude of r is beyond 128 then
-MOST_SHARE = 6  # one of so many groups may be in a list; with more, words are as fast
-LANES = 32  # bytes that are looked at together
+LARGEST_OFFSET = 128  # of c, so that no magnitude of r is beyond 128
+MOST_SHARE = 6  # at most one in 6 groups may be in a list; with more, words are as fast
+LANES = 32  # bytes that are searched together
 _NEGATIVE = -1  # two words of -1
 _POSITIVE = 0x10001  # two words of 1
 
 
 class OutlierList:
-    """The list of a block of rows.
+    """The list of outliers of a block of rows.
 
     Parameters
     ----------
     most_rows, elements : int
-        Rows of the largest block, and bytes of one.
+        Rows of the largest block, and bytes of a row.
     offset : Expr or None
         c, an int32 from 0 to `LARGEST_OFFSET`; None for 0.
     """
@@ -68,7 +68,7 @@ class OutlierList:
     def __init__(self, most_rows: int, elements: int, offset: Expr | None = None) -> None:
         self.groups, self.offset = -(-elements // KR), offset
         self.vectors = -(-elements // LANES)
-        # A row is looked at where the list is not too long before it, and it adds every group.
+        # A row is searched if the list is not too long yet; it adds at most all of its groups.
         rows = most_rows // MOST_SHARE + (1 if offset is None else 2) + 1
         self.words = I.sblock_alloc_buffer((rows * self.groups,), "int32")
         self.numbers = I.sblock_alloc_buffer((rows * self.groups,), "int32")
@@ -79,10 +79,7 @@ class OutlierList:
         self.count = I.sblock_alloc_buffer((1,), "int32")
 
     def begin(self, whole: Expr | None = None) -> None:
-        """Begins the list of a block.
-
-        `whole` says that no byte has to be cut, whatever it is.
-        """
+        """Begins the list of a block; no byte is cut if the condition `whole` holds."""
         I.buffer_store(self.count, _ZERO, [_ZERO])
         self.limit = ex.constant(LARGEST, "uint8", LANES)
         if whole is not None:
@@ -93,7 +90,7 @@ class OutlierList:
             self.least = ex.splat(ex.cast("uint8", self.offset), LANES)
 
     def short(self, most: Index) -> Expr:
-        """Whether the list has at most so many groups."""
+        """Whether the list has at most `most` groups."""
         return self.count[_ZERO] <= most
 
     def most(self, rows: Index) -> Index:
@@ -101,14 +98,14 @@ class OutlierList:
         return rows * self.groups // MOST_SHARE
 
     def add_row(self, row: Index, most: Index, read: Read, write: Write) -> None:
-        """Cuts the row of that number, the next one, unless the list is too long already.
+        """Cuts the next row, whose number is `row`, unless the list is longer than `most`.
 
         Parameters
         ----------
         most : Expr or int
-            The longest list that is of use.
+            The longest useful list.
         read : callable
-            First element -> so many bytes as are looked at together.
+            First element -> `LANES` bytes.
         write : callable
             (first element, bytes that were cut) -> None.
         """
@@ -125,11 +122,11 @@ class OutlierList:
                 self._list(memory.saturating_difference(self.least, value), vector, _NEGATIVE)
 
     def end(self, rows: Index) -> None:
-        """Ends the list behind so many rows."""
+        """Ends the list after `rows` rows."""
         I.buffer_store(self.begins, self.count[_ZERO], [rows])
 
     def _list(self, rest: Expr, vector: Expr, sign: int) -> None:
-        """Puts groups of bytes that are not all 0 into the list."""
+        """Appends those groups of four bytes that are not all 0 to the list."""
         held = I.sblock_alloc_buffer((LANES,), "uint8", align=32)
         left = I.sblock_alloc_buffer((1,), "int32")
         I.buffer_store(held, rest, [ex.ramp(0, LANES)])
@@ -164,7 +161,7 @@ class Products:
         self.operands: tuple[Expr, Expr] | None = None
 
     def __call__(self, kernel: Microkernel, b: Expr | Address) -> Expr:
-        """int32 lanes: what the group adds to a vector of columns, whose weight is `b`."""
+        """What the group adds to a vector of columns, whose weight is `b`; int32 lanes."""
         assert not isinstance(b, Address)
         lanes = kernel.lanes
         if self.operands is None:
@@ -180,16 +177,16 @@ class Products:
 
 @dataclass
 class StartByBytes(Beginning):
-    """What accumulators of rows without outliers start with.
+    """Initial accumulators of rows without outliers.
 
     Attributes
     ----------
     zero_points : Start or None
-        What zero points start accumulators with.
+        Initial accumulators due to zero points.
     weight : PackedWeight
-        Its column sums are used where there is a c.
+        Its column sums are used if c is not 0.
     offset : Expr or None
-        c, as of `OutlierList`.
+        c; None for 0.
     """
 
     zero_points: Start | None
@@ -197,7 +194,7 @@ class StartByBytes(Beginning):
     offset: Expr | None
 
     def __call__(self, row: Index, vector: Index) -> Expr:
-        """As of `Beginning`."""
+        """See `Beginning.__call__`."""
         lanes = self.weight.kernel.lanes
         if self.zero_points is None:
             return ex.constant(0, "int32", lanes)
@@ -209,7 +206,7 @@ class StartByBytes(Beginning):
 
 @dataclass
 class ByteOutliers(OperandA, Beginning):
-    """Rows for tiles that multiply pairs of bytes, in the PrimFunc under construction.
+    """Rows and initial accumulators for tiles that multiply pairs of bytes.
 
     Attributes
     ----------
@@ -218,9 +215,9 @@ class ByteOutliers(OperandA, Beginning):
     rows : Activations
         The rows, whole vectors of bytes.
     most_rows : int
-        Of the largest block.
+        Rows of the largest block.
     without : StartByBytes
-        What accumulators start with where there are no outliers.
+        Initial accumulators without outliers.
     """
 
     plan: ProductPlan
@@ -237,15 +234,15 @@ class ByteOutliers(OperandA, Beginning):
         self.side, self.n_vectors = min(side, len(panels)), sum(panels)
         width = self.side * max(panels) * self.kernel.lanes
         self.starts = I.sblock_alloc_buffer((most_rows, width), "int32", align=64)
-        # First vector of columns cached in `starts`; one behind all if it is empty.
+        # First vector of columns cached in `starts`; `n_vectors` if `starts` is empty.
         self.first = I.sblock_alloc_buffer((1,), "int32")
         self.count: Index = 0
 
     def split(self, first: Expr, count: Index) -> Expr:
-        """Cuts a block of rows that have begun; whether tiles by bytes are right for it."""
+        """Cuts a block of rows after their `begin`; returns whether outliers are few enough."""
         self.count, found = count, self.found
         most = found.most(count)
-        if size.is_open((self.plan.m,)):  # of a few rows, none has outliers
+        if size.is_open((self.plan.m,)):  # one or two rows: no outliers
             most = ex.materialise(tirx.Select(tirx.GT(count, FEW_ROWS), most, _ZERO))
         with emission.opaque_block("outliers"):
             found.begin()
@@ -263,12 +260,12 @@ class ByteOutliers(OperandA, Beginning):
         return found.short(most)
 
     def load(self, row: Expr, step: Index) -> Expr:
-        """A step of K of a row without its outliers, as of `OperandA`."""
+        """A step of K of a row without its outliers; see `OperandA.load`."""
         kr = self.kernel.kr
         return self.kernel.spread(self.cut[self.rows.within(row), ex.ramp(step * kr, kr)])
 
     def begin_panel(self, vector: Expr, vectors: int) -> None:
-        """Computes what the accumulators of a panel start with."""
+        """Computes the initial accumulators of a panel."""
         side, first = self.side * vectors, self.first
         if self.side == 1:
             I.buffer_store(first, vector, [_ZERO])
@@ -281,7 +278,7 @@ class ByteOutliers(OperandA, Beginning):
             self._add(ex.materialise(first[_ZERO]), vectors)
 
     def _add(self, vector: Expr, width: int) -> None:
-        """What panels side by side start with."""
+        """Computes the initial accumulators of panels side by side."""
         lanes, vectors = self.kernel.lanes, range(width * self.side)
         places, weight = [ex.ramp(j * lanes, lanes) for j in vectors], self.without.weight
         with emission.opaque_block("add_outliers"):
@@ -305,7 +302,7 @@ class ByteOutliers(OperandA, Beginning):
                     I.buffer_store(self.starts, totals[place], [row, place])
 
     def _alike(self, vector: Expr, places: Sequence[Expr]) -> Expr | None:
-        """What all rows start with that have no outliers; None if rows differ, or for zeros."""
+        """Initial accumulators of all rows without outliers; None if rows differ or for zeros."""
         if self.without.zero_points is None or not self.without.zero_points.by_column:
             return None
         alike = I.sblock_alloc_buffer((len(places) * self.kernel.lanes,), "int32", align=64)
@@ -314,18 +311,18 @@ class ByteOutliers(OperandA, Beginning):
         return alike
 
     def __call__(self, row: Index, vector: Index) -> Expr:
-        """As of `Beginning`."""
+        """See `Beginning.__call__`."""
         lanes = self.kernel.lanes
         place = ex.ramp((vector - self.first[_ZERO]) * lanes, lanes)
         return self.starts[self.rows.within(row), place]
 
 
-# How 8-bit integers are multiplied without VNNI. The first way that is right for a block of rows is
-# taken; all give the same integers (see `microkernels.kernels.byte_pairs`).
+# How 8-bit integers are multiplied without VNNI. A block of rows takes the first way whose
+# condition it meets; all ways give equal integers (see `microkernels.kernels.byte_pairs`).
 #
 #   the weight's pairs are small    bytes: 3 instructions for 4 products. Tiles of 4x48 from cache:
-#                                   264 GOP/s, words 198, digits 164. Packing looks at the pairs;
-#                                   its answer lies behind the weight
+#                                   264 GOP/s, words 198, digits 164. Packing checks the pairs;
+#                                   its answer follows the weight
 #   all of A is of seven bits       bytes; one pass of ORs over A finds it. 784x512x128: 226 GOP/s,
 #                                   177 before
 #   few elements of A are not       bytes, and the outliers from a list (`OutlierList`). Up to 3% of
@@ -341,21 +338,21 @@ class ByteOutliers(OperandA, Beginning):
 # with an instruction for four products have none of these ways.
 
 
-SEARCHED_COLUMNS = 64  # to look at A for fewer takes longer than it saves
-LEAST_K = 33  # with less, to start rows from memory takes longer than it saves
-LISTED_ROWS = 512  # of a block: what they start with, in some panels, stays in L2
+SEARCHED_COLUMNS = 64  # with fewer columns, searching A takes longer than it saves
+LEAST_K = 33  # with a smaller K, loading initial accumulators takes longer than it saves
+LISTED_ROWS = 512  # of a block: their initial accumulators for some panels stay in L2
 
 
 @dataclass(frozen=True)
 class ByteWay:
-    """A way to multiply by bytes, of products whose threads do not share K.
+    """A way to multiply by bytes, for products whose threads do not divide K.
 
     Attributes
     ----------
     blocks : str
-        The blocks of rows that it is right for, as they turn out at run time.
+        The condition for a block of rows at run time, in words.
     rows, columns, k : int
-        The least sizes of a product that may take it; a dynamic number of rows is enough.
+        The least sizes of a product that may take it; any dynamic number of rows is enough.
     """
 
     blocks: str
@@ -378,10 +375,7 @@ APART = ByteWay(_FEW_OUTLIERS, FEWEST_INTEGER_ROWS, SEARCHED_COLUMNS, LEAST_K)
 
 
 def by_values(searched: bool, listed: bool = False, offset: int = 0) -> str:
-    """What is decided by the values that are multiplied, for `explain`.
-
-    `offset` is that of `OutlierList`, if it is known.
-    """
+    """What the multiplied values decide, for `explain`; `offset` is c if it is static, else 0."""
     beyond = f"beyond {LARGEST}"
     if offset > 0:
         beyond = f"(as uint8) not from {offset} to {offset + LARGEST}"
@@ -391,7 +385,7 @@ def by_values(searched: bool, listed: bool = False, offset: int = 0) -> str:
 
 
 def cut_for_bytes(plan: ProductPlan) -> ProductPlan:
-    """A plan whose blocks of rows are as small as taking outliers apart asks for."""
+    """The plan with blocks of rows that are small enough for lists of outliers."""
     if not APART.suits(plan):
         return plan
     return replace(plan, m_block=min(plan.m_block, max(LISTED_ROWS, plan.rows)))
@@ -400,18 +394,18 @@ def cut_for_bytes(plan: ProductPlan) -> ProductPlan:
 def byte_shortcuts(
     loops: TileLoops, rows: Activations, most_rows: int, start: Start | None, weight: PackedWeight
 ) -> list[Shortcut]:
-    """The loops by bytes, and when they are right.
+    """The loops that multiply by bytes, each with its condition.
 
     Parameters
     ----------
     loops : TileLoops
-        What other blocks run.
+        The loops for all other blocks.
     rows : Activations
-        A, for a tile by bytes; begun here.
+        A, for a tile by bytes; the conditions run its `begin`.
     most_rows : int
-        Of a block.
+        Rows of the largest block.
     start : Start or None
-        What accumulators start with.
+        Initial accumulators.
     weight : PackedWeight
         It says whether its pairs fit.
     """
@@ -433,18 +427,18 @@ def byte_shortcuts(
         return [Shortcut(fits, by_bytes)]
     without = StartByBytes(start, weight, _offset(start))
     outliers = ByteOutliers(plan, rows, most_rows, without)
-    # Of few rows, several panels are side by side, without outliers.
+    # Few rows have several panels side by side, and no outliers.
     apart = replace(by_bytes, a=outliers, start=outliers, few_rows=FewRows(start=without))
     return [Shortcut(fits, by_bytes), Shortcut(outliers.split, apart)]
 
 
 def cuts_above(plan: ProductPlan, points: ZeroPoints) -> bool:
-    """Whether outliers are taken apart of bytes that are cut above 0, by a known zero point."""
+    """Whether outliers are multiplied apart, and a static zero point makes c larger than 0."""
     return APART.suits(plan) and not points.a_runtime and known_offset(points) > 0
 
 
 def known_offset(points: ZeroPoints) -> int:
-    """c of the outliers by a known zero point: that is in the middle of seven bits above it."""
+    """c for a static zero point, which lies in the middle of the seven bits above c."""
     return placeholders.applied(_middle, points.a)
 
 
@@ -453,7 +447,7 @@ def _middle(zero_point: int) -> int:
 
 
 def _offset(start: Start | None) -> Expr | None:
-    """c of the outliers; None for 0."""
+    """c for any zero point; None for 0."""
     if start is None:
         return None
     if not start.zero_points.a_runtime:
@@ -465,6 +459,6 @@ def _offset(start: Start | None) -> Expr | None:
 
 
 def weight_fits(weight: Expr, answer: int) -> Expr:
-    """What packing found about a weight; the int32 lies at `answer` of the flat buffer."""
+    """Whether packing found that a weight's pairs fit: the int32 at byte `answer` of the buffer."""
     found = ex.reinterpret_group("int32", weight[ex.ramp(answer, 4)], 1)
     return tirx.NE(found, tirx.const(0, "int32"))

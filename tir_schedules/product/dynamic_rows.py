@@ -1,7 +1,7 @@
-"""A product whose number of rows is known at run time only: how threads share it.
+"""How threads divide a product whose number of rows is dynamic.
 
-for each thread: a share of the rows, or of the columns, or of the panels of few rows
-    for each block of rows, or each piece of them that no other thread has taken
+for each thread: a chunk of the rows, or of the columns, or of the panels of few rows
+    for each block of rows, or each piece of one that no other thread has claimed
 """
 
 from __future__ import annotations
@@ -29,25 +29,25 @@ if TYPE_CHECKING:
     from .tile_config import MatmulConfig
     from .tile_loops import TileLoops
 
-PanelShare = tuple[Expr, Expr]  # which share of the panels, of how many
+PanelShare = tuple[Expr, Expr]  # number of a chunk of the panels, and of how many chunks
 Blocks = tuple[Expr, Callable[[Expr], tuple[Expr, Expr]]]
-"""How many blocks of rows there are, and number -> first row of one, and how many."""
+"""How many blocks of rows there are, and number of a block -> its first row, and its rows."""
 
-# Pieces of a thread's share, which others may take: about so many, if rows are not few. With one,
-# a thread takes the whole share of another that is only late (0.87 of the speed in some runs).
+# About how many pieces of a thread's chunk others may claim, if rows are not few. With one piece, a
+# thread claims the whole chunk of another that is only late (0.87 of the speed in some runs).
 PIECES = 8
 
 
 @dataclass(frozen=True)
 class Turns:
-    """What a thread multiplies of the blocks of its rows.
+    """Which parts of its blocks of rows a thread multiplies.
 
     Attributes
     ----------
     share : tuple or None
-        A share of the panels; all of them if None.
+        A chunk of the panels; all of them if None.
     claims : Claims or None
-        What other threads have not taken; all of it if None.
+        The pieces that no other thread has claimed; all of them if None.
     """
 
     share: PanelShare | None = None
@@ -83,8 +83,8 @@ class Turns:
 def share_dynamic_rows(loops: TileLoops, config: MatmulConfig) -> None:
     """The whole product, in one parallel region over the grid of threads.
 
-    Threads claim pieces of their shares (`core/placement.py`), unless rows are staged first, as
-    those of 8-bit integers are: whoever takes a piece would stage them once more, and was slower.
+    Threads claim pieces of chunks (`core/placement.py`), unless rows are staged first, as those of
+    8-bit integers are: a thread that claims a piece would stage its rows again, which was slower.
     """
     plan, whole = loops.plan, config.whole_rows
     columns, threads_m, rows = plan.column_shares, plan.threads_m, as_expr(extent(plan.m))

@@ -1,9 +1,9 @@
 """One or two rows of a product read several panels of a weight at once, each a stream of memory.
 
-A panel is as wide as suits a high tile. One row of it would wait for the latency of each product,
-and memory gives less to one stream than to several: on Zen 3 a core reads 10 GB/s in one, 16 GB/s
-in five. Prefetching 8 to 64 lines ahead in each stream does not pay there: it is mostly slower,
-by up to a quarter.
+A panel is as wide as a high tile needs. One row by one panel would wait for the latency of each
+product, and one stream of memory is slower than several: on Zen 3 a core reads 10 GB/s in one
+stream, 16 GB/s in five. Prefetching 8 to 64 lines ahead in each stream does not pay there: it is
+mostly slower, by up to a quarter.
 """
 
 from __future__ import annotations
@@ -35,27 +35,27 @@ FEW_ROWS = 2
 
 
 def streams(kernel: Microkernel, rows: int, width: int, panels: int) -> tuple[int, Microkernel]:
-    """How many of some panels are multiplied at once, and by which kernel.
+    """How many of `panels` panels are multiplied at once, and by which kernel.
 
-    The accumulators of a row stay smaller than what TVM allocates on the heap. TVM would reuse that
-    memory for accumulators of higher tiles, which LLVM then stores in every step instead of keeping
-    them in registers (AVX-512, tiles of 6x64 of a dynamic number of rows: 20% to 25% slower from 4
-    rows on).
+    The accumulators of a row stay smaller than buffers that TVM allocates on the heap. TVM would
+    reuse that memory for accumulators of higher tiles, which LLVM then stores in every step instead
+    of keeping them in registers (AVX-512, tiles of 6x64 of a dynamic number of rows: 20% to 25%
+    slower from 4 rows on).
 
     Parameters
     ----------
     kernel : Microkernel
-        That the panels are packed for.
+        The kernel that the panels are packed for.
     rows, width : int
         Rows, and vectors of a panel.
     panels : int
-        How many there are.
+        Number of panels.
     """
     tiles = kernels_for(kernel.isa, kernel.a_dtype, kernel.b_dtype)
     shape = kernel.lanes, kernel.kr
     fitting = (each for each in tiles if each.mr >= rows and (each.lanes, each.kr) == shape)
     widest = max(fitting, key=lambda each: each.vectors)
-    same = replace(widest, multiply_add=kernel.multiply_add)  # of a byte tile: not registered
+    same = replace(widest, multiply_add=kernel.multiply_add)  # byte tiles: not registered
     most = min(widest.vectors, (HEAP_ELEMENTS - 1) // widest.lanes)
     return max(1, min(panels, most // width)), same
 
@@ -63,7 +63,7 @@ def streams(kernel: Microkernel, rows: int, width: int, panels: int) -> tuple[in
 def static_streams(
     plan: ProductPlan, rows: int, width: int, panels: int
 ) -> tuple[int, Microkernel]:
-    """As `streams`, for rows whose number is known; a single one where that is not measured."""
+    """`streams` for a static number of rows; one panel on targets where more is not measured."""
     kernel = plan.kernel
     if kernel.isa_name != "avx2" or rows > FEW_ROWS or kernel.b_dtype == "int16":
         return 1, kernel
@@ -71,7 +71,7 @@ def static_streams(
 
 
 def emit_streams(block: BlockLoops, group: Group) -> bool:
-    """Panels of one width, of a known number of rows; False if they are not side by side."""
+    """Multiplies static rows by panels side by side; returns False if it emits nothing."""
     loops, width, rows = block.loops, group.size, block.rows
     assert isinstance(rows, int)
     if block.cut or loops.b.prefetch is None or loops.b.staged or block.steps is not None:
@@ -94,37 +94,36 @@ def emit_streams(block: BlockLoops, group: Group) -> bool:
 class FewRows:
     """One or two rows of a product whose number of rows is dynamic.
 
-    There is code for each number of rows and of panels, chosen by branches, and one epilogue for
-    all.
+    Branches choose the code for the number of rows and of panels; all share one epilogue.
 
     Attributes
     ----------
     fewest : int
-        How many rows are few.
+        Most rows that are few.
     start : Beginning or None
-        What their accumulators start with; as those of more rows if None.
+        Their initial accumulators; those of more rows if None.
     """
 
     fewest: int = FEW_ROWS
     start: Beginning | None = None
 
     def most(self, plan: ProductPlan) -> int:
-        """Up to so many rows; none if a tile has no more."""
+        """The most rows that are multiplied here; 0 if a tile has no more."""
         return self.fewest if plan.rows > self.fewest else 0
 
     def widest(self, plan: ProductPlan, groups: Sequence[Group]) -> int:
-        """Vectors of all panels that are side by side, at most."""
+        """Most vectors of all panels that are side by side."""
         rows = range(1, self.most(plan) + 1)
         return max((self.side(plan, r, g)[0] * g.size for r in rows for g in groups), default=0)
 
     def side(self, plan: ProductPlan, rows: int, group: Group) -> tuple[int, Microkernel]:
         """How many panels of a group are multiplied at once, and by which kernel.
 
-        Threads along rows share the panels: each gets as many.
+        Threads along rows divide the panels evenly.
         """
         side, kernel = streams(plan.kernel, rows, group.size, group.count)
         if plan.threads_m == 1:
-            # One less where then none are left over, which would need code of their own.
+            # One less if that leaves no tail, which would need code of its own.
             left = group.count % side
             return side - (left > 0 and group.count % max(side - 1, 1) == 0), kernel
         pieces = math.ceil(group.count / side)
@@ -132,14 +131,14 @@ class FewRows:
         return math.ceil(group.count / pieces), kernel
 
     def emit(self, block: BlockLoops) -> None:
-        """All panels, or a share, for a number of rows that is one of those from 1 to `most`."""
+        """Multiplies 1 to `most` rows by all panels, or by the thread's chunk of them."""
         if self.start is not None:
             block = replace(block, loops=replace(block.loops, start=self.start))
         for group in block.groups:
             self._group(block, group)
 
     def _group(self, block: BlockLoops, group: Group) -> None:
-        """Panels of one width: accumulators of some side by side, then their epilogue."""
+        """Multiplies panels of one width: some side by side, then their epilogue."""
         loops, plan, scratch = block.loops, block.loops.plan, block.scratch
         rows, lanes = as_expr(block.rows), plan.kernel.lanes
         sides = [self.side(plan, known, group) for known in range(1, self.most(plan) + 1)]
@@ -171,7 +170,7 @@ class FewRows:
                     loops.results.store(block.row + i, first + column, value, j == group.size - 1)
 
     def multiply(self, tile: TileContext, kernel: Microkernel) -> Tile:
-        """Accumulators of panels side by side."""
+        """The accumulators of panels side by side."""
         return tile.multiply(kernel)
 
 
@@ -179,7 +178,7 @@ SIDE_BY_SIDE = FewRows()
 
 
 def _of(rows: Expr, numbers: Sequence[int]) -> Expr:
-    """The number of so many rows, of those for 1, 2 and so on."""
+    """Selects the number for `rows` rows from the numbers for 1, 2, ... rows."""
     found = as_expr(numbers[0])
     for known, number in enumerate(numbers[1:], 2):
         found = tirx.Select(rows < known, found, as_expr(number))

@@ -8,12 +8,11 @@ is packed at compile time, panel by panel: [N/nr][K/kr][nr][kr], the columns of 
 padded with zeros to whole vectors. One parallel region over a grid of threads; inside a thread:
 blocks of rows, panels of columns, blocks of K, register tiles.
 
-The weight's type says what is multiplied: f32, bfloat16 (A is rounded to it if it is f32), float16
-likewise (on tiles only) or 8-bit integers, of which the product is exact in int32, zero points
-included (zero_points.py). With the attributes "a_quantize" (the 8-bit type), "a_scale" and
-"a_zero_point" a f32 A is quantised on the way in, with "dynamic" ones after its range has been
-found (DynamicQuantizeLinear). With "weight_scale" the rows of a f32 weight have factors
-(narrow_weight.py).
+The weight's type selects the product. f32: in f32. bfloat16, and float16 on AMX tiles only: a f32 A
+is rounded to the weight's type. 8-bit integers: exact in int32, zero points included
+(zero_points.py). The attributes "a_quantize" (the 8-bit type), "a_scale" and "a_zero_point"
+quantise a f32 A while it is read; if they are "dynamic", the kernel finds A's range first
+(DynamicQuantizeLinear). "weight_scale" gives each row of a f32 weight a scale (staged_panels.py).
 """
 
 from __future__ import annotations
@@ -57,7 +56,7 @@ def default_config(region: Region, machine: Machine) -> MatmulConfig:
     return _default(machine, *region.inputs[:2], **attrs)
 
 
-@functools.lru_cache(1 << 10)  # layers have the same products, and so have blocks of chains
+@functools.lru_cache(1 << 10)  # layers of a model repeat products, and so do blocks of chains
 def _default(machine: Machine, *inputs: Tensor, **attrs: attributes.Attribute) -> MatmulConfig:
     region = Region(op=MATMUL.name, inputs=inputs, output=inputs[0], attrs=attrs)
     cycles = functools.partial(estimated_cycles, region, machine=machine)
@@ -65,10 +64,7 @@ def _default(machine: Machine, *inputs: Tensor, **attrs: attributes.Attribute) -
 
 
 def candidates(region: Region, machine: Machine) -> list[MatmulConfig]:
-    """The best configuration of every kernel that is worth trying.
-
-    Of an open region: on a grid for any number of rows.
-    """
+    """The best configuration of every kernel worth trying; for dynamic rows, for any number."""
     m, n, k = dimensions(region)
     kernels, found = region_kernels(region, machine.isa), []
     if region.is_open:
@@ -87,10 +83,10 @@ def candidates(region: Region, machine: Machine) -> list[MatmulConfig]:
 def _open_tiles(
     region: Region, machine: Machine, kernels: Iterable[Microkernel]
 ) -> list[tuple[Microkernel, Fields]]:
-    """Vector kernels and their tiles for any number of rows, the high ones if there are some.
+    """Vector kernels with tiles for any number of rows; only the high tiles if there are any.
 
-    Few rows are multiplied by the kernel itself, even where more rows multiply widened panels by
-    another kernel. So a tile has no more vectors than the kernel.
+    A tile has no more vectors than its kernel: the kernel itself multiplies few rows, even if
+    another kernel multiplies more rows by widened panels.
     """
     vector = [kernel for kernel in kernels if not kernel.by_tiles]
     tiles = [(kernel, _tile(region, machine, kernel)) for kernel in vector]
@@ -99,7 +95,7 @@ def _open_tiles(
 
 
 def neighbourhood(region: Region, machine: Machine) -> Iterator[MatmulConfig]:
-    """The part of the space near the default tile of every kernel, for regions with many parts."""
+    """Configurations near the default tile of every kernel, for regions with many parts."""
     m, _, k = dimensions(region)
     near = (
         tile
@@ -110,9 +106,9 @@ def neighbourhood(region: Region, machine: Machine) -> Iterator[MatmulConfig]:
 
 
 def _sorted(region: Region, machine: Machine, tiles: Iterable[Fields]) -> Iterator[MatmulConfig]:
-    """The default, then tiles on every grid of threads, the fastest estimated first.
+    """The default, then tiles on every grid of threads, the fastest estimate first.
 
-    Threads share K in the grids that are the best for some kernel.
+    Threads divide K only in grids that are the best for some kernel.
     """
     default, k = default_config(region, machine), dimensions(region)[2]
     grids = {(1, 1, 1), *((*grid, 1) for grid in blocking.thread_grids(machine.threads))}
@@ -147,7 +143,7 @@ def product_of(region: Region, config: MatmulConfig, machine: Machine) -> Produc
 
 
 def _tile(region: Region, machine: Machine, kernel: Microkernel) -> Fields:
-    """The best tile of one kernel; that of an open region is for a sample of its sizes."""
+    """The best tile of one kernel; for dynamic sizes, for a sample of them."""
     m, n, k = dimensions(region.sampled())
     wide = wide_product(kernel, dimensions(region)[0], 1, 1)
     if wide is None:
@@ -169,17 +165,17 @@ def flops(region: Region) -> int:
 
 
 def _reject_scale(region: Region) -> str | None:
-    """Why the inputs after A and W of a float product make no sense, or None."""
+    """Why the inputs after A and W of a float product are invalid, or None."""
     a, w, *further = region.inputs
     if not has_scale(region):
         return f"{len(region.inputs)} inputs" if further else None
     if region.attrs[SCALE] != "input" or len(further) != 1:
         return f"{len(region.inputs)} inputs, {SCALE}={region.attrs[SCALE]}"
     if w.dtype != "float32" or not w.constant or tile_config.window_of(region) is not None:
-        return f"factors of the rows of {w}, or of windows"
+        return f"scales of the rows of {w}, or of windows"
     scale, k = further[0], a.shape[-1]
     if scale.constant or scale.dtype != "float32" or (scale.size, scale.shape[-1:]) != (k, (k,)):
-        return f"factors {scale} of {k} rows"
+        return f"scales {scale} of {k} rows"
     return None
 
 
@@ -241,7 +237,7 @@ class Matmul(template.Template[MatmulConfig]):
         return builder.get()
 
     def reference(self, region: Region, inputs: list[np.ndarray]) -> np.ndarray:
-        """The product in float64 or, of integers, int32; the weight as it is before packing."""
+        """The product by the unpacked weight, in float64 or, of integers, in int32."""
         if is_integer(region):
             return integer_reference(region, inputs)
         a, w = inputs[:2]
@@ -261,7 +257,7 @@ class Matmul(template.Template[MatmulConfig]):
         if region.output.dtype not in tile_config.RESULT_DTYPES:
             return f"output of type {region.output.dtype}"
         if w.dtype == "float16" and (region.is_open or not tile_kernels_for(isa, w.dtype, w.dtype)):
-            return "a weight of type float16, which only AMX tiles multiply, and of known rows"
+            return "a weight of type float16, which only AMX tiles multiply, by static rows"
         if min(dimensions(region)) <= 0:
             return "a dimension is 0"
         if w.dtype != "float32" and tile_config.window_of(region) is not None:
@@ -273,15 +269,15 @@ class Matmul(template.Template[MatmulConfig]):
         return _reject_scale(region)
 
     def opens(self, region: Region, isa: Isa) -> str | None:
-        """Why the template cannot build a region whose number of rows is open, or None."""
+        """Why the template cannot build a region whose number of rows is dynamic, or None."""
         if any(tensor.is_open for tensor in region.inputs[1:]):
-            return "a weight whose size is not known"
+            return "a weight of dynamic shape"
         if size.is_open((region.inputs[0].shape[-1], region.output.shape[-1])):
-            return "columns whose number is not known"
+            return "a dynamic number of columns"
         if tile_config.window_of(region) is not None:
-            return "windows over a length that is not known"
+            return "windows over a dynamic length"
         if has_scale(region):
-            return "factors of a weight's rows, over sizes that are not known"
+            return "scales of a weight's rows, with dynamic sizes"
         return None
 
     def at_run_time(self, region: Region, config: MatmulConfig) -> str:
@@ -290,7 +286,7 @@ class Matmul(template.Template[MatmulConfig]):
         return dynamic_rows.tile_choices(plan, config.whole_rows, config.alone_rows)
 
     def by_values(self, region: Region, config: MatmulConfig) -> str:
-        """What values decide, for `explain`."""
+        """What the values of A and W decide at run time, for `explain`."""
         plan = tile_config.plan_of(region, config)
         if not SMALL_PAIRS.suits(plan):
             return ""
@@ -309,17 +305,17 @@ class Matmul(template.Template[MatmulConfig]):
 MATMUL = template.register_template(Matmul())
 
 
-# A panel is widened for each block of rows. Blocks of 200 rows that pass from L3 took 3% to 20%
-# less time than those in L2 (Zen 3, K from 512 to 4096).
+# A panel is widened once for each block of rows. Blocks of 200 rows that are read from L3 took 3%
+# to 20% less time than blocks that fit in L2 (Zen 3, K from 512 to 4096).
 WIDE_ROWS, WIDE_BYTES = 256, 4 << 20
-# So many tiles do not cut K: LLVM would keep their sums in registers from one block to the next.
+# With at most this many tiles K is not cut: LLVM would keep sums across blocks, and spill them.
 FEW_TILES = 8
-# Accumulators of a tile: with 28, whose steps have two parts, it is 2.5 times as slow (AVX-512).
+# Most accumulators of a tile: 28, with steps of two parts, take 2.5 times as long (AVX-512).
 MOST_SUMS = 24
 
 
 def _wide_tile(region: Region, machine: Machine, kernel: Microkernel, wide: WideProduct) -> Fields:
-    """As `default_tile`, of operands that are widened; the weight is packed for `kernel`."""
+    """`default_tile` for operands that are widened; the weight is packed for `kernel`."""
     (m, n, k), known = dimensions(region.sampled()), dimensions(region)[0]
     highest = kernel
     if wide.dtype != "int16":
@@ -337,10 +333,10 @@ def _wide_tile(region: Region, machine: Machine, kernel: Microkernel, wide: Wide
     return {**tile, "kernel": kernel.name, "m_block": rows, "k_block": k_block}
 
 
-# Products of float16: on AMX tiles that multiply it, or in f32 as on every other CPU.
+# Products of float16: on AMX tiles that multiply float16, else in f32.
 #
 # 128x768x768 on Granite Rapids     tiles: 16 times the products of f32 vectors
-# the same on Sapphire Rapids       no tiles for float16: f32
+# 128x768x768 on Sapphire Rapids    no tiles for float16: f32
 
 
 HALF, WIDE = "float16", "float32"
@@ -352,7 +348,7 @@ def multiplies_half(machine: Machine) -> bool:
 
 
 def weighted_half_pays(machine: Machine, m: int, n: int, k: int) -> bool:
-    """Whether a product with a constant weight is estimated to be faster by tiles of float16.
+    """Whether a product with a constant weight is estimated to be faster on float16 tiles.
 
     Parameters
     ----------
@@ -373,12 +369,12 @@ def weighted_half_pays(machine: Machine, m: int, n: int, k: int) -> bool:
 def batched_half_pays(
     machine: Machine, a: Sequence[int], b: Sequence[int], output: Sequence[int]
 ) -> bool:
-    """Whether products of two activations are estimated to be faster by tiles of float16.
+    """Whether products of two activations are estimated to be faster on float16 tiles.
 
     Parameters
     ----------
     machine : Machine
-        As of `weighted_half_pays`.
+        Its tiles multiply float16 (`multiplies_half`).
     a, b, output : sequence of int
         Shapes [..., M, K], [..., K, N] and [..., M, N].
     """

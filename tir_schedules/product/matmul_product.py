@@ -47,20 +47,20 @@ Rows = tuple[Expr, Callable[[Expr], Sequence[Expr]]]
 
 @dataclass(frozen=True)
 class MatmulProduct:
-    """A matmul region and what it works on.
+    """A matmul region with its configuration and its buffers.
 
     Attributes
     ----------
     region : Region
         The matmul.
     config : MatmulConfig
-        Its numbers.
+        Its configuration.
     kernel : Microkernel
-        The configuration's, as `tile_config.check` returns it.
+        The configuration's microkernel, from `tile_config.check`.
     constants : sequence of Buffer
         The packed weight, and the inputs after it.
     epilogue : Epilogue
-        With its operands.
+        The region's epilogue with its operands.
     source, target : tuple
         The rows of A and of the result.
     find_range : callable or None
@@ -77,7 +77,7 @@ class MatmulProduct:
     find_range: Callable[[], Expr] | None = None
 
     def loops(self, most_rows: int) -> TileLoops:
-        """The loops, for at most so many rows at a time; their buffers are the current block's."""
+        """The loops for blocks of at most `most_rows` rows; allocates their buffers here."""
         region, config, kernel = self.region, self.config, self.kernel
         weight = PackedWeight(region, config, kernel, self.constants[0])
         plan, (buffer, leading) = weight.plan, self.target
@@ -106,7 +106,7 @@ class MatmulProduct:
 
         pitch = int(buffer.shape[-1])
         results = RowResults(region, kernel, buffer, self.epilogue, leading, pitch)
-        first = rows if rows is not None and searched else exact  # of all that are begun
+        first = rows if rows is not None and searched else exact  # the one with row sums
         a = Begun(exact) if exact is rows else exact
         loops = TileLoops(plan, a, weight, results, start_of(first))
         if rows is not None:
@@ -136,9 +136,9 @@ class MatmulProduct:
         wide: WideProduct | None = None,
         tile: Microkernel | None = None,
     ) -> Activations:
-        """A, at most so many rows of it at a time; `inputs` hold a range that was found.
+        """A in blocks of at most `most_rows` rows; `inputs` holds its range if that is dynamic.
 
-        For a `tile` by bytes, rows are whole vectors, and are not widened.
+        Rows for a byte `tile` are whole vectors and are not widened.
         """
         region, dtype, (buffer, leading) = self.region, self.region.inputs[0].dtype, self.source
         plan, window, rows = plan_of(region, self.config), window_of(region), None
@@ -173,9 +173,9 @@ class MatmulProduct:
         Parameters
         ----------
         rows : Expr or int
-            How many; `most` or fewer where it is an expression.
+            Number of rows; at most `most` if it is an expression.
         tiles : TileTask or None
-            As of `TileLoops.emit`.
+            See `TileLoops.emit`.
         """
         zero, n_vectors = tirx.const(0, "int32"), plan_of(self.region, self.config).n_vectors
         with llvm_functions(PREFETCH_LLVM_IR):
@@ -183,7 +183,7 @@ class MatmulProduct:
             loops.emit(zero, rows, zero, n_vectors, tiles)
 
     def share(self) -> None:
-        """The whole product, in one parallel region over the configuration's grid of threads."""
+        """Emits the whole product: one parallel region over the configuration's grid of threads."""
         plan = plan_of(self.region, self.config)
         if self.region.is_open:
             share_dynamic_rows(self.loops(plan.m_block), self.config)
@@ -195,25 +195,25 @@ class MatmulProduct:
 
 @dataclass
 class PackedWeight(OperandB):
-    """The packed weight of a matmul region, and what lies behind it.
+    """The packed weight of a matmul region: one flat array of the weight's type.
 
         panels [N/nr][K/kr][nr][kr]
-        where zero points ask for it, one int32 for each column
-        where bytes are cut to seven bits above 0, the sums of the columns, int32
-        where bytes may be multiplied in pairs, one int32: whether that is exact for any A
+        if zero points need it: one int32 term for each column
+        if outliers are cut from an offset above 0: the int32 sums of the columns
+        if bytes may be multiplied in pairs: one int32, not 0 if that is exact for any A
 
-    All of it lies in one flat array of the weight's type; columns are padded to whole vectors.
+    Columns are padded to whole vectors.
 
     Attributes
     ----------
     region : Region
         The matmul.
     config : MatmulConfig
-        Its numbers.
+        Its configuration.
     kernel : Microkernel
-        What multiplies.
+        Its microkernel.
     buffer : Buffer or None
-        Of the kernel under construction.
+        The weight's parameter in the kernel under construction.
     """
 
     region: Region
@@ -227,14 +227,14 @@ class PackedWeight(OperandB):
         self.panels, points = self.plan.panels, zero_points.ZeroPoints.of
         self.points = points(region, kernel) if product_plan.is_integer(region) else None
         columns = 4 * self.panels.columns
-        # What follows the panels, and where it lies if it does.
+        # Which parts follow the panels, and where each part begins.
         self.has_term = self.points is not None and self.points.needs_column_sums
         self.has_sums = self.points is not None and byte_outliers.cuts_above(self.plan, self.points)
         self.has_answer = self.points is not None and has_pairs(kernel)
         self.sums_at = self.panels.size + self.has_term * columns
         self.answer_at = self.sums_at + self.has_sums * columns
         self.size = self.answer_at + 4 * self.has_answer
-        # Lines are prefetched if vectors are whole ones or parts of one.
+        # Lines are prefetched if a vector fills a cache line or divides one.
         step_bytes = kernel.lanes * kernel.kr * int(DataType(kernel.b_dtype).itemsize)
         self.in_line = max(1, _LINE // step_bytes)
         if self.in_line * step_bytes == _LINE:
@@ -244,12 +244,12 @@ class PackedWeight(OperandB):
         prefetch(self.buffer[self.panels.start(panel, 1, line * self.in_line, 0) + element])
 
     def load(self, panel: Index, width: int, step: Index, j: int) -> Expr | Address:
-        """As of `OperandB`."""
+        """See `OperandB.load`."""
         start, group = self.panels.start(panel, width, step, j), self.kernel.lanes * self.kernel.kr
         return self.kernel.b_operand(self.buffer, start, width * group)
 
     def column_term(self, vector: Index) -> Expr:
-        """What accumulators of a vector of columns start with; int32 lanes."""
+        """The initial accumulators of a vector of columns, due to zero points; int32 lanes."""
         return self._numbers(self.panels.size, vector)
 
     def column_sums(self, vector: Index) -> Expr:
@@ -262,7 +262,7 @@ class PackedWeight(OperandB):
         return reinterpret_group("int32", found, lanes)
 
     def column_address(self, vector: Index) -> Address:
-        """Where `column_term` is in memory."""
+        """The address of `column_term`."""
         start = self.panels.size + vector * (4 * self.kernel.lanes)
         return Address(I.address_of(self.buffer[start]), 0)
 
@@ -274,16 +274,16 @@ def packed_weight(region: Region, config: MatmulConfig, isa: Isa) -> PackedWeigh
 
 @dataclass
 class WeightInput(template.PackedInput):
-    """The weight in panels with what follows it.
+    """How the weight is packed: its panels and the parts that follow them.
 
     Attributes
     ----------
     weight : PackedWeight
         The layout.
     read : tuple of int
-        Shape of the input.
+        Shape of the input before packing.
     shift : int
-        What is added to its elements: -128 if they are unsigned.
+        Added to its elements: -128 if unsigned ones are multiplied as signed, else 0.
     """
 
     weight: PackedWeight
@@ -298,12 +298,12 @@ class WeightInput(template.PackedInput):
     def pack(self, array: A) -> A:
         if isinstance(array, np.ndarray):
             return self._constant(array)
-        return self.weight.panels.pack(array)  # of floats, behind which nothing lies
+        return self.weight.panels.pack(array)  # of floats, without further parts
 
     def _constant(self, array: np.ndarray) -> np.ndarray:
         weight, panels = self.weight, self.weight.panels
         matrix = array.reshape(1, -1, panels.n)
-        if self.shift:  # unsigned values less 128, as int8
+        if self.shift:  # unsigned values minus 128, as int8
             matrix = (matrix ^ np.uint8(SHIFT)).view(weight.kernel.b_dtype)
         packed = panels.pack(matrix)
         terms = list[np.ndarray]()

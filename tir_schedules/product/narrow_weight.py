@@ -42,7 +42,7 @@ class NarrowWeight:
     Attributes
     ----------
     bits : int
-        2, 4 or 8: the low bits of an element of Wq, which are all that is kept.
+        2, 4 or 8: the low bits of an element of Wq; only these are stored.
     signed : bool
         Whether they are a two's complement number.
     rows, columns : int
@@ -50,7 +50,7 @@ class NarrowWeight:
     block : int
         Steps of K that share a scale; the last block may be shorter.
     zero : float
-        Zero point of every element; those that differ are a tensor of their own and not meant here.
+        Zero point of all elements; zero points that differ are a separate tensor instead.
     lanes : int
         Columns in a vector.
     """
@@ -71,7 +71,7 @@ class NarrowWeight:
         self.per_block_size = self.blocks * self.n_vectors * self.lanes
         # Steps of K that are decoded together; a block begins at a multiple of them.
         self.unit = 8 if self.blocks == 1 else math.gcd(self.block, 8)
-        # Bytes of one column that lie together, a word, and words of one column.
+        # Bytes of one word of a column, and words of a column.
         self.word_bytes = 1
         if self.bits < 8:
             self.unit, self.word_bytes = WORD_BITS // self.bits, WORD_BITS // 8
@@ -112,7 +112,7 @@ class NarrowWeight:
         return self._of_words(panels).pack(matrix).view(array.dtype)
 
     def _of_words(self, panels: Panels) -> Panels:
-        """The panels of what lies in memory, whose steps are words."""
+        """The panels as they are stored, whose steps are words."""
         kernel = replace(panels.kernel, kr=self.word_bytes)
         return replace(panels, kernel=kernel, k=self.words * self.word_bytes)
 
@@ -136,8 +136,7 @@ class NarrowWeight:
         return relax.op.strided_slice(steps, [0], [0], [self.rows])
 
     def per_block(self, array: np.ndarray) -> np.ndarray:
-        """Scales or zero points, of any shape that a block's or a column's may have, as
-        [blocks, columns]."""
+        """Scales or zero points of any shape that `per_block_shape` takes, as [blocks, columns]."""
         shape = per_block_shape(array.shape)
         return np.broadcast_to(array.reshape(shape), (self.blocks, self.columns))
 
@@ -175,13 +174,13 @@ class NarrowWeight:
         return [self._shifted(ex.cast("float32", self._bits(word, s))) for s in range(self.unit)]
 
     def emit_words(self, packed: Expr, panel: Expr, width: int, j: Index, unit: Index) -> Expr:
-        """The words of one unit of 2 or 4 bits as int32 lanes; parameters as of `emit_unit`."""
+        """The words of one unit of 2 or 4 bits as int32 lanes; for parameters see `emit_unit`."""
         word = self._load(packed, panel, width, unit, j)
         return ex.bind(I.reinterpret(ex.vector_type("int32", self.lanes), word))
 
     @property
     def half(self) -> int:
-        """By how much unsigned numbers are larger: two's complement ones are multiplied as such."""
+        """The number added to two's complement numbers to multiply them as unsigned ones."""
         return 2 ** (self.bits - 1) if self.signed else 0
 
     def unsigned(self, word: Expr) -> Expr:
@@ -192,7 +191,7 @@ class NarrowWeight:
         return word ^ ex.like(flipped - 2**WORD_BITS, word)
 
     def bytes_at(self, word: Expr, position: int) -> Expr:
-        """The unsigned elements at one position of all bytes, which are four steps of K."""
+        """The unsigned elements at one position of all bytes: four steps of K."""
         shift = self.bits * position
         shifted = tirx.shift_right(word, ex.like(shift, word)) if position else word
         masked = shifted & ex.like((2**self.bits - 1) * 0x01010101, word)
@@ -231,7 +230,7 @@ class NarrowWeight:
         return I.call_llvm_pure_intrin("float32x16", name, self._table(), index)
 
     def _table(self) -> Expr:
-        """What every value of an index's low four bits stands for."""
+        """The element for every value of an index's low four bits."""
         entry = ex.ramp(0, 16)
         size = ex.constant(2**self.bits, "int32", 16)
         low = tirx.floormod(entry, size)
@@ -261,20 +260,20 @@ def per_block_shape(shape: Sequence[int]) -> tuple[int, int]:
 #
 # An element is rounded by at most 2^-23 of the largest of its span, as in any block floating point
 # (Wilkinson, Rounding Errors in Algebraic Processes, section 1.26); f32 rounds it by 2^-24 of
-# itself with every product. Spans with numbers that are not finite, or whose largest is below
-# 2^-104, are not multiplied so: `fine` says whether a block of rows has none.
+# itself with every product. Digits cannot multiply spans with numbers that are not finite, or whose
+# largest is below 2^-104: `fine` says whether a block of rows has none.
 
 
 _LANES = 8  # of the f32 vectors of AVX2
 DIGITS = 3
 MOST_DIGIT_ROWS = 2  # more are multiplied as f32: digits take twice the instructions for each
-SPANS = (32, 16)  # steps of K that share a unit; sums of more do not fit in 16 bits
+SPANS = (32, 16)  # steps of K with one `unit`; sums of more steps do not fit in 16 bits
 DIGIT_VECTORS = 8  # of a panel that are multiplied by digits which are loaded once
-_FRACTION = 23  # bits of an f32's significand behind its point
+_FRACTION = 23  # bits of an f32's significand after its point
 _TOP = 22  # the largest X is below 2^(_TOP + 1)
 _LARGEST, _SMALLEST = 254 << _FRACTION, (_TOP + 1) << _FRACTION  # exponents of spans that are fine
-# What a largest number is increased by before its exponent is taken: 127.5 / 128 of 2^23 and more
-# would have no third digit.
+# Added to a largest number before its exponent is taken: 127.5 / 128 of 2^23 and more would have no
+# third digit.
 _INCREASE = 3 << 15
 _MAGNITUDE, _EXPONENT = 0x7FFFFFFF, 0xFF << _FRACTION
 _ZERO = tirx.const(0, "int32")
@@ -297,7 +296,7 @@ class ByteDigits:
     weight : NarrowWeight
         The format of the weight.
     k : int
-        Elements of a row, of which `span_of` knows spans.
+        Elements of a row, for which `span_of` is not None.
     zeros : bool
         Whether zero points are a tensor.
     read : callable
@@ -317,11 +316,11 @@ class ByteDigits:
         self.units = I.sblock_alloc_buffer((size,), "float32", align=64)
         self.rests = I.sblock_alloc_buffer((size,), "float32", align=64)  # sums of X, times -zero
         self.state = I.sblock_alloc_buffer((1,), "int32")  # 0: all spans are fine
-        self.fine = self.state[_ZERO] == 0  # whether the rows at hand can be multiplied so
-        self.first: Expr = tirx.const(0, "int32")  # row of the block
+        self.fine = self.state[_ZERO] == 0  # whether digits can multiply these rows
+        self.first: Expr = tirx.const(0, "int32")  # first row of the block
 
     def takes(self, rows: int, piece: product_plan.Piece) -> bool:
-        """Whether a tile of so many rows and steps of K is multiplied by digits."""
+        """Whether digits multiply a tile of `rows` rows and `piece` of K."""
         return rows <= MOST_DIGIT_ROWS and all(each % self.span == 0 for each in piece)
 
     def begin(self, row: Expr, rows: Index) -> None:
@@ -370,7 +369,7 @@ class ByteDigits:
     def sums(
         self, rows: int, row: Expr, span: Expr, words: Callable[[Index], Expr]
     ) -> list[list[Expr]]:
-        """For each row the sums of the products of every digit in one span, as f32 lanes.
+        """For each row the sums of the products of each digit in one span, as f32 lanes.
 
         `words` maps a unit of K to int32 lanes, words of the weight.
         """

@@ -27,11 +27,11 @@ from tir_schedules.epilogue.tile_results import store_columns
 
 from .tile_products import OperandB
 
-_LEAST_PIECE = 8  # rows, where vectors have less lanes
+_LEAST_PIECE = 8  # rows of a piece, if vectors have fewer lanes
 
 
 def element_of_packed(kernel: Microkernel) -> str:
-    """The element type of what a kernel reads packed, as it is stored."""
+    """The element type in which an operand is stored packed for a kernel."""
     return "uint16" if kernel.b_dtype in ("bfloat16", "float16") else kernel.b_dtype
 
 
@@ -42,7 +42,7 @@ def packed_size(kernel: Microkernel, k: Index, n: Index) -> Any:
 
 
 def packed_room(kernel: Microkernel, k: Index, n: Index, count: int = 1) -> Expr:
-    """A buffer for so many packed operands, one behind the other, in the current block."""
+    """A buffer for `count` packed operands, one after the other, in the current block."""
     size = count * packed_size(kernel, k, n)
     return I.sblock_alloc_buffer((size,), element_of_packed(kernel), align=64)
 
@@ -51,13 +51,13 @@ def packed_room(kernel: Microkernel, k: Index, n: Index, count: int = 1) -> Expr
 class PackedOperand(OperandB):
     """An operand packed inside the kernel: [N/nr][K/kr][nr][kr], padded with zeros.
 
-    Elements are converted to what the kernel multiplies on the way: f32 to bfloat16 or float16,
-    unsigned 8-bit integers less 128.
+    Packing converts elements to what the kernel multiplies: f32 to bfloat16 or float16, unsigned
+    8-bit integers to signed ones, minus 128.
 
-    K and N are numbers or, of vector kernels, expressions. Code for a dynamic size differs in two
-    places. Columns that are read one by one repeat the last one behind it, as a branch for each
-    would cost more than reading it again. And their vectors are packed in a loop, as a copy of that
-    code for each vector of a panel takes long to compile.
+    K and N are numbers or, for vector kernels, expressions. Code for a dynamic size differs in two
+    places. Columns that are read one by one repeat the last column beyond the end, as a branch for
+    each would cost more than reading it again. And their vectors are packed in a loop, as code for
+    each vector of a panel takes long to compile.
 
     Parameters
     ----------
@@ -68,14 +68,14 @@ class PackedOperand(OperandB):
     panels : sequence of Group, or EqualPanels
         How the vectors of columns are cut into panels; EqualPanels if N is dynamic.
     shelf : Buffer or None
-        Where it lies among others (`packed_room`); None: in a buffer of its own.
+        A buffer for several operands (`packed_room`); None: the operand has its own buffer.
     number : Expr or int
-        Its place there.
+        The operand's place in `shelf`.
     by_panel : bool
-        Whether there is room for one panel, which is packed right before it is read.
+        Whether the buffer holds a single panel, which is packed right before it is read.
     room : tuple or None
-        K and N as of `extents.allocated`, of which N is that of a panel with `by_panel`; None if
-        both are static.
+        `extents.allocated` of K and N, or of K and a panel's columns if `by_panel`; None if both
+        are static.
     """
 
     source: StoredOperand
@@ -93,14 +93,14 @@ class PackedOperand(OperandB):
         self.element = element_of_packed(kernel)
         bits = 16 if self.element == "uint16" else 8
         self.word = "float32" if self.element == "float32" else f"uint{bits * self.kr}"
-        # Steps of K without one that is cut, the elements of that one, and all steps.
+        # Whole steps of K, elements of the incomplete last step, and all steps.
         self.whole_steps, self.cut = divided(self.k, self.kr)
         self.steps: Any
         if isinstance(self.k, int):
             self.steps = kernel.steps(self.k)
         else:
             self.steps = self.k if self.kr == 1 else ex.materialise(ceil_div(self.k, self.kr))
-        # Steps of a piece: as many rows as a piece of columns has, if these are vectors.
+        # Steps of a piece of K: it has about as many rows as a vector has columns.
         self.piece_steps = max(1, max(self.lanes, _LEAST_PIECE) // self.kr)
         self.sums: Expr | None = None
         self.base: Index = 0
@@ -129,9 +129,9 @@ class PackedOperand(OperandB):
         return start if isinstance(self.base, int) else self.base + start
 
     def _each_panel(self, body: Callable[[Index, Index, Sequence[Index]], None]) -> None:
-        """Runs `body(first vector, width, vectors)` for all panels: their vectors, or one of them.
+        """Runs `body(first vector, width, vectors)` for all panels.
 
-        The narrow one of EqualPanels has code for one vector.
+        `vectors` are those of the panel; the narrow panel of EqualPanels is a loop over one vector.
         """
         if not isinstance(self.panels, EqualPanels):
             for_groups(self.panels, lambda panel, width: body(panel, width, range(width)))
@@ -162,7 +162,7 @@ class PackedOperand(OperandB):
             self._each_panel(panel)
 
     def pack(self) -> None:
-        """Emits the loops that pack it."""
+        """Emits the loops that pack the operand."""
         with opaque_block("pack"):
             if self.room is None or self.source.contiguous == "columns":
                 self._each_panel(self._pack_panel)
@@ -171,7 +171,7 @@ class PackedOperand(OperandB):
                 self._pack_vector(vector)
 
     def begin_panel(self, vector: Expr, vectors: int) -> None:
-        """Emits the loops that pack a panel, if there is room for one alone."""
+        """Emits the loops that pack a panel, if the operand is packed panel by panel."""
         if self.by_panel:
             with opaque_block("pack"):
                 self._pack_panel(vector, vectors, range(vectors))
@@ -186,7 +186,7 @@ class PackedOperand(OperandB):
 
     @property
     def pieces(self) -> Index:
-        """Into how many pieces of like size `pack_piece` cuts it: some columns, or some of K."""
+        """The number of pieces for `pack_piece`, of similar size: some columns, or some of K."""
         if isinstance(self.panels, EqualPanels):
             return self.panels.vectors
         if self.source.contiguous == "columns":
@@ -194,7 +194,7 @@ class PackedOperand(OperandB):
         return math.ceil(self.n / self.lanes)
 
     def pack_piece(self, piece: Expr) -> None:
-        """Emits the loops that pack one piece of it, for several threads."""
+        """Emits the loops that pack one piece, so that several threads pack the operand."""
         with opaque_block("pack"):
             if self.source.contiguous != "columns":
                 self._pack_vector(piece)
@@ -237,7 +237,7 @@ class PackedOperand(OperandB):
         return ex.materialise(panel), ex.materialise(width)
 
     def _pad_vectors(self, panel: Index, width: Index, vectors: Iterable[Index]) -> None:
-        """Zeros for the steps that only tiles have."""
+        """Stores zeros in the steps that only tiles read."""
         if not self.kernel.by_tiles:
             return
         first = math.ceil(self.k / self.kr)
@@ -259,7 +259,7 @@ class PackedOperand(OperandB):
     def _copy_steps(
         self, first: Index, count: Index, panel: Index, width: Index, vectors: Sequence[Index]
     ) -> None:
-        """Whole steps; a row is read once for the panel: rows of a head may lie pages apart."""
+        """Packs whole steps; reads a row once for a panel: rows of a head may lie pages apart."""
         if isinstance(count, int) and not count:
             return
         with I.serial(count) as step:
@@ -267,11 +267,11 @@ class PackedOperand(OperandB):
             self._copy_step(panel, width, vectors, at, self.kr)
 
     def _copy_rest(self, panel: Index, width: Index, vectors: Sequence[Index]) -> None:
-        """The step that is cut, if there is one."""
+        """Packs the incomplete last step, if there is one."""
         self._cut_step(functools.partial(self._copy_step, panel, width, vectors))
 
     def _cut_step(self, body: Callable[[Expr, int], None]) -> None:
-        """Runs `body(step, elements)` for the step that is cut, if there is one."""
+        """Runs `body(step, elements)` for the incomplete last step, if there is one."""
         step, cut = as_expr(self.whole_steps), self.cut
         if not isinstance(cut, int):
             with I.If(cut > 0), I.Then():
@@ -297,7 +297,7 @@ class PackedOperand(OperandB):
         self._each_vector(panel, vectors, put)
 
     def _vector(self, panel: Index, width: Index, j: Index, columns: Columns) -> None:
-        """A vector of columns that are not next to each other: whole steps of K, and the last."""
+        """Packs a vector of columns that are not contiguous: whole steps of K, then the tail."""
         places: list[Expr | None]
         if isinstance(self.n, int):
             places = [
@@ -317,10 +317,10 @@ class PackedOperand(OperandB):
         self._cut_step(gather)
 
     def _turn(self, panel: Index, width: Index, j: Index, places: Sequence[Expr | None]) -> Index:
-        """Steps of K stored next to each other: square blocks of words transposed in registers.
+        """Packs contiguous steps of K: transposes square blocks of words in registers.
 
-        Turning pairs or quadruples of rows pays for whole words of K only. Returns the number of
-        steps that it packs: all whole ones, or all squares if their number is dynamic.
+        Transposing pairs or quadruples pays for whole words of K only. Returns the number of packed
+        steps: all whole steps or, if their number is dynamic, those of whole squares.
         """
         lanes, kr, whole, word = self.lanes, self.kr, self.whole_steps, self.word
 
@@ -362,7 +362,7 @@ class PackedOperand(OperandB):
         step: Expr,
         valid: int,
     ) -> None:
-        """One step of K, element by element."""
+        """Packs one step of K, element by element."""
         offset = self._start(panel, width, step, j)
         for lane, place in enumerate(places):
             for i in range(self.kr):
@@ -411,7 +411,7 @@ def merged(parts: Sequence[Expr], kr: int) -> Expr:
 
 
 def widened(value: Expr, lanes: int) -> Expr:
-    """An exact load with as many lanes as wanted; the further ones hold anything."""
+    """An exact load, extended to `lanes` lanes; the further ones hold anything."""
     given = ex.lanes_of(value)
     if given == lanes:
         return value

@@ -1,6 +1,6 @@
 """The tiles of a panel in a block of rows: which heights have code, where accumulators are stored.
 
-static rows     code for each tile of the block, which stores its accumulators by the epilogue
+static rows     code for each tile of the block, each with the epilogue
 dynamic rows    code for some heights (`tail_heights`), chosen by a branch; one epilogue for all
 
 AMX tiles are in `amx_tiles`.
@@ -28,12 +28,12 @@ from .tile_products import TileContext
 if TYPE_CHECKING:
     from .tile_loops import BlockLoops
 
-MOST_STORES = 40  # of vectors, in the code for all heights of a tile: more take long to compile
+MOST_STORES = 40  # vector stores in the code for all heights of a tile; more take long to compile
 
 
 @dataclass
 class PanelTiles:
-    """The tiles of panels of one width in a block of rows; subclasses say which, and store them.
+    """The tiles of panels of one width in a block of rows; subclasses choose and store them.
 
     Attributes
     ----------
@@ -42,9 +42,9 @@ class PanelTiles:
     group : Group
         The panels.
     following : int
-        Vectors of the panel behind them; 0 if there is none.
+        Vectors of the panel after them; 0 if there is none.
     resting : int
-        Tiles of which accumulators are in memory at the same time, if K is not cut.
+        Tiles whose accumulators are in `scratch` at once, if K is not cut.
     """
 
     resting: ClassVar[int] = 0
@@ -57,25 +57,25 @@ class PanelTiles:
         self.loops = self.block.loops
 
     def pieces(self, steps: int) -> Sequence[Group]:
-        """The blocks of so many steps of K; each has code of its own."""
+        """Cuts `steps` steps of K into blocks; each block has code of its own."""
         return [Group(at, 1, size) for at, size in self.loops.plan.pieces_of(steps)]
 
     def for_panels(self, body: Callable[[Index, int], None]) -> None:
-        """Runs `body(start, vectors)` for the panels, or the block's share of them."""
+        """Runs `body(start, vectors)` for the panels, or for the thread's chunk of them."""
         for_part(self.group, self.block.share, body)
 
     @contextmanager
     def panel(self, start: Index) -> Iterator[None]:
-        """The scope of all blocks of K of a panel; `start` counts the vectors before it."""
+        """The scope around all blocks of K of the panel that begins at vector `start`."""
         yield
 
     def emit(self, whole: TileContext) -> None:
-        """Emits all tiles in a block of K of a panel; `whole` is of all rows."""
+        """Emits all tiles of a panel in a block of K; `whole` has all rows of the block."""
         raise NotImplementedError
 
 
 class StaticTiles(PanelTiles):
-    """Tiles of a known number of rows: they differ by one at most, so that none of them is thin."""
+    """Tiles of a static number of rows: heights differ by at most one, so that no tile is thin."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -87,12 +87,12 @@ class StaticTiles(PanelTiles):
             self.fetch = StaticPrefetch(prefetch, plan, block.rows, self.group.size)
 
     def for_panels(self, body: Callable[[Index, int], None]) -> None:
-        """As of `PanelTiles`, unless one or two rows read several panels at once."""
+        """See `PanelTiles.for_panels`; one or two rows may read several panels at once."""
         if not emit_streams(self.block, self.group):
             super().for_panels(body)
 
     def emit(self, whole: TileContext) -> None:
-        """As of `PanelTiles`."""
+        """See `PanelTiles.emit`."""
 
         def tile(place: Index, rows: int) -> None:
             with opaque_block("tile"):
@@ -111,12 +111,12 @@ class StaticTiles(PanelTiles):
 
 
 class DynamicTiles(PanelTiles):
-    """Tiles of some heights; a branch chooses the code for a tile's height.
+    """Tiles of a few heights; a branch chooses the code for a tile's height.
 
-    All of these heights together are several times the code of one tile. So the code around them is
-    not that of `StaticTiles`, where each tile in each block of K starts and stores its accumulators
-    itself: these pass through L1, where one epilogue reads them, unless it is short. If K is cut,
-    they start in `scratch`, go on from there in all of its blocks alike, and end there.
+    The code for all heights is several times that of one tile. So, unlike in `StaticTiles`, tiles
+    do not contain the epilogue unless it is short: they store accumulators in `scratch`, in L1,
+    where one epilogue reads them. If K is cut, accumulators also start in `scratch`, so that all
+    blocks of K share their code.
     """
 
     resting = 1
@@ -126,7 +126,7 @@ class DynamicTiles(PanelTiles):
         plan, results = self.loops.plan, self.loops.results
         self.rows = as_expr(self.block.rows)
         least = max(self.loops.least, self.loops.few_rows.most(plan) + 1)
-        # Panels of another width, of which there are few, are no reason for more heights.
+        # The few panels of another width do not justify more heights.
         usual = max(self.block.groups, key=lambda group: group.count * group.size).size
         self.heights = tail_heights(plan.rows, usual, least)
         few_stores = usual * sum(self.heights.heights) <= MOST_STORES
@@ -134,12 +134,12 @@ class DynamicTiles(PanelTiles):
         self.fetch = DynamicPrefetch.begin(self.loops.b.prefetch, plan, self.rows, self.group.size)
 
     def pieces(self, steps: int) -> Sequence[Group]:
-        """As of `PanelTiles`; those of one size have the same code."""
+        """See `PanelTiles.pieces`; blocks of equal size share their code."""
         return self.loops.plan.piece_groups(steps)
 
     @contextmanager
     def panel(self, start: Index) -> Iterator[None]:
-        """As of `PanelTiles`."""
+        """See `PanelTiles.panel`."""
         self.vector = self.block.vector + start
         if self.block.cut:
             self._fill()
@@ -148,7 +148,7 @@ class DynamicTiles(PanelTiles):
             self._store(as_expr(0), self.rows)
 
     def _fill(self) -> None:
-        """What the accumulators of all rows start with, into `scratch`."""
+        """Stores the initial accumulators of all rows in `scratch`."""
         kernel, start, row = self.loops.plan.kernel, self.loops.start, self.block.row
         with I.serial(self.rows) as i:
             for j in range(self.group.size):
@@ -159,7 +159,7 @@ class DynamicTiles(PanelTiles):
                 I.buffer_store(self.block.scratch, value, place)
 
     def emit(self, whole: TileContext) -> None:
-        """As of `PanelTiles`."""
+        """See `PanelTiles.emit`."""
 
         def tile(place: Expr, height: int) -> None:
             row, resumes = self.block.row + place, self.block.cut
@@ -173,8 +173,8 @@ class DynamicTiles(PanelTiles):
         for_tiles(self.rows, self.heights, tile, after)
 
     def _tile(self, tile: TileContext) -> None:
-        # Each access adds to the row; a sum in each of them is slow to compile. Rows of a staged
-        # block count from its first one: TVM has to see that they differ by `place`.
+        # A sum as the row of each access is slow to compile, so the sum is a variable. Rows of a
+        # staged block count from its first row: TVM has to see that they differ by `place`.
         if not self.loops.a.begins:
             tile = replace(tile, row=materialise(tile.row))
         result = self.loops.tiles.emit(tile)
@@ -184,7 +184,7 @@ class DynamicTiles(PanelTiles):
             rest(result, self.block.scratch, tile.place if self.block.cut else 0)
 
     def _store(self, at: Expr, rows: Expr) -> None:
-        """The epilogue of rows whose accumulators are the first of `scratch`."""
+        """The epilogue of rows whose accumulators lie at the start of `scratch`."""
         lanes, row = self.loops.plan.kernel.lanes, self.block.row + at
         with I.serial(rows) as i:
             for j in range(self.group.size):

@@ -1,8 +1,8 @@
 """Prefetches the next panel of a weight while the panel before it is multiplied.
 
-    few rows        the tiles of a panel prefetch all of the next one, some lines in every step of K
-    large weights   all tiles prefetch it together, each a share, where
-                    `ProductPlan.fetches_evenly` says so
+    few rows        the tiles of a panel prefetch the next panel, some lines in every step of K
+    large weights   all tiles prefetch the next panel together, each a part of it, if
+                    `ProductPlan.fetches_evenly`
     AMX tiles       lines between products, see `AmxTiles`
     dynamic rows    how many lines a tile prefetches is decided at run time, see `DynamicPrefetch`
 
@@ -40,9 +40,9 @@ ROUND = 4
 
 
 def steps_of_round(plan: ProductPlan, steps: int) -> int:
-    """How many of so many steps of K a round has; 1 where rounds are not worth their code.
+    """How many steps of K a round has; 1 if rounds are not worth their code.
 
-    They are where f32 vectors of 256 bits multiply a large weight, by a known number of rows.
+    They are worth it if f32 vectors of 256 bits multiply a static number of rows by a large weight.
     """
     kernel = plan.kernel
     shared = kernel.isa_name == "avx2" and kernel.b_dtype == "float32" and not is_open((plan.m,))
@@ -66,22 +66,23 @@ class Prefetch:
     line_vectors: int = 1
 
     def most_lines(self, rows: int, vectors: int) -> int:
-        """The most lines of the next panel that a step of a tile prefetches, if all share it."""
+        """Most lines of the next panel that a step of a tile prefetches, if all tiles divide it."""
         lines = math.ceil(vectors / self.line_vectors)
         return min(lines, rows * vectors // product_plan.PRODUCTS_PER_SHARE)
 
 
 @dataclass
 class StaticPrefetch:
-    """What the tiles of a block of rows prefetch of the panel behind the one they multiply.
+    """How the tiles of a static block of rows prefetch the panel after the one they multiply.
 
     Attributes
     ----------
     of : Prefetch
+        How a line is prefetched.
     plan : ProductPlan
         How the product is cut.
     rows, vectors : int
-        Of the block, and of a panel.
+        Rows of the block, vectors of a panel.
     """
 
     of: Prefetch
@@ -95,13 +96,13 @@ class StaticPrefetch:
         self.width = self.vectors // self.of.line_vectors  # lines of a step of the panel
 
     def is_few(self, rows: int) -> bool:
-        """Whether a panel has too few products to prefetch the next one, or too many."""
+        """Whether a panel has too few products to hide a prefetch, or tiles enough to need none."""
         lines = math.ceil(self.width / self.tiles)
         few = lines * product_plan.PRODUCTS_PER_FETCH > rows * self.vectors
         return few or self.tiles > product_plan.PANELS_AHEAD * self.width
 
     def ahead(self, tile: TileContext) -> Ahead | None:
-        """What a tile prefetches before each step of its block of K; None if nothing."""
+        """Emits what a tile prefetches before each step of its block of K; None if nothing."""
         plan, place, rows, first = self.plan, tile.place, tile.rows, tile.piece[0]
         group = next(group for group in self.groups if group.size == rows)
         before = sum(each.count for each in self.groups if each.start < group.start)
@@ -111,7 +112,7 @@ class StaticPrefetch:
             return self._even(fetch, tile, number)
         if self.vectors % self.of.line_vectors or self.is_few(rows):
             return None
-        # As many lines in each step as the tiles need for all of the next panel.
+        # Lines for each step, with which all tiles together prefetch the next panel.
         lines = math.ceil(self.width / self.tiles)
 
         def emit(ks: Sequence[Index]) -> None:
@@ -122,10 +123,10 @@ class StaticPrefetch:
         return emit
 
     def _even(self, fetch: Fetch, tile: TileContext, number: Index) -> Ahead | None:
-        """All tiles prefetch the next panel once.
+        """All tiles together prefetch the next panel once.
 
-        In rounds, places are elements, not lines, so that they are sums alone: to count lines takes
-        a multiplication in each step, on a port of the FMAs.
+        Rounds count elements, not lines, so that addresses are only sums: counting lines takes a
+        multiplication in each step, on a port of the FMAs.
         """
         plan, vectors, (first, size) = self.plan, self.vectors, tile.piece
         most, parts = self.of.most_lines(tile.rows, vectors), self.of.line_vectors * self.tiles
@@ -159,28 +160,27 @@ _INT32 = (1 << 31) - 1
 
 @dataclass
 class DynamicPrefetch:
-    """What tiles of a block of rows prefetch whose number is known at run time only.
+    """How the tiles of a block with a dynamic number of rows prefetch the next panel.
 
-        rows   8 of tiles of 8x3 vectors  ->  1 tile: it fetches three lines in every step of K
-        rows   6                          ->  1 tile: its products would not hide the fetching
-        rows  24                          ->  3 tiles: each fetches one
+        rows   8 of tiles of 8x3 vectors  ->  1 tile: it prefetches three lines in every step of K
+        rows   6                          ->  1 tile: its products would not hide the prefetch
+        rows  24                          ->  3 tiles: each prefetches one line
         rows 128                          ->  16 tiles: none does; the panel before takes long
                                               enough
 
-    These are the numbers of `StaticPrefetch`, as expressions. In place of lines that a tile has
-    code for and shall not prefetch, it asks for what it is about to load anyway.
-
-    Emits how many lines tiles prefetch, for a block of some rows.
+    These are the numbers of `StaticPrefetch`, as expressions. A tile has code for a fixed number of
+    lines: instead of a line that it should not prefetch, it asks for one that it is about to load.
 
     Parameters
     ----------
     of : Prefetch
+        How a line is prefetched.
     plan : ProductPlan
         How the product is cut.
     rows : Expr
-        Of the block.
+        Rows of the block.
     vectors : int
-        Of the panel.
+        Vectors of the panel.
     """
 
     of: Prefetch
@@ -196,12 +196,12 @@ class DynamicPrefetch:
         self.tiles = materialise(tirx.Max(ceil_div(self.rows, plan.rows), one))
         whole = materialise(tirx.Max(tirx.floordiv(self.rows, plan.rows), one))
         share = tirx.floordiv(whole + (self.width - 1), whole)
-        # Blocks of at most so many tiles prefetch; 0: of any number.
+        # Blocks of at most this many tiles prefetch; 0: all blocks.
         ahead = product_plan.PANELS_AHEAD * self.width
         self.most = plan.most_shares if plan.fetches_evenly else ahead
         lines = tirx.Select(self.tiles <= ahead, share, zero)
-        # Lines of the next panel for each row of the block, in fractions of `_WHOLE`. Of a K beyond
-        # half a million only a part of the panel is fetched.
+        # Lines of the next panel for each row of the block, in units of 1 / `_WHOLE`. If K exceeds
+        # half a million, only a part of the panel is prefetched.
         panel = tirx.const(min(vectors * plan.steps * _WHOLE // in_line, _INT32), "int32")
         row_lines = tirx.floordiv(panel, tirx.Max(self.rows, one))
         self.lines, self.row_lines = materialise(lines), materialise(row_lines)
@@ -210,7 +210,7 @@ class DynamicPrefetch:
     def begin(
         of: Prefetch | None, plan: ProductPlan, rows: Expr, vectors: int
     ) -> DynamicPrefetch | None:
-        """What tiles of a block of rows prefetch; None if none ever does."""
+        """How the tiles of a block of rows prefetch; None if they never do."""
         if of is None or plan.rows * vectors < product_plan.PRODUCTS_PER_FETCH:
             return None
         if vectors % of.line_vectors and not plan.fetches_evenly:
@@ -218,9 +218,9 @@ class DynamicPrefetch:
         return DynamicPrefetch(of, plan, rows, vectors)
 
     def beside(self, tile: TileContext, emit: Callable[[TileContext], None]) -> None:
-        """Emits a tile that prefetches, and where only few tiles do, another one that does not.
+        """Emits a tile that prefetches and, unless all blocks prefetch, one that does not.
 
-        Whole tiles have both. Pieces of a tail are few: they prefetch their share all the same.
+        Only whole tiles have both. Pieces of a tail are few: they always prefetch.
         """
 
         def fetching() -> None:
@@ -232,11 +232,11 @@ class DynamicPrefetch:
         branch(self.tiles <= self.most, fetching, lambda: emit(tile))
 
     def _ahead(self, tile: TileContext) -> Ahead | None:
-        """What a tile prefetches of the panel that begins behind its vectors; None if nothing.
+        """Emits what a tile prefetches of the panel after its own; None if nothing.
 
-        As much in each step, from a line on. Where all tiles share the panel, a tile's share is as
-        large as that of the rows, for which a block divides once: a division for each tile shows
-        where K is short.
+        Each step prefetches equally many lines. If all tiles divide the panel, a tile's part
+        follows from the lines for a row, for which a block divides once: one division for each tile
+        would show if K is short.
         """
         plan, vectors, rows, first = self.plan, self.vectors, tile.rows, tile.piece[0]
         zero, one, wide = (tirx.const(number, "int32") for number in (0, 1, self.width))
@@ -255,7 +255,7 @@ class DynamicPrefetch:
             begin = materialise(before + stride * first + panel)
         else:
             lines = materialise(tirx.Min(self.lines, tirx.const(most, "int32")))
-            # Whole tiles come first, and share the panel; a piece of a tail fetches what it can.
+            # Whole tiles come first, and divide the panel; a tail prefetches what it can.
             before = tirx.floordiv(tile.place, plan.rows) * plan.steps * self.lines
             some = lines > 0
             begin = materialise(tirx.Select(some, panel + before + first * lines, first * wide))

@@ -26,19 +26,19 @@ from .tile_products import LoadPanel, OperandB, RegisterTiles, TileContext, add_
 if TYPE_CHECKING:
     from .matmul_product import PackedWeight
 
-# Rows of a known number, for which widening the panels pays: of bfloat16, of 8-bit integers.
+# Least static numbers of rows for which widening panels pays: of bfloat16, of 8-bit integers.
 FEWEST_ROWS, FEWEST_INTEGER_ROWS = 16, 8
 
 
-# Operands that were widened in cache before they are multiplied.
+# Operands that are widened in cache before they are multiplied.
 #
 #     8-bit integers   vpmaddwd multiplies words, where bytes may saturate (see `byte_pairs`)
-#     bfloat16         without instructions for it, or with slow ones, a product is one of f32
+#     bfloat16         without instructions for it, or with slow ones, products are in f32
 #
 # To widen both operands next to every product takes as many instructions as the products. A panel
 # of the weight is widened once for a block of rows, and a row once for all panels. Few rows widen
-# the weight next to the products, which then is half as many bytes. Products and sums are the same,
-# in the same order.
+# the weight next to the products, which then is half as many bytes. Either way gives equal products
+# and adds them up in equal order.
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class WideProduct(RegisterTiles):
     dtype : str
         Element type of the operands in cache.
     parts : int
-        Steps of the tile in one step of the plan.
+        Steps of K of the tile in one step of the plan.
     """
 
     kernel: Microkernel
@@ -60,7 +60,7 @@ class WideProduct(RegisterTiles):
     parts: int = 1
 
     def emit(self, tile: TileContext) -> Tile:
-        """As of `RegisterTiles`; the loop variables are a step of the plan and a part of it."""
+        """See `RegisterTiles.emit`; the loop variables are a step of the plan and a part of it."""
         result = self.kernel.begin(tile.rows, tile.vectors, tile.init)
         with I.serial(tile.piece[1]) as step:
             for part in range(self.parts):
@@ -69,11 +69,11 @@ class WideProduct(RegisterTiles):
 
     @property
     def fewest_rows(self) -> int:
-        """Rows from which on it pays."""
+        """The least number of rows for which widening pays."""
         return FEWEST_INTEGER_ROWS if self.dtype == "int16" else FEWEST_ROWS
 
     def place(self, first: Index, ks: Sequence[Index]) -> Index:
-        """The tile's step of K for loop variables of `emit`, in a block from `first` on."""
+        """The tile's step of K for loop variables of `emit`, in a block that begins at `first`."""
         return (first + ks[0]) * self.parts + ks[1]
 
     def begins(self, ks: Sequence[Index]) -> bool:
@@ -81,11 +81,11 @@ class WideProduct(RegisterTiles):
         return ks[1] == 0
 
     def widen(self, value: Expr) -> Expr:
-        """Elements as they are multiplied next to few rows, in the wider type."""
+        """Elements that the kernel multiplies, in the wider type."""
         return bfloat16.widen(value) if self.dtype == "float32" else ex.cast(self.dtype, value)
 
     def spread(self, buffer: Expr, index: Sequence[Index]) -> Expr:
-        """A from an element in cache on, as a step of the tile takes it."""
+        """The elements of A of one step of the tile, from `index` on."""
         kernel = self.kernel
         *row, column = index
         lanes, kr = kernel.lanes, kernel.kr
@@ -96,12 +96,12 @@ class WideProduct(RegisterTiles):
 
 
 def wide_product(kernel: Microkernel, m: int, rows: int, vectors: int) -> WideProduct | None:
-    """How tiles of so many rows and vectors multiply widened operands; None if they do not.
+    """How tiles of `rows` by `vectors` multiply widened operands; None if they do not.
 
     Parameters
     ----------
     kernel : Microkernel
-        That the weight is packed for.
+        The kernel that the weight is packed for.
     m : int
         Rows of the whole product.
     """
@@ -124,7 +124,7 @@ def wide_product_of(plan: ProductPlan) -> WideProduct | None:
 
 
 def staged_panel(buffer: Expr, first: Index, width: int, lanes: int) -> LoadPanel:
-    """How a block of a panel is read in a buffer of its own, from the step `first` on."""
+    """A reader of a block of a panel, from step `first` on, that has a buffer of its own."""
 
     def load_b(_panel: Index, _width: int, step: Index, j: int) -> Expr | Address:
         return buffer[ex.ramp(((step - first) * width + j) * lanes, lanes)]
@@ -145,7 +145,7 @@ class WidePanels(OperandB):
     wide : WideProduct
         How it is multiplied.
     steps, vectors : int
-        Of the largest block of a panel; room for it is allocated in the block of the PrimFunc under
+        Size of the largest block of a panel; its buffer is allocated in the PrimFunc under
         construction.
     prefetch : Prefetch or None
         How the packed weight is prefetched.
@@ -194,7 +194,7 @@ class WidePanels(OperandB):
         return [ex.reinterpret("float32", low), ex.reinterpret("float32", high)]
 
 
-# Scaled weight: every row of a constant weight has a factor that is known only at run time.
+# Scaled weight: every row of a constant weight has a scale that is known only at run time.
 #
 #     C = (A * s) W = A (diag(s) W)        A [M, K], s [K], W [K, N]
 #
@@ -203,14 +203,14 @@ class WidePanels(OperandB):
 # rows of A. To scale A instead would take M * K multiplications, a pass over memory and another
 # kernel.
 #
-# A region says so by the attribute "weight_scale", whose value is "input": s is the input after W.
+# Such a region has the attribute "weight_scale", whose value is "input": s is the input after W.
 
 
 SCALE = "weight_scale"
 
 
 def has_scale(region: Region) -> bool:
-    """Whether the rows of a region's weight have factors."""
+    """Whether the rows of a region's weight have scales."""
     return SCALE in region.attrs
 
 
@@ -224,8 +224,8 @@ class ScaledPanels(OperandB):
     scale : Buffer
         s; all extents but the last are 1.
     vectors : int
-        Most vectors of columns of a block; room for one is allocated in the block of the PrimFunc
-        under construction.
+        Most vectors of columns of a block; its buffer is allocated in the PrimFunc under
+        construction.
     """
 
     staged = True
@@ -236,7 +236,7 @@ class ScaledPanels(OperandB):
         self.buffer = I.sblock_alloc_buffer((size,), "float32", align=64)
 
     def stage(self, panel: Index, width: int, piece: Piece) -> LoadPanel:
-        """As of `OperandB`."""
+        """See `OperandB.stage`."""
         (first, count), lanes = piece, self.weight.kernel.lanes
         zeros = [tirx.const(0, "int32")] * (len(self.scale.shape) - 1)
         with emission.opaque_block("scale"), I.serial(extents.as_expr(count)) as step:

@@ -1,4 +1,4 @@
-"""How the tiles and blocks of all GEMM-like templates are chosen and checked; what a matmul is."""
+"""How the tiles and blocks of all GEMM-like templates are chosen and checked; matmul regions."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from .few_rows import static_streams
 from .staged_panels import WideProduct, wide_product
 
 RESULT_DTYPES = ("float32", "float64", "float16", "bfloat16", "int8", "uint8", "int32", "int64")
-# What is multiplied by what, by the weight's type (or that of the second operand).
+# Types that the kernel multiplies, by the type of the weight or of the second operand.
 KERNEL_TYPES = {
     "float32": ("float32", "float32"),
     "bfloat16": ("bfloat16", "bfloat16"),
@@ -39,9 +39,9 @@ KERNEL_TYPES = {
 
 
 def product_kernels(isa: Isa, a_dtype: str, b_dtype: str) -> tuple[Microkernel, ...]:
-    """What can multiply operands of these types: vector kernels, then those of tiles.
+    """The kernels for operands of these types: vector kernels, then AMX tiles.
 
-    float16 is multiplied on tiles only; elsewhere products of it are written in f32.
+    Only tiles multiply float16; without them, such products are written in f32.
 
     Parameters
     ----------
@@ -55,28 +55,29 @@ def product_kernels(isa: Isa, a_dtype: str, b_dtype: str) -> tuple[Microkernel, 
 
 
 def region_kernels(region: Region, isa: Isa) -> tuple[Microkernel, ...]:
-    """What can multiply the operands of a region with one product."""
+    """The kernels for the operands of a region with one product."""
     return product_kernels(isa, *product_types(region))
 
 
-# Rows that share a reading of the weight where it shows (measured on Granite Rapids: 128x3072x768
+# Rows of a block where the time to read the weight shows (measured on Granite Rapids: 128x3072x768
 # takes 10% less time than with 85 rows, 128x4096x1024 8%).
 READING_ROWS = 512
-# Tiles that share it at least, although a block of so many rows may leave L2: 128x3072x768 takes a
-# sixth more time with two tiles (Emerald Rapids held to AVX2, blocks for an L2 of 256 KB).
+# Least tiles of a block, even if the block exceeds L2, as they share one reading of the weight:
+# 128x3072x768 takes a sixth more time with two tiles (Emerald Rapids held to AVX2, blocks for an L2
+# of 256 KB).
 READING_TILES = 4
-NEAR_STEPS = 32  # fewer were not measured
+NEAR_STEPS = 32  # least K for `rows_near`: less was not measured
 # The least height of a tile for a dynamic number of rows. 4 to 16 rows take 10% to 25% longer with
 # tiles of 6x64 than of 8x48 (Zen 5, AVX-512), as they are cut into low tiles of few accumulators.
 OPEN_HEIGHT = 8
-MOVES = 3  # of a line of results: read to be written, written back, and an operand like it
+MOVES = 3  # transfers of a line of results: read to be written, written back, and an operand's line
 C = TypeVar("C", bound=Any)  # a configuration that names one microkernel
 Fields = dict[str, Any]
 """Fields of a TileConfig, by name."""
 
 
 def worth_trying(kernels: Iterable[Microkernel], m: int) -> list[Microkernel]:
-    """Without the blocks of tiles that are too low: more loads for a product than the others."""
+    """The kernels without AMX tiles lower than `m` allows: those load more for each product."""
     kernels = list(kernels)
     highest = max(kernel.mr for kernel in kernels)
     return [kernel for kernel in kernels if not kernel.by_tiles or kernel.mr >= min(m, highest)]
@@ -87,11 +88,11 @@ def default_tile(
 ) -> Fields:
     """The tile and blocks for a product, as fields of a TileConfig.
 
-    Half of L2 is for a block of rows of A, three eighths for the part of a panel in use. Where
-    tiles wait for a weight from L3, and for more than an eighth of a block's time, more rows share
-    one reading of it, although they pass from L3 themselves; then an eighth of L2 is for the panel.
-    `READING_TILES` tiles share it always.
-    `k` counts elements; a step of K is kr of them, some four bytes for every type. `fetches` says
+    Half of L2 is for a block of rows of A, three eighths for the part of a panel in use. If tiles
+    wait for a weight from L3 for more than an eighth of a block's time, a block has up to
+    `READING_ROWS` rows, although these rows then come from L3, too; the panel gets an eighth of L2.
+    A block has at least `READING_TILES` tiles.
+    `k` counts elements; a step of K is kr elements, about four bytes of every type. `fetches` says
     whether the template prefetches panels.
     """
     if isinstance(kernel, AmxMicrokernel):
@@ -114,12 +115,12 @@ def default_tile(
 
 
 def rows_near(kernel: Microkernel, m: int, n: int, k: int, machine: Machine) -> int:
-    """The most rows of a block for which results stay near, where their way shows; else all.
+    """Most rows of a block whose results stay in L2; all if moving results takes little time.
 
-    Every panel writes a few columns of each row. If a row of results takes more than a quarter of
-    its products' time from L3 and back, half of L2 holds a block's rows of A, of the results and of
-    as large an operand. Measured on Emerald Rapids, in ResNet-50: 3136x64 by 64x256 with such an
-    operand takes 0.81 instead of 1.00 ms, without it 0.64 instead of 0.70 ms.
+    Every panel writes a few columns of each row. If moving a row of results from L3 and back takes
+    more than a quarter of its products' time, half of L2 has to hold a block's rows of A, of the
+    results and of an equally large operand. Measured on Emerald Rapids, in ResNet-50: 3136x64 by
+    64x256 with such an operand takes 0.81 instead of 1.00 ms, without it 0.64 instead of 0.70 ms.
     """
     beyond = 4 * m * n > machine.l2_bytes and n > kernel.nr and k >= NEAR_STEPS
     if kernel.b_dtype != "float32" or not beyond:
@@ -146,7 +147,7 @@ def neighbouring_tiles(tile: Fields, m: int, k: int) -> Iterator[Fields]:
 def tile_cycles(plan: ProductPlan, machine: Machine, fetches: bool = False) -> float:
     """Estimated cycles for one thread's part of a product.
 
-    `fetches` is as of `default_tile`; only such panels are read in several streams.
+    `fetches` says whether panels are prefetched; only such panels are read in several streams.
     """
     if plan.kernel.by_tiles:
         return amx_cost.amx_cycles(plan, machine, fetches)
@@ -160,7 +161,7 @@ def tile_cycles(plan: ProductPlan, machine: Machine, fetches: bool = False) -> f
 
 
 def sum_cycles(plan: ProductPlan, machine: Machine) -> float:
-    """Estimated cycles to write one share's sums of a block of results, and to add all shares."""
+    """Estimated cycles to write a thread's partial sums and to add up those of all threads."""
     shares = sum(group.count for group in plan.k_shares)
     if shares == 1:
         return 0.0
@@ -170,12 +171,12 @@ def sum_cycles(plan: ProductPlan, machine: Machine) -> float:
 
 
 def sums_us(results: float, threads_k: int, machine: Machine) -> float:
-    """Microseconds to write sums of so many results, and to add those of all threads along K."""
+    """Microseconds to write partial sums of some results and to add up those of `threads_k`."""
     return 4.0 * results * (1 / machine.l2_rate + (threads_k - 1) / machine.foreign_rate)
 
 
 def fewest_cycles(candidates: Iterable[C], cycles: Callable[[C], float]) -> C:
-    """The configuration with the fewest estimated cycles, of which tiles have to save some."""
+    """The configuration with the fewest estimated cycles; AMX tiles have to win by a margin."""
 
     def handicapped(config: C) -> float:
         by_tiles = microkernel_named(config.kernel).by_tiles
@@ -197,16 +198,16 @@ def check_tile(
     Parameters
     ----------
     types : tuple of str or None
-        What the product multiplies, as of `product_kernels`; None if the kernel need not fit.
+        Types that the product multiplies, see `product_kernels`; None to accept any kernel.
     positive : str
         Further fields that have to be at least 1.
     wide : WideProduct or None
-        What multiplies in the kernel's place; its tiles may be larger.
+        What multiplies in place of the kernel; its tiles may be larger.
 
     Raises
     ------
     ConfigError
-        Saying which field is out of range.
+        If a field is out of range.
     """
     kernel = microkernel_named(config.kernel)
     limits = dict.fromkeys(("m_block", "k_block", *positive))
@@ -219,7 +220,7 @@ def check_tile(
 def check_kernel(
     region: Region, kernel: Microkernel, isa: Isa, types: tuple[str, str] | None
 ) -> None:
-    """ConfigError for a microkernel that the target lacks, or not for `types` of `check_tile`."""
+    """Raises ConfigError if the target lacks the kernel or it does not multiply `types`."""
     if not isa.includes(kernel.isa):
         raise ConfigError(f"{kernel.name} needs {kernel.isa.name}; the target has {isa.name}")
     multiplied = kernel.a_dtype, kernel.b_dtype
@@ -231,18 +232,18 @@ def check_kernel(
 
 
 PIECES = (1, 2, 4, 8, 16)
-"""Blocks of rows, of which each is a pass over the weight."""
+"""Numbers of row blocks to try; each block is a pass over the weight."""
 K_PIECES = (1, 2, 4, 8)
-"""Blocks of K, of which each is a visit of the accumulators."""
+"""Numbers of blocks of K to try; each block loads and stores the accumulators."""
 
 
 def register_tiles(
     kernels: Sequence[Microkernel], m: int, n_vectors: int
 ) -> Iterator[tuple[Microkernel, int, int]]:
-    """Every (kernel, rows, vectors) that cuts `m` rows or the columns in another way.
+    """Every (kernel, rows, vectors) that cuts the rows or the columns into other pieces.
 
-    Vector kernels differ in nothing but the tiles that fit into them: each tile comes with the
-    smallest of them.
+    Vector kernels differ only in their largest tile: each tile comes with the smallest kernel that
+    it fits into.
     """
     vector = sorted((k for k in kernels if not k.by_tiles), key=lambda k: (k.mr * k.vectors, k.mr))
     most_rows = max((kernel.mr for kernel in vector), default=0)
@@ -268,12 +269,12 @@ def tiles_and_blocks(
     Parameters
     ----------
     kernels : sequence of Microkernel
-        What can multiply the operands.
+        The kernels for the operands.
     m, n_vectors, k : int
         Rows, vectors of columns, elements of K.
     bases : sequence of dict
-        The default tile of each kernel. Those of AMX tiles come with their neighbours only: their
-        blocks follow from the tile registers.
+        The default tile of each kernel. AMX tiles come with the neighbours of their default only:
+        their blocks follow from the tile registers.
     """
     by_name = {kernel.name: kernel for kernel in kernels}
     m_blocks = {math.ceil(m / pieces) for pieces in PIECES}
@@ -297,7 +298,7 @@ def tiles_and_blocks(
 # What a matmul region is, and the numbers that make its template concrete.
 
 
-# Types of A that a weight of some type can be multiplied by; they are converted on the way in.
+# Types of A by the type of the weight; A is converted while it is read.
 ACTIVATION_DTYPES = {
     "float32": (*RESULT_DTYPES, "bool"),
     "bfloat16": ("bfloat16", "float32"),
@@ -315,12 +316,11 @@ class MatmulConfig(TileConfig, frozen=True, kw_only=True):
     threads_m, threads_n : int
         Threads along rows and along columns.
     threads_k : int
-        Threads along K, whose sums are added in the end.
+        Threads along K, whose sums are added up at the end.
     whole_rows : int
-        Up to so many of an open number of rows are left whole: the threads along rows share panels
-        of columns instead.
+        Up to this dynamic number of rows, the threads along rows divide panels of columns instead.
     alone_rows : int
-        Up to so many of an open number of rows, one thread multiplies all of them.
+        Up to this dynamic number of rows, one thread multiplies all rows.
     """
 
     threads_m: int = 1
@@ -340,7 +340,7 @@ class MatmulConfig(TileConfig, frozen=True, kw_only=True):
         return math.prod(self.grid)
 
     def plan(self, m: int, n: int, k: int, k_align: int = 1) -> ProductPlan:
-        """How a product of that size is cut."""
+        """How the configuration cuts a product."""
         return ProductPlan.of(self, m, n, k, k_align=k_align, **on_grid(self.grid))
 
 
@@ -374,7 +374,7 @@ def check(region: Region, config: MatmulConfig, isa: Isa) -> Microkernel:
 
 
 def shares_k(kernel: Microkernel, k: int) -> bool:
-    """Whether threads may share K; the last tile of it is multiplied by itself if incomplete."""
+    """Whether threads may divide K: not if the last AMX tile, which has its own code, is cut."""
     return not kernel.by_tiles or k % (kernel.kr * kernel.depth) == 0
 
 

@@ -5,13 +5,13 @@
             for each block of K (its part of the panel stays in cache)
                 for each register tile: multiply; after the last block of K, store
 
-The number of rows is an int, or an expression if it is known at run time only. Pieces of one loop
+The number of rows is an int or, if it is dynamic, an expression. Pieces of one loop
 differ by at most one (`balanced`), so there is no thin tail. Between blocks of K the accumulators
 are stored in a scratch tile.
 
-What the loops call has a class each: what is read (`OperandA`, `OperandB`), what accumulators start
-with (`Beginning`), how a tile is multiplied (`RegisterTiles`), where results go (`Results`). Where
-machine code has to differ, a class has the tiles of a panel: `StaticTiles`, `DynamicTiles`,
+The loops call one class for each concern: operands (`OperandA`, `OperandB`), initial accumulators
+(`Beginning`), how a tile is multiplied (`RegisterTiles`), where results go (`Results`). Where
+machine code has to differ, a class emits the tiles of a panel: `StaticTiles`, `DynamicTiles`,
 `AmxTiles`.
 """
 
@@ -51,15 +51,15 @@ class TileLoops:
     results : Results
         Where results go.
     start : Beginning or None
-        What accumulators start with; zero if None.
+        Initial accumulators; zeros if None.
     tiles : RegisterTiles
-        How a tile is multiplied; what it reads counts its steps.
+        How a tile is multiplied; `a` and `b` are read by its steps of K.
     shortcuts : sequence of Shortcut
-        Other loops for those blocks of rows that they are right for; the first one that is.
+        Other loops for some blocks of rows; a block takes the first shortcut that fits.
     few_rows : FewRows
-        What runs few rows of a dynamic number.
+        Multiplies few rows of a dynamic number.
     least : int
-        No block of a dynamic number of rows has fewer.
+        Least rows of a block of a dynamic number of rows.
     """
 
     plan: ProductPlan
@@ -87,11 +87,11 @@ class TileLoops:
         Parameters
         ----------
         tiles : TileTask or None
-            The state of a task that goes on afterwards and releases it.
+            The tile configuration of a task that goes on afterwards and releases it.
         steps : tuple or None
             The steps of K that are multiplied; all of them if None.
         turns : Turns or None
-            Which part of a dynamic number of rows the thread multiplies; all of it if None.
+            Which part of a dynamic number of rows the thread multiplies; all rows if None.
         """
         plan, groups = self.plan, balanced(vectors, self.plan.vectors)
         cut = len(plan.pieces_of(steps[1] if steps else plan.steps)) > 1
@@ -114,10 +114,10 @@ class TileLoops:
             task.release()
 
     def _scratch(self, rows: Index, groups: Sequence[Group], cut: bool) -> Expr | None:
-        """Room for accumulators that rest.
+        """The buffer for accumulators that tiles store; None if none is needed.
 
-        It is as wide as the widest panel: TVM cuts off columns that nobody visits, and AMX tiles
-        are told the distance of rows before.
+        It is as wide as the widest panel: TVM cuts off columns that no access visits, but AMX tiles
+        get the distance of rows as a number before that.
         """
         plan, width = self.plan, groups[0].size
         if isinstance(rows, int):
@@ -134,7 +134,7 @@ class TileLoops:
         return I.sblock_alloc_buffer(shape, plan.kernel.acc_dtype, align=64)
 
     def choose(self, row: Expr, rows: Index, run: Callable[[TileLoops], None]) -> None:
-        """Runs the loops that are right for a block of rows: these, or a shortcut."""
+        """Runs the loops for a block of rows: of the first shortcut that fits, else these."""
         if not self.shortcuts:
             run(self)
             return
@@ -150,7 +150,7 @@ class TileLoops:
 
 
 def tiles_of(plan: ProductPlan, rows: Index) -> type[PanelTiles]:
-    """What the code for tiles of so many rows is made by."""
+    """The class that emits the tiles of `rows` rows."""
     if not isinstance(rows, int):
         return DynamicTiles
     return AmxTiles if plan.kernel.by_tiles else StaticTiles
@@ -158,15 +158,15 @@ def tiles_of(plan: ProductPlan, rows: Index) -> type[PanelTiles]:
 
 @dataclass(frozen=True)
 class Shortcut:
-    """Loops for blocks of rows that turn out to be right for them.
+    """Loops for the blocks of rows that meet a condition at run time.
 
     Attributes
     ----------
     fits : callable
-        (first row, rows) -> condition; begins the rows, and emits what has to be done to know it.
-        Where it does not hold, the rows have begun for the shortcuts after it.
+        (first row, rows) -> condition; emits what the condition needs. If that runs `begin` for
+        the rows, no later loops run it again.
     loops : TileLoops
-        What they run.
+        The loops of these blocks.
     """
 
     fits: Callable[[Expr, Index], Expr]
@@ -180,21 +180,21 @@ class BlockLoops:
     Attributes
     ----------
     loops : TileLoops
-        What they are multiplied by.
+        The loops around the block.
     row, rows : Expr, int or Expr
-        The block.
+        Its first row, and number of rows.
     vector : Expr
         First vector of columns.
     groups : sequence of Group
         The panels of each width.
     cut : bool
-        Whether K is cut, so that accumulators rest between its blocks.
+        Whether K is cut, so that accumulators are stored between its blocks.
     scratch : Buffer or None
-        Room for accumulators.
+        The buffer for accumulators.
     steps : tuple or None
         The steps of K that are multiplied; all of them if None.
     share : tuple or None
-        The share of the panels that is multiplied; all of them if None.
+        The thread's chunk of the panels; all of them if None.
     """
 
     loops: TileLoops
@@ -208,7 +208,7 @@ class BlockLoops:
     share: PanelShare | None = None
 
     def emit(self) -> None:
-        """Panels side by side for few rows of a dynamic number, else panel by panel."""
+        """Emits panels side by side for few rows of a dynamic number, else panel by panel."""
         loops = self.loops
         loops.a.begin(self.row, self.rows)
         most = loops.few_rows.most(loops.plan)
@@ -218,14 +218,14 @@ class BlockLoops:
             branch(self.rows <= most, partial(loops.few_rows.emit, self), self._panels)
 
     def _panels(self) -> None:
-        """Panels of each width."""
+        """Emits the panels of each width."""
         kind, following = tiles_of(self.loops.plan, self.rows), [g.size for g in self.groups[1:]]
         for group, after in zip(self.groups, [*following, 0], strict=True):
             tiles = kind(self, group, after)
             tiles.for_panels(partial(self._panel, tiles))
 
     def _panel(self, tiles: PanelTiles, start: Index, vectors: int) -> None:
-        """One panel, `start` vectors behind the first one."""
+        """Emits one panel, `start` vectors after the first one."""
         loops, vector = self.loops, self.vector + start
         loops.begin_panel(vector, vectors)
         begin, count = self.steps or (0, loops.plan.steps)

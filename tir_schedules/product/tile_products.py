@@ -1,4 +1,4 @@
-"""One register tile: what a product reads and starts with, and how a tile is multiplied."""
+"""One register tile: its operands, its initial accumulators, and how it is multiplied."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class OperandA:
     begins : bool
         Whether `begin` emits anything.
     tail : bool
-        Whether the last step of K is read from elsewhere, and so has code of its own.
+        Whether the last step of K is read from another buffer, and so has code of its own.
     """
 
     begins = False
@@ -54,7 +54,7 @@ class OperandB:
     Attributes
     ----------
     prefetch : Prefetch or None
-        How they are prefetched a panel ahead, if they are.
+        How panels are prefetched one panel ahead; None if they are not.
     staged : bool
         Whether `stage` emits anything.
     """
@@ -66,27 +66,27 @@ class OperandB:
         """Emits what has to be done before the tiles of a panel in a block of rows."""
 
     def stage(self, vector: Expr, vectors: int, piece: Piece) -> LoadPanel:
-        """How tiles read a block of K of a panel; emits what has to be done before."""
+        """Prepares a block of K of a panel; returns how tiles read it."""
         return self.load
 
     def load(self, panel: Index, width: int, step: Index, j: int) -> Expr | Address:
-        """A vector of a panel where it lies, as of `LoadPanel`."""
+        """A vector of a panel from where it is stored; see `LoadPanel`."""
         raise NotImplementedError
 
 
 class Beginning:
-    """What accumulators start with."""
+    """Initial accumulators."""
 
     @property
     def by_column(self) -> bool:
-        """Whether all rows start with the same, which `columns` says."""
+        """Whether all rows start with equal values, which `columns` returns."""
         return False
 
     def begin_panel(self, vector: Expr, vectors: int) -> None:
         """Emits what has to be done before the tiles of a panel in a block of rows."""
 
     def columns(self, vector: Index) -> Expr | Address:
-        """What all rows of a vector of columns start with, or where that is in memory."""
+        """Initial accumulators of a vector of columns, equal in all rows, or their address."""
         raise NotImplementedError
 
     def __call__(self, row: Index, vector: Index) -> Expr:
@@ -96,32 +96,32 @@ class Beginning:
 
 @dataclass(frozen=True)
 class TileContext:
-    """One register tile: where it is, and what it reads.
+    """One register tile: its place and its operands.
 
     Attributes
     ----------
     loops : TileLoops
         The loops around it.
     row, rows : Expr, int
-        Its first row, and how many.
+        Its first row, and number of rows.
     vector, vectors : Expr, int
-        Its first vector of columns, and how many: a panel, or several side by side.
+        Its first vector of columns, and number of vectors: a panel, or several side by side.
     piece : tuple
         First step of K and number of steps.
     load_b : callable
         How the panel is read.
     scratch : Buffer or None
-        Where accumulators are between blocks of K.
+        Holds accumulators between blocks of K.
     place : Expr or int
         Its first row within its block of rows, and in `scratch`.
     resumes, ends : bool
-        Whether its accumulators are there already, and whether they are complete with this piece.
+        Whether its accumulators start from `scratch`, and whether this piece completes them.
     ahead : callable or None
         (loop variables) -> None; prefetches before each step of K.
     passing : str
-        The operand that has left L1 before it is read again, "A" or "B".
+        The operand that has left L1 before it is read again, "A" or "B"; "" if neither has.
     side : int
-        How many panels of equal width it is.
+        How many panels of equal width it covers.
     """
 
     loops: TileLoops
@@ -153,7 +153,7 @@ class TileContext:
 
     @property
     def init(self) -> Start | None:
-        """What accumulators start with; zero if None."""
+        """Initial accumulators; zeros if None."""
         begin, scratch = self.loops.start, self.scratch
         if self.resumes:
             lanes = self.loops.plan.kernel.lanes
@@ -161,7 +161,7 @@ class TileContext:
         return None if begin is None else lambda i, j: begin(self.row + i, self.vector + j)
 
     def columns(self, j: int) -> Expr | Address:
-        """What all rows of a vector start with, as of `Beginning`."""
+        """See `Beginning.columns`."""
         assert self.loops.start is not None
         return self.loops.start.columns(self.vector + j)
 
@@ -176,7 +176,7 @@ class TileContext:
         return self._passes("A", self.loops.a.load(self.row + i, step))
 
     def read_b(self, j: int, ks: Sequence[Index]) -> Expr | Address:
-        """B, likewise; before a step of K, lines of the next panel are prefetched."""
+        """B, as the kernel's `emit` takes it; prefetches lines of the next panel before a step."""
         tiles = self.loops.tiles
         if self.ahead is not None and j == 0 and tiles.begins(ks):
             self.ahead(ks)
@@ -204,21 +204,21 @@ class RegisterTiles:
 
     A round has several steps of K between two branches of a tile's loop:
 
-        for round:  A0 B0 A0*B0   A1 B1 A1*B1   A2 B2 A2*B2   A3 B3 A3*B3      then the steps left
+        for round:  A0 B0 A0*B0   A1 B1 A1*B1   A2 B2 A2*B2   A3 B3 A3*B3      then a tail of steps
 
-    A core with vectors of 256 bits starts FMAs on the ports that it counts and branches on, too. A
-    step of 6x16 keeps both of them busy for 6 cycles, so that whatever else goes there costs time:
+    A core with vectors of 256 bits starts FMAs on the ports that also add integers and branch. A
+    step of 6x16 keeps both ports busy for 6 cycles, so that any other instruction there costs time:
     with a branch, three sums and a prefetch in each step a perceptron of 128 rows by weights of 8.8
     MB takes 3.3 ms, in rounds of four 3.05 ms; the FMAs alone take 2.9 ms (Emerald Rapids, two
     threads). With vectors of 512 bits one of the two ports, and so the time between, is free.
     """
 
     def place(self, first: Index, ks: Sequence[Index]) -> Index:
-        """The step of K of a tile's loop variables in a block of K that begins at `first`."""
+        """The step of K for a tile's loop variables, in a block of K that begins at `first`."""
         return first + (ks[0] if len(ks) == 1 else ks[0] * ROUND + ks[1])
 
     def begins(self, ks: Sequence[Index]) -> bool:
-        """Whether a step of the plan begins with these loop variables of a tile."""
+        """Whether a step of the plan begins at these loop variables of a tile."""
         return True
 
     def emit(self, tile: TileContext) -> Tile:
@@ -239,6 +239,6 @@ REGISTERS = RegisterTiles()
 
 
 def add_step(kernel: Microkernel, result: Tile, tile: TileContext, ks: Sequence[Index]) -> None:
-    """Emits the products of one step of K, of these loop variables."""
+    """Emits the products of the step of K with the loop variables `ks`."""
     reads = (lambda i, _: tile.read_a(i, ks), lambda j, _: tile.read_b(j, ks))
     kernel.accumulate(result, range(tile.rows), (), *reads)

@@ -132,12 +132,12 @@ def _staging_kernels(region: Region, isa: Isa) -> tuple[Microkernel, ...]:
 
 
 def _multiplies_f32(kernel: Microkernel) -> bool:
-    """Whether a kernel multiplies A as it is; others take a weight that is expanded in cache."""
+    """Whether a kernel multiplies A as f32; others take a weight that is expanded in cache."""
     return kernel.a_dtype == "float32"
 
 
 def _tile_kernels(region: Region, isa: Isa) -> tuple[Microkernel, ...]:
-    """The kernels by tiles that may multiply a region's operands, rounded to bfloat16."""
+    """The AMX tiles for a region's operands if they may be rounded to bfloat16."""
     if region.attrs.get("rounded") != "bfloat16" or region.is_open:
         return ()
     if region.inputs[0].dtype not in tile_config.ACTIVATION_DTYPES["bfloat16"]:
@@ -237,7 +237,7 @@ def _plan(region: Region, config: WeightOnlyConfig) -> ProductPlan:
 
 
 def _k_unit(region: Region, kernel: Microkernel, staged: bool) -> int:
-    """Steps of K that are not cut."""
+    """Steps of K that must not be cut."""
     weight = weight_format(region, kernel.lanes)
     if not _multiplies_f32(kernel):
         return 1 if kernel.by_tiles else weight.block // kernel.kr
@@ -250,7 +250,7 @@ class NarrowInput(PackedInput):
     def __init__(self, region: Region, config: WeightOnlyConfig, isa: Isa, index: int) -> None:
         self.weight = weight_format(region, check(region, config, isa).lanes)
         panels = _plan(region, config).panels
-        if not _multiplies_f32(panels.kernel):  # as those of f32, whatever multiplies it
+        if not _multiplies_f32(panels.kernel):  # packed for f32 kernels, whichever multiplies
             panels = replace(panels, kernel=f32_kernels(isa)[0])
         self.is_weight, self.read = index == 1, region.inputs[index].shape
         self.panels = panels if self.is_weight else replace(panels, k=self.weight.blocks)
@@ -316,9 +316,9 @@ class WeightOnlyMatmul(Template[WeightOnlyConfig]):
         return min(_defaults(region, machine), key=cycles)
 
     def space(self, region: Region, machine: Machine) -> Iterator[WeightOnlyConfig]:
-        """Both ways, every kernel with neighbouring tiles and blocks, on every grid of threads.
+        """Every kernel, staged or not, with neighbouring tiles and blocks, on every thread grid.
 
-        Threads share K in the grid that is the best for the kernel.
+        Threads divide K only in the grid that is the best for the kernel.
         """
         if region.is_open:
             yield from _defaults(region, machine)
@@ -389,13 +389,13 @@ class WeightOnlyMatmul(Template[WeightOnlyConfig]):
         return builder.get()
 
     def kernel_name(self, region: Region, config: WeightOnlyConfig, isa: Isa) -> str:
-        """The microkernel's name and the weight's type, and whether digits are multiplied."""
+        """The microkernel's name, the weight's type, and whether digits multiply."""
         sign = "" if region.inputs[1].dtype == "int8" else "u"
         digits = "" if region.is_open or not by_digits(region, config) else "+digits"
         return f"{config.kernel}+{sign}int{region.attrs['bits']}{digits}"
 
     def reference(self, region: Region, inputs: list[np.ndarray]) -> np.ndarray:
-        """The product in float64; constants as they are before packing."""
+        """The product by the unpacked weight, in float64."""
         return np.matmul(inputs[0].astype(np.float64), dequantised(region, inputs))
 
     def reject(self, region: Region, isa: Isa) -> str | None:
@@ -429,9 +429,9 @@ class WeightOnlyMatmul(Template[WeightOnlyConfig]):
         return None
 
     def opens(self, region: Region, isa: Isa) -> str | None:
-        """Why the template cannot build a region whose number of rows is open, or None."""
+        """Why the template cannot build a region whose number of rows is dynamic, or None."""
         if size.is_open((region.inputs[0].shape[-1], region.output.shape[-1])):
-            return "columns whose number is not known"
+            return "a dynamic number of columns"
         return None
 
     def at_run_time(self, region: Region, config: WeightOnlyConfig) -> str:

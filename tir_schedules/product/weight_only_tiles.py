@@ -34,18 +34,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SpreadRows(OperandA):
-    """Rows of which one element at a time is in all lanes, as f32.
+    """Rows whose elements are broadcast to all lanes one by one, as f32.
 
     Attributes
     ----------
     tensor : Tensor
-        What is multiplied.
+        A.
     buffer : Buffer
-        It in memory.
+        A in memory.
     lanes : int
-        Of a vector.
+        Lanes of a vector.
     digits : ByteDigits or None
-        Few rows as digits, if they are multiplied so.
+        The digits of few rows, if digits multiply them.
     """
 
     tensor: Tensor
@@ -54,17 +54,17 @@ class SpreadRows(OperandA):
     digits: ByteDigits | None = None
 
     def begin(self, row: Expr, rows: Index) -> None:
-        """As of `OperandA`."""
+        """See `OperandA.begin`."""
         if self.digits is not None:
             self.digits.begin(row, rows)
 
     def load(self, row: Expr, step: Index) -> Expr:
-        """As of `OperandA`."""
+        """See `OperandA.load`."""
         indices = (*unflatten(row, self.tensor.shape[:-1]), step)
         return splat(cast("float32", self.buffer[indices]), self.lanes)
 
     def vector(self, row: Expr, columns: Columns) -> Expr:
-        """Elements of a row in memory."""
+        """Loads elements of a row."""
         leading = unflatten(row, self.tensor.shape[:-1])
         return load_vector(self.buffer, self.tensor.dtype, leading, columns)
 
@@ -80,7 +80,7 @@ class WeightOnlyTiles(RegisterTiles):
     weight : NarrowWeight
         The format.
     a : SpreadRows
-        What is multiplied by it.
+        The rows.
     packed, scales : buffer
         As `NarrowInput.pack` makes them.
     zeros : buffer or None
@@ -101,11 +101,11 @@ class WeightOnlyTiles(RegisterTiles):
     only: tuple[Expr, int, Expr] | None = None
 
     def emit(self, tile: TileContext) -> Tile:
-        """One tile, the weight decoded in registers.
+        """Multiplies one tile; the weight is decoded in registers.
 
-        The products of a block are summed first and then scaled, in a second set of accumulators:
-        one multiplication for a block instead of one for every element. A piece of K has to begin
-        at a block if there are several.
+        The products of a block are summed up first and then scaled into a second set of
+        accumulators: one multiplication for a block instead of one for every element. A piece of K
+        has to begin at a block if there are several.
         """
         row, panel, piece, totals = tile.row, tile.vector, tile.piece, self.begin(tile)
         digits, width = self.a.digits, totals.vectors
@@ -142,7 +142,7 @@ class WeightOnlyTiles(RegisterTiles):
     def _add_digits(
         self, digits: ByteDigits, totals: Tile, vector: Expr, row: Expr, panel: Expr, span: Expr
     ) -> None:
-        """Adds the products of one span, of rows from `row` on, to the only vector of all tiles."""
+        """Adds the products of one span, of rows from `row` on, to `vector` of the accumulators."""
         only, multiply_add, lanes = self.only, self.kernel.multiply_add, totals.lanes
         assert only is not None
         block, row = digits.block_of(span), Analyzer().simplify(row - digits.first)
@@ -166,7 +166,7 @@ class WeightOnlyTiles(RegisterTiles):
 
     @contextlib.contextmanager
     def _vectors(self, panel: Expr, width: int) -> Iterator[tuple[WeightOnlyTiles, Expr]]:
-        """A loop over the vectors of a tile: what works on just one of them, and its number."""
+        """A loop over the vectors of a tile: yields tiles of that one vector, and its number."""
         side = self.side or width
         with I.serial(width // side) as group, I.serial(side) as inside, opaque_block("vector"):
             only = (panel + group * side, side, inside)
@@ -220,7 +220,7 @@ class WeightOnlyTiles(RegisterTiles):
                     _set(parts, i, j, self.kernel.multiply_add(parts.value(i, j), a[i], value))
 
     def with_digits(self, used: bool) -> WeightOnlyTiles:
-        """These tiles, of few rows that may be multiplied as digits; room for them in this task."""
+        """These tiles, with buffers for the digits of few rows if `used`."""
         if not used:
             return self
         k = self.a.tensor.shape[-1]
@@ -228,7 +228,7 @@ class WeightOnlyTiles(RegisterTiles):
         return replace(self, a=replace(self.a, digits=digits))
 
     def expanded(self, panel: Expr, width: int, row: Index, j: int) -> list[Expr]:
-        """The f32 vectors of a unit of the weight that begins with a row, scaled."""
+        """The scaled f32 vectors of the unit of the weight that begins at `row`."""
         weight = self.weight
         block = 0 if weight.blocks == 1 else row // weight.block
         vectors = weight.emit_unit(self.packed, panel, width, row // weight.unit, j)
@@ -273,7 +273,7 @@ def _serial(count: int) -> AbstractContextManager[Index]:
 
 
 def _each_unit(body: Callable[[Index, int], None], steps: int, unit: int) -> None:
-    """Runs `body(number of a unit, its steps)` for all units of so many steps of K."""
+    """Runs `body(number of a unit, its steps)` for all units of `steps` steps of K."""
     whole, rest = divmod(steps, unit)
     if whole:
         with _serial(whole) as number:
@@ -289,7 +289,7 @@ def _set(tile: Tile, row: int, vector: Index, value: Expr) -> None:
 class ExpandedPanels(OperandB):
     """Blocks of a narrow weight, expanded to f32 before tiles read them: [steps][columns].
 
-    Room for a block of a panel, in the block of the PrimFunc under construction.
+    Allocates a buffer for a block of a panel in the PrimFunc under construction.
 
     Parameters
     ----------
@@ -308,7 +308,7 @@ class ExpandedPanels(OperandB):
         self.buffer = I.sblock_alloc_buffer((size,), "float32")
 
     def stage(self, vector: Expr, vectors: int, piece: Piece) -> LoadPanel:
-        """As of `OperandB`."""
+        """See `OperandB.stage`."""
         tiles, weight, lanes = self.tiles, self.tiles.weight, self.tiles.kernel.lanes
         k_start, k_size = piece
         assert isinstance(k_size, int)
@@ -331,9 +331,8 @@ class RoundedPanels(OperandB):
         16 columns of a unit of K, f32     ->  words of [steps / 2][16 columns][2], bfloat16
         (q - zero) * scale, rounded
 
-    Two steps of K lie in one word. Behind the last row of the weight are zeros, up to whole tiles.
-
-    Room for a block of a panel, in the block of the PrimFunc under construction.
+    Two steps of K lie in one word. Zeros follow the last row of the weight, up to whole tiles.
+    Allocates a buffer for a block of a panel in the PrimFunc under construction.
 
     Parameters
     ----------
@@ -352,7 +351,7 @@ class RoundedPanels(OperandB):
         self.words = I.sblock_alloc_buffer((size,), "uint32", align=64)
 
     def stage(self, vector: Expr, vectors: int, piece: Piece) -> LoadPanel:
-        """As of `OperandB`."""
+        """See `OperandB.stage`."""
         weight, kernel, lanes = self.tiles.weight, self.plan.kernel, self.lanes
         first, count = piece
         assert isinstance(first, int) and isinstance(count, int)
@@ -390,7 +389,7 @@ class RoundedPanels(OperandB):
         I.buffer_store(self.words, word, [ramp(vector * self.lanes, self.lanes)])
 
 
-MOST_ROWS = 4  # more have the weight expanded in cache first
+MOST_ROWS = 4  # for more rows, the weight is expanded in cache first
 
 
 @dataclass(frozen=True)
@@ -400,9 +399,9 @@ class FewDecodedRows(FewRows):
     Attributes
     ----------
     tiles : WeightOnlyTiles
-        What decodes and multiplies.
+        They decode and multiply.
     with_digits : bool
-        Whether one and two rows may be multiplied as digits.
+        Whether digits may multiply one or two rows.
     """
 
     fewest: int = MOST_ROWS
@@ -410,7 +409,7 @@ class FewDecodedRows(FewRows):
     with_digits: bool = field(kw_only=True)
 
     def emit(self, block: BlockLoops) -> None:
-        """As of `FewRows`; the digits of the rows are made first."""
+        """See `FewRows.emit`; the digits of the rows are made first."""
         own = replace(self, tiles=self.tiles.with_digits(self.with_digits))
         if self.with_digits:
             with I.If(as_expr(block.rows) <= MOST_DIGIT_ROWS), I.Then():
@@ -418,7 +417,7 @@ class FewDecodedRows(FewRows):
         FewRows.emit(own, block)
 
     def side(self, plan: ProductPlan, rows: int, group: Group) -> tuple[int, Microkernel]:
-        """How many panels of a group are decoded at once: two sets of accumulators have room.
+        """How many panels of a group are decoded at once: two sets of accumulators have to fit.
 
         Digits multiply one panel after the other, which is one stream of memory: several streams
         take longer (measured on Zen 3).
@@ -430,6 +429,6 @@ class FewDecodedRows(FewRows):
         return max(1, min(group.count, vectors // group.size)), kernel
 
     def multiply(self, tile: TileContext, kernel: Microkernel) -> Tile:
-        """As of `FewRows`; a step is one element of K, whatever multiplies more rows."""
+        """See `FewRows.multiply`; a step is one element of K, unlike for more rows."""
         tile = replace(tile, piece=(0, self.tiles.a.tensor.shape[-1]))
         return replace(self.tiles, side=tile.vectors // tile.side).emit(tile)

@@ -5,7 +5,7 @@
 Vector kernels multiply u8 by s8. So a signed A is shifted by +128 and an unsigned B by -128, with
 their zero points. AMX tiles multiply either sign as it is. Constant terms are computed when the
 weight is packed, and stored after it; see oneDNN Graph Compiler (Li et al., arXiv 2301.01333),
-low-precision optimisation. `core.integer_product` reads a region's attributes.
+low-precision optimisation. `core.product_plan` reads a region's attributes.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ from .tile_products import Beginning
 
 @dataclass(frozen=True)
 class ZeroPoints:
-    """Shifted zero points: numbers, or 0 where they are only known at run time.
+    """Shifted zero points: numbers, or 0 for those that are known at run time only.
 
     Attributes
     ----------
     a, b : int
         Numbers known at compile time.
     a_runtime : bool
-        Whether A's is an input.
+        Whether A's is known at run time only.
     b_columns : bool
         Whether B has one for each column.
     """
@@ -64,10 +64,10 @@ class ZeroPoints:
 
     @staticmethod
     def of_either_order(region: Region, a_dtype: str, b_dtype: str) -> tuple[bool, ZeroPoints]:
-        """Whether A is the unsigned factor of u8 by s8, and the zero points of known numbers.
+        """Whether A is the unsigned operand of u8 by s8, and the static zero points.
 
-        A's type is chosen such that its zero point becomes 0 if it can: then nobody has to add up
-        the columns of B. Without zero points if B is no 8-bit type.
+        A's type is chosen so that its zero point becomes 0 if possible: then the column sums of B
+        are not needed. The zero points are 0 if B is no 8-bit type.
         """
         if b_dtype not in RANGES:
             return True, ZeroPoints(0, 0, False, False)
@@ -79,12 +79,12 @@ class ZeroPoints:
 
     @property
     def needs_column_sums(self) -> bool:
-        """Whether the accumulators start with something for each column."""
+        """Whether initial accumulators have a term for each column."""
         return self.a_runtime or self.a != 0
 
     @property
     def needs_row_sums(self) -> bool:
-        """Whether they start with something for each row."""
+        """Whether initial accumulators have a term for each row."""
         return self.b_columns or self.b != 0
 
     @property
@@ -93,9 +93,9 @@ class ZeroPoints:
         return self.needs_column_sums or self.needs_row_sums
 
     def column_terms(self, weight: A, counted: np.ndarray) -> A:
-        """int32 [classes, N]: what lies behind a shifted B for each column.
+        """int32 [classes, N]: the terms of the columns that follow a packed, shifted B.
 
-        A class is a group of positions of a convolution, at which some of the taps lie within the
+        A class is a group of positions of a convolution at which one set of taps lies within the
         image.
 
         Parameters
@@ -152,41 +152,41 @@ def correction(
 
 
 def shift_of(dtype: str, multiplied: str) -> int:
-    """What is added to 8-bit integers of one type to multiply them as another."""
+    """The number added to 8-bit integers of one type to multiply them as another."""
     return {("int8", "uint8"): SHIFT, ("uint8", "int8"): -SHIFT}.get((dtype, multiplied), 0)
 
 
 def a_shift_of(region: Region, kernel: Microkernel) -> int:
-    """What a kernel adds to the elements of A."""
+    """The number that a kernel adds to the elements of A."""
     return shift_of(product_plan.quantized_dtype(region), kernel.a_dtype)
 
 
 def b_shift_of(region: Region, kernel: Microkernel) -> int:
-    """What is added to the elements of B."""
+    """The number added to the elements of B."""
     return shift_of(region.inputs[1].dtype, kernel.b_dtype)
 
 
 @dataclass
 class Start(Beginning):
-    """What the accumulators of an integer product start with.
+    """Initial accumulators of an integer product.
 
     Attributes
     ----------
     region : Region
         The product.
     kernel : Microkernel
-        What multiplies it.
+        Its microkernel.
     inputs : dict
         `named_inputs` of the region.
     k : int or Expr
         Terms of each sum.
     column_term : callable
-        Vector of columns -> int32 lanes: `ZeroPoints.column_term`; the columns' sums if B is no
+        Vector of columns -> int32 lanes: `ZeroPoints.column_terms`; the columns' sums if B is not
         constant.
     row_sum : callable
         Row -> int32 sum of A's elements.
     column_address : callable or None
-        Where the term of a constant B is in memory.
+        Vector of columns -> address of the term of a constant B.
     """
 
     region: Region
@@ -207,11 +207,11 @@ class Start(Beginning):
 
     @property
     def by_column(self) -> bool:
-        """Whether all rows start with the same, which is not zero."""
+        """Whether all rows start with equal values that are not 0."""
         return self.needed and not self.zero_points.needs_row_sums
 
     def columns(self, vector: Index) -> Expr | Address:
-        """What all rows of one vector of columns start with, or where that is in memory."""
+        """See `Beginning.columns`."""
         known = not self.zero_points.a_runtime and self.region.inputs[1].constant
         if known and self.column_address is not None:
             return self.column_address(vector)
@@ -249,14 +249,14 @@ class Start(Beginning):
             return correction(self.a_zero_point(), b, self.k, columns, row_sum, lanes)
         if not self.region.inputs[1].constant:
             return correction(points.a, b, self.k, columns, row_sum, lanes)
-        # The packed column term has A's zero point, and what it is multiplied with a known B's.
+        # The packed column term includes A's zero point and its product with a static one of B.
         a = points.a if points.b_columns else 0
         term = correction(a, b, self.k, None, row_sum, lanes)
         return term if columns is None else columns + term
 
 
 def start_of(region: Region, *arguments: Any) -> Start | None:
-    """`Start` of a product of integers; None for others, or if accumulators start with zeros."""
+    """`Start` of an integer product; None for floats, or if accumulators start with zeros."""
     start = Start(region, *arguments) if product_plan.is_integer(region) else None
     return start if start is not None and start.needed else None
 
@@ -280,7 +280,7 @@ def quantize_parameters(
 
 
 def own_range(region: Region, inputs: Sequence[np.ndarray]) -> np.ndarray | None:
-    """The scale and zero point that the kernel finds itself, by numpy; None if it does not."""
+    """A's scale and zero point by numpy; None unless the kernel finds them itself."""
     own = product_plan.is_dynamic(region)
     return dynamic_range(inputs[0], least_scale_of(region)) if own else None
 
@@ -314,7 +314,7 @@ def centred_inputs(region: Region, inputs: Sequence[np.ndarray]) -> tuple[np.nda
 
 
 def pairs_answer(packed: A, count: int) -> A:
-    """int32 [1]: whether pairs of so many packed bytes fit, as of `byte_pairs.pairs_fit`."""
+    """int32 [1]: whether `byte_pairs.pairs_fit` holds for the first `count` packed bytes."""
     if isinstance(packed, np.ndarray):
         return np.array([pairs_fit(packed)], np.int32)
     op = relax.op

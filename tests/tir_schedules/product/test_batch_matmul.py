@@ -207,12 +207,12 @@ def test_illegal_shares_of_columns_are_refused() -> None:
         kernel="avx512_f32_6x64", rows=6, vectors=4, m_block=8, k_block=8, column_shares=2
     ).to_dict()
     for changed in ({"row_shares": 2}, {"packs_first": True}):
-        with pytest.raises(ConfigError, match="rows are not shared"):
+        with pytest.raises(ConfigError, match="row_shares=1"):
             BATCH_MATMUL.check(region, BatchMatmulConfig(**{**config, **changed}), isa)
     rows = SymbolicSize.of("rows")
     opened = batch_region((2, 30, 40), (2, 40, 50)).replace(
         inputs=(Tensor((2, rows, 40), "float32"), Tensor((2, 40, 50), "float32")),
         output=Tensor((2, rows, 50), "float32"),
     )
-    with pytest.raises(ConfigError, match="rows or K of open size"):
+    with pytest.raises(ConfigError, match="column_shares needs static rows and K"):
         BATCH_MATMUL.check(opened, BatchMatmulConfig(**config), isa)

@@ -1,8 +1,8 @@
-"""How attention of few queries is divided into tasks, and what is kept between its phases.
+"""How attention of few queries is divided into tasks, and the buffers between its phases.
 
-A "set" is one K and V with the rows of q that share it. A task takes one set. If several sets are
+A "set" is one K and V with the rows of q that share them. A task takes one set. If several sets are
 stored interleaved ([B, N, H, D]), a task takes all of them, a few keys at a time, so that memory is
-read in order. The keys of a task may be divided into shares for several threads.
+read in order. The keys of a task may be divided into chunks (`shares`) for several threads.
 """
 
 from __future__ import annotations
@@ -29,39 +29,39 @@ from .skinny_product import Operands
 
 
 class DecodePlan:
-    """Tasks, shares of keys, and the buffers between the phases.
+    """Tasks, chunks of keys, and the buffers between the phases.
 
-    A slot is where one set leaves its results. Without shares the slots are on the stack of their
-    task, else each set has one.
+    A slot holds the results of one set. If keys are not divided, slots are on the stack of their
+    task; else there is one slot for each set.
 
     Parameters
     ----------
     problem : AttentionProblem
-        Extents and layouts; of dynamic sizes, as of `few_queries`.
+        Extents and layouts; for dynamic sizes, from `few_queries`.
     isa : Isa
         What the target has.
     config : AttentionConfig
-        Threads, and most shares of the keys.
+        Threads, and the most chunks of the keys.
     buffers : mapping
         "q", "k", "v", "out": flat views of the parameters.
     caches : mapping
         "k" and "v", if they grow and their past is read while it is copied.
     shares : int
-        Shares of the keys, if sizes are dynamic.
+        Chunks of the keys, if sizes are dynamic.
 
     Attributes
     ----------
     first : Expr
-        The first key that is looked at, the first one of a vector.
+        The first key that is multiplied; a multiple of a vector.
     n, vectors, whole : int or Expr
-        Keys from there on that any query sees, vectors of them, and whole vectors.
+        Keys from `first` on that any query sees, vectors of them, and whole vectors.
     rows : int
         Queries of one set.
     pitch, room : int or Expr
-        Elements from one row of scores to the next, and as they are allocated.
+        Elements from one row of scores to the next: used, and allocated.
     per_share : int or Expr
-        Vectors of keys of a share. Of dynamic sizes the first shares have `LEAST_KEYS` or more, so
-        that the last ones may have none.
+        Vectors of keys of a chunk. With dynamic sizes the first chunks have `LEAST_KEYS` keys or
+        more, so that the last chunks may have none.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class DecodePlan:
         assert isinstance(vectors, int)
         self.per_share = math.ceil(vectors / max(1, min(config.key_shares, vectors)))
         self.shares = math.ceil(vectors / self.per_share)
-        # On all threads, sets that are read together leave too few tasks without shares.
+        # With several threads, sets are read together only if keys are divided: too few tasks else.
         side = sets_side_by_side(problem) if self.shares > 1 or not config.parallel else 1
         most = config.key_sets or side
         self.side = next(count for count in range(min(most, side), 0, -1) if side % count == 0)
@@ -119,7 +119,7 @@ class DecodePlan:
             body(number, i if self.shares == 1 else number)
 
     def share(self, share: Expr) -> tuple[Expr, Index]:
-        """First vector of keys of a share, and how many of its vectors are whole."""
+        """First vector of keys of a chunk, and how many of its vectors are whole."""
         if self.shares == 1:
             return share, self.whole
         start = bind(share * self.per_share)
@@ -129,7 +129,7 @@ class DecodePlan:
         return start, materialise(tirx.Max(count, tirx.const(0, "int32")))
 
     def _has_last(self, share: Expr) -> Expr | bool:
-        """Whether a share has the vector that is not whole, if there is one."""
+        """Whether a chunk has the incomplete last vector; False if there is none."""
         if isinstance(self.left, int):
             return self.left > 0 and (self.shares == 1 or share == self.shares - 1)
         some = self.left > 0
@@ -138,7 +138,7 @@ class DecodePlan:
         return tirx.And(some, I.floordiv(self.whole, self.per_share) == share)
 
     def keys_of(self, share: Expr) -> Expr:
-        """How many keys a share has, of a dynamic number."""
+        """How many keys a chunk has, if their number is dynamic."""
         if self.shares == 1:
             return extents.as_expr(self.n)
         whole, last = self.share(share)[1] * self.lanes, self._has_last(share)
@@ -148,10 +148,10 @@ class DecodePlan:
     def for_vectors(
         self, share: Expr, body: Callable[[Expr, Any], None], first: Expr | None = None
     ) -> None:
-        """Runs `body(vector, keys in it)` for the vectors of keys of a share.
+        """Runs `body(vector, keys in it)` for the vectors of keys of a chunk.
 
-        Where there is one share, it may be those from `first` on. How many keys are in a vector is
-        a number, unless that of all keys is dynamic.
+        With a single chunk, `first` may skip the vectors before it. The number of keys in a vector
+        is static, except in the last vector of a dynamic number of keys.
         """
         start, count = self.share(share)
         if first is not None:
@@ -172,7 +172,7 @@ class DecodePlan:
             body(extents.as_expr(self.whole), self.left)
 
     def place(self, name: str, number: Expr, vector: Expr) -> tuple[Expr, Expr]:
-        """Where a vector of keys of "k" or "v" is stored: buffer, first element."""
+        """The place of a vector of keys of "k" or "v": buffer, first element."""
         cache, problem = self.caches.get(name), self.problem
         if cache is not None and cache.reading is not None:
             return cache.past, cache.past_at(cache.reading, vector * self.lanes)
@@ -182,10 +182,10 @@ class DecodePlan:
             base = base + self.first * extents.extent(problem.layouts[name].row)
         return self.buffers[name], base + vector * stride
 
-    # --- what is kept ----------------------------------------------------------------------------
+    # --- buffers ---------------------------------------------------------------------------------
 
     def row_pitch(self, group: int) -> tuple[Index, Index]:
-        """Elements from one row of probabilities to the next, in whole groups; and to allocate."""
+        """Elements from one row of probabilities to the next, used and allocated; whole groups."""
         if isinstance(self.per_share, int):
             pitch = _odd(math.ceil(self.per_share * self.lanes / group)) * group
             return pitch, pitch
@@ -194,7 +194,7 @@ class DecodePlan:
         return pitch, _odd(emission.ceil_div(most, group)) * group
 
     def allocate(self, partial: int, acc_dtype: str) -> None:
-        """The buffers; `partial` elements for the products of a set and a share."""
+        """Allocates the buffers; `partial` elements for the products of a set and a chunk."""
         slots = self.side if self.shares == 1 else self.sets
         rows = slots * self.shares * self.rows
         self.scores = I.sblock_alloc_buffer((slots * self.rows * self.room,), "float32", align=64)
@@ -205,15 +205,15 @@ class DecodePlan:
         self.partial = I.sblock_alloc_buffer((size,), acc_dtype, align=64)
 
     def number(self, slot: Expr, share: Index, row: Index) -> Expr:
-        """Where a number for each row of a share lies."""
+        """The index of a number that is kept for each row of a chunk."""
         return (slot * self.shares + share) * self.rows + row
 
     def score(self, slot: Expr, row: Index, vector: Expr) -> Expr:
-        """Where a vector of scores begins."""
+        """The index of the first element of a vector of scores."""
         return (slot * self.rows + row) * self.pitch + vector * self.lanes
 
     def whole_row(self, slot: Expr, r: Expr) -> tuple[Expr, Expr]:
-        """Largest score and sum of exponentials of a row, over all shares."""
+        """Largest score and sum of exponentials of a row, over all chunks."""
         if self.shares == 1:
             at = self.number(slot, 0, r)
             return self.largest[at], self.totals[at]
@@ -235,17 +235,14 @@ class DecodePlan:
 
 
 def _odd(count: Any) -> Any:
-    """The next odd number from a number on.
-
-    An odd number of lines, so that rows do not share a few sets of a cache.
-    """
+    """The next odd number: rows an odd number of lines apart do not share a few sets of a cache."""
     return count | 1 if isinstance(count, int) else I.floordiv(count, 2) * 2 + 1
 
 
 def operands_of(
     part: Region, types: tuple[str, str], isa: Isa, narrow: Callable[[Expr], Expr]
 ) -> tuple[Operands, ZeroPoints]:
-    """How the rows and the matrix of a product of few rows are multiplied; `types` in memory."""
+    """How a product of few rows multiplies its operands, of `types` in memory; its zero points."""
     rows_unsigned, points = ZeroPoints.of_either_order(part, *types)
     return Operands(isa, types[1], "rounded" in part.attrs, rows_unsigned, narrow), points
 
@@ -253,18 +250,18 @@ def operands_of(
 def corrected(
     value: Expr, points: ZeroPoints, k: Index, of_ones: Expr | None, row_sum: Expr | None
 ) -> Expr:
-    """The product of rows and matrix less their zero points.
+    """A product of rows and matrix, corrected for their zero points.
 
     Parameters
     ----------
     value : Expr
-        The product as it is multiplied.
+        The uncorrected product.
     points : ZeroPoints
-        Those of the rows and of the matrix.
+        Zero points of the rows and of the matrix.
     k : int or Expr
         Terms of each sum.
     of_ones, row_sum : Expr or None
-        The columns' sums and the row's, a scalar; None where not needed.
+        The sums of the columns, and the sum of the row as a scalar; None if not needed.
     """
     if not points.needed:
         return bind(value)

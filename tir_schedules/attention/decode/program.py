@@ -5,10 +5,10 @@
     out[r, e]    = epilogue(sum over n of p[r, n] * v[n, e])
 
 K and V are read in place, once, and nothing is packed (`skinny_product`). The rows of scores stay
-in cache. Where there are fewer pairs of K and V than threads, and many keys, threads share the keys
-of a pair: every share has its own largest score and its own sums, which are merged in the end (Dao
+in cache. If there are fewer pairs of K and V than threads, and many keys, threads divide the keys
+of a pair: every chunk has its own largest score and its own sums, which are merged at the end (Dao
 et al., "Flash-Decoding for long-context inference", 2023). The sum of the whole row is known before
-probabilities are rounded, so sharing changes the rounding of sums only.
+probabilities are rounded, so dividing keys changes the rounding of sums only.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from .skinny_product import ColumnSums
 _CHUNK = 32  # keys of a cache whose values are multiplied at once
 
 
-# (number, body, name): runs body(task) for so many tasks on all threads.
+# (number, body, name): runs body(task) for `number` tasks on all threads.
 ForTasks = Callable[[Index, Callable[[Expr], None], str], None]
 
 
@@ -51,7 +51,7 @@ class Decode:
     plan : DecodePlan
         Tasks and buffers.
     epilogues : tuple of Epilogue
-        Of the scores, of the softmax and of the product.
+        Epilogues of the scores, of the softmax and of the product.
     """
 
     def __init__(self, plan: DecodePlan, epilogues: tuple[Epilogue, Epilogue, Epilogue]) -> None:
@@ -65,18 +65,18 @@ class Decode:
         self.operands = operands
         # A row of ones adds up the columns of V.
         self.sums = ColumnSums(operands, plan.rows + self.points.needs_column_sums, self.problem.e)
-        # The exponentials themselves are multiplied with V if nothing is rounded before.
+        # Without rounding before, V is multiplied by the exponentials, and the result is divided.
         floats = self.p_dtype == operands.row_element == "float32"
         self.deferred = floats and not self.problem.softmax.epilogue and not operands.rounded
         self.pitch, self.room = plan.row_pitch(operands.group)
 
     def allocate(self) -> None:
-        """What lies between the phases."""
+        """Allocates the buffers between the phases."""
         size = self.sums.rows * self.sums.width
         self.plan.allocate(size, self.operands.kernel.acc_dtype)
 
     def emit(self, task: Expr) -> None:
-        """The sets of a task, with all of their keys."""
+        """Emits the sets of a task, with all of their keys."""
         share = tirx.const(0, "int32")
         self.allocate()
         self.scores.emit(task, share)
@@ -86,7 +86,7 @@ class Decode:
             end_streams()
 
     def emit_shares(self, for_tasks: ForTasks) -> None:
-        """All sets, each by several threads: in one parallel region a phase."""
+        """Emits all sets, each by several threads: one parallel region for each phase."""
         shares = self.plan.shares
         self.allocate()
         for phase in (self.scores.emit, self.multiply):
@@ -101,7 +101,7 @@ class Decode:
     # --- products with V -------------------------------------------------------------------------
 
     def multiply(self, task: Expr, share: Expr) -> None:
-        """The products with V of one share of a task."""
+        """Emits the products with V of one chunk of a task."""
         plan, operands, lanes = self.plan, self.operands, self.plan.lanes
         self.task, self.share = task, share
         if not self.deferred:
@@ -140,9 +140,9 @@ class Decode:
         plan.for_sets(task, both)
 
     def _add_all(self, number: Expr, slot: Expr) -> None:
-        """Adds the products with the keys of a share, whose number is known at run time only.
+        """Adds the products with the keys of a chunk, whose number is dynamic.
 
-        Those with the past of a cache are computed of what has just been copied.
+        Products with the past of a cache read rows that have just been copied.
         """
         plan, kr, vectors = self.plan, self.operands.kr, _CHUNK // self.plan.lanes
         start = self.start
@@ -169,15 +169,15 @@ class Decode:
                 emission.choose(left, range(1, kr), rest)
 
     def _p_row(self, number: Expr, row: Index) -> Expr:
-        """Where a row of probabilities begins."""
+        """The index of the first element of a row of probabilities."""
         return ((number - self.task * self.plan.side) * self.sums.rows + row) * self.pitch
 
     def _add(
         self, number: Expr, slot: Expr, vector: Expr, steps: Index, terms: int, before: Index = 0
     ) -> None:
-        """Adds `steps` groups of keys, and what is left of `terms`, from a vector of keys on.
+        """Adds `steps` groups of keys and `terms` further keys, from a vector of keys on.
 
-        `before` groups of it are left out.
+        It skips the first `before` groups.
         """
         plan, operands, layout = self.plan, self.operands, self.problem.layouts["v"]
         kr, lanes = operands.kr, plan.lanes
@@ -200,7 +200,7 @@ class Decode:
         self.sums.add(at, steps, terms % kr, (row, columns))
 
     def _probabilities(self, number: Expr, slot: Expr) -> None:
-        """What a share multiplies with V, zeros behind it, and the sums of its integers."""
+        """Computes a chunk's probabilities, padded with zeros, and the sums of their integers."""
         plan, operands, lanes, share = self.plan, self.operands, self.plan.lanes, self.share
         start, _count = plan.share(share)
         zeros = ex.constant(0, operands.row_element, lanes)
@@ -240,10 +240,7 @@ class Decode:
     # --- the result ------------------------------------------------------------------------------
 
     def merge_task(self, task: Expr) -> None:
-        """A task in which shares are merged: of one row, unless rows need a common sum.
-
-        Each set has its slot.
-        """
+        """A task that merges chunks: of one row, or of a whole set if rows need the column sums."""
         if self.points.needs_column_sums:
             self.merge(task, task)
             return
@@ -251,7 +248,7 @@ class Decode:
         self.merge(number, number, ex.bind(I.floormod(task, self.plan.rows)))
 
     def merge(self, number: Expr, slot: Expr, row: Expr | None = None) -> None:
-        """The shares' products added up, the epilogue, and the result of one set or of its row."""
+        """Adds up the chunks' products and stores the result of one set, or of one of its rows."""
         plan, problem, lanes = self.plan, self.problem, self.plan.lanes
         layout = problem.layouts["out"]
         first = slot * plan.shares
@@ -277,9 +274,9 @@ class Decode:
                 store_vector(self.out, value, (), Columns(base + j * lanes, lanes, columns.valid))
 
     def _add_shares(self, slot: Expr, row: Expr | None) -> None:
-        """Adds the products of all shares to those of the first.
+        """Adds the products of all chunks to those of the first chunk.
 
-        Exponentials of differences to the largest score of a share get their weight here.
+        Exponentials relative to a chunk's largest score are weighted for that of the whole row.
         """
         plan, lanes, width = self.plan, self.plan.lanes, self.sums.width
         first = slot * plan.shares
@@ -307,7 +304,7 @@ class Decode:
 
 @contextmanager
 def _rows(rows: int, row: Expr | None) -> Iterator[Expr]:
-    """A loop over all rows, or the one that is given."""
+    """A loop over all rows, or only `row` if it is given."""
     if row is not None:
         yield row
         return

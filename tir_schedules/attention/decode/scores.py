@@ -21,11 +21,11 @@ from .plan import DecodePlan, corrected, operands_of
 from .skinny_product import ColumnSums, dots
 
 _Keys = Sequence[Index]
-_BLOCK_KEYS = 64  # at least, of keys whose elements are not next to each other
+_BLOCK_KEYS = 64  # least keys of a block, if the elements of a key are not contiguous
 
 
 class Slot(NamedTuple):
-    """A set, and where it leaves its results."""
+    """A set, and the slot for its results."""
 
     number: Expr
     slot: Expr
@@ -39,7 +39,7 @@ class DecodeScores:
     plan : DecodePlan
         Tasks and buffers.
     epilogue : Epilogue
-        Of the scores.
+        Epilogue of the scores.
     """
 
     def __init__(self, plan: DecodePlan, epilogue: Epilogue) -> None:
@@ -56,7 +56,7 @@ class DecodeScores:
         self.all_rows = plan.rows + self.points.needs_column_sums
 
     def emit(self, task: Expr, share: Expr) -> None:
-        """The phase for one share of a task."""
+        """Emits the phase for one chunk of a task."""
         plan, lanes, rows = self.plan, self.plan.lanes, self.plan.rows
         self.task = task
         size = plan.side * self.all_rows * self.width
@@ -68,8 +68,8 @@ class DecodeScores:
             I.buffer_store(self.largest, lowest, [ex.ramp(r * lanes, lanes)])
         plan.for_sets(task, self._load_queries)
         if columns_are_contiguous(self.problem.layouts["k"], self.problem.d):
-            # The scores of keys, each with its elements next to each other. Those of the past of a
-            # cache are computed of what has just been copied.
+            # The elements of a key are contiguous. Scores of the past of a cache are computed from
+            # rows that have just been copied.
             first, zero = None, tirx.const(0, "int32")
             if "k" in plan.caches:
                 base = self.problem.base("k", task * self.problem.group)
@@ -89,21 +89,21 @@ class DecodeScores:
         plan.for_sets(task, lambda number, slot: self._exponentials(number, slot, share))
 
     def _local(self, number: Expr, row: Index) -> Expr:
-        """Number of a row among those of the task; the row of ones has none."""
+        """Number of a row among those of the task; the row of ones is not counted."""
         return (number - self.task * self.plan.side) * self.plan.rows + row
 
     def _row(self, number: Expr, row: Index) -> Expr:
-        """Where a row of q begins as it is multiplied."""
+        """The index of the first element of a converted row of q."""
         return ((number - self.task * self.plan.side) * self.all_rows + row) * self.width
 
     def _sink(self, number: Expr, row: Expr) -> Expr | None:
-        """The score of the sink of a row of a set; None if there are none."""
+        """The score of the sink of a row of a set; None if there are no sinks."""
         problem = self.problem
         batch = number * problem.group + I.floordiv(row, problem.m)
         return problem.sink(self.plan.buffers, batch, I.floormod(row, problem.m))
 
     def _load_queries(self, number: Expr, _slot: Expr) -> None:
-        """The rows of q as they are multiplied, padded with zeros, and their sums."""
+        """Converts the rows of q to what is multiplied, pads them with zeros, and adds them up."""
         problem, operands, group = self.problem, self.operands, self.operands.group
         layout, element = problem.layouts["q"], self.operands.row_element
         with I.serial(self.plan.rows) as r:
@@ -137,10 +137,10 @@ class DecodeScores:
                 I.buffer_store(self.rows, one, [goal + i])
 
     def _by_dots(self, at: Slot, vector: Expr, valid: Index) -> None:
-        """A vector of keys, each with its elements next to each other.
+        """Multiplies a vector of keys whose elements are contiguous.
 
-        Where it is not known how many, there is code for one and for any number: it multiplies all
-        lanes, those behind the last key by that key.
+        For a dynamic number of keys, there is code for one key and for any number: the latter
+        multiplies all lanes, and repeats the last key.
         """
         if isinstance(valid, int):
             self._multiply(at, vector, valid, range(valid))
@@ -154,7 +154,7 @@ class DecodeScores:
                 self._multiply(at, vector, valid, keys)
 
     def _multiply(self, at: Slot, vector: Expr, valid: Index, keys: _Keys) -> None:
-        """Some keys of a vector, by their numbers in it."""
+        """Multiplies some keys of a vector; `keys` are their numbers in the vector."""
         problem, operands = self.problem, self.operands
         stride, group = problem.layouts["k"].row, operands.group
         k, first = self.plan.place("k", at.number, vector)
@@ -177,7 +177,7 @@ class DecodeScores:
             self._finish(at, r, product(r), of_ones, vector, valid)
 
     def _by_columns(self, number: Expr, slot: Expr, share: Expr) -> None:
-        """Keys next to each other: blocks of them are columns of a product."""
+        """Multiplies K stored as [d, n]: blocks of contiguous keys are columns of a product."""
         problem, operands, lanes = self.problem, self.operands, self.plan.lanes
         stride, kr, rows = problem.layouts["k"].column, operands.kr, self.all_rows
         widest = math.ceil(_BLOCK_KEYS / operands.group) * operands.kr
@@ -222,7 +222,7 @@ class DecodeScores:
     def _finish(
         self, at: Slot, r: Expr, value: Expr, of_ones: Expr | None, vector: Expr, valid: Index
     ) -> None:
-        """One vector of scores from its products: epilogue, masks, largest."""
+        """Finishes one vector of scores from its products: epilogue, masks, largest scores."""
         problem, lanes = self.problem, self.plan.lanes
         row_sum = self.sums[self._local(at.number, r)] if self.points.needs_row_sums else None
         value = corrected(value, self.points, problem.d, of_ones, row_sum)
@@ -245,12 +245,12 @@ class DecodeScores:
         I.buffer_store(self.largest, tirx.Max(self.largest[place], score), [place])
 
     def _exponentials(self, number: Expr, slot: Expr, share: Expr) -> None:
-        """exp(score - largest) of a share, in place, and the sums of these."""
+        """Computes exp(score - largest) of a chunk, in place, and the sums of the exponentials."""
         plan, lanes = self.plan, self.plan.lanes
         with I.serial(plan.rows) as r:
             largest = self.largest[ex.ramp(self._local(number, r) * lanes, lanes)]
             high = loop_nest.reduce_lanes(largest, tirx.Max)
-            # Finite, so that scores of -inf count nothing; a row of nothing else gives 0 / 0.
+            # Finite, so that scores of -inf add 0; a row with only such scores gives 0 / 0.
             base = ex.materialise(tirx.Max(high, tirx.const(LOWEST, "float32")))
             at = ex.bind(plan.number(slot, share, r))
             I.buffer_store(plan.largest, base, [at])
@@ -264,7 +264,7 @@ class DecodeScores:
 
             plan.for_vectors(share, step)
             value, sink = total.total(loop_nest.add), self._sink(number, r)
-            if sink is not None:  # a key of the first share
+            if sink is not None:  # a key of the first chunk only
                 first = tirx.EQ(share, tirx.const(0, "int32"))
                 value = value + tirx.Select(first, plan.power(sink - base), ex.like(0, sink))
             I.buffer_store(plan.totals, value, [at])

@@ -2,10 +2,10 @@
 
     C[r, c] = sum over k of A[r, k] * B[k, c]        few rows r
 
-Nothing is packed. `dots` is for a matrix in which the elements of one column are neighbours: every
-vector of B is multiplied by as many elements of a row, and the partial sums of `lanes` columns are
-added together in a tree (`sum_each`). `ColumnSums` is for a matrix in which the elements of one
-row are neighbours.
+Nothing is packed. `dots` is for a matrix in which the elements of a column are contiguous: every
+vector of B is multiplied by the elements of a row at its steps, and the partial sums of `lanes`
+columns are added up in a tree (`sum_each`). `ColumnSums` is for a matrix in which the elements of a
+row are contiguous.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from tir_schedules.core import blocking, emission
 from tir_schedules.core.loop_nest import LaneTotals, add
 from tir_schedules.product.tile_config import KERNEL_TYPES
 
-_KEPT_VECTORS = 16  # of a row; beyond, it is read again for every group
-_CHUNK_BYTES = 16 << 10  # of the matrix, which several passes find in the first-level cache
+_KEPT_VECTORS = 16  # of a row, in registers; a longer row is read again for every group
+_CHUNK_BYTES = 16 << 10  # of the matrix, which several passes find in L1
 _CHAINS = 8  # independent sums that hide the latency of an addition
 T = TypeVar("T")
 _Sums = tuple[Expr, Expr]  # a buffer, and which slot of it
@@ -47,18 +47,18 @@ class Operands:
     isa : Isa
         What the target has.
     matrix_dtype : str
-        Of B in memory; it decides which kernel multiplies.
+        Type of B in memory; it selects the kernel.
     rounded : bool
         Whether f32 elements are rounded to bfloat16.
     rows_unsigned : bool
-        8-bit integers: whether the rows are the unsigned factor, and B the signed one.
+        Of 8-bit integers: whether the rows are the unsigned operand, and B the signed one.
     narrow : callable
         f32 -> bfloat16 (uint16 lanes).
 
     Attributes
     ----------
     kernel : Microkernel
-        Whose `multiply_add` is used.
+        The kernel whose `multiply_add` is used.
     row_element, matrix_element : str
         Types of the lanes that are multiplied.
     """
@@ -79,7 +79,7 @@ class Operands:
             self.row_element, self.matrix_element = names
 
     def convert(self, value: Expr, dtype: str, element: str) -> Expr:
-        """Lanes of type `dtype` as lanes that are multiplied; integers shifted into `element`."""
+        """Converts lanes of type `dtype` to what is multiplied; shifts integers to `element`."""
         if element not in RANGES and dtype not in ("float32", "bfloat16"):
             value, dtype = ex.cast("float32", value), "float32"
         if dtype in RANGES:
@@ -96,7 +96,7 @@ class Operands:
         return bfloat16.widen(bits) if element == "float32" else bits
 
     def load(self, buffer: Expr, start: Expr, valid: int, lanes: int, rows: bool = False) -> Expr:
-        """`valid` consecutive elements as they are multiplied; further lanes are 0."""
+        """Loads and converts `valid` consecutive elements; further lanes are 0."""
         dtype = str(buffer.dtype)
         element = self.row_element if rows else self.matrix_element
         value = self.convert(buffer[ex.ramp(start, valid)], dtype, element)
@@ -110,7 +110,7 @@ class Operands:
         return I.reinterpret(f"{self.row_element}x{self.group}", ex.splat(word, self.lanes))
 
     def multiply_add(self, accumulator: Expr, row: Expr, matrix: Expr) -> Expr:
-        """accumulator + row * matrix; the unsigned factor comes first."""
+        """accumulator + row * matrix; the kernel takes the unsigned operand first."""
         factors = (row, matrix) if self.rows_unsigned else (matrix, row)
         return self.kernel.multiply_add(accumulator, *factors)
 
@@ -125,7 +125,7 @@ class Operands:
 
 
 def widened(value: Expr, lanes: int) -> Expr:
-    """A vector with zeros behind it."""
+    """A vector extended to `lanes` lanes with zeros."""
     valid = ex.lanes_of(value)
     if valid == lanes:
         return value
@@ -174,7 +174,7 @@ def dots(
     row : callable
         Number of a group of k -> the row's elements, zeros behind them.
     matrix : callable
-        (column, number of a group of k, elements that exist) -> as many elements of B, widened.
+        (column, number of a group of k, elements that exist) -> these elements of B, widened.
     """
     lanes, acc_dtype = operands.lanes, operands.kernel.acc_dtype
     sums = [LaneTotals(lanes, 0, dtype=acc_dtype) for _ in range(count)]
@@ -204,18 +204,18 @@ def dots(
     return sum_each(values + [ex.constant(0, acc_dtype, lanes)] * (lanes - count))
 
 
-# `ColumnSums`: columns lie next to each other.
+# `ColumnSums`: the columns are contiguous.
 #
 #     C[r, c] += sum over k of A[r, k] * B[k, c]        few rows r
 #
 # An element of A is broadcast to all lanes. Where an instruction multiplies pairs or quadruples,
-# two or four rows of B are interleaved by shuffles within 128 bits. The sums then lie in another
-# order; they are sorted when they are read.
+# two or four rows of B are interleaved by shuffles within 128 bits. The sums are then in another
+# order, and are sorted when they are read.
 
 
 @dataclass(frozen=True)
 class Panel:
-    """Groups of columns that are summed up together, and where their sums lie.
+    """Groups of columns that are summed up together, and the place of their sums.
 
     Attributes
     ----------
@@ -235,9 +235,9 @@ class Panel:
 
 
 class ColumnSums:
-    """Sums over k of a few rows times columns that lie next to each other.
+    """Sums over k of a few rows times contiguous columns.
 
-    The sums rest in `buffer`, [slots, rows, width], in the order in which interleaving leaves them.
+    The sums are in a buffer [slots, rows, width], in the order in which interleaving leaves them.
 
     Parameters
     ----------
@@ -296,7 +296,7 @@ class ColumnSums:
         Parameters
         ----------
         at : tuple of Expr
-            The buffer of the sums, and which of them.
+            The buffer of the sums, and the slot.
         steps : Expr or int
             Whole steps of kr.
         rest : int
@@ -341,7 +341,7 @@ class ColumnSums:
     def _tile(
         self, at: _Sums, panel: Panel, piece: _Steps, read: _Read, first: Index, rows: int
     ) -> None:
-        """Some rows and one panel, in registers; `read` as of `add`."""
+        """Adds the products of some rows and one panel, in registers; for `read` see `add`."""
         operands, (start, count, terms) = self.operands, piece
         (buffer, slot), (row, matrix) = at, read
         lanes, kr = operands.lanes, operands.kr

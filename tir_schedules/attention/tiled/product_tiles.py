@@ -1,9 +1,9 @@
 """The register tiles of the probabilities times v, and the store of the result.
 
 AMX tiles read the probabilities where the softmax stored them, 64 bytes of keys at a time; zeros
-follow the last key. A result that is not complete yet is accumulated where it is stored; a complete
-one goes through a block in L1 to the epilogue, and so does one of dynamic sizes, whose epilogue is
-written once for tiles of all heights.
+follow the last key. They accumulate in the stored result if the softmax continues over blocks of
+keys, else in a buffer in L1, which the epilogue reads. With dynamic sizes vector kernels use such a
+buffer, too, so that there is one epilogue for tiles of all heights.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from .scores import KeyBlock
 from .softmax import Running
 
 if TYPE_CHECKING:
-    from .program import BandProgram
+    from .program import AttentionEmitter
 
 
 class ProductTiles:
@@ -36,25 +36,26 @@ class ProductTiles:
 
     Parameters
     ----------
-    program : BandProgram
-        The kernel, the epilogue, the band and the result.
+    emitter : AttentionEmitter
+        The kernel, the epilogue, the row block and the result.
     v : PackedOperand
-        The other operand.
+        The packed v.
     scratch : Matrix, buffer or None
-        Where accumulators go: those of a block in tile registers, or [rows, columns] of dynamic
-        sizes those of a band.
+        For accumulators: of AMX tiles, or with dynamic sizes of a row block, [rows, columns].
     batch, base : Expr
         Number of the attention, and where its result begins.
     """
 
-    def __init__(self, program: BandProgram, v: Any, scratch: Any, batch: Expr, base: Expr) -> None:
+    def __init__(
+        self, emitter: AttentionEmitter, v: Any, scratch: Any, batch: Expr, base: Expr
+    ) -> None:
         self.v, self.scratch, self.batch, self.base = v, scratch, batch, base
-        self.problem, self.band, self.out = program.problem, program.band, program.buffers["out"]
-        self.epilogue, self.keys = program.product_epilogue, program.n
-        kernel, sums = program.product_kernel, self.band.sums
+        self.problem, self.band, self.out = emitter.problem, emitter.band, emitter.buffers["out"]
+        self.epilogue, self.keys = emitter.product_epilogue, emitter.n
+        kernel, sums = emitter.product_kernel, self.band.sums
         self.kernel = kernel
         self.lanes = kernel.lanes
-        # Steps of a vector of keys; scalar code may have less than one, and no blocks then.
+        # Steps of a vector of keys; scalar code may have less than one, and then no blocks.
         self.per_vector = kernel.lanes // kernel.kr
 
         def row_sum(r: Index) -> Expr:
@@ -64,9 +65,9 @@ class ProductTiles:
         self.start = zero_points.start_of(part, kernel, {}, self.keys, *sums_of)
 
     def pad(self, r: Expr, visible: Index) -> None:
-        """Zeros for the keys that only the last step of the product has.
+        """Stores zeros for the padding keys of the last step of the product.
 
-        Those of scalar code lie behind all keys, those of tiles behind the visible vectors.
+        With scalar code they follow all keys, with AMX tiles the visible vectors.
         """
         lanes, kernel, band = self.lanes, self.kernel, self.band
         if kernel.by_tiles:
@@ -86,7 +87,7 @@ class ProductTiles:
             band.probabilities.store(r, key, zero)
 
     def _whole_tiles(self, visible: Index) -> Index:
-        """Vectors of keys that tiles multiply for so many visible ones."""
+        """Vectors of keys that AMX tiles multiply for `visible` visible ones."""
         vectors = self.kernel.depth // self.per_vector
         if isinstance(visible, int):
             return math.ceil(visible / vectors) * vectors
@@ -107,7 +108,7 @@ class ProductTiles:
     def emit(
         self, row: Expr, rows: int, block: KeyBlock, seen: Index, running: Running | None, at: Index
     ) -> None:
-        """The probabilities of a band times v, of a static number of keys."""
+        """Emits the probabilities of a row block times v, for a static number of keys."""
         lanes, kernel = self.lanes, self.kernel
         steps = (block.start * self.per_vector, self._steps(block, seen))
 
@@ -150,7 +151,7 @@ class ProductTiles:
         for_groups(self.v.panels, of_panel)
 
     def emit_dynamic(self, rows: int) -> None:
-        """The same of any number of keys, without the epilogue."""
+        """Emits `rows` rows of probabilities times v, for dynamic keys, without the epilogue."""
         lanes = self.lanes
 
         def tile(panel: Index, width: int) -> None:
@@ -172,7 +173,7 @@ class ProductTiles:
         init: Callable[[Index, int], Expr] | None = None,
         place: Place | None = None,
     ) -> Tile:
-        """One tile: start and size of its columns, of its rows, and of what is multiplied."""
+        """One tile: starts and sizes of its columns, of its rows and of its steps."""
         kernel, start, columns = self.kernel, self.start, None
         (first, width), (r0, size), (first_step, count) = panel, rows, steps
         if init is None and start is not None:
@@ -192,7 +193,7 @@ class ProductTiles:
         return kernel.emit(*given, columns=columns)
 
     def store(self, row: Expr, vector: Index, value: Expr, last: bool) -> None:
-        """The product's epilogue, and the store."""
+        """Applies the product's epilogue, and stores a vector of the result."""
         flat = self.batch * extents.extent(self.problem.m) + row
 
         def put(columns: Columns) -> None:
@@ -203,7 +204,7 @@ class ProductTiles:
         store_columns(self.problem.e, self.lanes, vector, last, put)
 
     def store_row(self, row: Expr, r: Expr) -> None:
-        """A row of a band of dynamic sizes, behind `emit_dynamic`."""
+        """Stores a row of a row block of dynamic sizes, after `emit_dynamic`."""
         row, inverse = bind(row + r), bind(splat(self.band.inverse[r], self.lanes))
         vectors = math.ceil(self.problem.e / self.lanes)
         for vector in range(vectors):

@@ -1,15 +1,15 @@
-"""The program of attention: what one task does for the queries that share a k and a v.
+"""The kernel of attention with many queries: one task for the queries that share a k and a v.
 
-pack k and v, or take them from where all threads packed those of all heads before
+pack k and v, or use those that all threads packed for all heads before
 for each block of queries
-    for each block of keys (one, unless the softmax runs on from block to block)
-        for each band of queries (as many rows as a register tile has)
+    for each block of keys (one, unless the softmax continues from block to block)
+        for each row block of queries (as high as a register tile)
             scores = q k^T        register tiles, scale and mask in their epilogue, into cache
             softmax               row by row, in vector registers
             out (+)= scores v     register tiles, the region's epilogue, stored in place
 
-With AMX tiles a band has whole blocks of rows; the remaining rows are a band of their own, the
-last. Tiles are configured for full blocks, then for the remaining rows, then released.
+With AMX tiles a row block has whole tile heights; the tail of the rows is the last row block. Tiles
+are configured for full heights, then for the tail, then released.
 
 The operands of the next attention are prefetched into L2, see `problem.py`.
 """
@@ -49,31 +49,31 @@ _LINE = 64  # bytes of a cache line
 
 
 @dataclass
-class BandProgram:
-    """What the programs of static and of dynamic sizes have in common.
+class AttentionEmitter:
+    """Base of the emitters for static and for dynamic sizes.
 
     Attributes
     ----------
     problem : AttentionProblem
         Extents and layouts.
     config : AttentionConfig
-        Kernels, widths of panels, sizes of bands and blocks, and threads.
+        Kernels, widths of panels, sizes of blocks, and threads.
     isa : Isa
         What the target has.
     buffers : dict
         "q", "k", "v", "out": flat views of the parameters.
     scores_epilogue, product_epilogue : Epilogue
-        With the operands' parameters.
+        The epilogues with their operands.
     n : int or Expr
         Keys that are multiplied.
     fused : FusedScores or None
-        The epilogue of the scores, if the register tiles take it.
+        The epilogue of the scores, if register tiles compute it.
     band : Band
-        Where scores and probabilities are.
+        The scores and probabilities of a row block.
     q_base : Expr
         Where the queries of an attention begin.
     k, v : packed operands
-        Of the attentions that share them.
+        Packed k and v of the attentions that share them.
     """
 
     problem: AttentionProblem
@@ -101,21 +101,21 @@ class BandProgram:
         )
 
     def fused_scores(self, n: Index, room: Index) -> FusedScores | None:
-        """The epilogue of the scores of so many keys, if the register tiles take it."""
+        """The epilogue of the scores of `n` keys, if register tiles compute it, else None."""
         form = can_fuse(self.problem.scores, self.lanes)
         if form is None or (problems.SINK in self.buffers and form.constant):
             return None
         return FusedScores(form, self.scores_epilogue, self.lanes, n, room)
 
     def add_up(self) -> None:
-        """The sums of columns of k and v that zero points need."""
+        """Adds up the columns of k and v if zero points need their sums."""
         if self.scores_points.needs_column_sums:
             self.k.add_up()
         if self.product_points.needs_column_sums:
             self.v.add_up()
 
     def make_band(self, rows: int, scores: Matrix, probabilities: Matrix, edge: Index) -> None:
-        """A band of so many rows at most, and its softmax."""
+        """Makes a row block of at most `rows` rows, and its softmax."""
         adds = self.product_points.needs_row_sums
         sums = I.sblock_alloc_buffer((rows,), "int32") if adds else None
         maximum, inverse = (I.sblock_alloc_buffer((rows,), "float32") for _ in range(2))
@@ -124,7 +124,7 @@ class BandProgram:
         self.softmax = SoftmaxRows(self, tails=self.problem.region.is_open)
 
     def queries(self, rows: int) -> Activations:
-        """q as the kernel reads it, so many rows at a time."""
+        """q as the kernel reads it, at most `rows` rows at a time."""
         problem, q = self.problem, self.buffers["q"]
         dtype, layout = problem.tensors["q"].dtype, problem.layouts["q"]
 
@@ -145,8 +145,8 @@ class BandProgram:
         return strided_operand(*given, *strides)
 
 
-class AttentionProgram(BandProgram):
-    """Emits the program of one task, of static sizes."""
+class StaticAttentionEmitter(AttentionEmitter):
+    """Emits one task for static sizes."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -158,10 +158,11 @@ class AttentionProgram(BandProgram):
         self.runs_on = keys < self.key_vectors
         self.n, self.fused = problem.n, self.fused_scores(problem.n, problem.n)
         shifted = self.quantization is not None and self.quantization.zero_point != 0
-        # Hidden keys have probabilities of 0: they may be left out, unless 0 is another integer.
+        # Hidden keys have probabilities of 0 and may be skipped, unless 0 is quantised to another
+        # integer.
         whole = self.lanes % self.product_kernel.kr == 0
         self.skips = problem.causal is not None and not shifted and whole
-        # Whole panels, so that all blocks are cut alike, and whole tiles of the product.
+        # Whole panels, so that all blocks have equal panels, and whole tiles of the product.
         kernel = self.product_kernel
         tile_vectors = kernel.depth * kernel.kr // self.lanes if kernel.by_tiles else 1
         whole_keys = math.lcm(config.score_vectors, tile_vectors)
@@ -171,26 +172,26 @@ class AttentionProgram(BandProgram):
     # --- k and v ---------------------------------------------------------------------------------
 
     def pack(self, number: Expr) -> None:
-        """Packs the k and v of so many that come before, for one task."""
+        """Packs the k and v with this number, for one task."""
         self._find(number)
         self.k.pack()
         self.v.pack()
         self.add_up()
 
     def make_shelves(self, count: int) -> None:
-        """Room for so many packed k and v."""
+        """Allocates buffers for `count` packed k and v."""
         for name, (kernel, k, n, _panels) in self._cuts.items():
             self.shelves[name] = packed_operand.packed_room(kernel, k, n, count)
         self._find(tirx.const(0, "int32"))
 
     def pack_piece(self, number: Expr, piece: Expr) -> None:
-        """Packs a piece of a k or v onto its shelf."""
+        """Packs a piece of the k or v with this number, for all tasks."""
         self._find(number)
         k, v, first = self.k, self.v, self.k.pieces
         branch(piece < first, lambda: k.pack_piece(piece), lambda: v.pack_piece(piece - first))
 
     def take(self, number: Expr) -> None:
-        """Takes the packed k and v from their shelves, for one task."""
+        """Uses the packed k and v with this number, for one task."""
         self._find(number)
         self.add_up()
 
@@ -213,7 +214,7 @@ class AttentionProgram(BandProgram):
         }
 
     def _find(self, number: Expr) -> None:
-        """The operands of a k and a v; without shelves, with buffers of their own."""
+        """Sets `k` and `v` to the operands with this number, with buffers if none are shared."""
         batch = number if self.problem.group == 1 else number * self.problem.group
         for name, (kernel, k, n, panels) in self._cuts.items():
             stored = self.stored(name, self.problem.base(name, batch), k, n)
@@ -223,11 +224,10 @@ class AttentionProgram(BandProgram):
     # --- queries ---------------------------------------------------------------------------------
 
     def emit(self, batch: Expr, row: Expr, rows: int, following: Expr) -> None:
-        """`rows` queries from `row` of the attention number `batch`.
+        """Emits `rows` queries from `row` of the attention `batch`.
 
-        After `pack` or `take`, and `allocate`.
-
-        `following` is the attention whose operands may be fetched meanwhile.
+        Call `pack` or `take`, and `allocate`, before. `following` is the attention whose operands
+        may be prefetched meanwhile.
         """
         problem = self.problem
         self.following = following
@@ -247,7 +247,7 @@ class AttentionProgram(BandProgram):
         self.tiles.release()
 
     def _each(self, rows: int, most: int, body: Callable[[Index, int], None]) -> None:
-        """Runs `body(start, size)` for pieces of rows, each on tiles of its own height."""
+        """Runs `body(start, size)` for pieces of rows; tiles are configured for each height."""
         kernel = problems.tile_kernel(self.kernels)
         for group in cut_in_units(rows, most, self.unit):
             if kernel is not None:
@@ -264,16 +264,16 @@ class AttentionProgram(BandProgram):
         return balanced(vectors, self.config.score_vectors)
 
     def allocate(self, rows: int) -> None:
-        """The buffers of a band, for at most as many queries."""
+        """Allocates the buffers of a row block of at most `rows` queries."""
         lanes, band = self.lanes, min(max(self.config.band, self.unit), rows)
         keys = min(self.block_keys, self.key_vectors) * lanes
-        # One more vector a row: rows a multiple of 4 KB apart would evict each other from L1.
+        # One more vector in each row: rows a multiple of 4 KB apart would evict each other from L1.
         pitch = keys + 16
 
         scores = Matrix.allocate(band, pitch, "float32")
         kernel, probabilities = self.product_kernel, scores
         if kernel.a_dtype != "float32":
-            # Whole lines of the cache, as tiles load them, and one more.
+            # Whole cache lines, as tiles load them, and one more.
             line = _LINE // DataType(kernel.operand_dtype).itemsize
             width = (math.ceil(keys / line) + 1) * line
             probabilities = Matrix.allocate(band, width, kernel.operand_dtype)
@@ -285,17 +285,17 @@ class AttentionProgram(BandProgram):
         self.activations = self.queries(band)
 
     def _visible(self, row: Expr, rows: int, block: KeyBlock) -> Index:
-        """Vectors of a block that a band needs."""
+        """Vectors of a block of keys that a row block needs."""
         if not self.skips:
             return block.size
         assert self.problem.causal is not None
         seen = I.floordiv(row + (rows + self.problem.causal + self.lanes - 1), self.lanes)
-        # Without another block even the first may not be left out: something has to be divided.
+        # A single block keeps at least one vector: the product is divided by the sum of its powers.
         least = 0 if self.runs_on else 1
         return bind(tirx.Max(least, tirx.Min(seen - block.start, block.size)))
 
     def _query_block(self, row: Expr, rows: int) -> None:
-        """Queries whose softmax runs on over the blocks of keys."""
+        """Emits queries whose softmax continues over the blocks of keys."""
         lanes = self.lanes
         maxima, sums, factors = (I.sblock_alloc_buffer((rows,), "float32") for _ in range(3))
         result = Matrix.allocate(rows, self.out_vectors * lanes, "float32")
@@ -327,7 +327,7 @@ class AttentionProgram(BandProgram):
     def _band(
         self, row: Expr, rows: int, block: KeyBlock, running: Running | None, at: Index
     ) -> None:
-        """One band of queries and one block of keys; `at` is the band's place in `running`."""
+        """Emits one row block and one block of keys; `at` is the row block's place in `running`."""
         with opaque_block("band"):
             visible = self._visible(row, rows, block)
             self.activations.begin(row, rows)

@@ -1,16 +1,16 @@
-"""The scores of a band of queries: q k^T by register tiles into cache, scale, mask and maxima.
+"""The scores of a row block: q k^T by register tiles into cache, scale, mask and maxima.
 
 A tile has few steps, D / kr, so its stores matter. On Zen 4 a store of 512 bits occupies the FMA
-pipes for two cycles: with the stores of maxima 48 to 64 of a tile's 400 to 1600 cycles. Additions,
-conversions and maxima run in parallel with the FMAs at no cost. Two stores of 256 bits would take
-less, but LLVM merges them, and preventing that gains nothing.
+pipes for two cycles: all stores, with those of maxima, take 48 to 64 of a tile's 400 to 1600
+cycles. Additions, conversions and maxima run in parallel with the FMAs at no cost. Two stores of
+256 bits would take less, but LLVM merges them, and preventing that gains nothing.
 
 If the epilogue of the scores is a positive scale and a mask, the register tile computes scale *
 accumulator + mask, an FMA for each vector, which costs no time next to those of the product. The
-mask is added as it is, so that the numbers of a mask differ among each other as in the formula.
-Without a mask the tile computes nothing: the softmax multiplies by the scale in the FMA that
-subtracts the maximum. Any other epilogue is computed row by row from the stored accumulators, and
-so are scale, mask and maxima of AMX tiles, from L1, while the next tiles are multiplied.
+mask is not divided by the scale instead, so that its numbers differ among each other as in the
+formula. Without a mask the tile applies no epilogue: the softmax multiplies by the scale in the FMA
+that subtracts the maximum. Any other epilogue is computed row by row from the stored accumulators,
+and so are scale, mask and maxima of AMX tiles, from L1, while the next tiles are multiplied.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from tir_schedules.product import activations, zero_points
 from .softmax import UNROLL, for_vectors
 
 if TYPE_CHECKING:
-    from .program import BandProgram
+    from .program import AttentionEmitter
 
 _INFINITY = math.inf
 _Place = tuple[Index, Index]
@@ -45,7 +45,7 @@ _PanelPlace = tuple[Index, Index, Index]
 
 @dataclass(frozen=True)
 class Affine:
-    """scale * accumulator + weight * operand, and a constant, to which the softmax is blind.
+    """scale * accumulator + weight * operand + constant; a softmax without sinks drops constants.
 
     Attributes
     ----------
@@ -64,8 +64,8 @@ class Affine:
 
 
 def affine(scores: Region) -> Affine | None:
-    """The epilogue of the scores as a scale and a mask; None if it is more than that."""
-    # Every value as its factors of the accumulator, of each operand and, as -1, of 1.
+    """The epilogue of the scores as a scale and a mask; None if it has another form."""
+    # Every value as its coefficients: 0 for the accumulator, 1... for operands, -1 for a constant.
     values = [{number: 1.0} for number in range(1 + len(scores.operands))]
     for step in scores.epilogue:
         terms = [values[argument] for argument in step.args]
@@ -109,23 +109,23 @@ def varies_with_rows(scores: Region, operand: int) -> bool:
 
 
 class FusedScores:
-    """A mask in the epilogue of the register tile.
+    """The epilogue of the scores, with a mask, inside the register tile.
 
     Parameters
     ----------
     form : Affine
         The epilogue.
     epilogue : Epilogue
-        Of the scores; for its operands.
+        The scores' epilogue, for its operands.
     lanes : int
-        Of a vector.
+        Lanes of a vector.
     n, room : int or Expr
-        Keys, and as of `extents.allocated`.
+        Keys, and `extents.allocated` of them.
 
     Attributes
     ----------
     scale : float
-        What the softmax multiplies the scores by: 1 if the tile does so because of a mask.
+        The softmax multiplies the scores by it: 1 if the tile does so because of a mask.
     """
 
     def __init__(self, form: Affine, epilogue: Epilogue, lanes: int, n: Index, room: Index) -> None:
@@ -139,7 +139,7 @@ class FusedScores:
         self.scale = form.scale if form.operand is None else 1.0
 
     def begin(self, row: Expr) -> None:
-        """Fills the addends of the keys, for the attention of which `row` is a flat row."""
+        """Fills the addends of the keys, for the attention that has the flat row `row`."""
         if not self.by_key:
             return
         lanes, n = self.lanes, self.n
@@ -159,14 +159,14 @@ class FusedScores:
             emission.for_vectors(n, lanes, "keys", put)
 
     def _mask(self, row: Expr, columns: Columns) -> Expr:
-        """What the mask adds to one vector."""
+        """The addends of the mask for one vector."""
         assert self.form.operand is not None
         mask = ex.bind(self.epilogue.operand(self.form.operand, row, columns))
         weight = self.form.weight
         return mask if weight == 1.0 else ex.bind(mask * ex.like(weight, mask))
 
     def __call__(self, value: Expr, row: Expr, vector: Index) -> Expr:
-        """One vector of scores, from f32 accumulators."""
+        """Computes one vector of scores from f32 accumulators."""
         lanes = self.lanes
         if self.form.operand is not None and self.form.scale != 1.0:
             value = value * ex.like(self.form.scale, value)
@@ -178,7 +178,7 @@ class FusedScores:
 
 
 def can_fuse(scores: Region, lanes: int) -> Affine | None:
-    """The form of an epilogue that `FusedScores` takes, else None.
+    """The form of an epilogue that `FusedScores` computes, else None.
 
     A mask that differs from query to query has to have whole vectors, and static sizes.
     """
@@ -190,7 +190,7 @@ def can_fuse(scores: Region, lanes: int) -> Affine | None:
 
 @dataclass(frozen=True)
 class KeyBlock:
-    """Vectors of keys [start, start + size), and how they are cut into panels."""
+    """Vectors of keys [start, start + size), cut into panels."""
 
     start: Index
     size: int
@@ -198,12 +198,12 @@ class KeyBlock:
 
 
 class ScoreTiles:
-    """Emits the scores of bands of queries.
+    """Emits the scores of row blocks.
 
     Parameters
     ----------
-    program : BandProgram
-        The kernel, the epilogue and the band.
+    emitter : AttentionEmitter
+        The kernel, the epilogue and the row block.
     q, k : Activations, PackedOperand
         The operands.
     batch : Expr
@@ -211,17 +211,17 @@ class ScoreTiles:
     """
 
     def __init__(
-        self, program: BandProgram, q: activations.Activations, k: Any, batch: Expr
+        self, emitter: AttentionEmitter, q: activations.Activations, k: Any, batch: Expr
     ) -> None:
-        self.q, self.k, self.batch, self.buffers = q, k, batch, program.buffers
-        self.problem, self.kernel = program.problem, program.scores_kernel
-        self.epilogue, self.fused, self.band = program.scores_epilogue, program.fused, program.band
+        self.q, self.k, self.batch, self.buffers = q, k, batch, emitter.buffers
+        self.problem, self.kernel = emitter.problem, emitter.scores_kernel
+        self.epilogue, self.fused, self.band = emitter.scores_epilogue, emitter.fused, emitter.band
         self.lanes, part = self.kernel.lanes, self.problem.scores
         sums = self.k.column_sum, self.q.row_sum
         self.start = zero_points.start_of(part, self.kernel, {}, self.problem.d, *sums)
 
     def emit(self, row: Expr, rows: int, block: KeyBlock, visible: Index) -> None:
-        """q k^T of a band into cache, of a static number of keys."""
+        """Emits q k^T of a row block into cache, for a static number of keys."""
         self._clear(rows)
         self._read_sinks(row, rows)
 
@@ -236,9 +236,9 @@ class ScoreTiles:
             _for_some(group, visible, panel)
 
     def emit_dynamic(self, row: Expr, rows: int, tallest: bool) -> None:
-        """The same of any number of keys.
+        """Emits q k^T of a row block into cache, for a dynamic number of keys.
 
-        Bands that are not as high as the tallest are not worth code for every width of a panel.
+        Only the highest row blocks are worth code for every width of a panel.
         """
         if self.fused is not None:
             self._clear(rows)
@@ -262,10 +262,10 @@ class ScoreTiles:
     def _tile(
         self, row: Expr, r0: Index, rows: int, at: _Place, width: int, of_panel: _PanelPlace
     ) -> None:
-        """The rows of a band from `r0` on by `width` vectors of keys.
+        """Emits the rows of a row block from `r0` on by `width` vectors of keys.
 
-        `at` is the first vector's place in the band, and its number; `of_panel` its panel of k,
-        that panel's width, and the place in it.
+        `at` is the first vector's place in the row block, and its number among all keys; `of_panel`
+        its panel of k, the panel's width, and its place in the panel.
         """
         kernel, start, (first, key), (panel, wide, j0) = self.kernel, self.start, at, of_panel
         with emission.opaque_block("scores"):
@@ -284,18 +284,18 @@ class ScoreTiles:
                 self._for_rows(rows, lambda i: self._keep(result, i, row, r0 + i, at))
 
     def _clear(self, rows: int) -> None:
-        """Begins the maxima of so many rows."""
+        """Sets the maxima of `rows` rows to -inf."""
         lowest = ex.constant(-_INFINITY, "float32", self.lanes)
         self._for_rows(rows, lambda r: self.band.scores.store(r, self.band.edge, lowest))
 
     def sink(self, row: Expr) -> Expr | None:
-        """The score of a query's sink, in the unit of the scores in cache; None without sinks."""
+        """The score of a query's sink, scaled as the scores in cache are; None without sinks."""
         sink = self.problem.sink(self.buffers, self.batch, row)
         scale = 1.0 if self.fused is None else self.fused.scale
         return sink if sink is None or scale == 1.0 else ex.bind(sink * ex.like(1 / scale, sink))
 
     def _read_sinks(self, row: Expr, rows: int) -> None:
-        """Reads the sinks of so many queries from `row` on."""
+        """Reads the sinks of `rows` queries from `row` on."""
         if self.band.sinks is None:
             return
         with I.serial(rows) as r, emission.opaque_block("sinks"):
@@ -304,7 +304,7 @@ class ScoreTiles:
             I.buffer_store(self.band.sinks, sink, [r])
 
     def _for_rows(self, rows: int, body: Callable[[Index], None]) -> None:
-        """Runs `body(row)` for the rows of a tile: one by one where they are in registers."""
+        """Runs `body(row)` for the rows of a tile: unrolled if they are in registers."""
         if self.kernel.by_tiles:
             with I.serial(rows) as row:
                 body(row)
@@ -313,7 +313,7 @@ class ScoreTiles:
             body(number)
 
     def _keep(self, result: Tile, i: Index, row: Expr, r: Index, at: _Place) -> None:
-        """Stores one row of a tile of scores, and its maxima."""
+        """Stores one row of a tile of scores, and the row's maxima."""
         lanes, band, (first, key) = self.lanes, self.band, at
         largest = band.scores.load(r, band.edge, lanes)
         for j in range(result.vectors):
@@ -331,7 +331,7 @@ class ScoreTiles:
             band.scores.store(r, band.edge, largest)
 
     def _hidden(self, value: Expr, row: Expr, vector: Index) -> Expr:
-        """Scores of keys beyond `row + causal` as -inf; `row` counts queries."""
+        """Replaces the scores of keys beyond `row + causal` by -inf; `row` counts queries."""
         if self.problem.causal is None:
             return value
         if self.problem.region.is_open:
@@ -341,11 +341,11 @@ class ScoreTiles:
         return tirx.Select(tirx.LE(keys, last), value, ex.like(-_INFINITY, value))
 
     def _flat(self, row: Expr, r: Index = 0) -> Expr:
-        """Number of a row of a band among the queries of all attentions."""
+        """The number of a row among the queries of all attentions."""
         return self.batch * extents.extent(self.problem.m) + row + r
 
     def _finished(self, value: Expr, flat: Expr, row: Expr, vector: Expr, valid: Index) -> Expr:
-        """A vector of accumulators through the epilogue; `vector` counts those of all keys."""
+        """Applies the epilogue to a vector of accumulators; `vector` counts those of all keys."""
         columns = Columns(vector * self.lanes, self.lanes, valid)
         value = ex.cast("float32", self.epilogue(value, flat, columns))
         if columns.mask is not None:
@@ -353,7 +353,7 @@ class ScoreTiles:
         return ex.bind(self._hidden(value, row, vector))
 
     def finish(self, row: Expr, r: Expr, block: KeyBlock, visible: Index) -> None:
-        """The epilogue of a row of accumulators that rest in cache, and its maxima."""
+        """Applies the epilogue to a row of accumulators in cache, and computes the row's maxima."""
         lanes, n, band = self.lanes, self.problem.n, self.band
         whole = n // lanes
 
@@ -377,13 +377,13 @@ class ScoreTiles:
                 emission.branch(inside, lambda: finish(vector, lanes), lambda: finish(vector, cut))
 
     def finish_dynamic(self, row: Expr, r: Expr, n: Index) -> None:
-        """The same of any number of keys, several vectors at a time."""
+        """`finish` for a dynamic number of keys, several vectors at a time."""
         lanes, band = self.lanes, self.band
         largest, flat = loop_nest.LaneTotals(lanes, -_INFINITY), ex.bind(self._flat(row + r))
         whole = ex.materialise(I.floordiv(n, lanes))
 
         def some(first: Expr, count: int, valid: Index = lanes) -> None:
-            # LLVM does not know that stores leave the next scores alone: loads come first.
+            # LLVM does not know that stores do not change the next scores, so loads come first.
             places = [first + number for number in range(count)]
             given = [ex.bind(band.scores.load(r, vector * lanes, lanes)) for vector in places]
             values = []
@@ -404,7 +404,7 @@ class ScoreTiles:
 
 
 def _for_some(group: blocking.Group, visible: Index, body: Callable[[Index, int], None]) -> None:
-    """The pieces of a group that begin before `visible`."""
+    """Runs `body` for the pieces of a group that begin before `visible`."""
     if isinstance(visible, int):
         emission.for_groups([group], body)
         return

@@ -1,7 +1,7 @@
-"""The softmax of a band of scores in cache, and how its probabilities are stored.
+"""The softmax of a row block of scores in cache, and how its probabilities are stored.
 
-Each step runs over all rows of the band before the next step begins, so that the latency of adding
-up the lanes of one row is hidden behind other rows. 8-bit probabilities are divided by the sum,
+Each step runs over all rows of the block before the next step begins, so that the latency of adding
+up the lanes of one row is hidden by other rows. 8-bit probabilities are divided by the sum,
 then rounded. Probabilities of other types are not divided; the product with v is divided instead.
 Between blocks of keys, maximum and sum continue as in Milakov and Gimelshein, "Online normalizer
 calculation for softmax" (arXiv 1805.02867).
@@ -32,7 +32,7 @@ from tir_schedules.core.loop_nest import Combine, LaneTotals, add, combine_all, 
 from tir_schedules.product.zero_points import shift_of
 
 if TYPE_CHECKING:
-    from .program import BandProgram
+    from .program import AttentionEmitter
 
 # Matrices in cache whose rows AMX tiles read and write: flat buffers with a fixed row distance.
 #
@@ -57,7 +57,7 @@ class Matrix:
     Attributes
     ----------
     buffer : buffer
-        Of one dimension.
+        One-dimensional.
     pitch : int or Expr
         Elements from one row to the next.
     """
@@ -67,9 +67,9 @@ class Matrix:
 
     @staticmethod
     def allocate(rows: int, pitch: Index, dtype: str, room: Index | None = None) -> Matrix:
-        """A new one in the current block, aligned to a line of the cache.
+        """Allocates a matrix in the current block, aligned to a cache line.
 
-        `room` is the distance of rows as it is allocated, if another than `pitch`.
+        `room` is the distance of rows to allocate, if it differs from `pitch`.
         """
         size = rows * (pitch if room is None else room)
         return Matrix(I.sblock_alloc_buffer((size,), dtype, align=64), pitch)
@@ -87,13 +87,13 @@ class Matrix:
         I.buffer_store(self.buffer, value, [ex.ramp(self.index(row, column), ex.lanes_of(value))])
 
     def place(self, row: Index = 0, column: Index = 0) -> Place:
-        """Where tiles are stored, from a row and a column on."""
+        """The place where tiles are stored, from a row and a column on."""
         assert isinstance(self.pitch, int)
         return FlatPlace(self.buffer, row, column, pitch=self.pitch)
 
 
 Beside = Callable[[Expr], None]
-"""Emits what else is done for a row."""
+"""Emits further work for a row, beside its softmax."""
 UNROLL = 4
 _INFINITY = math.inf
 _LARGE = 2.0**20
@@ -106,9 +106,9 @@ class Quantization:
     Attributes
     ----------
     scale : float
-        Of one integer.
+        The scale.
     zero_point : int
-        Shifted by 128 where a kernel multiplies int8 as uint8.
+        Shifted by 128 if the kernel multiplies int8 as uint8.
     highest : int
         The largest integer.
     """
@@ -142,7 +142,7 @@ class Quantization:
 
 @dataclass(frozen=True)
 class Band:
-    """The rows of scores in cache.
+    """A row block: rows of scores in cache.
 
     Attributes
     ----------
@@ -150,17 +150,17 @@ class Band:
         f32; probabilities overwrite it if they are f32.
     edge : int or Expr
         Column of a row's last vector, which holds the largest score of every lane, and later the
-        sums of the powers. (LLVM would keep a buffer of their own in registers, and spill it.)
+        sums of the powers. (LLVM would keep a separate buffer in registers, and spill it.)
     maximum : buffer
-        [rows]: what is taken from the scores.
+        [rows]: subtracted from the scores.
     probabilities : Matrix
         In the type of the kernel's lanes.
     inverse : buffer
-        [rows]: what the product, or before it is rounded a power, is multiplied by.
+        [rows]: multiplies the product or, if probabilities are quantised, the powers.
     sums : buffer or None
         [rows]: int32 sums of the quantised probabilities.
     sinks : buffer or None
-        [rows]: scores of the sinks, in the unit of the scores in cache.
+        [rows]: scores of the sinks, scaled as the scores in cache are.
     """
 
     scores: Matrix
@@ -174,8 +174,11 @@ class Band:
 
 @dataclass(frozen=True)
 class Running:
-    """Maxima and sums of rows over the blocks of keys so far, and the rows' factor for what was
-    accumulated before this block; f32 buffers, one number a row. And what is accumulated."""
+    """The state of rows between blocks of keys: maxima, sums, factors and accumulated results.
+
+    `factors` multiply what was accumulated before the current block. All but `result` are f32
+    buffers with one number for each row.
+    """
 
     maxima: Expr
     sums: Expr
@@ -188,26 +191,26 @@ class SoftmaxRows:
 
     Parameters
     ----------
-    program : BandProgram
-        Where scores are and probabilities go; the product's kernel says in which form.
+    emitter : AttentionEmitter
+        Its row block has the scores and probabilities; its product's kernel decides their types.
     tails : bool
-        Whether vectors beyond whole turns of a loop are taken together, whose number is known at
-        run time only: then sums have the order, and so the bits, of those of a known number.
+        Whether the tail of a loop over a dynamic number of vectors is computed at once: then sums
+        have the order, and so the bits, of sums over a static number.
 
     Attributes
     ----------
     scale : float or None
-        What the scores have yet to be multiplied by; None if they are complete, and may be so
-        large that the product with log2(e) overflows.
+        The factor that the scores still lack; None if they are complete, and may be so large that
+        the product with log2(e) overflows.
     """
 
-    def __init__(self, program: BandProgram, tails: bool) -> None:
-        kernel = self.kernel = program.product_kernel
-        self.isa, self.band, self.tails = program.isa, program.band, tails
-        self.quantization = program.quantization
-        self.scale = None if program.fused is None else program.fused.scale
+    def __init__(self, emitter: AttentionEmitter, tails: bool) -> None:
+        kernel = self.kernel = emitter.product_kernel
+        self.isa, self.band, self.tails = emitter.isa, emitter.band, tails
+        self.quantization = emitter.quantization
+        self.scale = None if emitter.fused is None else emitter.fused.scale
         self.lanes = kernel.lanes
-        # A bfloat16 has 8 bits. Integers need them all: one that flips makes the next layers' flip.
+        # A bfloat16 has 8 bits. Integers need all bits: a flipped one flips those of later layers.
         self.degree = 3 if kernel.a_dtype == "bfloat16" else 5
 
     def emit(
@@ -219,20 +222,20 @@ class SoftmaxRows:
         running: Running | None = None,
         first: Index = 0,
     ) -> None:
-        """The rows of a band, over as many vectors of keys.
+        """Emits the softmax of all rows of a row block.
 
         Parameters
         ----------
         rows : int or Expr
-            Of the band.
+            Rows of the row block.
         vectors : Expr or int
-            How many are computed.
+            Vectors of keys that are computed.
         keys : int or Expr
-            Keys in all, to know what the padding adds to a sum.
+            Number of all keys, to know what padding adds to a sum.
         beside : callable
-            Emits what else is done for a row.
+            Emits further work for a row.
         running : Running or None
-            Of one block of keys among several: what is brought up to date, from row `first` on.
+            The state that is updated, from row `first` on, if there are several blocks of keys.
         """
         scale = 1.0 if self.quantization is None else 1 / self.quantization.scale
         with _each(rows) as row:
@@ -260,7 +263,7 @@ class SoftmaxRows:
                 self._quantize(row, vectors, keys)
 
     def _brought_up(self, row: Expr, running: Running, place: Index) -> Expr:
-        """The largest score so far, and the factor for what was accumulated before."""
+        """Returns the largest score so far; stores the factor for earlier results."""
         before = ex.bind(running.maxima[place])
         after = ex.bind(tirx.Max(before, self._row(row, tirx.Max)))
         nothing = tirx.LE(after, tirx.const(-_INFINITY, "float32"))
@@ -271,7 +274,7 @@ class SoftmaxRows:
         return shift
 
     def _factor(self, difference: Expr) -> Expr:
-        """The power of one difference of maxima, by the vector function."""
+        """The power of one difference of maxima, computed by the vector function."""
         vector = ex.splat(difference, self.lanes)
         power = exp2(vector * ex.like(LOG2_E * (self.scale or 1.0), vector), self.isa)
         return power if self.lanes == 1 else tirx.Shuffle([power], [tirx.const(0, "int32")])
@@ -288,7 +291,7 @@ class SoftmaxRows:
         if self.scale is None:
             self._replace(row, vectors, lambda score: (score - shift) * factor)
             return
-        # One FMA, unless the rounding of the product would matter: it is a factor of all powers.
+        # One FMA, unless the product's rounding matters, which is a factor of all powers.
         scaled = ex.bind(shift * factor)
         size = ex.bind(maximum * ex.scalar(LOG2_E * self.scale, "float32"))
         low, high = (tirx.const(bound, "float32") for bound in (-_LARGE, _LARGE))
@@ -300,7 +303,7 @@ class SoftmaxRows:
         )
 
     def _replace(self, row: Expr, vectors: Index, exponent: Callable[[Expr], Expr]) -> None:
-        """The loop of `_powers` over a row; `exponent` makes exponents of 2 of scores."""
+        """The loop of `_powers` over a row; `exponent` maps a score to an exponent of 2."""
         lanes, band = self.lanes, self.band
         total = LaneTotals(lanes, 0)
 
@@ -332,7 +335,7 @@ class SoftmaxRows:
                 column = (first + number) * lanes
                 value = band.scores.load(row, column, lanes) * factor
                 integer = round_to_integer(value, points.zero_point)
-                if points.saturates or self.tails:  # layers of open sizes share their long code
+                if points.saturates or self.tails:  # dynamic layers share their long code
                     integer = tirx.Min(integer, ex.like(points.highest, integer))
                 integer = ex.bind(integer)
                 band.probabilities.store(row, column, ex.cast(self.kernel.a_dtype, integer))
@@ -351,7 +354,7 @@ class SoftmaxRows:
 
 @contextmanager
 def _each(rows: Index) -> Iterator[Expr]:
-    """A loop over the rows of a band."""
+    """A loop over the rows of a row block."""
     with I.serial(rows) as row, emission.opaque_block("softmax"):
         yield row
 
@@ -359,9 +362,9 @@ def _each(rows: Index) -> Iterator[Expr]:
 def for_vectors(
     vectors: Index, unroll: int, body: Callable[[Expr, int], None], tails: bool = False
 ) -> None:
-    """Runs `body(first, count)` over a number of vectors, `unroll` at a time.
+    """Runs `body(first, count)` over `vectors` vectors, `unroll` at a time.
 
-    The last ones, if it is an expression, one by one or, with `tails`, together.
+    The tail of a dynamic number runs one by one or, with `tails`, at once.
     """
     if isinstance(vectors, int):
         whole, rest = divmod(vectors, unroll)

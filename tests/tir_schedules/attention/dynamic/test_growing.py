@@ -166,13 +166,13 @@ def test_what_is_left_to_a_concatenation() -> None:
     isa = machine_for("avx2").isa
     assert reject_growth(REGION, BOTH, isa) is None
     known = at_sizes(REGION, {"batch": 1, "length": 1, "past": 5})
-    assert reject_growth(known, BOTH, isa) == "many queries, or sizes that are known"
+    assert reject_growth(known, BOTH, isa) == "many queries, or static sizes"
     half = Growth(GROWTH.past, Tensor((BATCH, SETS, LENGTH, SIZE), "bfloat16"))
     assert reject_growth(REGION, {**BOTH, "v": half}, isa) == "v is converted"
     narrow = grown_region(size=20)
     assert reject_growth(narrow, BOTH, isa) == "k is of type float32, 20 columns"
     apart = attention(HEADS, SIZE, SIZE, keys=KEYS, group=GROUP)  # [batch, keys, heads * size]
-    assert reject_growth(apart, BOTH, isa) == "rows of k are not behind each other"
+    assert reject_growth(apart, BOTH, isa) == "rows of k are not contiguous"
 
 
 @pytest.mark.sampled

@@ -46,7 +46,7 @@ def test_which_keys_may_have_room() -> None:
     strides = (SETS * PAST * SIZE, SIZE, 0, SETS * SIZE, 1)
     apart = rows.replace(attrs={**rows.attrs, "k_strides": strides})
     problem = AttentionProblem(apart)
-    assert reject_room(problem, "k") == "rows of k are not behind each other"
+    assert reject_room(problem, "k") == "rows of k are not contiguous"
     assert reject_room(problem, "v") is None
     q, k, v, bias = REGION.inputs
     more = REGION.replace(inputs=(q, k, f32(BATCH, SETS + 1, *v.shape[2:]), bias))
