@@ -1,1 +1,1 @@
-"""What maintainers run: fits of polynomials, measurements of their errors. Not installed."""
+"""Tools for maintainers: measurements, fits, checks and generated pages. Not installed."""

@@ -83,7 +83,7 @@ def _command(name: str, command: click.Command) -> str:
         info_name=name,
         max_content_width=100,
         terminal_width=100,
-        # As in use: click keeps the first help option that a command gets.
+        # The real settings, because click keeps the first help option that a command gets.
         **cli.context_settings,
     )
     return f"### {name}\n\n```text\n{command.get_help(context)}\n```\n"

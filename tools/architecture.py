@@ -1,8 +1,8 @@
 """Writes docs/architecture.md from the code: `python -m tools.architecture`.
 
-A floor is one of the four packages. A room is a folder of a floor; a folder inside a room belongs
-to it. A room's text is the docstring of its `__init__`. An arrow is an import, wherever it stands
-in a file; imports under `if TYPE_CHECKING:` do not count.
+A floor is one of the four packages. A room is a folder of a floor, with all folders inside it. A
+room's text is the docstring of its `__init__`. An arrow is an import anywhere in a file; imports
+under `if TYPE_CHECKING:` do not count.
 """
 
 from __future__ import annotations
@@ -36,38 +36,16 @@ single floors leave them out.
 
 @dataclass
 class Room:
-    """A folder of a floor, or the files at the top of a floor.
+    """A folder of a floor, or the files at the top of a floor."""
 
-    Attributes
-    ----------
-    name : str
-        `floor.folder`, or `floor` alone.
-    text : str
-        The docstring of its `__init__`.
-    folders : dict of str to str
-        The docstrings of the folders in it, by their names.
-    uses : set of str
-        The rooms that it imports from.
-    """
-
-    name: str
-    text: str
-    folders: dict[str, str] = field(default_factory=dict)
-    uses: set[str] = field(default_factory=set)
+    name: str  # `floor.folder`, or `floor` alone
+    text: str  # the docstring of its `__init__`
+    folders: dict[str, str] = field(default_factory=dict)  # name of a folder -> its docstring
+    uses: set[str] = field(default_factory=set)  # rooms that it imports from
 
 
 def read_rooms(root: Path = ROOT) -> dict[str, Room]:
-    """The rooms of all floors by their names, floors from left to right.
-
-    Parameters
-    ----------
-    root : Path
-        The folder that holds the floors.
-
-    Returns
-    -------
-    dict of str to Room
-    """
+    """The rooms of all floors in the folder `root`, by name, with floors from left to right."""
     sources = _sources(root)
     rooms: dict[str, Room] = {}
     for path, tree in sources.items():
@@ -88,18 +66,7 @@ def read_rooms(root: Path = ROOT) -> dict[str, Room]:
 
 
 def read_imports(root: Path = ROOT) -> dict[str, set[str]]:
-    """The modules that each module imports from.
-
-    Parameters
-    ----------
-    root : Path
-        The folder that holds the floors.
-
-    Returns
-    -------
-    dict of str to set of str
-        Full names; a package is named as its folder.
-    """
+    """The modules that each module imports from; a package has the name of its folder."""
     sources = _sources(root)
     names = {path: ".".join(path.with_suffix("").parts) for path in sources}
     names = {path: name.removesuffix(".__init__") for path, name in names.items()}
@@ -127,7 +94,7 @@ def _room_of(parts: tuple[str, ...], rooms: dict[str, Room] | None = None) -> st
 
 
 def _imported(tree: ast.Module, path: Path) -> list[tuple[str, ...]]:
-    """The modules, perhaps followed by a name, that a file imports."""
+    """The modules that a file imports, each perhaps followed by an imported name."""
     found = []
     for node in _statements(tree):
         if isinstance(node, ast.Import):
@@ -140,7 +107,7 @@ def _imported(tree: ast.Module, path: Path) -> list[tuple[str, ...]]:
 
 
 def _statements(node: ast.AST) -> Iterator[ast.AST]:
-    """All statements in a node that run. Imports are statements, so expressions need no visit."""
+    """All statements in a node that run; imports are statements, so expressions are not visited."""
     if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
         return
     for child in ast.iter_child_nodes(node):
@@ -150,7 +117,7 @@ def _statements(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def page(rooms: dict[str, Room]) -> str:
-    """The page as Markdown, with its pictures as Mermaid graphs."""
+    """The page in Markdown, with Mermaid graphs."""
     parts = [INTRODUCTION, _picture_of_floors(rooms)]
     for floor in FLOORS:
         inside = {name: room for name, room in rooms.items() if name.startswith(f"{floor}.")}
@@ -206,7 +173,7 @@ def _names(names: list[str]) -> str:
 
 
 def _paragraphs(docstring: str) -> str:
-    """A docstring with its paragraphs on one line each; literal blocks stay as they are."""
+    """A docstring with each paragraph on one line; literal blocks stay unchanged."""
     blocks = re.split(r"\n{2,}", docstring)
     return "\n\n".join(
         block if block.startswith("    ") else " ".join(block.split()) for block in blocks
@@ -214,7 +181,7 @@ def _paragraphs(docstring: str) -> str:
 
 
 def _prose(docstring: str) -> str:
-    """What a docstring says before its first literal block, on one line."""
+    """The text of a docstring before its first literal block, on one line."""
     return " ".join(docstring.split("\n    ")[0].split())
 
 

@@ -1,10 +1,10 @@
-"""What mkdocs calls while it builds the site: adds pages from outside docs/, repairs links.
+"""Hooks of mkdocs for building the site: adds pages from outside docs/, and repairs links.
 
-Notebooks, CONTRIBUTING.md and CHANGELOG.md have their places elsewhere in the project. A link to
-such a file leads to its page; one to any other file of the project becomes the file's name.
+Notebooks, CONTRIBUTING.md and CHANGELOG.md are not in docs/. A link to such a file leads to its
+page; a link to any other file of the project becomes the file's name.
 
 The site needs no network. Mermaid diagrams, which a browser would draw with a script from the
-network, become tables. A script of ours lets the search run in pages opened from the disk.
+network, become tables. A script in this file makes the search work in pages opened from disk.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class IFrameWorker extends EventTarget {
 if (location.protocol === "file:") window.Worker = window.IFrameWorker = IFrameWorker;
 """
 
-# Long lines of code are wrapped, not cut; wide screens are used.
+# Long lines of code are wrapped, not cut, and the text is wide on wide screens.
 STYLE_FILE = "site.css"
 STYLE = """\
 .md-grid { max-width: 76rem; }
@@ -65,7 +65,7 @@ STYLE = """\
 
 
 def page_of(path: str) -> str | None:
-    """The page of the site that shows a file of the project, named as in docs/; None if none does.
+    """The site's page for a file of the project, relative to docs/; None if there is none.
 
     >>> page_of("docs/fusion.md"), page_of("CHANGELOG.md"), page_of("notebooks/models.py")
     ('fusion.md', 'changelog.md', None)
@@ -79,16 +79,9 @@ def page_of(path: str) -> str | None:
 
 
 def with_links(markdown: str, source: str, page: str) -> str:
-    """A page's text whose links lead to pages; other files are only named.
+    """A page's text in which links lead to pages; other files become their names.
 
-    Parameters
-    ----------
-    markdown : str
-        The text.
-    source : str
-        The file it comes from, relative to the project; links are relative to it.
-    page : str
-        The page it becomes.
+    Links are relative to `source`, the file of the project that becomes `page`.
     """
 
     def mended(match: re.Match[str]) -> str:
@@ -128,7 +121,7 @@ def without_diagrams(markdown: str) -> str:
 
 
 def with_measured(markdown: str) -> str:
-    """A page's text with the figures of README.md, and the CPUs they are from, at its mark."""
+    """A page's text with README.md's measured figures, and their CPUs, in place of its mark."""
     if MEASURED not in markdown:
         return markdown
     figures = (ROOT / "README.md").read_text().split("<!-- measured: begin -->")[1]
@@ -168,5 +161,5 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     return with_measured(without_diagrams(with_links(markdown, source_of(uri), uri)))
 
 
-# Before the plugin that reads notebooks looks at the files.
+# Runs before the plugin that reads notebooks.
 on_files.mkdocs_priority = 100  # type: ignore[attr-defined]

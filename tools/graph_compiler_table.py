@@ -1,9 +1,9 @@
 """Predicts the workloads of oneDNN Graph Compiler's paper: `python -m tools.graph_compiler_table`.
 
 Li et al., arXiv 2301.01333: perceptrons and attention of several batches on a Xeon with 32 cores.
-Nothing is run. Each model is lowered for 32 threads of Ice Lake, once with all fusion and once
-with what a library's primitives fuse (a product with its epilogue). `tvm-hybrid scale` predicts
-both.
+Nothing is run. Each model is lowered for 32 threads of Ice Lake: once with all fusion, and once
+with only the fusion of a library's primitives (a product with its epilogue). `tvm-hybrid scale`
+predicts both times.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tvm_hybrid.options import CompileOptions
 from tvm_hybrid.report.timing import markdown_table
 
 TARGET, THREADS = "icx", 32
-# Layers, and batches; sequence, hidden size and heads, and batches.
+# Perceptrons: sizes of layers, then batches. Attention: sequence, hidden size, heads, then batches.
 MLPS = {"MLP_1": (13, 512, 256, 128), "MLP_2": (479, 1024, 1024, 512, 256, 1)}
 MLP_BATCHES = (32, 64, 128, 256, 512)
 MHAS = {
@@ -33,8 +33,8 @@ MHAS = {
     "MHA_4": (512, 1024, 16),
 }
 MHA_BATCHES = (32, 64, 128)
-# Times of oneDNN's primitives over those of the compiler, geometric means over the batches: charts
-# of January 2023 in the proposal (oneDNN, pull request 1529), read off to 0.02.
+# Times of oneDNN's primitives over those of the compiler, geometric means over the batches: read
+# off to 0.02 from charts of January 2023 in the proposal (oneDNN, pull request 1529).
 PUBLISHED = {
     ("MLP_1", "f32"): 1.48,
     ("MLP_2", "f32"): 1.02,
@@ -93,7 +93,7 @@ class _Graph:
 
 
 def perceptron(batch: int, layers: Sequence[int], int8: bool) -> onnx.ModelProto:
-    """Products with ReLU; quantised after every layer if of bytes."""
+    """Products with ReLU; if `int8`, quantised after every layer."""
     graph, rng = _Graph(int8), np.random.default_rng(0)
     value = graph.input("x", "uint8" if int8 else "float32", (batch, layers[0]))
     for inner, columns in itertools.pairwise(layers):
@@ -137,13 +137,13 @@ def attention(batch: int, sequence: int, hidden: int, heads: int, int8: bool) ->
 
 
 def predicted_us(model: onnx.ModelProto, fusion: str) -> float:
-    """Microseconds of a run on all threads."""
+    """Predicted microseconds of a run on all threads."""
     report = scale_model(model, [THREADS], CompileOptions(target=TARGET, fusion=fusion, records=[]))
     return report.runs[-1].predicted_us
 
 
 def rows() -> Iterator[list[str]]:
-    """Of the table: workload, type, published gain, predicted gains and times by batch."""
+    """Rows of the table: workload, type, published gain, predicted gains and times by batch."""
     for (name, dtype), published in PUBLISHED.items():
         int8 = dtype == "int8"
         if name in MLPS:

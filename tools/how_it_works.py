@@ -1,8 +1,8 @@
 """Writes docs/how_it_works.md and its picture from a real run: `python -m tools.how_it_works`.
 
-One block of a transformer's feed-forward part is compiled at each level of fusion. What the page
-shows of it is what the compiler made: the modules between the phases, the decisions, the assembly
-of the first product's inner loop, and the time of a run. The text between stands here.
+One block of a transformer's feed-forward part is compiled at each level of fusion. The page shows
+what the compiler made: the modules between the phases, the decisions, the assembly of the first
+product's inner loop, and the time of a run. The text between these is in how_it_works.md here.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ from tvm_hybrid.report.timing import Timing, interleave, time_calls
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 ROWS, WIDTH, HIDDEN = 32, 128, 512
 LEVELS = ("none", "fine", "coarse")
-WIDEST = 150  # characters of a line of the page
+WIDEST = 150  # most characters of a line of the page
 
 
 class Run:
-    """A program and its input, for the clock."""
+    """A program and its input, to be timed in turns with others."""
 
     def __init__(self, program: tvm_hybrid.Executable, tensor: tvm.runtime.Tensor) -> None:
         self.program, self.tensor = program, tensor
 
     def run_for(self, seconds: float) -> list[float]:
-        """As `Contestant.run_for`."""
+        """Runs for some seconds, as `Contestant.run_for` does."""
         return time_calls(lambda: self.program.run(self.tensor), seconds)
 
 
 def block_model() -> onnx.ModelProto:
-    """Two products with bias, ReLU, residual and layer normalisation."""
+    """A model: two products with bias, ReLU, residual and layer normalisation."""
     random = np.random.default_rng(0)
     weights = {
         "w1": random.standard_normal((WIDTH, HIDDEN)) / WIDTH**0.5,
@@ -67,7 +67,7 @@ def block_model() -> onnx.ModelProto:
 
 
 def module_after(folder: Path, name: str, function: str = "main") -> str:
-    """One function of a module that `dump_ir` wrote behind a pass, shortened."""
+    """One function of the module that `dump_ir` wrote after a pass, shortened."""
     (path,) = sorted(folder.glob(f"*_tvm_hybrid.{name}.py"))[-1:]
     lines = path.read_text().splitlines()
     start = next(i for i, line in enumerate(lines) if f"def {function}(" in line)
@@ -80,7 +80,7 @@ def module_after(folder: Path, name: str, function: str = "main") -> str:
 
 
 def shortened(lines: Iterable[str]) -> list[str]:
-    """Lines without what says nothing here: annotations that repeat, long attributes."""
+    """Lines without text of no interest here: repeated annotations, long attributes."""
     text = "\n".join(line for line in lines if line.strip() and "func_attr" not in line)
     text = re.sub(r'metadata\["ir\.GenericConst"\]\[(\d+)\]', r"constant\1", text)
     text = re.sub(r': R\.Tensor\(\(([\d, ]+)\), dtype="float32"\)(?= =)', r"", text)
@@ -89,7 +89,7 @@ def shortened(lines: Iterable[str]) -> list[str]:
 
 
 def inner_loop(options: PipelineOptions, path: Path) -> tuple[str, str]:
-    """The first product's kernel, and a piece of the assembly of its inner loop."""
+    """The name of the first product's kernel, and a piece of the assembly of its inner loop."""
     regions = collect_regions(tvm_hybrid.import_onnx(path).mod, options)
     region = next(each for each in regions if each.op == "matmul")
     template = template_for(region.op)
@@ -116,7 +116,7 @@ def decisions_of(executable: tvm_hybrid.Executable) -> str:
 
 
 def draw(times: dict[str, float], counts: dict[str, int], path: Path) -> None:
-    """The three levels of fusion, by their time."""
+    """Draws the times of the three levels of fusion."""
     import matplotlib
 
     matplotlib.use("svg")
@@ -138,7 +138,7 @@ def draw(times: dict[str, float], counts: dict[str, int], path: Path) -> None:
 
 
 def main() -> None:
-    """Compiles, measures, and writes both files."""
+    """Compiles and measures, then writes the page and its picture."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         path = folder / "block.onnx"

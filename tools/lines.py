@@ -3,8 +3,8 @@
     python -m tools.lines
     python -m tools.lines --depth 3 --below 60
 
-Lines of imports and of signatures (from "def" or "class" to the colon, decorators too) are shown
-apart: they are what a division into files and functions costs.
+Lines of imports and of signatures (from "def" or "class" to the colon, with decorators) are shown
+separately: they are the cost of division into files and functions.
 """
 
 from __future__ import annotations
@@ -30,18 +30,10 @@ _NO_CODE = {
 
 @dataclass(frozen=True)
 class Lines:
-    """What files have of lines.
-
-    Attributes
-    ----------
-    files : int
-    code : int
-        Lines of code, imports and signatures among them.
-    imports, signatures : int
-    """
+    """Counts of files and their lines."""
 
     files: int = 0
-    code: int = 0
+    code: int = 0  # including imports and signatures
     imports: int = 0
     signatures: int = 0
 
@@ -55,7 +47,7 @@ class Lines:
 
 
 def lines_of(source: str) -> Lines:
-    """What a file has of lines."""
+    """The counts for one file."""
     tokens = tokenize.generate_tokens(io.StringIO(source).readline)
     code = {
         line

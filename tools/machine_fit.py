@@ -1,18 +1,19 @@
-"""Fits numbers of descriptions to measurements, and says how far estimates are from them.
+"""Fits numbers of CPU descriptions to measurements, and prints the errors of the estimates.
 
     python -m tools.machine_fit            prints both
     python -m tools.machine_fit --write    writes the fitted numbers into the descriptions
 
 The public measurements are `microkernels/machines/measurements/xnnpack_dot.json`: one core,
-operands in L1, at a clock that nobody states. So the clock is fitted: the one at which the
-estimated cycles take the measured time, by the median over the rows of a CPU and a type. What the
-rows are off then is the error of the estimate itself. For tiles three numbers are
-fitted: what a call takes, what a block takes besides its instructions, and the clock; each half of
-the rows is predicted from the other. How many products of bfloat16 start in a cycle of vectors is
-fitted, too: a multiple of a half.
+operands in L1, at an unknown clock. So the clock is fitted: at it, the estimated cycles take the
+measured time, by the median over the rows of a CPU and a type. The deviation of the rows at that
+clock is the error of the estimate itself. For AMX tiles three numbers are fitted: the time of a
+call, the time of a block besides its instructions, and the clock; each half of the rows is
+predicted from the other. The number of bfloat16 products that vectors start in a cycle is fitted,
+too, as a multiple of a half.
 
-Our own are `tile_products.json` there: whole products on tiles, operands in L2 or beyond. The
-clock at which the prediction is right by the median lies below the true one by what it leaves out.
+Our own measurements are `tile_products.json` there: whole products on tiles, operands in L2 or
+beyond. The clock at which their prediction is right by the median is below the true one, because
+the prediction leaves out some costs.
 """
 
 from __future__ import annotations
@@ -43,8 +44,8 @@ from tir_schedules.cost.amx_cost import TilePart, predict
 
 MEASUREMENTS = FOLDER / "measurements" / "xnnpack_dot.json"
 TILE_PRODUCTS = FOLDER / "measurements" / "tile_products.json"
-SIZES = ("m", "n", "k", "rows", "vectors", "m_block", "k_block")  # of a product there
-# Names of instruction sets there and here; elements of K that one instruction multiplies.
+SIZES = ("m", "n", "k", "rows", "vectors", "m_block", "k_block")  # fields of a tile product
+# XNNPACK's names of instruction sets -> ours; elements of K that one instruction multiplies.
 ISAS = {
     "fma3": "avx2",
     "avx512": "avx512",
@@ -58,38 +59,24 @@ LAYOUT_OF = {(32, 32): "2x2", (16, 64): "1x4"}
 
 @dataclass(frozen=True)
 class Fit:
-    """The rows of one CPU and type.
-
-    Attributes
-    ----------
-    machine, types : str
-        Which.
-    rows : int
-        How many.
-    clock : float
-        In MHz, at which the estimate is right by the median.
-    stated : float
-        The clock of the description, with all cores busy.
-    error : float
-        The largest relative error of a row at the fitted clock.
-    """
+    """The fit of the rows of one CPU and type."""
 
     machine: str
     types: str
-    rows: int
-    clock: float
-    stated: float
-    error: float
+    rows: int  # number of rows
+    clock: float  # MHz, at which the estimate is right by the median
+    stated: float  # MHz in the description, with all cores busy
+    error: float  # largest relative error of a row at the fitted clock
 
 
 def measurements() -> list[dict[str, Any]]:
-    """The rows of the file, those of one CPU and type side by side."""
+    """The rows of XNNPACK's file, sorted by CPU and type."""
     rows: list[dict[str, Any]] = json.loads(MEASUREMENTS.read_text())["rows"]
     return sorted(rows, key=_group)
 
 
 def vector_fits() -> Iterator[Fit]:
-    """Of products on vectors."""
+    """The fits for products on vectors."""
     rows = (row for row in measurements() if row["isa"] in ISAS)
     for (name, types, isa), group in groupby(rows, key=_group):
         machine = Machine(name, isa_named(ISAS[isa]))
@@ -101,33 +88,18 @@ def vector_fits() -> Iterator[Fit]:
 
 @dataclass(frozen=True)
 class TileFit:
-    """Calls of tile kernels on one CPU: time = call + blocks * block + cycles / clock.
-
-    Attributes
-    ----------
-    machine : str
-        Which.
-    rows : int
-        How many.
-    call_ns, block_ns : float
-        What a call and a block take besides the tile instructions.
-    clock : float
-        In MHz.
-    error : float
-        The largest relative error of a row that was held out: each half of the rows is predicted
-        from the other.
-    """
+    """Calls of tile kernels on one CPU: time = call + blocks * block + cycles / clock."""
 
     machine: str
-    rows: int
-    call_ns: float
-    block_ns: float
-    clock: float
-    error: float
+    rows: int  # number of rows
+    call_ns: float  # time of a call besides the tile instructions
+    block_ns: float  # time of a block besides the tile instructions
+    clock: float  # MHz
+    error: float  # largest relative error of a half of the rows, predicted from the other half
 
 
 def tile_fits() -> Iterator[TileFit]:
-    """Of calls of AMX kernels whose blocks are laid out as ours."""
+    """The fits for calls of AMX kernels whose blocks have one of our layouts."""
     for name in ("sapphirerapids", "graniterapids"):
         core = Machine(name, isa_named("amx")).tile_core
         found = [row for row in measurements() if row["machine"] == name and row["isa"] in TILES]
@@ -144,7 +116,7 @@ def tile_fits() -> Iterator[TileFit]:
 
 
 def _terms(row: dict[str, Any], core: Core) -> tuple[float, float, float]:
-    """A call, its blocks, and the cycles of their instructions."""
+    """One (for the call), its blocks, and the cycles of their instructions."""
     rows, columns, depth = row["tile"]
     layout = LAYOUT_OF[rows, columns]
     block = TileBlock(layout, rows // 16, columns // 16, row["k"] // depth)
@@ -153,13 +125,13 @@ def _terms(row: dict[str, Any], core: Core) -> tuple[float, float, float]:
 
 
 def _least_squares(terms: np.ndarray, times: np.ndarray) -> np.ndarray:
-    """The coefficients with the least relative errors."""
+    """The coefficients with the least squares of relative errors."""
     scaled = terms / times[:, None]
     return np.linalg.lstsq(scaled, np.ones(len(times)), rcond=None)[0]
 
 
 def fitted_numbers() -> Iterator[tuple[str, str, Number]]:
-    """Every number that is made here: the description that states it, its name, and itself."""
+    """Every fitted number: the description that states it, its name, and the number."""
     source = "google/XNNPACK, by tools/machine_fit.py"
     for fit in tile_fits():
         clock = describe(fit.machine).at("clock_tiles")
@@ -194,7 +166,7 @@ def write_numbers() -> None:
 
 
 def product_fits() -> Iterator[Fit]:
-    """Of whole products on tiles; the error is that of each half at the clock of the other."""
+    """The fit for whole products on tiles; each half's error is at the clock of the other half."""
     file = json.loads(TILE_PRODUCTS.read_text())
     machine = Machine(file["machine"], isa_named("amx"))
     clocks = [_clock_of_product(row, machine) for row in file["rows"]]
@@ -207,7 +179,7 @@ def product_fits() -> Iterator[Fit]:
 
 
 def _clock_of_product(row: dict[str, Any], machine: Machine) -> float:
-    """In MHz, at which the prediction of a product is what was measured."""
+    """The clock, in MHz, at which the prediction of a product is its measured time."""
     sizes = {name: row[name] for name in SIZES}
     plan = ProductPlan(kernel=microkernel_named(row["kernel"]), **sizes)
     part = TilePart(plan=plan, fetches=True)
@@ -215,10 +187,10 @@ def _clock_of_product(row: dict[str, Any], machine: Machine) -> float:
 
 
 def _fetching_twice(plan: ProductPlan, machine: Machine) -> Machine:
-    """The machine as it was for the code that was measured.
+    """The machine with slower L3 and memory, as the measured code had to use them.
 
-    Its tiles fetched whole lines for each step, so that three and four blocks of rows fetched the
-    next panel more than once.
+    Its tiles prefetched whole lines for each step, so that three and four blocks of rows prefetched
+    the next panel more than once.
     """
     blocks = ceil(plan.m / plan.rows)
     times = blocks * ceil(plan.vectors / blocks) / plan.vectors
@@ -244,7 +216,7 @@ def _cycles(row: dict[str, Any], machine: Machine) -> float:
 @click.command()
 @click.option("--write", is_flag=True, help="Write the fitted numbers into the descriptions.")
 def main(write: bool) -> None:
-    """Prints every fit, and the numbers that are made of them."""
+    """Prints every fit, and the numbers computed from them."""
     print(f"{'machine':<18}{'types':<21}{'rows':>5}{'fitted MHz':>12}{'stated':>8}{'error':>8}")
     for fit in (*vector_fits(), *product_fits()):
         numbers = f"{fit.rows:>5}{fit.clock:>12.0f}{fit.stated:>8.0f}{fit.error:>8.0%}"

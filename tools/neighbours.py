@@ -1,15 +1,15 @@
-"""How a session gets on with its neighbours: `python -m tools.neighbours MODEL.onnx`.
+"""Measures how a session and other work share a machine: `python -m tools.neighbours MODEL.onnx`.
 
-One line for each question, on two threads if nothing else is said:
+It prints one line for each question, on two threads by default:
 
     first call    microseconds of a call after a pause, and right after another, for each `spin`
     numpy         a NumPy step between calls of an idle session, against the step alone
     turns         three sessions one after the other, against the sum of their times alone
     callers       calls a second of 1, 2, 4, ... threads that share a session of one thread
-    processes     calls a second of 1, 2, 4 processes, each with a session of its own
-    threads       of the process, after many threads have called and ended
+    processes     calls a second of 1, 2, 4 processes, each with its own session
+    threads       threads of the process, after many callers have come and gone
 
-Nothing else should run meanwhile. Times are medians of some calls; of several medians, the least.
+Nothing else should run meanwhile. Times are medians of some calls, or the least of some medians.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from tvm_hybrid.runtime.tensors import numpy_dtype
 REPEAT = 60
 PAUSE = 0.02  # seconds
 SECONDS = 3.0
-REQUESTS = 300  # threads
+REQUESTS = 300  # calls, each in a new thread
 CALLERS = (1, 2, 4, 8)
 PROCESSES = (1, 2, 4)
 
@@ -57,7 +57,7 @@ def session_call(model: Path, sizes: dict[str, int], threads: int, spin: str) ->
 
 
 def median_of(call: Call, before: Call = lambda: None) -> float:
-    """Seconds of a call behind something that does not count."""
+    """Median seconds of `call`; `before` runs before each call and is not timed."""
     times = []
     for _ in range(REPEAT):
         before()
@@ -66,13 +66,13 @@ def median_of(call: Call, before: Call = lambda: None) -> float:
 
 
 def rate_of_processes(arguments: Sequence[str], count: int) -> float:
-    """Calls a second of so many processes together, each of which prints its own number."""
+    """Calls a second of `count` processes together; each prints its own rate."""
     command = [sys.executable, "-m", "tools.neighbours", *arguments, "--one-of-many"]
     pipe = subprocess.PIPE
     running = [subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) for _ in range(count)]
     for process in running:
         assert process.stdout is not None
-        process.stdout.readline()  # it is ready
+        process.stdout.readline()  # the process says that it is ready
     for process in running:
         assert process.stdin is not None
         process.stdin.write("go\n")
@@ -81,7 +81,7 @@ def rate_of_processes(arguments: Sequence[str], count: int) -> float:
 
 
 def first_calls(make: Callable[[str], Call]) -> None:
-    """What the first call after a pause costs."""
+    """Prints how long the first call after a pause takes."""
     for spin in ("run", "always", "never"):
         call = make(spin)
         call()
@@ -94,7 +94,7 @@ def first_calls(make: Callable[[str], Call]) -> None:
 
 
 def numpy_beside(make: Callable[[str], Call]) -> None:
-    """What an open session costs NumPy."""
+    """Prints how much an open session slows NumPy down."""
     # A step of about 2 ms that fills both cores, as reading and scaling pictures does.
     one = np.random.default_rng(0).standard_normal((600, 600)).astype(np.float32)
     step = functools.partial(np.matmul, one, one)
@@ -115,7 +115,7 @@ def numpy_beside(make: Callable[[str], Call]) -> None:
 
 
 def in_turns(make: Callable[[str], Call]) -> None:
-    """Three sessions one after the other."""
+    """Prints the time of three sessions that run one after the other."""
     calls = [make("run") for _ in range(3)]
     for call in calls:
         call()
@@ -128,7 +128,7 @@ def in_turns(make: Callable[[str], Call]) -> None:
 
 
 def threads_left(call: Call) -> None:
-    """Threads of this process before and after many have called."""
+    """Prints the threads of this process before and after many callers."""
 
     def count() -> int:
         return len(os.listdir("/proc/self/task"))
@@ -149,10 +149,10 @@ def threads_left(call: Call) -> None:
 @click.option(
     "--dim", "sizes", metavar="NAME=8", type=named_size, multiple=True, help="Size of a dimension."
 )
-@click.option("--threads", default=2, show_default=True, help="Of a run.")
+@click.option("--threads", default=2, show_default=True, help="Threads of a run.")
 @click.option("--one-of-many", "alone", is_flag=True, hidden=True)
 def main(model: Path, sizes: tuple[tuple[str, int], ...], threads: int, alone: bool) -> None:
-    """Measures how sessions of MODEL get on with what runs beside them."""
+    """Measures how sessions of MODEL share the machine with other work."""
 
     def make(spin: str) -> Call:
         return session_call(model, dict(sizes), threads, spin)

@@ -1,9 +1,9 @@
-"""Runs tutorials, and stores in each what its cells put out.
+"""Runs tutorials, and stores the outputs of their cells in them.
 
     python -m tools.notebooks                   # all
     python -m tools.notebooks quickstart        # one; pytorch with .venv/torch/bin/python
 
-The pictures and numbers are those of the CPU that runs them; the first cell of each names it.
+Pictures and numbers are those of the CPU that runs them, which the first cell of each names.
 Run them on an idle machine.
 """
 
@@ -16,21 +16,16 @@ import nbformat
 from nbclient import NotebookClient
 
 FOLDER = Path(__file__).resolve().parents[1] / "notebooks"
-SECONDS = 600  # that one cell may take
+SECONDS = 600  # time limit of a cell
 
 
 def store_outputs(path: Path) -> None:
-    """Runs a notebook and writes it with its outputs.
-
-    Parameters
-    ----------
-    path : Path
-        The notebook; it stays as it was if a cell fails.
+    """Runs a notebook and writes it with its outputs; it stays unchanged if a cell fails.
 
     Raises
     ------
     nbclient.exceptions.CellExecutionError
-        If one fails.
+        If a cell fails.
     """
     notebook = nbformat.read(path, as_version=4)
     client = NotebookClient(

@@ -1,11 +1,11 @@
-"""Measures one program for all sizes beside programs for known ones, and beside other runtimes.
+"""Measures a program of dynamic sizes beside programs of static sizes, and other runtimes.
 
     taskset -c 1 python -m tools.open_shapes minilm.onnx --sizes 1x1,1x128,8x32 --threads 1
 
-Sizes are those of the open dimensions, in the order in which the inputs name them. Every turn runs
-all of them one after the other; what counts is the least of all calls. Inputs are random: zeros and
-ones, only ones for what is called a mask, and floats. With `--openvino`, a Python that has OpenVINO
-runs the same open model, its floats in the precision given, float32 if none is.
+Sizes are those of the dynamic dimensions, in the order in which the inputs name them. In every turn
+all programs run one after the other; the result is the least time of all calls. Inputs are random:
+floats, and zeros and ones (only ones if the name contains "mask"). With `--openvino`, a Python that
+has OpenVINO runs the dynamic model, with floats in the given precision (float32 by default).
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from tvm_hybrid.report.timing import time_calls
 from tvm_hybrid.session.onnxruntime_api.model_surface import NodeArg
 
 TURNS = 7
-FEW_TURNS = 3  # of calls that take long
-MORE = 6  # times as many turns where no pauses are needed: of one thread, without OpenVINO
-LONG = 0.3  # seconds of a call
-SECONDS = 0.05  # of one turn's runs
-PAUSE = 0.3  # until the threads of the session before have stopped looking for work
+FEW_TURNS = 3  # for slow calls
+MORE = 6  # factor for turns that need no pauses: one thread, without OpenVINO
+LONG = 0.3  # seconds of a slow call
+SECONDS = 0.05  # of the runs in one turn
+PAUSE = 0.3  # until the threads of the session before have stopped spinning
 
 
 @click.command()
@@ -44,7 +44,7 @@ PAUSE = 0.3  # until the threads of the session before have stopped looking for 
 def main(model: str, sizes: str, threads: int, precision: str, openvino: str | None) -> None:
     """Prints milliseconds for each size, and geometric means of the ratios."""
     options: dict[str, Any] = {"num_threads": threads, "precision": precision, "cache": False}
-    tvm_hybrid.InferenceSession(model, **options)  # loads what the first compilation needs
+    tvm_hybrid.InferenceSession(model, **options)  # imports what only the first compilation needs
     start = time.process_time()
     opened = tvm_hybrid.InferenceSession(model, **options)
     names = open_names(opened)
@@ -80,7 +80,7 @@ def main(model: str, sizes: str, threads: int, precision: str, openvino: str | N
 
 
 def open_names(session: tvm_hybrid.InferenceSession) -> list[str]:
-    """The open dimensions of a session, each once, in order."""
+    """The names of a session's dynamic dimensions, without repetitions, in order."""
     found: dict[str, None] = {}
     for info in session.get_inputs():
         found |= {size: None for size in dimensions(info) if isinstance(size, str)}
@@ -88,7 +88,7 @@ def open_names(session: tvm_hybrid.InferenceSession) -> list[str]:
 
 
 def dimensions(info: NodeArg) -> list[int | str]:
-    """Sizes and names; a dimension without a name is called after its input and axis."""
+    """Sizes and names of dimensions; one without a name is named after its input and axis."""
     return [
         f"{info.name}_{at}" if each is None else each for at, each in enumerate(info.shape or ())
     ]
@@ -97,7 +97,7 @@ def dimensions(info: NodeArg) -> list[int | str]:
 def inputs_of(
     session: tvm_hybrid.InferenceSession, values: dict[str, int]
 ) -> dict[str, np.ndarray]:
-    """Random inputs where the open dimensions have these sizes."""
+    """Random inputs in which the dynamic dimensions have the sizes `values`."""
     rng = np.random.default_rng(0)
     found = {}
     for info in session.get_inputs():
@@ -110,13 +110,13 @@ def inputs_of(
 
 
 def timed(run: Callable[..., Any], feeds: dict[str, np.ndarray]) -> Callable[[float], list[float]]:
-    """Runs a session for so many seconds, at least once; returns the time of each run."""
+    """A function that runs a session for some seconds, at least once, and returns the run times."""
 
     return lambda seconds: time_calls(lambda: run(None, feeds), seconds)
 
 
 def least_times(runs: Sequence[Callable[[float], list[float]]], pauses: bool) -> list[float]:
-    """The least seconds of a run of each, in turns, with pauses between them or without."""
+    """The least seconds of a run of each contestant, measured in turns, with pauses or without."""
     least = [math.inf] * len(runs)
     times_more = 1 if pauses else MORE
     for turn in range(times_more * TURNS):

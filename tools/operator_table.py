@@ -1,6 +1,6 @@
 """Writes the tables of docs/operators.md: `python -m tools.operator_table`.
 
-For each ONNX operator: its opsets, which sizes it takes, and which of its forms are refused.
+The tables have each ONNX operator's opsets, the sizes it takes, and the forms that are refused.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from tvm_hybrid.frontend.onnx.rewrites.table import REWRITES
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "operators.md"
 MARK = "<!-- Written by `python -m tools.operator_table` from here on. Do not edit. -->\n"
-BY_OTHERS = "as by the operators that ONNX defines it by"
+BY_OTHERS = "forms that the operators of its ONNX function refuse"
 DOMAINS = ("", "ai.onnx.ml", "com.microsoft", "ai.onnx.preview", "ai.onnx.preview.training")
 _REFUSALS = {"ValueError", "UnsupportedOperatorError", "ShapeError"}
 
 
 def tables() -> str:
-    """What follows the mark on the page, as Markdown."""
+    """The tables after the mark on the page, as Markdown."""
     parts = [MARK]
     for domain in DOMAINS:
         versions = _versions(domain)
@@ -46,9 +46,9 @@ def tables() -> str:
 
 
 def refusals(convert: Callable[..., Any]) -> list[str]:
-    """The texts of errors that a converter raises, itself or through what it calls in its folder.
+    """The texts of errors that a converter, or a function of its folder that it calls, raises.
 
-    "..." stands for what the model fills in.
+    "..." stands for parts that depend on the model.
     """
     found: dict[str, None] = {}
     seen: set[Callable[..., Any]] = set()
@@ -83,7 +83,7 @@ def _texts(source: str) -> Iterator[str]:
 
 
 def _named_in(function: Callable[..., Any]) -> Iterator[Callable[..., Any]]:
-    """The functions that a function names, those inside of it too, and those that it holds."""
+    """The functions named in a function, or in functions inside of it, or held by its closure."""
     codes, names = [function.__code__], set[str]()
     while codes:
         code = codes.pop()
@@ -95,7 +95,7 @@ def _named_in(function: Callable[..., Any]) -> Iterator[Callable[..., Any]]:
 
 
 def _versions(domain: str) -> dict[str, list[int]]:
-    """Operator -> opsets that define it anew, as ONNX says."""
+    """Operator -> the opsets in which ONNX defines or redefines it."""
     found: dict[str, list[int]] = {}
     for schema in onnx.defs.get_all_schemas_with_history():
         if schema.domain == domain:
@@ -109,7 +109,7 @@ def _known(domain: str, versions: dict[str, list[int]]) -> set[str]:
 
 
 def _by_others(name: str) -> bool:
-    """Whether ONNX defines an operator by smaller ones, on tensors."""
+    """Whether ONNX defines an operator on tensors as a function of other operators."""
     if not onnx.defs.has(name):
         return False
     schema = onnx.defs.get_schema(name)

@@ -1,4 +1,4 @@
-"""Finds the public names of tvm_hybrid: functions, classes with their methods, errors, commands."""
+"""Finds the public names of tvm_hybrid: functions, classes and methods, errors, commands."""
 
 from __future__ import annotations
 
@@ -19,33 +19,14 @@ SECTIONS = ("Parameters", "Attributes", "Returns", "Yields", "Raises", "Notes", 
 
 @dataclass(frozen=True)
 class Docstring:
-    """A NumPy-style docstring.
-
-    Attributes
-    ----------
-    text : str
-        What stands before the first section.
-    sections : dict of str to str
-        The text of each section by its title.
-    """
+    """A NumPy-style docstring: the text before the first section, and sections by title."""
 
     text: str
     sections: dict[str, str]
 
     @classmethod
     def of(cls, owner: Any) -> Docstring:
-        """Reads the docstring of a function, class or property.
-
-        Parameters
-        ----------
-        owner : object
-            What has the docstring.
-
-        Returns
-        -------
-        Docstring
-            Empty where there is none.
-        """
+        """Reads the docstring of a function, class or property; it is empty if there is none."""
         pieces = re.split(
             rf"^({'|'.join(SECTIONS)})\n-+\n", inspect.getdoc(owner) or "", flags=re.M
         )
@@ -53,17 +34,7 @@ class Docstring:
         return cls(pieces[0].strip(), sections)
 
     def entries(self, section: str) -> list[tuple[str, str]]:
-        """The entries of a section: its lines without indentation, each with what is below it.
-
-        Parameters
-        ----------
-        section : str
-            The section's title.
-
-        Returns
-        -------
-        list of (str, str)
-        """
+        """The entries of a section: each line without indentation, with the text below it."""
         pieces = re.split(r"^(\S.*)\n?", self.sections.get(section, ""), flags=re.M)
         return [
             (head, inspect.cleandoc("\n" + text).strip())
@@ -71,29 +42,13 @@ class Docstring:
         ]
 
     def names(self, section: str) -> set[str]:
-        """The names that the entries of a section describe; one entry may have several.
-
-        Parameters
-        ----------
-        section : str
-            The section's title.
-
-        Returns
-        -------
-        set of str
-        """
+        """The names that the entries of a section describe; one entry may have several."""
         heads = [head.partition(" : ")[0] for head, _ in self.entries(section)]
         return {name.strip(" *") for head in heads for name in head.split(",")}
 
 
 def public_objects() -> dict[str, Any]:
-    """Functions and classes in `tvm_hybrid.__all__`, and the public members of these classes.
-
-    Returns
-    -------
-    dict of str to object
-        Functions, classes and properties by their dotted names.
-    """
+    """Functions and classes of `tvm_hybrid.__all__`, and their public members, by dotted name."""
     found: dict[str, Any] = {}
     for name in tvm_hybrid.__all__:
         value = getattr(tvm_hybrid, name)
@@ -110,7 +65,7 @@ def _members(owner: type) -> dict[str, Any]:
     found: dict[str, Any] = {}
     package = owner.__module__.partition(".")[0]
     for base in reversed(owner.__mro__[:-1]):
-        if base.__module__.partition(".")[0] != package:  # such as int's of an enumeration
+        if base.__module__.partition(".")[0] != package:  # for example int, of an enumeration
             continue
         for key, value in vars(base).items():
             member = getattr(value, "__func__", value)
@@ -120,46 +75,27 @@ def _members(owner: type) -> dict[str, Any]:
 
 
 def function_of(value: Any) -> Callable[..., Any]:
-    """The function whose parameters and errors a public object has.
-
-    Parameters
-    ----------
-    value : function, class or property
-
-    Returns
-    -------
-    callable
-    """
+    """The function whose parameters and errors are those of a function, class or property."""
     if isinstance(value, property):
         assert value.fget is not None
         return value.fget
-    if inspect.isclass(value) and issubclass(value, Enum):  # its members are all there are
+    if inspect.isclass(value) and issubclass(value, Enum):  # users do not construct its members
         return _no_parameters
     found: Callable[..., Any] = value.__init__ if inspect.isclass(value) else value
     return inspect.unwrap(found)
 
 
 def _no_parameters() -> None:
-    """What makes a member of an enumeration: nobody does."""
+    """Stands for the constructor of an enumeration, which users do not call."""
 
 
 def public_errors() -> dict[str, type[Exception]]:
-    """The error classes in `tvm_hybrid.errors` by their names.
-
-    Returns
-    -------
-    dict of str to type
-    """
+    """The error classes in `tvm_hybrid.errors`, by name."""
     return {name: getattr(tvm_hybrid.errors, name) for name in tvm_hybrid.errors.__all__}
 
 
 def public_commands() -> dict[str, click.Command]:
-    """The commands of the command line, those in groups too, by what one types.
-
-    Returns
-    -------
-    dict of str to click.Command
-    """
+    """The commands of the command line, also those in groups, by what users type."""
     return _commands("tvm-hybrid", cli)
 
 

@@ -1,11 +1,11 @@
-"""Mixed requests of many callers for some minutes: memory and threads must not grow.
+"""Sends mixed requests of many callers for some minutes; memory and threads must not grow.
 
     python -m tools.soak MODEL --minutes 10 --streams 2
 
 Callers use `run`, `submit`, `run_async` and bound arrays, of one long-lived session and of
-short-lived ones, in threads that come and go; some give up, some send what does not fit. Every
-second resident memory and threads of the process are noted, and every minute told. It ends with
-code 1 if the last quarter has more of either than the second quarter, or if a result is wrong.
+short-lived ones, in threads that come and go; some cancel, some send wrong inputs. Resident memory
+and threads of the process are recorded every second, and printed every minute. It ends with code 1
+if the last quarter has more of either than the second quarter, or if a result is wrong.
 """
 
 from __future__ import annotations
@@ -29,24 +29,14 @@ from tvm_hybrid.bench.feeds import complete_feeds, load_feeds
 from tvm_hybrid.errors import FeedError, QueueFullError
 from tvm_hybrid.executable.executable import Executable
 
-MOST_GROWTH = 0.02  # of memory, besides what one more session may take
+MOST_GROWTH = 0.02  # of memory, beside the memory of one more session
 SPARE_BYTES = 16 << 20
 SPARE_THREADS = 4
-CALLS_OF_A_CALLER = 50  # then its thread ends and another one takes its place
+CALLS_OF_A_CALLER = 50  # then its thread ends, and a new one takes its place
 
 
 class Soak:
-    """Callers of a model, and what they saw.
-
-    Parameters
-    ----------
-    executable : Executable
-        The model.
-    streams : int
-        Of each session.
-    feeds : dict
-        What all callers send.
-    """
+    """Callers that send `feeds` to sessions of a model, and the errors that they saw."""
 
     def __init__(self, executable: Executable, streams: int, feeds: dict[str, np.ndarray]) -> None:
         self._executable, self._streams, self._feeds = executable, streams, feeds
@@ -57,7 +47,7 @@ class Soak:
         self.over = threading.Event()
 
     def call_in_turns(self, seed: int) -> None:
-        """One caller after the other, until it is over."""
+        """Runs one caller after the other, until `over` is set."""
         number = seed
         while not self.over.is_set():
             thread = threading.Thread(target=self._call, args=(number,))
@@ -133,31 +123,31 @@ class Soak:
 
 
 def resident_bytes() -> int:
-    """Memory of this process."""
+    """Resident memory of this process."""
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
 def threads() -> int:
-    """Threads of this process, those of TVM's pools included."""
+    """Number of threads of this process, including those of TVM's pools."""
     return len(os.listdir("/proc/self/task"))
 
 
 def grown(values: list[int], spare: float) -> bool:
-    """Whether the last quarter's median is more than the second quarter's and what is spare."""
+    """Whether the last quarter's median exceeds the second quarter's by more than `spare`."""
     quarter = max(1, len(values) // 4)
     before, after = values[quarter : 2 * quarter] or values[:1], values[-quarter:]
     return statistics.median(after) > statistics.median(before) + spare
 
 
 def main() -> int:
-    """Runs it; returns the exit code."""
+    """Runs the callers, and returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("model", type=Path)
     parser.add_argument("--inputs", type=Path, help="an .npz archive of arrays by name")
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--streams", type=int, default=2)
-    parser.add_argument("--threads", type=int, default=None, help="of all streams")
+    parser.add_argument("--threads", type=int, default=None, help="threads of all streams")
     parser.add_argument("--callers", type=int, default=16)
     options = parser.parse_args()
     given = load_feeds([], options.inputs)

@@ -2,9 +2,9 @@
 
     python -m tools.speed_picture
 
-As long as no survey has models, it shows the table under the heading `HEADING` of
-docs/performance.md: time, and the ratios of ONNX Runtime and OpenVINO. A picture that does not fit
-its source is a failing test.
+Without a survey of models, it shows the table under the heading `HEADING` of docs/performance.md:
+time, and the ratios of ONNX Runtime and OpenVINO. A test fails if the picture does not fit its
+source.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _MARK = "tvm_hybrid table "
 
 @dataclass(frozen=True)
 class Row:
-    """A model: the times of others over ours, on one thread."""
+    """A model, with the times of other libraries over ours on one thread."""
 
     model: str
     onnx_runtime: float
@@ -35,12 +35,12 @@ class Row:
 
 
 def shown_survey(surveys: Iterable[Survey]) -> Survey | None:
-    """The first survey that has something to draw."""
+    """The first survey with something to draw."""
     return next(filter(survey_rows, surveys), None)
 
 
 def survey_rows(survey: Survey) -> list[Row]:
-    """The models that all have run on one thread."""
+    """The models that all libraries ran on one thread."""
     found = survey.sections.get("models")
     return [
         Row(row.case, *(row.values[name] / row.values[OURS] for name in (ONNX_RUNTIME, OPENVINO)))
@@ -50,19 +50,13 @@ def survey_rows(survey: Survey) -> list[Row]:
 
 
 def shown_rows() -> list[Row]:
-    """What the picture shows."""
+    """The rows of the picture, from the newest survey or from the table."""
     survey = shown_survey(newest())
     return table_rows(PAGE.read_text()) if survey is None else survey_rows(survey)
 
 
 def table_rows(page: str) -> list[Row]:
-    """The models of the table, in its order.
-
-    Raises
-    ------
-    ValueError
-        If the page has no such table.
-    """
+    """The models of the table, in its order; ValueError if the page has no such table."""
     _, found, section = page.partition(f"## {HEADING}\n")
     rows = []
     for line in section.partition("\n## ")[0].splitlines():
@@ -79,12 +73,12 @@ def table_rows(page: str) -> list[Row]:
 
 
 def fingerprint(rows: list[Row]) -> str:
-    """What the picture says of the table that it was drawn from."""
+    """A text in the picture that identifies the rows it was drawn from."""
     return _MARK + hashlib.sha256(repr(rows).encode()).hexdigest()[:16]
 
 
 def draw(rows: list[Row], path: Path) -> None:
-    """Draws a bar for each of the others and each model, and a line where both are equally fast."""
+    """Draws a bar for each other library and model, and a line where both are equally fast."""
     import matplotlib
 
     matplotlib.use("svg")

@@ -1,14 +1,14 @@
-"""Measures programs that no template was written for: `python -m tools.tensorization`.
+"""Measures programs that have no template of their own: `python -m tools.tensorization`.
 
     taskset -c 1 python -m tools.tensorization einsums
     taskset -c 1 python -m tools.tensorization workloads
     taskset -c 1 python -m tools.tensorization integers --row T2D
 
-`einsums`: contractions of two or three tensors beside the matmul of the same sizes, and beside TVM
-as it is. `workloads`: the operators of the table of automatic tensorization (Feng et al., arXiv
-2207.04296), legalised by TVM before they reach us, beside the same operator as it was, and beside
-ONNX Runtime. `integers`: the same of uint8 by int8, summed in int32, beside MatMulInteger and
-ConvInteger. One thread; least times of calls in turns.
+`einsums`: contractions of two or three tensors, beside a matmul of equal sizes and beside TVM
+without us. `workloads`: the operators of the table of automatic tensorization (Feng et al., arXiv
+2207.04296), legalised by TVM before they reach us, beside the operator that is not legalised, and
+beside ONNX Runtime. `integers`: these operators of uint8 by int8, summed in int32, beside
+MatMulInteger and ConvInteger. One thread; the results are least times of calls in turns.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ EINSUMS: dict[str, dict[str, int]] = {
 def relax_module(
     body: Callable[..., relax.Expr], inputs: Sequence[tuple[Sequence[int], str]]
 ) -> IRModule:
-    """main(*inputs), one dataflow block."""
+    """A module whose main(*inputs) computes `body` in one dataflow block."""
     builder = relax.BlockBuilder()
     given = [relax.Var(f"x{i}", relax.TensorType(*each)) for i, each in enumerate(inputs)]
     with builder.function("main", given):
@@ -78,7 +78,7 @@ def operands(subscripts: str, extents: dict[str, int]) -> list[tuple[list[int], 
 
 
 def matmul_shapes(subscripts: str, extents: dict[str, int]) -> list[tuple[list[int], str]] | None:
-    """The operands of the product of matrices of the same sizes; None if there is none."""
+    """The operands of the matrix product with the sizes of an einsum; None if there is none."""
     inputs, out = subscripts.split("->")
     parts = inputs.split(",")
     if len(parts) != 2:
@@ -96,7 +96,7 @@ def matmul_shapes(subscripts: str, extents: dict[str, int]) -> list[tuple[list[i
 
 
 def arrays(inputs: Sequence[tuple[Sequence[int], str]]) -> list[np.ndarray]:
-    """Random operands: whole numbers, so that results can be compared."""
+    """Random operands of whole numbers, so that results can be compared."""
     rng = np.random.default_rng(0)
     least_value = {"uint8": 0}
     return [
@@ -107,14 +107,14 @@ def arrays(inputs: Sequence[tuple[Sequence[int], str]]) -> list[np.ndarray]:
 def ours(
     mod: IRModule, values: Sequence[np.ndarray]
 ) -> tuple[Callable[[], Any], tvm_hybrid.Executable]:
-    """A call of a module that we compiled."""
+    """A call of a module compiled by tvm_hybrid, and its executable."""
     executable = tvm_hybrid.compile(mod, num_threads=1)
     tensors = [tvm.runtime.tensor(value) for value in values]
     return lambda: executable.run(*tensors)[0], executable
 
 
 def stock(mod: IRModule, values: Sequence[np.ndarray]) -> Callable[[], Any]:
-    """A call of a module that TVM compiled."""
+    """A call of a module compiled by TVM."""
     library = tvm.compile(mod, target=tvm_hybrid.resolve_target(None))
     main = relax.VirtualMachine(library, tvm.cpu())["main"]
     tensors = [tvm.runtime.tensor(value) for value in values]
@@ -122,7 +122,7 @@ def stock(mod: IRModule, values: Sequence[np.ndarray]) -> Callable[[], Any]:
 
 
 def least(calls: dict[str, Callable[[], Any]]) -> dict[str, float]:
-    """The least seconds of every call, which take turns."""
+    """The least seconds of every call; the calls take turns."""
     best = dict.fromkeys(calls, math.inf)
     for _ in range(TURNS):
         for name, call in calls.items():
@@ -131,13 +131,13 @@ def least(calls: dict[str, Callable[[], Any]]) -> dict[str, float]:
 
 
 def why(executable: tvm_hybrid.Executable) -> str:
-    """What became of the products of a module."""
+    """The decision about the products of a module."""
     notes = [each for each in executable.explain() if each.op == TENSORIZE]
     return notes[0].reason.partition("; of ")[0] if notes else "no product"
 
 
 def einsum_rows(chosen: Sequence[str]) -> Iterator[list[str]]:
-    """The table of einsums, or some rows of it."""
+    """The rows of the table of einsums for `chosen` ones."""
     for subscripts in chosen:
         extents = EINSUMS[subscripts]
         inputs = operands(subscripts, extents)
@@ -226,7 +226,7 @@ WORKLOADS: dict[str, tuple[Callable[..., relax.Expr], list[int], list[int], dict
 
 
 def peer(name: str, weight: np.ndarray, x: np.ndarray, attrs: dict[str, Any]) -> Callable[[], Any]:
-    """A call of the operator in ONNX Runtime; NotImplementedError if that has none."""
+    """A call of the operator in ONNX Runtime; NotImplementedError if it has no such operator."""
     kind = {"GMM": "MatMul", "T2D": "ConvTranspose"}.get(name.partition(" ")[0], "Conv")
     kind += "Integer" if weight.dtype == np.int8 else ""
     node = helper.make_node(kind, ["x", "w"], ["y"], **attrs)
@@ -246,13 +246,13 @@ def peer(name: str, weight: np.ndarray, x: np.ndarray, attrs: dict[str, Any]) ->
         session = onnxruntime.InferenceSession(
             model.SerializeToString(), options, providers=["CPUExecutionProvider"]
         )
-    except Exception as error:  # its errors have no type in common
+    except Exception as error:  # ONNX Runtime's errors have no common type
         raise NotImplementedError(f"ONNX Runtime has no {kind} for it") from error
     return lambda: session.run(None, {"x": x})[0]
 
 
 def workload_module(name: str, weight: np.ndarray, data: str) -> IRModule:
-    """One operator of one input; of integers they are widened first."""
+    """A module of one operator with one input; integers are widened first."""
     operator, shape, *_ = WORKLOADS[name]
 
     def body(x: relax.Var) -> relax.Expr:
@@ -265,7 +265,7 @@ def workload_module(name: str, weight: np.ndarray, data: str) -> IRModule:
 
 
 def workload_rows(chosen: Sequence[str], data: str, weights: str) -> Iterator[list[str]]:
-    """The table of workloads of some types, or some rows of it."""
+    """The rows of the table of workloads for `chosen` ones, with the given types."""
     for name in chosen:
         _, shape, kernel, attrs = WORKLOADS[name]
         (x,), (weight,) = arrays([(shape, data)]), arrays([(kernel, weights)])

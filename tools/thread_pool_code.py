@@ -1,8 +1,8 @@
-"""Makes tvm_hybrid/runtime/thread_pool/pool.ll of pool.c and its headers.
+"""Makes tvm_hybrid/runtime/thread_pool/pool.ll from pool.c and its headers.
 
-`python -m tools.thread_pool_code` needs clang; TVM's LLVM reads what an older or its own
-version writes. Name another one with `--clang clang-19`. The first line of the code says of which
-sources it is, which a test compares.
+`python -m tools.thread_pool_code` needs clang, of the version of TVM's LLVM or older; choose one
+with `--clang clang-19`. The first line of the code has a hash of its sources, which a test
+compares.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ FOLDER = Path(__file__).resolve().parents[1] / "tvm_hybrid" / "runtime" / "threa
 SOURCE = FOLDER / "pool.c"
 CODE = FOLDER / "pool.ll"
 
-# For any x86-64; small, since TVM makes machine code of it in every process that needs it.
+# For any x86-64; small, because TVM makes machine code of it in every process that needs it.
 OPTIONS = (
     *("-Os", "-march=x86-64", "-fPIC", "-std=gnu17"),
     *("-Wall", "-Wextra", "-Werror"),
@@ -32,7 +32,7 @@ def sources_of(source: Path) -> list[Path]:
 
 
 def heading(source: Path) -> str:
-    """The first line of the code."""
+    """The first line of the code, with a hash of its sources."""
     digest = hashlib.sha256()
     for path in sources_of(source):
         digest.update(path.read_bytes())
@@ -41,7 +41,7 @@ def heading(source: Path) -> str:
 
 
 def code_of(source: Path, clang: str) -> str:
-    """The LLVM code of a C file and its headers, which does not depend on where they lie."""
+    """The LLVM code of a C file and its headers, which does not depend on their folder."""
     arguments = [clang, *OPTIONS, source.name, "-o", "-"]
     done = subprocess.run(
         arguments, cwd=source.parent, check=True, stdout=subprocess.PIPE, text=True

@@ -1,5 +1,5 @@
-"""Convolutions, channels last: directly, by Winograd's transforms, and depthwise.
+"""Convolutions with channels last: direct, by Winograd's algorithm, and depthwise.
 
-In: an image and a constant weight. Out: a TIR function. The folders hold one form each; the files
-here are what they share.
+In: an image and a constant weight. Out: a TIR function. Each folder holds one of these methods;
+the files here are shared by all of them.
 """

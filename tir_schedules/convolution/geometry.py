@@ -1,12 +1,12 @@
-"""What a convolution region is: shapes, strides, padding, and its meaning by NumPy.
+"""The shape of a convolution region, its strides and padding, and its reference in NumPy.
 
     Y[n, o.., oc] = sum over (k.., ic) of X[n, o * s + k * d - p, g * IC + ic] * W[k.., ic, oc]
 
 with strides s, dilation d, padding p. Inputs are x [N, *extents, C] and the weight
-[*kernel, C / groups, OC]; the output is [N, *outputs, OC]. Any number of axes; the attributes
-"strides", "dilation" and "padding" are lists, one number for each axis ("padding" all
-beginnings, then all ends), "groups" is a number. What lies outside of x is 0 or, of integers, their
-zero point.
+[*kernel, C / groups, OC]; the output is [N, *outputs, OC]. There may be any number of axes. The
+attributes "strides", "dilation" and "padding" are lists with one number for each axis ("padding"
+has all beginnings, then all ends); "groups" is a number. Outside of x the value is 0, or the zero
+point of x if x is an integer.
 """
 
 from __future__ import annotations
@@ -29,34 +29,24 @@ from tir_schedules.core.size import is_open
 from tir_schedules.core.template import C, Template
 from tir_schedules.product.zero_points import centred_inputs
 
-SAMPLE_EXTENT = 64  # lines and columns of an image of a usual size
+SAMPLE_EXTENT = 64  # lines and columns of the sample image that stands for dynamic ones
 
 
 @dataclass(frozen=True)
 class ConvGeometry:
-    """Shape of a convolution; tuples have an entry for each axis.
-
-    Attributes
-    ----------
-    batch, channels, out_channels, groups : int
-        Samples, channels of x and of the result, and groups that both are cut into.
-    extents, kernel, outputs : tuple of int
-        Positions of x, of the weight, of the result.
-    strides, dilation, before, after : tuple of int
-        Steps between windows and between taps; positions added before and after x.
-    """
+    """Shape of a convolution; the tuples have one entry for each axis."""
 
     batch: int
-    channels: int
+    channels: int  # of x
     out_channels: int
     groups: int
-    extents: tuple[int, ...]
+    extents: tuple[int, ...]  # positions of x
     kernel: tuple[int, ...]
-    outputs: tuple[int, ...]
+    outputs: tuple[int, ...]  # positions of the result
     strides: tuple[int, ...]
     dilation: tuple[int, ...]
-    before: tuple[int, ...]
-    after: tuple[int, ...]
+    before: tuple[int, ...]  # positions of padding before x
+    after: tuple[int, ...]  # positions of padding after x
 
     @staticmethod
     def of(region: Region) -> ConvGeometry:
@@ -74,7 +64,7 @@ class ConvGeometry:
                 extents, before, after, spans, strides, strict=True
             )
         )
-        if is_open(extents):  # the result's own symbols say what their sizes become
+        if is_open(extents):  # take the symbols that the region names its result's sizes by
             triples = zip(extents, outputs, region.output.shape[1:-1], strict=True)
             outputs = tuple(own if is_open((size,)) else known for size, known, own in triples)
         sizes = x[0], x[-1], w[-1], region.integer("groups", 1)
@@ -83,7 +73,7 @@ class ConvGeometry:
         )
 
     def as_volume(self) -> ConvGeometry:
-        """The same with three axes; where every window is a pixel, one line of all of them."""
+        """The geometry with three axes; a 1x1 convolution without strides becomes a single line."""
         if {*self.kernel, *self.strides} == {1} and not self.padded:
             line, one, zero = (math.prod(self.extents),), (1,), (0,)
             pixels = ConvGeometry(
@@ -94,7 +84,7 @@ class ConvGeometry:
         return self.with_axes(3)
 
     def with_axes(self, rank: int) -> ConvGeometry:
-        """This form with leading axes of size 1, so that it has `rank` axes."""
+        """The geometry with leading axes of size 1 added, so that it has `rank` axes."""
         new = rank - len(self.extents)
         of_ones = ("extents", "kernel", "outputs", "strides", "dilation")
         found = {name: (1,) * new + getattr(self, name) for name in of_ones}
@@ -103,7 +93,7 @@ class ConvGeometry:
 
     @property
     def opens_image(self) -> bool:
-        """Whether lines or columns are known at run time only."""
+        """Whether an extent of the image is dynamic."""
         return is_open(self.extents)
 
     @property
@@ -113,7 +103,7 @@ class ConvGeometry:
 
     @property
     def group_out_channels(self) -> int:
-        """Channels of the result that are computed from the same channels of x."""
+        """Channels of the result in one group."""
         return self.out_channels // self.groups
 
     @property
@@ -133,7 +123,7 @@ class ConvGeometry:
         return 2 * self.pixels * self.out_channels * taps
 
     def inside(self, axis: int, output: int) -> tuple[int, int]:
-        """The taps of an axis that lie within x, for one position of the result: [first, last)."""
+        """The taps of an axis that lie within x for one position of the result: [first, last)."""
         start = output * self.strides[axis] - self.before[axis]
         step, extent = self.dilation[axis], self.extents[axis]
         first = max(0, -(start // step))
@@ -141,9 +131,9 @@ class ConvGeometry:
         return min(first, last), last
 
     def whole(self, axis: int) -> tuple[int, int]:
-        """The positions of the result all of whose taps lie within x along an axis: [first, last).
+        """The positions of the result whose taps along an axis all lie within x: [first, last).
 
-        They follow each other: an edge cuts the first windows, the other one the last ones.
+        The range is contiguous: padding cuts only the first windows and the last ones.
         """
         stride, span = self.strides[axis], (self.kernel[axis] - 1) * self.dilation[axis]
         outputs = self.outputs[axis]
@@ -152,7 +142,7 @@ class ConvGeometry:
         return first, max(first, min(outputs, last))
 
     def reached(self, axis: int, tap: int, first: int, last: int) -> int:
-        """How many of the positions [first, last) of the result have a tap of theirs within x."""
+        """How many positions in [first, last) of the result have the tap `tap` within x."""
         stride, before = self.strides[axis], self.before[axis] - tap * self.dilation[axis]
         low = max(first, -(-before // stride))
         return max(0, min(last, -(-(self.extents[axis] + before) // stride)) - low)
@@ -161,9 +151,9 @@ class ConvGeometry:
 def alike_tiles(
     total: int, most: int, is_whole: Callable[[int, int], bool]
 ) -> Iterator[tuple[Group, bool]]:
-    """A line in balanced tiles, and whether `is_whole(start, size)` holds for them.
+    """Cuts a line into balanced tiles, and tells whether `is_whole(start, size)` holds for them.
 
-    Neighbours of one size for which it holds are one group, all others are alone.
+    Neighbouring whole tiles of one size form one group; every other tile is a group by itself.
     """
     tiles = [
         (group.start + number * group.size, group.size)
@@ -179,14 +169,14 @@ def alike_tiles(
 
 
 def one_image(region: Region, images: int = 1, size: int = SAMPLE_EXTENT) -> Region:
-    """The region of a single image of a usual size, where sizes are symbolic.
+    """The region of one sample image, whose static sizes replace dynamic ones.
 
-    By it configurations are chosen, so that threads share the lines of an image.
+    Configurations are chosen for it, so that threads share the lines of an image.
 
     Parameters
     ----------
     images, size : int
-        Images, and positions of x along an axis, if other numbers than the usual ones are wanted.
+        Number of images, and extent of x along an axis, in the place of dynamic sizes.
     """
     if not region.is_open:
         return region
@@ -195,7 +185,7 @@ def one_image(region: Region, images: int = 1, size: int = SAMPLE_EXTENT) -> Reg
     extents = []
     for own, taps, dilation, stride in windows:
         span = (taps - 1) * dilation + 1
-        # Of windows that are larger themselves, for so many results.
+        # If the window is larger than the sample, the result has `size` positions instead of x.
         usual = size if span <= size else (size - 1) * stride + span
         extents.append(usual if is_open((own,)) else own)
     first = images if is_open(x.shape[:1]) else x.shape[0]
@@ -213,7 +203,7 @@ def one_image(region: Region, images: int = 1, size: int = SAMPLE_EXTENT) -> Reg
 
 
 def _convolve(geometry: ConvGeometry, x: np.ndarray, w: np.ndarray) -> np.ndarray:
-    """One product for each tap."""
+    """The convolution, as one matrix product for each tap."""
     margins = zip(geometry.before, geometry.after, strict=True)
     x = np.pad(x, ((0, 0), *margins, (0, 0)))
     groups, channels = geometry.groups, geometry.group_channels
@@ -233,21 +223,21 @@ def _convolve(geometry: ConvGeometry, x: np.ndarray, w: np.ndarray) -> np.ndarra
 
 
 class ConvTemplate(Template[C]):
-    """What the templates of convolutions have in common."""
+    """Base class of the templates of convolutions."""
 
     def opens(self, region: Region, isa: Isa) -> str | None:
-        """Why a convolution cannot be built for sizes that are known at run time only, or None."""
+        """Why a convolution cannot be built for dynamic sizes, or None."""
         x, output = region.inputs[0], region.output.shape
         if is_open((x.shape[-1], output[-1])):
-            return "channels whose number is not known"
+            return "a dynamic number of channels"
         if any(tensor.is_open for tensor in region.inputs[1:]):
-            return "a weight whose size is not known"
+            return "a weight of dynamic size"
         if any(is_open((b,)) and not is_open((a,)) for a, b in zip(x.shape, output, strict=True)):
-            return "a result of other sizes"
+            return "a result with other dynamic sizes than the input"
         for tensor in region.operands:
             sizes = zip(tensor.shape, output[len(output) - len(tensor.shape) :], strict=True)
             if any(is_open((size,)) and size != there for size, there in sizes):
-                return f"an operand {tensor}"
+                return f"an operand {tensor} whose dynamic sizes are not those of the result"
         return None
 
     def flops(self, region: Region) -> int:
@@ -255,7 +245,7 @@ class ConvTemplate(Template[C]):
         return ConvGeometry.of(region).flops
 
     def reference(self, region: Region, inputs: list[np.ndarray]) -> np.ndarray:
-        """The convolution in float64 or, of integers, wrapped to int32; the weight unpacked."""
+        """The convolution in float64 or, for integers, wrapped to int32; the weight is unpacked."""
         geometry = ConvGeometry.of(region)
         x, w = inputs[:2]
         if is_integer(region):
@@ -267,7 +257,7 @@ class ConvTemplate(Template[C]):
         return result.astype(np.int64).astype(np.int32) if is_integer(region) else result
 
 
-# Groups the positions of a window by which of its taps lie within the image.
+# Classes of positions: positions whose windows have the same taps within the image.
 #
 # A zero point is multiplied by the sum of the weights of these taps, so the sum differs at the
 # edges. Along an axis there are few classes: each of the first positions is one, all positions with
@@ -276,7 +266,7 @@ class ConvTemplate(Template[C]):
 
 @dataclass(frozen=True)
 class AxisClasses:
-    """The classes of one axis: `low` positions at its beginning, `high` at its end, all others."""
+    """The classes of one axis: `low` positions at its start, `high` at its end, and the rest."""
 
     outputs: int
     low: int
@@ -292,7 +282,7 @@ class AxisClasses:
 
     @property
     def count(self) -> int:
-        """How many classes there are."""
+        """Number of classes."""
         return min(self.outputs, self.low + 1 + self.high)
 
     def number(self, output: Index) -> Index:
@@ -303,20 +293,12 @@ class AxisClasses:
         return emission.smallest(output, self.low) + beyond
 
     def representative(self, number: int) -> int:
-        """A position of a class."""
+        """Some position of a class."""
         return number if number <= self.low else self.outputs - self.count + number
 
 
 class PositionClasses:
-    """The classes of all positions of a convolution; one if every window counts as whole.
-
-    Parameters
-    ----------
-    geometry : ConvGeometry
-        Of any number of axes.
-    whole : bool
-        Whether every tap of every window counts.
-    """
+    """The classes of all positions of a convolution; one class if `whole` (all taps count)."""
 
     def __init__(self, geometry: ConvGeometry, whole: bool) -> None:
         self.geometry = geometry
@@ -328,11 +310,11 @@ class PositionClasses:
 
     @property
     def count(self) -> int:
-        """How many classes there are."""
+        """Number of classes."""
         return math.prod(axis.count for axis in self.axes)
 
     def number(self, position: Sequence[Index]) -> Index:
-        """The class of a position; 0 where every window is whole."""
+        """The class of a position; 0 if `whole`."""
         if self.whole:
             return 0
         found: Index = 0
@@ -341,7 +323,7 @@ class PositionClasses:
         return found
 
     def taps(self, weight: np.ndarray) -> list[np.ndarray]:
-        """For every class the part of a weight [*kernel, IC, OC] that lies inside, as [K, OC]."""
+        """For each class, the weights [*kernel, IC, OC] of its inside taps, as a matrix [K, OC]."""
         found = []
         for numbers in itertools.product(*(range(axis.count) for axis in self.axes)):
             inside = [slice(None)] * len(self.axes)

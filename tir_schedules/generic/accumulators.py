@@ -33,7 +33,7 @@ def _extreme(node: type[tirx.Max | tirx.Min]) -> Callable[[Expr, Expr], Expr]:
     def combine(total: Expr, element: Expr) -> Expr:
         if not element_of(total).startswith(("float", "bfloat")):
             return node(total, element)
-        # Not total == total, which TVM takes for true.
+        # total == total does not work: TVM takes it for true.
         is_number = tirx.LE(total, like(math.inf, total))
         return tirx.Select(is_number, node(total, element), total)
 
@@ -46,21 +46,19 @@ COMBINE: dict[type, Callable[[Expr, Expr], Expr]] = {
     tirx.Max: _extreme(tirx.Max),
     tirx.Min: _extreme(tirx.Min),
 }
-"""By the node that updates an element: (what it is so far, what comes to it) -> what it is then."""
+"""For the node that updates an element, a function (current value, new value) -> next value."""
 
 _NEUTRAL: dict[type[Expr], int] = {tirx.Add: 0, tirx.Mul: 1}
 
 
 def keeping_nan(value: Expr) -> Expr:
-    """How reductions combine two numbers: a NaN stays, whichever of the two it is.
+    """Makes an update `max(y[i], x)` or `min(y[i], x)` keep a NaN; other values stay unchanged.
 
         y[i] = max(y[i], x[i, k])    ->    y[i] = y[i] <= inf ? max(y[i], x[i, k]) : y[i]
 
     x86's maximum returns its second argument if either is a NaN. So the new value comes second, and
     a comparison keeps an old NaN. That takes one more instruction on AVX-512 (a masked maximum),
     and two more elsewhere.
-
-    An update `max(y[i], x)` or `min(y[i], x)` that keeps a NaN; any other value as it is.
     """
     if isinstance(value, tirx.Max | tirx.Min) and isinstance(value.a, TensorLoad):
         return COMBINE[type(value)](value.a, value.b)
@@ -68,7 +66,7 @@ def keeping_nan(value: Expr) -> Expr:
 
 
 class Accumulators:
-    """Local buffers in place of the accumulated elements: one per store and register."""
+    """Local buffers in place of the accumulated elements: one for each store and register."""
 
     def __init__(self, nest: Nest, widths: list[int], rows: int) -> None:
         self.nest, self.rows, self.widths = nest, rows, widths
@@ -89,7 +87,7 @@ class Accumulators:
         return [tirx.BufferLoad(buffers[piece], [position]) for buffers in self.buffers]
 
     def reading(self, totals: Sequence[Expr]) -> Callable[[TensorLoad], Expr]:
-        """Replaces loads of accumulated elements by what each store's element is so far."""
+        """A function that replaces loads of accumulated elements by `totals`, one a store."""
 
         def change(load: TensorLoad) -> Expr:
             for store, total in zip(self.nest.stores, totals, strict=True):
@@ -100,7 +98,7 @@ class Accumulators:
         return change
 
     def start(self, piece: int, row: Expr, lane: Expr, neutral: bool = False) -> tirx.Stmt:
-        """Begins, or, if `neutral`, begins with what leaves a combination unchanged."""
+        """Stores the initial values or, if `neutral`, values that change no combination."""
         statements = []
         elements = self.elements(piece, row, lane)
         for store, element in zip(self.nest.stores, elements, strict=True):
@@ -126,7 +124,7 @@ class Accumulators:
         return loops.store_statement(nest, updates, at)
 
     def finish(self, totals: Sequence[Expr], at: dict[tirx.Var, Expr]) -> tirx.Stmt:
-        """Stores the results of accumulated elements, which are told."""
+        """Stores the results that have the given totals."""
         change, results = self.reading(totals), self.nest.finished
         stores = [replace(store, value=map_loads(store.value, change)) for store in results]
         return loops.store_statement(replace(self.nest, lets=()), stores, at)
@@ -137,16 +135,10 @@ class Accumulators:
         passes: list[tirx.Stmt],
         point: Callable[[Expr], dict[tirx.Var, Expr]],
     ) -> tirx.Stmt:
-        """Rows each reduced to one element: begins all registers, runs passes, combines lanes.
+        """Reduces each row to one element: starts all registers, runs `passes`, combines lanes.
 
-        Parameters
-        ----------
-        reduced : sequence of Axis
-            The loops around the passes.
-        passes : list of Stmt
-            They update registers.
-        point : callable
-            The number of a row -> where its results are.
+        `reduced` are the axes of loops around the passes; `point` maps the number of a row to the
+        values of axes at its results.
         """
 
         def start(piece: int, number: Expr) -> tirx.Stmt:
@@ -167,7 +159,7 @@ class Accumulators:
 
 
 def not_combined(nest: Nest) -> str:
-    """Why partial results of a reduction may not be combined to the whole ones; "" if they may."""
+    """Why partial results of a reduction must not be combined; "" if they may be."""
     own = {store.buffer for store in nest.stores}
     for store in nest.stores:
         value = store.value
@@ -185,7 +177,7 @@ def not_combined(nest: Nest) -> str:
 
 
 def along_results(nest: Nest, axis: Axis) -> tirx.Stmt:
-    """The results along an axis, accumulated where they end up; those of another type in a row."""
+    """Accumulates results along an axis in place, or in a row if their type is another one."""
     if len(nest.stores) != 1 or len(nest.results) != 1:
         raise NotHandledError(f"{nest.name} has several results")
     (store,), (result,) = nest.stores, nest.results
@@ -212,7 +204,7 @@ def along_results(nest: Nest, axis: Axis) -> tirx.Stmt:
 
 
 def tiles_of(extent: int, size: int) -> list[tuple[int, int, int]]:
-    """(start, size, count) of the full tiles and of the rest."""
+    """(start, size, count) of the full tiles and of the tail."""
     full, rest = divmod(extent, size)
     found = [(0, size, full)] if full else []
     return found + ([(full * size, rest, 1)] if rest else [])
@@ -246,7 +238,7 @@ def reduced_row_loops(plan: loops.Plan, inner: Axis, lanes: int) -> tirx.Stmt:
 
 
 def dynamic_row(nest: Nest, inner: Axis, lanes: int) -> tirx.Stmt:
-    """One element, reduced along an axis of any size."""
+    """One element, reduced along a dynamic axis."""
     return _rows(nest, inner, None, int64(0), 1, 4, lanes)
 
 
@@ -255,8 +247,8 @@ def _rows(
 ) -> tirx.Stmt:
     """A few rows, each reduced to one element in `chains` registers and narrower ones.
 
-    The tail of a row of dynamic size goes to one of the registers, and the last elements one by
-    one to a register of a single lane.
+    If the row is dynamic, one of the registers takes the remaining vectors, and a register of a
+    single lane takes the last elements.
     """
     wide, known = chains * lanes, inner.end is None
     steps, rest = divmod(inner.extent, wide)
@@ -272,7 +264,7 @@ def _rows(
         return at
 
     def updates(position: Expr, covered: Iterable[tuple[int, int]]) -> tirx.Stmt:
-        """Updates registers: (register, start)."""
+        """Updates registers; `covered` has (register, start)."""
 
         def update(piece: int, start: Expr, number: Expr) -> tirx.Stmt:
             return loops.vectorized(
@@ -308,7 +300,7 @@ def _rows(
 
 
 def _folded(registers: Accumulators, index: int, number: Expr, statements: list[tirx.Stmt]) -> Expr:
-    """All lanes of a row's registers combined; appends the statements that do it."""
+    """Combines all lanes of a row's registers, and appends the statements for that."""
     store = registers.nest.stores[index]
     combine = COMBINE[type(store.value)]
 

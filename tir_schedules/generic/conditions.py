@@ -1,4 +1,4 @@
-"""What conditions leave of axes: windows without their padding, and pieces of one kind.
+"""Removes conditions: windows skip their padding, and axes are cut into pieces of one kind.
 
     padded[h, w, c] = if_then_else(1 <= h < 113 and 1 <= w < 113, x[h - 1, w - 1, c], lowest)
     y[i, j, c] = max over k, l of padded[2 * i + k, 2 * j + l, c]
@@ -14,7 +14,7 @@ windows slide over the array itself (`window_of`).
 ->  for j in range(n): y[j] = a[j]
     for j in range(m): y[n + j] = b[j]
 
-`pieces` cuts an axis so. Conditions are comparisons of positions, and the least or greatest of two.
+`pieces` cuts an axis in this way. Conditions are comparisons of positions, and minima and maxima.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ _FAR = 1 << 40
 
 @dataclass(frozen=True)
 class Bound:
-    """Where the positions of a window count: `low <= slope * place + step * position < high`.
+    """The positions of a window that count: `low <= slope * place + step * position < high`.
 
-    `place` is a result axis, or None where only the position counts; `step` is positive.
+    `place` is a result axis, or None if only the position matters; `step` is positive.
     """
 
     place: tirx.Var | None
@@ -54,23 +54,23 @@ class Bound:
     high: int
 
     def first(self, place: Any) -> Any:
-        """The first position that counts at a place, a number or an expression; maybe negative."""
+        """The first position that counts at a place (number or expression); may be negative."""
         return 0 - (place * self.slope - self.low) // self.step
 
     def last(self, place: Any) -> Any:
-        """The position after the last that counts, perhaps beyond the window."""
+        """The end of the positions that count; may be beyond the window."""
         return 0 - (place * self.slope - self.high) // self.step
 
 
 Bounds = dict[tirx.Var, Bound]
-"""For reduced axes the part of them that counts."""
+"""The part of each reduced axis that counts."""
 
 
 def without_padding(nest: Nest) -> tuple[Nest, Bounds] | None:
-    """The nest without its conditions, and what they leave of its reduced axes.
+    """The nest without its conditions, and the bounds that they set to its reduced axes.
 
-    None if it has conditions of another kind, or on the last result axis. Within the bounds all
-    conditions hold, so that what was not read before is not read.
+    Returns None if there are other conditions, or conditions on the last result axis. Within the
+    bounds all conditions hold, so that the nest reads no element that it did not read before.
     """
     if not nest.reduce or len(nest.stores) != 1 or nest.lets or not nest.spatial:
         return None
@@ -94,7 +94,7 @@ def without_padding(nest: Nest) -> tuple[Nest, Bounds] | None:
 
 
 def chosen_element(store: Store) -> tuple[Expr, Expr] | None:
-    """A condition and what is reduced if it holds; None if anything else changes the result."""
+    """A condition, and the reduced value if it holds; None if the padding changes the result."""
     value = store.value.b
     inner = value.value if isinstance(value, tirx.Cast) else value
     if call_name(inner) != "if_then_else" or len(calls_of(store.value, "if_then_else")) != 1:
@@ -112,7 +112,7 @@ def chosen_element(store: Store) -> tuple[Expr, Expr] | None:
 
 
 def _bounds(nest: Nest, condition: Expr) -> Bounds | None:
-    """The bounds that a conjunction of comparisons makes, if it makes no others."""
+    """The bounds that a conjunction of comparisons sets; None if it is more than bounds."""
     found: Bounds = {}
     for part in conjunction(condition):
         if not isinstance(part, tirx.LT | tirx.LE) or loads_of(part):
@@ -154,7 +154,7 @@ def _bounds(nest: Nest, condition: Expr) -> Bounds | None:
 
 
 def conjunction(condition: Expr) -> list[Expr]:
-    """The comparisons that a condition is made of, each with `<` or `<=` where it has an order."""
+    """The comparisons that a condition consists of, orders as `<` or `<=`."""
     if isinstance(condition, tirx.And):
         return [*conjunction(condition.a), *conjunction(condition.b)]
     if isinstance(condition, tirx.GE):
@@ -170,7 +170,7 @@ _CHOICES = (tirx.Min, tirx.Max)
 
 @dataclass(frozen=True)
 class Piece:
-    """A part of an axis, from `first` to before `end`, and what is done there."""
+    """A part of an axis, from `first` to before `end`, with the nest that computes it."""
 
     first: Expr
     end: Expr
@@ -179,7 +179,7 @@ class Piece:
 
 @dataclass(frozen=True)
 class _Border:
-    """Before `at` the answer to a question is `below`, from there on it is the other one."""
+    """The answer to a question is `below` before position `at`, and the opposite from there on."""
 
     at: Expr
     below: bool
@@ -193,14 +193,14 @@ def pieces(nest: Nest, axis: tirx.Var, end: Expr, inner: set[tirx.Var], most: in
     axis, end
         The axis runs from 0 to `end`.
     inner : set of Var
-        Axes whose loops are inside: what depends on them is left to them.
+        Axes whose loops are inside; conditions that depend on them stay.
     most : int
-        How many parts there may be.
+        The largest number of parts.
     """
     analyzer = nest.analyzer()
 
     def decided(nest: Nest, at: Expr, before: bool) -> Nest:
-        """The nest on one side of a border, without the questions that it answers."""
+        """The nest on one side of a border, with the questions that this side answers folded."""
 
         def answered(question: Any) -> Expr:
             border = border_of(question, axis, inner)
@@ -248,7 +248,7 @@ def pieces(nest: Nest, axis: tirx.Var, end: Expr, inner: set[tirx.Var], most: in
 
 
 def without_equalities(nest: Nest, axis: tirx.Var, inner: set[tirx.Var]) -> Nest:
-    """The nest with `a <= b and b <= a` for `a == b` where that has two borders along the axis."""
+    """The nest with `a == b` as `a <= b and b <= a` if these have borders along the axis."""
 
     def change(question: tirx.EQ | tirx.NE) -> Expr:
         kind, both = (tirx.LE, tirx.And) if isinstance(question, tirx.EQ) else (tirx.LT, tirx.Or)
@@ -261,7 +261,7 @@ def without_equalities(nest: Nest, axis: tirx.Var, inner: set[tirx.Var]) -> Nest
 
 
 def border_of(question: Expr, axis: tirx.Var, inner: set[tirx.Var]) -> _Border | None:
-    """Where a question changes its answer; of a choice, whether the first is the lesser one."""
+    """Where the answer to a comparison changes, or where the smaller side of a choice does."""
     if str(question.a.ty.dtype) not in ("int32", "int64"):
         return None
     used = variables_of(question)
@@ -274,7 +274,7 @@ def border_of(question: Expr, axis: tirx.Var, inner: set[tirx.Var]) -> _Border |
     # slope * axis + base, compared with 0
     base = parts[1]
     below = not isinstance(question, tirx.GT | tirx.GE)
-    exact = isinstance(question, tirx.LE | tirx.GT)  # 0 is below, or not above
+    exact = isinstance(question, tirx.LE | tirx.GT)  # 0 counts as below
     if slope < 0:
         slope, base, below, exact = -slope, -base, not below, not exact
     at = _quotient(-base, slope) + int64(1) if exact else -_quotient(base, slope)
@@ -287,38 +287,24 @@ def _quotient(value: Expr, divisor: int) -> Expr:
 
 @dataclass(frozen=True)
 class Window:
-    """A flat reduction whose windows slide along `place`; `position` runs through a window.
+    """A flat reduction whose windows slide along `place`; `position` runs through a window."""
 
-    Attributes
-    ----------
-    nest : Nest
-        Without padding.
-    along : Axis
-        The result axis that lanes lie on.
-    place, position : Axis or None
-        Together, or not at all.
-    bounds : Bounds
-        What counts of the reduced axes.
-    far, near : int
-        Distance in elements from place to place, and from position to position.
-    """
-
-    nest: Nest
-    along: Axis
-    place: Axis | None
+    nest: Nest  # without padding
+    along: Axis  # the result axis that lanes lie on
+    place: Axis | None  # None if `position` is
     position: Axis | None
     bounds: Bounds
-    far: int = 0
-    near: int = 0
+    far: int = 0  # distance in elements from place to place
+    near: int = 0  # distance in elements from position to position
 
     @property
     def rows(self) -> tuple[Axis, ...]:
-        """The reduced axes but the one within a row."""
+        """The reduced axes except the one within a row."""
         return tuple(axis for axis in self.nest.reduce if axis is not self.position)
 
 
 def window_of(nest: Nest, bounds: Bounds) -> Window | None:
-    """How windows slide in a flat nest; None if neither do they overlap nor are there bounds."""
+    """How windows slide in a flat nest; None if they do not overlap and have no bounds."""
     if len(nest.stores) != 1 or nest.lets or type(nest.stores[0].value) not in COMBINE:
         return None
     store = nest.stores[0]
@@ -361,7 +347,7 @@ def window_of(nest: Nest, bounds: Bounds) -> Window | None:
 
 
 def columns_of(window: Window, windows: int) -> dict[int, tuple[int, int]]:
-    """For the distance of every column that some windows read, a window and a position in it."""
+    """For each column that some windows read, by distance, a (window, position) that reads it."""
     if window.position is None:
         return {0: (0, 0)}
     points = itertools.product(range(windows), range(window.position.extent))

@@ -1,11 +1,12 @@
-"""Loops for nests of dynamic sizes whose points are independent: rows that LLVM makes vectors of.
+"""Loops for nests of dynamic sizes whose points are independent, in rows that LLVM vectorises.
 
     for i, j in grid(n, 2 * m): y[i, j] = x[i, j % m]
 
     ->  for i: for k in range(2): for j in range(m): y[i, m * k + j] = x[i, j]     copies of rows
 
-Axes are cut where elements change in kind (`pieces`), axes that are read by their quotient or
-remainder become two, and neighbouring axes that all tensors have next to each other become one.
+Axes are cut where the kind of their elements changes (`pieces`). An axis that is read by its
+quotient or remainder becomes two, and neighbouring axes that follow each other in all tensors
+become one.
 """
 
 from __future__ import annotations
@@ -28,33 +29,33 @@ from .conditions import Piece, pieces
 from .expressions import const_int, int64, loads_of, same, variables_of
 from .fusion import merge_nests, reads_of
 from .loops import View, store_statement
-from .nest import SAMPLE, Axis, Nest, NotHandledError, Program, Store, read_program
+from .nest import SAMPLE, Axis, FunctionNests, Nest, NotHandledError, Store, read_program
 from .reads import STEPS, staged_stores, with_sample_tables, with_selects
 
 MOST_PIECES = 16
-"""Loops that one nest may be cut into."""
+"""Most loops that one nest is cut into."""
 
 FEW = 4
-"""Elements of a period that are written out, so that LLVM stores them as one vector."""
+"""Most elements of a period that are unrolled, so that LLVM stores them as one vector."""
 
 SHORT = 16
-"""Elements of a piece that is not worth a loop over periods, or a division."""
+"""Most elements of a piece that is not worth a loop over periods, or a division."""
 
 Most = Mapping[tirx.Var, int]
-"""How many pieces an axis may be cut into; others are not cut."""
+"""The most pieces that an axis may be cut into; other axes are not cut."""
 
 
 def dynamic_elements(func: tirx.PrimFunc, machine: Machine) -> tuple[tirx.PrimFunc, str]:
-    """Loops for a function that reduces nothing.
+    """Loops for a function of dynamic sizes that reduces nothing.
 
     Raises
     ------
     NotHandledError
-        If all sizes are known, it reduces, or all rows are of known size and the same in kind.
+        If all sizes are static, it reduces, or all rows are static and uniform.
     """
     program = program_of_elements(func)
     if not any(map(_gains, program.nests)):
-        raise NotHandledError("its rows are of known size")
+        raise NotHandledError("its rows are of static size")
     views, statements = views_of(program)
     statements += [
         element_loops(loops.flattened(with_selects(nest), views), machine) for nest in program.nests
@@ -62,22 +63,22 @@ def dynamic_elements(func: tirx.PrimFunc, machine: Machine) -> tuple[tirx.PrimFu
     return loops.with_statements(func, statements), "generic_injective"
 
 
-def program_of_elements(func: tirx.PrimFunc) -> Program:
+def program_of_elements(func: tirx.PrimFunc) -> FunctionNests:
     program = with_sample_tables(dynamic_nests(func))
     if not program.nests or any(nest.reduce for nest in program.nests):
-        raise NotHandledError("it is more than elements")
+        raise NotHandledError("it does more than compute elements")
     return program
 
 
-def views_of(program: Program) -> tuple[dict[tirx.Var, View], list[tirx.Stmt]]:
-    """Flat views of all buffers of a program; declarations, and allocations of those it writes."""
+def views_of(program: FunctionNests) -> tuple[dict[tirx.Var, View], list[tirx.Stmt]]:
+    """Flat views of all buffers, and statements that declare them or allocate the written ones."""
     views, declared = loops.parameter_views(program.func)
     own, allocated = loops.temporary_views(program)
     return {**views, **own}, [*declared, *allocated]
 
 
 def _gains(nest: Nest) -> bool:
-    """Whether rows are of dynamic size, or change in kind along them."""
+    """Whether rows are dynamic, or consist of several pieces."""
     if not nest.spatial:
         return False
     row = nest.spatial[-1]
@@ -85,7 +86,7 @@ def _gains(nest: Nest) -> bool:
 
 
 def element_loops(nest: Nest, machine: Machine) -> tirx.Stmt:
-    """Loops for a flat nest without reduction; for rows beyond L2 others (`far_rows`)."""
+    """Loops for a flat nest without reduction, with other loops for rows beyond L2 (`far_rows`)."""
     most, left = dict[tirx.Var, int](), MOST_PIECES
     for number, axis in reversed(list(enumerate(nest.spatial))):
         cut = pieces(nest, axis.var, axis.stated, _inside(nest, number), left)
@@ -106,7 +107,7 @@ def _inside(nest: Nest, number: int) -> set[tirx.Var]:
 
 
 def _over(nest: Nest, number: int, most: Most, machine: Machine) -> tirx.Stmt:
-    """Loops over the axes from this one on."""
+    """Loops over the axes from axis `number` on."""
     if number == len(nest.spatial):
         return store_statement(nest, nest.stores, {})
     axis = nest.spatial[number]
@@ -129,7 +130,7 @@ def _piece(piece: Piece, number: int, most: Most, machine: Machine) -> tirx.Stmt
 
 
 def _run(piece: Piece, number: int, most: Most, machine: Machine) -> tirx.Stmt:
-    """A loop over a piece, and over the axes that continue it."""
+    """A loop over a piece and over the axes that continue it."""
     nest, old = piece.nest, piece.nest.spatial[number]
     size = nest.analyzer().simplify(tirx.Max(piece.end - piece.first, int64(0)))
     axis = Axis.new(size, old.var.name)
@@ -163,7 +164,10 @@ def _run(piece: Piece, number: int, most: Most, machine: Machine) -> tirx.Stmt:
 
 
 def _near_or_far(nest: Nest, near: tirx.Stmt, machine: Machine) -> tirx.Stmt:
-    """A loop over all elements; in vectors for memory beyond L2 (`far_lanes`) from its size on."""
+    """A loop over all elements; one in vectors for memory beyond L2, if the size is large enough.
+
+    See `far_lanes`.
+    """
     (axis,) = nest.spatial
     steps = [
         None if loads_of(load.indices[0]) else nest.step_along(load.indices[0], axis)
@@ -184,9 +188,9 @@ def _near_or_far(nest: Nest, near: tirx.Stmt, machine: Machine) -> tirx.Stmt:
 
 
 def _strided(nest: Nest, axis: Axis) -> list[TensorLoad]:
-    """Loads that read every second, third or fourth element along a row of vectors, if any.
+    """Loads of every second, third or fourth element along a row of vectors, if there are any.
 
-    LLVM gathers these, as the last vector could read beyond the last element.
+    LLVM gathers these elements, because a last vector could read beyond the last element.
     """
     if nest.lets or nest.has_choices or reads_of(nest, *(own.buffer for own in nest.stores)):
         return []
@@ -204,9 +208,9 @@ def _strided(nest: Nest, axis: Axis) -> list[TensorLoad]:
 def _strided_row(
     nest: Nest, axis: Axis, loads: list[TensorLoad], lanes: int, when: Expr | None = None
 ) -> tirx.Stmt:
-    """A loop over vectors, the last of which ends with the row; over elements of shorter rows.
+    """A loop over vectors, the last of which ends with the row; over elements if the row is short.
 
-    If `when` is given, it decides in place of the row's length; no shorter row may fulfil it.
+    If `when` is given, it decides instead of the row's length; it must be false for a short row.
     """
     start = tirx.Var("start", "int64")
     vector = Axis.new(tirx.floordiv(axis.stated + int64(lanes - 1), int64(lanes)), "vector")
@@ -219,7 +223,7 @@ def _strided_row(
 
 
 def _replaced(nest: Nest, axes: tuple[Axis, ...], values: dict[tirx.Var, Expr]) -> Nest:
-    """The nest with some axes in place of others, those whose values are told."""
+    """The nest with `axes` in the place of the axes whose variables get `values`."""
     number = next(n for n, axis in enumerate(nest.spatial) if axis.var in values)
     left = [axis for axis in nest.spatial if axis.var not in values]
     spatial = (*left[:number], *axes, *left[number:])
@@ -236,13 +240,13 @@ class _Period:
 
     @property
     def length(self) -> Expr:
-        """Of an axis without elements it may be 0."""
+        """The period; at least 1, because it may be 0 if the axis is empty."""
         known = const_int(self.divisor)
         return self.divisor if known else tirx.Max(self.divisor, int64(1))
 
 
 def _period(nest: Nest, number: int) -> _Period | None:
-    """The first division of an axis, if only axes outside take part in it."""
+    """The first division of an axis in which only that axis and outer ones take part."""
     axis, inner = nest.spatial[number].var, _inside(nest, number)
     for value in nest.expressions():
         for division in expressions.divisions_of(value):
@@ -256,7 +260,7 @@ def _period(nest: Nest, number: int) -> _Period | None:
 
 
 def _without(nest: Nest, period: _Period, quotient: Expr, rest: Expr) -> Nest:
-    """The nest with the results of a division."""
+    """The nest with a division replaced by its quotient and remainder."""
 
     def change(division: tirx.FloorDiv | tirx.FloorMod) -> Expr:
         if not same(division.a, period.divided) or not same(division.b, period.divisor):
@@ -270,9 +274,9 @@ def _without(nest: Nest, period: _Period, quotient: Expr, rest: Expr) -> Nest:
 
 
 def _whole_periods(piece: Piece, period: _Period) -> tuple[Expr, Expr] | None:
-    """The length of periods and their number, if the piece has no part of one.
+    """The length and the number of periods, if the piece consists of whole periods.
 
-    A length that is 1 in place of 0 is taken as 0: then there is nothing in the periods.
+    A length of max(n, 1) counts as n: if n is 0, the periods are empty.
     """
     end, length = piece.end, period.divisor
     if const_int(piece.first) != 0 or const_int(period.base) != 0 or not isinstance(end, tirx.Mul):
@@ -287,7 +291,7 @@ def _whole_periods(piece: Piece, period: _Period) -> tuple[Expr, Expr] | None:
 
 
 def _periods(piece: Piece, period: _Period, number: int, most: Most, machine: Machine) -> tirx.Stmt:
-    """A loop over periods, and one over what of a period lies in the piece."""
+    """A loop over periods, and a loop over the part of each period that lies in the piece."""
     nest, old, length = piece.nest, piece.nest.spatial[number], period.length
     shared = number == 0 and machine.threads > 1
     analyzer = nest.analyzer()
@@ -317,7 +321,7 @@ def _periods(piece: Piece, period: _Period, number: int, most: Most, machine: Ma
 
 
 def _few(piece: Piece, period: _Period, length: int, number: int, machine: Machine) -> tirx.Stmt:
-    """A loop over periods of a few elements that are written out, and what is left."""
+    """A loop over periods of a few elements that are unrolled, and a loop over the tail."""
     nest, old = piece.nest, piece.nest.spatial[number]
     whole = tirx.floordiv(piece.end, int64(length))
     axis = Axis.new(whole, "period")
@@ -342,38 +346,32 @@ def _few(piece: Piece, period: _Period, length: int, number: int, machine: Machi
 
 
 def require_dynamic(func: tirx.PrimFunc) -> None:
-    """Refuses a function whose sizes are all known: other rules are faster.
-
-    Raises
-    ------
-    NotHandledError
-        Saying so.
-    """
+    """Raises NotHandledError for a function of static sizes, for which other rules are faster."""
     shapes = [getattr(param, "shape", ()) for param in func.params]
     if all(const_int(size) is not None for shape in shapes for size in shape):
-        raise NotHandledError("all sizes are known")
+        raise NotHandledError("all sizes are static")
 
 
-def dynamic_nests(func: tirx.PrimFunc) -> Program:
-    """The nests of a function with dynamic sizes, as few as their costs allow.
+def dynamic_nests(func: tirx.PrimFunc) -> FunctionNests:
+    """The nests of a function with dynamic sizes, merged as far as their costs allow.
 
     Raises
     ------
     NotHandledError
-        If all sizes are known, or the function is not a list of plain blocks.
+        If all sizes are static, or the function is not a list of plain blocks.
     """
     require_dynamic(func)
     return merge_nests(read_program(func, size_or_sample))
 
 
 def size_or_sample(extent: Any) -> int:
-    """An extent, or a usual size in place of one that is known at run time only."""
+    """The value of an extent, or `SAMPLE` if it is dynamic."""
     known = const_int(extent)
     return SAMPLE if known is None else known
 
 
 def continues(nest: Nest, outer: Axis, inner: Axis) -> bool:
-    """Whether all tensors of a flat nest have all of one axis between neighbours along another."""
+    """Whether in all tensors of a flat nest the inner axis fills the step of the outer one."""
     if not {outer.var, inner.var}.isdisjoint(loops.numbers_used(nest)):
         return False
     analyzer = nest.analyzer()
@@ -387,7 +385,7 @@ def continues(nest: Nest, outer: Axis, inner: Axis) -> bool:
 
 
 def with_fewer_reduced(nest: Nest) -> Nest:
-    """A flat nest that reduces axes as one which continue each other."""
+    """A flat nest with reduced axes merged if one continues the other."""
     reduce = list[Axis]()
     for axis in nest.reduce:
         if reduce and continues(nest, reduce[-1], axis):
@@ -400,7 +398,7 @@ def with_fewer_reduced(nest: Nest) -> Nest:
 
 
 def flat_loop(size: Expr, body: loops.Body, machine: Machine) -> tirx.Stmt:
-    """One loop; threads have a share each."""
+    """One loop over `size` elements; each thread gets a chunk."""
     number, lanes = tirx.Var("number", "int64"), machine.isa.f32_lanes
     if machine.threads == 1:
         return loops.loop_of_elements(number, size, body(number), lanes)

@@ -4,7 +4,7 @@ for i in range(100): y[i] = if_then_else(i < 40, a[i], b[i - 40])
 
 ->  for f in range(2): for v in vectorized(16): y[f * 16 + v] = a[f * 16 + v]
     for v in vectorized(8): y[32 + v] = a[32 + v]
-    (the same for 40 to 99 with b)
+    (equivalent loops for 40 to 99, with b)
 """
 
 from __future__ import annotations
@@ -31,29 +31,29 @@ from .reads import staged_stores, strided_loads
 from .transpose import loops_across
 
 MOST_PIECES = 16
-"""Loop nests that one nest may be split into to get rid of conditions."""
+"""Most loop nests that one nest is split into to remove conditions."""
 
 LEAST_STRING_BYTES = 2048
-"""Bytes from which on glibc copies by string instructions."""
+"""Smallest number of bytes that glibc copies by string instructions."""
 
 COPIED_VECTORS = 2
 """Vectors of a row that are read before they are stored to several places.
 
-One at a time is slower by a fifth on Zen 4 where addresses are alike modulo 4 KB: each read waits
+One at a time is slower by a fifth on Zen 4 if addresses are equal modulo 4 KB: each read then waits
 for the store before it.
 """
 
 MOST_COPIES = 4
-"""Places that a loop over a row may store each element to.
+"""Most places that a loop over a row stores each element to.
 
-Places that are a multiple of 4 KB apart share a set of L1: on Zen 4, eight of them are slower.
+Places a multiple of 4 KB apart share a set of L1: on Zen 4, eight such places are slower.
 """
 
 FAR_COPIED_VECTORS = 4
 """Vectors of a row that are read before they are stored, in copies beyond L2.
 
-On Zen 4 a load waits for an earlier store to an address that is the same modulo 4 KB. Two vectors
-are up to 8% slower for that; eight are up to a half slower.
+On Zen 4 a load waits for an earlier store to an address that is equal modulo 4 KB. Two vectors are
+up to 8% slower for that reason; eight are up to a half slower.
 """
 
 _FEW_OPERATIONS = 2
@@ -63,12 +63,12 @@ _COMPARISONS = (tirx.LT, tirx.LE, tirx.GT, tirx.GE)
 
 
 def with_copies(nest: Nest, axes: Iterable[Axis]) -> Nest:
-    """A flat nest that copies, with axes along which it reads the same as more stores.
+    """A flat nest that copies; axes that its reads do not depend on become further stores.
 
         for i, j: y[i, j] = x[j]    ->    for j: y[0, j] = x[j]; y[1, j] = x[j]
 
-    So a row is read once for several places, and LLVM makes no memcpy of it. Of an axis with too
-    many steps, a part is more stores.
+    So a row is read once for several places, and LLVM does not make it a memcpy. If an axis has too
+    many steps, a part of them become stores.
     """
     value = nest.stores[0].value
     if nest.lets or nest.reduce or not isinstance(value, TensorLoad):
@@ -91,12 +91,9 @@ def with_copies(nest: Nest, axes: Iterable[Axis]) -> Nest:
 
 
 def has_copies(nest: Nest, steps: Iterable[int | None]) -> bool:
-    """Whether a nest stores elements to several places (`with_copies`), by its steps along a row.
+    """Whether a nest stores elements to several places, as `with_copies` makes it.
 
-    Parameters
-    ----------
-    steps : iterable of int or None
-        Of all loads and stores.
+    `steps` are those of all loads and stores along a row.
     """
     value = nest.stores[0].value
     alike = all(expressions.same(store.value, value) for store in nest.stores)
@@ -136,22 +133,19 @@ def lanes_for(nest: Nest, machine: Machine) -> int:
 
 
 def _bits_of(nest: Nest) -> set[int]:
-    """Widths of the elements that are read and written."""
+    """Bits of the elements that are read and written."""
     reads = {int(load.ty.dtype.bits) for load in nest.reads()}
     return reads | {int(store.value.ty.dtype.bits) for store in nest.results}
 
 
 def far_lanes(nest: Nest, steps: Iterable[int | None], machine: Machine) -> tuple[int, int]:
-    """Lanes of a row's vectors where memory is all that takes time, and from how many results on.
+    """Lanes of a row's vectors if memory limits the speed, and the fewest results for that; or 0.
 
-    Narrow loads and stores keep fewer lines under way, and leave more of that to the prefetchers:
-    on Zen 4 these are the faster beyond L2 by up to a tenth. Two operations at most, on elements of
-    one width, take less than a line does. Lanes are 0 where it is not so.
+    Narrow loads and stores keep fewer lines in flight, and leave more to the prefetchers: on Zen 4
+    they are faster beyond L2 by up to a tenth. This holds for at most two operations on elements of
+    one width, which take less time than a line does.
 
-    Parameters
-    ----------
-    steps : iterable of int or None
-        Of the loads along the row.
+    `steps` are those of the loads along the row.
     """
     bits, *others = _bits_of(nest)
     lanes = machine.far_access_bits // bits
@@ -169,11 +163,11 @@ def far_lanes(nest: Nest, steps: Iterable[int | None], machine: Machine) -> tupl
 
 
 def copied_row_lanes(nest: Nest, machine: Machine) -> int:
-    """Lanes of `FAR_COPIED_VECTORS` if a flat nest copies rows, each once; else 0.
+    """Lanes of `FAR_COPIED_VECTORS` if a flat nest copies each row once; else 0.
 
     glibc copies long rows by string instructions, which are slow on some CPUs
-    (`Machine.string_copy_cost`). A tensor that is copied as a whole gains nothing. Of conditions
-    LLVM makes no memcpy.
+    (`Machine.string_copy_cost`). A tensor that is copied as a whole gains nothing. LLVM makes no
+    memcpy of conditions.
     """
     (store, *others), axes = nest.stores, {axis.var for axis in nest.spatial}
     if machine.string_copy_cost <= 1 or others or nest.lets or len(axes) < 2:
@@ -186,20 +180,20 @@ def copied_row_lanes(nest: Nest, machine: Machine) -> int:
 
 
 def far_rows(nest: Nest, machine: Machine) -> Expr:
-    """Whether the result, with what is read, is beyond L2, and `is_long` of its rows."""
+    """A condition: the result and its operand are beyond L2, and rows are long (`is_long`)."""
     store, *_ = nest.stores
     elements = machine.l2_bytes // 2 * 8 // max(*_bits_of(nest), 8)
     return tirx.And(store.buffer.shape[0] >= int64(elements), is_long(nest))
 
 
 def is_long(nest: Nest) -> Expr:
-    """Whether glibc copies a row of the nest by string instructions."""
+    """A condition: glibc copies a row of the nest by string instructions."""
     return nest.spatial[-1].stated >= int64(LEAST_STRING_BYTES * 8 // max(*_bits_of(nest), 8))
 
 
 @dataclass(frozen=True)
 class _Rows:
-    """What is done for every point of some axes: a row, or, if not `whole`, a part of one."""
+    """The work for every point of some axes: a whole row, or a part of one if not `whole`."""
 
     axes: tuple[Axis, ...]
     body: tirx.Stmt
@@ -208,7 +202,7 @@ class _Rows:
 
 
 def _row_loops(parts: Sequence[_Rows], machine: Machine) -> list[tirx.Stmt]:
-    """Loops over the rows; parts of the same rows share them, so that a row is written once."""
+    """Loops over rows; parts of equal numbers of rows share a loop, so a row is written once."""
     groups: list[list[_Rows]] = []
     for part in parts:
         first = groups[-1][0] if groups else None
@@ -273,7 +267,7 @@ def _rows(plan: Plan) -> _Rows:
 
 
 def is_guarded_by(nest: Nest, var: tirx.Var) -> bool:
-    """Whether an axis decides which value is computed, so that its points differ in kind."""
+    """Whether an axis decides which value is computed."""
     return any(
         var in expressions.variables_of(call.args[0])
         for expression in nest.expressions()
@@ -282,7 +276,7 @@ def is_guarded_by(nest: Nest, var: tirx.Var) -> bool:
 
 
 def conditions_as_selects(nest: Nest) -> Nest:
-    """The flat nest with if_then_else made Select where both sides may safely be computed."""
+    """The flat nest with if_then_else as Select if both sides can safely be computed."""
     if not nest.has_choices:
         return nest
     analyzer = nest.analyzer()
@@ -303,7 +297,7 @@ def conditions_as_selects(nest: Nest) -> Nest:
 
 
 def split_at_conditions(nest: Nest) -> list[Nest]:
-    """The nest cut along its axes where conditions on one axis change, conditions folded."""
+    """The nest cut along its axes where conditions on a single axis change, with these folded."""
     cuts: dict[tirx.Var, set[int]] = {}
     extents = {axis.var: axis.extent for axis in nest.spatial}
     for expression in nest.expressions():
@@ -312,7 +306,7 @@ def split_at_conditions(nest: Nest) -> list[Nest]:
                 cuts.setdefault(var, set()).add(position)
     parts: list[list[tuple[Axis, int, int]]] = []
     count = 1
-    # Innermost axes first: a condition left on an outer axis is tested once per row.
+    # Innermost axes first: a condition that stays on an outer axis is tested once per row.
     for axis in reversed(nest.spatial):
         borders = sorted({0, axis.extent, *cuts.get(axis.var, ())})
         if count * (len(borders) - 1) > MOST_PIECES:
@@ -331,7 +325,7 @@ def split_at_conditions(nest: Nest) -> list[Nest]:
 
 
 def split_at_periods(nest: Nest) -> Nest:
-    """The nest with an axis that is read modulo a divisor of its extent made two axes.
+    """The nest with an axis split in two if it is read modulo a divisor of its extent.
 
     y[i] = x[i % 5]  ->  y[5 * j + k] = x[k]
     """
@@ -356,7 +350,7 @@ def split_at_periods(nest: Nest) -> Nest:
 
 
 def _cuts_of(condition: Expr, extents: dict[tirx.Var, int]) -> list[tuple[tirx.Var, int]]:
-    """Where a condition changes: (axis, first position of the other side)."""
+    """Where a condition changes, as (axis, first position of the other side)."""
     if isinstance(condition, tirx.And | tirx.Or):
         return [*_cuts_of(condition.a, extents), *_cuts_of(condition.b, extents)]
     if isinstance(condition, tirx.Not):
@@ -372,6 +366,6 @@ def _cuts_of(condition: Expr, extents: dict[tirx.Var, int]) -> list[tuple[tirx.V
         asked = [tirx.LE(*sides), tirx.GE(*sides)]
     borders = [border_of(each, var, set()) for each in asked]
     found = [const_int(Analyzer().simplify(each.at)) for each in borders if each is not None]
-    if len(asked) != len(set(found)):  # no border, or no integer between two
+    if len(asked) != len(set(found)):  # there is no border, or no integer between two borders
         return []
     return [(var, at) for at in sorted(at for at in found if at and 0 < at < extents[var])]

@@ -1,4 +1,4 @@
-"""Finds out about TIR expressions: what they read, how their indices move, what they cost."""
+"""Questions about TIR expressions: what they read, how their indices step, what they cost."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from microkernels.vector import ieee
 from microkernels.vector.expressions import Expr, Index
 
 Tree = TypeVar("Tree", Expr, tirx.Stmt)  # an expression, or a statement
-Kind = TypeVar("Kind", bound=Expr)  # of expressions
+Kind = TypeVar("Kind", bound=Expr)  # a class of expressions
 
 COSTS: dict[str, float] = {
     "exp": 20,
@@ -36,7 +36,7 @@ COSTS: dict[str, float] = {
     "reinterpret": 0,
     "if_then_else": 3,
 }
-"""Operations that one call costs, in units of an addition."""
+"""Cost of one call, in additions."""
 
 OTHER_CALL_COST = 10.0
 DIVIDE_COST = 4.0
@@ -63,9 +63,9 @@ def const_int(value: Index) -> int | None:
 
 
 def call_name(expression: Expr) -> str:
-    """The operator's name without its dialect if the expression is a call, else the empty text.
+    """The name of a call's operator without its dialect; empty if the expression is no call.
 
-    Of a function without effects that is called by its name, that name.
+    For a pure function that is called by its name, the result is that name.
     """
     if not isinstance(expression, Call):
         return ""
@@ -81,7 +81,7 @@ def substitute(tree: Tree, values: Mapping[tirx.Var, Expr]) -> Tree:
 
 
 def folded(extent: Expr) -> Expr:
-    """An extent; the number, if there is no variable in it."""
+    """An extent, as a number if it contains no variable."""
     if isinstance(extent, tirx.IntImm) or variables_of(extent):
         return extent
     return Analyzer().simplify(extent)
@@ -90,7 +90,7 @@ def folded(extent: Expr) -> Expr:
 def resized_buffers(
     buffers: Iterable[tirx.Var], values: Mapping[tirx.Var, Any]
 ) -> dict[tirx.Var, tirx.Var]:
-    """For each buffer with an extent that changes, one with the others."""
+    """A new buffer for each buffer with an extent that `values` changes."""
     found = {}
     for buffer in buffers:
         shape = getattr(buffer, "shape", None)
@@ -113,20 +113,11 @@ def resized_buffers(
 def with_sizes(
     body: tirx.Stmt, values: Mapping[tirx.Var, Any], known: Mapping[tirx.Var, tirx.Var]
 ) -> tirx.Stmt:
-    """A statement with other sizes.
+    """A statement with sizes replaced by `values`; `known` buffers have a replacement already.
 
-        buffer = T.sblock_alloc_buffer((n, 64))     # n -> batch * 2
+    buffer = T.sblock_alloc_buffer((n, 64))     # n -> batch * 2
 
-        ->  buffer = T.sblock_alloc_buffer((batch * 2, 64))
-
-    Parameters
-    ----------
-    body : tirx.Stmt
-        It stays as it is.
-    values : mapping
-        Variable -> what stands in its place.
-    known : mapping
-        Buffers that have a replacement already.
+    ->  buffer = T.sblock_alloc_buffer((batch * 2, 64))
     """
     renewed = {**resized_buffers(variables_of(body), values), **known}
     return substitute(body, {**values, **renewed})
@@ -155,7 +146,7 @@ def variables_of(expression: Expr | tirx.Stmt) -> set[tirx.Var]:
 
 
 def variables_beside_loads(expression: Expr) -> set[tirx.Var]:
-    """The variables that are used as numbers, not only to index."""
+    """The variables that are used as numbers, not only in indices."""
     return variables_of(map_loads(expression, lambda load: tirx.const(0, load.ty.dtype)))
 
 
@@ -175,7 +166,7 @@ def node_count(expression: Expr) -> int:
 
 
 def same(left: Expr, right: Expr) -> bool:
-    """Whether two expressions are the same, node by node."""
+    """Whether two expressions are equal, node by node."""
     return bool(tvm_ffi.structural_equal(left, right))
 
 
@@ -189,14 +180,14 @@ def distinct(expressions: Iterable[Kind]) -> list[Kind]:
 
 
 def same_indices(left: Iterable[Expr], right: Iterable[Expr]) -> bool:
-    """Whether two index lists are the same, expression by expression."""
+    """Whether two lists of indices are equal, expression by expression."""
     return all(same(a, b) for a, b in zip(left, right, strict=True))
 
 
 def cost_of(expression: Expr) -> float:
     """Arithmetic work of one evaluation, in additions; index arithmetic and loads are free.
 
-    A load through another load (a gather) counts two.
+    A load at a loaded index (a gather) counts two.
     """
     total = 2.0 * sum(
         len(loads_of(index)) for load in loads_of(expression) for index in load.indices
@@ -213,7 +204,7 @@ def cost_of(expression: Expr) -> float:
         elif not isinstance(node, _FREE):
             total += 1
 
-    # Not within loads: their buffers know sizes, which are expressions.
+    # Skip the inside of loads: the sizes of their buffers are expressions, too.
     outside = map_loads(expression, lambda load: tirx.Var("load", load.ty.dtype))
     tvm_ffi.structural_walk(outside, (tirx.Expr, visit))
     return total
@@ -222,21 +213,9 @@ def cost_of(expression: Expr) -> float:
 def strides_of(
     offset: Expr, axes: list[tirx.Var], analyzer: Analyzer
 ) -> dict[tirx.Var, int | None]:
-    """How far a flat offset moves when an axis takes a step.
+    """For every axis, how far a flat offset moves with one step; None if that is not constant.
 
-    Parameters
-    ----------
-    offset : Expr
-        Position in a flat buffer.
-    axes : list of Var
-        The loop variables.
-    analyzer : Analyzer
-        Knows the range of every axis.
-
-    Returns
-    -------
-    strides : dict
-        For every axis the constant distance, or None if it is not constant.
+    The `analyzer` knows the range of every axis.
     """
     coefficients = list(detect_linear_equation(offset, axes)) if axes else []
     steps = list(map(const_int, coefficients[:-1]))
@@ -266,18 +245,15 @@ _COMPARISONS = (tirx.EQ, tirx.NE, tirx.LT, tirx.LE, tirx.GT, tirx.GE)
 
 
 def guard_floats(tree: Tree) -> Tree:
-    """Gives floats in TVM's own expressions their IEEE 754 meaning (see
-    `microkernels.vector.ieee`).
+    """Gives floats in TVM's own expressions their IEEE 754 meaning (`microkernels.vector.ieee`).
 
         max(x, 0)    ->  max(0, x)             in this order x86 keeps a NaN in x
         max(x, y)    ->  llvm.maximum(x, y)
         x - y        ->  hidden(x) - y         TVM makes 0 of x - x
         x == x       ->  hidden(x) == x
 
-    TVM folds some expressions, such as x * 0, while they are built, before this can see them; see
-    relay_passes/legalize/axes.py.
-
-    The same, in a form that TVM's simplifier and x86 keep right for every float.
+    TVM's simplifier and x86 then compute every float right. TVM folds some expressions, such as
+    x * 0, while they are built, before this can see them; see relay_passes/legalize/axes.py.
     """
     kinds = (*_ARITHMETIC, *_COMPARISONS)
     return tvm_ffi.structural_map(tree, ((kinds, _arithmetic), (tirx.Not, _negation)))
@@ -292,9 +268,9 @@ def _arithmetic(node: BinaryOpExpr | CmpExpr) -> Expr:
 
 
 def _negation(node: tirx.Not) -> Expr:
-    """Not: TVM would turn a comparison inside around, which a NaN forbids.
+    """Not as Select: TVM would invert a comparison inside, which is wrong for a NaN.
 
-    What is loaded may become a comparison, when nests are merged.
+    A load may become a comparison later, when nests are merged.
     """
     inner = node.a
     compared = isinstance(inner, _COMPARISONS) and ieee.is_float(inner.a)

@@ -1,4 +1,4 @@
-"""Fuses nests: computes cheap results where they are used, and puts nests under common outer loops.
+"""Fuses nests: inlines cheap results into their readers, and puts nests under common outer loops.
 
     a[i, j] = x[i, j] + b[j]                 y[i, j] = max(x[i, j] + b[j], 0)
     y[i, j] = max(a[i, j], 0)           ->
@@ -6,16 +6,16 @@
     t[i] = 0; t[i] += x[i, k]                t[i] = 0; t[i] += x[i, k], finally y[i] = t[i] / n
     y[i] = t[i] / n                     ->
 
-An intermediate result stays when its reader would compute it many times over: exp under a
-reduction over another axis, padding under a convolution. Nests that read such a result share outer
-loops, so that rows stay in cache:
+An intermediate result stays if its reader would compute it many times over: exp under a reduction
+over another axis, padding under a convolution. Nests that read such a result share outer loops, so
+that rows stay in cache:
 
     for i, k: m[i] = max(m[i], x[i, k])            for i in parallel(...):
     for i, j: e[i, j] = exp(x[i, j] - m[i])    ->      m = ...; e[0:n] = ...; s = ...
     for i, k: s[i] += e[i, k]                          y[i, 0:n] = e[0:n] / s
     for i, j: y[i, j] = e[i, j] / s[i]
 
-Temporary buffers shrink to what one iteration of the outer loops needs.
+Temporary buffers shrink to the elements that one iteration of the outer loops needs.
 """
 
 from __future__ import annotations
@@ -35,23 +35,23 @@ from .conditions import without_padding
 from .elementwise import elementwise_loops
 from .expressions import cost_of, distinct, loads_of, same_indices, substitute
 from .loops import View
-from .nest import Nest, NotHandledError, Program
+from .nest import FunctionNests, Nest, NotHandledError
 from .reduction import reduction_loops
 from .windows import windows_of
 
 CHEAP = 2.0
-"""Cost, in additions, up to which a value is recomputed at every use; more is stored once."""
+"""A value up to this cost, in additions, is recomputed at every use; others are stored once."""
 
 MOST_NODES = 600
-"""Size that an expression may grow to by merging."""
+"""Most nodes of an expression after merging."""
 
 
-def merge_nests(program: Program) -> Program:
-    """The program with as few nests as its values' costs allow."""
+def merge_nests(program: FunctionNests) -> FunctionNests:
+    """The function with as few nests as the costs of its values allow."""
     for position in reversed(range(len(program.nests))):
         written = [store.buffer for store in program.nests[position].results]
         if all(_is_temporary(program, b) and not program.consumers(b) for b in written):
-            program = _without(program, position, {})  # nobody reads its results
+            program = _without(program, position, {})  # no nest reads its results
     for merge in (_into_consumers, _take_epilogue):
         position = 0
         while position < len(program.nests):
@@ -63,18 +63,18 @@ def merge_nests(program: Program) -> Program:
     return program
 
 
-def _is_temporary(program: Program, buffer: tirx.Var) -> bool:
+def _is_temporary(program: FunctionNests, buffer: tirx.Var) -> bool:
     return any(buffer.same_as(other) for other in program.temporaries)
 
 
-def _without(program: Program, position: int, changed: dict[int, Nest]) -> Program:
+def _without(program: FunctionNests, position: int, changed: dict[int, Nest]) -> FunctionNests:
     nests = [changed.get(number, nest) for number, nest in enumerate(program.nests)]
     del nests[position]
     return replace(program, nests=tuple(nests))
 
 
-def _into_consumers(program: Program, position: int) -> Program | None:
-    """The program with one nest computed inside every nest that reads its result."""
+def _into_consumers(program: FunctionNests, position: int) -> FunctionNests | None:
+    """The function with one nest inlined into every nest that reads its result, or None."""
     producer = program.nests[position]
     if producer.reduce or len(producer.stores) != 1 or not _is_plain(producer):
         return None
@@ -86,13 +86,13 @@ def _into_consumers(program: Program, position: int) -> Program | None:
     if sum(map(store.buffer.same_as, written)) != 1:
         return None
     cost = cost_of(store.value) + sum(cost_of(value) for _, value in producer.lets)
-    evaluations, by_table = 0, False  # an element counts once for each distinct reading
+    evaluations, by_table = 0, False  # each distinct read of an element counts once
     for reader in readers:
         found = reads_of(program.nests[reader], store.buffer)
         evaluations += len(distinct(found)) * program.nests[reader].points
         at_read_places = any(loads_of(index) for load in found for index in load.indices)
         by_table = by_table or (len(found) > 1 and at_read_places)
-    # At places of a table neighbours are no vector: as many elements cost more there.
+    # Neighbours at places read from a table are no vector, so equally many elements cost more.
     repeated = evaluations > producer.points or (evaluations == producer.points and by_table)
     dear = cost > CHEAP and repeated
     if dear and not all(program.nests[reader].reduce for reader in readers):
@@ -103,7 +103,7 @@ def _into_consumers(program: Program, position: int) -> Program | None:
         if merged is None:
             return None
         merged = changed[reader] = merged.simplified()
-        # Padding costs nothing where windows leave it out.
+        # Padding costs nothing if windows leave it out.
         if dear and without_padding(merged) is None and windows_of(merged) is None:
             return None
     return _without(program, position, changed)
@@ -122,10 +122,10 @@ def _is_plain(nest: Nest) -> bool:
 
 
 def _inlined(producer: Nest, reader: Nest, cost: float) -> Nest | None:
-    """`reader` with the producer's value in place of loads of its result."""
+    """`reader` with the producer's value in place of loads of its result; None if too large."""
     store, named = producer.stores[0], list[tuple[TensorLoad, tirx.Var, Expr]]()
-    # A name is worked out before everything else, so nothing may guard it, and no index may
-    # depend on it.
+    # A named value is computed before everything else, so no condition may guard it, and no index
+    # may depend on it.
     is_float = str(store.value.ty.dtype).startswith("float")
     several = len(reads_of(reader, store.buffer)) > 1
     name = several and cost > 0.5 and is_float and not reader.has_choices
@@ -157,8 +157,8 @@ def _inlined(producer: Nest, reader: Nest, cost: float) -> Nest | None:
     return merged
 
 
-def _take_epilogue(program: Program, position: int) -> Program | None:
-    """The program with the one reader of a reduction's result made its epilogue."""
+def _take_epilogue(program: FunctionNests, position: int) -> FunctionNests | None:
+    """The function with the only reader of a reduction's result made its epilogue, or None."""
     nest = program.nests[position]
     buffers = [store.buffer for store in nest.stores]
     if not nest.reduce or nest.epilogue or not all(_is_temporary(program, b) for b in buffers):
@@ -186,14 +186,14 @@ def _take_epilogue(program: Program, position: int) -> Program | None:
 
 
 def _matching_axes(nest: Nest, consumer: Nest, load: TensorLoad) -> dict[tirx.Var, tirx.Var] | None:
-    """For every axis of the consumer the reduction's axis that it stands for."""
+    """Maps every axis of the consumer to an axis of the reduction, or None."""
     extents = {axis.var: axis.stated for axis in (*nest.spatial, *consumer.spatial)}
     axes: dict[tirx.Var, tirx.Var] = {}
     for index, read in zip(nest.stores[0].indices, load.indices, strict=True):
         if isinstance(index, tirx.Var):
             if not isinstance(read, tirx.Var) or read not in extents:
                 return None
-            if not expressions.same(extents[read], extents[index]):  # both may be open
+            if not expressions.same(extents[read], extents[index]):  # both may be dynamic
                 return None
             axes[read] = index
     if len(axes) != len(consumer.spatial) or len(set(axes.values())) != len(nest.spatial):
@@ -207,23 +207,20 @@ def reads_of(nest: Nest, *buffers: tirx.Var) -> list[TensorLoad]:
 
 
 ORDER = ("generic_injective", "generic_transpose", "generic_pool", "generic_reduction")
-"""The names of schedules; what does several things is called after the last in this order."""
+"""Names of schedules; a kernel with several is named after the last of them in this order."""
 
 
 def program_loops(
-    program: Program, views: dict[tirx.Var, View], machine: Machine
+    program: FunctionNests, views: dict[tirx.Var, View], machine: Machine
 ) -> tuple[list[tirx.Stmt], str]:
-    """The loops of a program's nests, and the name of its schedule.
+    """The loops of a function's nests, and the name of its schedule.
 
-    Parameters
-    ----------
-    views : dict
-        Of the parameters.
+    `views` are those of the parameters.
     """
     if not program.nests:
         raise NotHandledError("the function does nothing")
     groups, inside = _bands(program), set[tirx.Var]()
-    for buffer in program.temporaries:  # written and read in one band only
+    for buffer in program.temporaries:  # find those that only one band writes and reads
         depths = [
             depth
             for group, depth in groups
@@ -241,8 +238,8 @@ def program_loops(
     return statements, max(names, key=ORDER.index)
 
 
-def _bands(program: Program) -> list[tuple[list[Nest], int]]:
-    """Runs of nests with the number of outer axes that each run shares."""
+def _bands(program: FunctionNests) -> list[tuple[list[Nest], int]]:
+    """Neighbouring nests that share outer axes, and the number of axes that they share."""
     groups: list[tuple[list[Nest], int]] = []
     for nest in program.nests:
         if groups:
@@ -260,7 +257,7 @@ def _bands(program: Program) -> list[tuple[list[Nest], int]]:
 
 
 def _is_shared(group: Sequence[Nest], depth: int) -> bool:
-    """Whether nests have some leading axes in common, no element crossing from pass to pass."""
+    """Whether nests share `depth` leading axes, and no element passes between their iterations."""
     extents = [axis.extent for axis in group[0].spatial[:depth]]
     passes = math.prod(extents)
     largest = max(nest.points for nest in group) // passes
@@ -269,11 +266,11 @@ def _is_shared(group: Sequence[Nest], depth: int) -> bool:
         axes = [axis.var for axis in nest.spatial[:depth]]
         if [axis.extent for axis in nest.spatial[:depth]] != extents:
             return False
-        # Without axes of its own left, a nest is one scalar step per pass.
+        # A nest without further axes is one scalar step for each iteration.
         if len(nest.spatial) == depth and not nest.reduce and largest < 8:
             return False
-        # Nor may lanes be lost that a reduction lays along its results: if few elements, or none
-        # that are neighbours, are reduced.
+        # Do not merge if a reduction vectorises along its output, because it would lose those
+        # lanes: it reduces few elements, or elements that are no neighbours.
         if nest.reduce and len(nest.spatial) == depth:
             ends = [load.indices[-1] for load in nest.reads() if load.indices]
             reduced = {axis.var for axis in nest.reduce}
@@ -298,7 +295,7 @@ def _is_shared(group: Sequence[Nest], depth: int) -> bool:
 def _band_loops(
     group: list[Nest], depth: int, views: dict[tirx.Var, View], machine: Machine
 ) -> tuple[tirx.Stmt, str]:
-    """Loops over some axes that nests share; buffers without a view exist inside of them alone."""
+    """Loops over axes that nests share; buffers without a view are allocated inside of them."""
     if depth == 0:
         return nest_loops(loops.flattened(group[0], views), machine, True)
     band, threads = group[0].spatial[:depth], loops.threads_sharing(group, machine)

@@ -1,6 +1,6 @@
-"""Writes the loops of a generic schedule: flat buffers, merged axes, vectors, parallel outer loops.
+"""The loops of generic schedules: flat buffers, merged axes, vectors, parallel outer loops.
 
-for i, j in grid(64, 48): y[i, j] = x[i, j] * b[0]     (all reads and writes step alike)
+for i, j in grid(64, 48): y[i, j] = x[i, j] * b[0]     (all accesses have equal strides)
 
 ->  for f in parallel(192): for v in vectorized(16): y[f * 16 + v] = x[f * 16 + v] * b[0]
 """
@@ -26,15 +26,15 @@ from tir_schedules.cost.parallel import LEAST_MOVED, MEASURED_THREADS, threads_w
 
 from . import expressions
 from .expressions import int64, substitute
-from .nest import Axis, Nest, Program, Store, analyzer_for
+from .nest import Axis, FunctionNests, Nest, Store, analyzer_for
 from .vector_math import lower_math
 
 OPERATION_CYCLES, ELEMENT_CYCLES = 1.18, 2.96
-"""Of a vector: what costs as much as an addition, and a read or a write from L2."""
+"""Cycles of a vector: of an operation that costs an addition, and of an access to L2."""
 
 Strides = dict[tirx.Var, "int | None"]
 Body = Callable[[Expr], tirx.Stmt]
-"""What is done at a position."""
+"""Makes the statement for a position."""
 
 
 @dataclass(frozen=True)
@@ -62,34 +62,33 @@ def parameter_views(func: tirx.PrimFunc) -> tuple[dict[tirx.Var, View], list[tir
 
 
 def with_statements(func: tirx.PrimFunc, statements: Sequence[tirx.Stmt]) -> tirx.PrimFunc:
-    """The function that runs these statements.
+    """The function with a body of these statements.
 
-    TVM's later passes expect a root block; it needs no more than to be there.
+    TVM's later passes expect a root block, which may be empty otherwise.
     """
     root = s_tir.SBlock([], [], [], "root", sequence(statements))
     return func.with_body(s_tir.SBlockRealize([], tirx.const(True, "bool"), root))
 
 
 def temporary_view(buffer: tirx.Var, dropped: Sequence[int] = ()) -> View:
-    """As `view_of`, for a buffer that the function alone knows.
+    """The `view_of` a temporary buffer, with conditions stored as bytes.
 
-    It holds conditions as bytes: of those that it has stored, TVM takes vectors of one type for
-    vectors of the other.
+    TVM mixes up the vector types of conditions that were stored as booleans.
     """
     return view_of(buffer, dropped, "uint8" if buffer.dtype == "bool" else buffer.dtype)
 
 
 def temporary_views(
-    program: Program, inside: Collection[tirx.Var] = ()
+    program: FunctionNests, inside: Collection[tirx.Var] = ()
 ) -> tuple[dict[tirx.Var, View], list[tirx.Stmt]]:
-    """Views of a program's own buffers but those `inside` bands; allocations of written ones."""
+    """Views of temporary buffers that are not `inside` bands; allocations of the written ones."""
     written = {store.buffer for nest in program.nests for store in nest.results}
     views = {each: temporary_view(each) for each in program.temporaries if each not in inside}
     return views, [tirx.AllocBuffer(own.flat) for each, own in views.items() if each in written]
 
 
 def view_of(buffer: tirx.Var, dropped: Sequence[int] = (), dtype: str = "") -> View:
-    """A flat view of a buffer, or, with dropped dimensions, of its part that one band needs."""
+    """A flat view of a buffer, or, without the `dropped` dimensions, of the part for one band."""
     extents: list[Index] = []
     for dimension, extent in enumerate(buffer.shape):
         known = 1 if dimension in dropped else expressions.const_int(extent)
@@ -150,7 +149,7 @@ def numbers_used(nest: Nest) -> set[tirx.Var]:
 
 
 def collapsed(nest: Nest, kept: Iterable[tirx.Var] = ()) -> Nest:
-    """The flat nest with neighbouring axes merged where every access steps through both alike."""
+    """The flat nest with neighbouring axes merged if every access steps through both as one."""
     loads, stores = access_strides(nest)
     every = [*loads, *stores]
     numbers = numbers_used(nest).union(kept)
@@ -191,7 +190,7 @@ def collapsed(nest: Nest, kept: Iterable[tirx.Var] = ()) -> Nest:
 
 @dataclass(frozen=True)
 class Plan:
-    """A flat nest with the strides of its accesses, and what the loops are for."""
+    """A flat nest with the strides of its accesses, and the machine and threads for its loops."""
 
     nest: Nest
     loads: list[Strides]
@@ -201,12 +200,12 @@ class Plan:
 
     @staticmethod
     def of(nest: Nest, machine: Machine, threads: int) -> Plan:
-        """The plan for loops that threads share."""
+        """The plan for loops that `threads` share."""
         return Plan(nest, *access_strides(nest), machine, threads)
 
 
 def pieces(extent: int, lanes: int) -> list[tuple[int, int]]:
-    """(start, lanes) of the vectors that cover an extent: full ones, then halves as they fit."""
+    """(start, lanes) of the vectors that cover an extent: full ones, then halves that fit."""
     found = [(start, lanes) for start in range(0, extent - lanes + 1, lanes)]
     start = len(found) * lanes
     while start < extent:
@@ -220,7 +219,7 @@ def pieces(extent: int, lanes: int) -> list[tuple[int, int]]:
 def loop(
     var: tirx.Var, count: Expr, body: tirx.Stmt, kind: tirx.ForKind = tirx.ForKind.SERIAL
 ) -> tirx.Stmt:
-    """A loop from 0 to before a count."""
+    """A loop from 0 to before `count`."""
     return tirx.For(var, int64(0), count, kind, body)
 
 
@@ -234,7 +233,7 @@ def over_axes(axes: Sequence[Axis], body: tirx.Stmt, parallel: bool = False) -> 
 
 
 def in_shares(size: Expr, threads: int, body: Callable[[Expr, Expr], tirx.Stmt]) -> tirx.Stmt:
-    """A loop over threads, each of which does `body(first, count)` for its share of a size."""
+    """A parallel loop over threads, each of which runs `body(first, count)` for its chunk."""
     part = tirx.Var("part", "int64")
     share = tirx.floordiv(size + int64(threads - 1), int64(threads))
     first = part * share
@@ -243,7 +242,7 @@ def in_shares(size: Expr, threads: int, body: Callable[[Expr, Expr], tirx.Stmt])
 
 
 def serial(extent: int, body: Body, kind: tirx.ForKind = tirx.ForKind.SERIAL) -> tirx.Stmt:
-    """A loop; none for a single pass."""
+    """A loop with constant extent; only the body if there is a single iteration."""
     if extent == 1:
         return body(int64(0))
     var = tirx.Var("i", "int64")
@@ -251,9 +250,9 @@ def serial(extent: int, body: Body, kind: tirx.ForKind = tirx.ForKind.SERIAL) ->
 
 
 def hidden(extent: int, body: Body) -> tirx.Stmt:
-    """A loop of an extent that LLVM does not know.
+    """A loop whose extent is hidden from LLVM.
 
-    Of a known one it can tell that the places of copies are apart, and makes a memcpy of each.
+    With a known extent LLVM could prove that copies do not overlap, and make each a memcpy.
     """
     if extent == 1:
         return body(int64(0))
@@ -265,27 +264,27 @@ def hidden(extent: int, body: Body) -> tirx.Stmt:
 
 
 def without_memcpy(extent: int, body: Body) -> tirx.Stmt:
-    """A loop that copies, and of which LLVM makes no memcpy, as memory might change in it."""
+    """A copying loop that LLVM makes no memcpy of, because its fence might change memory."""
     fence = tirx.Evaluate(tirx.call_extern("int32", FENCE))
     steps = serial(extent, lambda step: sequence([fence, body(step)]))
     return tirx.AttrStmt(int64(0), IMPORT_LLVM, FENCE_LLVM_IR, steps)
 
 
 def vectorized(lanes: int, body: Body) -> tirx.Stmt:
-    """A loop whose passes are the lanes of one vector."""
+    """A loop whose iterations are the lanes of one vector."""
     found = serial(lanes, body, tirx.ForKind.VECTORIZED)
     return without_repeats(found) if isinstance(found, tirx.For) else found
 
 
 def stored(buffer: tirx.Var, first: Expr, lanes: int, value: Callable[[Expr], Expr]) -> tirx.Stmt:
-    """Stores a vector from a position on; `value` gives the element of a lane."""
+    """Stores a vector from position `first` on; `value` gives the element of a lane."""
     return vectorized(lanes, lambda lane: tirx.BufferStore(buffer, value(lane), [first + lane]))
 
 
 def without_repeats(loop: tirx.For) -> tirx.For:
-    """A vectorised loop, or a plain one if it stores one bfloat16 throughout.
+    """A vectorised loop, or a serial one if it stores a loop-invariant bfloat16.
 
-    TVM fails on such a vector: LLVM makes it of the plain loop.
+    TVM fails on such a vector; LLVM vectorises the serial loop.
     """
     if loop.kind != tirx.ForKind.VECTORIZED:
         return loop
@@ -306,7 +305,7 @@ def without_repeats(loop: tirx.For) -> tirx.For:
 
 
 def unrolled(extent: int, body: Body) -> tirx.Stmt:
-    """A loop that is written out."""
+    """An unrolled loop."""
     return serial(extent, body, tirx.ForKind.UNROLLED)
 
 
@@ -319,7 +318,7 @@ def sequence(statements: Sequence[tirx.Stmt]) -> tirx.Stmt:
 
 
 def store_statement(nest: Nest, stores: Sequence[Store], at: dict[tirx.Var, Expr]) -> tirx.Stmt:
-    """The stores of one point (or one vector, if a vectorised loop's variable is in `at`)."""
+    """The stores of one point, or of one vector if `at` has a vectorised loop's variable."""
     statements = []
     for store in stores:
         names = {var: tirx.Var(var.name, str(var.ty.dtype)) for var, _ in nest.lets}
@@ -334,7 +333,7 @@ def store_statement(nest: Nest, stores: Sequence[Store], at: dict[tirx.Var, Expr
 
 
 def threads_sharing(nests: Iterable[Nest], machine: Machine) -> int:
-    """How many threads share nests."""
+    """The number of threads that are worth their cost for nests."""
     us = 0.0  # rough time of vectorised nests on one core
     for nest in nests:
         work = sum(expressions.cost_of(store.value) for store in nest.stores)
@@ -349,11 +348,11 @@ def threads_sharing(nests: Iterable[Nest], machine: Machine) -> int:
 
 
 def nested(axes: Sequence[Axis], body: tirx.Stmt, machine: Machine, threads: int) -> tirx.Stmt:
-    """Loops over the axes, outermost first; the outer ones as one parallel loop for some threads.
+    """Loops over the axes, outermost first; the outer ones as one parallel loop for `threads`.
 
-    As many axes are joined into the parallel loop as give every thread eight passes or more. TVM
-    gives every thread the same number of passes, rounded up, and so some threads none. Where it
-    would, or fewer take part, each pass of the parallel loop is one thread's share.
+    The parallel loop joins as many axes as give every thread eight iterations or more. TVM gives
+    every thread equally many iterations, rounded up, so some threads may get none. If that happens,
+    or fewer threads take part, each iteration of the parallel loop is the chunk of one thread.
     """
     units = {axis.var: int64(0) for axis in axes if axis.extent == 1}
     body = substitute(body, units)
@@ -382,7 +381,7 @@ def nested(axes: Sequence[Axis], body: tirx.Stmt, machine: Machine, threads: int
     uneven = machine.threads > MEASURED_THREADS and passes % threads > 0
     if threads >= passes or not (uneven or threads < machine.threads):
         return over_axes([joined], body, parallel=True)
-    # Shares of neighbouring passes differ by one at most.
+    # Chunks of neighbouring iterations differ by one at most.
     share, step = tirx.Var("share", "int64"), tirx.Var("step", "int64")
     first, last = (
         tirx.FloorDiv((share + int64(i)) * int64(passes), int64(threads)) for i in range(2)
@@ -393,14 +392,14 @@ def nested(axes: Sequence[Axis], body: tirx.Stmt, machine: Machine, threads: int
 
 
 def loop_of_elements(place: tirx.Var, extent: Expr, body: tirx.Stmt, lanes: int) -> tirx.Stmt:
-    """A serial loop, in vectors where that takes more than LLVM."""
+    """A serial loop, or one in vectors if the body branches, which LLVM does not vectorise."""
     branches = expressions.calls_of(body, unlikely.NAME.removeprefix("tirx."))
     if not branches or expressions.nodes_of(body, tirx.For):
         return loop(place, extent, body)
     lane, widened = Axis.new(lanes, "lane"), dict[tirx.Var, tirx.Var]()
     rest: list[tirx.Stmt] = []
     for statement in body.seq if isinstance(body, tirx.SeqStmt) else [body]:
-        if isinstance(statement, tirx.AllocBuffer):  # of one element: of a vector
+        if isinstance(statement, tirx.AllocBuffer):  # one element becomes a vector
             old = statement.buffer
             widened[old] = tirx.decl_buffer((int64(lanes),), old.dtype, old.name)
         else:
@@ -417,7 +416,7 @@ def loop_of_elements(place: tirx.Var, extent: Expr, body: tirx.Stmt, lanes: int)
 
 
 def vectors_and_rest(start: Expr, extent: Expr, lanes: int, wide: Body, single: Body) -> tirx.Stmt:
-    """A loop over whole vectors, by their first elements, and a loop over the elements behind."""
+    """A loop over whole vectors, given their first elements, and a loop over the tail."""
     vector, rest = tirx.Var("vector", "int64"), tirx.Var("rest", "int64")
     whole = tirx.floordiv(extent, int64(lanes))
     last = whole * int64(lanes)
@@ -428,14 +427,9 @@ def vectors_and_rest(start: Expr, extent: Expr, lanes: int, wide: Body, single: 
 def redirected(
     body: tirx.Stmt, place: Callable[[tirx.Var, Sequence[Expr]], tuple[tirx.Var | None, Expr]]
 ) -> tirx.Stmt:
-    """A statement that reads and writes elements elsewhere.
+    """A statement with its accesses moved to other buffers.
 
-    Parameters
-    ----------
-    body : Stmt
-        It stays as it is.
-    place : callable
-        A buffer and indices -> a flat buffer and a position; None for an element that stays.
+    `place` maps a buffer and indices to a flat buffer and a position, or to None if it stays.
     """
 
     def load(node: TensorLoad) -> Expr:

@@ -9,13 +9,13 @@ A function out of FuseTIR is a list of blocks, each under its own loops:
                 total[v_i] = 0.0
             total[v_i] = total[v_i] + x[v_i, v_k]
 
-and becomes the list of nests that the generic schedule writes new loops for:
+It becomes the list of nests that the generic schedule writes new loops for:
 
     Nest("sum", spatial=[v_i: 8], reduce=[v_k: 128],
          stores=[total[v_i] <- total[v_i] + x[v_i, v_k], init 0.0])
 
-Axes of extent one are gone, and index expressions are simplified with the axes' ranges.
-`read_program` reads a function so, or says why it is none.
+Axes of extent one are removed, and index expressions are simplified with the axes' ranges.
+`read_program` reads a function into nests, or says why it cannot.
 """
 
 from __future__ import annotations
@@ -48,33 +48,33 @@ from .expressions import (
 )
 
 ReadSize = Callable[[Any], "int | None"]
-"""An extent -> its size; None if that is not known."""
+"""An extent -> its size; None if the extent is not known."""
 
-_MOST_DIVISIONS = 8  # of one position, one by the result of another
-_LARGEST = 1 << 40  # more elements than there are along any axis
+_MOST_DIVISIONS = 8  # nested divisions of one position
+_LARGEST = 1 << 40  # an upper bound of every dynamic size
 
 
 SAMPLE = 1 << 10
-"""What stands for a size that is known at run time only: for costs, and the order of loops."""
+"""The size that stands for a dynamic one when costs and the order of loops are chosen."""
 
 
 class NotHandledError(Exception):
-    """A rule does not apply; the message says why. Never leaves the generic schedule."""
+    """A rule does not apply, for the reason in the message; never leaves the generic schedule."""
 
 
 tvm_ffi.register_error(NotHandledError)  # else it comes out of TVM's callbacks as a RuntimeError
 
 
 def unchanged(load: TensorLoad) -> Expr:
-    """Leaves a load as it is."""
+    """Returns a load without changing it."""
     return load
 
 
 @dataclass(frozen=True)
 class Axis:
-    """A loop to be: its variable runs from 0 to `extent` - 1.
+    """A loop of a nest: its variable runs from 0 to `extent` - 1.
 
-    `end` is the extent as the function states it, if that is known at run time only.
+    `end` is the extent as the function states it, if that is dynamic.
     """
 
     var: tirx.Var
@@ -83,7 +83,7 @@ class Axis:
 
     @staticmethod
     def new(size: Any, name: str = "i") -> Axis:
-        """An axis with a variable of its own; `SAMPLE` stands for a size that is not known."""
+        """An axis with a new variable; `SAMPLE` stands for a dynamic size."""
         var, known = tirx.Var(name, "int64"), const_int(size)
         return Axis(var, SAMPLE, size) if known is None else Axis(var, known)
 
@@ -104,7 +104,7 @@ class Store:
 
     @property
     def start(self) -> Expr:
-        """What a reduction starts with."""
+        """The value that a reduction starts with."""
         assert self.init is not None
         return self.init
 
@@ -115,12 +115,10 @@ class Store:
 
 @dataclass(frozen=True)
 class Nest:
-    """One block: every store, for every point of the axes.
+    """One block: all stores, for every point of the axes.
 
     Attributes
     ----------
-    name : str
-        The block's name.
     spatial, reduce : tuple of Axis
         Axes whose points are independent, and axes that are accumulated over.
     stores : tuple of Store
@@ -128,10 +126,10 @@ class Nest:
     lets : tuple of (Var, Expr)
         Names that the values of `stores` use, outermost first.
     epilogue : tuple of Store
-        For a reduction: what to do with the finished element, in place of storing it. Its values
-        read the elements of `stores`.
+        What a reduction does with the finished element instead of storing it. The values of the
+        epilogue read the elements of `stores`.
     size : callable
-        As of `read_program`.
+        The `size` of `read_program`.
     """
 
     name: str
@@ -149,12 +147,12 @@ class Nest:
 
     @property
     def results(self) -> tuple[Store, ...]:
-        """The stores that leave the nest."""
+        """The stores whose elements later nests may read."""
         return self.epilogue or self.stores
 
     @property
     def finished(self) -> tuple[Store, ...]:
-        """What is done with finished elements, as stores that read the elements of `stores`."""
+        """The stores of finished elements; their values read the elements of `stores`."""
         return self.epilogue or tuple(
             replace(own, value=tirx.BufferLoad(own.buffer, list(own.indices)), init=None)
             for own in self.stores
@@ -162,7 +160,7 @@ class Nest:
 
     @property
     def has_choices(self) -> bool:
-        """Whether a condition decides what is computed."""
+        """Whether a condition selects what is computed."""
         return any(calls_of(value, "if_then_else") for value in self.expressions())
 
     def expressions(self) -> list[Expr]:
@@ -179,7 +177,7 @@ class Nest:
         return [load for expression in self.expressions() for load in loads_of(expression)]
 
     def distinct_reads(self) -> list[TensorLoad]:
-        """The loads in the order in which `access_strides` lists them."""
+        """The distinct loads, in the order of `access_strides`."""
         found: list[TensorLoad] = []
         for load in self.reads():
             if not any(load.same_as(other) for other in found):
@@ -216,7 +214,7 @@ class Nest:
         return self.mapped(lambda store: replace(store, value=change(store.value)), change)
 
     def simplified(self) -> Nest:
-        """The nest without unit axes, every expression simplified within the axes' ranges."""
+        """The nest without unit axes, with every expression simplified within the axes' ranges."""
         units = {axis.var: int64(0) for axis in self.axes() if axis.extent == 1}
         nest = self.substituted(units) if units else self
         return replace(
@@ -237,11 +235,11 @@ class Nest:
         return self.mapped(lambda store: store.mapped(simplify), simplify)
 
     def analyzer(self) -> Analyzer:
-        """Knows the range of every axis."""
+        """An analyzer that knows the range of every axis."""
         return analyzer_for(self.axes())
 
     def step_along(self, position: Expr, axis: Axis) -> int | None:
-        """How far a position moves when an axis takes a step; None if that is no number."""
+        """How far a position moves with one step of an axis; None if that is not constant."""
         return strides_of(position, [axis.var], self.analyzer())[axis.var]
 
     def values(self) -> list[Expr]:
@@ -255,8 +253,8 @@ class Nest:
 
 
 @dataclass(frozen=True)
-class Program:
-    """A function as nests: parameters, temporary buffers, and what is done in which order."""
+class FunctionNests:
+    """A function as nests, in execution order, with its temporary buffers."""
 
     func: tirx.PrimFunc
     temporaries: tuple[tirx.Var, ...]
@@ -273,7 +271,7 @@ class Program:
 
 
 def floors(value: Expr, analyzer: Analyzer) -> Expr:
-    """Divisions of positions that are not negative as floor divisions, which simplify further."""
+    """Replaces divisions of non-negative positions by floor divisions, which simplify further."""
 
     def change(division: tirx.Div) -> Expr:
         divisor = const_int(division.b)
@@ -288,7 +286,7 @@ def floors(value: Expr, analyzer: Analyzer) -> Expr:
 
 
 def without_divisions(value: Expr, analyzer: Analyzer) -> Expr:
-    """Positions that dynamic sizes divide, of which it is known that they are within these sizes.
+    """Removes divisions of positions by dynamic sizes that are known to bound these positions.
 
     (n * i + j) // n % m  ->  i, if j < n and i < m
     """
@@ -310,7 +308,7 @@ def without_divisions(value: Expr, analyzer: Analyzer) -> Expr:
 
 
 def _parted(value: Expr, divisor: Expr) -> tuple[Expr, Expr]:
-    """`whole` and `rest` of a sum which is `whole * divisor + rest`."""
+    """`whole` and `rest` of a value that is `whole * divisor + rest`."""
     if isinstance(value, tirx.Add | tirx.Sub):
         is_sum = isinstance(value, tirx.Add)
         pairs = zip(_parted(value.a, divisor), _parted(value.b, divisor), strict=True)
@@ -327,7 +325,7 @@ def _parted(value: Expr, divisor: Expr) -> tuple[Expr, Expr]:
 
 
 def without_round_trips(value: Expr) -> Expr:
-    """Small integers that are made f32 and integers again (by TVM's resize) as they were."""
+    """Removes casts of small integers to f32 and back, which TVM's resize makes."""
 
     def change(outer: tirx.Cast) -> Expr:
         inner = outer.value
@@ -351,15 +349,15 @@ def analyzer_for(axes: Iterable[Axis]) -> Analyzer:
     return analyzer
 
 
-def read_program(func: tirx.PrimFunc, size: ReadSize = const_int) -> Program:
+def read_program(func: tirx.PrimFunc, size: ReadSize = const_int) -> FunctionNests:
     """The nests of a function.
 
     Parameters
     ----------
     func : tirx.PrimFunc
-        Its parameters are tensors; with another `size` than that of numbers, perhaps also numbers.
+        Its parameters are tensors, and may be numbers, too, if `size` is not `const_int`.
     size : callable
-        What tells extents. Of one that is known at run time only, a symbolic size.
+        Maps an extent to its size; to a symbolic size if the extent is dynamic.
 
     Raises
     ------
@@ -381,20 +379,20 @@ def read_program(func: tirx.PrimFunc, size: ReadSize = const_int) -> Program:
     nests = []
     for number, statement in enumerate(statements_of(root.block.body)):
         nest = _without_reduction(_read_nest(statement, number, size)).simplified()
-        if nest.points or nest.reduce:  # else it does nothing
+        if nest.points or nest.reduce:  # other nests do nothing
             nests.append(nest)
-    return Program(func, tuple(root.block.alloc_buffers), tuple(nests))
+    return FunctionNests(func, tuple(root.block.alloc_buffers), tuple(nests))
 
 
 def statements_of(body: tirx.Stmt) -> list[tirx.Stmt]:
-    """The statements of a sequence, those of sequences in it included, in order."""
+    """The statements of a sequence and of all nested sequences, in order."""
     if isinstance(body, tirx.SeqStmt):
         return [part for statement in body.seq for part in statements_of(statement)]
     return [body]
 
 
 def _without_reduction(nest: Nest) -> Nest:
-    """A nest that accumulates a single element is a plain store of it."""
+    """Makes a nest that accumulates only one element a plain store."""
     if not nest.reduce or any(axis.extent != 1 for axis in nest.reduce):
         return nest
     starts = {store.buffer: store.init for store in nest.stores if store.init is not None}
@@ -407,7 +405,7 @@ def _without_reduction(nest: Nest) -> Nest:
 
 
 def is_number(parameter: tirx.Var) -> bool:
-    """Whether a parameter of a function is no tensor."""
+    """Whether a parameter of a function is a number, not a tensor."""
     return getattr(parameter, "shape", None) is None
 
 
@@ -464,7 +462,7 @@ def _read_stores(block: s_tir.SBlock) -> tuple[Store, ...]:
             names[statement.var] = substitute(statement.value, names)
         elif isinstance(statement, tirx.BufferStore):
             value = substitute(statement.value, names)
-            if block.init is None:  # reductions are told by the form of their values
+            if block.init is None:  # a reduction is recognised by the form of its value
                 value = guard_floats(value)
             init = inits.get(statement.buffer)
             stores.append(Store(statement.buffer, tuple(statement.indices), value, init))

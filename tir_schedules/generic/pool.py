@@ -40,7 +40,7 @@ from .nest import Axis, Store, analyzer_for
 from .vector_math import lower_math
 
 MOST_WINDOWS = 8
-"""Windows that one step computes at most."""
+"""Most windows that one step computes."""
 
 
 def window_loops(window: Window, machine: Machine, threads: int, lanes: int) -> tirx.Stmt:
@@ -62,12 +62,12 @@ def window_loops(window: Window, machine: Machine, threads: int, lanes: int) -> 
 
 
 def _row(window: Window, covered: Covered, windows: int) -> tirx.Stmt:
-    """All places of a row; maxima and minima of floats once more if they saw a NaN."""
+    """All places of a row; for float maxima and minima, again if they saw a NaN."""
     store = window.nest.stores[0]
     dtype = accumulated(str(store.buffer.dtype))
 
     def runs(windows: int, watch: Watch | None) -> list[tirx.Stmt]:
-        """All runs of places, some windows at a time."""
+        """Steps for all places, with up to `windows` windows in a step."""
         statements = []
         for run in _runs(window):
             for start, size, steps in tiles_of(run.count, windows if run.whole else 1):
@@ -76,7 +76,7 @@ def _row(window: Window, covered: Covered, windows: int) -> tirx.Stmt:
                 step = axis.var if steps > 1 else int64(0)
                 place = analyzer.simplify(step * int64(size) + int64(run.first + start))
                 count = size if run.whole else 0
-                body = Step(window, covered, place, count, analyzer, watch).statement()
+                body = WindowStep(window, covered, place, count, analyzer, watch).statement()
                 statements.append(body if steps == 1 else over_axes([axis], body))
         return statements
 
@@ -89,7 +89,7 @@ def _row(window: Window, covered: Covered, windows: int) -> tirx.Stmt:
 
 @dataclass(frozen=True)
 class _Run:
-    """Neighbouring places, and whether all of each window counts there."""
+    """Neighbouring places; `whole` if all elements of their windows count."""
 
     first: int
     count: int
@@ -113,7 +113,7 @@ def _runs(window: Window) -> list[_Run]:
 
 
 def _tile(window: Window, vectors: int, registers: int) -> tuple[int, int]:
-    """Windows, and vectors of channels, of one step: with the fewest operations for a result."""
+    """Windows, and vectors of channels, of the step with the fewest operations for each result."""
     if window.position is None:
         return 1, min(vectors, 4)
     rows = math.prod(axis.extent for axis in window.rows)
@@ -125,7 +125,7 @@ def _tile(window: Window, vectors: int, registers: int) -> tuple[int, int]:
         if columns > registers and windows > 1:
             break
         work = columns * rows / windows + window.position.extent - 1
-        # What is left of a row is done with fewer columns shared.
+        # The tail of a row shares fewer columns.
         cost = work * (1 + longest % windows / longest)
         if cost < 0.99 * least:
             best, least = (windows, across), cost
@@ -144,15 +144,15 @@ Covered = Sequence[tuple[Expr, int]]
 
 
 def accumulated(dtype: str) -> str:
-    """The type that a pool of a type is computed in.
+    """The type that a pool of `dtype` is computed in.
 
-    Sums of bfloat16 are more exact, and maxima cost less, in f32.
+    bfloat16 is computed in f32: sums are more exact, and maxima cost less.
     """
     return "float32" if dtype == "bfloat16" else dtype
 
 
 def widened(value: Expr) -> Expr:
-    """An element or a start in the type that is accumulated."""
+    """An element or an initial value, in the type that is accumulated."""
     dtype = accumulated(str(value.ty.dtype))
     if isinstance(value, tirx.FloatImm):
         return tirx.const(float(value.value), dtype)
@@ -160,7 +160,7 @@ def widened(value: Expr) -> Expr:
 
 
 def narrowed(value: Expr, store: Store) -> Expr:
-    """An accumulated value in the type of the result of a store."""
+    """An accumulated value in the type of a store's result."""
     dtype = str(store.buffer.dtype)
     if dtype == "bfloat16" and not isinstance(store.value, tirx.Add | tirx.Mul):
         return bfloat16.exactly(value)
@@ -168,7 +168,7 @@ def narrowed(value: Expr, store: Store) -> Expr:
 
 
 def by_inverse(total: Expr, number: Expr) -> Expr:
-    """A sum of floats times the inverse of the number of elements, in the type of the sum."""
+    """A sum of floats times the inverse of a number of elements, in the type of the sum."""
     dtype = element_of(total)
     if isinstance(number, tirx.FloatImm):
         return total * tirx.const(float(np.float32(1) / np.float32(number.value)), dtype)
@@ -183,16 +183,10 @@ def in_total(
     width: int,
     finish: Callable[[Expr, Expr], tirx.Stmt],
 ) -> tirx.Stmt:
-    """Values of a vector combined, and what is done with their total.
+    """Combines the values of a vector in a buffer, and calls `finish` with their total.
 
-    In a buffer: TVM looks through names, and an expression that uses one twice would double.
-
-    Parameters
-    ----------
-    values : sequence of callable
-        A lane -> an element.
-    finish : callable
-        The total, a lane -> a statement.
+    TVM looks through names, so an expression that uses a name twice would double. A value is called
+    with a lane; `finish` gets the total and a lane, and returns a statement.
     """
     total = tirx.decl_buffer((int64(width),), dtype, "total")
 
@@ -206,10 +200,10 @@ def in_total(
     return sequence([tirx.AllocBuffer(total), *steps, last])
 
 
-class Step:
-    """Some neighbouring windows from `place` on; no whole one: the part of one that counts.
+class WindowStep:
+    """A step of `windows` neighbouring windows from `place` on; 0 means one window cut by padding.
 
-    With a watch, maxima may lose a NaN, and it notes that there was one.
+    With a watch, maxima may lose a NaN, and the watch records that there was one.
     """
 
     def __init__(
@@ -235,7 +229,7 @@ class Step:
         ]
 
     def statement(self) -> tirx.Stmt:
-        """Columns accumulated over the rows, then combined window by window."""
+        """Accumulates the columns over the rows, then combines them window by window."""
         starts, updates = [], []
         for number, (ahead, at) in enumerate(self.columns.values()):
             for piece in range(len(self.covered)):
@@ -258,7 +252,7 @@ class Step:
         return known
 
     def _over_window(self, body: tirx.Stmt) -> tirx.Stmt:
-        """Loops over what counts of the reduced axes that are not written out."""
+        """Loops over the counting part of those reduced axes that are not unrolled."""
         window = self.window
         inner = [] if self.windows or window.position is None else [window.position]
         for axis in reversed([*window.rows, *inner]):
@@ -271,7 +265,7 @@ class Step:
                 first = tirx.Max(bound.first(place), first)
                 last = tirx.Min(bound.last(place), last)
             first, count = map(self.analyzer.simplify, (first, last - first))
-            # Loops of other extents need variables of their own.
+            # TVM needs a new variable for loops of another extent.
             own = Axis.new(axis.extent, axis.var.name)
             body = substitute(body, {axis.var: own.var})
             body = tirx.For(own.var, first, count, tirx.ForKind.SERIAL, body)
@@ -295,7 +289,7 @@ class Step:
         return stored(buffer, first, width, combined)
 
     def _result(self, piece: int, ahead: int) -> tirx.Stmt:
-        """Stores what the columns of one window come to."""
+        """Stores the total of the columns of one window."""
         (channel, width), buffer = self.covered[piece], self.buffers[piece]
         window = self.window
         columns = [0]
@@ -317,14 +311,14 @@ class Step:
         return in_total(self.combine, values, self.dtype, width, finish)
 
     def _finished(self, point: dict[tirx.Var, Expr], total: Expr) -> list[Store]:
-        """What to store at a point whose elements come to `total`."""
+        """The stores at a point whose elements have the total `total`."""
         own = self.store
 
         def is_own(value: Expr) -> bool:
             return isinstance(value, TensorLoad) and value.source.same_as(own.buffer)
 
         def inverted(division: tirx.Div) -> Expr:
-            """A mean: the number of elements is another for another row or column at most."""
+            """Makes a mean a product: the divisor only changes with the row or column."""
             number = division.b
             dtype = str(division.ty.dtype)
             if not is_own(division.a) or loads_of(number) or not self.dtype.startswith("float"):
@@ -341,30 +335,20 @@ class Step:
 
 
 WATCHED = {"float32": "int32", "float64": "int64"}
-"""Types that are watched, and integers of their width."""
+"""Types that a `Watch` works on, and integers of their width."""
 
 
 class Watch:
-    """Detects a NaN in the columns of a pool, so that it may use x86's maximum, which loses some
-    NaNs.
+    """Detects a NaN in the columns of a pool, so that x86's maximum, which loses some, can be used.
 
     for k that counts:
         accumulator[m] = max(accumulator[m], x[i + k - 1, j + m - 1, c])    # a new NaN is kept
         watch += 1 + accumulator[0] * accumulator[1] + accumulator[2] * accumulator[3] + ...
     if the watch is NaN: compute all again, with maxima that keep a NaN
 
-    One FMA for two elements takes less than any maximum that keeps a NaN. Infinities may cause a
+    One FMA for two elements costs less than any maximum that keeps a NaN. Infinities may cause a
     false alarm, which costs only time. The 1 keeps products of small numbers from becoming
-    subnormal.
-
-    One vector for each vector of channels.
-
-    Parameters
-    ----------
-    dtype : str
-        A key of `WATCHED`.
-    widths : sequence of int
-        Lanes of each vector of channels.
+    subnormal. There is one watch vector for each vector of channels; `widths` are their lanes.
     """
 
     def __init__(self, dtype: str, widths: Sequence[int]) -> None:
@@ -372,14 +356,14 @@ class Watch:
         self.buffers = [tirx.decl_buffer((int64(width),), dtype, "watch") for width in widths]
 
     def begin(self) -> list[tirx.Stmt]:
-        """Allocates and clears."""
+        """Allocates and clears the watch vectors."""
         zero = tirx.const(0.0, self.dtype)
         pairs = zip(self.buffers, self.widths, strict=True)
         cleared = [stored(buffer, int64(0), width, lambda _: zero) for buffer, width in pairs]
         return [*map(tirx.AllocBuffer, self.buffers), *cleared]
 
     def note(self, piece: int, columns: tirx.Buffer, count: int) -> tirx.Stmt:
-        """Looks at `count` vectors that were just updated."""
+        """Adds `count` vectors that were just updated to a watch vector."""
         buffer, width = self.buffers[piece], self.widths[piece]
 
         def seen(lane: Expr) -> Expr:
@@ -392,7 +376,7 @@ class Watch:
         return stored(buffer, int64(0), width, seen)
 
     def repeat_if_alarmed(self, again: tirx.Stmt) -> tirx.Stmt:
-        """Runs a statement if there was a NaN."""
+        """Runs `again` if there was a NaN."""
         statements: list[tirx.Stmt] = []
 
         def named(value: Expr) -> tirx.Var:
@@ -409,7 +393,7 @@ class Watch:
                 halves = [shuffle([value], range(at, at + width)) for at in (0, width)]
                 value = named(halves[0] + halves[1])
             total = named(total + value)
-        # In integers: TVM takes x == x for true, and its x != y is false for a NaN.
+        # Compare as integers: TVM takes x == x for true, and its x != y is false for a NaN.
         bits = reinterpret(WATCHED[self.dtype], total)
         infinity = int(np.array(np.inf, self.dtype).view(WATCHED[self.dtype]))
         magnitude = tirx.bitwise_and(bits, like(np.iinfo(WATCHED[self.dtype]).max, bits))

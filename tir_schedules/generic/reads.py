@@ -1,21 +1,21 @@
-"""Reads elements that are no neighbours, or whose places are computed, once for many results.
+"""Reads strided elements, and elements at computed places, once for many results.
 
-Every second, third or fourth element, or backwards, a vector at a time (`stage`):
+Every second, third or fourth element, or all of them backwards, a vector at a time (`stage`):
 
 for v in vectorized(16): y[v] = x[2 * v]        (sixteen scalar loads)
 
 ->  row[0:16] = shuffle(x[0:16], x[15:31])      (never past the last element that is read)
     for v in vectorized(16): y[v] = row[v]
 
-Where to sample, and by which weights, for all channels (`with_sample_tables`):
+Places to sample, and their weights, once for all channels (`with_sample_tables`):
 
     y[c, h, w] = x[c, int64(floor(g[h, w] * 8))] * (g[h, w] * 8 - floor(g[h, w] * 8))
 
 ->  t[h, w] = int64(floor(g[h, w] * 8)); s[h, w] = g[h, w] * 8 - floor(g[h, w] * 8)
     y[c, h, w] = x[c, t[h, w]] * s[h, w]
 
-That is done where places are computed by floats, as when an image is resized or read by a grid.
-What does not depend on the last axis stays: LLVM computes it once for a row.
+This is done if places are computed from floats, as when an image is resized or read by a grid.
+Values that do not depend on the last axis get no table: LLVM computes them once for a row.
 """
 
 from __future__ import annotations
@@ -38,22 +38,22 @@ from microkernels.vector.memory import transpose_block
 from . import expressions
 from .expressions import call_name, calls_of, const_int, int64, loads_of, same
 from .loops import sequence, store_statement, vectorized
-from .nest import Axis, Nest, Program, Store, analyzer_for, unchanged
+from .nest import Axis, FunctionNests, Nest, Store, analyzer_for, unchanged
 
 STEPS = (-1, 2, 3, 4)
-"""Distances from element to element that are read by whole vectors and shuffled."""
+"""Distances between elements that are read by whole vectors and shuffled."""
 
 
 @dataclass(frozen=True)
 class Staged:
-    """Loads whose elements lie in register-sized local buffers, and the statements that do it."""
+    """Loads whose elements lie in small local buffers, and the statements that fill them."""
 
     loads: tuple[TensorLoad, ...]
     rows: tuple[tirx.Var, ...]
     statements: tuple[tirx.Stmt, ...]
 
     def lane(self, lane: Expr) -> Callable[[TensorLoad], Expr]:
-        """Replaces staged loads by one lane of their rows."""
+        """A function that replaces staged loads by one lane of their rows."""
         if not self.loads:
             return unchanged
 
@@ -72,7 +72,7 @@ NOTHING_STAGED = Staged((), (), ())
 
 
 def strided_loads(nest: Nest, axis: Axis, still: Axis | None = None) -> list[TensorLoad]:
-    """Loads of a flat nest with one of STEPS along `axis`, that stand still along `still`."""
+    """Loads of a flat nest with one of STEPS along `axis`, and no step along `still`."""
     if nest.has_choices:
         return []
     axes, analyzer = [axis.var] if still is None else [axis.var, still.var], nest.analyzer()
@@ -85,7 +85,7 @@ def strided_loads(nest: Nest, axis: Axis, still: Axis | None = None) -> list[Ten
 
 
 def stage(loads: Sequence[TensorLoad], axis: Axis, at: dict[tirx.Var, Expr], width: int) -> Staged:
-    """The elements of `loads` for `width` steps along `axis` from the point `at`."""
+    """Stages the elements of `loads` for `width` steps along `axis` from the point `at` on."""
     if width == 1:
         return NOTHING_STAGED
     rows = []
@@ -106,7 +106,7 @@ def stage(loads: Sequence[TensorLoad], axis: Axis, at: dict[tirx.Var, Expr], wid
 def staged_stores(
     nest: Nest, axis: Axis, start: Expr, width: int, loads: Sequence[TensorLoad] = ()
 ) -> tirx.Stmt:
-    """The stores of a vector of steps along an axis, of which some loads are staged."""
+    """The stores of `width` steps along an axis, with `loads` staged."""
     staged = stage(loads, axis, {axis.var: start}, width)
 
     def at_lane(lane: Expr) -> tirx.Stmt:
@@ -127,7 +127,7 @@ def row_of(vector: Expr) -> tuple[tirx.Var, list[tirx.Stmt]]:
 
 
 def _vectors(source: tirx.Var, first: Expr, step: int, width: int) -> list[tuple[tirx.Var, Expr]]:
-    """Names for the vectors that hold the elements, and last for what is picked out of them."""
+    """Names and values of the vectors that hold the elements; the last one is the result."""
     found: list[tuple[tirx.Var, Expr]] = []
 
     def named(value: Expr) -> tirx.Var:
@@ -137,7 +137,7 @@ def _vectors(source: tirx.Var, first: Expr, step: int, width: int) -> list[tuple
 
     def read(start: Expr) -> tirx.Var:
         vector = tirx.BufferLoad(source, [expressions.ramp_at(start, width)])
-        # TVM's legalisation of bfloat16 changes values that are bound, and not their names.
+        # TVM's legalisation of bfloat16 changes the values of bindings, but not their variables.
         bfloat16 = ex.element_of(vector) == "bfloat16"
         return named(ex.reinterpret("uint16", vector) if bfloat16 else vector)
 
@@ -145,7 +145,7 @@ def _vectors(source: tirx.Var, first: Expr, step: int, width: int) -> list[tuple
         vector = read(first - int64(width - 1))
         named(ex.shuffle([vector], reversed(range(width))))
         return found
-    # The last vector ends at the last element, beyond which there may be none.
+        # The last vector ends at the last element, because there may be none beyond it.
     last = step * (width - 1) + 1 - width
     starts = [min(number * width, last) for number in range(step)]
     value = read(first)
@@ -164,20 +164,14 @@ def _vectors(source: tirx.Var, first: Expr, step: int, width: int) -> list[tuple
 
 
 def with_selects(nest: Nest) -> Nest:
-    """Choices whose sides are both computed, so that LLVM makes vectors of them.
+    """Computes both sides of choices whose elements exist, so that LLVM can vectorise them.
 
         y[i] = Select(x[i] > 1, x[i], p[0])
 
         ->  a = x[i]; b = p[0]; y[i] = Select(a > 1, a, b)
 
-    TVM makes a branch of a choice that reads elements: they might not exist. These do.
-
-    The nest with elements named that choices read, if they exist.
-
-    Parameters
-    ----------
-    nest : Nest
-        Its tensors have their own shapes.
+    TVM makes a branch of a choice that reads elements, because they might not exist. The tensors of
+    the nest have their original shapes, by which the elements are proven to exist.
     """
     analyzer, named = nest.analyzer(), list[tuple[TensorLoad, tirx.Var]]()
 
@@ -213,7 +207,7 @@ def with_selects(nest: Nest) -> Nest:
 
 
 def _exists(load: TensorLoad, analyzer: Analyzer) -> bool:
-    """Whether an element is known to be in its tensor."""
+    """Whether a load is proven to be within its tensor."""
     return all(
         not loads_of(index)
         and analyzer.can_prove(index >= int64(0))
@@ -223,14 +217,14 @@ def _exists(load: TensorLoad, analyzer: Analyzer) -> bool:
 
 
 LEAST_SHARED = 4
-"""Elements that share a number of a table."""
+"""Fewest elements that share an entry of a table."""
 
 LEAST_COST = 2.0
-"""Cost, in additions, of what is worth a table."""
+"""A value gets a table if it costs more than this number of additions."""
 
 
-def with_sample_tables(program: Program) -> Program:
-    """The program with tables for what several elements of its samples share."""
+def with_sample_tables(program: FunctionNests) -> FunctionNests:
+    """The nests, with tables for values that several elements of their samples share."""
     nests: list[Nest] = []
     temporaries = list(program.temporaries)
     for nest in program.nests:
@@ -242,7 +236,7 @@ def with_sample_tables(program: Program) -> Program:
 
 
 def _samples(nest: Nest) -> bool:
-    """Whether a nest reads at places that are computed by floats."""
+    """Whether a nest reads at places that are computed from floats."""
     if nest.reduce or nest.lets or len(nest.spatial) < 2:
         return False
     indices = (index for load in nest.reads() for index in load.indices)
@@ -260,22 +254,22 @@ class _Entry:
 
     @property
     def read(self) -> Expr:
-        """What stands for the value."""
+        """The load of the table that replaces the value."""
         return tirx.BufferLoad(self.buffer, [axis.var for axis in self.axes])
 
 
 class _Tables:
-    """Takes out of a nest what only some of its axes, the last one among them, decide."""
+    """Moves values that depend on the last axis, but not on all axes, into tables."""
 
     def __init__(self, nest: Nest) -> None:
         self.nest = nest
         self.nests: list[Nest] = []
         self.entries: list[_Entry] = []
         self.read: list[TensorLoad] = []
-        """What every element reads, whatever it chooses."""
+        """Loads that every element makes, whatever it chooses."""
 
     def taken(self) -> Nest:
-        """The nest that reads tables."""
+        """The nest with loads of tables; `nests` then has the nests that fill them."""
         for store in self.nest.stores:
             self._note_reads(store.value)
         stores = tuple(replace(each, value=self._over(each.value)) for each in self.nest.stores)
@@ -296,12 +290,12 @@ class _Tables:
         self.read += [load for load in loads_of(value) if load not in guarded]
 
     def _over(self, value: Expr) -> Expr:
-        """A value with tables for its parts, the largest ones that may have one."""
+        """A value with its largest suitable parts replaced by loads of tables."""
         axes = self._axes_of(value)
         return with_parts(value, self._over) if axes is None else self._entry(value, axes)
 
     def _axes_of(self, value: Expr) -> list[Axis] | None:
-        """The axes of a table for a value; None if it should have none."""
+        """The axes of a table for a value; None if the value gets no table."""
         if isinstance(value, TensorLoad | tirx.Var) or expressions.cost_of(value) <= LEAST_COST:
             return None
         used, (*_, last) = expressions.variables_of(value), self.nest.spatial
@@ -310,13 +304,13 @@ class _Tables:
             return None
         if not all(any(same(load, other) for other in self.read) for load in loads_of(value)):
             return None
-        # There may be entries without an element that needs them, where a size is 0.
+        # If a size is 0, a table may have entries that no element needs.
         if any(not const_int(division.b) for division in expressions.divisions_of(value)):
             return None
         return [axis for axis in self.nest.spatial if axis.var in used]
 
     def _entry(self, value: Expr, axes: list[Axis]) -> Expr:
-        """What is in the table of a value for an element."""
+        """The load of a value's table, which is added if it is new."""
         for entry in self.entries:
             if same(value, entry.value):
                 return entry.read
@@ -326,7 +320,7 @@ class _Tables:
         return self.entries[-1].read
 
     def _table(self, entry: _Entry, smaller: list[_Entry]) -> Nest:
-        """Fills a table, by what smaller tables have."""
+        """The nest that fills a table, and reads the tables of its smaller parts."""
 
         def known(value: Expr) -> Expr:
             for other in smaller:
@@ -343,7 +337,7 @@ class _Tables:
 
 
 def with_parts(value: Expr, change: Callable[[Expr], Expr]) -> Expr:
-    """An expression with its parts replaced; as it is, if it is of a kind that has none here."""
+    """An expression with its parts changed; unchanged if its kind has no parts here."""
     if isinstance(value, TensorLoad):
         return tirx.BufferLoad(value.source, [change(index) for index in value.indices])
     if isinstance(value, BinaryOpExpr | CmpExpr | tirx.And | tirx.Or):
@@ -366,21 +360,16 @@ def with_parts(value: Expr, change: Callable[[Expr], Expr]) -> Expr:
 
 
 def as_bits(value: Expr, bits: int) -> Expr:
-    """Lanes of any type as lanes to move."""
+    """Lanes of any type, reinterpreted as integers of `bits` bits (unless these are 32)."""
     element = ex.element_of(value) if bits == 32 else f"uint{bits}"
     return value if ex.element_of(value) == element else ex.reinterpret(element, value)
 
 
 def transposed(rows: Sequence[Expr], bits: int) -> list[Expr]:
-    """For every lane of the rows, the vector of that lane of all rows.
+    """The transposed block: for every lane of the rows, the vector of that lane in all rows.
 
-    Parameters
-    ----------
-    rows : sequence of Expr
-        A power of two of vectors of a power of two of lanes to move, of `bits` bits; at least
-        32 / bits rows.
-    bits : int
-        8, 16 or 32.
+    The number of rows and their lanes are powers of two, and there are at least 32 / bits rows;
+    `bits` is 8, 16 or 32.
     """
     size = len(rows)
     pixels = ex.lanes_of(rows[0])
@@ -397,7 +386,7 @@ def transposed(rows: Sequence[Expr], bits: int) -> list[Expr]:
 
 
 def _packed(rows: Sequence[Expr]) -> Expr:
-    """Rows of less than 32 bits as one vector of words: element 0 of all rows, element 1, ..."""
+    """Rows of elements below 32 bits as one vector: element 0 of all rows, element 1, ..."""
     if len(rows) == 1:
         return rows[0]
     pixels = ex.lanes_of(rows[0])
@@ -406,9 +395,9 @@ def _packed(rows: Sequence[Expr]) -> Expr:
 
 
 def interleaved(rows: Sequence[Expr]) -> list[Expr]:
-    """As many vectors: element 0 of all rows, element 1 of all rows, and so on.
+    """The rows interleaved into as many vectors: element 0 of all rows, element 1, and so on.
 
-    The rows are a power of two.
+    The number of rows is a power of two.
     """
     values = list(rows)
     pixels = ex.lanes_of(values[0])
@@ -427,7 +416,7 @@ def interleaved(rows: Sequence[Expr]) -> list[Expr]:
 
 
 def interleaved_by_chain(rows: Sequence[Expr]) -> list[Expr]:
-    """What `interleaved` makes, of any number of rows, by one shuffle for every row but one."""
+    """The result of `interleaved` for any number of rows, by one shuffle for every row but one."""
     number, pixels = len(rows), ex.lanes_of(rows[0])
     results = []
     for part in range(number):
@@ -444,7 +433,7 @@ def interleaved_by_chain(rows: Sequence[Expr]) -> list[Expr]:
 
 
 def _regrouped(vectors: list[Expr], size: int, pixels: int) -> list[Expr]:
-    """The flat sequence of `pixels` groups of `size` elements, a vector for every group."""
+    """The flat sequence of `pixels` groups of `size` elements, as one vector for every group."""
     if size > pixels:
         share = size // pixels
         return [

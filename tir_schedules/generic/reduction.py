@@ -1,6 +1,6 @@
 """Loops for nests that accumulate: sums, maxima, pooling, convolutions, matrix products.
 
-Along the result, when neighbouring results read neighbouring elements (or the same one):
+Along the result, if neighbouring results read neighbouring elements (or one common element):
 
     for i, k, j in grid: y[i, j] += a[i, k] * b[k, j]
 
@@ -9,17 +9,17 @@ Along the result, when neighbouring results read neighbouring elements (or the s
             for k: accumulator[i, j] += a[6 * it + i, k] * b[k, 64 * jt + j]
             y <- accumulators (with the epilogue applied)
 
-Row by row, when that would jump through more rows than are in cache:
+Row by row, if register tiles would jump through more rows than are in cache:
 
     ->  for jb in grid(m / 2048): y <- 0; for k: for j in block: y[j] += x[k, j]
 
-Along the reduced axis, when neighbouring elements lie along it:
+Along the reduced axis, if neighbouring elements lie along it:
 
     for i, k in grid: y[i] += x[i, k]
 
     ->  for i: four accumulators of 16 lanes; for k in steps of 64: accumulate; add the lanes up
 
-So the order of additions differs from that of the loops (float addition is not associative).
+So the order of additions is not that of the original loops (float addition is not associative).
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ from .reads import NOTHING_STAGED, Staged, stage, strided_loads
 from .windows import window_loops as slid_loops
 from .windows import windows_of
 
-_MANY_ROWS = 32  # of fewer, hardware prefetchers follow each
-_SWEPT = 2048  # results of a block, which stay in L1
+_MANY_ROWS = 32  # hardware prefetchers can follow fewer rows than this
+_SWEPT = 2048  # most results of a block, which stay in L1
 
 _Write = Callable[[int, Expr, Expr, dict[tirx.Var, Expr], Staged], tirx.Stmt]
 
@@ -75,7 +75,7 @@ def reduction_loops(nest: Nest, machine: Machine, parallel: bool) -> tuple[tirx.
     nest = conditions_as_selects(collapsed(nest))
     plan = Plan.of(nest, machine, threads)
     along, strided = _along_result(plan)
-    inner = None  # the reduced axis along which neighbours lie, if partial results may be combined
+    inner = None  # a reduced axis of neighbouring elements, if partial results may be combined
     for axis in () if accumulators.not_combined(nest) else nest.reduce:
         steps = [strides[axis.var] for strides in plan.loads]
         if all(step in (0, 1) for step in steps) and 1 in steps:
@@ -88,12 +88,12 @@ def reduction_loops(nest: Nest, machine: Machine, parallel: bool) -> tuple[tirx.
         return accumulators.reduced_row_loops(plan, inner, lanes), "generic_reduction"
     if lanes > 1 and strided is not None and strided.extent >= 4:
         return _result_loops(plan, strided, lanes), "generic_reduction"
-    body = _register_tile(nest, None, None, int64(0), int64(0), 1, [(0, 1)])  # one by one
+    body = _register_tile(nest, None, None, int64(0), int64(0), 1, [(0, 1)])  # element by element
     return nested(nest.spatial, body, machine, threads), "generic_reduction"
 
 
 def _checked(nest: Nest) -> Nest:
-    """The nest, if each store updates one element that no other store of it touches."""
+    """The nest, if each of its stores updates one element that no other store accesses."""
     if any(store.init is None for store in nest.stores):
         raise NotHandledError(f"{nest.name} accumulates into an element that it does not set")
     reduced = {axis.var for axis in nest.reduce}
@@ -113,7 +113,7 @@ def _checked(nest: Nest) -> Nest:
 
 
 def _along_result(plan: Plan) -> tuple[Axis | None, Axis | None]:
-    """The axis to lay lanes along the results: with neighbouring reads, and with any reads."""
+    """The result axes for lanes: the last one with neighbouring reads, and with any reads."""
     neighbours = strided = None
     for axis in plan.nest.spatial:
         if any(strides[axis.var] != 1 for strides in plan.stores):
@@ -150,7 +150,7 @@ def _result_loops(plan: Plan, along: Axis, lanes: int) -> tirx.Stmt:
 
 
 def _streams(plan: Plan, along: Axis) -> bool:
-    """Whether tiles of columns would jump through more rows than are in cache."""
+    """Whether register tiles would jump through more rows than are in cache."""
     nest = plan.nest
     if len(nest.stores) != 1 or len(nest.results) != 1 or nest.lets or shared_axis(plan, along):
         return False
@@ -160,12 +160,12 @@ def _streams(plan: Plan, along: Axis) -> bool:
 
 
 def _swept_loops(plan: Plan, along: Axis) -> tirx.Stmt:
-    """Row by row: results wait in L1, and what is read comes in the order of memory."""
+    """Loops row by row: results stay in L1, and elements are read in the order of memory."""
     lanes = lanes_for(plan.nest, plan.machine)
     vectors = max(along.extent // lanes, 1)
 
     def longest(size: int) -> tuple[int, int]:
-        """Vectors of the busiest thread, with the rest; of equals the longest blocks."""
+        """Vectors of the busiest thread, with the tail; of equal counts the longest block wins."""
         count, rest = divmod(vectors, size)
         return -(-count // plan.threads) * size + rest, -size
 

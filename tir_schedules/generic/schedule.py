@@ -46,12 +46,12 @@ WHOLE_COPY = "tvm_hybrid.whole_copy"
 
 
 def whole_copy(func: tirx.PrimFunc, machine: Machine) -> tuple[tirx.PrimFunc, str]:
-    """The loop; threads have a share each.
+    """A loop that copies all elements, in chunks for the threads.
 
     Raises
     ------
     NotHandledError
-        If all sizes are known, or elements change or move.
+        If all sizes are static, or elements are changed or moved.
     """
     dynamic.require_dynamic(func)
     if WHOLE_COPY not in (func.attrs or {}) and not has_reshape_pattern(func):
@@ -67,16 +67,16 @@ def whole_copy(func: tirx.PrimFunc, machine: Machine) -> tuple[tirx.PrimFunc, st
 
 
 def dynamic_transposes(func: tirx.PrimFunc, machine: Machine) -> tuple[tirx.PrimFunc, str]:
-    """Elements of dynamic sizes that are stored across the order in which they are read, in blocks.
+    """Blocked loops for elements of dynamic sizes that are stored across their order of reading.
 
     Raises
     ------
     NotHandledError
-        If all sizes are known, or it reads along the axis that it stores along.
+        If all sizes are static, or it reads along the axis that it stores along.
     """
     program = dynamic.dynamic_nests(func)
     if len(program.nests) != 1 or program.nests[0].reduce:
-        raise NotHandledError("it is more than one pass over elements")
+        raise NotHandledError("it does more than one pass over elements")
     views, statements = loops.parameter_views(func)
     statements.append(blocks_across(loops.flattened(program.nests[0], views), machine))
     return loops.with_statements(func, statements), "generic_transpose"
@@ -84,35 +84,34 @@ def dynamic_transposes(func: tirx.PrimFunc, machine: Machine) -> tuple[tirx.Prim
 
 # Loops for functions of dynamic sizes whose inner axes are static, and for their reductions.
 #
-#     for b in range(n): for i, j in grid(56, 64): y[b, i, j] = max(x[b, i, j], 0)     n not known
+#     for b in range(n): for i, j in grid(56, 64): y[b, i, j] = max(x[b, i, j], 0)     n is dynamic
 #
 # ->  for b in range(n): the schedule of   for i, j in grid(56, 64): y[i, j] = max(x[i, j], 0)
 #
-# An item is one index of every such size (`dynamic_items`). That works where each block reads and
-# writes, of a tensor that has such a size, only what lies at its own index, and where an item lies
-# in one piece.
+# An item is one index of every dynamic size (`dynamic_items`). This needs blocks that access a
+# tensor with a dynamic size only at their own index, and items that are contiguous.
 #
 #     for n, h, w, c in grid(b, (x - 1) // 2 + 1, y, 96): z[n, h, w, c] = max(x[n, h, w, c], 0)
 #
 # ->  for n, h, w: for v in vectorized(16), six times: z[n, h, w, 16 * i + v] = ...
 #
-# `static_rows` takes what that leaves: sizes that are expressions, and sums over dynamic sizes.
-# What comes before is computed where it is needed.
+# `static_rows` takes functions that earlier rules refuse: sizes that are expressions, and sums over
+# dynamic sizes. Intermediate results are computed where they are needed.
 
 
 def dynamic_items(func: tirx.PrimFunc, machine: Machine) -> tuple[tirx.PrimFunc, str]:
-    """The function as serial loops over items, each by the loops of static sizes.
+    """The function as serial loops over items, each with the loops of static sizes.
 
     Threads share an item.
 
     Raises
     ------
     NotHandledError
-        If all sizes are known, or an item reads or writes more than its own index.
+        If all sizes are static, or an item reads or writes more than its own index.
     """
     symbols = _symbols(func)
     if not symbols:
-        raise NotHandledError("all sizes are known")
+        raise NotHandledError("all sizes are static")
     if any(map(is_number, func.params)):
         raise NotHandledError("a size is a parameter")
     places: dict[Expr, tirx.Var] = {each: tirx.Var(f"at_{each.name}", "int64") for each in symbols}
@@ -159,7 +158,7 @@ def _symbols(func: tirx.PrimFunc) -> list[tirx.Var]:
             if isinstance(size, tirx.Var):
                 found[size] = None
                 if inside:
-                    raise NotHandledError(f"items of {param.name} lie apart")
+                    raise NotHandledError(f"items of {param.name} are not contiguous")
             elif expressions.const_int(size) is None:
                 raise NotHandledError(f"{param.name} has the size {size}")
             else:
@@ -168,7 +167,7 @@ def _symbols(func: tirx.PrimFunc) -> list[tirx.Var]:
 
 
 def _item_of(buffer: tirx.Var) -> tirx.Var:
-    """A buffer for one index of every dynamic size of another one."""
+    """A buffer for the part of another one at one index of every dynamic size."""
     if all(expressions.const_int(size) is not None for size in buffer.shape):
         return buffer
     shape = [int64(1) if expressions.const_int(size) is None else size for size in buffer.shape]
@@ -178,9 +177,9 @@ def _item_of(buffer: tirx.Var) -> tirx.Var:
 def _nest_of_item(
     nest: Nest, places: Mapping[Expr, tirx.Var], items: Mapping[tirx.Var, tirx.Var]
 ) -> Nest:
-    """The nest of a single index of every dynamic size, which `places` name, on buffers of items.
+    """The nest for one index of every dynamic size, named by `places`, on buffers of items.
 
-    It may be used as a number, or to index static sizes. Dynamic sizes have to be indexed by it.
+    The index may be used as a number, or for static sizes; dynamic sizes must be indexed by it.
     """
     own: dict[tirx.Var, Expr] = {}
     for axis in nest.axes():
@@ -217,12 +216,12 @@ def _nest_of_item(
 
 
 def static_rows(func: tirx.PrimFunc, machine: Machine) -> tuple[tirx.PrimFunc, str]:
-    """Loops for what `dynamic_elements` and `dynamic_items` leave: static rows that lie apart.
+    """Loops for functions that `dynamic_elements` and `dynamic_items` refuse, by `row_loops`.
 
     Raises
     ------
     NotHandledError
-        If all sizes are known, or it reduces.
+        If all sizes are static, or it reduces.
     """
     program = dynamic.program_of_elements(func)
     views, statements = dynamic.views_of(program)
@@ -231,9 +230,9 @@ def static_rows(func: tirx.PrimFunc, machine: Machine) -> tuple[tirx.PrimFunc, s
 
 
 def row_loops(nest: Nest, machine: Machine) -> tirx.Stmt:
-    """The loops of static sizes for the inner axes, in loops over all others.
+    """The loops of static sizes for the static inner axes, in loops over all other axes.
 
-    Threads share the two outermost axes: a batch may be one image.
+    Threads share the two outermost axes, because a batch may be one image.
     """
     count = max((n for n, axis in enumerate(nest.spatial, 1) if axis.end is not None), default=0)
     outer, inner = nest.spatial[:count], replace(nest, spatial=nest.spatial[count:])
@@ -249,26 +248,24 @@ def row_loops(nest: Nest, machine: Machine) -> tirx.Stmt:
 
 
 def dynamic_reductions(func: tirx.PrimFunc, machine: Machine) -> tuple[tirx.PrimFunc, str]:
-    """Reductions of tensors with dynamic sizes, in vectors.
+    """Vectorised loops for reductions of dynamic sizes, with an epilogue if there is one.
 
         for i, k in grid(n, m): y[i] += x[i, k]
 
-        ->  for i: four accumulators of vectors; what is left of k, one by one; add the lanes up
+        ->  for i: four accumulators of vectors; the tail of k, one by one; add the lanes up
 
         for k, j in grid(m, n): y[j] += x[k, j]
 
         ->  for j: y[j] = 0
-            for k: for j: y[j] += x[k, j]                LLVM makes vectors of it
+            for k: for j: y[j] += x[k, j]                LLVM vectorises this
 
-    Loops stand in that order where neighbours of the result read neighbours. TVM's order, the
+    The second order is used if neighbours of the result read neighbours. TVM's order, with the
     reduced axis innermost, jumps from row to row, and LLVM may not reorder a sum of floats.
-
-    Loops for a function that reduces, alone or with what is computed of the result.
 
     Raises
     ------
     NotHandledError
-        If all sizes are known, or it is no such function.
+        If all sizes are static, or the function has no such reduction.
     """
     program = dynamic.dynamic_nests(func)
     if not any(nest.reduce for nest in program.nests):
@@ -305,7 +302,7 @@ def _loops(nest: Nest, machine: Machine) -> tirx.Stmt:
         if all(step in (0, 1) for step in steps) and set(written) == {1}:
             row = along_results(nest, axis)
             return loops.over_axes(nest.spatial[:-1], row, machine.threads > 1)
-    raise NotHandledError(f"{nest.name} reads no neighbours")
+    raise NotHandledError(f"{nest.name} does not read neighbouring elements")
 
 
 # Schedules functions that cannot be read as nests: unknown extents, sorting, scattering, scans.
@@ -314,12 +311,12 @@ def _loops(nest: Nest, machine: Machine) -> tirx.Stmt:
 
 
 def parallel_blocks(func: tirx.PrimFunc, machine: Machine) -> tuple[tirx.PrimFunc, str]:
-    """Every block's outermost loop parallel, where its points are independent.
+    """Makes every block's outermost loop parallel, if its points are independent.
 
     Raises
     ------
     NotHandledError
-        If threads cannot be used, or no block allows it.
+        If there is one thread, or no block allows it.
     """
     if machine.threads == 1:
         raise NotHandledError("one thread only")
@@ -341,7 +338,7 @@ def parallel_blocks(func: tirx.PrimFunc, machine: Machine) -> tuple[tirx.PrimFun
 
 
 def loops_as_written(func: tirx.PrimFunc, machine: Machine) -> tuple[tirx.PrimFunc, str]:
-    """The function with its own loops; with one thread, none of them parallel."""
+    """The function with the loops that it has; with one thread, none of them parallel."""
     func = with_starts(func)
     body = func.body
     if machine.threads == 1:
@@ -350,7 +347,7 @@ def loops_as_written(func: tirx.PrimFunc, machine: Machine) -> tuple[tirx.PrimFu
 
 
 def with_starts(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    """Stores what a reduction begins with apart from its steps, if there may be none.
+    """Separates the initial store of a reduction from its steps if there may be no steps.
 
     for i, k: y[i] = (0 if k == 0 else y[i]) + x[i, k]   ->   for i: y[i] = 0
                                                               for i, k: y[i] = y[i] + x[i, k]
@@ -385,7 +382,7 @@ def _serial(loop: tirx.For) -> tirx.For:
 logger = logging.getLogger("tvm_hybrid")
 
 ERRORS_VARIABLE = "TVM_HYBRID_RULE_ERRORS"
-"""With the value "raise", an error in a rule ends the compilation, as this project's tests want."""
+"""With the value "raise", an error in a rule ends the compilation; the project's tests use it."""
 
 Rule = Callable[[tirx.PrimFunc, Machine], tuple[tirx.PrimFunc, str]]
 
@@ -420,22 +417,22 @@ def schedule_generic(
     Parameters
     ----------
     func : tirx.PrimFunc
-        As it comes out of FuseTIR.
+        A function as FuseTIR makes it.
     machine : Machine
         With one thread, no loop is parallel.
     called : str
-        Its name, for the log; default: part of one that was named.
+        Name of the function in the log; by default, that of an item of a function named before.
     failed : list of str or None
-        Gets a text for each rule with a mistake, and the next rule takes the function: that is
+        Gets a text for each rule with a mistake. The next rule then takes the function, which is
         slower, not wrong. If None, or if `TVM_HYBRID_RULE_ERRORS` is "raise", the error is raised.
 
     Returns
     -------
     func : tirx.PrimFunc
-        The same function with other loops.
+        The function with new loops.
     name : str
         "generic_injective", "generic_transpose", "generic_pool", "generic_reduction",
-        "generic_blocks", or "generic_serial" for loops that stayed as they were; the reasons are
+        "generic_blocks", or "generic_serial" for loops that stayed unchanged; the reasons are
         logged.
     """
     func, refused = aligned_to_elements(func), dict[str, None]()
@@ -464,9 +461,9 @@ def schedule_generic(
 
 
 def aligned_to_elements(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    """The function with parameters that need not be aligned to more than their elements.
+    """The function with parameters that need no more alignment than their elements.
 
-    TVM promises LLVM 64 bytes unless told otherwise, and a caller's array may lie anywhere.
+    By default TVM promises LLVM 64 bytes, but a caller's array may lie anywhere.
     """
     params = []
     for param in func.params:

@@ -10,7 +10,7 @@ y[i, j] = x[j, i]
 
 Bytes are written 64 along j, 16-bit elements 32. Shorter axes have smaller tiles.
 
-y[3 * i + c] = x[c, i]          (a short last axis: planes of an image made pixels)
+y[3 * i + c] = x[c, i]          (a short last axis: planes of an image become pixels)
 
 ->  for it in range(n / 16):
         three vectors of x at i = 16 * it
@@ -18,7 +18,7 @@ y[3 * i + c] = x[c, i]          (a short last axis: planes of an image made pixe
 
 y[2 * i + r] = x[i]             (every element twice)
 
-->  for it in range(n / 16): one vector of x; two vectors of y, a shuffle each
+->  for it in range(n / 16): one vector of x; two vectors of y, one shuffle each
 """
 
 from __future__ import annotations
@@ -46,47 +46,35 @@ LEAST_WORDS = 4
 
 
 RUN = 4
-"""Tiles of a run."""
+"""Tiles of a run of neighbouring tiles."""
 
 RUNS = (RUN, 5, 6, 7, 8, 3, 2)
-"""The same, the best number first, for an axis whose number of tiles is a multiple."""
+"""Tiles of a run, best first, for an axis whose number of tiles is a multiple of it."""
 
 LINE_BYTES = 64
 
 MOST_BYTES_APART = 512
-"""From row to row of results that are close together."""
+"""Largest distance between rows of results that counts as close together."""
 
 
 @dataclass(frozen=True)
 class Tile:
-    """The axes that a nest writes along and reads along, and the loads that need turning.
+    """The axes that a nest writes along and reads along, and the loads to transpose."""
 
-    Attributes
-    ----------
-    written, read : Axis
-        Along which results, and elements of `transposed`, are neighbours.
-    transposed : tuple of TensorLoad
-        Loads to turn.
-    bits : int
-        Of the elements of `transposed`.
-    width, height : int
-        Elements of a tile along `written` and along `read`.
-    """
-
-    written: Axis
-    read: Axis
+    written: Axis  # along which results are neighbours
+    read: Axis  # along which elements of `transposed` are neighbours
     transposed: tuple[TensorLoad, ...]
-    bits: int
-    width: int
-    height: int
+    bits: int  # of the elements of `transposed`
+    width: int  # elements of a tile along `written`
+    height: int  # elements of a tile along `read`
 
     def run_axis(self, nest: Nest) -> Axis | None:
-        """The axis along which a run of tiles is done before the next one along the other axis.
+        """The axis of a run of tiles, which is done before the next step of the other axis.
 
-        Either results lie farther apart across a tile than what is read, and a run writes a few
-        neighbouring lines of each row; or they are close together, and a run reads such lines, for
-        which hardware prefetches. None if neither does: then a run would visit too many pages. Nor
-        do runs pay where a tile has parts of lines.
+        If results are farther apart across a tile than the elements that are read, a run writes a
+        few neighbouring lines of each row. If they are close together, a run reads such lines,
+        which hardware prefetches. Otherwise a run would visit too many pages: returns None. Runs do
+        not pay for tiles of partial cache lines either.
         """
         if min(self.width, self.height) * self.bits < 8 * LINE_BYTES:
             return None
@@ -150,7 +138,7 @@ def _tile_axes(plan: Plan) -> Tile | None:
 
 
 def tile_of(written: Axis, read: Axis, loads: list[TensorLoad], words: int) -> Tile | None:
-    """The tile that turns some loads, of at most so many words; None if no tile is worth it."""
+    """The tile of up to `words` vectors that transposes loads; None if no tile is worth it."""
     bits = _common_bits(loads)
     if bits is None:
         return None
@@ -162,7 +150,7 @@ def tile_of(written: Axis, read: Axis, loads: list[TensorLoad], words: int) -> T
 
 
 def _common_bits(loads: Sequence[TensorLoad]) -> int | None:
-    """Of all elements: 8, 16 or 32, none of them booleans; else None."""
+    """The bits of all elements if these are 8, 16 or 32, and none is a boolean; else None."""
     bits = {0 if ex.element_of(load) == "bool" else int(load.ty.dtype.bits) for load in loads}
     return bits.pop() if len(bits) == 1 and bits <= {8, 16, 32} else None
 
@@ -176,7 +164,7 @@ def _power_of_two(extent: int, most: int) -> int:
 
 
 def tile_loops(nest: Nest, tile: Tile) -> tuple[list[Axis], tirx.Stmt]:
-    """Axes of loops over tiles, the last of which end where the axes end, and what is in them."""
+    """Loops over tiles and their body; the last tile of an axis ends where the axis ends."""
     written, read = tile.written, tile.read
     known = written.end is None and read.end is None
     rows, row = covering(read, tile.height, "rows" if known else f"{read.var.name}_tile", known)
@@ -197,9 +185,10 @@ def tile_loops(nest: Nest, tile: Tile) -> tuple[list[Axis], tirx.Stmt]:
 
 
 def covering(axis: Axis, size: int, name: str, known: bool = True) -> tuple[Axis, Expr]:
-    """An axis of the steps that cover another one, and where each starts.
+    """An axis of steps of `size` that cover another axis, and the start of each step.
 
-    The last step ends with the axis; what it shares with the one before, both write alike.
+    The last step ends with the axis; elements that it shares with the step before are written
+    twice, with equal values.
     """
     steps = Axis.new(_parts(axis, size, known), name)
     start = steps.var * int64(size)
@@ -208,14 +197,14 @@ def covering(axis: Axis, size: int, name: str, known: bool = True) -> tuple[Axis
 
 
 def _parts(axis: Axis, size: int, known: bool) -> Index:
-    """How many parts of a size an axis has."""
+    """How many parts of `size` an axis has, the last one perhaps smaller."""
     if known:
         return -(-axis.extent // size)
     return tirx.floordiv(axis.stated + int64(size - 1), int64(size))
 
 
 def turned(nest: Nest, tile: Tile, at: dict[tirx.Var, Expr]) -> tirx.Stmt:
-    """The stores of the tile that begins at some place along its two axes."""
+    """The stores of the tile that begins at the point `at` of its two axes."""
     statements: list[tirx.Stmt] = []
     rows_of: list[list[tirx.Var]] = []
     for load in tile.transposed:
@@ -237,7 +226,7 @@ def turned(nest: Nest, tile: Tile, at: dict[tirx.Var, Expr]) -> tirx.Stmt:
         rows_of.append(rows)
 
     def at_lane(number: int, lane: Expr) -> tirx.Stmt:
-        """Stores one lane of the row at `number` along the axis that is read along."""
+        """Stores one lane of row `number` along the axis that is read along."""
         store = nest.stores[0]
         rows = tuple(rows[number] for rows in rows_of)
         staged = expressions.map_loads(store.value, Staged(tile.transposed, rows, ()).lane(lane))
@@ -253,39 +242,28 @@ def turned(nest: Nest, tile: Tile, at: dict[tirx.Var, Expr]) -> tirx.Stmt:
 
 
 MOST_ROWS = 4
-"""Rows that are interleaved; more are transposed by tiles, which is faster."""
+"""Most rows that are interleaved; more rows are transposed by tiles, which is faster."""
 
 MOST_REPEATS = 16
-"""Times that an element may be repeated."""
+"""Most times that an element may be repeated."""
 
 LEAST_LANES = 4
 
 
 @dataclass(frozen=True)
 class Interleaving:
-    """Which loads are rows to interleave, which lie as the result does, and which repeat.
+    """Loads that are interleaved, loads in the order of the result, and loads that repeat."""
 
-    Attributes
-    ----------
-    short, long : Axis
-        The last axis, and the one that the rows run along.
-    rows, straight, periodic : tuple of TensorLoad
-        Loads that step by one along `long`; by one along `short` and its extent along `long`; by
-        any constant along `short` only.
-    lanes : int
-        Elements of a row that are interleaved at once.
-    """
-
-    short: Axis
-    long: Axis
-    rows: tuple[TensorLoad, ...]
-    straight: tuple[TensorLoad, ...]
-    periodic: tuple[TensorLoad, ...]
-    lanes: int
+    short: Axis  # the last axis
+    long: Axis  # the axis that the rows run along
+    rows: tuple[TensorLoad, ...]  # step by 1 along `long`
+    straight: tuple[TensorLoad, ...]  # step by 1 along `short`, by its extent along `long`
+    periodic: tuple[TensorLoad, ...]  # step along `short` only, by any constant
+    lanes: int  # elements of a row that are interleaved at once
 
 
 def interleaving_of(plan: Plan) -> Interleaving | None:
-    """How to interleave a flat nest, or None if it is of another kind."""
+    """How to interleave a flat nest; None if it cannot be interleaved."""
     nest, loads, stores = plan.nest, plan.loads, plan.stores
     vector_bits = plan.machine.isa.vector_bits
     if vector_bits < 256 or len(nest.spatial) < 2 or len(nest.stores) != 1:
@@ -325,7 +303,7 @@ def interleaving_of(plan: Plan) -> Interleaving | None:
 
 
 def _step(nest: Nest, plan: Interleaving, first: Expr) -> tirx.Stmt:
-    """`plan.lanes` elements of the long axis from `first` on, with all of the short axis."""
+    """Stores `plan.lanes` elements of the long axis from `first` on, with all of the short axis."""
     number, lanes = plan.short.extent, plan.lanes
     statements: list[tirx.Stmt] = []
 
@@ -387,13 +365,13 @@ def _step(nest: Nest, plan: Interleaving, first: Expr) -> tirx.Stmt:
     return sequence([*named, *statements])
 
 
-# Of dynamic sizes: tiles where both axes are long enough, else blocks of single elements.
+# For dynamic sizes: tiles if both axes are long enough, else blocks of single elements.
 
 
 BLOCK = 8
 
 MANY = 256
-"""Elements of a long axis."""
+"""Elements from which an axis counts as long."""
 
 
 def blocks_across(nest: Nest, machine: Machine) -> tirx.Stmt:
@@ -405,34 +383,34 @@ def blocks_across(nest: Nest, machine: Machine) -> tirx.Stmt:
                 eight vectors of x, transposed in registers, are eight vectors of y
             else: for blocks of 8 by 8 elements: for j: for i: y[i, j] = x[j, i]
 
-    So each cache line is read, and written, while it is in L1. With vectors of 16 elements, tiles
-    are of 16 by 16 where they cut both axes well.
+    So each cache line is read and written while it is in L1. With vectors of 16 elements, tiles are
+    16 by 16 if those cut both axes well.
     """
     stored, read, apart = _axes(nest)
     others = tuple(axis for axis in nest.spatial if axis not in (stored, read))
     body = _blocks(nest, stored, read)
     loads, words = expressions.distinct(apart), machine.isa.vector_bits // 32
-    # Elements that are no plain ones are not transposed in registers.
+    # Conditional elements, and elements at computed places, are not transposed in registers.
     plain = not any(expressions.loads_of(load.indices[0]) for load in nest.reads())
     plain = plain and not expressions.calls_of(nest.stores[0].value, "if_then_else")
-    # Tiles of whole cache lines, and for shorter axes those of half a line; smallest first.
+    # Tiles of whole cache lines, and of half a line for shorter axes; smallest first.
     sizes = dict.fromkeys((BLOCK, words)) if plain and len(loads) <= 2 and words >= BLOCK else ()
     found = [tile_of(stored, read, loads, size) for size in sizes]
     tiles = {(tile.width, tile.height): tile for tile in found if tile is not None}
     for number, tile in enumerate(tiles.values()):
         asked = []
         for axis, size in ((tile.written, int64(tile.width)), (tile.read, int64(tile.height))):
-            # Larger tiles are aligned, or so many that one more does not matter.
+            # Larger tiles cut an axis well if they are aligned, or if one tile more hardly matters.
             aligned = tirx.EQ(tirx.floormod(axis.stated, size), int64(0))
             well_cut = tirx.any(aligned, axis.stated >= int64(MANY))
             asked.append(well_cut if number else axis.stated >= size)
-        # What the last tile shares with the one before, both write alike.
+        # Elements that the last tile shares with the one before are written twice, equally.
         body = tirx.IfThenElse(tirx.all(*asked), over_axes(*tile_loops(nest, tile)), body)
     return over_axes(others, body, machine.threads > 1)
 
 
 def _axes(nest: Nest) -> tuple[Axis, Axis, list[TensorLoad]]:
-    """The axes along which neighbours are stored, and read, and the loads that are read so."""
+    """The axes along which elements are stored and are read, and the loads along the latter."""
     loads = [load for store in nest.stores for load in expressions.loads_of(store.value)]
     if len(nest.stores) != 1 or nest.lets or not nest.spatial:
         raise NotHandledError(f"{nest.name} stores more than one element")
@@ -449,7 +427,7 @@ def _axes(nest: Nest) -> tuple[Axis, Axis, list[TensorLoad]]:
 
 
 def _blocks(nest: Nest, stored: Axis, read: Axis) -> tirx.Stmt:
-    """Blocks of two axes, the stored one innermost."""
+    """Loops over blocks of two axes, with the stored axis innermost."""
     blocks, places, at = list[Axis](), list[Axis](), dict[tirx.Var, Expr]()
     for axis in (read, stored):
         count = tirx.floordiv(axis.stated + int64(BLOCK - 1), int64(BLOCK))

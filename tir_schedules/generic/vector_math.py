@@ -9,10 +9,10 @@
     T.atan2(half, half) ->  T.float16(T.atan2(T.float32(half), T.float32(half)))
     p == q, booleans    ->  T.uint8(p) == T.uint8(q)
 
-Calls in float64, and functions that have no vector form, stay as they are if TVM compiles them by
-an accurate formula. (TVM's 0.5 * log((1 + x) / (1 - x)) gives 0 for the atanh of a
-small x.) TVM's own conversion to bfloat16 repeats its argument and makes infinity of a NaN. TVM
-compares booleans as if they were floats, which LLVM refuses.
+Calls in float64, and functions without a vector form, stay if TVM compiles them by an accurate
+formula. (TVM's 0.5 * log((1 + x) / (1 - x)) gives 0 for the atanh of a small x.) TVM's own
+conversion to bfloat16 repeats its argument and makes infinity of a NaN. TVM compares booleans as if
+they were floats, which LLVM refuses.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _VECTOR_FORMS = {
 _FUNCTIONS: dict[str, Callable[..., Expr]] = {
     name: getattr(module, name) for module, names in _VECTOR_FORMS.items() for name in names.split()
 }
-# Functions of the C library that TVM does not know, or has a formula for that cancels.
+# Functions of the C library that TVM does not know, or computes by a formula with cancellation.
 _LIBRARY = {"float32": ("exp10",), "float64": ("atanh", "cosh", "exp10", "fmod", "sinh", "tanh")}
 # Functions that TVM does not compile in float16, or not accurately.
 _NOT_IN_HALF = ("atan2", "copysign", "exp10", "hypot")
@@ -55,9 +55,9 @@ def lower_math(tree: Tree) -> Tree:
 
 
 def _paired(pair: BinaryOpExpr | CmpExpr) -> Expr:
-    """A remainder of floats by arithmetic; a comparison, maximum or minimum of booleans, on bytes.
+    """A remainder of floats as arithmetic; a comparison, maximum or minimum of booleans on bytes.
 
-    Any other stays.
+    Other operations are returned unchanged.
     """
     if isinstance(pair, tirx.Mod):
         element = ex.element_of(pair)
@@ -68,9 +68,9 @@ def _paired(pair: BinaryOpExpr | CmpExpr) -> Expr:
 
 
 def _converted(conversion: tirx.Cast) -> Expr:
-    """A cast between bfloat16 and f32 or float16 on bits; any other stays.
+    """A cast between bfloat16 and f32 or float16, on bits; another cast is returned unchanged.
 
-    TVM computes bfloat16 in f32, so that what is computed has no bits to be read.
+    TVM computes bfloat16 in f32, so a computed value has no bits to read.
     """
     source, target = ex.element_of(conversion.value), ex.element_of(conversion)
     if (source, target) == ("bfloat16", "float32") and not _is_computed(conversion.value):
@@ -98,7 +98,7 @@ def _lowered(call: Call) -> Expr:
     if name == "isnan":
         return ieee.is_nan(call.args[0]) if ieee.is_float(call.args[0]) else call
     if name not in _KNOWN:
-        return call  # such as an address, which has no elements
+        return call  # for example an address, which has no elements
     element = ex.element_of(call)
     if element == "float16" and name in _NOT_IN_HALF:
         wide = getattr(tirx, name)(*(ex.cast("float32", argument) for argument in call.args))
@@ -108,7 +108,7 @@ def _lowered(call: Call) -> Expr:
         return tirx.call_pure_extern(element, symbol, *call.args)
     if name not in _FUNCTIONS or element not in _SINGLE:
         return call
-    arguments = [each for each in call.args if not isinstance(each, StringImm)]  # its name
+    arguments = [each for each in call.args if not isinstance(each, StringImm)]  # without the name
     return _computed(name, element, arguments)
 
 
@@ -155,10 +155,8 @@ def ascending(tree: Tree) -> Tree:
         x[(9 - v) // 2]    ->    x[4 - v // 2]
         x[(9 - v) % 5]     ->    x[4 - v % 5]
 
-    They come from what is read backwards through a reshape, a tile or a repetition. TVM's
-    FlattenBuffer loses their constant: it makes v % -5 * -1 of (4 - v) % 5.
-
-    The same, with no division of a position all of whose terms count down.
+    They come from backward reads through a reshape, a tile or a repetition. TVM's FlattenBuffer
+    loses their constant: it makes v % -5 * -1 of (4 - v) % 5.
     """
     return tvm_ffi.structural_map(tree, ((tirx.FloorDiv, tirx.FloorMod), _upward))
 
@@ -179,7 +177,7 @@ def _upward(node: tirx.FloorDiv | tirx.FloorMod) -> Expr:
 
 
 def _counting_down(value: Expr) -> tuple[int, Expr] | None:
-    """c and e of a position c - e in which nothing counts up; None if something does."""
+    """c and e of a position c - e in which no term counts up; None if a term does."""
     constant = 0
     falling: Expr | None = None
     pending = [(value, 1)]
@@ -220,15 +218,13 @@ def names_in_memory(body: tirx.Stmt) -> tirx.Stmt:
 
     TVM substitutes a Let while it writes LLVM's code, so that a chain of them grows exponentially
     (see `microkernels.vector.expressions`). LLVM makes registers of the buffers.
-
-    The statement without any Let in a stored value.
     """
     body = tvm_ffi.structural_map(body, (tirx.For, _vectorized))
     return tvm_ffi.structural_map(body, (tirx.BufferStore, _alone))
 
 
 def _vectorized(loop: tirx.For) -> tirx.Stmt:
-    """A vectorised loop, behind the buffers of its names; any other loop stays."""
+    """A vectorised loop after allocations for its names; another loop is returned unchanged."""
     lanes = const_int(loop.extent)
     if loop.kind != tirx.ForKind.VECTORIZED or lanes is None:
         return loop
@@ -246,25 +242,25 @@ def _vectorized(loop: tirx.For) -> tirx.Stmt:
 
 
 def _alone(store: tirx.BufferStore) -> tirx.Stmt:
-    """A store outside of vectorised loops, behind the buffers of its names."""
+    """A store outside of vectorised loops, after allocations for its names."""
     buffers: list[tirx.Var] = []
     written = _Names(buffers, 1, int64(0)).store(store)
     return tirx.SeqStmt([*map(tirx.AllocBuffer, buffers), written]) if buffers else store
 
 
 class _Names:
-    """Names on their way into memory.
+    """Moves the names of an expression into memory.
 
     Parameters
     ----------
     buffers : list of buffers
-        Receives one for every name.
+        Receives one buffer for every name.
     lanes : int
-        Elements of each.
+        Elements of each buffer.
     lane : Expr
-        The one to use.
+        The element to use.
     values : dict
-        What names around the expression have become.
+        The elements of names around the expression.
     """
 
     def __init__(
@@ -279,7 +275,7 @@ class _Names:
         self.statements: list[tirx.Stmt] = []
 
     def store(self, store: tirx.BufferStore) -> tirx.Stmt:
-        """A store behind the statements that its value needs."""
+        """A store, after the statements that its value needs."""
         if not _has_names(store.value):
             return store
         value = self._without(store.value)
@@ -287,7 +283,7 @@ class _Names:
         return tirx.SeqStmt([*self.statements, written])
 
     def _without(self, expression: Expr) -> Expr:
-        """The expression without Lets; what they named is stored by `statements`."""
+        """The expression without Lets; `statements` store the named values."""
         name = (tirx.Var, lambda var: self.values.get(var, var))
         callbacks = ((tirx.Let, self._let), (Call, self._call), name)
         return tvm_ffi.structural_map(expression, callbacks, order="pre")
@@ -299,7 +295,7 @@ class _Names:
         return self._without(let.body)
 
     def _call(self, call: Call) -> Expr:
-        """A guarded value is worked out under its guard; any other call stays."""
+        """Computes a guarded value under its guard; another call is returned unchanged."""
         if call_name(call) != "if_then_else" or not any(map(_has_names, call.args[1:])):
             return call
         condition = self._without(call.args[0])
@@ -314,7 +310,7 @@ class _Names:
         return result
 
     def _element(self, value: Expr) -> Expr:
-        """An element of a new buffer that can hold a value."""
+        """An element of a new buffer for a value."""
         buffer = tirx.decl_buffer((int64(self.lanes),), str(value.ty.dtype), "named")
         self.buffers.append(buffer)
         return tirx.BufferLoad(buffer, [self.lane])

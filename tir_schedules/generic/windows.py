@@ -5,7 +5,7 @@
 
     ->  columns 2 * j + l, of which those from 1 to w are read: x[2*i + k, column - 1]
 
-`windows_of` recognises them, `window_loops` writes their loops.
+`windows_of` recognises windows, `window_loops` writes their loops.
 """
 
 from __future__ import annotations
@@ -35,42 +35,24 @@ from .reads import NOTHING_STAGED, stage, staged_stores
 from .vector_math import lower_math
 
 MOST_TAPS = 16
-"""Elements of a row that are combined for one result, written out."""
+"""Most elements of a row that are combined for one result; the code for them is unrolled."""
 
 MOST_APART = 4
-"""Elements from one window to the next, or within a window."""
+"""Most elements from one window to the next, or between the elements of a window."""
 
 
 @dataclass(frozen=True)
 class Windows:
-    """A nest as windows along its last result axis.
+    """A nest with windows that slide along its last result axis."""
 
-    Attributes
-    ----------
-    nest : Nest
-        With one store that reduces.
-    taps : Axis
-        The reduced axis along the row.
-    step, apart : int
-        Columns from one window to the next, and from one element of a window to the next.
-    column : Var
-        Position in the row: `step * result + apart * tap`.
-    element : Expr
-        What is reduced at a column, where all conditions hold.
-    inside : tuple of Expr
-        Conditions on the column.
-    outer : tuple of Expr
-        Conditions that all elements of the row share.
-    """
-
-    nest: Nest
-    taps: Axis
-    step: int
-    apart: int
-    column: tirx.Var
-    element: Expr
-    inside: tuple[Expr, ...]
-    outer: tuple[Expr, ...]
+    nest: Nest  # with one store, a reduction
+    taps: Axis  # the reduced axis along the row
+    step: int  # columns from one window to the next
+    apart: int  # columns from one element of a window to the next
+    column: tirx.Var  # position in the row: step * result + apart * tap
+    element: Expr  # the reduced value at a column, if all conditions hold
+    inside: tuple[Expr, ...]  # conditions on the column
+    outer: tuple[Expr, ...]  # conditions that all elements of the row share
 
     @property
     def along(self) -> Axis:
@@ -79,12 +61,12 @@ class Windows:
 
     @property
     def others(self) -> tuple[Axis, ...]:
-        """The reduced axes that go from row to row."""
+        """The reduced axes that step from row to row."""
         return tuple(axis for axis in self.nest.reduce if axis is not self.taps)
 
     @property
     def store(self) -> Store:
-        """What reduces."""
+        """The store that reduces."""
         return self.nest.stores[0]
 
     @property
@@ -97,7 +79,7 @@ class Windows:
 
 
 def windows_of(nest: Nest) -> Windows | None:
-    """The windows of a nest; None if it has none of a few elements that lie close together."""
+    """The windows of a nest; None if it has none with a few elements close together."""
     if len(nest.stores) != 1 or nest.lets or not nest.spatial or not nest.reduce:
         return None
     store = nest.stores[0]
@@ -110,7 +92,7 @@ def windows_of(nest: Nest) -> Windows | None:
         found = None if taps.end is not None else _along(nest, taps, *parts)
         if found is not None:
             # Accumulators (`reduction`) need a padded copy of the image, or shuffle an element once
-            # for each window that has it. Else they are faster for rows of known length.
+            # for each window that contains it. In other cases they are faster for static rows.
             overlap = 1 < found.step < found.taps.extent
             pays = bool(found.others) and (bool(found.inside) or overlap)
             return found if found.along.end is not None or pays else None
@@ -118,7 +100,7 @@ def windows_of(nest: Nest) -> Windows | None:
 
 
 def _parts(store: Store) -> tuple[Expr, list[Expr]] | None:
-    """What is reduced, and the conditions without which it changes nothing."""
+    """What is reduced, and the conditions under which it counts."""
     if not calls_of(store.value.b, "if_then_else"):
         return store.value.b, []
     chosen = chosen_element(store)
@@ -132,7 +114,7 @@ def _parts(store: Store) -> tuple[Expr, list[Expr]] | None:
 
 
 def _along(nest: Nest, taps: Axis, element: Expr, conditions: list[Expr]) -> Windows | None:
-    """The windows whose elements follow each other along one reduced axis."""
+    """The windows whose elements follow each other along one reduced axis, or None."""
     row, analyzer = nest.spatial[-1], nest.analyzer()
 
     def steps_of(position: Expr) -> tuple[int | None, int | None]:
@@ -159,7 +141,7 @@ def _along(nest: Nest, taps: Axis, element: Expr, conditions: list[Expr]) -> Win
     return Windows(nest, taps, step, apart, column, substitute(element, at), inside, outer)
 
 
-# Writes reductions over windows that slide along rows, one axis after the other.
+# Loops of reductions over windows that slide along rows, one axis after the other:
 #
 #     for i, j, k, l in grid(n, m, 3, 3):
 #         y[i, j] = max(y[i, j], 0 < 2*j + l <= w ? x[2*i + k, 2*j + l - 1] : lowest)
@@ -168,19 +150,19 @@ def _along(nest: Nest, taps: Axis, element: Expr, conditions: list[Expr]) -> Win
 #                for j: t[j] = max(row[2*j], row[2*j + 1], row[2*j + 2])
 #                for j: y[i, j] = t[j]
 #
-# A window of 3 by 3 takes 3 + 3 steps instead of 9. No loop asks where a row ends: padding is in
-# `row` from the start. All loops are of vectors. Windows that leave the image at its first or last
-# row are added row by row, those that are inside.
+# A window of 3 by 3 takes 3 + 3 steps instead of 9. No loop checks where a row ends: `row` has the
+# padding from the start. All loops are vectorised. Windows that leave the image at its first or
+# last row are added row by row, and only the rows inside.
 
 
 ROWS = 8
-"""Rows of results at a time: what one step stores is in the cache when the next one reads it."""
+"""Rows of results computed together: what one step stores is in cache when the next reads it."""
 
 MOST_ROWS = 9
-"""Rows of a window that are written out."""
+"""Most rows of a window that are unrolled."""
 
 MOST_PIECES = 8
-"""Loops that a row is cut into: where padding begins, or where a mean has more elements."""
+"""Most loops that a row is cut into: where padding begins, or a mean has more elements."""
 
 
 def window_loops(windows: Windows, machine: Machine) -> tirx.Stmt:
@@ -189,22 +171,12 @@ def window_loops(windows: Windows, machine: Machine) -> tirx.Stmt:
 
 
 class _Writer:
-    """Writes the loops of windows.
-
-    Attributes
-    ----------
-    start : Expr
-        What a reduction begins with, in the type that is accumulated.
-    kept : Var
-        The row: what the rows of a window come to, at each column.
-    totals : Var
-        A row of results; there is room for whole vectors.
-    """
+    """Writes the loops of windows."""
 
     def __init__(self, windows: Windows, machine: Machine) -> None:
         self.windows, self.threads = windows, machine.threads
         self.combine = COMBINE[type(windows.store.value)]
-        self.start = widened(windows.store.start)
+        self.start = widened(windows.store.start)  # initial value, in the accumulated type
         dtype = accumulated(str(windows.store.buffer.dtype))
         self.lanes = lanes_for(windows.nest, machine)
         if dtype != str(windows.store.buffer.dtype):
@@ -213,12 +185,13 @@ class _Writer:
         self.results = tirx.floordiv(windows.along.stated + wide - int64(1), wide) * wide
         beyond = -(-windows.taps.extent * windows.apart // self.lanes) * self.lanes
         self.columns = self.results * int64(windows.step) + int64(beyond)
+        # The total of the rows of a window at each column, and rows of results in whole vectors.
         self.kept = tirx.decl_buffer((self.columns * int64(ROWS),), dtype, "rows")
         self.totals = tirx.decl_buffer((self.results * int64(ROWS),), dtype, "totals")
         self.row = tirx.Var("row", "int64")
 
     def statement(self) -> tirx.Stmt:
-        """Loops over groups of rows; each thread has its own buffers and a share of the groups."""
+        """Loops over groups of rows; each thread has buffers and a chunk of the groups."""
         at, axes = tirx.Var("column", "int64"), self.windows.nest.spatial[:-1]
         start = tirx.BufferStore(self.kept, self.start, [at])
         filled = loop(at, self.kept.shape[0], start)
@@ -256,7 +229,7 @@ class _Writer:
         return self.row * self.results + result
 
     def _rows(self) -> tirx.Stmt:
-        """What the rows of the windows come to, written out if all are inside of the image."""
+        """Combines the rows of the windows, unrolled if all are inside of the image."""
         windows = self.windows
         elements = self._elements()
 
@@ -280,7 +253,7 @@ class _Writer:
         return tirx.IfThenElse(tirx.all(*asked), at_once, one_by_one) if asked else at_once
 
     def _elements(self) -> list[tuple[Piece, Expr]]:
-        """The parts of a row that are inside of the image, with what is read there."""
+        """The pieces of a row that are inside of the image, and the value that each reads."""
         windows = self.windows
         column = Axis(windows.column, windows.along.extent, windows.columns)
         question = widened(windows.element)
@@ -294,12 +267,12 @@ class _Writer:
         return [each for each in found if not expressions.same(each[1], self.start)]
 
     def _over_rows(self, elements: list[tuple[Piece, Expr]]) -> tirx.Stmt:
-        """Adds one row after the other, those that are inside of the image."""
+        """Adds one row after the other, those inside of the image only."""
 
         def added(element: Expr) -> Body:
             def add(at: Expr) -> tirx.Stmt:
                 value = lower_math(substitute(element, {self.windows.column: at}))
-                # The row comes second: for a choice of what it holds, LLVM makes a masked store.
+                # The row comes second: LLVM makes a masked store of a choice between row values.
                 value = self.combine(value, tirx.BufferLoad(self.kept, [self._kept(at)]))
                 return tirx.BufferStore(self.kept, value, [self._kept(at)])
 
@@ -313,7 +286,7 @@ class _Writer:
     def _reduced(
         self, first: Expr, width: int, element: Expr, points: list[dict[tirx.Var, Expr]]
     ) -> tirx.Stmt:
-        """All rows of the windows, in a register."""
+        """Combines all rows of the windows in a register."""
 
         def value_at(number: int, lane: Expr) -> Expr:
             at = {**points[number], self.windows.column: first + lane}
@@ -326,7 +299,7 @@ class _Writer:
         return in_total(self.combine, values, self.kept.dtype, width, keep)
 
     def _combined(self) -> tirx.Stmt:
-        """The neighbours in the row that each result is made of, a vector of results at a time."""
+        """Combines neighbours in the row into results, a vector of results at a time."""
         windows, lanes = self.windows, self.lanes
         result, vector = Axis.new(lanes, "result"), tirx.Var("vector", "int64")
         start = self._kept(result.var * int64(windows.step))
@@ -351,7 +324,7 @@ class _Writer:
         return loop(vector, count, sequence([*staged.statements, body]))
 
     def _finished(self) -> list[tirx.Stmt]:
-        """Stores the results, and what is computed of them: a step for each piece of a row."""
+        """Stores the results and what the epilogue computes: a step for each piece of a row."""
         nest, row, own = self.windows.nest, self.windows.along, self.windows.store
 
         def total(load: TensorLoad) -> Expr:
@@ -366,7 +339,7 @@ class _Writer:
             return staged_stores(nest, row, first, width)
 
         def inverted(division: tirx.Div) -> Expr:
-            """A mean of as many elements for all places of a piece."""
+            """Makes a mean a product if the number of elements is constant within a piece."""
             own, number = division.a, division.b
             is_sum = isinstance(own, TensorLoad) and own.source.same_as(self.totals)
             used = row.var in variables_of(number) or loads_of(number)
@@ -383,7 +356,7 @@ class _Writer:
         return found
 
     def _along(self, piece: Piece, at: Body) -> tirx.Stmt:
-        """Does something once at each place of a piece."""
+        """Runs `at` once for each place of a piece."""
 
         def wide(first: Expr) -> tirx.Stmt:
             return vectorized(self.lanes, lambda lane: at(first + lane))
@@ -391,10 +364,10 @@ class _Writer:
         return vectors_and_rest(piece.first, _size_of(piece), self.lanes, wide, at)
 
     def _in_vectors(self, piece: Piece, some: Callable[[Expr, int], tirx.Stmt]) -> tirx.Stmt:
-        """Does something, which may happen twice, at each place of a piece.
+        """Runs `some` for each place of a piece; it may run twice for some places.
 
-        The last vector ends with the piece. Places of a piece that is shorter than a vector are
-        done in a smaller vector if the size is known, else one by one.
+        The last vector ends with the piece. A piece shorter than a vector takes a smaller vector if
+        its size is static, else it goes place by place.
         """
         size = _size_of(piece)
         known = const_int(size)

@@ -1,1 +1,1 @@
-"""Measures how long models take until they answer."""
+"""Measures the time from starting a process to the first answer of a model."""

@@ -1,15 +1,15 @@
-"""Measures how long models take until they answer.
+"""Measures how long models take until their first answer.
 
     python -m tools.compile_times --models yolo,yolo_dynamic --timeout 60
     python -m tools.compile_times --json times.json --markdown docs/compile_times.md
     python -m tools.compile_times --onnx model.onnx --size batch=1 --size height=320
     python -m tools.compile_times --budgets > tests/compile_budgets.txt
 
-The corpus is made here, with seeded weights. Every start is a process of its own: "cold" with an
-empty cache of programs, "fast start" lets NumPy answer first, "again" with what the first one kept,
-"other head" and "other batch" are models of the same family with that cache, "counting" compiles
-once more under a profiler. CPU seconds are those of all threads, and of compilers and linkers that
-are called. They are without Python's import of modules, and with the first run.
+The corpus is made here, with seeded weights. Every start is a new process: "cold" has an empty
+program cache, "fast start" lets NumPy answer first, "again" has the cache of the cold start, "other
+head" and "other batch" are models of the same family with that cache, "counting" compiles once more
+under a profiler. CPU seconds are those of all threads, and of compilers and linkers that are
+called. They exclude Python's import of modules, and include the first run.
 """
 
 from __future__ import annotations
@@ -44,31 +44,17 @@ from .starts import Files, Start, start, written
 
 @dataclass(frozen=True)
 class Settings:
-    """How starts are measured.
+    """How starts are measured."""
 
-    Attributes
-    ----------
-    starts : collection of str
-        Which ones.
-    threads : int
-        Of every engine.
-    limit : float
-        CPU seconds of a start.
-    openvino : str
-        A Python that has it.
-    target : str or None
-        For which CPU is compiled when counting; None for this one.
-    """
-
-    starts: Collection[str]
-    threads: int = 1
-    limit: float = 60
-    openvino: str = sys.executable
-    target: str | None = None
+    starts: Collection[str]  # names of the starts to measure
+    threads: int = 1  # of every engine
+    limit: float = 60  # CPU seconds of a start
+    openvino: str = sys.executable  # a Python that has OpenVINO
+    target: str | None = None  # CPU to compile for when counting; None for this one
 
 
 def measured(name: str, settings: Settings) -> Iterator[tuple[str, Start]]:
-    """Every start of a model of the corpus, as it ends."""
+    """Yields every start of a model of the corpus when it ends."""
     with TemporaryDirectory(prefix="compile_times-") as folder:
         files = written(name, Path(folder) / "model")
         relatives = {
@@ -82,7 +68,7 @@ def measured(name: str, settings: Settings) -> Iterator[tuple[str, Start]]:
 def measured_file(
     path: Path, sizes: dict[str, int], settings: Settings
 ) -> Iterator[tuple[str, Start]]:
-    """Every start of a model in a file, which has no relatives."""
+    """Yields every start of a model in a file, which has no relatives, when it ends."""
     with TemporaryDirectory(prefix="compile_times-") as folder:
         feeds = Path(folder) / "feeds.npz"
         model = Model(onnx.load(path, load_external_data=False), sizes)
@@ -108,7 +94,7 @@ def _measured(
     for name, second in relatives.items() if ends else ():
         yield name, start("tvm_hybrid", second(), threads, limit, cache)
     if COUNTING in wanted and ends:
-        # Counting makes Python's part take up to three times as long.
+        # Counting makes Python code up to three times as slow.
         yield COUNTING, start("counting", files, threads, 3 * limit, target=settings.target)
     if ONNXRUNTIME in wanted:
         yield ONNXRUNTIME, start("onnxruntime", files, threads, limit)
@@ -117,7 +103,7 @@ def _measured(
 
 
 BUDGET_TARGET = "icelake-server"
-"""Budgets are counted for one CPU, so that they are the same on all."""
+"""Budgets are counted for one CPU, so that they are equal on all machines."""
 
 
 def _sizes(_context: object, _option: object, values: tuple[str, ...]) -> dict[str, int]:
@@ -129,12 +115,12 @@ def _sizes(_context: object, _option: object, values: tuple[str, ...]) -> dict[s
 
 @click.command(help=__doc__.partition("\n")[0])
 @click.option(
-    "--models", default="", callback=chosen_of(NAMES), help="Names, with commas; else all."
+    "--models", default="", callback=chosen_of(NAMES), help="Names, with commas; default: all."
 )
 @click.option("--onnx", "paths", multiple=True, type=click.Path(exists=True, path_type=Path),
               help="A model in a file, instead of the corpus; may be repeated.")  # fmt: skip
 @click.option("--size", "sizes", multiple=True, callback=_sizes,
-              help="NAME=NUMBER of an open dimension of such a file.")  # fmt: skip
+              help="NAME=NUMBER of a dynamic dimension of such a file.")  # fmt: skip
 @click.option(
     "--starts", "wanted", default=",".join(STARTS), callback=chosen_of(STARTS), show_default=True
 )
@@ -146,7 +132,7 @@ def _sizes(_context: object, _option: object, values: tuple[str, ...]) -> dict[s
 @click.option("--from", "source", type=click.Path(exists=True, path_type=Path),
               help="Show results that --json wrote; measure nothing.")  # fmt: skip
 @click.option("--markdown", type=click.Path(path_type=Path), help="Write the page here.")
-@click.option("--budgets", is_flag=True, help="Count alone, and print the budgets of the test.")
+@click.option("--budgets", is_flag=True, help="Only count, and print the budgets of the test.")
 def main(
     models: list[str],
     paths: tuple[Path, ...],
@@ -199,7 +185,7 @@ def main(
 
 
 def _with_openvino(settings: Settings, python: str | None) -> tuple[Settings, str]:
-    """The settings with the Python that has OpenVINO, or without it, and its version or why not."""
+    """Adds the Python that has OpenVINO or removes OpenVINO; returns its version or why not."""
     if OPENVINO not in settings.starts:
         return settings, "not asked for"
     program = default_openvino(python)
@@ -212,7 +198,7 @@ def _with_openvino(settings: Settings, python: str | None) -> tuple[Settings, st
 
 
 def _row(errors: Console, name: str, starts: Iterator[tuple[str, Start]]) -> Row:
-    """The starts of a model; says what each took."""
+    """Collects the starts of a model, and prints the time of each."""
     row = Row(name)
     for kind, found in starts:
         row.starts[kind] = found

@@ -12,28 +12,17 @@ from .graph import Form, Model
 
 OTHER_HEAD, OTHER_BATCH = "other head", "other batch"
 RELATIVES = {OTHER_HEAD: Form(head=8), OTHER_BATCH: Form(batch=2)}
-"""In what models of a family differ from the first."""
+"""The differences between a model's relatives and the model."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A model of the corpus.
-
-    Attributes
-    ----------
-    build : callable
-        Makes it in a form.
-    dynamic : bool
-        Whether it has a dynamic form.
-    static : bool
-        Whether it has a static form.
-    relatives : tuple of str
-        Which other models of its family there are; of a dynamic one, none differs in its batch.
-    """
+    """A model of the corpus."""
 
     build: Callable[[Form], Model]
-    dynamic: bool = True
-    static: bool = True
+    dynamic: bool = True  # whether it has a dynamic form
+    static: bool = True  # whether it has a static form
+    # Other models of its family; a dynamic model has none with another batch.
     relatives: tuple[str, ...] = (OTHER_HEAD, OTHER_BATCH)
 
 
@@ -86,14 +75,14 @@ def build(name: str, relative: str = "") -> Model:
 
 
 def has_relative(name: str, relative: str) -> bool:
-    """Whether there is such a model of the family."""
+    """Whether a model has a relative of this name."""
     if relative == OTHER_BATCH and name.endswith(SUFFIX):
         return False
     return relative in ENTRIES[name.removesuffix(SUFFIX)].relatives
 
 
 def chosen_of(known: Iterable[str]) -> Callable[[object, object, str], list[str]]:
-    """The callback of an option that takes some of these names, with commas; "" is all of them."""
+    """A callback for an option that takes names separated by commas; "" selects all."""
 
     def chosen(_context: object, _option: object, value: str) -> list[str]:
         names = value.split(",") if value else list(known)

@@ -14,7 +14,7 @@ LOWEST = float(np.finfo(np.float32).min)
 
 
 class _Llama(Graph):
-    """Products in float32, or with weights of 4 bits."""
+    """A Llama with products in float32, or with weights of 4 bits."""
 
     def __init__(self, form: Form, four_bits: bool) -> None:
         super().__init__(form)
@@ -33,7 +33,7 @@ class _Llama(Graph):
 
 
 def rms_norm(g: Graph, x: str, width: int) -> str:
-    """As exporters write it."""
+    """A root-mean-square norm in the form that exporters write."""
     mean = g.node("ReduceMean", g.node("Pow", x, g.constant(2.0)), axes=[-1], keepdims=1)
     root = g.node("Sqrt", g.node("Add", mean, g.constant(1e-5)))
     scaled = g.node("Mul", x, g.node("Div", g.constant(1.0), root))
@@ -41,9 +41,9 @@ def rms_norm(g: Graph, x: str, width: int) -> str:
 
 
 def decoder(form: Form, four_bits: bool = False, layers: int = 12) -> Model:
-    """Tokens and caches of a past -> scores of words and the caches with the tokens.
+    """Tokens and caches of a past -> scores of words, and the caches with these tokens added.
 
-    A Llama of 768 values, 12 heads and 32000 words.
+    A Llama with 768 values for each token, 12 heads and 32000 words.
     """
     g = _Llama(form, four_bits)
     width, heads, inner, words = 768, 12, 2048, 32000
@@ -96,7 +96,7 @@ decoder_4bit = functools.partial(decoder, four_bits=True)
 
 
 def _causal(g: Graph, mask: str, ids: str, cache: str) -> str:
-    """[batch, 1, tokens, past + tokens]: 0 where a token sees a key, else the lowest number."""
+    """[batch, 1, tokens, past + tokens]: 0 if a token sees a key, else the lowest number."""
     if g.form.dynamic:
         past, tokens = (
             g.node("Squeeze", each, g.ints(0)) for each in (g.dim(cache, 2), g.dim(ids, 1))
@@ -118,7 +118,7 @@ T5_SIZE = 64
 
 
 def _t5_norm(g: Graph, x: str) -> str:
-    """Of the mean square, without a shift."""
+    """A norm of the mean square, without a shift."""
     return rms_norm(g, x, T5_WIDTH)
 
 
@@ -139,7 +139,7 @@ def _t5_attention(g: Graph, x: str, q: str, k: str, v: str, bias: str) -> str:
 def _t5_bias(g: Graph, rows: tuple[str, str], keys: str, causal: bool) -> str:
     """[1, heads, rows, keys]: a number for each head and bucket of distances.
 
-    `rows` is where they begin and end, `keys` where keys end; scalars.
+    `rows` are the scalars where rows begin and end; `keys` is the scalar where keys end.
     """
     one = g.constant(1, np.int64)
     first = g.node("Unsqueeze", g.node("Range", *rows, one), g.ints(1))
@@ -169,7 +169,7 @@ def _t5_bias(g: Graph, rows: tuple[str, str], keys: str, causal: bool) -> str:
 
 
 def _hidden(g: Graph, mask: str) -> str:
-    """[batch, 1, 1, keys]: what is added to scores."""
+    """[batch, 1, 1, keys]: the numbers to add to scores, so that hidden keys get no weight."""
     present = g.node("Cast", g.node("Unsqueeze", mask, g.ints(1, 2)), to=1)
     return g.node("Mul", g.node("Sub", g.constant(1.0), present), g.constant(LOWEST))
 
@@ -197,7 +197,7 @@ def t5_encoder(form: Form) -> Model:
 
 
 class _Branches(Graph):
-    """A graph whose branches have the same weights."""
+    """A graph whose branches share weights."""
 
     def __init__(self, form: Form) -> None:
         super().__init__(form)
@@ -205,7 +205,7 @@ class _Branches(Graph):
         self._at = 0
 
     def again(self) -> None:
-        """From here on, weights are those that came after the last call of this, in order."""
+        """Makes `random` return the weights that it made since the last call of this, in order."""
         self._weights, self._at = self._weights or [], 0
 
     def random(self, *shape: int, spread: float = 1.0, around: float = 0.0) -> str:
@@ -218,7 +218,7 @@ class _Branches(Graph):
 
 
 class _T5Decoder:
-    """The decoder's body, which both branches of a merged one have."""
+    """The body of a T5 decoder; both branches of a merged decoder have it."""
 
     def __init__(self, form: Form, layers: int) -> None:
         g = self.g = _Branches(form)
@@ -242,7 +242,7 @@ class _T5Decoder:
         self.words = g.random(T5_WORDS, T5_WIDTH)
 
     def body(self, cached: bool) -> list[str]:
-        """Scores of words, then the caches; those of the encoder are computed if not `cached`."""
+        """Scores of words, then caches; without `cached`, the encoder's caches are computed."""
         g = self.g
         if cached:
             kinds = ("encoder.key", "encoder.value")

@@ -35,7 +35,7 @@ def mixed(graph: Graph, q: str, k: str, v: str, scale: float, mask: str = "") ->
 def attention(
     graph: Graph, x: str, width: int, heads: int, others: str = "", mask: str = ""
 ) -> str:
-    """Of rows to themselves, or to others; with projections."""
+    """Attention of rows to themselves or to other rows, with projections."""
     others = others or x
     size = width // heads
     q, k, v = (
@@ -46,7 +46,7 @@ def attention(
 
 
 def mlp(graph: Graph, x: str, width: int, inner: int, activation: str) -> str:
-    """Two products."""
+    """Two products with an activation between them."""
     y = graph.activate(graph.linear(x, width, inner), activation)
     return graph.linear(y, inner, width)
 
@@ -59,7 +59,7 @@ def _sizes(graph: Graph, x: str) -> list[Part]:
 
 
 class Sizes(NamedTuple):
-    """Of an encoder."""
+    """Sizes of an encoder."""
 
     layers: int
     width: int
@@ -72,21 +72,14 @@ BERT_BASE, MINILM = Sizes(12, 768, 12), Sizes(6, 384, 12)
 
 
 class _Encoder(Graph):
-    """Products in float32, or of bytes between conversions.
-
-    Parameters
-    ----------
-    form : Form
-    quantized : bool
-        Whether activations and weights of products pass through 8 bits.
-    """
+    """An encoder; if `quantized`, activations and weights of products pass through 8 bits."""
 
     def __init__(self, form: Form, quantized: bool) -> None:
         super().__init__(form)
         self.quantized = quantized
 
     def through(self, x: str, step: float = 1 / 32) -> str:
-        """The value as it is after 8 bits."""
+        """The value, quantised to 8 bits and dequantised."""
         if not self.quantized:
             return x
         form = self.constant(step), self.constant(128, np.uint8)

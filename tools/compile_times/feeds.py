@@ -1,4 +1,4 @@
-"""Inputs of a model's first run."""
+"""Makes the inputs of a model's first run."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .graph import Model
 
 
 def feeds_of(model: Model) -> dict[str, np.ndarray]:
-    """Normal numbers, zeros and ones, and what the model says."""
+    """Random floats, random zeros and ones (only ones for masks), and the model's own values."""
     rng = np.random.default_rng(1)
     found = {}
     for info in model.proto.graph.input:

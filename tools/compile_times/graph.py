@@ -1,4 +1,4 @@
-"""Writes ONNX models of the corpus: nodes with seeded weights, sizes known or dynamic."""
+"""Writes ONNX models of the corpus: nodes with seeded weights, and static or dynamic sizes."""
 
 from __future__ import annotations
 
@@ -14,53 +14,31 @@ from onnx import helper, numpy_helper
 
 CONTRIB = "com.microsoft"
 Part = int | str
-"""Of a shape: a number, or a value of one element."""
+"""A part of a shape: a number, or a value of one element."""
 
 
 @dataclass(frozen=True)
 class Form:
-    """Which of its forms a model takes.
+    """The form that a model takes."""
 
-    Attributes
-    ----------
-    dynamic : bool
-        Whether sizes are open.
-    head : int
-        Results that the last layer has beyond those of the model itself: another head.
-    batch : int
-        Samples, where the size is known.
-    """
-
-    dynamic: bool = False
-    head: int = 0
-    batch: int = 1
+    dynamic: bool = False  # whether sizes are dynamic
+    head: int = 0  # additional results of the last layer, or the size of an added layer
+    batch: int = 1  # number of samples, if it is static
 
 
 @dataclass(frozen=True)
 class Model:
-    """A model and the inputs of its first run.
-
-    Attributes
-    ----------
-    proto : onnx.ModelProto
-    sizes : dict
-        Values of its open dimensions, by name.
-    values : dict
-        Inputs that are not random, by name.
-    """
+    """A model and the inputs of its first run."""
 
     proto: onnx.ModelProto
-    sizes: dict[str, int] = field(default_factory=dict)
-    values: dict[str, np.ndarray] = field(default_factory=dict)
+    sizes: dict[str, int] = field(default_factory=dict)  # dynamic dimension -> its value
+    values: dict[str, np.ndarray] = field(default_factory=dict)  # inputs that are not random
 
 
 class Graph:
-    """A graph that grows node by node; values are their names.
+    """A graph that grows node by node; its methods take and return names of values.
 
-    Parameters
-    ----------
-    form : Form
-        Whether `size` gives names or numbers.
+    In a dynamic `form`, `size` returns names, else numbers.
     """
 
     def __init__(self, form: Form = Form()) -> None:
@@ -75,7 +53,7 @@ class Graph:
         self._values: dict[str, np.ndarray] = {}
 
     def size(self, name: str, value: int) -> Part:
-        """A dimension of an input: its name where sizes are open."""
+        """A dimension of an input: its name if sizes are dynamic, else its value."""
         self._sizes[name] = value
         return name if self.form.dynamic else value
 
@@ -86,7 +64,7 @@ class Graph:
     def input(
         self, name: str, shape: Sequence[Part], dtype: Any = np.float32, value: Any = None
     ) -> str:
-        """An input of the model, and what it is in the first run, if that is not random."""
+        """Adds an input of the model; `value` is for the first run, by default random."""
         kind = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
         self._inputs.append(helper.make_tensor_value_info(name, kind, shape))
         if value is not None:
@@ -94,7 +72,7 @@ class Graph:
         return name
 
     def output(self, value: str, name: str = "", dtype: Any = np.float32) -> None:
-        """Declares a value to be an output, of some shape."""
+        """Declares a value as an output of unknown shape."""
         self._outputs.append(_untold(self.node("Identity", value, name=name), dtype))
 
     def constant(self, value: ArrayLike, dtype: Any = np.float32) -> str:
@@ -106,7 +84,7 @@ class Graph:
         return self.constant(values, np.int64)
 
     def random(self, *shape: int, spread: float = 1.0, around: float = 0.0) -> str:
-        """Normal numbers."""
+        """A weight of normal random numbers."""
         values = self.rng.standard_normal(shape, np.float32)
         return self.constant(values * np.float32(spread) + np.float32(around))
 
@@ -129,19 +107,19 @@ class Graph:
         return outputs
 
     def dim(self, x: str, axis: int) -> str:
-        """A dimension as exporters ask for it, a vector of one."""
+        """A dimension of x as a vector of one element, in the form that exporters write."""
         size = self.node("Gather", self.node("Shape", x), self.constant(axis, np.int64), axis=0)
         return self.node("Unsqueeze", size, self.ints(0))
 
     def shape(self, *parts: Part) -> str:
-        """A shape of numbers and dimensions."""
+        """A shape from numbers and dimensions."""
         if all(isinstance(part, int) for part in parts):
             return self.ints(*map(int, parts))
         names = (part if isinstance(part, str) else self.ints(part) for part in parts)
         return self.node("Concat", *names, axis=0)
 
     def same(self, x: str, axis: int, value: Part) -> Part:
-        """A dimension of a value, for `shape`: the number if it is known."""
+        """A dimension of a value, for `shape`: a number if it is static."""
         return value if isinstance(value, int) else self.dim(x, axis)
 
     def reshape(self, x: str, *parts: Part) -> str:
@@ -154,7 +132,7 @@ class Graph:
         return self.node("Slice", x, self.ints(start), self.ints(end), self.ints(axis))
 
     def linear(self, x: str, inner: int, outer: int, bias: bool = True) -> str:
-        """A product with a weight."""
+        """A product with a random weight."""
         y = self.node("MatMul", x, self.random(inner, outer, spread=inner**-0.5))
         return self.node("Add", self.random(outer, spread=0.1), y) if bias else y
 
@@ -179,7 +157,7 @@ class Graph:
 
     @contextmanager
     def branch(self) -> Iterator[Branch]:
-        """Inside, nodes go into a branch of an If."""
+        """Adds nodes to a branch of an If while the context is open."""
         outer = self._nodes, self._outputs
         self._nodes, self._outputs = [], []
         found = Branch()
@@ -201,13 +179,13 @@ class Graph:
 
 
 class Branch:
-    """A branch of an If; it has a graph when it is complete."""
+    """A branch of an If; its graph is set when it is complete."""
 
     graph: onnx.GraphProto
 
 
 def _untold(name: str, dtype: Any) -> onnx.ValueInfoProto:
-    """A value of a type whose shape is not said."""
+    """A value of a type, without a shape."""
     info = helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(np.dtype(dtype)), [])
     info.type.tensor_type.ClearField("shape")
     return info

@@ -1,4 +1,4 @@
-"""Where compilation is measured: functions of the project and of TVM that take the time."""
+"""Hooks that measure compilation: slow functions of the project and of TVM."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ STAGES = {
     "tvm_hybrid.executable.machine_code:emit_machine_code": MACHINE_CODE,
     "tvm_hybrid.cache.program_cache:keep": KEEPING,
 }
-"""Functions whose calls are stages; `compile_module` announces its own."""
+"""Functions whose calls are stages; `compile_module` announces further stages itself."""
 
 TEMPLATES, CONFIGURATIONS = "templates", "configurations"
 KERNEL_PASSES, CODE_GENERATION, EMISSION = "TVM's passes", "LLVM IR", "LLVM's emission"
@@ -38,24 +38,24 @@ PARTS = {
     "microkernels.base.tvm_compat.relax:emit_machine_code": EMISSION,
     "tvm_hybrid.library.export:_object_code": EMISSION,
 }
-"""Functions whose calls are parts of stages. What is left of a build of kernels without the
-generation of code is TVM's passes."""
+"""Functions whose calls are parts of stages. A build of kernels without its generation of code is
+the part of TVM's passes."""
 
 EVALUATION = re.compile(r"cycles|cost|estimate")
-"""Functions of templates with such a name estimate what a configuration or a form costs."""
+"""Names of functions of templates that estimate the cost of a configuration or a form."""
 _PASSES = Path(ir.transform.__file__)
 
 
 def install(clock: StageClock) -> None:
-    """Measures every function of the tables from now on, and what is compiled."""
+    """Starts measuring every function of the tables, and counting what is compiled."""
     for table, kind in ((STAGES, "stage"), (PARTS, "part")):
         for place, title in table.items():
             name, attribute = place.split(":")
             importlib.import_module(name)
-            module = sys.modules[name]  # tvm.tirx.build is the name of a function, too
+            module = sys.modules[name]  # the attribute tvm.tirx.build is a function
             timed = clock.timed(getattr(module, attribute), **{kind: title})
             setattr(module, attribute, timed)
-    importlib.import_module("tvm_hybrid.frontend")  # which sessions import when they compile
+    importlib.import_module("tvm_hybrid.frontend")  # imported now, before a session does so
     compiling: Any = importlib.import_module("relay_passes.lower_module")
     native = compiling.compile_native
 
@@ -71,14 +71,14 @@ def install(clock: StageClock) -> None:
 
 
 def lines_of(executable: Any) -> int:
-    """Lines of LLVM IR of what an executable imports."""
+    """Lines of LLVM IR in the modules that an executable imports."""
     modules = [each for each in executable.imports if each.kind == "llvm"]
     return sum(str(each.inspect_source("ll")).count("\n") for each in modules)
 
 
 @contextmanager
 def announced(clock: StageClock) -> Iterator[None]:
-    """Inside, phases of this thread's compilations are stages."""
+    """While the context is open, phases of this thread's compilations are stages."""
 
     def begin(stage: Stage) -> None:
         clock.begin(stage.title)
@@ -88,20 +88,23 @@ def announced(clock: StageClock) -> Iterator[None]:
 
 
 class Entries(cProfile.Profile):
-    """How often functions are entered, in this thread; they take longer while it counts."""
+    """Counts how often functions are entered in this thread, which slows them down."""
 
     def __init__(self) -> None:
         super().__init__(subcalls=False, builtins=False)
 
     def counts(self) -> Counter[str]:
-        """Evaluations of costs, and visits: entries of functions of passes and of the front end."""
+        """Evaluations of costs, calls of TVM's passes, and visits.
+
+        Visits are entries of functions of passes and of the front end.
+        """
         found: Counter[str] = Counter(evaluations=0, visits=0, passes=0)
         for function, count in self.by_function().items():
             found[function.kind] += count
         return found
 
     def by_function(self) -> Counter[Function]:
-        """How often each function was entered that is counted."""
+        """How often each counted function was entered."""
         found: Counter[Function] = Counter()
         for entry in self.getstats():
             code = entry.code
@@ -112,7 +115,7 @@ class Entries(cProfile.Profile):
 
 
 class Function(NamedTuple):
-    """A function that is counted, where it is, and as what."""
+    """A counted function: the kind that it counts as, its place and name."""
 
     kind: str
     place: str
@@ -120,7 +123,7 @@ class Function(NamedTuple):
 
 
 def _kind(path: Path, name: str) -> str:
-    """What entries of a function count as; "" if they do not count."""
+    """The kind that entries of a function count as; "" if they do not count."""
     if path == _PASSES and name == "__call__":
         return "passes"
     if not path.is_relative_to(ROOT):

@@ -23,11 +23,7 @@ class Image(NamedTuple):
 class Net(Graph):
     """A graph of images.
 
-    Parameters
-    ----------
-    form : Form
-    precision : str
-        Of convolutions: "int8" ones are ConvInteger of inputs that are quantised as they come.
+    If `precision` is "int8", convolutions are ConvInteger of dynamically quantised inputs.
     """
 
     def __init__(self, form: Form, precision: str = FLOAT) -> None:
@@ -36,7 +32,7 @@ class Net(Graph):
         self._quantized: dict[str, list[str]] = {}
 
     def image(self, channels: int, height: int, width: int, fixed: str = "") -> Image:
-        """The model's input; `fixed` names dimensions that stay: "h", "w"."""
+        """The model's input; `fixed` names dimensions that are always static: "h", "w"."""
         sizes = [
             value if name[0] in fixed else self.size(name, value)
             for name, value in (("height", height), ("width", width))
@@ -58,7 +54,7 @@ class Net(Graph):
         pads: Sequence[int] | None = None,
         norm: bool = False,
     ) -> Image:
-        """Padding for its kernel unless `pads` says otherwise; bias or batch normalisation."""
+        """A convolution padded for its kernel or by `pads`, with a bias or (`norm`) batch norm."""
         kernels = (kernel, kernel) if isinstance(kernel, int) else kernel
         strides = (stride, stride) if isinstance(stride, int) else stride
         if pads is None:
@@ -85,12 +81,12 @@ class Net(Graph):
         return Image(self.activate(y, activation), channels, (height, width))
 
     def vector(self, channels: int, spread: float) -> str:
-        """Of biases."""
+        """A vector of random biases."""
         values = self.rng.normal(0, spread, channels)
         return self.constant(values, HALF if self.precision == HALF else FLOAT)
 
     def _integer_conv(self, x: str, weight: np.ndarray, attributes: dict[str, Any]) -> str:
-        """As onnxruntime.quantization's dynamic quantiser writes it, with its bias."""
+        """A convolution as onnxruntime.quantization's dynamic quantiser writes it, with a bias."""
         if x not in self._quantized:
             self._quantized[x] = self.nodes("DynamicQuantizeLinear", 3, x)
         values, scale, zero = self._quantized[x]
@@ -130,7 +126,7 @@ class Net(Graph):
         return Image(name, x.channels, (height, width))
 
     def enlarge(self, x: Image, times: int = 2, mode: str = "nearest") -> Image:
-        """By a whole factor."""
+        """Enlarges an image by a whole factor."""
         attributes: dict[str, Any] = {"mode": mode, "coordinate_transformation_mode": "asymmetric"}
         if mode == "nearest":
             attributes["nearest_mode"] = "floor"
@@ -143,7 +139,7 @@ class Net(Graph):
         )
 
     def enlarge_to(self, x: Image, y: Image) -> Image:
-        """Linearly, to the size of another image."""
+        """Enlarges an image linearly to the size of another one."""
         if self.form.dynamic:
             sizes = self.shape(
                 self.dim(x.name, 0), x.channels, self.dim(y.name, 2), self.dim(y.name, 3)
@@ -157,7 +153,7 @@ class Net(Graph):
         return Image(self.node("Resize", x.name, "", "", sizes, **attributes), x.channels, y.size)
 
     def excite(self, x: Image, inner: int, gate: str = "HardSigmoid") -> Image:
-        """Squeeze and excite: a gate from the mean of all pixels."""
+        """Squeeze and excite: multiplies by a gate computed from the mean of all pixels."""
         mean = Image(self.node("GlobalAveragePool", x.name), x.channels, (1, 1))
         each = self.conv(self.conv(mean, inner, 1, "Relu"), x.channels, 1, gate)
         return self.op("Mul", x, each)
@@ -170,20 +166,20 @@ class Net(Graph):
         return Image(self.activate(y, activation), channels, (height, width))
 
     def classes(self, x: Image, count: int) -> None:
-        """A classifier as the end of the model."""
+        """Ends the model with a classifier."""
         mean = self.node("Flatten", self.node("GlobalAveragePool", x.name))
         count += self.form.head
         weight = self.random(count, x.channels, spread=x.channels**-0.5)
         self.output(self.node("Gemm", mean, weight, self.random(count), transB=1), "classes")
 
     def rows(self, x: Image) -> str:
-        """[batch, pixels, channels]."""
+        """The pixels of an image as rows [batch, pixels, channels]."""
         pixels = -1 if self.form.dynamic else x.size[0] * x.size[1]
         flat = self.reshape(x.name, self.same(x.name, 0, self.batch()), x.channels, pixels)
         return self.transpose(flat, 0, 2, 1)
 
     def image_of(self, rows: str, like: Image, channels: int) -> Image:
-        """The image of such rows."""
+        """The image of rows [batch, pixels, channels]."""
         sizes = (
             [self.dim(like.name, axis) for axis in (0, 2, 3)]
             if self.form.dynamic

@@ -1,4 +1,4 @@
-"""What was measured of models, and the tables that show it."""
+"""The measurements of models, and tables of them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ COUNTS = {
     "passes": "TVM's passes",
 }
 SLACK = 10
-"""Per cent that counts may rise above what they were."""
+"""Per cent that counts may rise above their measured values."""
 
 STAGES = (FRONT_END, *(phase.value for phase in Phase), MACHINE_CODE, KEEPING, REST, FIRST_RUN)
 PARTS = ("configurations", "templates", "TVM's passes", "LLVM IR", "LLVM's emission")
@@ -40,7 +40,7 @@ class Row:
     starts: dict[str, Start] = field(default_factory=dict)
 
     def count(self, kind: str) -> int | None:
-        """One of the counts; what this start has not is that of the other."""
+        """One of the counts, from the counting start or else from the cold one."""
         for name in (COUNTING, COLD):
             found = self.starts.get(name)
             if found is not None and kind in found.counts and not found.fault:
@@ -49,11 +49,11 @@ class Row:
 
     @classmethod
     def of(cls, name: str, starts: dict[str, dict[str, Any]]) -> Row:
-        """What `as_json` wrote."""
+        """Reads the starts that `as_json` wrote."""
         return cls(name, {each: Start(**fields) for each, fields in starts.items()})
 
     def as_json(self) -> dict[str, Any]:
-        """Starts with their fields."""
+        """The starts as dictionaries of their fields."""
         return {name: asdict(found) for name, found in self.starts.items()}
 
 
@@ -62,7 +62,7 @@ Table = tuple[list[str], list[list[str]]]
 
 
 def overview(rows: Iterable[Row]) -> Table:
-    """Seconds until the first answer of every start, and counts."""
+    """A table of every start's seconds until the first answer, and of counts."""
     columns: dict[str, Cell] = {
         "model": lambda row: row.name,
         "CPU s": lambda row: seconds(row, COLD),
@@ -81,7 +81,7 @@ def overview(rows: Iterable[Row]) -> Table:
 
 
 def stages(rows: Iterable[Row]) -> Table:
-    """CPU seconds of the cold start by stage, phases by their numbers, and of parts of stages."""
+    """A table of the cold start's CPU seconds by stage (phases by number), and by part."""
     numbers = {phase.value: f"{at}" for at, phase in enumerate(Phase, 1)}
     columns: dict[str, Cell] = {"model": lambda row: row.name}
     for title in STAGES:
@@ -92,7 +92,7 @@ def stages(rows: Iterable[Row]) -> Table:
 
 
 def budgets(rows: Iterable[Row]) -> list[str]:
-    """Lines of the file of budgets: a model's counts, with slack."""
+    """Lines of the file of budgets: each model's counts, with slack."""
     made = f"# Made by `python -m tools.compile_times --budgets`: counts and {SLACK}% of slack."
     lines = [made, " ".join(["model", *COUNTS])]
     for row in rows:
@@ -104,13 +104,13 @@ def budgets(rows: Iterable[Row]) -> list[str]:
 
 
 def read_budgets(text: str) -> dict[str, dict[str, int]]:
-    """Counts that models may have, from such lines."""
+    """The most that each count of a model may be, from the file of budgets."""
     head, *lines = (line.split() for line in text.splitlines() if line and line[0] != "#")
     return {name: dict(zip(head[1:], map(int, numbers), strict=True)) for name, *numbers in lines}
 
 
 def notes(rows: Iterable[Row]) -> list[str]:
-    """Why there are no figures where there are none."""
+    """Reasons for missing figures."""
     return [
         f"{row.name}, {name}: {found.fault}"
         for row in rows
@@ -120,13 +120,13 @@ def notes(rows: Iterable[Row]) -> list[str]:
 
 
 def modules(rows: Iterable[Row], name: str) -> float:
-    """The usual CPU seconds that Python takes to import an engine; 0 if none was started."""
+    """The median CPU seconds that Python takes to import an engine; 0 if none was started."""
     found = [row.starts[name].stages for row in rows if name in row.starts]
     return statistics.median([each[MODULES][0] for each in found if MODULES in each] or [0.0])
 
 
 def seconds(row: Row, name: str, wall: bool = False, digits: int = 1) -> str:
-    """Until the first answer, without Python's modules."""
+    """Seconds until the first answer as text, without Python's import of modules."""
     found = row.starts.get(name)
     if found is None:
         return ""
@@ -137,13 +137,13 @@ def seconds(row: Row, name: str, wall: bool = False, digits: int = 1) -> str:
 
 
 def peak(row: Row) -> str:
-    """Memory of the cold start."""
+    """The peak memory of the cold start."""
     found = row.starts.get(COLD)
     return f"{found.peak_mb:.0f}" if found is not None and not found.fault else ""
 
 
 def programs(row: Row) -> str:
-    """For how many sizes the program is."""
+    """Whether one program serves all sizes, or each size has a program."""
     found = row.starts.get(COLD) or row.starts.get(COUNTING)
     if found is None or found.fault:
         return ""
@@ -179,7 +179,7 @@ def _table(columns: dict[str, Cell], rows: Iterable[Row]) -> Table:
 
 
 def page(rows: Sequence[Row], found: Mapping[str, object]) -> str:
-    """The page of documentation, with both tables and with the reasons of what is missing."""
+    """The page of the documentation, with both tables and the reasons for missing figures."""
     return (
         Path(__file__)
         .with_name("page.md")

@@ -14,7 +14,7 @@ SWISH = "PaddleSwish"
 
 
 def text_detection(form: Form) -> Model:
-    """Where text is: depthwise convolutions, a pyramid with gates, transposed convolutions.
+    """Finds text: depthwise convolutions, a pyramid with gates, transposed convolutions.
 
     The form of PP-OCR's detectors: [batch, 3, height, width] -> [batch, 1, height, width].
     """
@@ -53,7 +53,7 @@ def text_detection(form: Form) -> Model:
 
 
 def text_recognition(form: Form) -> Model:
-    """What a line of text says: strides of height alone, then two blocks of attention.
+    """Reads a line of text: convolutions that stride in height only, then two attention blocks.
 
     The form of PP-OCR's recognisers: [batch, 3, 48, width] -> [batch, width / 8, characters].
     """
@@ -85,7 +85,7 @@ def text_recognition(form: Form) -> Model:
 
 
 def _salient_block(net: Net, x: Image, inner: int, outer: int, depth: int) -> Image:
-    """A U of `depth` levels in a residual; without pools, by dilation, if `depth` is 0."""
+    """A residual block with a U-Net of `depth` levels or, if 0, with dilation instead of pools."""
 
     def conv(x: Image, channels: int, dilation: int = 1) -> Image:
         return net.conv(x, channels, 3, "Relu", dilation=dilation)
@@ -109,7 +109,7 @@ def _salient_block(net: Net, x: Image, inner: int, outer: int, depth: int) -> Im
 
 
 def salient_objects(form: Form, precision: str = FLOAT) -> Model:
-    """Which pixels are of the foreground, at 1024x1024: U-Nets of U-Nets.
+    """Finds foreground pixels at 1024x1024: U-Nets of U-Nets.
 
     The form of IS-Net, a successor of U2-Net, with fewer levels.
     """
@@ -319,7 +319,7 @@ def yolo(form: Form) -> Model:
 
 
 def _anchors(net: Net, images: list[Image]) -> tuple[str, str]:
-    """[1, 2, pixels] centres of pixels and [1, pixels] strides; computed where sizes are open."""
+    """Centres of pixels [1, 2, pixels] and strides [1, pixels]; computed if sizes are dynamic."""
     if not net.form.dynamic:
         grids = [np.stack(np.meshgrid(*(np.arange(n) + 0.5 for n in x.size[::-1]))) for x in images]
         centres = np.concatenate([grid.reshape(2, -1) for grid in grids], 1)[None]

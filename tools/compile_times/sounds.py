@@ -1,4 +1,4 @@
-"""Signals: pitch and notes of music, voices, events; and single convolutions from among them."""
+"""Models of signals (pitch and notes of music, voices, events), and convolutions from these."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def _spectrum(net: Net, audio: str, frames: int | str, rows: int, columns: int) 
 def _tall_conv(
     net: Net, x: Image, channels: int, kernel: tuple[int, int], dilation: int, activation: str = ""
 ) -> Image:
-    """Dilated along the height alone."""
+    """A convolution that is dilated along the height only."""
     pad, beside = kernel[0] // 2 * dilation, kernel[1] // 2
     w = net.random(
         channels, x.channels, *kernel, spread=(x.channels * kernel[0] * kernel[1]) ** -0.5
@@ -113,7 +113,7 @@ def _signal_conv(
     stride: int = 1,
     dilation: int = 1,
 ) -> str:
-    """[batch, inner, length] -> [batch, outer, length / stride]."""
+    """A 1-D convolution: [batch, inner, length] -> [batch, outer, length / stride]."""
     w = net.random(outer, inner, kernel, spread=(inner * kernel) ** -0.5)
     attributes: dict[str, Any] = {"strides": [stride], "dilations": [dilation]}
     pads = [kernel // 2 * dilation] * 2
@@ -193,7 +193,7 @@ def conv_halving(form: Form) -> Model:
 
 
 def voice_activity(form: Form) -> Model:
-    """Whether there is a voice: a branch for each rate, with a cell of an LSTM.
+    """Detects a voice: a branch for each sample rate, with a cell of an LSTM.
 
     The form of silero VAD: [batch, samples], state [2, batch, 128] and the rate.
     """
@@ -245,7 +245,7 @@ def _voice_branch(net: Net, x: str, state: str, window: int) -> tuple[str, str]:
 
 
 def events(form: Form) -> Model:
-    """Events in long signals: an encoder and decoder of 1-D convolutions with skips.
+    """Finds events in long signals: an encoder and decoder of 1-D convolutions with skips.
 
     The form of U-Time and SUMO: [batch, 1, samples] -> [batch, classes, samples].
     """
@@ -278,14 +278,14 @@ def events(form: Form) -> Model:
 
 
 def _bytes_of(g: Graph, *shape: int) -> tuple[str, list[str]]:
-    """Weights of bytes, and their scale and zero."""
+    """8-bit weights, with their scale and zero point."""
     values, step = _normal_bytes(g, *shape)
     scale = g.constant(np.full(shape[0], shape[1] ** -0.5 * step))
     return g.constant(values, np.int8), [scale, g.constant(np.zeros(shape[0]), np.int8)]
 
 
 def _normal_bytes(g: Graph, *shape: int) -> tuple[np.ndarray, float]:
-    """Normal values, as those of trained weights, in bytes: (bytes, their common scale)."""
+    """Normal random weights in 8 bits: (bytes, their common scale)."""
     values = g.rng.standard_normal(shape)
     scale = float(np.abs(values).max()) / 127
     return np.rint(values / scale), scale
@@ -306,7 +306,7 @@ def _lstm8(g: Graph, x: str, inner: int, hidden: int, both_ways: bool = False) -
 
 
 def _recurrent(g: Graph, op: str, x: str, inner: int, hidden: int, both_ways: bool) -> str:
-    """An LSTM or GRU of float32; shapes as of `_lstm8`."""
+    """An LSTM or GRU of float32, with the shapes of `_lstm8`."""
     sides, gates = 2 if both_ways else 1, {"LSTM": 4, "GRU": 3}[op]
     spread = hidden**-0.5
     names = [g.random(sides, gates * hidden, each, spread=spread) for each in (inner, hidden)]
@@ -323,7 +323,7 @@ def _flat(g: Graph, y: str, width: int) -> str:
 
 
 def _integer_linear(g: Graph, x: str, inner: int, outer: int) -> str:
-    """A product of bytes, as onnxruntime.quantization's dynamic quantiser writes it."""
+    """A product of 8-bit integers, as onnxruntime.quantization's dynamic quantiser writes it."""
     values, scale, zero = g.nodes("DynamicQuantizeLinear", 3, x)
     weight, step = _normal_bytes(g, inner, outer)
     second = g.constant(weight, np.int8)
@@ -384,7 +384,7 @@ def voice_embedder(form: Form) -> Model:
 def atoms(form: Form) -> Model:
     """Kinds and places of atoms, edges between them and angles between edges -> energy, features.
 
-    Three layers: an edge hears from those that it has an angle with, an atom from its edges.
+    In each of three layers, edges get messages from edges at an angle, and atoms from their edges.
     """
     g, width, bases = Graph(form), 64, 20
     count, edges, angles = g.size("atoms", 48), g.size("edges", 400), g.size("angles", 900)
@@ -422,7 +422,7 @@ def atoms(form: Form) -> Model:
 
 
 def _halves(g: Graph, pairs: str) -> list[str]:
-    """Both rows of a [2, count]."""
+    """Both rows of a matrix [2, count]."""
     return [g.node("Squeeze", g.slice(pairs, 0, at, at + 1), g.ints(0)) for at in (0, 1)]
 
 

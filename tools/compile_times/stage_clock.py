@@ -1,4 +1,4 @@
-"""StageClock: seconds by stage of what a process does, and by part of a stage."""
+"""StageClock: measures the seconds of stages of a process, and of parts of stages."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TextIO
 
 
 class Seconds(NamedTuple):
-    """Of all threads and of children that have ended; since some moment."""
+    """Seconds of all threads and of ended children, since some moment."""
 
     cpu: float
     wall: float
@@ -23,14 +23,9 @@ class Seconds(NamedTuple):
 
 
 class StageClock:
-    """Writes a line for every stage that begins or ends, so that what is killed has said where.
+    """Writes a line when a stage begins or ends, so that a killed process has told its stage.
 
-    Parameters
-    ----------
-    output : TextIO
-        Gets lines of JSON.
-    began : float
-        When the process was started, by `time.perf_counter`.
+    Lines are JSON; `began` is when the process was started, by `time.perf_counter`.
     """
 
     def __init__(self, output: TextIO, began: float) -> None:
@@ -38,13 +33,13 @@ class StageClock:
         self._thread = threading.get_ident()
         self._title, self._since = "", Seconds(0, 0)
         self._parts: defaultdict[str, float] = defaultdict(float)
-        self._part_of: dict[int, str] = {}  # by thread: the innermost one that runs
+        self._part_of: dict[int, str] = {}  # thread -> the innermost running part
         self._counted: dict[int, float] = {}
         self._lock = threading.Lock()
         self.counts: Counter[str] = Counter()
 
     def begin(self, title: str) -> str:
-        """The running stage ends, this one begins; returns the one that ended."""
+        """Ends the running stage and begins another; returns the title of the ended one."""
         ended, now = self._title, self._now()
         if ended:
             spent = now - self._since
@@ -55,7 +50,7 @@ class StageClock:
 
     @contextmanager
     def stage(self, title: str) -> Iterator[None]:
-        """Inside, another stage runs; nothing happens in other threads than the first."""
+        """Runs another stage while the context is open; does nothing in other threads."""
         if threading.get_ident() != self._thread:
             yield
             return
@@ -67,7 +62,7 @@ class StageClock:
 
     @contextmanager
     def part(self, title: str) -> Iterator[None]:
-        """CPU seconds of this thread inside are those of a part, but for parts inside it."""
+        """Counts CPU seconds of this thread, while the context is open, except inner parts."""
         thread = threading.get_ident()
         outer = self._part_of.get(thread, "")
         self._count_part(outer)
@@ -79,7 +74,7 @@ class StageClock:
             self._part_of[thread] = outer
 
     def _count_part(self, title: str) -> None:
-        """What this thread has taken since the last call is a part's."""
+        """Adds this thread's CPU seconds since the last call to a part."""
         thread, now = threading.get_ident(), time.thread_time()
         with self._lock:
             if title:
@@ -87,7 +82,7 @@ class StageClock:
             self._counted[thread] = now
 
     def timed(self, function: Callable[..., Any], stage: str = "", part: str = "") -> Any:
-        """A function whose calls are a stage, a part, or both."""
+        """Wraps a function so that its calls are a stage or a part."""
 
         def call(*args: Any, **kwargs: Any) -> Any:
             if part:
@@ -99,13 +94,13 @@ class StageClock:
         return call
 
     def end(self, **rest: Any) -> None:
-        """The last stage ends; says parts, counts and whatever else there is."""
+        """Ends the last stage; writes parts, counts and the fields of `rest`."""
         self.begin("")
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
         self.say(done=True, parts=dict(self._parts), counts=dict(self.counts), peak_mb=peak, **rest)
 
     def say(self, **line: Any) -> None:
-        """One line."""
+        """Writes one line."""
         self._output.write(json.dumps(line) + "\n")
         self._output.flush()
 

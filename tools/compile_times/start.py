@@ -1,7 +1,7 @@
-"""One start of one engine in this process; `starts` calls it, each time in a fresh one.
+"""One start of one engine in this process; `starts` runs each start in a new process.
 
-It imports nothing that takes time before it measures, and runs in a Python that has another engine
-only. Its job, as JSON, has "engine", "model" and "feeds" (files), "report" (a file to write to),
+It imports nothing slow before it measures, and also runs in a Python that has only another engine.
+Its job, as JSON, has "engine", "model" and "feeds" (files), "report" (a file to write to),
 "threads", "limit" (CPU seconds, after which the process ends), "began" (when it was started), and
 for "counting" a "target".
 """
@@ -21,7 +21,7 @@ from tools.compile_times.stage_clock import StageClock
 MODULES, FRONT_END, REST = "Python modules", "front end", "rest of the session"
 MACHINE_CODE, KEEPING, FIRST_RUN = "machine code", "kept on disk", "first run"
 MEASURING = "measuring"
-"""Not a part of what is measured."""
+"""A stage that does not count."""
 
 Feeds = dict[str, Any]
 
@@ -38,11 +38,11 @@ def main() -> None:
 
 
 def _ours(job: dict[str, Any], clock: StageClock) -> None:
-    """A session and its first run."""
+    """Measures a session and its first run."""
     import tvm_hybrid
     from tools.compile_times import hooks
 
-    make = tvm_hybrid.InferenceSession  # which imports what it needs
+    make = tvm_hybrid.InferenceSession  # this imports the modules it needs
     hooks.install(clock)
     clock.begin(REST)
     with hooks.announced(clock):
@@ -53,7 +53,7 @@ def _ours(job: dict[str, Any], clock: StageClock) -> None:
 
 
 def _early(job: dict[str, Any], clock: StageClock) -> None:
-    """A session that NumPy answers for, and its first run; what is compiled meanwhile is left."""
+    """Measures a session that NumPy answers for, and its first run; then abandons compilation."""
     from tvm_hybrid import InferenceSession
 
     clock.begin(REST)
@@ -64,7 +64,7 @@ def _early(job: dict[str, Any], clock: StageClock) -> None:
 
 
 def _loading(job: dict[str, Any], clock: StageClock) -> None:
-    """The same where nothing is compiled: the compiler need not be imported."""
+    """Measures a session whose program is in the cache; the compiler need not be imported."""
     from tvm_hybrid import InferenceSession
 
     clock.begin(REST)
@@ -74,7 +74,7 @@ def _loading(job: dict[str, Any], clock: StageClock) -> None:
 
 
 def _counting(job: dict[str, Any], clock: StageClock) -> None:
-    """Compiles what a session compiles, for a target that need not be this CPU, and counts."""
+    """Counts while compiling what a session compiles, for a target that may be another CPU."""
     from microkernels.machines.description import shipped_path
     from tools.compile_times import hooks
     from tvm_hybrid.errors import InputValueError
@@ -102,7 +102,7 @@ def _counting(job: dict[str, Any], clock: StageClock) -> None:
             parameters = found.parameters
             try:
                 programs.for_sizes(shapes, {name: feeds[name] for name in parameters})
-            except InputValueError as error:  # as sessions, which learn of parameters so
+            except InputValueError as error:  # sessions, too, learn of parameters in this way
                 parameters = (*parameters, *error.inputs)
                 programs.for_sizes(shapes, {name: feeds[name] for name in parameters})
     clock.counts.update(entries.counts())
@@ -134,7 +134,7 @@ def _openvino(job: dict[str, Any], clock: StageClock) -> None:
 
 
 def _feeds(job: dict[str, Any], clock: StageClock) -> Feeds:
-    """The inputs."""
+    """The inputs of the first run."""
     with clock.stage(MEASURING):
         import numpy as np
 

@@ -1,4 +1,4 @@
-"""Starts engines in fresh processes, and reads what they report."""
+"""Starts engines in new processes, and reads their reports."""
 
 from __future__ import annotations
 
@@ -20,37 +20,23 @@ from .start import FIRST_RUN, MEASURING, MODULES
 
 ROOT = Path(__file__).resolve().parents[2]
 WALL = 5
-"""How many times its limit of CPU seconds a start may last by the clock."""
+"""The wall time that a start may take, as a multiple of its limit of CPU seconds."""
 
 
 @dataclass
 class Start:
-    """What one start took.
+    """The time and the counts of one start."""
 
-    Attributes
-    ----------
-    stages : dict
-        CPU and wall seconds by stage, in the order in which they first ended.
-    parts : dict
-        CPU seconds of parts of stages.
-    counts : dict
-    peak_mb : float
-        Of memory.
-    one_program : bool
-        Whether one program runs all sizes, where they are open.
-    fault : str
-        Why there is no answer; empty if there is one.
-    """
-
+    # Stage -> CPU and wall seconds, in the order in which stages first ended.
     stages: dict[str, list[float]] = field(default_factory=dict)
-    parts: dict[str, float] = field(default_factory=dict)
+    parts: dict[str, float] = field(default_factory=dict)  # part of a stage -> CPU seconds
     counts: dict[str, int] = field(default_factory=dict)
-    peak_mb: float = 0.0
-    one_program: bool = True
-    fault: str = ""
+    peak_mb: float = 0.0  # of memory
+    one_program: bool = True  # whether one program serves all dynamic sizes
+    fault: str = ""  # why there is no answer; empty if there is one
 
     def seconds(self, first_run: bool = True) -> Seconds:
-        """Until the first answer or until the session, without what Python takes for modules."""
+        """Seconds until the first answer or the session, without Python's import of modules."""
         left_out = {MODULES} if first_run else {MODULES, FIRST_RUN}
         rows = [row for title, row in self.stages.items() if title not in left_out]
         return Seconds(sum(row[0] for row in rows), sum(row[1] for row in rows))
@@ -65,13 +51,7 @@ class Files:
 
 
 def written(name: str, folder: Path, relative: str = "") -> Files:
-    """Writes a model of the corpus, in a process of its own, which takes its memory along.
-
-    Parameters
-    ----------
-    relative : str
-        Which other model of its family instead.
-    """
+    """Writes a model of the corpus, or a relative of it, in a process that frees its memory."""
     folder.mkdir()
     files = Files(folder / "model.onnx", folder / "feeds.npz")
     program = [sys.executable, "-m", "tools.compile_times.write"]
@@ -95,11 +75,11 @@ def start(
     engine : str
         One of `start.ENGINES`.
     cache : Path or None
-        The folder of programs; None for none.
+        Folder of the program cache; None disables the cache.
     python : str
-        Which Python has the engine.
+        A Python that has the engine.
     target : str or None
-        For which CPU "counting" compiles, without records; None for this one.
+        CPU that "counting" compiles for, without records; None for this one.
     """
     environment = {**os.environ, "TVM_NUM_THREADS": str(threads), "PYTHONHASHSEED": "0"}
     environment["PYTHONPATH"] = os.pathsep.join(
@@ -139,7 +119,7 @@ def start(
                 late = True
             finally:
                 if process.returncode is None:
-                    os.killpg(process.pid, signal.SIGKILL)  # it and what it has started
+                    os.killpg(process.pid, signal.SIGKILL)  # with the processes it has started
                     process.wait()
         found = _read(report)
         if late:
@@ -153,7 +133,7 @@ def start(
 
 
 def _read(report: Path) -> Start:
-    """What a start said; its fault is the stage in which it ended before it was done."""
+    """Reads a start's report; its fault is the stage in which it ended early."""
     found = Start(fault="the start")
     *lines, _unfinished = report.read_text().split("\n")
     for line in lines:

@@ -1,1 +1,1 @@
-"""Measures decoders: a given model beside ONNX Runtime, and a seeded Llama beside other engines."""
+"""Measures decoders: a given model beside ONNX Runtime, a seeded Llama beside other engines."""

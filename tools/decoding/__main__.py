@@ -4,10 +4,10 @@
     python -m tools.decoding --peers llama.cpp,openvino,ctranslate2          # a seeded Llama
     python -m tools.decoding --peers onnxruntime --models 110M --kinds f32 --output table.json
 
-Without a model it prints a table for each size of a seeded Llama, type of its weights and number
-of threads, and what every engine got. Engines come from the package index into environments of
-their own, in the folder of caches; llama.cpp is compiled there, which takes minutes. The section
-`decoding` of `python -m tools.survey` keeps the rows of the smaller model.
+Without a model it prints a table for each size of a seeded Llama, type of its weights and number of
+threads, and what every engine was given. Engines come from the package index into separate
+environments in the cache folder; llama.cpp is compiled there, which takes minutes. The section
+`decoding` of `python -m tools.survey` stores the rows of the smaller model.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ NAMES = {"onnxruntime": ONNX_RUNTIME, **{name.lower(): name for name in PACKAGES
 
 
 def numbers(_context: object, _option: object, text: str) -> list[int]:
-    """Numbers between commas."""
+    """The numbers in a text, separated by commas."""
     return [int(each) for each in text.split(",") if each]
 
 
 @click.command(help=__doc__.partition("\n")[0])
 @click.argument("model", required=False, type=click.Path(exists=True))
-@click.option("--threads", default="", callback=numbers, help="Default: 1; of the table 1,2.")
+@click.option("--threads", default="", callback=numbers, help="Default: 1; for the table 1,2.")
 @click.option(
     "--pasts", default="8,200,1000", callback=numbers, help="Keys before a step of MODEL."
 )
 @click.option("--prompts", default="8,200", callback=numbers, help="Tokens of a prompt of MODEL.")
-@click.option("--precision", default="auto", show_default=True, help="Of MODEL.")
+@click.option("--precision", default="auto", show_default=True, help="Precision of MODEL.")
 @click.option("--peers", default="", callback=chosen_of(NAMES),
               help="Engines, with commas; default: all. ONNX Runtime is always there.")  # fmt: skip
 @click.option("--models", default="", callback=chosen_of(MODELS), help="Sizes of the Llama.")
@@ -61,7 +61,7 @@ def main(
     kinds: list[str],
     output: Path | None,
 ) -> None:
-    """Measures a model of yours, or the table."""
+    """Measures MODEL or, without it, prints the table."""
     if model is not None:
         for count in threads or [1]:
             compare(model, (count, precision), pasts, prompts)
@@ -78,7 +78,7 @@ def main(
                 mine = list(measured((name, MODELS[name]), kind, count, pythons))
                 click.echo("\n".join(markdown(mine)))
                 rows += mine
-                if output is not None:  # whole after every table
+                if output is not None:  # the file is complete after every table
                     output.write_bytes(msgspec.json.format(msgspec.json.encode(rows)) + b"\n")
     click.echo(f"\n{NOTES}")
 

@@ -1,6 +1,6 @@
-"""CTranslate2 as an engine: writes its format by its own spec, generates greedily.
+"""CTranslate2 as an engine: writes a model with CTranslate2's spec, generates greedily.
 
-It cannot be asked for one step. The times of steps are those between its calls back.
+CTranslate2 has no call for a single step. The times of steps are those between its callbacks.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def _linear(weight: np.ndarray) -> Any:
 
 
 def write(folder: Path, sizes: Sizes, kind: str) -> None:
-    """Writes the seeded Llama; words are named by their numbers."""
+    """Writes the seeded Llama; the vocabulary's words are their numbers."""
     spec = TransformerDecoderModelSpec.from_config(
         sizes.layers,
         sizes.heads,
@@ -64,7 +64,7 @@ def write(folder: Path, sizes: Sizes, kind: str) -> None:
 
 
 class CTranslate2(Engine):
-    """CTranslate2, one model, one sequence."""
+    """CTranslate2 with one model and one sequence."""
 
     def __init__(self, sizes: Sizes, kind: str, threads: int, folder: Path) -> None:
         super().__init__(sizes)
@@ -73,7 +73,7 @@ class CTranslate2(Engine):
         self.generator = ctranslate2.Generator(str(folder), device="cpu", **how)
 
     def keep(self, count: int) -> None:
-        """Nothing is kept between two calls."""
+        """Does nothing: CTranslate2 keeps nothing between calls."""
 
     def read(self, ids: list[int]) -> np.ndarray:
         found = self.generator.forward_batch([ids])
@@ -86,7 +86,7 @@ class CTranslate2(Engine):
         return [self.generated(count, 1)[0] for _ in range(PROMPTS)][1:]
 
     def generated(self, past: int, count: int) -> list[float]:
-        """Seconds of each of the tokens behind a prompt, the prompt's with the first one."""
+        """Seconds of each token after a prompt; the first one includes the prompt."""
         names, times = list(map(str, tokens(self.sizes, past))), [time.perf_counter()]
 
         def called(_result: object) -> bool:

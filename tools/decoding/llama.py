@@ -1,6 +1,6 @@
 """A seeded Llama: its sizes, and its weights in float32, 4 bits and 8 bits.
 
-Only NumPy is needed: other engines' environments make the same weights with this file. Names are
+Needs only NumPy, because other engines' environments make equal weights with this file. Names are
 those of llama.cpp; matrices are [outputs, inputs].
 """
 
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-BLOCK = 32  # weights of 4 bits that share a scale
+BLOCK = 32  # 4-bit weights that share a scale
 ZERO = 8  # the code of weight 0
 BASE = 10000.0  # of the rotary embedding's wavelengths
 EPSILON = 1e-5
@@ -19,24 +19,15 @@ EPSILON = 1e-5
 
 @dataclass(frozen=True)
 class Sizes:
-    """What a Llama is made of.
-
-    Attributes
-    ----------
-    layers, width, heads, shared, inner, words : int
-        Layers, values of a token, heads of queries, heads of keys, values inside the feed-forward
-        part, and words of the vocabulary.
-    context : int
-        Most tokens.
-    """
+    """Sizes of a Llama."""
 
     layers: int
-    width: int
-    heads: int
-    shared: int
-    inner: int
-    words: int = 8192
-    context: int = 2048
+    width: int  # values of a token
+    heads: int  # heads of queries
+    shared: int  # heads of keys
+    inner: int  # values inside the feed-forward part
+    words: int = 8192  # words of the vocabulary
+    context: int = 2048  # most tokens
 
     @property
     def size(self) -> int:
@@ -66,12 +57,7 @@ MODELS = {"110M": Sizes(8, 1024, 16, 4, 2816), "400M": Sizes(20, 1280, 20, 4, 38
 def weights(sizes: Sizes, seed: int = 0) -> Iterator[tuple[str, np.ndarray]]:
     """Every weight with its name: the embedding, scales of norms, then matrices.
 
-    Parameters
-    ----------
-    sizes : Sizes
-        Which Llama.
-    seed : int
-        Models of one seed are equal.
+    Models of equal seeds are equal.
     """
     rng = np.random.default_rng(seed)
     yield "token_embd", rng.standard_normal((sizes.words, sizes.width), np.float32)
@@ -102,7 +88,7 @@ def eight_bits(weight: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def angles(sizes: Sizes) -> np.ndarray:
-    """Of the rotary embedding, [context, half a head]."""
+    """Angles of the rotary embedding, [context, half a head]."""
     half = sizes.size // 2
     return np.outer(np.arange(sizes.context), BASE ** -(np.arange(half) / half))
 

@@ -21,7 +21,7 @@ TYPES = {
 
 
 def stored(weight: np.ndarray, kind: str) -> np.ndarray:
-    """A matrix as GGUF has it; of Q4_0 the same codes and scales as everybody's 4 bits."""
+    """A matrix in GGUF; Q4_0 has the codes and scales of `four_bits`."""
     if kind == "f32":
         return weight
     if kind == "int8":
@@ -63,7 +63,7 @@ def write(path: Path, sizes: Sizes, kind: str) -> None:
 
 
 class LlamaCpp(Engine):
-    """llama.cpp: its cache is of float16."""
+    """llama.cpp, with a cache of float16."""
 
     def __init__(self, sizes: Sizes, kind: str, threads: int, folder: Path) -> None:
         super().__init__(sizes)

@@ -19,20 +19,14 @@ from .llama import EPSILON, Sizes, angles, eight_bits, four_bits, weights
 
 F32, INT4, INT8 = "f32", "4 bits", "int8"
 KINDS = (F32, INT4, INT8)
-LEVEL = 4  # of accuracy: MatMulNBits may quantise activations to int8
+LEVEL = 4  # accuracy_level: MatMulNBits may quantise activations to int8
 
 
 class _Writer:
-    """The parts of a Llama.
+    """Writes the parts of a Llama.
 
-    Parameters
-    ----------
-    sizes : Sizes
-        Which Llama.
-    kind : str
-        One of KINDS: what weights of products are.
-    dtype : type
-        Of values between products, and of caches.
+    `kind` (one of KINDS) is that of the products' weights; `dtype` is the type of values between
+    products, and of caches.
     """
 
     def __init__(self, sizes: Sizes, kind: str, dtype: Any) -> None:
@@ -44,7 +38,7 @@ class _Writer:
         return self.graph.constant(value, self.dtype)
 
     def product(self, x: str, name: str) -> str:
-        """x times a weight."""
+        """The product of x and a weight."""
         weight = self.weights.pop(name)
         outer, inner = weight.shape
         if self.kind == F32:
@@ -60,13 +54,13 @@ class _Writer:
         return self.graph.node("MatMulNBits", x, packed, self.constant(scales), **attributes)
 
     def norm(self, x: str, name: str) -> str:
-        """The root mean square becomes 1."""
+        """A root-mean-square norm with a scale."""
         scale = self.constant(self.weights.pop(name))
         attributes: dict[str, Any] = {"axis": -1, "epsilon": EPSILON, "stash_type": 1}
         return self.graph.node("SimplifiedLayerNormalization", x, scale, **attributes)
 
     def attention(self, x: str, layer: int, caches: list[str], counts: list[str]) -> list[str]:
-        """Attention's result, keys and values."""
+        """The result of an attention, its keys and its values."""
         parts = [self.product(x, f"blk.{layer}.attn_{part}") for part in "qkv"]
         heads = {"num_heads": self.sizes.heads, "kv_num_heads": self.sizes.shared}
         attributes: dict[str, Any] = {**heads, "do_rotary": 1, "domain": CONTRIB}
@@ -74,7 +68,7 @@ class _Writer:
         return self.graph.nodes("GroupQueryAttention", 3, *given, **attributes)
 
     def layer(self, x: str, layer: int, caches: list[str], counts: list[str]) -> list[str]:
-        """A layer's result, keys and values."""
+        """The result of a layer, its keys and its values."""
         g, block = self.graph, f"blk.{layer}."
         y, *present = self.attention(self.norm(x, block + "attn_norm"), layer, caches, counts)
         x = g.node("Add", x, self.product(y, block + "attn_output"))
@@ -87,16 +81,14 @@ class _Writer:
 def model(
     sizes: Sizes, kind: str = F32, dtype: Any = np.float32, last_only: bool = False
 ) -> onnx.ModelProto:
-    """A Llama.
+    """A Llama as an ONNX model.
 
     Parameters
     ----------
-    sizes : Sizes
-        Which one.
     kind : str
         One of KINDS.
     dtype : type
-        np.float32, or np.float16 for float16 everywhere, caches included.
+        np.float32, or np.float16 for float16 everywhere, including caches.
     last_only : bool
         Whether logits are those of the last token only.
     """
@@ -128,7 +120,7 @@ def model(
 
 
 def write(path: Path, sizes: Sizes, kind: str) -> Path:
-    """Writes a Llama with its weights in a file beside it; protobuf holds 2 GB at most."""
+    """Writes a Llama with its weights in a second file, because protobuf is limited to 2 GB."""
     data = {"location": f"{path.name}.data", "size_threshold": 1024}
     onnx.save(model(sizes, kind), path, save_as_external_data=True, **data)
     return path

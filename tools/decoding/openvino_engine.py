@@ -1,4 +1,4 @@
-"""OpenVINO as an engine: the seeded Llama in its own operators, with states for caches."""
+"""OpenVINO as an engine: the seeded Llama in OpenVINO's operators, with states for caches."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def _ints(*values: int) -> Any:
 
 
 class _Builder:
-    """Grows the model as exporters of OpenVINO write it."""
+    """Builds the model in the form that OpenVINO's exporters write."""
 
     def __init__(self, sizes: Sizes, kind: str) -> None:
         self.sizes, self.kind, self.weights = sizes, kind, dict(weights(sizes))
@@ -34,7 +34,7 @@ class _Builder:
         ]  # fmt: skip
 
     def weight(self, name: str) -> Any:
-        """A matrix in float32, with the steps that the plugin takes for a compressed weight."""
+        """A matrix in float32, by operators that the plugin recognises as a compressed weight."""
         weight = self.weights.pop(name)
         if self.kind == "f32":
             return ops.constant(weight)
@@ -62,7 +62,7 @@ class _Builder:
         return ops.multiply(normed, ops.constant(self.weights.pop(name)))
 
     def heads(self, x: Any, count: int) -> Any:
-        """[1, heads, n, size]."""
+        """Splits x into heads: [1, heads, n, size]."""
         split = ops.reshape(x, _ints(0, 0, count, self.sizes.size), True)
         return ops.transpose(split, _ints(0, 2, 1, 3))
 
@@ -75,7 +75,7 @@ class _Builder:
         return ops.add(ops.multiply(x, cosine), ops.multiply(turned, sine))
 
     def cached(self, x: Any, name: str) -> Any:
-        """Appends to a state."""
+        """Appends x to a state, and returns the whole state."""
         shape = [1, self.sizes.shared, 0, self.sizes.size]
         start = ops.constant(np.zeros(shape, np.float32))
         state = [-1, self.sizes.shared, -1, self.sizes.size]
@@ -85,14 +85,14 @@ class _Builder:
         return whole
 
     def repeated(self, x: Any) -> Any:
-        """Each head of keys for its heads of queries."""
+        """Repeats each head of keys for all its heads of queries."""
         sizes, group = self.sizes, self.sizes.heads // self.sizes.shared
         wide = ops.unsqueeze(x, _ints(2))
         wide = ops.broadcast(wide, _ints(1, 1, group, 1, 1), broadcast_spec="BIDIRECTIONAL")
         return ops.reshape(wide, _ints(0, sizes.heads, -1, sizes.size), True)
 
     def causal(self, keys: Any) -> Any:
-        """Scores of keys that come later than a query's position are lowest."""
+        """A mask: the lowest number for keys after a query's position, else 0."""
         total = ops.gather(ops.shape_of(keys), ops.constant(2), ops.constant(0))
         places = ops.range(ops.constant(0), total, ops.constant(1), "i64")
         later = ops.greater(places, ops.unsqueeze(self.positions, _ints(1, 3)))
@@ -129,7 +129,7 @@ class _Builder:
 
 
 class OpenVino(Engine):
-    """OpenVINO's CPU plugin: one stream; its cache is of uint8, as it chooses."""
+    """OpenVINO's CPU plugin with one stream; by default its cache is of uint8."""
 
     def __init__(self, sizes: Sizes, kind: str, threads: int, folder: Path) -> None:
         super().__init__(sizes)
@@ -143,7 +143,7 @@ class OpenVino(Engine):
         self.request, self.ids = compiled.create_infer_request(), list[int]()
 
     def keep(self, count: int) -> None:
-        """A state cannot be cut: what is kept is read again."""
+        """Reads the kept tokens again, because a state cannot be shortened."""
         if count == self.length:
             return
         kept, self.ids, self.length = self.ids[:count], [], 0

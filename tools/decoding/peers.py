@@ -25,29 +25,19 @@ PACKAGES = {
     OPENVINO: ("openvino==2026.4.1", _NUMPY, "ml_dtypes>=0.4"),
     CTRANSLATE2: ("ctranslate2==4.8.5", "setuptools", _NUMPY),
 }
-"""What an engine's environment has. llama-cpp-python is compiled there, for this CPU."""
+"""Packages in each engine's environment; llama-cpp-python is compiled there, for this CPU."""
 KINDS = {
     LLAMA_CPP: {"f32": "f32", "4 bits": "Q4_0", "int8": "Q8_0"},
     OPENVINO: {"f32": "f32", "4 bits": "i4 in blocks of 32", "int8": "i8 a row"},
     CTRANSLATE2: {"f32": "f32", "int8": "i8 a row"},
 }
-"""What weights each engine gets."""
+"""The weights that each engine gets, for each kind."""
 _START, _ANSWER = 300.0, 120.0
 
 
 @dataclass
 class Given:
-    """What a contestant is asked to run.
-
-    Attributes
-    ----------
-    sizes : Sizes
-        The model.
-    kind : str
-        What its weights are.
-    threads : int
-        Number of threads.
-    """
+    """The model that contestants run, the kind of its weights, and the number of threads."""
 
     sizes: Sizes
     kind: str
@@ -55,16 +45,7 @@ class Given:
 
 
 class Peer:
-    """An engine in a process of its own, which is stopped while others have their turns.
-
-    Parameters
-    ----------
-    name : str
-        One of `PACKAGES`.
-    python : str
-        A Python that has it.
-    given : Given
-        What to run.
+    """An engine in its own process, which is stopped during the turns of others.
 
     Raises
     ------
@@ -96,19 +77,19 @@ class Peer:
             raise
 
     def scores(self, count: int) -> np.ndarray:
-        """As those of `Engine`."""
+        """Scores after a prompt, by `Engine.scores`."""
         return np.array(self._asked("scores", count), np.float32)
 
     def steps(self, past: int) -> list[float]:
-        """As those of `Engine`."""
+        """Seconds of steps, by `Engine.steps`."""
         return self._asked("steps", past)
 
     def prompts(self, count: int) -> list[float]:
-        """As those of `Engine`."""
+        """Seconds of prompts, by `Engine.prompts`."""
         return self._asked("prompts", count)
 
     def _asked(self, what: str, count: int) -> list[float]:
-        """What the engine's method returns; the process runs meanwhile only."""
+        """The result of the engine's method; the process only runs during this call."""
         self._signal(signal.SIGCONT)
         self._child.send([what, count])
         found: list[float] = self._answer("found", _ANSWER)
@@ -134,7 +115,7 @@ def answer_of(child: ChildProcess, name: str, seconds: float) -> dict[str, Any]:
     Raises
     ------
     ContestantError
-        If there is none in that time, the process has ended, or its answer is an error.
+        If there is no line within `seconds`, the process has ended, or the line is an error.
     """
     try:
         line = child.answer(seconds)
@@ -149,6 +130,6 @@ def answer_of(child: ChildProcess, name: str, seconds: float) -> dict[str, Any]:
 
 
 def environment(threads: int) -> Mapping[str, str]:
-    """Variables of an engine's process: where this project is, and how many threads."""
+    """Environment variables of an engine's process: the path of this project, and its threads."""
     root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     return {"PYTHONPATH": root, "OMP_NUM_THREADS": str(threads)}

@@ -1,4 +1,4 @@
-"""Our session and ONNX Runtime's as engines; both keep caches in arrays with room."""
+"""Our session and ONNX Runtime's as engines; both hold caches in arrays of a fixed room."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ class _Session(Engine):
         return logits[0, -1]
 
     def bind_caches(self, binding: Any, end: int) -> None:
-        """The past is where the present shall be."""
+        """Binds the caches so that the past lies where the present will be written."""
         raise NotImplementedError
 
 
 class Ours(_Session):
-    """tvm_hybrid: caches are the first rows of larger arrays."""
+    """tvm_hybrid, with caches that are the first rows of larger arrays."""
 
     def __init__(self, path: Path, sizes: Sizes, threads: int) -> None:
         super().__init__(sizes)
@@ -62,7 +62,7 @@ class Ours(_Session):
 
 
 class OnnxRuntime(_Session):
-    """ONNX Runtime: past and present share a buffer, as onnxruntime-genai has it."""
+    """ONNX Runtime; past and present share a buffer, as in onnxruntime-genai."""
 
     def __init__(self, path: Path, sizes: Sizes, threads: int) -> None:
         super().__init__(sizes)

@@ -1,11 +1,11 @@
-"""Steps and prompts of a given decoder, by us and by ONNX Runtime.
+"""Steps and prompts of a given decoder, in our session and in ONNX Runtime.
 
 The model has inputs for token ids [batch, n], perhaps positions [batch, n] and a mask with "mask"
 in its name [batch, past + n], and caches [batch, heads, past, size]. It returns logits, then the
 caches in the order of its inputs. Steps follow each other, as in generation: the token with the
-largest logit is the next one, and what is returned is the past. "bound" is a session whose caches
-are bound to arrays with room for all steps. Prompts have an empty past. Engines take turns, with
-pauses, so that threads of one that wait for work do not disturb the other.
+largest logit is the next one, and the returned caches are the next past. "bound" is a session whose
+caches are bound to arrays with room for all steps. Prompts have an empty past. Engines take turns,
+with pauses, so that spinning threads of one engine do not disturb another.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tvm_hybrid.bench.peers.onnx_runtime import optimised_session
 from tvm_hybrid.session.onnxruntime_api.model_surface import NodeArg
 
 TURNS = 5
-STEPS, WARM = 20, 3  # of a turn; the first ones are not counted
+STEPS, WARM = 20, 3  # steps of a turn; the WARM first ones are not counted
 PAUSE = 0.3  # seconds
 Feeds = dict[str, np.ndarray]
 Run = Callable[[None, Feeds], Any]
@@ -32,16 +32,10 @@ Measure = Callable[[], list[float]]
 
 
 def compare(model: str, how: tuple[int, str], pasts: list[int], prompts: list[int]) -> None:
-    """Prints the least and the median milliseconds of a step and of a prompt, and both ratios.
+    """Prints least and median milliseconds of a step and of a prompt, and both ratios.
 
-    Parameters
-    ----------
-    model : str
-        An ONNX file.
-    how : (int, str)
-        Number of threads, and precision as of `CompileOptions`.
-    pasts, prompts : list of int
-        Keys before a step, and tokens of a prompt.
+    `how` is the number of threads, and the precision as in `CompileOptions`; `pasts` are keys
+    before a step, `prompts` tokens of a prompt.
     """
     threads, precision = how
     ours = tvm_hybrid.InferenceSession(model, num_threads=threads, precision=precision)
@@ -61,7 +55,7 @@ def compare(model: str, how: tuple[int, str], pasts: list[int], prompts: list[in
 
 
 def report(name: str, *measures: Measure | None) -> None:
-    """One line: milliseconds of every engine, and how often those of the last one are its own."""
+    """Prints milliseconds of every engine, and the last engine's times over those of the others."""
     found: list[list[float]] = [[] for _ in measures]
     for _ in range(TURNS):
         for seconds, measure in zip(found, measures, strict=True):
@@ -81,7 +75,7 @@ def report(name: str, *measures: Measure | None) -> None:
 
 
 def prefills(feeds: Feeds, run: Run) -> list[float]:
-    """Seconds of a few prompts, the first one left out."""
+    """Seconds of a few prompts, without the first one."""
     return [timed(run, feeds)[0] for _ in range(WARM)][1:]
 
 
@@ -93,14 +87,14 @@ def timed(run: Run, feeds: Feeds) -> tuple[float, list[np.ndarray]]:
 
 
 class Decoder:
-    """What a model takes, for one sequence."""
+    """Makes the inputs of a decoder, for one sequence, and times its steps."""
 
     def __init__(self, inputs: list[NodeArg]) -> None:
         self.inputs = inputs
         self.caches = [info for info in inputs if len(info.shape or ()) == 4]
 
     def feeds(self, tokens: int, past: int) -> Feeds:
-        """Random tokens and a random past."""
+        """Inputs with random tokens and a random past."""
         rng = np.random.default_rng(0)
         found = {}
         for info in self.inputs:
@@ -114,7 +108,7 @@ class Decoder:
         return found
 
     def row(self, info: NodeArg, ids: np.ndarray, past: int) -> np.ndarray:
-        """What an input that is no cache takes for some tokens."""
+        """The value of an input that is no cache, for some tokens."""
         dtype, count = np.dtype(str(info.dtype)), ids.shape[1]
         if "mask" in info.name:
             return np.ones((1, past + count), dtype)
@@ -123,7 +117,7 @@ class Decoder:
         return ids.astype(dtype)
 
     def steps(self, past: int, run: Run) -> list[float]:
-        """Seconds of steps that follow each other, the first few left out."""
+        """Seconds of consecutive steps, without the first few."""
         feeds, times = self.feeds(1, past), []
         for step in range(1, STEPS + WARM + 1):
             seconds, (logits, *caches) = timed(run, feeds)
@@ -139,7 +133,7 @@ class Decoder:
         return times[WARM:]
 
     def bound_steps(self, past: int, session: tvm_hybrid.InferenceSession) -> list[float]:
-        """The same in arrays with room for all of them; binding is part of a step."""
+        """Seconds of consecutive steps in arrays with room for all; binding is part of a step."""
         steps, feeds = STEPS + WARM, self.feeds(1, past)
         logits, *present = (info.name for info in session.get_outputs())
         caches = {}

@@ -22,7 +22,7 @@ from .sessions import OnnxRuntime, Ours
 
 TURNS = 3
 CHECKED = 32  # tokens of the prompt whose scores are compared
-PAUSE = 0.05  # seconds: ONNX Runtime's threads look for work a while
+PAUSE = 0.05  # seconds, because ONNX Runtime's threads spin for a while
 COLUMNS = {
     "d32": ("steps", 32),
     "d1000": ("steps", 1000),
@@ -30,44 +30,33 @@ COLUMNS = {
     "p128": ("prompts", 128),
     "p512": ("prompts", 512),
 }
-"""dN: a token behind N; pN: a prompt of N."""
+"""Name -> method and count; dN: a token after N, pN: a prompt of N."""
 NOTES = """\
-Others' least times over ours; above 1, we are faster. dN is a token behind N, pN a prompt of N. \
-The weights are seeded, the same for everybody; only the last token's scores are computed. \
-4 bits: blocks of 32 with the same codes and scales of float16. We and ONNX Runtime get one ONNX \
-file (GroupQueryAttention; MatMulNBits with accuracy_level 4; int8: DynamicQuantizeMatMul, a scale \
-a row), caches of float32 in arrays with room. llama.cpp gets GGUF (Q4_0, Q8_0) and has caches of \
-float16; OpenVINO gets its own operators with states (i4, i8 with scales of float16), floats in \
-f32, caches of uint8 by its own choice; CTranslate2 has no 4 bits, its steps are times between its \
-calls back."""
+Times are the least ones of other engines over ours; above 1, we are faster. dN is a token after \
+N tokens, pN a prompt of N. All engines get equal seeded weights, and compute only the last \
+token's scores. 4 bits: blocks of 32 with equal codes and scales of float16. We and ONNX Runtime \
+get one ONNX file (GroupQueryAttention; MatMulNBits with accuracy_level 4; int8: \
+DynamicQuantizeMatMul, a scale for each row), and caches of float32 in arrays with room. llama.cpp \
+gets GGUF (Q4_0, Q8_0) and has caches of float16. OpenVINO gets its own operators with states (i4, \
+i8 with scales of float16), floats in f32, and chooses caches of uint8. CTranslate2 has no 4 bits; \
+its steps are times between its callbacks."""
 
 
 @dataclass
 class Measured:
-    """A column of one model on some threads.
-
-    Attributes
-    ----------
-    model, kind, column : str
-        Which one.
-    threads : int
-        Number of threads.
-    least, median : dict
-        Seconds, by contestant.
-    notes : dict
-        Contestant -> why it has no time, or how far its scores are from ours.
-    """
+    """A column of the table, for one model and kind of weights on some threads."""
 
     model: str
     kind: str
     column: str
     threads: int
-    least: dict[str, float] = field(default_factory=dict)
-    median: dict[str, float] = field(default_factory=dict)
+    least: dict[str, float] = field(default_factory=dict)  # contestant -> least seconds
+    median: dict[str, float] = field(default_factory=dict)  # contestant -> median seconds
+    # Contestant -> why it has no time, or how far its scores are from ours.
     notes: dict[str, str] = field(default_factory=dict)
 
     def ratio(self, name: str) -> str:
-        """Another's time over ours, of least times and of medians."""
+        """Another engine's time over ours, of least times and of medians."""
         both = (times[name] / times[OURS] for times in (self.least, self.median))
         return "{:.2f} ({:.2f})".format(*both)
 
@@ -79,14 +68,12 @@ def measured(
     pythons: Mapping[str, str],
     turns: int = TURNS,
 ) -> Iterator[Measured]:
-    """All columns of a model.
+    """All columns of a model, given by name and sizes.
 
     Parameters
     ----------
-    model : (str, Sizes)
-        Its name, and what it is.
     kind : str
-        What its weights are.
+        Kind of its weights.
     threads : int
         Number of threads of every contestant.
     pythons : mapping
@@ -113,7 +100,7 @@ def measured(
 def entered(
     given: Given, pythons: Mapping[str, str], stack: ExitStack
 ) -> tuple[dict[str, Any], dict[str, str]]:
-    """Contestants that can run the model, we first; and why others cannot."""
+    """Contestants that can run the model, ours first; and why others cannot."""
     folder = Path(stack.enter_context(TemporaryDirectory(prefix="tvm_hybrid-decoder-")))
     path = write(folder / "model.onnx", given.sizes, given.kind)
     found: dict[str, Any] = {}
@@ -135,9 +122,9 @@ def entered(
 def in_turns(
     contestants: dict[str, Any], what: str, count: int, turns: int, notes: dict[str, str]
 ) -> dict[str, list[float]]:
-    """What a method of everybody returns, one after the other in every turn.
+    """Results of the method `what` of all contestants, one after the other in every turn.
 
-    Who fails is no contestant any more, and has a note.
+    A contestant that fails is removed and gets a note.
     """
     found: dict[str, list[float]] = {name: [] for name in contestants}
     for _ in range(turns):
@@ -152,7 +139,7 @@ def in_turns(
 
 
 def markdown(rows: list[Measured]) -> list[str]:
-    """A table of each model, kind and number of threads; medians' ratios in brackets."""
+    """A table for each model, kind and number of threads; ratios of medians are in brackets."""
     lines = []
     for key in dict.fromkeys((row.model, row.kind, row.threads) for row in rows):
         mine = [row for row in rows if (row.model, row.kind, row.threads) == key]

@@ -1,10 +1,10 @@
-"""Runs an engine in a process of its own, with a Python that has it.
+"""Runs an engine in its own process, with a Python that has it.
 
     python -m tools.decoding.worker JOB
 
-JOB is a JSON object: engine, sizes, kind, threads, folder. It answers {"ready": 1} when it is. To
-["scores", "steps" or "prompts", N] it answers {"found": [...]}, what that method of `Engine`
-returns; or, at any time, {"error": REASON}.
+JOB is a JSON object: engine, sizes, kind, threads, folder. It prints {"ready": 1} when it is ready.
+To ["scores", "steps" or "prompts", N] it answers {"found": [...]}, the result of that method of
+`Engine`; or, at any time, {"error": REASON}.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ ENGINES = {
 
 
 def engine_of(job: dict[str, Any]) -> Engine:
-    """The engine that a job asks for."""
+    """The engine that a job names."""
     file, name = ENGINES[job["engine"]]
     make = getattr(importlib.import_module(f".{file}", __package__), name)
     made: Engine = make(Sizes(**job["sizes"]), job["kind"], job["threads"], Path(job["folder"]))
@@ -35,7 +35,7 @@ def engine_of(job: dict[str, Any]) -> Engine:
 
 
 def main() -> None:
-    """Answers the parent; what libraries print goes to standard error."""
+    """Answers the parent process; output of libraries goes to standard error."""
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
     try:
@@ -45,7 +45,7 @@ def main() -> None:
             what, count = json.loads(line)
             found = list(map(float, getattr(engine, what)(count)))
             print(json.dumps({"found": found}), file=answers)
-    except Exception as error:  # whatever a library raises is the answer
+    except Exception as error:  # any error of a library becomes the answer
         lines = str(error).strip().splitlines() or [""]
         print(json.dumps({"error": f"{type(error).__name__}: {lines[-1][:300]}"}), file=answers)
 

@@ -1,5 +1,5 @@
-"""Compares what one model becomes through torch.export, through ONNX, and as TVM's nn.Module.
+"""Compares a model's programs through torch.export, through ONNX, and through TVM's nn.Module.
 
-`python -m tools.doors` tells how kernels and results differ; `--speed` measures, too. It needs
+`python -m tools.doors` shows how kernels and results differ; `--speed` also measures. It needs
 torch and onnxscript.
 """

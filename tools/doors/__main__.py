@@ -1,11 +1,11 @@
-"""Tells how kernels, results and speed of a model differ by door.
+"""Shows how kernels, results and speed of a model differ by door.
 
-    python -m tools.doors                          # the whole list, in float32
+    python -m tools.doors                          # all models, in float32
     python -m tools.doors bert vit --dtype bf16
     taskset -c 1 python -m tools.doors --large --speed
 
 Kernels and times are compared with those of the ONNX door. Errors are the largest difference from
-torch in float64, beside the largest magnitude.
+torch in float64, over the largest magnitude.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ TYPES = {"f32": "float32", "bf16": "bfloat16", "f16": "float16"}
 @click.argument("names", nargs=-1)
 @click.option("--dtype", type=click.Choice(list(TYPES)), default="f32", show_default=True)
 @click.option("--threads", default=1, show_default=True)
-@click.option("--small", is_flag=True, help="Few and narrow layers of the large models.")
+@click.option("--small", is_flag=True, help="Make the large models with few and narrow layers.")
 @click.option("--large", is_flag=True, help="Only the large models.")
 @click.option("--speed", is_flag=True, help="Measure calls, in turns.")
 def main(

@@ -1,4 +1,4 @@
-"""What differs between the programs that one model becomes."""
+"""Compares the programs of one model."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from tvm_hybrid.report.timing import time_calls
 from .through import as_array
 from .torch_models import TorchModel
 
-TURNS, SECONDS = 10, 1.0  # of each door, at least
+TURNS, SECONDS = 10, 1.0  # seconds for each door, at least, in all turns
 Kernels = Counter[str]
 
 
 def kernels(decisions: Iterable[Decision]) -> Kernels:
-    """How often each kernel runs: what it computes, which it is, its configuration."""
+    """How often each kernel runs, with its operator, name and configuration."""
     return Counter(map(_essence, (each for each in decisions if each.kernel)))
 
 
 def _essence(decision: Decision) -> str:
-    """A kernel in words, without names of values and what tells equal names apart.
+    """A kernel in words, without names of values and numbers that make equal names unique.
 
-    The operators of a generic kernel come in order of their names: it computes the same whichever
-    was written first.
+    The operators of a generic kernel are sorted by name, because their order in the name depends on
+    the order in which they were written.
     """
     config = ", ".join(f"{key}={value}" for key, value in sorted(decision.config.items()))
     if decision.taken:
@@ -43,14 +43,14 @@ def _essence(decision: Decision) -> str:
 
 
 def differences(found: Kernels, wanted: Kernels) -> list[str]:
-    """The kernels that only one has, with a sign in front."""
+    """The kernels that only one side has, with their sign and number."""
     more, less = found - wanted, wanted - found
     lines = [f"+{count} {kernel}" for kernel, count in more.items()]
     return lines + [f"-{count} {kernel}" for kernel, count in less.items()]
 
 
 def reference(model: TorchModel) -> list[np.ndarray]:
-    """The results of eager mode, with the same weights and inputs as float64."""
+    """The results of eager mode, with weights and inputs converted to float64."""
     module = copy.deepcopy(model.module).double()
     inputs = [each.double() if each.is_floating_point() else each for each in model.inputs]
     with torch.no_grad():
@@ -60,12 +60,12 @@ def reference(model: TorchModel) -> list[np.ndarray]:
 
 
 def ran(executable: Executable, model: TorchModel) -> list[np.ndarray]:
-    """The results of a program."""
+    """The results of a program for the model's inputs."""
     return [each.numpy() for each in executable.run(*map(as_array, model.inputs))]
 
 
 def error(found: Sequence[np.ndarray], wanted: Sequence[np.ndarray]) -> float:
-    """The largest difference beside the largest magnitude, over all results."""
+    """The largest difference over the largest magnitude, of all results."""
     pairs = zip(found, wanted, strict=True)
     return max(
         float(np.abs(one.astype(np.float64) - other).max() / np.abs(other).max())
@@ -74,7 +74,7 @@ def error(found: Sequence[np.ndarray], wanted: Sequence[np.ndarray]) -> float:
 
 
 def least_times(executables: Mapping[str, Executable], model: TorchModel) -> dict[str, float]:
-    """The least seconds of a call of each, in turns."""
+    """The least seconds of a call of each program, measured in turns."""
     inputs: list[Any] = [as_array(each) for each in model.inputs]
     calls = {door: partial(each.run, *inputs) for door, each in executables.items()}
     least = {door: math.inf for door in calls}

@@ -45,7 +45,7 @@ class Attention(nn.Module):
             self.sin = nn.Parameter((rotary, width // heads))
 
     def turned(self, x: Any) -> Any:
-        """Heads [batch, tokens, heads, size] turned by their positions."""
+        """Heads [batch, tokens, heads, size] rotated by their positions."""
         if not self.rotary:
             return x
         x = op.permute_dims(x, [0, 2, 1, 3])
@@ -68,7 +68,7 @@ class Attention(nn.Module):
 
 
 class Joined(nn.Module):
-    """What torch's nn.MultiheadAttention does: one product, and tokens before batches."""
+    """The computation of torch's nn.MultiheadAttention: one product, and tokens before batches."""
 
     def __init__(self, width: int, heads: int) -> None:
         self.heads = heads
@@ -103,7 +103,7 @@ class Perceptron(nn.Module):
 
 
 class Encoder(nn.Module):
-    """nn.TransformerEncoderLayer."""
+    """The computation of torch's nn.TransformerEncoderLayer."""
 
     def __init__(self, width: int, heads: int, first: bool) -> None:
         self.self_attn, self.first = Joined(width, heads), first
@@ -120,7 +120,7 @@ class Encoder(nn.Module):
 
 
 class BertLayer(nn.Module):
-    """Norms behind the sums."""
+    """A layer with norms after the residual sums."""
 
     def __init__(self, width: int, heads: int) -> None:
         self.attention, self.norm = Attention(width, heads), Rows(width, 1e-12)
@@ -133,7 +133,7 @@ class BertLayer(nn.Module):
 
 
 class VitLayer(nn.Module):
-    """Norms before attention and perceptron."""
+    """A layer with norms before attention and perceptron."""
 
     def __init__(self, width: int, heads: int) -> None:
         self.norm, self.attention = Rows(width), Attention(width, heads)
@@ -146,7 +146,7 @@ class VitLayer(nn.Module):
 
 
 class GptLayer(nn.Module):
-    """One product for queries, keys and values."""
+    """A layer with one product for queries, keys and values."""
 
     def __init__(self, width: int, heads: int) -> None:
         self.heads, self.norm, self.norm2 = heads, Rows(width), Rows(width)
@@ -166,7 +166,7 @@ class GptLayer(nn.Module):
 
 
 class LlamaLayer(nn.Module):
-    """Root-mean-square norms, grouped queries, a gated perceptron."""
+    """A layer with root-mean-square norms, grouped queries and a gated perceptron."""
 
     def __init__(self, width: int, heads: int, hidden: int, rotary: int = 0) -> None:
         self.norm, self.norm2 = root_norm(width), root_norm(width)
@@ -182,7 +182,7 @@ class LlamaLayer(nn.Module):
 
 
 class BatchNorm(nn.Module):
-    """R.nn.batch_norm of channels; nn has no such module."""
+    """A batch norm of channels; tvm.relax.frontend.nn has none."""
 
     def __init__(self, channels: int) -> None:
         self.weight, self.bias = nn.Parameter((channels,)), nn.Parameter((channels,))
@@ -209,7 +209,7 @@ class Normed(nn.Module):
 
 
 class Residual(nn.Module):
-    """Convolutions beside another one, or beside nothing."""
+    """Convolutions with a shortcut, which is a convolution if sizes differ."""
 
     def __init__(self, inner: int, outer: int, stride: int, narrow: int = 0) -> None:
         if narrow:
@@ -231,7 +231,7 @@ class Residual(nn.Module):
 
 
 class Grow(nn.Module):
-    """A transposed convolution that doubles an image; nn has none of images."""
+    """A transposed convolution that doubles an image; tvm.relax.frontend.nn has none for images."""
 
     def __init__(self, inner: int, outer: int) -> None:
         self.weight, self.bias = nn.Parameter((inner, outer, 2, 2)), nn.Parameter((outer,))
@@ -244,7 +244,7 @@ class Grow(nn.Module):
 
 
 def pooled(x: Any, size: int, stride: int, padding: int = 0) -> Any:
-    """The largest of each window."""
+    """The maximum of each window."""
     call = relax.op.nn.max_pool2d(x._expr, (size, size), (stride, stride), (padding, padding))
     return wrap_nested(call, "max_pool2d")
 

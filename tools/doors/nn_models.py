@@ -1,6 +1,6 @@
-"""The models as TVM's users write them, by tvm.relax.frontend.nn, with the weights of PyTorch's.
+"""The models in tvm.relax.frontend.nn, as TVM's users write them, with PyTorch's weights.
 
-Recurrent layers have no module there, and are left out; so is attention written out by hand.
+Recurrent layers have no module there and are left out; so is attention that is written out.
 """
 
 # mypy: disable-error-code="misc,import-untyped"
@@ -65,7 +65,7 @@ class ResNet(nn.Module):
 
 
 def _residual(torch: Any) -> Residual:
-    """A block of the same sizes."""
+    """A block with the sizes of a torch block."""
     first, last = torch.parts[0].conv, torch.parts[-1].conv
     stride = max(part.conv.stride[0] for part in torch.parts)
     narrow = first.out_channels if len(torch.parts) == 3 else 0
@@ -89,7 +89,7 @@ class MobileBlock(nn.Module):
 
 
 class SelfAttention(nn.Module):
-    """Attention alone."""
+    """Attention of a sequence with itself."""
 
     def __init__(self) -> None:
         self.attention = Joined(128, 4)
@@ -137,7 +137,7 @@ class Llama(nn.Module):
 
 
 class Bert(nn.Module):
-    """Layers of an encoder behind three embeddings, and a pooler."""
+    """Layers of an encoder after three embeddings, and a pooler."""
 
     def __init__(self, torch: Any) -> None:
         words, width = torch.words.weight.shape
@@ -157,7 +157,7 @@ class Bert(nn.Module):
 
 
 class Vit(nn.Module):
-    """Patches of an image behind a token for the class."""
+    """A vision transformer: a token for the class, then patches of an image."""
 
     def __init__(self, torch: Any) -> None:
         _, count, width = torch.places.shape
@@ -211,7 +211,7 @@ class Twice(nn.Module):
 
 
 class UNet(nn.Module):
-    """Smaller and smaller images, and back, each beside what was as large."""
+    """A U-Net: images shrink and grow again, each joined to the earlier one of equal size."""
 
     def __init__(self, torch: Any) -> None:
         channels = [layer.b.conv.out_channels for layer in torch.down]
@@ -233,7 +233,7 @@ class UNet(nn.Module):
 
 
 class SmallUNet(nn.Module):
-    """One level, beside the image made smaller and larger."""
+    """A U-Net of one level, plus the image shrunk and enlarged again."""
 
     def __init__(self) -> None:
         self.a, self.b = nn.Conv2D(3, 16, 3, padding=1), nn.Conv2D(16, 32, 3, 2, 1)
@@ -251,7 +251,7 @@ class SmallUNet(nn.Module):
 
 
 class Einsum(nn.Module):
-    """A product for each head, and its softmax."""
+    """A product for each head, plus its softmax."""
 
     def __init__(self) -> None:
         self.weight = nn.Parameter((8, 64, 32))
@@ -264,14 +264,14 @@ class Einsum(nn.Module):
 
 
 class Products(nn.Module):
-    """A product of two inputs."""
+    """A product of two inputs, then ReLU."""
 
     def forward(self, x: Any, y: Any) -> Any:
         """[batch, m, k] and [batch, k, n]."""
         return op.relu(op.matmul(x, y))
 
 
-# R.nn.group_norm refuses the type.
+# Models that cannot be bfloat16, because R.nn.group_norm refuses it.
 _NOT_BFLOAT16 = ("conv1d",)
 _MAKERS: dict[str, Callable[[Any], nn.Module]] = {
     "mlp": lambda torch: Mlp(),
@@ -296,15 +296,7 @@ _MAKERS: dict[str, Callable[[Any], nn.Module]] = {
 
 
 def nn_module(name: str, model: TorchModel) -> IRModule | None:
-    """The Relax module of a model, its weights bound; None if there is none.
-
-    Parameters
-    ----------
-    name : str
-        Of the list.
-    model : TorchModel
-        Whose sizes, types and weights it has.
-    """
+    """The Relax module of a named torch model with its weights bound; None if there is none."""
     from .through import as_array
 
     narrow = str(model.dtype).endswith("bfloat16")

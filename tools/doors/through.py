@@ -1,4 +1,4 @@
-"""Compiles a torch model by each door."""
+"""Compiles a torch model through each door."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from tvm_hybrid.executable.executable import Executable
 from .nn_models import nn_module
 from .torch_models import TorchModel
 
-# The first with convolutions of bfloat16.
+# The first opset with convolutions of bfloat16.
 OPSET = 22
 
 
 def through_torch(name: str, model: TorchModel, threads: int) -> Executable:
-    """By torch.export."""
+    """Compiles through torch.export."""
     return tvm_hybrid.compile(model.module, example_inputs=model.inputs, num_threads=threads)
 
 
 def through_onnx(name: str, model: TorchModel, threads: int) -> Executable:
-    """By torch.onnx.export."""
+    """Compiles through torch.onnx.export."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model.onnx"
         with _silent(), torch.no_grad():
@@ -47,7 +47,7 @@ def through_onnx(name: str, model: TorchModel, threads: int) -> Executable:
 
 
 def through_nn(name: str, model: TorchModel, threads: int) -> Executable | None:
-    """By tvm.relax.frontend.nn, with the same weights; None if the list has no such module."""
+    """Compiles through tvm.relax.frontend.nn with the model's weights; None if it has no module."""
     mod = nn_module(name, model)
     return None if mod is None else tvm_hybrid.compile(mod, num_threads=threads)
 
@@ -57,7 +57,7 @@ DOORS: dict[str, Through] = {"torch": through_torch, "ONNX": through_onnx, "nn":
 
 
 def as_array(x: Any) -> np.ndarray:
-    """A tensor as an array of the same type."""
+    """A tensor as an array with the tensor's type."""
     import ml_dtypes
 
     x = x.detach().contiguous()
@@ -67,7 +67,7 @@ def as_array(x: Any) -> np.ndarray:
 
 
 def _may_be_optimized(model: TorchModel) -> bool:
-    """Not batch norms of narrow types: they are folded into weights of float32 beside them."""
+    """False for narrow types with convolutions or batch norms: folding gives weights of float32."""
     kinds = (torch.nn.Conv2d, torch.nn.BatchNorm2d)
     return model.dtype == torch.float32 or not any(
         isinstance(each, kinds) for each in model.module.modules()
@@ -76,7 +76,7 @@ def _may_be_optimized(model: TorchModel) -> bool:
 
 @contextlib.contextmanager
 def _silent() -> Iterator[None]:
-    """Without what the exporter says about itself."""
+    """Silences the exporter's warnings and output."""
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)
     with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
         warnings.simplefilter("ignore")

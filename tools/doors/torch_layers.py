@@ -1,4 +1,4 @@
-"""Layers of the models in PyTorch, as its users write them."""
+"""Layers of the models in PyTorch, in the way that its users write them."""
 
 # mypy: disable-error-code="misc,name-defined"
 
@@ -14,8 +14,8 @@ from torch.nn import functional as F
 class Attention(nn.Module):
     """Attention with a product for each of queries, keys and values.
 
-    Keys and values have `shared` heads fewer times than queries, and `rotary` turns queries and
-    keys by their positions.
+    Each head of keys and values serves `shared` heads of queries. With `rotary` (a number of
+    tokens), queries and keys are rotated by their positions.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class Attention(nn.Module):
             self.register_buffer("sin", angles.sin())
 
     def turned(self, x: Any) -> Any:
-        """Heads turned by their positions."""
+        """Heads rotated by their positions."""
         if not self.rotary:
             return x
         low, high = x.chunk(2, dim=-1)
@@ -80,7 +80,7 @@ class Perceptron(nn.Module):
 
 
 class BertLayer(nn.Module):
-    """Norms behind the sums."""
+    """A layer with norms after the residual sums."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -94,7 +94,7 @@ class BertLayer(nn.Module):
 
 
 class VitLayer(nn.Module):
-    """Norms before attention and perceptron."""
+    """A layer with norms before attention and perceptron."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -108,7 +108,7 @@ class VitLayer(nn.Module):
 
 
 class GptLayer(nn.Module):
-    """One product for queries, keys and values; `by_hand` writes the attention out."""
+    """A layer with one product for queries, keys and values; `by_hand` writes out the attention."""
 
     def __init__(self, width: int, heads: int, by_hand: bool = False) -> None:
         super().__init__()
@@ -118,7 +118,7 @@ class GptLayer(nn.Module):
         self.mlp = Perceptron(width, "tanh")
 
     def attended(self, q: Any, k: Any, v: Any) -> Any:
-        """Each token sees those up to it."""
+        """Causal attention: each token sees itself and the tokens before it."""
         if not self.by_hand:
             return F.scaled_dot_product_attention(q, k, v, is_causal=True)
         tokens, size = q.shape[-2:]
@@ -139,7 +139,7 @@ class GptLayer(nn.Module):
 
 
 class LlamaLayer(nn.Module):
-    """Root-mean-square norms, grouped queries, a gated perceptron."""
+    """A layer with root-mean-square norms, grouped queries and a gated perceptron."""
 
     def __init__(self, width: int, heads: int, hidden: int, rotary: int = 0) -> None:
         super().__init__()
@@ -169,11 +169,11 @@ class Normed(nn.Module):
 
 
 class Residual(nn.Module):
-    """Convolutions beside another one, or beside nothing."""
+    """Convolutions with a shortcut, which is a convolution if sizes differ."""
 
     def __init__(self, inner: int, outer: int, stride: int, narrow: int = 0) -> None:
         super().__init__()
-        if narrow:  # one by one, three by three, one by one
+        if narrow:  # 1x1, 3x3, 1x1
             parts = [Normed(inner, narrow, 1), Normed(narrow, narrow, 3, stride)]
             parts.append(Normed(narrow, outer, 1))
         else:

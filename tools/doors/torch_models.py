@@ -1,4 +1,4 @@
-"""The models in PyTorch, with seeded weights, and inputs for them."""
+"""The models in PyTorch, with seeded weights, and their inputs."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class MobileBlock(nn.Module):
 
 
 class SelfAttention(nn.Module):
-    """nn.MultiheadAttention of one sequence."""
+    """nn.MultiheadAttention of a sequence with itself."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -83,7 +83,7 @@ class SelfAttention(nn.Module):
 
 
 class Recurrent(nn.Module):
-    """The last row of what a recurrent layer gives."""
+    """A recurrent layer, and a product of its last row."""
 
     def __init__(self, layer: Any) -> None:
         super().__init__()
@@ -133,7 +133,7 @@ class Llama(nn.Module):
 
 
 class Bert(nn.Module):
-    """Layers of an encoder behind three embeddings, and a pooler."""
+    """Layers of an encoder after three embeddings, and a pooler."""
 
     def __init__(self, width: int, heads: int, layers: int, words: int) -> None:
         super().__init__()
@@ -152,7 +152,7 @@ class Bert(nn.Module):
 
 
 class Vit(nn.Module):
-    """Patches of an image behind a token for the class."""
+    """A vision transformer: a token for the class, then patches of an image."""
 
     def __init__(self, image: int, patch: int, width: int, heads: int, layers: int) -> None:
         super().__init__()
@@ -198,7 +198,7 @@ class Twice(nn.Module):
 
 
 class UNet(nn.Module):
-    """Smaller and smaller images, and back, each beside what was as large."""
+    """A U-Net: images shrink and grow again, each joined to the earlier one of equal size."""
 
     def __init__(self, channels: tuple[int, ...]) -> None:
         super().__init__()
@@ -222,7 +222,7 @@ class UNet(nn.Module):
 
 
 class SmallUNet(nn.Module):
-    """One level, beside the image made smaller and larger."""
+    """A U-Net of one level, plus the image shrunk and enlarged again."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -238,7 +238,7 @@ class SmallUNet(nn.Module):
 
 
 class Einsum(nn.Module):
-    """A product for each head, and its softmax."""
+    """A product for each head, plus its softmax."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -251,7 +251,7 @@ class Einsum(nn.Module):
 
 
 class Products(nn.Module):
-    """A product of two inputs."""
+    """A product of two inputs, then ReLU."""
 
     def forward(self, a: Any, b: Any) -> Any:
         """[batch, m, k] and [batch, k, n]."""
@@ -340,22 +340,22 @@ NAMES = (*_SMALL, *LARGE)
 
 
 def torch_model(name: str, dtype: str = "float32", small: bool = False) -> TorchModel:
-    """A model of the list, always with the same weights.
+    """A model of the list; its seeded weights are equal every time.
 
     Parameters
     ----------
     name : str
         One of NAMES.
     dtype : str
-        Of weights and of inputs that are no integers: float32, bfloat16 or float16.
+        Type of weights and of inputs that are no integers: float32, bfloat16 or float16.
     small : bool
-        Whether the large ones have few layers, and narrow ones.
+        Whether large models get few and narrow layers.
     """
     torch.manual_seed(0)
     make = _SMALL[name] if name in _SMALL else _LARGE[name][small]
     with torch.no_grad():
         module, inputs = make()
-        module.eval()(*inputs)  # makes layers whose sizes are still open
+        module.eval()(*inputs)  # initialises lazy layers, whose sizes depend on the inputs
         _fill(module)
     kind = getattr(torch, dtype)
     given = tuple(each.to(kind) if each.is_floating_point() else each for each in inputs)
@@ -363,7 +363,7 @@ def torch_model(name: str, dtype: str = "float32", small: bool = False) -> Torch
 
 
 def _fill(module: Any) -> None:
-    """Values in the place of zeros and ones, as training leaves them."""
+    """Replaces zeros and ones by values such as training makes."""
     for name, value in [*module.named_parameters(), *module.named_buffers()]:
         if name.endswith("running_var"):
             value.uniform_(0.5, 1.5)

@@ -4,8 +4,8 @@
     .venv/torch/bin/python -m tools.kernel_snapshot compare FOLDER
 
 12 ONNX models and 4 modules of torch, static and dynamic, of f32, bf16 and int8, are compiled for a
-CPU of each instruction set level; none of them has to be this CPU. A change that only moves code
-leaves every kernel's TIR and machine code as they are. Models of torch need a Python that has it.
+CPU of each instruction set level, which need not be this CPU. A change that only moves code keeps
+every kernel's TIR and machine code. Models of torch need a Python that has torch.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from tvm_hybrid.cli.base.console import error_console, say
 from .kernels import LEVELS, PROGRAMS, differences, path_of, read, taken, write
 
 _LINES = 40
-"""Of one kernel's difference that are shown."""
+"""Most lines that are shown of one kernel's difference."""
 
 
 def _options(command: Callable[..., None]) -> Callable[..., None]:
-    """Options of both commands."""
+    """Adds the options that both commands have."""
     chosen = (("--programs", PROGRAMS), ("--levels", LEVELS))
     for option, known in reversed(chosen):
-        text = "Names, with commas; else all."
+        text = "Names, with commas; default: all."
         command = click.option(option, default="", callback=chosen_of(known), help=text)(command)
     jobs = busy_cpus()
     return click.option("--jobs", default=jobs, show_default=True, help="Programs at once.")(
@@ -60,11 +60,11 @@ def save(folder: Path, programs: list[str], levels: list[str], jobs: int) -> Non
 @click.argument("folder", type=click.Path(exists=True, file_okay=False, path_type=Path))
 @_options
 def compare(folder: Path, programs: list[str], levels: list[str], jobs: int) -> None:
-    """Compiles again and shows what differs from FOLDER; ends with 1 if anything does."""
+    """Compiles again and shows all differences from FOLDER; ends with 1 if there are any."""
     paths = [path_of(folder, name, level) for name in programs for level in levels]
     missing = [path for path in paths if not path.exists()]
     if missing:
-        raise click.ClickException(f"there is no {missing[0]}; save the snapshot of it first")
+        raise click.ClickException(f"there is no {missing[0]}; save a snapshot of it first")
     found = _each(partial(_compare, folder, levels), programs, jobs)
     for place, text in found:
         say(f"{place}:", *text.splitlines()[:_LINES])
@@ -74,11 +74,11 @@ def compare(folder: Path, programs: list[str], levels: list[str], jobs: int) -> 
 
 
 Found = list[tuple[str, str]]
-"""Places and what differs there."""
+"""Places, each with its difference."""
 
 
 def _each(work: Callable[[str], Found], programs: list[str], jobs: int) -> Found:
-    """Does the work for each program, in processes of their own."""
+    """Does the work for each program, in a pool of processes."""
     with ProcessPoolExecutor(jobs, get_context("spawn")) as pool:
         waiting = [pool.submit(work, name) for name in programs]
         found = []
@@ -114,7 +114,7 @@ def _compare(folder: Path, levels: list[str], name: str) -> Found:
 
 
 if __name__ == "__main__":
-    # Processes that are spawned do not find what lies in a package's `__main__` itself.
+    # Spawned processes cannot import what is defined in a package's `__main__`.
     from tools.kernel_snapshot.__main__ import main as found_by_name
 
     found_by_name()

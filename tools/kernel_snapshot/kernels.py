@@ -1,4 +1,4 @@
-"""The kernels of a program: their TIR and machine code, in files and beside those of another."""
+"""Snapshots of a program's kernels: their TIR and machine code, in files, and their differences."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ LEVELS = {isa.name: isa.cpu for isa in LADDER if isa.vector_bits > 32}
 """A CPU of each instruction set level."""
 
 THREADS = 2
-"""Of every program."""
+"""Threads of every program."""
 
 _ONNX = (
     *(("minilm", "auto"), ("minilm", "bf16"), ("minilm_qdq", "auto")),
@@ -43,35 +43,24 @@ _TORCH = (("mlp", "bfloat16"), ("cnn", "float32"), ("encoder", "float32"), ("gpt
 
 
 @dataclass(frozen=True)
-class Program:
-    """A model that becomes a program.
+class SnapshotModel:
+    """A model that is compiled to a program of a snapshot."""
 
-    Attributes
-    ----------
-    source : {"onnx", "torch"}
-    model : str
-        Its name in `tools.compile_times.corpus` or in `tools.doors.torch_models`.
-    kind : str
-        The option "precision" of an ONNX model, the type of the weights of a module.
-    dynamic : bool
-        Whether it has dynamic sizes.
-    """
-
-    source: str
-    model: str
-    kind: str
-    dynamic: bool
+    source: str  # "onnx" or "torch"
+    model: str  # name in `tools.compile_times.corpus` or in `tools.doors.torch_models`
+    kind: str  # option "precision" of an ONNX model, or type of a torch module's weights
+    dynamic: bool  # whether it has dynamic sizes
 
     @property
     def name(self) -> str:
-        """What it is called in files and on the command line."""
+        """Name in files and on the command line."""
         return "_".join((self.source, self.model, self.kind, *["dynamic"] * self.dynamic))
 
     def arguments(self) -> dict[str, Any]:
         """Arguments of `tvm_hybrid.compile`: the model and its sizes."""
         if self.source == "onnx":
             made = build(self.model + "_dynamic" * self.dynamic)
-            # Inputs that decide what is computed, such as the one of a branch.
+            # Inputs that decide what is computed, for example the condition of a branch.
             values = made.values if self.dynamic else None
             return {
                 "model": made.proto,
@@ -94,7 +83,7 @@ class Program:
 
 
 def compile_for(cpu: str, arguments: dict[str, Any]) -> None:
-    """Compiles a program for a CPU."""
+    """Compiles a model for a CPU."""
     tvm_hybrid.compile(target=cpu, num_threads=THREADS, records=[], **arguments)
 
 
@@ -102,19 +91,19 @@ PROGRAMS = {
     program.name: program
     for source, models in (("onnx", _ONNX), ("torch", _TORCH))
     for (model, kind), dynamic in itertools.product(models, (False, True))
-    for program in [Program(source, model, kind, dynamic)]
+    for program in [SnapshotModel(source, model, kind, dynamic)]
 }
-"""All programs, by name."""
+"""The models of all programs, by name."""
 
 
 def ordered(script: str) -> str:
-    """A kernel's text with its sizes named by their first use.
+    """A kernel's text with its sizes named in the order of their first use.
 
-    TVM's printer numbers those of one name by address.
+    TVM's printer numbers sizes of equal names by address.
     """
     head, mark, body = script.partition("@T.prim_func")
     declared = set(re.findall(r"^(\w+) = TypeVar\(.*\)$", head, re.M))
-    word = r"\b\w+\b(?!=[^=])"  # and not the name of an argument
+    word = r"\b\w+\b(?!=[^=])"  # except names of arguments
     used = dict.fromkeys(name for name in re.findall(word, body) if name in declared)
     names = {name: f"size_{place}" for place, name in enumerate(used)}
     body = re.sub(word, lambda found: names.get(found[0], found[0]), body)
@@ -125,21 +114,14 @@ _SUFFIX = ".kernels"
 
 
 class Kernel(msgspec.Struct, frozen=True):
-    """A kernel as it goes to LLVM, and what LLVM makes of it.
-
-    Attributes
-    ----------
-    tir : str
-    code : str
-        Assembler text, in which the kernel has no name; "" where it cannot be had for one alone.
-    """
+    """A kernel as it goes to LLVM, and its assembler text."""
 
     tir: str
-    code: str
+    code: str  # without the kernel's name; "" if LLVM does not compile the kernel alone
 
 
 class Snapshot(msgspec.Struct, frozen=True):
-    """The kernels of a program by name, and the versions of what made them."""
+    """The kernels of a program by name, and the versions of TVM and LLVM that made them."""
 
     versions: tuple[str, int]
     kernels: dict[str, Kernel]
@@ -148,8 +130,8 @@ class Snapshot(msgspec.Struct, frozen=True):
 def taken(name: str, levels: list[str]) -> Iterator[tuple[str, Snapshot]]:
     """The kernels of a program for each level.
 
-    Kernels that compute sizes have no parallel loops, no vectors and no snapshot: TVM orders their
-    statements by address.
+    Kernels that compute sizes have no parallel loops and no vectors. They are in no snapshot,
+    because TVM orders their statements by address.
     """
     arguments = PROGRAMS[name].arguments()
     for level in levels:
@@ -159,7 +141,7 @@ def taken(name: str, levels: list[str]) -> Iterator[tuple[str, Snapshot]]:
 
 
 class _Recorder:
-    """A store of kernels that has none, and remembers those that are compiled meanwhile."""
+    """A store of kernels that is always empty, and records the kernels compiled meanwhile."""
 
     def __init__(self) -> None:
         self._tir: dict[str, tuple[str, str | None]] = {}
@@ -185,14 +167,14 @@ class _Recorder:
         return key
 
     def find(self, _key: str) -> None:
-        """As `KernelStore`."""
+        """Finds nothing, as an empty `KernelStore`."""
 
     def keep(self, key: str, code: KernelCode) -> None:
-        """As `KernelStore`."""
+        """Records machine code, as `KernelStore.keep` stores it."""
         self._codes[key] = str(code.text)
 
     def finish(self) -> None:
-        """As `KernelCache`."""
+        """Does nothing; `KernelCache` has this method."""
 
     def kernels(self) -> dict[str, Kernel]:
         return {
@@ -207,20 +189,14 @@ def path_of(folder: Path, program: str, level: str) -> Path:
 
 
 def write(snapshot: Snapshot, path: Path) -> None:
-    """Writes a snapshot; the file appears whole."""
+    """Writes a snapshot; the file is replaced as a whole."""
     draft = path.with_suffix(".draft")
     draft.write_bytes(gzip.compress(msgspec.json.encode(snapshot), 3))
     draft.replace(path)
 
 
 def read(path: Path) -> Snapshot:
-    """Reads a snapshot.
-
-    Raises
-    ------
-    ValueError
-        If it is damaged.
-    """
+    """Reads a snapshot; ValueError if it is damaged."""
     try:
         return msgspec.json.decode(gzip.decompress(path.read_bytes()), type=Snapshot)
     except (OSError, EOFError, msgspec.DecodeError) as error:
@@ -228,7 +204,7 @@ def read(path: Path) -> Snapshot:
 
 
 def differences(before: Snapshot, after: Snapshot) -> dict[str, str]:
-    """What differs, by kernel: "gone", "new", or the lines of TIR, else of machine code."""
+    """Differences by kernel: "gone", "new", or changed lines of TIR, else of machine code."""
     found = {}
     for name in sorted({*before.kernels, *after.kernels}):
         first, second = before.kernels.get(name), after.kernels.get(name)

@@ -31,8 +31,8 @@ def main(
 ) -> None:
     """Runs the tests of each mutation of a condition that guards correctness.
 
-    NAMES are names of mutations or patterns such as 'layout-*'; without any, all run but those that
-    are equivalent. Ends with 1 unless the tests kill every mutation. The tests must pass without
+    NAMES are names of mutations or patterns such as 'layout-*'; by default, all run except
+    equivalent ones. Ends with 1 unless the tests kill every mutation. The tests must pass without
     mutations.
     """
     try:
@@ -68,7 +68,7 @@ def _run(selected: list[Mutation], root: Path, jobs: int, timeout: float) -> lis
             waiting = [pool.submit(run, mutation) for mutation in selected]
             try:
                 return [each.result() for each in waiting]
-            except BaseException:  # Ctrl-C: those that have begun end, no others begin
+            except BaseException:  # Ctrl-C: running mutations finish, no others start
                 pool.shutdown(cancel_futures=True)
                 raise
 

@@ -23,35 +23,16 @@ class MutationError(Exception):
 
 
 class Mutation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One change of a source.
-
-    Attributes
-    ----------
-    name : str
-        For the command line and the table.
-    file : str
-        The source, seen from the root of the project.
-    old, new : str
-        A piece of the source that occurs exactly once, and its replacement.
-    why : str
-        What goes wrong with the replacement.
-    tests : tuple of str
-        Files or names of tests, as pytest takes them. At least one test must fail.
-    equivalent : str
-        Why the replacement changes no result; "" if it does. An equivalent mutation runs only when
-        it is named.
-    torch : bool
-        Whether the tests need PyTorch, and so run in the environment that has it.
-    """
+    """One change of a source; it is read from a list of mutations."""
 
     name: str
-    file: str
-    old: str
-    new: str
-    why: str
-    tests: tuple[str, ...]
-    equivalent: str = ""
-    torch: bool = False
+    file: str  # relative to the root of the project
+    old: str  # a piece of the source that occurs exactly once
+    new: str  # its replacement
+    why: str  # what goes wrong with the replacement
+    tests: tuple[str, ...]  # files or names of tests, for pytest; at least one must fail
+    equivalent: str = ""  # why no result changes, if so; it then runs only if it is named
+    torch: bool = False  # whether the tests run in the environment with PyTorch
 
     def applied(self, source: str) -> str:
         """A source with the replacement; raises `MutationError` unless `old` is there once."""
@@ -59,13 +40,13 @@ class Mutation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         if count != 1:
             raise MutationError(
                 f"{self.name}: {self.file} has the text to replace {count} times, not once: "
-                f"{self.old!r}. Write the mutation anew for the source as it is now."
+                f"{self.old!r}. Rewrite the mutation for the current source."
             )
         return source.replace(self.old, self.new)
 
 
 def load(folder: Path = FOLDER) -> list[Mutation]:
-    """All mutations of a folder's files, by file."""
+    """All mutations in a folder's files, sorted by file."""
     found: list[Mutation] = []
     for path in sorted(folder.glob("*.json")):
         try:
@@ -80,7 +61,7 @@ def load(folder: Path = FOLDER) -> list[Mutation]:
 
 
 def chosen(mutations: Sequence[Mutation], patterns: Sequence[str]) -> list[Mutation]:
-    """The mutations whose names match a pattern; without patterns all that change a result."""
+    """The mutations whose names match a pattern; without patterns, all that change a result."""
     if not patterns:
         return [each for each in mutations if not each.equivalent]
     for pattern in patterns:
@@ -97,7 +78,7 @@ _LINES = 12
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """What became of a mutation.
+    """The result of testing a mutation.
 
     Attributes
     ----------
@@ -105,9 +86,7 @@ class Verdict(msgspec.Struct, frozen=True):
         `KILLED` if a test failed or crashed, `SURVIVED` if all passed, `STALE` if the source has
         changed, `TIMEOUT`, or `BROKEN` if pytest could not run the tests.
     detail : str
-        The test that failed, or what else there is to say.
-    seconds : float
-        How long it took.
+        The test that failed, or another explanation.
     """
 
     status: str
@@ -116,21 +95,15 @@ class Verdict(msgspec.Struct, frozen=True):
 
 
 def copy_tree(root: Path, folder: Path) -> Path:
-    """A copy of the project in a new folder, with the bytecode that is there."""
+    """Copies the project, with its bytecode, to a new folder."""
     shutil.copytree(root, folder, ignore=shutil.ignore_patterns(*_LEFT_OUT))
     return folder
 
 
 def judge(tree: Path, mutation: Mutation, timeout: float) -> Verdict:
-    """Applies a mutation to a copy, runs its tests, and puts the source back.
+    """Applies a mutation to a copy, runs its tests, and restores the source.
 
-    Parameters
-    ----------
-    tree : Path
-        The copy.
-    mutation : Mutation
-    timeout : float
-        Seconds for all of its tests.
+    `timeout` is in seconds, for all of its tests.
     """
     begin = time.monotonic()
     try:
@@ -165,8 +138,8 @@ def _mutated(tree: Path, mutation: Mutation) -> Iterator[None]:
 
 
 def _pytest(tree: Path, mutation: Mutation, timeout: float) -> tuple[int | None, str]:
-    """pytest's exit code, None after the timeout; and what it said."""
-    # No bytecode is written: bytecode of a mutated source could outlive it.
+    """pytest's exit code (None after the timeout), and its output."""
+    # Write no bytecode: bytecode of a mutated source could outlive it.
     environment = os.environ | {"PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1"}
     command = [_python(mutation), "-m", "pytest", "-x", "-q", "-m", "not slow"]
     command += ["--tb=short", "-p", "no:cacheprovider", *mutation.tests]
@@ -178,7 +151,7 @@ def _pytest(tree: Path, mutation: Mutation, timeout: float) -> tuple[int | None,
         stderr=subprocess.STDOUT,
         text=True,
         errors="replace",
-        start_new_session=True,  # tests start processes, which have to end, too
+        start_new_session=True,  # to end processes that tests start
     )
     try:
         output, _ = process.communicate(timeout=timeout)
@@ -192,7 +165,7 @@ def _pytest(tree: Path, mutation: Mutation, timeout: float) -> tuple[int | None,
 
 
 def _python(mutation: Mutation) -> str:
-    """The Python of this environment, or of the one with PyTorch in it."""
+    """The Python of this environment, or of the one with PyTorch."""
     if not mutation.torch:
         return sys.executable
     python = Path(sys.prefix, "torch", "bin", "python")

@@ -3,9 +3,9 @@
     taskset -c 1 python -m tools.operator_race --json race.json
     python -m tools.operator_race --from race.json --below 0.9
 
-Each operator has models of one node in three sizes. Known and open sizes of ours, and ONNX Runtime
-with known sizes, run in turns on one thread; what counts is the least time of a call. Calls of less
-than 5 us in ONNX Runtime measure the way into a session, and are marked.
+Each operator has models of one node in three sizes. Our programs with static and dynamic sizes, and
+ONNX Runtime with static sizes, run in turns on one thread; the result is the least time of a call.
+Calls below 5 us in ONNX Runtime mostly measure the entry into a session, and are marked.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from .products import PRODUCTS
 
 CASES: Cases = {**ELEMENTWISE, **REDUCTIONS, **MOVING, **IMAGES, **PRODUCTS}
 TURNS = 9
-SECONDS = 0.006  # of one turn's runs
+SECONDS = 0.006  # of the runs in one turn
 TOO_SHORT = 5e-6
 FORMS = ("known", "open")
 
 
 @click.command()
-@click.option("--cases", "names", default="", help="Parts of names, with commas; else all.")
+@click.option("--cases", "names", default="", help="Parts of names, with commas; default: all.")
 @click.option("--sizes", default=",".join(SIZES), show_default=True)
 @click.option("--below", default=0.0, help="Show only ratios below this one.")
 @click.option("--json", "json_path", metavar="PATH", help="Write the results here.")
@@ -48,7 +48,7 @@ FORMS = ("known", "open")
 def main(
     names: str, sizes: str, below: float, json_path: str | None, from_path: str | None
 ) -> None:
-    """Prints ONNX Runtime's time over ours, for known and for open sizes."""
+    """Prints ONNX Runtime's time over ours, for static ("known") and dynamic ("open") sizes."""
     if from_path:
         results = json.loads(Path(from_path).read_text())
     else:
@@ -64,14 +64,14 @@ def main(
 
 
 def race(case: Case) -> dict[str, Any]:
-    """Least seconds of a call of ONNX Runtime and of our forms; of a form that fails, the error."""
+    """Least seconds of a call of ONNX Runtime and of our forms, or the error of a form."""
     found: dict[str, Any] = {}
     runs = {}
     try:
         theirs = optimised_session(case.model(False))
         wanted = theirs.run(None, case.feeds)
         runs["onnxruntime"] = timed(theirs.run, case.feeds)
-    except Exception as error:  # what it lacks
+    except Exception as error:  # ONNX Runtime lacks the operator
         found["onnxruntime"] = str(error).splitlines()[0]
         wanted = None
     for form in FORMS:
@@ -93,7 +93,7 @@ def race(case: Case) -> dict[str, Any]:
 
 
 def _difference(one: Any, other: Any) -> float:
-    """The largest difference of two results, over the largest number of the second."""
+    """The largest difference of two results, over the largest magnitude of the second."""
     a, b = np.asarray(one), np.asarray(other)
     if a.shape != b.shape:
         return float("inf")

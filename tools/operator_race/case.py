@@ -1,4 +1,4 @@
-"""What is raced: one operator, with its inputs, as a model with known or with open sizes."""
+"""Cases to measure: one operator with inputs, as a model with static or dynamic sizes."""
 
 from __future__ import annotations
 
@@ -26,30 +26,17 @@ Input: TypeAlias = np.ndarray | Known | None
 
 @dataclass(frozen=True)
 class Case:
-    """An operator with its inputs, of one size.
-
-    Attributes
-    ----------
-    operator : str
-        Its name.
-    inputs : sequence of numpy.ndarray, Known or None
-        Arrays are fed; None is an input that is absent.
-    attributes : dict
-    outputs : int
-        How many.
-    domain : str
-        Of the operator.
-    """
+    """An operator with inputs of one size."""
 
     operator: str
-    inputs: Sequence[Input]
+    inputs: Sequence[Input]  # arrays are fed; None is an absent input
     attributes: dict[str, Any] = field(default_factory=dict)
     outputs: int = 1
     domain: str = ""
 
     @property
     def feeds(self) -> dict[str, np.ndarray]:
-        """What a session runs with."""
+        """The arrays that a session runs with."""
         return {
             name: value
             for name, value in zip(self._names, self.inputs, strict=True)
@@ -61,10 +48,10 @@ class Case:
         return ["" if value is None else f"i{n}" for n, value in enumerate(self.inputs)]
 
     def model(self, is_open: bool) -> bytes:
-        """The model, with known sizes or with open ones.
+        """The model, with static or dynamic sizes.
 
-        Axes of the same size have the same name, as exporters write them; channels and heads, the
-        second of four axes, are known.
+        Dynamic axes of equal size have one name, as exporters write them; channels and heads (the
+        second of four axes) are static.
         """
         outputs = [f"o{n}" for n in range(self.outputs)]
         node = helper.make_node(
@@ -100,7 +87,7 @@ class Case:
 
     @property
     def _opsets(self) -> list[onnx.OperatorSetIdProto]:
-        """A version that ONNX Runtime has; of a newer operator the one that brought it."""
+        """An opset that ONNX Runtime has; for a newer operator, the opset that introduced it."""
         if self.domain:
             return [helper.make_opsetid("", OPSET), helper.make_opsetid(self.domain, 1)]
         if onnx.defs.has(self.operator, OPSET, ""):
@@ -110,23 +97,23 @@ class Case:
 
 Make: TypeAlias = Callable[[int], Case]
 Cases: TypeAlias = dict[str, Make]
-"""By name; what makes the case of a size, 0 to 2."""
+"""Name -> a function that makes the case of a size, 0 to 2."""
 
 
 def floats(*shape: int, low: float = -1.0, high: float = 1.0) -> np.ndarray:
-    """Random float32 numbers, the same ones for a shape."""
+    """Random float32 numbers; a shape always gets equal numbers."""
     return _random(shape).uniform(low, high, shape).astype(np.float32)
 
 
 def integers(
     *shape: int, low: int = 0, high: int = 100, dtype: type[np.generic] = np.int64
 ) -> np.ndarray:
-    """Random integers, the highest not among them."""
+    """Random integers below `high`."""
     return _random(shape).integers(low, high, shape).astype(dtype)
 
 
 def booleans(*shape: int) -> np.ndarray:
-    """Half of them true."""
+    """Random booleans, about half of them true."""
     return _random(shape).random(shape) < 0.5
 
 
@@ -136,12 +123,12 @@ def axes(*numbers: int) -> Known:
 
 
 def rows(size: int) -> tuple[int, int]:
-    """A shape of rows."""
+    """A shape of two axes, for a size."""
     return ((16, 64), (128, 768), (512, 3072))[size]
 
 
 def image(size: int) -> tuple[int, int, int, int]:
-    """A shape of an image."""
+    """A shape of an image, for a size."""
     return ((1, 8, 14, 14), (1, 32, 56, 56), (1, 64, 112, 112))[size]
 
 

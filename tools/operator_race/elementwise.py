@@ -1,4 +1,4 @@
-"""Operators of elements."""
+"""Elementwise operators, and operators of rows."""
 
 from __future__ import annotations
 

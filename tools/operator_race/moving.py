@@ -19,7 +19,7 @@ def _taken(size: int) -> np.ndarray:
 
 
 def _grid(size: int) -> np.ndarray:
-    """Indices of whole rows, of an array of three axes."""
+    """Indices of whole rows of an array with three axes."""
     return integers((10, 200, 2000)[size], 2, high=10)
 
 
@@ -34,7 +34,7 @@ def _scatter_elements(reduction: str) -> Make:
 
 
 def _scatter_rows(reduction: str) -> Make:
-    """Rows, as graph networks add up what arrives at their nodes."""
+    """Scatters rows, as graph networks add up messages at their nodes."""
 
     def make(size: int) -> Case:
         nodes, width = (20, 32) if not size else (200 * size, 64 * size)

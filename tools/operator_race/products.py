@@ -70,7 +70,7 @@ def _heads(size: int) -> tuple[int, int, int, int]:
 
 
 def _recurrent(operator: str, gates: int, batch: int, **attributes: Any) -> Make:
-    """Both directions; 10 to 100 steps."""
+    """A recurrent layer in both directions, with 10 to 100 steps."""
 
     def make(size: int) -> Case:
         steps, inner, hidden = ((10, 16, 16), (30, 64, 64), (100, 128, 256))[size]

@@ -1,1 +1,1 @@
-"""Measures this CPU, and makes the pages of speed from what was measured: see `__main__`."""
+"""Measures this CPU, and makes the pages about speed from the results: see `__main__`."""

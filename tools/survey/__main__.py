@@ -1,13 +1,13 @@
-"""Measures this CPU in at most 40 minutes, and makes the pages of speed.
+"""Measures this CPU in at most 40 minutes, and makes the pages about speed.
 
-    python -m tools.survey                                     # a second start goes on
+    python -m tools.survey                                     # a second start continues
     python -m tools.survey --only products --minutes 2 --output build/survey.json
     python -m tools.survey --pages                             # measures nothing
 
 The result is docs/measured/CPU-DATE.json; docs/performance.md, the README's table and its picture
-are made from the newest file of each CPU. In the end it says what fell short: rows below 0.97 of
+are made from the newest file of each CPU. At the end it lists what fell short: rows below 0.97 of
 the best other library, and defaults more than 5% behind a neighbour. Nothing else should run
-meanwhile. Libraries to compare with are installed into the folder of caches at the first start.
+meanwhile. Libraries to compare with are installed into the cache folder at the first start.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ MINUTES = 38.0  # the last case may take two more
 
 
 def new_survey(peers: Peers, threads: int, load: float) -> Survey:
-    """One without sections, of today."""
+    """A survey of today, without sections."""
     return Survey(
         cpu=cpu_name(host_target()),
         processor=processor(),
@@ -51,16 +51,16 @@ def new_survey(peers: Peers, threads: int, load: float) -> Survey:
 @click.command(help=__doc__.partition("\n")[0])
 @click.option("--only", default="", callback=chosen_of(SECTIONS),
               help="Sections to measure, with commas, even if they were.")  # fmt: skip
-@click.option("--minutes", default=MINUTES, show_default=True, help="For all of them.")
-@click.option("--threads", default=0, help="The most; default: one on each core.")
+@click.option("--minutes", default=MINUTES, show_default=True, help="Minutes for all sections.")
+@click.option("--threads", default=0, help="Most threads; default: one on each core.")
 @click.option("--output", type=click.Path(path_type=Path, dir_okay=False),
-              help="The file, instead of that of today in docs/measured; pages stay.")  # fmt: skip
-@click.option("--anew", is_flag=True, help="Forget what the file holds.")
+              help="Write to this file, not to docs/measured, and no pages.")  # fmt: skip
+@click.option("--anew", is_flag=True, help="Discard the results in the file.")
 @click.option("--pages", "only_pages", is_flag=True, help="Write the pages; measure nothing.")
 def main(
     only: list[str], minutes: float, threads: int, output: Path | None, anew: bool, only_pages: bool
 ) -> None:
-    """Measures what is missing, writes pages, and says what fell short."""
+    """Measures missing sections, writes pages, and lists what fell short."""
     errors = Console(stderr=True)
     if not only_pages:
         say("libraries to compare with", to=errors)

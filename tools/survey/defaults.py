@@ -1,7 +1,7 @@
-"""Section about default configurations: how far a neighbour of each is ahead.
+"""The section about default configurations: how much faster a neighbour of each one is.
 
-A neighbour differs in one field. Each is built, checked against the region's meaning and timed in
-turns with the default, as by `tvm-hybrid tune`; the best is measured again, longer, before it
+A neighbour differs in one field. Each is built, checked against the region's reference and timed in
+turns with the default, as `tvm-hybrid tune` does. The best one is measured again, longer, before it
 counts.
 """
 
@@ -72,7 +72,7 @@ REGIONS: dict[str, Callable[[], onnx.ModelProto]] = {
 
 
 def defaults(job: Job) -> list[Case]:
-    """Twelve regions and the neighbours of their defaults."""
+    """Cases: twelve regions, and the neighbours of their defaults."""
     options = CompileOptions(num_threads=job.threads, records=[])
     passes = passes_options(options, target_of(options), job.threads)
 
@@ -127,14 +127,14 @@ def nearest(default: Config, space: list[Config]) -> list[Config]:
 
 
 def _distance(one: Any, other: Any) -> float:
-    """How far two values of a field are apart: numbers by their quotient."""
+    """How far apart two values of a field are; for numbers, by their quotient."""
     if all(isinstance(each, int) and each > 0 for each in (one, other)):
         return abs(float(np.log2(one / other)))
     return 1.0
 
 
 def changed(default: Config, config: Config) -> str:
-    """What a configuration has otherwise than the default."""
+    """The fields in which a configuration differs from the default."""
     mine, theirs = default.to_dict(), config.to_dict()
     return ", ".join(
         f"{name} {theirs.get(name)} instead of {mine[name]}"

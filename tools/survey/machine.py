@@ -1,4 +1,4 @@
-"""Sections about the CPU itself and about what a call costs."""
+"""Sections about the CPU itself, and about the cost of a call."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from .workloads import Workload
 
 PEAKS = {"float32": "f32", "bfloat16": "bf16", "uint8": "int8"}
 VALUE = "value"
-UNITS = {  # of numbers of descriptions, by how their names begin
+UNITS = {  # beginning of a number's name in descriptions -> unit
     "clock": "MHz",
     "fma_latency": "cycles",
     "load_rate": "vectors a cycle",
@@ -38,7 +38,7 @@ CALL = Workload("matmul", "f32", (1, 16, 16), "1x16x16")
 
 
 def peaks(job: Job) -> list[Case]:
-    """What this machine does at most, by type, and what it copies in memory."""
+    """Cases: the peak speed of this machine by type, and its bandwidth of copies in memory."""
 
     def peak(dtype: str) -> Iterator[Row]:
         roof = measure_roof([dtype], job.threads)
@@ -53,7 +53,7 @@ def peaks(job: Job) -> list[Case]:
 
 
 def calibration(job: Job) -> list[Case]:
-    """What `tvm-hybrid calibrate` can measure, manuals or not."""
+    """A case: all numbers that `tvm-hybrid calibrate` can measure, even if manuals have them."""
 
     def numbers() -> Iterator[Row]:
         for name, number in measure_numbers(job.threads).items():
@@ -66,7 +66,7 @@ def calibration(job: Job) -> list[Case]:
 
 
 def kernels(job: Job) -> list[Case]:
-    """Every registered microkernel that this CPU runs, beside the peak of its types."""
+    """Cases: every registered microkernel that this CPU runs, beside the peak of its types."""
     here = [kernel for kernel in all_microkernels() if runs_here(kernel)]
 
     def of_types(types: str) -> Iterator[Row]:
@@ -80,7 +80,7 @@ def kernels(job: Job) -> list[Case]:
 
 
 def overhead(job: Job) -> list[Case]:
-    """What a call costs: a product so small that nothing else counts."""
+    """A case: the cost of a call, for a product so small that it hardly counts."""
 
     def call() -> Sequence[Row]:
         model = CALL.model()
@@ -110,5 +110,5 @@ class _Call:
         self._call = call
 
     def run_for(self, seconds: float) -> list[float]:
-        """Seconds of every call."""
+        """Runs for about `seconds`; returns the seconds of every call."""
         return time_calls(self._call, seconds)

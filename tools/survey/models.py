@@ -1,7 +1,7 @@
-"""Sections about models: published ones, dynamic shapes, decoders, and how long compiling takes.
+"""Sections about models: published ones, dynamic shapes, decoders, and compile times.
 
 Models come from packages of the index, checked by their SHA-256, or are made by the corpus of
-`tools.compile_times`: published architectures with seeded weights, which run as fast as trained.
+`tools.compile_times`: published architectures with seeded weights, as fast as trained ones.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ from .race import Racer, race, race_model
 from .section import Case, Job
 from .store import Row
 
-STATIC = "static"  # our program for one size
+STATIC = "static"  # our program for static sizes
 
 
 @dataclass(frozen=True)
 class Published:
-    """A model in a package: its inputs, and whether it is measured quantised, too."""
+    """A model in a package, its inputs, and whether it is measured quantised, too."""
 
     package: str
     members: Mapping[str, Member]
@@ -73,7 +73,7 @@ def _line(width: int) -> dict[str, np.ndarray]:
 
 
 def _sound() -> dict[str, np.ndarray]:
-    """32 ms of noise at 16 kHz, behind the 4 ms before, and the state of its LSTM."""
+    """32 ms of noise at 16 kHz, after the 4 ms before it, and the state of the LSTM."""
     noise = 0.1 * np.random.default_rng(0).standard_normal((1, 576))
     state = np.zeros((2, 1, 128), np.float32)
     return {"input": noise.astype(np.float32), "sr": np.array(16000), "state": state}
@@ -96,7 +96,7 @@ PUBLISHED = {
     "PP-OCR orientation": Published(*_OCR, "ppocr_cls.onnx", _ORIENT),
     "Silero VAD, 32 ms": Published(SILERO, SILERO_MEMBERS, "silero_vad.onnx", _sound),
 }
-CORPUS = {  # name in the corpus, and precision
+CORPUS = {  # row -> (name in the corpus, precision)
     "MiniLM, 128 tokens": ("minilm", "auto"),
     "MiniLM, 128 tokens, QDQ": ("minilm_qdq", "auto"),
     "MiniLM, 128 tokens, bf16": ("minilm", "bf16"),
@@ -112,16 +112,16 @@ DYNAMIC = {
     "MiniLM": ("minilm_dynamic", ("1x1", "1x7", "1x32", "1x128", "3x32")),
     "PP-OCRv4 recognition": ("text_recognition_dynamic", ("1x160", "1x320")),
 }
-LLAMA, DECODED = "110M", (INT4, INT8, F32)  # those that others win most often first
+LLAMA, DECODED = "110M", (INT4, INT8, F32)  # first the types with which others win most often
 DECODER_TURNS = 2
 COMPILED = ("minilm", "minilm_dynamic", "squeezenet", "resnet50", "text_detection_dynamic",
             "bert_base")  # fmt: skip
 QUANTIZED_OPSET = 13
-COMPILE_LIMIT = 60.0  # CPU seconds
+COMPILE_LIMIT = 60.0  # CPU seconds of a start
 
 
 def models(job: Job) -> list[Case]:
-    """Models of static shapes beside ONNX Runtime and OpenVINO."""
+    """Cases: models of static shapes beside ONNX Runtime and OpenVINO."""
 
     def published(name: str, model: Published) -> Iterator[Row]:
         racer = model.racer()
@@ -140,7 +140,7 @@ def models(job: Job) -> list[Case]:
 
 
 def prepared(racer: Racer, folder: Path) -> Path:
-    """The model as the quantiser wants it: static shapes, and an opset with scales for channels."""
+    """The model for the quantiser: static shapes, and an opset with scales for channels."""
     from onnxruntime.quantization.shape_inference import quant_pre_process
 
     model = version_converter.convert_version(onnx.load(racer.path), QUANTIZED_OPSET)
@@ -167,7 +167,7 @@ def of_corpus(name: str, threads: int) -> Iterator[tuple[Path, Any, Any]]:
 
 
 def dynamic_shapes(job: Job) -> list[Case]:
-    """One program for all sizes, beside a static one, and beside other libraries."""
+    """Cases: one program for all sizes, beside a static one, and beside other libraries."""
 
     def sizes_of(name: str, of: str, sizes: tuple[str, ...]) -> Iterator[Row]:
         with of_corpus(of, job.threads) as (path, whole, peer):
@@ -199,7 +199,7 @@ def names_by_size(session: Any) -> list[str]:
 
 
 def decoders(job: Job) -> list[Case]:
-    """A seeded Llama in every engine: tokens behind a past, and prompts."""
+    """Cases: a seeded Llama in every engine; tokens after a past, and prompts."""
     pythons = {**job.engines, **({OPENVINO: job.openvino} if job.openvino else {})}
 
     def columns(kind: str) -> Iterator[Row]:
@@ -216,7 +216,7 @@ def decoders(job: Job) -> list[Case]:
 
 
 def compile_times(job: Job) -> list[Case]:
-    """CPU seconds until the first answer: with an empty cache, with a full one, and by others."""
+    """Cases: CPU seconds until the first answer, with an empty and a full cache, and of others."""
     starts = [COLD, AGAIN, ONNX_RUNTIME_STARTS, *([OPENVINO_STARTS] if job.openvino else [])]
     settings = Settings(starts, job.threads, COMPILE_LIMIT, job.openvino)
 

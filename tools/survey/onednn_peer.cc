@@ -1,12 +1,12 @@
-// Runs one matrix product, perceptron or attention by oneDNN's primitives with fused post-ops, its
-// weights reordered once. Data is random: this is a limit to reach, and its results are not
-// compared.
+// Runs one matrix product, perceptron or attention with oneDNN's primitives and fused post-ops.
+// Weights are reordered once. Data is random, and results are not compared: the time is a limit for
+// us to reach.
 //
 //     onednn_peer KIND DTYPE SIZE...     matmul M K N | mlp batch in ... out
 //                                        | mha batch sequence hidden heads; f32, bf16 or int8
 //
 // It answers {"ready": SECONDS}, then, for every line with a number of seconds,
-// {"times": [SECONDS, ...]}; {"error": REASON} ends it. "onednn_peer version" says oneDNN's.
+// {"times": [SECONDS, ...]}; {"error": REASON} ends it. "onednn_peer version" prints the version.
 #include <chrono>
 #include <cmath>
 #include <cstring>
@@ -103,7 +103,7 @@ struct Product {
     memory source, weights, output;
     bool constant;    // the weights
     post_ops fused;
-    Scales scales;    // of the source, the weights (one, or one a column) and the output
+    Scales scales;    // of the source, the weights (one, or one for each column) and the output
 
     Step step() const {
         const int slots[] = {DNNL_ARG_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_DST};
@@ -154,7 +154,7 @@ Step softmax(const Types &types, const memory &scores, const memory &weights) {
     return step;
 }
 
-// Of [batch, sequence, hidden]; heads are transposed by strides, without copies.
+// Attention of [batch, sequence, hidden]; heads are transposed by strides, without copies.
 Program attention(const Types &types, const Dims &sizes) {
     memory::dim batch = sizes[0], sequence = sizes[1], hidden = sizes[2], heads = sizes[3];
     memory::dim head = hidden / heads;

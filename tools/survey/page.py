@@ -1,8 +1,8 @@
 """Makes docs/performance.md, the README's table and its picture from the surveys in docs/measured.
 
-Nothing between the markers is typed by hand. Text that was measured before there were surveys
-stands between `<!-- until measured: CPU -->` and `<!-- end of CPU -->`: it goes as soon as there
-is a survey of that CPU. Without any survey, pages stay as they are.
+Nothing between the markers is typed by hand. Older figures stand between
+`<!-- until measured: CPU -->` and `<!-- end of CPU -->`: they are removed as soon as there is a
+survey of that CPU. Without any survey, pages stay unchanged.
 """
 
 from __future__ import annotations
@@ -25,20 +25,14 @@ INTRODUCTION = """\
 `python -m tools.survey` measures a CPU; this part of the page is made from its files in
 `docs/measured`. Times are the least of many calls in turns. A ratio is the time of the best other
 library over ours: above 1, we are faster."""
-LISTED = 4  # of cases without time
+LISTED = 4  # most cases listed among those without time
 _OLD = r"<!-- until measured: {cpu} -->.*?<!-- end of {cpu} -->\n?"
 BESIDE = ("products", "perceptrons", "attention", "models", "dynamic", "decoding")
-"""Sections that have a time of others beside ours."""
+"""Sections that compare other libraries' times with ours."""
 
 
 def update(path: Path, surveys: Sequence[Survey], text: Callable[[Sequence[Survey]], str]) -> str:
-    """What a page should be.
-
-    Raises
-    ------
-    ValueError
-        If it has no place for what was measured.
-    """
+    """The text that a page should have; ValueError if it has no place for the measurements."""
     page = path.read_text()
     if not surveys:
         return page
@@ -52,7 +46,7 @@ def update(path: Path, surveys: Sequence[Survey], text: Callable[[Sequence[Surve
 
 
 def pages(folder: Path = FOLDER) -> dict[Path, str]:
-    """Every page as the newest survey of each CPU makes it."""
+    """The text of every page, from the newest survey of each CPU."""
     surveys = newest(folder)
     return {
         PERFORMANCE: update(PERFORMANCE, surveys, performance_text),
@@ -61,7 +55,7 @@ def pages(folder: Path = FOLDER) -> dict[Path, str]:
 
 
 def performance_text(surveys: Sequence[Survey]) -> str:
-    """All tables of all CPUs."""
+    """The tables of all sections of all CPUs."""
     lines = [INTRODUCTION]
     for survey in surveys:
         lines += ["", f"## {title(survey)}", "", *about(survey)]
@@ -79,18 +73,18 @@ def performance_text(surveys: Sequence[Survey]) -> str:
 
 
 def title(survey: Survey) -> str:
-    """A CPU's heading."""
+    """The heading of a CPU."""
     return f"{survey.processor} ({survey.cpu})"
 
 
 def versions_of(survey: Survey) -> list[str]:
-    """The libraries of the picture."""
+    """The versions of the libraries in the picture."""
     names = {ONNX_RUNTIME: "onnxruntime", OPENVINO: OPENVINO}
     return [f"{name} {survey.versions.get(key, '')}".strip() for name, key in names.items()]
 
 
 def about(survey: Survey) -> list[str]:
-    """When it was measured, with what, and what is missing."""
+    """Lines that say when and with what a survey was measured, and what is missing."""
     versions = ", ".join(f"{name} {version}" for name, version in survey.versions.items())
     what = f"{survey.date}, commit {survey.commit}, {threads_text(survey.threads)} at most"
     lines = [f"{what}; {versions}."]
@@ -102,7 +96,7 @@ def about(survey: Survey) -> list[str]:
 
 
 def section_text(name: str, found: Result) -> list[str]:
-    """A section's tables, then what it lacks."""
+    """The tables of a section, then its notes, faults and cases without time."""
     table = {"products": by_type, "perceptrons": by_type, "attention": by_type}
     table |= {"kernels": tiles, "models": by_peer, "dynamic": by_peer, "decoding": by_peer}
     lines = [*table.get(name, figures)(found.rows), *means(found.rows)]
@@ -117,14 +111,14 @@ def section_text(name: str, found: Result) -> list[str]:
 
 
 def duration(value: float) -> str:
-    """Microseconds with three digits."""
+    """Microseconds or milliseconds, with three digits."""
     if value >= 9999.5:
         return f"{value / 1000:.3g} ms" if value < 999500 else f"{value / 1000:.0f} ms"
     return f"{value:.0f} us" if value >= 999.5 else f"{value:.3g} us"
 
 
 def cell(row: Row | None) -> str:
-    """Our time and the ratio."""
+    """Our time and the ratio to the best other library."""
     if row is None or OURS not in row.values:
         return ""
     ratio = "" if row.ratio is None else f", {row.ratio:.2f}x"
@@ -132,12 +126,12 @@ def cell(row: Row | None) -> str:
 
 
 def threads_text(count: int) -> str:
-    """As tables say it."""
+    """The number of threads in words."""
     return "one thread" if count == 1 else f"{count} threads"
 
 
 def by_type(rows: Sequence[Row]) -> list[str]:
-    """A row a case, a column for each type and number of threads."""
+    """A table with a row for each case, and a column for each type and number of threads."""
     columns = list(dict.fromkeys((row.dtype, row.threads) for row in rows))
     found = {(row.case, row.dtype, row.threads): row for row in rows}
     head = ["", *(f"{dtype}, {threads_text(threads)}" for dtype, threads in columns)]
@@ -147,7 +141,7 @@ def by_type(rows: Sequence[Row]) -> list[str]:
 
 
 def by_peer(rows: Sequence[Row]) -> list[str]:
-    """A row a case and number of threads: our time, and how often it is contained in others'."""
+    """A table with a row for each case and number of threads: our time, and others' over ours."""
     others = list(dict.fromkeys(name for row in rows for name in row.values if name != OURS))
     lines = []
     for row in rows:
@@ -161,7 +155,7 @@ def by_peer(rows: Sequence[Row]) -> list[str]:
 
 
 def tiles(rows: Sequence[Row]) -> list[str]:
-    """Microkernels by their types, with their shares of the peak."""
+    """A table of microkernels by their types, with their fractions of the peak."""
     lines = []
     for types in dict.fromkeys(row.dtype for row in rows):
         mine = [row for row in rows if row.dtype == types]
@@ -172,7 +166,7 @@ def tiles(rows: Sequence[Row]) -> list[str]:
 
 
 def figures(rows: Sequence[Row]) -> list[str]:
-    """A row a case, a column for each figure."""
+    """A table with a row for each case, and a column for each figure."""
     names = list(dict.fromkeys(name for row in rows for name in row.values))
     head = ["", "", *names, "unit"]
     lines = []
@@ -191,7 +185,7 @@ def mean_of(rows: Iterable[Row]) -> str:
 
 
 def means(rows: Sequence[Row]) -> list[str]:
-    """Geometric means by type and threads."""
+    """A line with geometric means by type and number of threads."""
     texts = []
     for dtype, threads in dict.fromkeys((row.dtype, row.threads) for row in rows):
         mean = mean_of(row for row in rows if (row.dtype, row.threads) == (dtype, threads))
@@ -201,7 +195,7 @@ def means(rows: Sequence[Row]) -> list[str]:
 
 
 def readme_text(surveys: Sequence[Survey]) -> str:
-    """What the README's picture shows, and its table: every CPU with its geometric means."""
+    """The caption of the README's picture, and a table with geometric means of every CPU."""
     drawn, caption, lines = speed_picture.shown_survey(surveys), "", []
     if drawn is not None:
         peers = " or ".join(versions_of(drawn))
@@ -221,7 +215,7 @@ def readme_text(surveys: Sequence[Survey]) -> str:
 
 
 def write_pages() -> list[Path]:
-    """Writes the pages that are old, and draws the picture if it is; returns which."""
+    """Writes outdated pages and the picture if it is outdated; returns the files it wrote."""
     old = [(path, text) for path, text in pages().items() if path.read_text() != text]
     for path, text in old:
         path.write_text(text)

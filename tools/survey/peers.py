@@ -1,8 +1,8 @@
-"""The libraries beside us: an environment that has them, and oneDNN's primitives as a contestant.
+"""Other libraries to compare with: their environments, and oneDNN's primitives as a contestant.
 
 ONNX Runtime is in the project's own environment. OpenVINO, oneDNN and engines of language models
-come from the package index into environments of their own, in the folder of caches;
-`onednn_peer.cc` is compiled there. What cannot be had is missing, with the reason.
+come from the package index, each into a separate environment in the cache folder;
+`onednn_peer.cc` is compiled there. A library that cannot be installed is missing, with the reason.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tvm_hybrid.tuning.measuring.child_process import ChildProcess
 from .store import ONEDNN
 
 SOURCE = Path(__file__).with_name("onednn_peer.cc")
-# oneDNN 3.2: the newest that the index has with headers.
+# oneDNN 3.2 is the newest one in the index with headers.
 ONEDNN_PACKAGES = ("onednn-cpu-gomp==2023.2.0", "onednn-devel-cpu-gomp==2023.2.0")
 OURS_AND_MORE = ("tvm_hybrid", "apache-tvm", "onnxruntime", "numpy")
 _VERSION = "import importlib.metadata as m, sys; print(m.version(sys.argv[1]))"
@@ -34,33 +34,17 @@ _TIME_LIMIT = 300.0
 
 
 class Peers(msgspec.Struct, frozen=True, kw_only=True):
-    """What there is beside us.
+    """The available libraries."""
 
-    Attributes
-    ----------
-    openvino, onednn, engines : str, str and dict
-        As in `section.Job`.
-    versions : dict
-        By library.
-    missing : dict
-        Why, by peer.
-    """
-
-    openvino: str
-    onednn: str
-    versions: dict[str, str]
-    missing: dict[str, str]
-    engines: dict[str, str] = {}
+    openvino: str  # as in `section.Job`
+    onednn: str  # as in `section.Job`
+    versions: dict[str, str]  # library -> version
+    missing: dict[str, str]  # library -> why it is missing
+    engines: dict[str, str] = {}  # as in `section.Job`
 
 
 def prepare_peers(folder: Path | None = None) -> Peers:
-    """Installs and compiles what is not there yet.
-
-    Parameters
-    ----------
-    folder : Path or None
-        Where to; None for one in the folder of caches.
-    """
+    """Installs and compiles libraries into `folder`, by default one in the cache folder."""
     folder = folder or cache_dir() / "survey-peers"
     versions, missing = {}, {}
     for package in OURS_AND_MORE:
@@ -89,14 +73,9 @@ def prepare_peers(folder: Path | None = None) -> Peers:
 def engines(
     names: Sequence[str], folder: Path | None = None
 ) -> tuple[dict[str, str], dict[str, str], dict[str, str]]:
-    """Engines of `tools.decoding.peers`: their Pythons, their versions, and why others are missing.
+    """Pythons and versions of engines of `tools.decoding.peers`, and why some are missing.
 
-    Parameters
-    ----------
-    names : sequence of str
-        Which ones.
-    folder : Path or None
-        As for `prepare_peers`.
+    `folder` is that of `prepare_peers`.
     """
     folder = folder or cache_dir() / "survey-peers"
     found, versions, missing = dict[str, str](), dict[str, str](), dict[str, str]()
@@ -131,7 +110,7 @@ def _onednn(folder: Path) -> tuple[str, str]:
 
 
 def _environment(folder: Path, packages: Sequence[str]) -> str:
-    """The Python of an environment that has these packages."""
+    """The Python of an environment with these packages."""
     mark = hashlib.sha256(" ".join(packages).encode()).hexdigest()[:12]
     root = folder / mark
     python, done = root / "bin" / "python", root / "installed"
@@ -144,12 +123,12 @@ def _environment(folder: Path, packages: Sequence[str]) -> str:
 
 
 def _output(command: Sequence[str]) -> str:
-    """What a program prints."""
+    """The standard output of a program."""
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
 
 def _reason(error: OSError | subprocess.SubprocessError) -> str:
-    """Why a peer is missing, in a line."""
+    """Why a library is missing, in one line."""
     if not isinstance(error, subprocess.CalledProcessError):
         return str(error)
     lines = [line for line in str(error.stderr).splitlines() if "rror" in line]
@@ -157,7 +136,7 @@ def _reason(error: OSError | subprocess.SubprocessError) -> str:
 
 
 class OneDnn:
-    """Primitives of oneDNN in a process, as a contestant; see `onednn_peer.cc`.
+    """oneDNN's primitives in a process, as a contestant; see `onednn_peer.cc`.
 
     Parameters
     ----------
@@ -166,12 +145,12 @@ class OneDnn:
     arguments : iterable of str
         Kind, type and sizes.
     threads : int
-        Of a run.
+        Threads of a run.
 
     Raises
     ------
     ContestantError
-        If it cannot run that in time.
+        If oneDNN cannot run these within the time limit.
     """
 
     def __init__(self, program: str, arguments: Sequence[str], threads: int) -> None:

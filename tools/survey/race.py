@@ -1,4 +1,4 @@
-"""Runs a model by us and by other libraries in turns: a row of the survey."""
+"""Runs a model in our library and in others, in turns, for a row of the survey."""
 
 from __future__ import annotations
 
@@ -28,34 +28,24 @@ from .store import SHORT, Row
 
 ROUNDS = 8
 ATTEMPTS = 3
-SECONDS = 0.04  # of a turn
+SECONDS = 0.04  # of one turn
 
 
 @dataclass(frozen=True)
 class Racer:
-    """A model with its inputs.
+    """A model with its inputs."""
 
-    Attributes
-    ----------
-    path : Path
-        An ONNX file.
-    feeds : mapping
-        Arrays by name.
-    precision : str
-        What float products are computed in, as of `CompileOptions`.
-    """
-
-    path: Path
+    path: Path  # an ONNX file
     feeds: Mapping[str, np.ndarray]
-    precision: str = "auto"
+    precision: str = "auto"  # as in `CompileOptions`
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Of the inputs."""
+        """Shapes of the inputs."""
         return {name: feed.shape for name, feed in self.feeds.items()}
 
     def session(self, threads: int) -> tvm_hybrid.InferenceSession:
-        """Ours, for these very shapes."""
+        """Our session for the shapes of the inputs."""
         return tvm_hybrid.InferenceSession(
             str(self.path),
             shapes=self.shapes,
@@ -66,7 +56,7 @@ class Racer:
         )
 
     def makers(self, job: Job) -> dict[str, Callable[[], Any]]:
-        """What makes each contestant; ours is the first."""
+        """Functions that make the contestants; ours is the first."""
         floats = "bf16" if self.precision == "bf16" else "f32"
         found: dict[str, Callable[[], Any]] = {
             OURS: lambda: SessionContestant(self.session(job.threads), self.feeds),
@@ -78,24 +68,15 @@ class Racer:
         return found
 
     def judge(self, ours: Any) -> Judge:
-        """Who knows the right results: ONNX Runtime without optimisation, if it can."""
+        """The judge of results; its reference is unoptimised ONNX Runtime if that can run."""
         sums = ProductSums(tvm_hybrid.import_onnx(self.path, shapes=self.shapes).mod)
         return Judge.of(self.path, self.feeds, sums.tolerance(self.precision), ours.outputs)
 
 
 def race(case: str, racer: Racer, job: Job, more: Mapping[str, Callable[[], Any]] = {}) -> Row:
-    """Least microseconds of a run of everybody.
+    """Least microseconds of a run of every contestant.
 
-    Parameters
-    ----------
-    case : str
-        What the row is called.
-    racer : Racer
-        The model.
-    job : Job
-        Threads, and where the others are.
-    more : mapping
-        What makes further contestants, whose results are not compared.
+    `case` names the row; `more` makes further contestants, whose results are not compared.
     """
     contestants: dict[str, Any] = {}
     notes: dict[str, str] = {}
@@ -114,7 +95,7 @@ def race(case: str, racer: Racer, job: Job, more: Mapping[str, Callable[[], Any]
 
 
 def _measured(case: str, contestants: Mapping[str, Any], job: Job) -> Row:
-    """Least times of all; a row that falls short is measured longer, as noise may be the reason."""
+    """Least times of all; a row that falls short is measured longer, because it may be noise."""
     least: dict[str, float] = {}
     notes: dict[str, str] = {}
     for _ in range(ATTEMPTS):
@@ -131,7 +112,7 @@ def _measured(case: str, contestants: Mapping[str, Any], job: Job) -> Row:
 
 
 def _complaints(racer: Racer, contestants: Mapping[str, Any]) -> dict[str, str]:
-    """What is wrong with results, by contestant."""
+    """Errors in the results, by contestant."""
     ours: Sequence[np.ndarray] = contestants[OURS].outputs
     judge, found = racer.judge(contestants[OURS]), {}
     for name, one in contestants.items():
@@ -147,7 +128,7 @@ def _complaints(racer: Racer, contestants: Mapping[str, Any]) -> dict[str, str]:
 
 
 def race_model(case: str, model: Model, job: Job, **how: Any) -> Row:
-    """The same of a model that is in no file yet; `how` are `precision` and `more`."""
+    """Least microseconds of a run of a model in memory; `how` is for `Racer` and `race`."""
     more = how.pop("more", {})
     with TemporaryDirectory(prefix="survey-") as folder:
         path = Path(folder) / "model.onnx"

@@ -1,4 +1,4 @@
-"""Measures the sections that a survey lacks, within its time, and keeps each as it ends."""
+"""Measures the sections that a survey lacks, within its time, and saves each when it ends."""
 
 from __future__ import annotations
 
@@ -19,30 +19,14 @@ Report = Callable[[str, Result], object]
 
 @dataclass
 class Run:
-    """A survey that is being made.
+    """A survey that is being measured."""
 
-    Attributes
-    ----------
-    survey : Survey
-        What is known so far.
-    path : Path
-        Its file.
-    peers : Peers
-        Who is measured beside us.
-    sections : mapping
-        All there are, by name.
-    say : callable
-        Gets a line for every case.
-    measure : callable
-        Measures a job; see `worker.measured`.
-    """
-
-    survey: Survey
-    path: Path
-    peers: Peers
-    sections: Mapping[str, Section]
-    say: Callable[[str], object]
-    measure: Callable[[Job, Report], Result] = worker.measured
+    survey: Survey  # the results so far
+    path: Path  # its file
+    peers: Peers  # the other libraries
+    sections: Mapping[str, Section]  # all sections, by name
+    say: Callable[[str], object]  # gets a line for every case
+    measure: Callable[[Job, Report], Result] = worker.measured  # measures a job
 
     def missing(self) -> list[str]:
         """Sections that were not measured yet, or had no time for some of their cases."""
@@ -50,15 +34,7 @@ class Run:
         return [name for name in self.sections if name not in found or found[name].left_out]
 
     def go(self, names: Iterable[str], seconds: float) -> None:
-        """Measures sections; what one does not use of its time, the others have.
-
-        Parameters
-        ----------
-        names : iterable of str
-            Which ones, in this order.
-        seconds : float
-            For all of them.
-        """
+        """Measures sections within `seconds`; unused time of a section is left to later ones."""
         end = time.monotonic() + seconds
         left = list(names)
         while left:
@@ -71,7 +47,7 @@ class Run:
             del left[0]
 
     def measured(self, section: Section, seconds: float) -> Result:
-        """A section on each number of threads, one after the other."""
+        """Measures a section on each of its numbers of threads."""
         end, counts = time.monotonic() + seconds, list(section.counts(self.survey.threads))
         results = []
         for at, threads in enumerate(counts):
@@ -95,7 +71,7 @@ class Run:
         return together(results)
 
     def tell(self, case: str, found: Result) -> None:
-        """Says what a case gave."""
+        """Prints the result of a case."""
         for row in found.rows:
             values = ", ".join(f"{name} {value:g}" for name, value in row.values.items())
             ratio = f"; {row.ratio:.2f}x" if row.ratio is not None else ""
@@ -110,7 +86,7 @@ class Run:
 
 
 def cpus_for(threads: int) -> list[int]:
-    """The last CPUs of so many cores: the first ones serve most interrupts."""
+    """The CPUs of the last `threads` cores, because the first ones serve most interrupts."""
     usable = host_topology().usable
     cores = usable[: cores_of(usable)]
     return sorted(cpu.number for cpu in (cores if threads <= len(cores) else usable)[-threads:])

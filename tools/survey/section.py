@@ -60,9 +60,9 @@ class Section:
     title : str
         Heading on pages.
     minutes : float
-        Minutes of a survey of 40 minutes.
+        Minutes of the section in a survey of 40 minutes.
     cases : callable
-        Job -> its cases, the most important ones first.
+        Job -> the section's cases, the most important ones first.
     counts : callable
         Largest number of threads -> numbers of threads to measure.
     """
@@ -75,12 +75,12 @@ class Section:
 
 
 def one_thread(_most: int) -> Iterable[int]:
-    """Sections that do not depend on the number of threads."""
+    """Numbers of threads of sections that do not depend on it."""
     return (1,)
 
 
 def all_threads(most: int) -> Iterable[int]:
-    """Sections that measure one thread and several by themselves."""
+    """Numbers of threads of sections that measure one thread and several by themselves."""
     return (most,)
 
 
@@ -89,16 +89,9 @@ def measure_cases(
     seconds: float,
     report: Callable[[str, Result], object] = lambda case, found: None,
 ) -> Result:
-    """Measures cases until the time is over; a case that fails is a fault, not the end.
+    """Measures cases in order until `seconds` are over; a failing case is a fault, not the end.
 
-    Parameters
-    ----------
-    cases : iterable of Case
-        In their order.
-    seconds : float
-        When no more cases are begun.
-    report : callable
-        Is told each case with what it gave, as soon as it is known.
+    `report` is called with each case and its result as soon as that is known.
     """
     start, whole = time.monotonic(), Result()
     for case in cases:
@@ -118,7 +111,7 @@ def measure_cases(
 
 
 def together(results: Sequence[Result]) -> Result:
-    """What several parts of a section found."""
+    """Joins the results of several parts of a section."""
     return Result(
         rows=[row for each in results for row in each.rows],
         seconds=round(sum(each.seconds for each in results), 1),

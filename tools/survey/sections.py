@@ -18,7 +18,7 @@ from .workloads import Workload, workloads
 
 
 def of_kind(kind: str) -> Callable[[Job], list[Case]]:
-    """Workloads of a kind, beside oneDNN's primitives, too."""
+    """Cases of the workloads of a kind, with oneDNN's primitives as a contestant, too."""
 
     def cases(job: Job) -> list[Case]:
         def one(workload: Workload) -> Iterator[Row]:
@@ -52,4 +52,4 @@ SECTIONS = {
         Section("defaults", "Defaults", 3.5, defaults, one_thread),
     )
 }
-"""By name; together they take 40 minutes."""
+"""All sections by name; together they take 40 minutes."""

@@ -1,4 +1,4 @@
-"""What surveys found: a JSON file for each CPU and day, whole after every section."""
+"""Results of surveys: a JSON file for each CPU and day, which is complete after every section."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Result(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """What a section found.
+    """The result of a section.
 
     Attributes
     ----------
@@ -90,7 +90,7 @@ class Survey(msgspec.Struct, kw_only=True):
     commit : str
         Commit of the source; it ends with "+" if files were changed since.
     load : float
-        Load of the machine just before.
+        Load of the machine just before the measurement.
     versions : dict
         Library -> version.
     missing : dict
@@ -116,20 +116,14 @@ class Survey(msgspec.Struct, kw_only=True):
 
 
 def write(path: Path, survey: Survey) -> None:
-    """Replaces the file; it is whole at every moment."""
+    """Replaces the file as a whole."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as draft:
         draft.write_bytes(msgspec.json.format(msgspec.json.encode(survey), indent=1) + b"\n")
 
 
 def read(path: Path) -> Survey:
-    """The survey in a file.
-
-    Raises
-    ------
-    ValueError
-        If it is not one.
-    """
+    """The survey in a file; ValueError if the file holds none."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=Survey)
     except msgspec.MsgspecError as error:
@@ -137,13 +131,9 @@ def read(path: Path) -> Survey:
 
 
 def resumed(path: Path, new: Survey) -> tuple[Survey, str]:
-    """What to go on with: the survey in the file, or a new one if there is none.
+    """The survey to continue, and why: that in the file, or a new one if there is none.
 
-    Returns
-    -------
-    survey : Survey
-    reason : str
-        What happened to the file, in words; empty if there was none.
+    The reason is empty if there was no file.
     """
     if not path.exists():
         return new, ""
@@ -157,13 +147,7 @@ def resumed(path: Path, new: Survey) -> tuple[Survey, str]:
 
 
 def newest(folder: Path = FOLDER) -> list[Survey]:
-    """The newest survey of each CPU, the newest first.
-
-    Raises
-    ------
-    ValueError
-        If a file is not a survey.
-    """
+    """The newest survey of each CPU, newest first; ValueError if a file is not a survey."""
     by_cpu: dict[str, Survey] = {}
     for each in sorted(map(read, folder.glob("*.json")), key=lambda one: one.date, reverse=True):
         by_cpu.setdefault(each.cpu, each)
@@ -171,7 +155,7 @@ def newest(folder: Path = FOLDER) -> list[Survey]:
 
 
 def file_for(new: Survey, folder: Path = FOLDER) -> Path:
-    """The newest file of a CPU if it is of the same source, else one of the survey's day."""
+    """The CPU's newest file if it is of the current source, else a file of the survey's day."""
     for path in sorted(folder.glob(f"{new.cpu}-*.json"))[-1:]:
         with contextlib.suppress(ValueError):
             if read(path).commit == new.commit:
@@ -180,9 +164,9 @@ def file_for(new: Survey, folder: Path = FOLDER) -> Path:
 
 
 def source_state() -> str:
-    """The commit of the source, "+" behind it if files were changed; "unknown" outside of git.
+    """The commit of the source, with "+" if files were changed; "unknown" outside of git.
 
-    What surveys write themselves is no source.
+    Files that surveys write do not count as source.
     """
     try:
         commit = _git("rev-parse", "--short=10", "HEAD")
@@ -203,16 +187,13 @@ GAIN = "best neighbour is faster"
 SHORT = 0.97
 BEHIND = 1.05
 BUSY = 0.3
-"""Load above which times say little."""
+"""Load above which times are unreliable."""
 
 
 def shortfalls(sections: Iterable[tuple[str, Row]]) -> list[str]:
-    """What fell short, worst first: rows that a library beats, defaults that a neighbour beats.
+    """Rows that a library beats, and defaults that a neighbour beats, worst first.
 
-    Parameters
-    ----------
-    sections : iterable of (str, Row)
-        As `Survey.rows`.
+    `sections` has the form of `Survey.rows`.
     """
     found = []
     for section, row in sections:

@@ -1,8 +1,8 @@
-"""Measures a section in a process of its own, which may crash or hang without harm to the survey.
+"""Measures a section in its own process, which may crash or hang without harm to the survey.
 
     python -m tools.survey.worker PARENT_PID JOB
 
-It runs on the job's CPUs, and answers with a line of JSON for each case and one at the end.
+It runs on the job's CPUs, and prints a line of JSON for each case and one at the end.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from .section import Job, measure_cases, together
 from .store import Result
 
 GRACE = 120.0
-"""Seconds that the last case may take when the time is over."""
+"""Seconds that the last case may take after the time is over."""
 
 
 class Answer(msgspec.Struct):
-    """What one case gave; the last answer has `done`."""
+    """The result of one case; `done` marks the last answer, which has no case."""
 
     case: str = ""
     found: Result = msgspec.field(default_factory=Result)
@@ -32,15 +32,7 @@ class Answer(msgspec.Struct):
 
 
 def measured(job: Job, report: Callable[[str, Result], object]) -> Result:
-    """Measures a section in a worker.
-
-    Parameters
-    ----------
-    job : Job
-        What, and with what.
-    report : callable
-        Is told each case with what it gave.
-    """
+    """Measures a section in a worker, and calls `report` with each case and its result."""
     threads = {name: str(job.threads) for name in ("OMP_NUM_THREADS", "TVM_NUM_THREADS")}
     encoded = msgspec.json.encode(job).decode()
     child = ChildProcess.of_module("tools.survey.worker", [encoded], threads)
@@ -71,11 +63,11 @@ def measured(job: Job, report: Callable[[str, Result], object]) -> Result:
 
 
 def main() -> None:
-    """Answers the parent."""
+    """Runs the job of the parent process."""
     die_with(int(sys.argv[1]))
     job = msgspec.json.decode(sys.argv[2], type=Job)
     if job.cpus:
-        os.sched_setaffinity(0, job.cpus)  # before TVM counts them
+        os.sched_setaffinity(0, job.cpus)  # before TVM counts the CPUs
     answers = Answers()
     from .sections import SECTIONS
 

@@ -4,7 +4,8 @@
     mlp      y = Relu(... Relu(x W) ... W)           of oneDNN Graph Compiler, arXiv 2301.01333
     mha      y = softmax(q k / root + mask) v         on [batch, sequence, hidden]
 
-int8 ones are of quantised operands: uint8 activations, int8 weights with a scale a column.
+The int8 workloads have quantised operands: uint8 activations, int8 weights with a scale for each
+column.
 """
 
 from __future__ import annotations
@@ -32,44 +33,33 @@ MHAS = {  # batch, sequence, hidden, heads
     "MHA_3": (1, 512, 1024, 16),
     "MHA_4": (32, 128, 768, 8),
 }
-_STEP = 0.02  # of quantised inputs
+_STEP = 0.02  # scale of quantised inputs
 _TYPES = {"f32": np.float32, "bf16": ml_dtypes.bfloat16, "int8": np.uint8}
 
 
 @dataclass(frozen=True)
 class Workload:
-    """One of them.
+    """A workload of a kind, type and sizes."""
 
-    Attributes
-    ----------
-    kind : str
-        "matmul", "mlp" or "mha".
-    dtype : str
-        One of `DTYPES`.
-    sizes : tuple of int
-        Rows, inner and columns; batch and layers; batch, sequence, hidden and heads.
-    label : str
-        What tables call it.
-    """
-
-    kind: str
-    dtype: str
+    kind: str  # "matmul", "mlp" or "mha"
+    dtype: str  # one of `DTYPES`
+    # Rows, inner and columns; batch and layers; or batch, sequence, hidden and heads.
     sizes: tuple[int, ...]
-    label: str
+    label: str  # name in tables
 
     @property
     def arguments(self) -> list[str]:
-        """Of `onednn_peer.cc`."""
+        """Arguments of `onednn_peer.cc`."""
         return [self.kind, self.dtype, *map(str, self.sizes)]
 
     def model(self) -> Model:
-        """The same numbers every time."""
+        """The model, with equal numbers every time."""
         graph = _Workload(self)
         return graph.attention(*self.sizes) if self.kind == "mha" else graph.linear_layers()
 
 
 def workloads(kind: str) -> list[Workload]:
-    """All of a kind, by type."""
+    """All workloads of a kind, ordered by type."""
     kinds: dict[str, dict[str, tuple[int, ...]]] = {
         "matmul": {"x".join(map(str, sizes)): sizes for sizes in MATMULS},
         "mlp": {
@@ -86,7 +76,7 @@ def workloads(kind: str) -> list[Workload]:
 
 
 class _Workload(Graph):
-    """The graph of one."""
+    """The graph of a workload."""
 
     def __init__(self, workload: Workload) -> None:
         super().__init__()
@@ -96,7 +86,7 @@ class _Workload(Graph):
         self.dtype: Any = _TYPES[workload.dtype]
 
     def given(self, name: str, shape: tuple[int, ...], dtype: Any) -> str:
-        """An input of plausible numbers."""
+        """Adds an input with plausible numbers."""
         if np.dtype(dtype).kind in "iu":
             low = 0 if dtype is np.uint8 else -60
             return self.input(name, shape, dtype, self.rng.integers(low, low + 128, shape))
@@ -119,7 +109,7 @@ class _Workload(Graph):
         return self.constant(values, self.dtype)
 
     def linear_layers(self) -> Model:
-        """A product, or a perceptron."""
+        """A matrix product, or a perceptron."""
         rows, *layers = self.workload.sizes
         value = self.given("x", (rows, layers[0]), self.dtype)
         for inner, columns in pairwise(layers):
@@ -134,7 +124,7 @@ class _Workload(Graph):
         return self.model()
 
     def attention(self, batch: int, sequence: int, hidden: int, heads: int) -> Model:
-        """Attention of several heads."""
+        """Attention with several heads."""
         shape, split = (batch, sequence, hidden), (batch, sequence, heads, hidden // heads)
 
         def heads_of(name: str, signed: bool, *order: int) -> str:

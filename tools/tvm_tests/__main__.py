@@ -18,7 +18,7 @@ from .runs import Outcome, run_file
 @click.option(
     "--select",
     multiple=True,
-    help="A file of the checkout, or `file::test`; several are possible. Else the usual list.",
+    help="A file of the checkout, or `file::test`; several are possible. Default: the usual list.",
 )
 @click.option("--report", type=click.Path(dir_okay=False, path_type=Path), help="Also write here.")
 @click.option("--timeout", default=300.0, show_default=True, help="Seconds for one test.")
@@ -28,7 +28,7 @@ def main(
 ) -> None:
     """Runs TVM's own tests from CHECKOUT with TVM's pipeline and with ours.
 
-    Ends with 1 if a test passes with TVM's pipeline and does not with ours.
+    Ends with 1 if a test passes with TVM's pipeline but not with ours.
     """
     checkout = checkout.resolve()
     files = list(select) or FILES

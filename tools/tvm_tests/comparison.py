@@ -10,22 +10,14 @@ from .runs import Outcome
 
 @dataclass(frozen=True)
 class Comparison:
-    """What became of each test.
+    """Outcomes of tests under both pipelines."""
 
-    Attributes
-    ----------
-    stock, ours : mapping of str to Outcome
-        By the names of tests: under TVM's pipeline, and under ours.
-    excluded : mapping of str to str
-        Name of a test, without its parameters -> why it does not count.
-    """
-
-    stock: Mapping[str, Outcome]
-    ours: Mapping[str, Outcome]
-    excluded: Mapping[str, str]
+    stock: Mapping[str, Outcome]  # name of a test -> outcome under TVM's pipeline
+    ours: Mapping[str, Outcome]  # name of a test -> outcome under our pipeline
+    excluded: Mapping[str, str]  # name of a test without parameters -> why it does not count
 
     def groups(self) -> dict[str, list[str]]:
-        """The names of tests by what became of them."""
+        """The names of tests, grouped by their two outcomes."""
         found: dict[str, list[str]] = {
             title: [] for title in (PASS, FAIL, "skipped", "pass with ours only", "excluded", LOST)
         }
@@ -44,11 +36,11 @@ class Comparison:
         return "skipped" if "skipped" in (stock, ours) else FAIL
 
     def lost(self) -> list[str]:
-        """Tests that pass with TVM's pipeline and do not with ours."""
+        """Tests that pass with TVM's pipeline but not with ours."""
         return self.groups()[LOST]
 
     def report(self) -> str:
-        """Counts, then each test that is lost or excluded, in Markdown."""
+        """Counts, then each lost or excluded test, in Markdown."""
         groups = self.groups()
         compiled = [each for each in self.ours.values() if each.modules]
         with_regions = [each for each in compiled if each.regions]
@@ -57,7 +49,7 @@ class Comparison:
         lines += [
             "",
             f"{len(compiled)} tests compiled {sum(each.modules for each in compiled)} modules with "
-            f"our pipeline; in those of {len(with_regions)} tests templates of ours took "
+            f"our pipeline; in {len(with_regions)} of these tests our templates took "
             f"{sum(each.regions for each in compiled)} nodes.",
         ]
         for name in groups["excluded"]:

@@ -20,14 +20,14 @@ from tvm_hybrid.tvm_routes.byoc import build_pipeline
 from .runs import Builds
 
 DEFAULTS = ("default", "default_build")
-"""Names of pipelines that ours stands for; a pipeline of a test's own stays."""
+"""Names of pipelines that ours replaces; a test's own pipeline stays."""
 
 LEGALISING = ("test_frontend_onnx.py",)
 """Files that legalise operators right before they compile, as TVM's pipeline does anyway."""
 
 
 def replace_default_pipeline(builds: Builds) -> None:
-    """From now on, `tvm.relax.build` means ours; `tvm.compile` calls it for Relax modules."""
+    """Makes `tvm.relax.build` use our pipeline; `tvm.compile` calls it for Relax modules."""
     stock = vm_build.build
     signature = inspect.signature(stock)
 
@@ -39,7 +39,7 @@ def replace_default_pipeline(builds: Builds) -> None:
         if call["relax_pipeline"] not in DEFAULTS or not _is_for_cpu(call["target"]):
             return stock(*args, **options)
         decisions: DecisionLog = []
-        # In this mode TVM looks in vain for kernels and for the check of the CPU in other modules.
+        # In this mode TVM does not find kernels and the check of the CPU in other modules.
         others = call["exec_mode"] != "compiled"
         call["relax_pipeline"] = build_pipeline(
             check_cpu=others, native=others, decisions=decisions
@@ -55,9 +55,9 @@ def replace_default_pipeline(builds: Builds) -> None:
 
 
 def leave_operators() -> None:
-    """From now on, `relax.transform.LegalizeOps()` in tests of `LEGALISING` does nothing.
+    """Makes `relax.transform.LegalizeOps()` in tests of `LEGALISING` do nothing.
 
-    Else our pipeline would get loops, and the tests would say nothing of its operators.
+    Otherwise our pipeline would get loops, and the tests would not test its operators.
     """
     stock = relax.transform.LegalizeOps
 
@@ -70,13 +70,13 @@ def leave_operators() -> None:
 
 
 def _is_for_cpu(target: str | Target | None) -> bool:
-    """Whether LLVM compiles for it; without a target TVM does so for the host."""
+    """Whether LLVM compiles for the target; without a target, TVM compiles for the host CPU."""
     named = Target.current(True) if target is None else Target(target)
     return named is None or str(named.kind.name) == "llvm"
 
 
 def _with_features(target: str | Target | None) -> Target | None:
-    """The target; this machine's if it names no CPU, for that gets the kernels that users run."""
+    """The target; this machine's if it names no CPU, because users' programs run such kernels."""
     if target is None:
         return None
     named = Target(target)

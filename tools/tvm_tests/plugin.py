@@ -1,7 +1,7 @@
-"""The plugin of pytest that notes the outcome of every test, in a file that a crash leaves whole.
+"""A plugin of pytest that writes the outcome of every test to a file that survives a crash.
 
 Environment: `TVM_TESTS_NOTES` is the file; `TVM_TESTS_OURS=1` puts our pipeline in place;
-`TVM_TESTS_DONE` is a file of names of tests that are left out.
+`TVM_TESTS_DONE` is a file with names of tests to leave out.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import pytest
 
 from .runs import Builds
 
-LONGEST = 200  # characters of an error
+LONGEST = 200  # most characters of an error
 builds = Builds()
 if os.environ.get("TVM_TESTS_OURS") == "1":
     from .ours import leave_operators, replace_default_pipeline
@@ -25,25 +25,25 @@ if os.environ.get("TVM_TESTS_OURS") == "1":
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leaves out what an earlier process has run."""
+    """Leaves out tests that an earlier process has run."""
     done = set(Path(os.environ["TVM_TESTS_DONE"]).read_text().splitlines())
     items[:] = [item for item in items if item.nodeid not in done]
 
 
 def pytest_collectreport(report: pytest.CollectReport) -> None:
-    """A file that cannot be imported counts as a test."""
+    """Notes a file that cannot be imported, which counts as a test."""
     if report.failed or report.skipped:
         _note(report.nodeid, report.outcome, report.longrepr)
 
 
 def pytest_runtest_logstart(nodeid: str) -> None:
-    """Notes the test, for it may end the process."""
+    """Notes the test, because it may end the process."""
     builds.modules = builds.regions = 0
     _write({"test": nodeid})
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    """Notes how a test ended: by its call, or by a fixture that did not."""
+    """Notes how a test ended: by its call, or by a fixture that failed."""
     if report.when == "call" or not report.passed:
         _note(report.nodeid, report.outcome, report.longrepr)
 
@@ -61,7 +61,7 @@ def _note(test: str, outcome: str, cause: Any) -> None:
 
 
 def _line(cause: Any) -> str:
-    """What went wrong in one line: an exception's message, or the end of another text."""
+    """An error in one line: an exception's message, or the end of another text."""
     crash = getattr(cause, "reprcrash", None)
     if crash is not None:
         return " ".join(str(crash.message).split())[:LONGEST]

@@ -16,64 +16,36 @@ import msgspec
 
 @dataclass
 class Builds:
-    """Counts what is compiled by our pipeline.
+    """Counts of what our pipeline compiles."""
 
-    Attributes
-    ----------
-    modules : int
-        Modules that went through all of our pipeline.
-    regions : int
-        Nodes of these that templates of ours build.
-    """
-
-    modules: int = 0
-    regions: int = 0
+    modules: int = 0  # modules that went through our whole pipeline
+    regions: int = 0  # nodes in these modules that our templates build
 
 
 PLUGIN = "tools.tvm_tests.plugin"
 ROOT = Path(__file__).resolve().parents[2]
-STEP = 0.5  # seconds between two looks at a process
-START = 300  # seconds until the first test, at least
+STEP = 0.5  # seconds between two checks of a process
+START = 300  # fewest seconds allowed until the first test
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """How a test ended.
+    """How a test ended."""
 
-    Attributes
-    ----------
-    outcome : str
-        "passed", "failed" or "skipped", as pytest has it; "crashed" or "hung" if it took its
-        process along.
-    error : str
-        What it says, in one line; "" if it passed.
-    modules, regions : int
-        What our pipeline compiled for it, and how many nodes of that are kernels of ours.
-    """
-
-    outcome: str
-    error: str = ""
-    modules: int = 0
-    regions: int = 0
+    outcome: str  # pytest's "passed", "failed" or "skipped"; "crashed" or "hung" if it ended pytest
+    error: str = ""  # in one line; "" if it passed
+    modules: int = 0  # modules that our pipeline compiled for it
+    regions: int = 0  # nodes in these modules that are our kernels
 
 
 def run_file(checkout: Path, file: str, ours: bool, timeout: float) -> dict[str, Outcome]:
-    """The outcomes of all tests of a file.
+    """The outcomes of all tests of a file of a checkout, or of one test, by pytest's names.
 
     Parameters
     ----------
-    checkout : Path
-        What `file` is in.
-    file : str
-        A file of tests, or a test of it.
     ours : bool
-        Whether our pipeline stands in for TVM's.
+        Whether our pipeline replaces TVM's.
     timeout : float
         Seconds for one test.
-
-    Returns
-    -------
-    dict of str to Outcome
-        By the names that pytest gives to tests.
     """
     found: dict[str, Outcome] = {}
     while True:
@@ -86,7 +58,7 @@ def run_file(checkout: Path, file: str, ours: bool, timeout: float) -> dict[str,
 def _run(
     checkout: Path, file: str, ours: bool, timeout: float, found: dict[str, Outcome]
 ) -> tuple[str | None, Outcome]:
-    """Runs what has no outcome yet; the test that ended the process, if one did, and how."""
+    """Runs tests without an outcome; returns the test that ended the process, if any, and how."""
     with TemporaryDirectory() as folder:
         notes, done = Path(folder, "notes"), Path(folder, "done")
         notes.touch()
@@ -121,9 +93,9 @@ def _run(
 
 
 def _ends(process: subprocess.Popen[bytes], notes: Path, timeout: float) -> bool:
-    """Waits for a process; whether it ends without a test that takes too long.
+    """Waits for a process; returns whether it ends without a test that takes too long.
 
-    Counts looks, not seconds of the clock: a machine that sleeps shall not fail tests.
+    Counts checks, not seconds of the clock: a machine that sleeps must not fail tests.
     """
     size, looks = 0, 0
     while process.poll() is None:

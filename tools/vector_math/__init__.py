@@ -1,1 +1,1 @@
-"""How polynomials of `microkernels.vector` are fitted, and how far its functions err."""
+"""Fits the polynomials of `microkernels.vector`, and measures the errors of its functions."""

@@ -1,9 +1,9 @@
 """Measures the functions of `vector_math` against float64 over the float32 numbers.
 
 `python -m tools.vector_math.error [name ...]` compiles each function for the CPU levels of
-`LEVELS`, runs it over all of its interesting inputs (every float32 between 2^-10 and 2^7 in
-magnitude, every 64th elsewhere; `--all` for every one of the 2^32) and prints the largest errors:
-these are the figures in the docstrings. Needs scipy (the `test` extra) for its float64 references.
+`LEVELS`, runs it over its interesting inputs (every float32 between 2^-10 and 2^7 in magnitude,
+every 64th elsewhere; `--all` for all 2^32) and prints the largest errors: these are the figures in
+the docstrings. Needs scipy (the `test` extra) for its float64 references.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from microkernels.vector.expressions import Expr, ramp
 Doubles = NDArray[np.float64]
 Floats = NDArray[np.float32]
 
-# With 16 and with 8 lanes of fused multiply-add, and with neither.
+# Lanes for each CPU: 16 and 8 with fused multiply-add, 4 without.
 LEVELS = {"skylake-avx512": 16, "haswell": 8, "x86-64": 4}
 CHUNK = 2**18
 _BEYOND = 2.0**128
-_EXPONENT_BITS = np.int64(0x7FF << 52)  # what is left is the power of two below
+_EXPONENT_BITS = np.int64(0x7FF << 52)  # a number masked by this is the power of two below it
 
 
 def _gelu_tanh(x: Doubles) -> Doubles:
@@ -58,7 +58,7 @@ def _softplus(x: Doubles) -> Doubles:
 
 @dataclass(frozen=True)
 class Bound:
-    """A stated error in ulp: with fused multiply-add and without, for inputs from `low` up."""
+    """Stated errors in ulp, with and without fused multiply-add, for inputs from `low` up."""
 
     fused: float
     plain: float
@@ -67,24 +67,12 @@ class Bound:
 
 @dataclass(frozen=True)
 class Function:
-    """One function of `vector_math`.
+    """One function of `vector_math`."""
 
-    Attributes
-    ----------
-    emit : callable
-        The expression builder.
-    reference : callable
-        Its meaning on float64 arrays.
-    bounds : tuple of Bound
-        The stated errors, each for inputs from some point up.
-    smallest : float
-        Results below this magnitude may be flushed to zero.
-    """
-
-    emit: Callable[[Expr], Expr]
-    reference: Callable[[Doubles], Doubles]
+    emit: Callable[[Expr], Expr]  # builds the expression
+    reference: Callable[[Doubles], Doubles]  # computes it on float64 arrays
     bounds: tuple[Bound, ...]
-    smallest: float = 2.0**-126
+    smallest: float = 2.0**-126  # results below this magnitude may be flushed to zero
 
 
 FUNCTIONS: dict[str, Function] = {
@@ -130,17 +118,19 @@ class Errors:
 
     Attributes
     ----------
+    smallest : float
+        Results below this magnitude may be flushed to zero.
     ulp, ulp_at : float
-        In ulp of the correctly rounded result, where the exact one is at least `smallest` in
-        magnitude, and the input it occurs at.
+        Error in ulp of the correctly rounded result, if the exact one is at least `smallest` in
+        magnitude, and its input.
     relative, relative_at : float
-        The same, relative to the exact result.
+        Error relative to the exact result, and its input.
     absolute, absolute_at : float
-        Absolute error where the exact result is below 2^128.
+        Absolute error if the exact result is below 2^128, and its input.
     flushed : float
-        Absolute error where the exact result is below `smallest`.
+        Absolute error if the exact result is below `smallest`.
     special : int
-        Number of inputs where one of result and reference is NaN and the other is not.
+        Number of inputs for which only one of result and reference is NaN.
     """
 
     smallest: float = 2.0**-126
@@ -154,11 +144,11 @@ class Errors:
     special: int = 0
 
     def add(self, x: Floats, result: Floats, exact: Doubles) -> None:
-        """Takes account of more inputs."""
+        """Adds the errors of more inputs."""
         invalid = np.isnan(result) != np.isnan(exact)
         self.special += int(invalid.sum())
-        # Beyond the largest float32 everything counts as 2^128: infinity in its place is exact,
-        # and the largest float32 is 1 ulp off.
+        # Beyond the largest float32, everything counts as 2^128: infinity is then exact, and the
+        # largest float32 is 1 ulp off.
         value = np.clip(result.astype(np.float64), -_BEYOND, _BEYOND)
         exact = np.clip(exact, -_BEYOND, _BEYOND)
         error = np.abs(value - exact)
@@ -183,19 +173,9 @@ class Errors:
 
 
 def elementwise(emit: Callable[[Expr], Expr], lanes: int, count: int = CHUNK) -> tirx.PrimFunc:
-    """y = f(x) over `count` numbers, `lanes` at a time.
+    """A function y = f(x) over `count` float32 numbers, `lanes` (a divisor of `count`) at a time.
 
-    Parameters
-    ----------
-    emit : callable
-        f as an expression builder.
-    lanes : int
-        A divisor of `count`.
-
-    Returns
-    -------
-    tirx.PrimFunc
-        Arguments x and y, float32 of shape (count,).
+    `emit` builds the expression of f.
     """
     with IRBuilder() as builder, I.prim_func(s_tir=True):
         I.func_name("main")
@@ -210,12 +190,12 @@ def elementwise(emit: Callable[[Expr], Expr], lanes: int, count: int = CHUNK) ->
 
 @functools.cache
 def compiled(name: str, mcpu: str) -> Callable[[Floats], Floats]:
-    """One of `FUNCTIONS`, ready to run on arrays of `CHUNK` float32 for one CPU level."""
+    """One of `FUNCTIONS`, compiled for one CPU level, for arrays of `CHUNK` float32 numbers."""
     program = elementwise(FUNCTIONS[name].emit, LEVELS[mcpu])
     kernel = tvm.compile(program, target={"kind": "llvm", "mcpu": mcpu})
 
     def run(x: Floats) -> Floats:
-        # Compiled code takes its buffers to be 64-byte aligned, which numpy's are not.
+        # Compiled code assumes buffers aligned to 64 bytes, which NumPy's are not.
         y = tvm.runtime.empty(x.shape, "float32")
         kernel(tvm.runtime.tensor(x), y)
         return np.asarray(y.numpy())
@@ -226,7 +206,7 @@ def compiled(name: str, mcpu: str) -> Callable[[Floats], Floats]:
 def bit_patterns(step: int, low: float = 0.0, high: float = np.inf) -> Iterator[Floats]:
     """Chunks of every `step`-th float32 of either sign with low <= |x| <= high.
 
-    Both ends of the interval are always among them; the last chunk repeats its last number.
+    Both ends of the interval are always included; the last chunk repeats its last number.
     """
     first, last = (int(np.float32(value).view(np.uint32)) for value in (low, high))
     for sign in (0, 2**31):
@@ -236,13 +216,7 @@ def bit_patterns(step: int, low: float = 0.0, high: float = np.inf) -> Iterator[
 
 
 def measure(name: str, mcpu: str, chunks: Iterable[Floats]) -> list[Errors]:
-    """Largest errors of one function, for one CPU level, over the given inputs.
-
-    Returns
-    -------
-    list of Errors
-        One for each of the function's bounds.
-    """
+    """Largest errors of one function on one CPU level, for each of its bounds."""
     run, function = compiled(name, mcpu), FUNCTIONS[name]
     errors = [Errors(function.smallest) for _ in function.bounds]
     for x in chunks:
@@ -267,7 +241,7 @@ def _interesting(everything: bool) -> Iterator[Floats]:
 
 
 def main() -> None:
-    """Prints the table."""
+    """Prints the errors of all functions and CPU levels."""
     parser = argparse.ArgumentParser(description="Errors of microkernels.vector.vector_math")
     parser.add_argument("names", nargs="*", default=list(FUNCTIONS), metavar="name")
     parser.add_argument("--all", action="store_true", help="all 2^32 inputs: minutes each")

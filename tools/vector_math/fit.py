@@ -3,8 +3,8 @@
 `python -m tools.vector_math.fit` prints every table with its largest error. The fits are
 Lawson's (iteratively reweighted least squares; C. L. Lawson, "Contributions to the theory of
 linear least maximum approximation", 1961), linearised for rationals by the last denominator
-(Barrodale and Mason, "Two simple algorithms for discrete rational approximation", 1970). Rounding
-goes one coefficient at a time, lowest first, and the rest are fitted again around it.
+(Barrodale and Mason, "Two simple algorithms for discrete rational approximation", 1970).
+Coefficients are rounded one at a time, lowest first, and all later ones are fitted again.
 """
 
 from __future__ import annotations
@@ -26,18 +26,10 @@ UNIT = 2.0**-24
 
 @dataclass(frozen=True)
 class Fit:
-    """One table.
+    """The coefficients of a function."""
 
-    Attributes
-    ----------
-    coefficients : dict of str to tuple of float
-        Polynomials, lowest power first; every number is a float32.
-    error : float
-        Largest weighted error of the rounded coefficients in exact arithmetic, in `UNIT`.
-    """
-
-    coefficients: dict[str, tuple[float, ...]]
-    error: float
+    coefficients: dict[str, tuple[float, ...]]  # polynomials of float32, lowest power first
+    error: float  # largest weighted error, of rounded coefficients in exact arithmetic, in UNIT
 
 
 def _nodes(low: float, high: float, count: int = _POINTS) -> Array:
@@ -77,19 +69,9 @@ def _minimax(matrix: Array, target: Array, weight: Array) -> Array:
 
 
 def fit_polynomial(x: Array, target: Array, weight: Array, degrees: Sequence[int]) -> list[float]:
-    """Minimax polynomial with the given powers and float32 coefficients.
+    """Minimax polynomial with the given powers (lowest first) and float32 coefficients.
 
-    Parameters
-    ----------
-    x, target, weight : array of float64
-        Sample points, values there, and the weight of the error there.
-    degrees : sequence of int
-        Powers of x that take part, lowest first.
-
-    Returns
-    -------
-    list of float
-        One float32 number for each power.
+    `x` has sample points, `target` the values there, `weight` the weights of errors there.
     """
     rounded: list[float] = []
     for position, degree in enumerate(degrees):
@@ -104,14 +86,8 @@ def fit_rational(
 ) -> tuple[list[float], list[float]]:
     """Minimax quotient P(u) / Q(u) with float32 coefficients and Q(0) = 1.
 
-    Parameters
-    ----------
-    u, target, weight : array of float64
-        Sample points, values there, and the weight of the error there.
-    degrees : tuple of int
-        Degrees of P and Q.
-    fixed : float, optional
-        P(0), when it must be exact.
+    `u` has sample points, `target` the values there, `weight` the weights of errors there.
+    `degrees` are those of P and Q; `fixed` is P(0) if that must be exact.
     """
     low = 0 if fixed is None else 1
     upper, lower = range(low, degrees[0] + 1), range(1, degrees[1] + 1)
@@ -193,7 +169,7 @@ def _erf() -> Fit:
 
 
 def _odd(name: str, function: Callable[[Array], Array], end: float, count: int) -> Fit:
-    """x + x^3 P(x^2) on [-end, end], with so many coefficients."""
+    """x + x^3 P(x^2) on [-end, end], where P has `count` coefficients."""
     x = _nodes(0, end)
     square, target = x * x, function(x)
     found = fit_polynomial(square, (target - x) / (x * square), x * square / target, range(count))
@@ -213,7 +189,7 @@ def _cos() -> Fit:
 
 def _normal_tail() -> Fit:
     # An error of log2 is a relative error of the tail. It may grow as the logarithm's own rounding
-    # does, and faster from x = 5 on, where the tail vanishes beside anything it is added to.
+    # error does, and faster from x = 5 on, where the tail is negligible in any sum.
     x = _nodes(0, 13)
     target = _each(lambda t: math.log2(math.erfc(t / math.sqrt(2)) / 2), x)
     weight = math.log(2) / (1 + x**3 / 3 + (x / 5) ** 16)

@@ -140,5 +140,5 @@ def test_known_sizes_are_not_its_business() -> None:
         for f in lowered(op.tanh, (((4, 5), "float32"),)).functions.values()
         if isinstance(f, tirx.PrimFunc)
     )
-    with pytest.raises(NotHandledError, match="all sizes are known"):
+    with pytest.raises(NotHandledError, match="all sizes are static"):
         dynamic_items(function, Machine("znver4", isa_named("avx2")))

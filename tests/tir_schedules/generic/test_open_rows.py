@@ -149,7 +149,7 @@ def test_which_schedule_runs(name: str) -> None:
 
 def test_known_sizes_are_not_its_business() -> None:
     (function,) = functions(op.tanh, ((4, 16),))
-    with pytest.raises(NotHandledError, match="all sizes are known"):
+    with pytest.raises(NotHandledError, match="all sizes are static"):
         static_rows(function, Machine("znver4", isa_named("avx2")))
 
 

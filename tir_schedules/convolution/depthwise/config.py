@@ -1,4 +1,4 @@
-"""What a depthwise convolution is, its configuration, and which values are legal."""
+"""A depthwise convolution's axes, its configuration, and the legal values of that."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ from tir_schedules.cost.cost import flops_us
 from tir_schedules.cost.parallel import threads_worth
 from tir_schedules.product.tile_config import KERNEL_TYPES
 
-# Multiplications of one register tile that are unrolled at most; LLVM takes 0.1 ms for each.
+# Most multiplications that one register tile unrolls; LLVM takes 0.1 ms for each.
 MOST_UNROLLED = 4096
-PIECES = 4  # of work for a thread, where it shares more than that
-LEAST_VECTORS = 4  # of channels in a piece
-SET_BYTES = 4096  # addresses so far apart share a set of L1
-# By how much longer a thread reads some channels of every pixel from beyond L2 than all channels,
-# times the number of threads: those write neighbouring cache lines (56x56x144 on two threads of a
-# Zen 5 takes 39 us instead of 28).
+PIECES = 4  # items of work for each thread, if threads share bands and channels
+LEAST_VECTORS = 4  # of channels in an item of work
+SET_BYTES = 4096  # addresses this far apart share a set of L1
+# How much longer a thread takes to read some channels of every pixel from beyond L2 than to read
+# all channels, times the number of threads: these write neighbouring cache lines (56x56x144 on two
+# threads of a Zen 5 takes 39 us instead of 28).
 STRIDED = 2.0
-SMALL_IMAGE = 8  # bands that an image of open size is taken to have at least
-MOST_COLUMNS = 32  # of a kernel: every column of x at the edges is code of its own
+SMALL_IMAGE = 8  # bands that an image of dynamic size is assumed to have
+MOST_COLUMNS = 32  # of a kernel: every column of x at the edges has code of its own
 
 
 # The two axes of a depthwise convolution, and its buffers by row and column of an image.
@@ -42,8 +42,8 @@ MOST_COLUMNS = 32  # of a kernel: every column of x at the edges is code of its 
 #     Y[n, h, w, c] = sum over (i, j) of X[n, h * s + i * d - p, w * s' + j * d' - p', c] * W[i, j,
 #     c]
 #
-# Templates work on rows and columns. A single axis is taken for the rows, with one column. If the
-# first of two axes is a single row, the axes are swapped, because taps of a column share a loop
+# Templates work on rows and columns. A single axis counts as the rows, with one column. If the
+# first of two axes is a single row, the axes are swapped, because the taps of a column share a loop
 # while those of a row are unrolled.
 
 
@@ -63,7 +63,7 @@ class Axis:
     after: int = 0
 
     def span(self, outputs: N) -> N:
-        """Positions of padded x that so many neighbouring results are computed from."""
+        """Positions of padded x that `outputs` neighbouring results are computed from."""
         return (outputs - 1) * self.stride + (self.taps - 1) * self.dilation + 1
 
     def inside(self, output: int) -> range:
@@ -73,7 +73,7 @@ class Axis:
         return range(found[0], found[-1] + 1) if found else range(0)
 
     def used_columns(self, columns: int) -> dict[int, list[tuple[int, int]]]:
-        """Positions from the first one of a tile on -> (column of the tile, tap) that want them."""
+        """For each position from a tile's first one on, the (column, tap) pairs that use it."""
         found: dict[int, list[tuple[int, int]]] = {}
         for column in range(columns):
             for tap in range(self.taps):
@@ -83,11 +83,11 @@ class Axis:
 
     @property
     def is_open(self) -> bool:
-        """Whether its positions are known at run time only."""
+        """Whether the number of positions is dynamic."""
         return is_open((self.extent, self.outputs))
 
     def is_inside(self, output: int) -> bool:
-        """Whether all taps of a result lie within x; its positions are known."""
+        """Whether all taps of a result lie within x; the axis is static."""
         start = output * self.stride - self.before
         return start >= 0 and start + self.span(1) <= self.extent
 
@@ -97,26 +97,14 @@ _SINGLE = Axis(1, 1, 1, 1, 1, 0)
 
 @dataclass(frozen=True)
 class DepthwiseProblem:
-    """Batch, channels and axes of a region.
-
-    Attributes
-    ----------
-    batch, channels : int
-        Samples, and channels of x, of the weight and of the result.
-    rows, columns : Axis
-        The axes of an image.
-    swapped : bool
-        Whether the rows are the second axis of x.
-    rank : int
-        Axes of x.
-    """
+    """Batch, channels and axes of a region."""
 
     batch: int
-    channels: int
+    channels: int  # of x, of the weight and of the result
     rows: Axis
     columns: Axis
-    swapped: bool
-    rank: int
+    swapped: bool  # whether the rows are the second axis of x
+    rank: int  # number of axes of x
 
     @staticmethod
     def of(region: Region) -> DepthwiseProblem:
@@ -147,7 +135,7 @@ class DepthwiseProblem:
 
     @property
     def opens_image(self) -> bool:
-        """Whether rows or columns are known at run time only."""
+        """Whether rows or columns are dynamic."""
         return self.rows.is_open or self.columns.is_open
 
     def pixel(self, sample: Expr, row: Expr, column: Expr) -> Expr:
@@ -160,22 +148,22 @@ class DepthwiseProblem:
 
     def output_row(self, sample: Expr, row: Expr, column: Expr) -> Expr:
         """Flat index of a pixel of the result, as the epilogue counts rows."""
-        # With one of the axes swapped the other has a single position.
+        # If the axes are swapped, the columns have a single position.
         row = sample * as_expr(extent(self.rows.outputs)) + row
         return row * as_expr(extent(self.columns.outputs)) + column
 
 
 class DepthwiseConfig(Config, frozen=True, kw_only=True):
-    """Numbers that make the template concrete.
+    """Blocking and threads of a depthwise convolution.
 
     Attributes
     ----------
     rows, columns : int
         Pixels of a register tile.
     vectors : int
-        Vectors of channels of a register tile; 1 where x is interleaved, which takes kr of them.
+        Vectors of channels of a register tile; 1 if x is interleaved, which takes kr vectors.
     blocks : int
-        Register tiles of channels that are computed before the next pixels or, where x is staged,
+        Register tiles of channels that are computed before the next pixels or, if x is staged,
         before the next rows.
     threads : int
         Threads that share the rows of all images and the blocks of channels.
@@ -189,7 +177,7 @@ class DepthwiseConfig(Config, frozen=True, kw_only=True):
 
 
 def dot_kernel(region: Region, isa: Isa) -> Microkernel | None:
-    """The kernel whose multiply-add takes kr taps at once; None for f32, which has kr = 1."""
+    """The kernel whose multiply-add takes kr taps at once; None for f32, where kr is 1."""
     if region.inputs[1].dtype == "float32":
         return None
     kernel = kernels_for(isa, *KERNEL_TYPES[region.inputs[1].dtype])[0]
@@ -197,13 +185,7 @@ def dot_kernel(region: Region, isa: Isa) -> Microkernel | None:
 
 
 def check(region: Region, config: DepthwiseConfig, isa: Isa) -> DepthwiseProblem:
-    """The problem, for a configuration that is legal.
-
-    Raises
-    ------
-    ConfigError
-        Saying which number is out of range.
-    """
+    """The problem, if a configuration is legal; ConfigError names the number that is not."""
     problem = DepthwiseProblem.of(region)
     kernel = dot_kernel(region, isa)
     vectors = math.ceil(problem.channels / isa.f32_lanes)
@@ -240,27 +222,27 @@ def products(
 
 
 def is_too_large(problem: DepthwiseProblem, kernel: Microkernel | None) -> bool:
-    """Whether not even one pixel can be unrolled."""
+    """Whether even a tile of one pixel unrolls too many multiplications."""
     return products(problem, 1, 1, 1, kernel) > MOST_UNROLLED or problem.columns.taps > MOST_COLUMNS
 
 
 def default_config(region: Region, machine: Machine, most_rows: int = 2) -> DepthwiseConfig:
-    """A configuration by closed formula; no tuning is needed. Tiles have at most so many rows.
+    """A configuration by closed formula, with tiles of at most `most_rows` rows.
 
-    f32: most registers are accumulators; with AVX2 half of them where a tile has two rows. Small
-    windows have tiles of two rows: with AVX2 always, else for images beyond L2, which are read
-    less often so (3x3 at 112x112x32: 66 us instead of 73 on a Zen 4), and for open sizes. A tile is
-    computed for all channels before the next pixels, so that memory is read in order, with AVX2
-    (3x3 on a Zen 3: 1.2 to 1.9 times as fast as channels in the outer loop, 5x5: 0.95 to 1.12) and
-    for open sizes, where what kind of tile it is, is found out once for all of them. With AVX-512
-    a vector of channels is a whole cache line. On cores that start
-    two FMAs of 512 bits a cycle, small windows take two vectors side by side, and all channels if
-    that is estimated faster (`_order_us`; 3x3 with all channels on an Emerald Rapids, 20 shapes:
-    0.35 to 1.0 of the time of one vector, at 28x28x192 1.17, at 14x14x480 1.46; 5x5 would take 0.9
-    to 1.5).
-    Interleaved taps beyond kr are further weights for each accumulator, so that half as many are
-    faster (5x5 at 28x28x240, int8: 60 us instead of 67), if that does not make two tiles of one
-    (7x7x1152: 17 instead of 14). (Zen 4, one thread.)
+    f32: most registers are accumulators; with AVX2, half of them if a tile has two rows. Small
+    windows have tiles of two rows: with AVX2 always, else for images beyond L2, which are then read
+    less often (3x3 at 112x112x32: 66 us instead of 73 on a Zen 4), and for dynamic sizes. A tile is
+    computed for all channels before the next pixels in two cases. With AVX2, so that memory is read
+    in order (3x3 on a Zen 3: 1.2 to 1.9 times as fast as channels in the outer loop, 5x5: 0.95 to
+    1.12). For dynamic sizes, so that the kind of a tile is found once for all channels. With
+    AVX-512 a vector of channels is a whole cache line. On cores that start two FMAs of 512 bits a
+    cycle, small windows take two vectors side by side, and all channels if that is estimated faster
+    (`_order_us`; 3x3 with all channels on an Emerald Rapids, 20 shapes: 0.35 to 1.0 of the time of
+    one vector, at 28x28x192 1.17, at 14x14x480 1.46; 5x5 would take 0.9 to 1.5).
+
+    Interleaved: taps beyond kr are further weights for each accumulator. Half as many accumulators
+    are then faster (5x5 at 28x28x240, int8: 60 us instead of 67), unless that makes two tiles of
+    one (7x7x1152: 17 instead of 14). (Zen 4, one thread.)
     """
     opened = DepthwiseProblem.of(region).columns.is_open
     region = one_image(region)
@@ -272,7 +254,7 @@ def default_config(region: Region, machine: Machine, most_rows: int = 2) -> Dept
     threads = threads_worth(machine, flops_us(problem.flops, machine))
     rows, vectors, blocks = 1, 1, 1
     if kernel is None:
-        # The last tile of an open number of columns overlaps the one before by less than a tile.
+        # The last tile of dynamic columns overlaps the one before, if only by part of a tile.
         columns = 7 if opened else registers * 7 // 16
         several = min(2, problem.rows.outputs, most_rows)
         small = problem.taps <= 9 and problem.rows.dilation == 1
@@ -283,7 +265,7 @@ def default_config(region: Region, machine: Machine, most_rows: int = 2) -> Dept
             vectors = min(2, math.ceil(problem.channels / machine.isa.f32_lanes))
             columns = 2 if rows > 1 else 7
         if opened or paired or not wide:
-            # All channels of a pixel in order, or some where threads have too few bands to share.
+            # All channels of a pixel in order, or some if there are too few bands for the threads.
             bands = problem.batch * (SMALL_IMAGE if opened else -(-problem.rows.outputs // rows))
             total, chunks = math.ceil(problem.channels / machine.isa.f32_lanes), 1
             if threads > 1 and bands < PIECES * threads:
@@ -306,16 +288,16 @@ def default_config(region: Region, machine: Machine, most_rows: int = 2) -> Dept
 
 
 def _order_us(region: Region, config: DepthwiseConfig, machine: Machine) -> float:
-    """Microseconds of tiles of f32 in the order that `blocks` says; computing hides memory only.
+    """Estimated microseconds of f32 tiles in the order of `blocks`; computing hides only memory.
 
-    Rows of x come from L2 again for every row of tiles if L1 does not hold as many as a tile needs;
-    of some channels of every pixel it may have few sets. From beyond L2 rows come in order if all
-    channels of a pixel do. (Zen 5, one thread, blocks of 1 over all, estimated and measured:
+    Rows of x come from L2 again for every row of tiles, unless L1 holds all rows that a tile needs.
+    Some channels of every pixel may have few sets of L1. From beyond L2, rows come in order only if
+    all channels of a pixel do. (Zen 5, one thread, blocks of 1 over all, estimated and measured:
     56x56x144 0.83 0.84, 28x28x192 0.71 0.75, 14x14x480 0.71 0.45, 7x7x960 0.71 0.51; 28x28x256 and
     14x14x512, whose pixels share sets, 1.0 1.3 and 1.0 1.5.) Threads that share the channels of a
-    pixel write lines beside each other's. So several take the pairs one by one only if L1 does not
-    even hold what one tile reads (two threads: 14x14x480 0.6, 14x14x672 0.5, 7x7x960 0.5; but
-    28x28x144 1.2, 56x56x72 2.1).
+    pixel write lines beside each other's. So several threads take pairs of vectors one by one only
+    if L1 does not even hold what one tile reads (two threads: 14x14x480 0.6, 14x14x672 0.5, 7x7x960
+    0.5; but 28x28x144 1.2, 56x56x72 2.1).
     """
     problem, threads = DepthwiseProblem.of(region), config.threads
     rows, x = problem.rows, region.inputs[0].nbytes
@@ -359,5 +341,5 @@ def space(region: Region, machine: Machine) -> Iterator[DepthwiseConfig]:
 
 
 def _blocks(problem: DepthwiseProblem, kernel: Microkernel) -> int:
-    """Blocks of interleaved channels."""
+    """Number of blocks of interleaved channels."""
     return math.ceil(problem.channels / (kernel.lanes * kernel.kr))

@@ -3,8 +3,8 @@
     Y[n, h, w, c] = epilogue(sum over i, j of X[n, h s + i d - p, w s' + j d' - p', c] * W[i, j, c])
 
 One or two axes, any kernel, strides, padding and dilation; vectors lie along the channels. f32 is
-read in place (`convolution.depthwise.direct`). For integers and bfloat16 kr taps of a column are
-interleaved, as the multiply-add of the matmul kernels wants them (`convolution.depthwise.staged`).
+read in place (`convolution.depthwise.direct`). For integers and bfloat16, kr taps of a column are
+interleaved for the multiply-add of the matmul kernels (`convolution.depthwise.staged`).
 Integer sums are exact in int32, zero points included (zero_points.py); padded pixels have the value
 of the zero point.
 """
@@ -50,16 +50,9 @@ from .staged import Groups, StagedTiles
 class DepthwiseWeight(PackedInput):
     """The weight [*kernel, 1, C] of a region, flat, as the tiles of a configuration read it.
 
-        f32            [C / lanes][KH][KW][lanes]
-        interleaved    [C / (lanes kr)][pair][KW][kr][lanes][kr], then int32 [C] where zero points
-                       ask for it
-
-    Attributes
-    ----------
-    groups : Groups
-        Rows of x that are interleaved, if they are.
-    width, size : int
-        Channels, padded to whole vectors, and elements without the terms of zero points.
+    f32            [C / lanes][KH][KW][lanes]
+    interleaved    [C / (lanes kr)][pair][KW][kr][lanes][kr], then int32 [C] if zero points
+                   need it
     """
 
     def __init__(self, region: Region, config: DepthwiseConfig, isa: Isa, _index: int = 1) -> None:
@@ -91,7 +84,7 @@ class DepthwiseWeight(PackedInput):
             return joined([permuted(vectors, (1, 0, 2))])
         kr, groups = self.kr, self.groups
         rows, columns = problem.rows.taps, problem.columns.taps
-        # Behind the rows of taps is one of zeros, for places that no tap takes.
+        # One row of zeros behind the rows of taps serves the places without a tap.
         taken = [rows if tap is None else tap for pair in groups.pairs for tap in groups.taps[pair]]
         with_zeros = padded(reshaped(whole, (rows, columns * width)), (1, 0))
         blocks = (len(groups.pairs), kr, columns, width // (lanes * kr), kr, lanes)
@@ -122,7 +115,7 @@ class DepthwiseWeight(PackedInput):
         return op.reshape(channels, self.region.inputs[1].shape)
 
 
-# Its loops before it is built:
+# The loops of a depthwise convolution, for `explain`:
 #
 # threads > blocks of channels > samples > bands > tiles of columns > taps > tile
 
@@ -137,13 +130,13 @@ WHY_VECTORS = "every channel has a window of its own: no matrix product for tile
 
 
 def nests(region: Region, config: DepthwiseConfig) -> Iterator[LoopNest]:
-    """The loops of the convolution; lanes are those of 64 bytes of f32."""
+    """The loops of the convolution; vectors are counted as 64 bytes of f32."""
     problem = DepthwiseProblem.of(region)
     yield lines_nest(region, config, problem.rows.outputs, problem.batch)
 
 
 def lines_nest(region: Region, config: DepthwiseConfig, lines: int, samples: int) -> LoopNest:
-    """So many lines of the result, of so many samples."""
+    """The loops for `lines` lines of the result in each of `samples` samples."""
     problem, lanes = DepthwiseProblem.of(region), 16
     item = DataType(region.inputs[0].dtype).itemsize
     vectors = math.ceil(problem.channels / lanes)
@@ -190,7 +183,7 @@ def lines_nest(region: Region, config: DepthwiseConfig, lines: int, samples: int
 
 
 def _share(rounds: Sequence[float], threads: float) -> Iterator[float]:
-    """What one thread runs of nested loops: their iterations are divided in order."""
+    """Iterations of nested loops that one thread runs: the threads divide them in order."""
     for count in rounds:
         here = min(count, threads)
         yield count / here
@@ -205,9 +198,9 @@ def depthwise_tiles(
     out: Expr,
     leading_of: Callable[[Expr], Sequence[Expr]] = extents.row_itself,
 ) -> DepthwiseTiles:
-    """The tiles of a region around its buffers: inputs, operands, and the result as a matrix.
+    """The tiles of a region for its buffers: inputs, operands, and the result as a matrix.
 
-    `leading_of` is as of `Results`.
+    `leading_of` is that of `Results`.
     """
     problem, image = DepthwiseProblem.of(region), region.inputs[0]
     x, w, *further = buffers[: len(region.inputs)]
@@ -225,7 +218,7 @@ def depthwise_tiles(
 
 
 class DepthwiseConv2d(ConvTemplate[DepthwiseConfig]):
-    """A convolution whose every channel has a filter of its own."""
+    """A convolution in which every channel has a filter of its own."""
 
     name = "depthwise_conv2d"
     config_type = DepthwiseConfig
@@ -236,11 +229,11 @@ class DepthwiseConv2d(ConvTemplate[DepthwiseConfig]):
     packing = DepthwiseWeight
 
     def why_vectors(self, region: Region, config: DepthwiseConfig, machine: Machine) -> str:
-        """Why it stays on vectors."""
+        """Why the kernel uses vectors and not AMX tiles."""
         return WHY_VECTORS
 
     def build(self, region: Region, config: DepthwiseConfig, isa: Isa) -> tirx.PrimFunc:
-        """The kernel; its weight parameter is flat, as `pack` makes it."""
+        """The kernel; its weight parameter is flat, as `DepthwiseWeight.pack` makes it."""
         check(region, config, isa)
         with emission.kernel_function("depthwise_conv2d") as builder:
             x = emission.tensor_parameter("X", region.inputs[0])
@@ -257,7 +250,7 @@ class DepthwiseConv2d(ConvTemplate[DepthwiseConfig]):
         return builder.get()
 
     def kernel_name(self, region: Region, config: DepthwiseConfig, isa: Isa) -> str:
-        """ISA, types and tile, such as "avx512_f32_depthwise_1x7x16"."""
+        """ISA, types and tile, for example "avx512_f32_depthwise_1x7x16"."""
         kernel, types = dot_kernel(region, isa), f"{isa.vector_level}_f32"
         channels = config.vectors * isa.f32_lanes
         if kernel is not None:

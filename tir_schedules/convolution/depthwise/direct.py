@@ -3,8 +3,8 @@
 A tile of pixels and vectors of channels is accumulated in registers. A column of x is loaded once
 for all taps that use it, in all rows of the tile. Nothing is copied, and taps outside of x are left
 out: along the columns at compile time (tiles at the edges have code of their own), along the rows
-by the bounds of a loop. If the number of columns is known at run time only, one code serves all
-edges: columns that may lie outside are loaded with a mask.
+by the bounds of a loop. If the number of columns is dynamic, one code serves all edges: columns
+that may lie outside are loaded with a mask.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from .results import Accumulators, Corner, DepthwiseTiles, Results
 
 
 class Margin(NamedTuple):
-    """A column of x that may lie outside, and counts as zeros then.
+    """A column of x that may lie outside of x, and then counts as zeros.
 
     Attributes
     ----------
     loaded, kept : Expr
-        Its lanes that exist: all or none. TVM drops the mask of a load that a Select with the same
-        condition takes its value from, so the number has two names. LLVM sees that they are the
-        same, and makes a single load of both.
+        Number of lanes that exist: all or none. TVM drops the mask of a load if a Select with the
+        mask's condition takes its value, so the number has two names. LLVM sees that they are
+        equal, and makes one load.
     shift : Expr or None
-        From its place to that of a column that is read anyway, if it lies outside; else 0. The
-        load touches no other cache line then (5x5 at 20x20x192: 26 instead of 29 us on a Zen 5).
-        None in tiles of several rows, of small windows, where it costs more than it saves.
+        Distance to a column that is read anyway, if this one lies outside; else 0. The load then
+        touches no other cache line (5x5 at 20x20x192: 26 instead of 29 us on a Zen 5). None for
+        tiles of several rows, whose windows are small: there it costs more than it saves.
     """
 
     loaded: Expr
@@ -48,23 +48,18 @@ class Margin(NamedTuple):
 
 @dataclass(frozen=True)
 class Strip:
-    """`count` tiles of `size` columns from `start` on; `edge` if taps of one lie outside.
-
-    Attributes
-    ----------
-    margins : mapping
-        Columns of x, from the first one of a tile on, that may lie outside.
-    """
+    """`count` tiles of `size` columns from `start` on; `edge` if taps of one lie outside of x."""
 
     start: int
     count: int
     size: int
     edge: bool
+    # Columns of x that may lie outside, counted from the first one of a tile.
     margins: Mapping[int, Margin] = field(default_factory=dict)
 
 
 def strips(problem: DepthwiseProblem, most: int) -> Iterator[Strip]:
-    """The columns in balanced tiles: equal neighbours in one strip, tiles at the edges alone."""
+    """The columns in balanced tiles: equal neighbours in one strip, each edge tile in its own."""
 
     def is_whole(start: int, size: int) -> bool:
         return all(map(problem.columns.is_inside, (start, start + size - 1)))
@@ -74,63 +69,34 @@ def strips(problem: DepthwiseProblem, most: int) -> Iterator[Strip]:
 
 
 Weights = dict[tuple[int, int, int], Expr]
-"""(Row of the window, column of it, vector of channels) -> weights that have a name."""
+"""(Row of the window, column of it, vector of channels) -> a weight that is bound to a name."""
 
 
 class Line(NamedTuple):
-    """Rows of results, for all of their columns and channels.
+    """Neighbouring rows of results, with all their columns and channels.
 
-    Places are in memory (`materialise`): written out for every tap and pixel, their arithmetic
-    would be most of what TVM and LLVM see of a tile.
-
-    Attributes
-    ----------
-    sample, row : Expr
-        The first row of results.
-    rows : int
-        How many.
-    taps : Expr or int
-        Rows of the window that lie within x.
-    x : Expr
-        Place in x of the first of them, for the first window and channel.
-    pitch : Expr or int
-        Elements of a row of x.
-    w : Expr
-        Elements of weights before those of the first of them, of each vector of channels.
+    Places are in memory (`materialise`): as expressions for every tap and pixel, they would be most
+    of the code that TVM and LLVM see of a tile.
     """
 
     sample: Expr
-    row: Expr
-    rows: int
-    taps: Index
-    x: Expr
-    pitch: Index
-    w: Expr
+    row: Expr  # the first row of results
+    rows: int  # number of rows
+    taps: Index  # rows of the window that lie within x
+    x: Expr  # place in x of the first of these taps, for the first window and channel
+    pitch: Index  # elements of a row of x
+    w: Expr  # elements before the first of these taps in the weights of a vector of channels
 
 
 @dataclass(frozen=True)
 class DirectTiles(DepthwiseTiles):
-    """The tiles of a region.
-
-    Attributes
-    ----------
-    problem : DepthwiseProblem
-        Its geometry.
-    config : DepthwiseConfig
-        Its numbers.
-    lanes : int
-        Of a vector.
-    x, w : Buffer
-        The image as a vector, and the weight as `DepthwiseWeight` packs it.
-    results : Results
-        Where they go.
-    """
+    """The tiles of a region that read x in place."""
 
     problem: DepthwiseProblem
     config: DepthwiseConfig
     lanes: int
-    x: Expr
-    w: Expr
+    x: Expr  # the image as a vector
+    w: Expr  # the weight as `DepthwiseWeight` packs it
     results: Results
 
     @property
@@ -144,7 +110,7 @@ class DirectTiles(DepthwiseTiles):
         return max(1, -(-whole // self.config.blocks))
 
     def band(self, sample: Expr, band: Expr, chunk: Expr, begins: Expr) -> None:
-        """One band of rows: all of them at once where all taps are inside, else row by row."""
+        """Emits one band: all rows at once if all their taps are inside of x, else row by row."""
         axis, rows = self.problem.rows, self.config.rows
         if rows == 1:
             self._columns(sample, band, 1, chunk)
@@ -179,11 +145,10 @@ class DirectTiles(DepthwiseTiles):
             branch(tirx.all(band >= whole[0], band <= whole[-1]), at_once, one_by_one)
 
     def _open_columns(self, line: Line, chunk: Expr) -> None:
-        """Columns whose number is known at run time only: whole tiles, of which the last one may
-        overlap the one before. A line shorter than a tile is cut into smaller ones.
+        """Emits dynamic columns: whole tiles, of which the last one may overlap the one before.
 
-        Tiles whose windows lie inside have code of their own if they are the ordinary ones. All
-        others look for the columns of x that may lie outside.
+        A line shorter than a tile is cut into smaller tiles. Ordinary tiles whose windows lie
+        inside of x have code of their own; all others check the columns that may lie outside.
         """
         axis, most = self.problem.columns, self.config.columns
         sizes = [most] if line.rows > 1 else sorted({most, -(-most // 2), 1}, reverse=True)
@@ -205,7 +170,7 @@ class DirectTiles(DepthwiseTiles):
                 strip = Strip(0, 1, sizes[which], False, self._margins(line, first, sizes[which]))
                 self._channels(line, first, strip, chunk)
 
-            if line.rows < self.config.rows:  # the first line and the last one, or a few short ones
+            if line.rows < self.config.rows:  # the first and the last line, or short lines
                 choose(kind, range(len(sizes)), at_edge)
                 return
             within = tirx.all(first * axis.stride >= axis.before, first + size <= inside, kind <= 0)
@@ -216,7 +181,7 @@ class DirectTiles(DepthwiseTiles):
                     choose(kind, range(len(sizes)), at_edge)
 
     def _margins(self, line: Line, column: Expr, size: int) -> dict[int, Margin]:
-        """Columns of x, from the first one of a tile on, that may lie outside."""
+        """Columns of x that may lie outside, counted from the first one of a tile."""
         axis, zero = self.problem.columns, tirx.const(0, "int32")
         span, found = axis.span(size), {}
         for offset in axis.used_columns(size):
@@ -247,7 +212,7 @@ class DirectTiles(DepthwiseTiles):
                 self._channels(line, strip.start + number * strip.size, strip, chunk)
 
     def _channels(self, line: Line, column: Expr, strip: Strip, chunk: Expr) -> None:
-        """All channels of a chunk."""
+        """Emits all channels of a chunk."""
 
         def of_block(block: Expr, _number: Expr, valid: int) -> None:
             self._tile(line, column, strip, block * self.config.vectors, valid)
@@ -255,7 +220,7 @@ class DirectTiles(DepthwiseTiles):
         self.over_channels(chunk, self._width, of_block)
 
     def _tile(self, line: Line, column: Expr, strip: Strip, vector: Expr, valid: int) -> None:
-        """One register tile, from a column on."""
+        """Emits one register tile from a column on."""
         problem, lanes, rows = self.problem, self.lanes, line.rows
         with opaque_block("tile"):
             tile = Accumulators(rows, strip.size, -(-valid // lanes), lanes, "float32")
@@ -281,11 +246,11 @@ class DirectTiles(DepthwiseTiles):
             self.results.store(tile, corner, vector * lanes, valid)
 
     def _line(self, sample: Expr, row: Expr, rows: int) -> Line:
-        """The rows of a tile, for all of its columns and channels."""
+        """Rows `row` to `row + rows` of the result, with the taps of their windows within x."""
         problem, axis = self.problem, self.problem.rows
         top = row * axis.stride - axis.before
         zero, most = tirx.const(0, "int32"), tirx.const(axis.taps, "int32")
-        first: Expr = zero  # of the taps that lie within x
+        first: Expr = zero  # first tap that lies within x
         taps: Index = axis.taps if rows > 1 else most
         whole = not axis.is_open and all(map(axis.is_inside, range(axis.outputs)))
         if rows == 1 and not whole:
@@ -309,8 +274,10 @@ class DirectTiles(DepthwiseTiles):
         valid: int,
         weights: Weights,
     ) -> None:
-        """One row of x, from a place on: `taps` are (row of the tile, row of the weight, place of
-        that row)."""
+        """Adds the products of one row of x, which starts at place `x`.
+
+        `taps` are (row of the tile, row of the weight, place of that row of the weight).
+        """
         axis, lanes, channels = self.problem.columns, self.lanes, self.problem.channels
         users = axis.used_columns(strip.size)
         for offset, uses in users.items():
@@ -331,7 +298,7 @@ class DirectTiles(DepthwiseTiles):
                         tile.set(i, k, j, tile.get(i, k, j) + value * weights[row, tap, j])
 
     def _load(self, at: Expr, exist: int, margin: Margin | None) -> Expr:
-        """A vector of x, of which so many lanes exist, and those of a margin; zeros beside it."""
+        """A vector of x of `exist` lanes, and of a margin's lanes; the other lanes are 0."""
         lanes = self.lanes
         if margin is None:
             return load_vector(self.x, "float32", (), Columns(at, lanes, exist))

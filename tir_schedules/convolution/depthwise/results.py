@@ -32,19 +32,19 @@ class Corner(NamedTuple):
 
 
 class Accumulators:
-    """Registers of a tile: a vector for each pixel and each vector of channels."""
+    """The registers of a tile: a vector for each pixel and each vector of channels."""
 
     def __init__(self, rows: int, columns: int, vectors: int, lanes: int, dtype: str) -> None:
         self.rows, self.columns, self.vectors = rows, columns, vectors
         self.lanes, self.dtype = lanes, dtype
-        # One small buffer a pixel: a larger one would become a heap allocation.
+        # One small buffer for each pixel: a larger one would become a heap allocation.
         self._buffers = [
             [I.sblock_alloc_buffer((vectors * lanes,), dtype) for _ in range(columns)]
             for _ in range(rows)
         ]
 
     def fill(self, start: Callable[[int], Expr]) -> None:
-        """Gives every pixel what `start` has for a vector of channels."""
+        """Sets every pixel to `start(j)`, for each vector of channels j."""
         for j in range(self.vectors):
             value = start(j)
             for i, k in itertools.product(range(self.rows), range(self.columns)):
@@ -55,37 +55,21 @@ class Accumulators:
         return self._buffers[row][column][ramp(vector * self.lanes, self.lanes)]
 
     def set(self, row: int, column: int, vector: int, value: Expr) -> None:
-        """Replaces them."""
+        """Replaces the accumulators of one pixel and vector."""
         index = ramp(vector * self.lanes, self.lanes)
         I.buffer_store(self._buffers[row][column], value, [index])
 
 
 @dataclass
 class Results:
-    """How tiles are stored.
-
-    Attributes
-    ----------
-    region : Region
-        The convolution.
-    problem : DepthwiseProblem
-        Its geometry.
-    lanes : int
-        Of the accumulators.
-    out : Buffer
-        The result, as a matrix of pixels.
-    epilogue : Epilogue
-        What becomes of accumulators first.
-    leading_of : callable
-        Flat index of a pixel -> leading indices of `out`.
-    """
+    """Stores tiles into the result of a region."""
 
     region: Region
     problem: DepthwiseProblem
-    lanes: int
-    out: Expr
+    lanes: int  # of the accumulators
+    out: Expr  # the result, as a matrix of pixels
     epilogue: Epilogue
-    leading_of: Callable[[Expr], Sequence[Expr]]
+    leading_of: Callable[[Expr], Sequence[Expr]]  # flat index of a pixel -> leading indices of out
 
     def __post_init__(self) -> None:
         self._bytes = wide_bytes(self.region, self.lanes, self.epilogue)
@@ -98,22 +82,19 @@ class Results:
         valid: int,
         stored: Expr | None = None,
     ) -> None:
-        """Stores a tile whose first `valid` channels, from `channel` on, exist.
-
-        With `stored`, so many of its columns exist.
-        """
+        """Stores a tile of `valid` channels from `channel` on, and of `stored` columns if given."""
         pixels, vectors, lanes = tile.rows * tile.columns, range(tile.vectors), tile.lanes
         channel = materialise(channel)
         at_once = stored is None and (self.epilogue.cost <= LONG_EPILOGUE or pixels == 1)
         passing: Expr | None = None
         if not at_once:
-            # Pixel by pixel: a long epilogue for every one of them would cost LLVM seconds.
+            # A loop over pixels: code of a long epilogue for every pixel would cost LLVM seconds.
             passing = I.sblock_alloc_buffer((pixels, tile.vectors * lanes), tile.dtype)
             for i, k, j in itertools.product(range(tile.rows), range(tile.columns), vectors):
                 place: list[Index] = [i * tile.columns + k, ramp(j * lanes, lanes)]
                 I.buffer_store(passing, tile.get(i, k, j), place)
         for i in range(tile.rows):
-            # In memory: written out for every pixel it would be most of what LLVM sees.
+            # In memory: as an expression for every pixel it would be most of the code for LLVM.
             first = self.problem.output_row(corner.sample, corner.row + i, corner.column)
             line = materialise(first)
             if passing is None:
@@ -140,15 +121,7 @@ class Results:
 
 
 class DepthwiseTiles(ABC):
-    """The tiles of a region: bands of rows, each with some channels.
-
-    Attributes
-    ----------
-    problem : DepthwiseProblem
-        Its geometry.
-    config : DepthwiseConfig
-        Its numbers.
-    """
+    """The tiles of a region: bands of rows, each with some channels."""
 
     problem: DepthwiseProblem
     config: DepthwiseConfig
@@ -156,13 +129,13 @@ class DepthwiseTiles(ABC):
     @property
     @abstractmethod
     def chunks(self) -> int:
-        """Chunks of channels."""
+        """Number of chunks of channels."""
 
     @abstractmethod
     def band(self, sample: Expr, band: Expr, chunk: Expr, begins: Expr) -> None:
-        """One band of rows of a chunk of channels.
+        """Emits one band of rows for a chunk of channels.
 
-        `begins` says that the band before has not been computed just before.
+        `begins` is true if the band before it was not computed just before.
         """
 
     def over_channels(
@@ -170,7 +143,7 @@ class DepthwiseTiles(ABC):
     ) -> None:
         """Runs `body(block, number in the chunk, channels)` for a chunk's blocks of `width`.
 
-        The last chunk has the channels that are left over as well.
+        The last chunk also has the tail of the channels.
         """
         blocks, last = self.config.blocks, self.chunks - 1
         whole, rest = divmod(self.problem.channels, width)
@@ -186,7 +159,7 @@ class DepthwiseTiles(ABC):
                 body(block, within, rest)
 
     def prepared(self) -> AbstractContextManager[None]:
-        """The scope in which bands may be emitted."""
+        """The scope that bands are emitted in."""
         return nullcontext()
 
     @property
@@ -196,12 +169,12 @@ class DepthwiseTiles(ABC):
 
     @property
     def items(self) -> Index:
-        """Pieces of work, which threads share: a band of rows of some channels each."""
+        """Number of items that threads share: a band of rows with a chunk of channels each."""
         return extent(self.problem.batch) * (self.chunks * self.count)
 
     def share(self, first: Expr, last: Expr) -> None:
-        """The items from `first` to `last`."""
-        # Loops begin at 0: TVM loses what others begin with in the bounds of loops inside.
+        """Emits the items from `first` to `last`."""
+        # The loop begins at 0: TVM loses another beginning in the bounds of inner loops.
         with self.prepared(), I.serial(last - first) as number:
             item, batch = bind(first + number), extent(self.problem.batch)
             band, rest = I.floormod(item, self.count), I.floordiv(item, self.count)
@@ -213,10 +186,10 @@ class DepthwiseTiles(ABC):
             self.band(sample, band, chunk, tirx.any(tirx.EQ(number, 0), tirx.EQ(band, 0)))
 
     def bands(self, sample: Expr, first: Expr, count: Expr, begins: Expr) -> None:
-        """All channels of `count` neighbouring bands of an image, from `first` on.
+        """Emits all channels of `count` neighbouring bands of an image, from `first` on.
 
-        `begins` says that the bands before the first have not been computed just before: with all
-        channels in one chunk, a ring of rows still holds what they staged.
+        `begins` is true if the band before `first` was not computed just before. If it was, and one
+        chunk has all channels, the ring still holds the rows that were staged for it.
         """
         with I.serial(self.chunks) as chunk, I.serial(count) as number:
             starts: Expr = tirx.EQ(number, 0)

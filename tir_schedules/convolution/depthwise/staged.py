@@ -1,9 +1,9 @@
 """Depthwise tiles of integers and bfloat16: rows of x are staged, and their taps interleaved.
 
 A block of channels of each row of x is copied once into a ring of rows in cache. The copy is
-widened or shifted as the kernel needs it, has padding on either side, and has the order that
-`interleave` takes. So no tile needs code for edges, and one multiply-add takes kr taps of a column.
-A column is interleaved once for all taps of its row and all rows of the tile.
+widened or shifted for the kernel, has padding on either side, and is in the order that `interleave`
+needs. So no tile needs code for edges, and one multiply-add takes kr taps of a column. A column is
+interleaved once for all taps of its row and all rows of the tile.
 
 Rows of an image are interleaved so that one multiply-add takes kr taps of every channel:
 
@@ -46,32 +46,23 @@ from .results import Accumulators, Corner, DepthwiseTiles, Results
 
 @dataclass(frozen=True)
 class Groups:
-    """Rows of x in groups of kr, and who wants them.
+    """Rows of x in groups of kr, and the taps that use them.
 
     A vector of interleaved channels has kr taps of a column in every lane. A tile has R rows of
     pixels, and all of them use the same groups of kr neighbouring rows of x. A pair is a row of the
-    tile with such a group; the taps that this row does not use are 0.
+    tile with one such group; taps that this row does not use are 0.
 
         3x3, kr = 4, R = 2    rows 0 to 3 of x, with w0 w1 w2 0 for one result, 0 w0 w1 w2 for the
                               next
-
-    Attributes
-    ----------
-    offsets : tuple of tuple of int
-        Rows of each group, from the first of the window of the tile's first row on.
-    pairs : tuple of tuple of int
-        (row of the tile, group), in order.
-    taps : dict
-        Pair -> for each of the kr rows the tap, or None.
     """
 
-    offsets: tuple[tuple[int, ...], ...]
-    pairs: tuple[tuple[int, int], ...]
-    taps: dict[tuple[int, int], tuple[int | None, ...]]
+    offsets: tuple[tuple[int, ...], ...]  # rows of each group, from the tile's first window on
+    pairs: tuple[tuple[int, int], ...]  # (row of the tile, group), in order
+    taps: dict[tuple[int, int], tuple[int | None, ...]]  # pair -> the tap of each of the kr rows
 
     @staticmethod
     def of(problem: DepthwiseProblem, rows: int, kr: int) -> Groups:
-        """The groups of a tile with so many rows."""
+        """The groups of a tile with `rows` rows."""
         axis = problem.rows
         if rows == 1:
             needed = [tap * axis.dilation for tap in range(axis.taps)]
@@ -88,7 +79,7 @@ class Groups:
         return Groups(offsets, tuple(taps), taps)
 
     def elements(self, problem: DepthwiseProblem, unit: int) -> int:
-        """Of an interleaved weight in blocks of so many channels, without what follows."""
+        """Elements of an interleaved weight in blocks of `unit` channels, without its terms."""
         channels = math.ceil(problem.channels / unit) * unit
         kr = len(next(iter(self.taps.values())))
         return len(self.pairs) * problem.columns.taps * channels * kr
@@ -100,7 +91,7 @@ _LANE_BITS = 128
 def staged_order(vector: Expr, kr: int) -> Expr:
     """A vector of channels in the order that `interleave` takes.
 
-    In a lane of 128 bits stand kr groups of elements, each of which goes to another result.
+    A lane of 128 bits holds kr groups of elements, one for each vector that `interleave` returns.
     """
     if kr == 1:
         return vector
@@ -114,14 +105,9 @@ def staged_order(vector: Expr, kr: int) -> Expr:
 
 
 def interleave(rows: Sequence[Expr], wanted: int) -> list[Expr]:
-    """kr vectors in staged order as kr vectors of neighbouring channels, kr taps each.
+    """kr vectors in staged order as vectors of neighbouring channels, with kr taps in each lane.
 
-    Parameters
-    ----------
-    rows : sequence of Expr
-        1, 2 or 4 vectors of the same type.
-    wanted : int
-        How many of the results are needed, from the first on.
+    `rows` are 1, 2 or 4 vectors of one type; only the first `wanted` results are returned.
     """
     if len(rows) == 1:
         return list(rows)
@@ -138,9 +124,9 @@ def interleave(rows: Sequence[Expr], wanted: int) -> list[Expr]:
 
 
 def _unpack(a: Expr, b: Expr, size: int, half: int) -> Expr:
-    """Groups of `size` elements by turns from a half of every lane of two vectors."""
+    """Groups of `size` elements, taken in turn from a half of every lane of two vectors."""
     dtype = str(a.ty.dtype)
-    # Not a pure call: TVM would put it in the place of its name, however often that is used.
+    # Not a pure call: TVM would inline that at every use of its name.
     return I.call_extern(dtype, _name(half, size, int(a.ty.dtype.bits), ex.lanes_of(a)), a, b)
 
 
@@ -149,7 +135,7 @@ def _name(half: int, size: int, bits: int, count: int) -> str:
 
 
 def _function(half: int, size: int, bits: int, count: int) -> str:
-    """The LLVM function called by that name; one shuffle in it, and one instruction of x86."""
+    """The LLVM function of `_name`: one shuffle, which is one instruction of x86."""
     within = _LANE_BITS // bits
     order = [
         source * count + lane + half * within // 2 + first + element
@@ -171,7 +157,7 @@ define linkonce_odr {vector} @{_name(half, size, bits, count)}({vector} %a, {vec
 def unpack_llvm_ir(dtype: str, kr: int, count: int) -> str:
     """LLVM functions that `interleave` calls for vectors of a type; they are always inlined.
 
-    A shuffle of 64 bytes in TIR has 64 numbers, which every pass visits: with these functions a
+    A shuffle of 64 bytes in TIR has 64 numbers, which every pass visits. With these functions a
     kernel compiles in half the time.
     """
     bits = int(DataType(dtype).bits)
@@ -181,48 +167,27 @@ def unpack_llvm_ir(dtype: str, kr: int, count: int) -> str:
 
 
 class _Rows(NamedTuple):
-    """Rows of results of a block of channels, of which `valid` exist.
-
-    `lines` has the place in the ring of each row of x, by its offset from the first one.
-    """
+    """Rows of results for a block of channels."""
 
     sample: Expr
-    row: Expr
-    height: int
+    row: Expr  # the first row
+    height: int  # number of rows
     block: Expr
-    valid: int
-    lines: dict[int, Expr]
+    valid: int  # channels of the block that exist
+    lines: dict[int, Expr]  # offset of a row of x from the first one -> its place in the ring
 
 
 @dataclass
 class StagedTiles(DepthwiseTiles):
-    """The tiles of a region.
-
-    Attributes
-    ----------
-    region : Region
-        The convolution.
-    problem : DepthwiseProblem
-        Its geometry.
-    config : DepthwiseConfig
-        Its numbers.
-    kernel : Microkernel
-        Its multiply-add.
-    x, w : Buffer
-        The image, and the weight as `DepthwiseWeight` packs it.
-    inputs : dict
-        The inputs after them, by `zero_point_inputs`.
-    results : Results
-        Where they go.
-    """
+    """The tiles of a region that read x from a ring of staged rows."""
 
     region: Region
     problem: DepthwiseProblem
     config: DepthwiseConfig
-    kernel: Microkernel
+    kernel: Microkernel  # its multiply-add is used
     x: Expr
-    w: Expr
-    inputs: dict[str, Expr]
+    w: Expr  # the weight as `DepthwiseWeight` packs it
+    inputs: dict[str, Expr]  # the inputs after the weight, by `zero_point_inputs`
     results: Results
 
     def __post_init__(self) -> None:
@@ -246,13 +211,13 @@ class StagedTiles(DepthwiseTiles):
 
     @property
     def chunks(self) -> int:
-        """Chunks of blocks of channels."""
+        """Number of chunks of blocks of channels."""
         return -(-self.problem.channels // (self.block * self.config.blocks))
 
     @contextlib.contextmanager
     def prepared(self) -> Iterator[None]:
-        """The scope in which `bands` may be emitted: the ring is there, with its margins."""
-        # Room for every block of channels of a chunk.
+        """The scope that `bands` are emitted in: allocates the ring and fills its margins."""
+        # The ring has room for every block of channels of a chunk.
         width = self._width(allocated(self.problem.columns.outputs))
         size = width * (self.config.blocks * self.lines * self.block)
         self.stage = I.sblock_alloc_buffer((size,), self.dtype, align=64)
@@ -270,10 +235,10 @@ class StagedTiles(DepthwiseTiles):
     def _band(
         self, sample: Expr, band: Expr, block: Expr, number: Expr, valid: int, begins: Expr
     ) -> None:
-        """One band of rows: what of x it needs more than the one before is staged first."""
+        """Emits one band of rows, after staging the rows of x that the band before did not need."""
         axis, rows = self.problem.rows, self.config.rows
         top, span, fresh = band * (rows * axis.stride), axis.span(rows), rows * axis.stride
-        ring = ex.bind(number * (self.width * (self.lines * self.block)))  # its rows in the ring
+        ring = ex.bind(number * (self.width * (self.lines * self.block)))  # this block's rows
         if span > fresh:
             with I.If(begins), I.Then(), I.serial(span - fresh) as line:
                 self._stage_row(sample, top + line, ring, block, valid)
@@ -307,10 +272,10 @@ class StagedTiles(DepthwiseTiles):
             )
 
     def _columns(self, rows: _Rows) -> None:
-        """All columns of some rows.
+        """Emits all columns of some rows.
 
-        Of a dynamic number: whole tiles, of which the last one may overlap the one before. A line
-        shorter than a tile has columns that are not stored.
+        A dynamic number of columns is cut into whole tiles, of which the last one may overlap the
+        one before. In a line shorter than a tile, surplus columns are not stored.
         """
         size, outputs = self.config.columns, extent(self.problem.columns.outputs)
         if isinstance(outputs, int):
@@ -374,9 +339,8 @@ class StagedTiles(DepthwiseTiles):
         first = self.groups.elements(self.problem, self.block) + vector * (4 * lanes)
         return ex.reinterpret_group("int32", self.w[ex.ramp(first, 4 * lanes)], lanes)
 
-    # The ring of staged rows. Rows of padded x lie one behind the other, each a block of channels
-    # for every column; a row comes to the place of the one that is as many rows before it as the
-    # ring has lines.
+    # The ring of staged rows. Rows of padded x follow each other in the ring, each with a block of
+    # channels for every column. A row replaces the row that is `lines` rows before it.
 
     def _width(self, outputs: Index) -> Index:
         """Columns of padded x that tiles read; the first tile may be wider than the result."""
@@ -388,7 +352,7 @@ class StagedTiles(DepthwiseTiles):
         return I.bitwise_and(row, self.lines - 1) * (self.width * self.block)
 
     def _padding(self) -> Expr:
-        """One element of what lies outside of x."""
+        """One element with the value outside of x."""
         if self.start is None:
             return tirx.const(0, self.dtype)
         if self.start.zero_points.a_runtime:
@@ -398,8 +362,8 @@ class StagedTiles(DepthwiseTiles):
     def _fill_margins(self) -> None:
         """Fills the columns of the ring before and after x; the first column if there are none.
 
-        TVM moves a buffer that is used in a loop alone into the loop, and gives its memory to
-        others that are used after it there. The ring is needed from one iteration to the next.
+        TVM moves a buffer that only a loop uses into the loop, and gives its memory to buffers used
+        after it there. But the ring is needed from one iteration to the next.
         """
         axis = self.problem.columns
         value = ex.bind(ex.splat(self._padding(), self.block))
@@ -417,10 +381,10 @@ class StagedTiles(DepthwiseTiles):
                     I.buffer_store(self.stage, value, [ex.ramp(place, self.block)])
 
     def _stage_row(self, sample: Expr, row: Expr, ring: Expr, block: Expr, valid: int) -> None:
-        """Stages one row of padded x, but for the columns outside."""
+        """Stages one row of padded x, without the columns outside of x."""
         rows, columns = self.problem.rows, self.problem.columns
         line = ex.bind(ring + self._line(row) + columns.before * self.block)
-        # Columns of x that windows reach.
+        # Number of columns of x that windows reach.
         count = emission.largest(
             emission.smallest(extent(columns.extent), self.width - columns.before), 0
         )
@@ -441,7 +405,7 @@ class StagedTiles(DepthwiseTiles):
             operand = as_operand(taken, dtype, self.kernel, quantize)
             return staged_order(ex.cast(self.dtype, operand), self.kernel.kr)
 
-        # The last band may be lower than the others, and stages as much.
+        # The last band may be lower than the others, but stages as many rows.
         if not rows.is_open and rows.before == 0:
             lines = -(-rows.outputs // self.config.rows) * self.config.rows
             if rows.span(lines) <= rows.extent:

@@ -21,13 +21,13 @@ from tir_schedules.product.staged_panels import WideProduct, wide_product
 from tir_schedules.product.tile_config import RESULT_DTYPES, check_kernel
 
 Form = Literal["fused", "split"]
-# Of tiles at the left and the right edge that read x itself: each column of their windows has code
-# of its own, which takes LLVM some 50 ms. Beyond, windows are read from a padded copy.
+# Limit for tiles at the left and right edge that read x itself: each column of their windows has
+# code of its own, which takes LLVM some 50 ms. Beyond it, windows are read from a padded copy.
 MOST_EDGE_TAPS = 32
 
 
 class ConvConfig(Config, frozen=True, kw_only=True):
-    """Numbers that make the template concrete.
+    """Blocking and threads of a direct convolution.
 
     Attributes
     ----------
@@ -36,20 +36,20 @@ class ConvConfig(Config, frozen=True, kw_only=True):
     rows : int
         Most pixels of a register tile in one line of the image.
     lines : int
-        Lines of the image that a register tile spans; more than 1 only if `staged`. Tiles of AMX
-        then go on from line to line of a band, which has so many (`ConvPlan.across`).
+        Lines of the image that a register tile spans; more than 1 only if `staged`. AMX tiles then
+        run on from line to line of a band, which has `lines` lines (`ConvPlan.across`).
     vectors : int
         Most vectors of channels of a register tile.
     band : int
         Lines of the result that are finished, for all channels, before the next ones are begun.
     staged : bool
-        Whether windows are read from a padded copy of the band's lines, else where x is.
+        Whether windows are read from a padded copy of the band's lines, and not from x itself.
     threads_m, threads_n : int
         Threads along bands and along channels.
     threads_x : int
-        Threads along the register tiles of a line, where there are fewer lines than threads.
+        Threads along the register tiles of a line, if there are fewer lines than threads.
     fetches : bool
-        Whether the tiles of a panel fetch the next panel of the weight while they multiply.
+        Whether the tiles of a panel prefetch the next panel of the weight while they multiply.
     """
 
     kernel: str
@@ -65,12 +65,9 @@ class ConvConfig(Config, frozen=True, kw_only=True):
 
 
 def reject_operands(region: Region, dtypes: Mapping[str, Collection[str]]) -> str | None:
-    """Why no template builds a convolution of such operands, or None.
+    """Why no template builds a convolution of these operands, or None.
 
-    Parameters
-    ----------
-    dtypes : mapping
-        Types of x for each type of the weight.
+    `dtypes` has the types of x for each type of the weight.
     """
     x, w = region.inputs[:2]
     if not w.constant:
@@ -96,9 +93,9 @@ def reject_operands(region: Region, dtypes: Mapping[str, Collection[str]]) -> st
 def form_of(region: Region, kernel: Microkernel) -> Form:
     """How the elements of a window follow each other where the kernel reads them.
 
-    "fused": taps of a line and their channels are one run of memory. "split": every tap is a run of
-    its own. A run is padded to whole steps of the kernel, with zeros in the weight; of floats a run
-    has to end there, because what follows it in memory could be an infinity.
+    "fused": all taps of a line, with their channels, are one run of memory. "split": each tap is a
+    run. A run is padded to whole steps of the kernel, with zeros in the weight. A run of floats has
+    to end there, because the elements behind it in memory could be infinite.
     """
     geometry = ConvGeometry.of(region)
     width = geometry.kernel[-1]
@@ -109,7 +106,7 @@ def form_of(region: Region, kernel: Microkernel) -> Form:
 
 
 def wide_of(region: Region, kernel: Microkernel) -> WideProduct | None:
-    """How tiles multiply 8-bit integers that were widened in cache before; None if they do not."""
+    """How tiles multiply 8-bit integers that were widened in cache; None if they do not."""
     if not is_integer(region):
         return None
     geometry = ConvGeometry.of(one_image(region))
@@ -117,7 +114,7 @@ def wide_of(region: Region, kernel: Microkernel) -> WideProduct | None:
 
 
 def reads_in_place(region: Region, kernel: Microkernel) -> bool:
-    """Whether the kernel can read windows where x is."""
+    """Whether the kernel can read windows from x itself."""
     geometry = ConvGeometry.of(region)
     dtype = region.inputs[0].dtype
     matching = (kernel.a_dtype, "int8" if kernel.a_dtype == "uint8" else "")
@@ -129,9 +126,9 @@ def reads_in_place(region: Region, kernel: Microkernel) -> bool:
 
 
 def edge_tiles(geometry: ConvGeometry, rows: int) -> list[tuple[int, int]]:
-    """First pixel and pixels of the tiles of a line whose windows reach over one of its ends.
+    """First pixel and size of the tiles of a line whose windows reach over one of its ends.
 
-    A line is cut as by `balanced`; `geometry` has three axes.
+    A line is cut by `balanced`; `geometry` has three axes.
     """
     width, (first, last) = geometry.outputs[2], geometry.whole(2)
     found: list[tuple[int, int]] = []
@@ -145,33 +142,27 @@ def edge_tiles(geometry: ConvGeometry, rows: int) -> list[tuple[int, int]]:
 
 
 def has_small_edges(geometry: ConvGeometry, rows: int) -> bool:
-    """Whether tiles at the edges of x may be multiplied where x is, by `MOST_EDGE_TAPS`."""
+    """Whether tiles at the edges may read x itself, by `MOST_EDGE_TAPS`."""
     geometry = geometry.as_volume()
     return len(edge_tiles(geometry, rows)) * geometry.kernel[2] <= MOST_EDGE_TAPS
 
 
 class Across(NamedTuple):
-    """Tiles of AMX that go on from one line to the next.
+    """Tiles of AMX that run on from one line to the next.
 
-    A line of the copy is followed by the next one, so that windows of both are equally far apart.
-    What begins at the end of a line and ends in the next is multiplied, too, but not stored.
+    In the copy, a line is followed directly by the next one, so the windows of both are equally far
+    apart. Positions between the last pixel of a line and the first one of the next are multiplied,
+    too, but not stored.
 
-        3x3, padding 1: 9 positions for 7 pixels, 61 for 7 lines: four tiles in the place of seven
-
-    Attributes
-    ----------
-    distance : int
-        Positions from one line to the next.
-    total : int
-        From the first pixel to the last one of a band.
+        3x3, padding 1: 9 positions for 7 pixels, 61 for 7 lines: four tiles instead of seven
     """
 
-    distance: int
-    total: int
+    distance: int  # positions from one line to the next
+    total: int  # positions from the first pixel to the last one of a band
 
 
 def positions_across(geometry: ConvGeometry, lines: int) -> Across:
-    """The positions of so many lines of a result of three axes."""
+    """The positions of `lines` lines of the result; `geometry` has three axes."""
     width, stride = geometry.outputs[2], geometry.strides[2]
     span = (geometry.kernel[2] - 1) * geometry.dilation[2] + 1
     distance = math.ceil(((width - 1) * stride + span) / stride)
@@ -188,17 +179,7 @@ class Grid(NamedTuple):
 
 @dataclass(frozen=True)
 class ConvPlan:
-    """How a configuration cuts a convolution.
-
-    Attributes
-    ----------
-    geometry : ConvGeometry
-        Of any number of axes.
-    config : ConvConfig
-        Its numbers.
-    kernel : Microkernel
-        That it names.
-    """
+    """How a configuration cuts a convolution over any number of axes."""
 
     geometry: ConvGeometry
     config: ConvConfig
@@ -211,14 +192,14 @@ class ConvPlan:
 
     @property
     def across(self) -> Across | None:
-        """How tiles go on from line to line; None if each line has its own."""
+        """How tiles run on from line to line; None if each line has tiles of its own."""
         if not self.kernel.by_tiles or self.config.lines == 1:
             return None
         return positions_across(self.geometry.as_volume(), self.config.lines)
 
     @property
     def tiles(self) -> tuple[int, int]:
-        """Most pixels of a register tile, and tiles of a line, or of all that they go on over."""
+        """Most pixels of a register tile, and number of tiles in a line, or in all lines across."""
         width = self.geometry.as_volume().outputs[-1]
         positions = width if self.across is None else self.across.total
         rows = min(self.config.rows, positions)
@@ -226,7 +207,7 @@ class ConvPlan:
 
     @property
     def grid(self) -> Grid:
-        """The threads that have work."""
+        """The numbers of threads that have work."""
         config, channels = self.config, min(self.config.threads_n, self.channel_parts)
         depth, height, width = self.geometry.as_volume().outputs
         if self.geometry.opens_image:
@@ -237,7 +218,7 @@ class ConvPlan:
 
     @property
     def channel_parts(self) -> int:
-        """What threads along channels share: groups, or the vectors of the only one."""
+        """Number of units that threads along channels share: groups, or vectors of one group."""
         return self.geometry.groups if self.geometry.groups > 1 else self.vectors
 
     @property
@@ -247,17 +228,17 @@ class ConvPlan:
 
     @property
     def _parts(self) -> int:
-        """Shares of a group's vectors: one, where threads take groups."""
+        """Chunks of a group's vectors; 1 if threads share groups."""
         return self.grid.channels if self.geometry.groups == 1 else 1
 
     @property
     def panels(self) -> tuple[int, ...]:
-        """Vectors of every panel of a group; no panel lies in the shares of two threads."""
+        """Vectors of every panel of a group; no panel belongs to two threads."""
         return tuple(panel_widths(self.vectors, self._parts, self.config.vectors))
 
     @property
     def shares(self) -> tuple[Group, ...]:
-        """The vectors of a group that threads along channels take."""
+        """The chunk of a group's vectors for each thread along channels."""
         return shares(self.vectors, self._parts)
 
     @property
@@ -268,13 +249,7 @@ class ConvPlan:
 
 
 def check(region: Region, config: ConvConfig, isa: Isa) -> Microkernel:
-    """The microkernel of a legal configuration.
-
-    Raises
-    ------
-    ConfigError
-        Saying which field is out of range.
-    """
+    """The microkernel of a legal configuration; ConfigError names the field of an illegal one."""
     kernel = microkernel_named(config.kernel)
     geometry = ConvGeometry.of(region)
     limits = dict.fromkeys(("lines", "band", "threads_m", "threads_n", "threads_x"))
@@ -289,13 +264,13 @@ def check(region: Region, config: ConvConfig, isa: Isa) -> Microkernel:
         )
     if config.fetches and not ConvPlan(geometry, config, kernel).may_fetch:
         raise ConfigError(
-            f"fetches: only of vector kernels, known sizes, lines=1 and threads_x=1, {region.key}"
+            f"fetches needs a vector kernel, static sizes, lines=1 and threads_x=1: {region.key}"
         )
     if geometry.opens_image:
         if kernel.by_tiles:
-            raise ConfigError(f"{kernel.name}: tiles take known sizes, not {region.key}")
+            raise ConfigError(f"{kernel.name}: AMX tiles need static sizes, not {region.key}")
         if (config.lines, config.threads_x) != (1, 1):
-            raise ConfigError(f"lines and threads_x are 1 for open sizes, {region.key}")
+            raise ConfigError(f"lines and threads_x must be 1 for dynamic sizes: {region.key}")
         return kernel
     width = geometry.outputs[-1]
     by_line = kernel.by_tiles and config.lines == 1
@@ -306,14 +281,14 @@ def check(region: Region, config: ConvConfig, isa: Isa) -> Microkernel:
         if kernel.by_tiles:
             if not config.staged or config.band != config.lines or height % config.band:
                 raise ConfigError(
-                    f"lines={config.lines}: of tiles, only of bands of as many, all alike, "
+                    f"lines={config.lines}: AMX tiles need equal staged bands of as many lines: "
                     f"{region.key}"
                 )
             if config.threads_x > 1:
-                raise ConfigError(f"threads_x={config.threads_x}: tiles have no line of their own")
+                raise ConfigError(f"threads_x={config.threads_x}: tiles run on over lines")
             return kernel
         if not config.staged or config.band < height:
-            raise ConfigError(f"lines={config.lines}: only of staged whole images, {region.key}")
+            raise ConfigError(f"lines={config.lines} needs a staged, whole image: {region.key}")
         if config.rows * config.lines > kernel.mr:
             raise ConfigError(f"{config.lines} lines of {config.rows} pixels exceed {kernel.name}")
     return kernel

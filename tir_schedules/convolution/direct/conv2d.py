@@ -5,12 +5,12 @@
 Channels are last (x may also have them first, if they are few). For one line of the kernel, a
 window is contiguous memory: a run. So a convolution is a product whose reduction goes over planes
 and lines of the kernel, and along the run of each line. Neither x nor its windows are copied,
-except where `convolution.direct.windows` says so. This is the direct convolution of Georganas et
-al., "Anatomy of High-Performance Deep Learning Convolutions on SIMD Architectures" (arXiv
-1808.05567), section II, on the microkernels of matmul.
+except in the cases that `convolution.direct.windows` names. This is the direct convolution of
+Georganas et al., "Anatomy of High-Performance Deep Learning Convolutions on SIMD Architectures"
+(arXiv 1808.05567), section II, on the microkernels of matmul.
 
-The weight's type says what is multiplied, as for the template "matmul": f32, bfloat16, float16
-or 8-bit integers, exact in int32. Pixels outside of x have the value of its zero point.
+As in the template "matmul", the weight's type decides what is multiplied: f32, bfloat16, float16 or
+8-bit integers, exact in int32. Pixels outside of x have the value of its zero point.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ X_DTYPES = {w: x for w, x in ACTIVATION_DTYPES.items() if w != "uint8"}
 def _zero_point(
     region: Region, layout: WeightLayout, inputs: dict[str, Expr], weight: Expr
 ) -> tuple[StartOf | None, Index]:
-    """What accumulators start with (as of `ConvLoops`), and what lies outside of x."""
+    """The initial value of the accumulators (see `ConvLoops`), and the value outside of x."""
     kernel = layout.kernel
     if not is_integer(region):
         return None, 0
@@ -132,7 +132,7 @@ class Conv(ConvTemplate[ConvConfig]):
         self.name = f"conv{axes}d"
 
     def build(self, region: Region, config: ConvConfig, isa: Isa) -> tirx.PrimFunc:
-        """The kernel; its weight parameter is flat, as `pack` makes it."""
+        """The kernel; its weight parameter is flat, as `WeightLayout.pack` makes it."""
         kernel = check(region, config, isa)
         layout = WeightLayout.of(region, config, kernel)
         with emission.kernel_function(region.op) as builder:
@@ -171,18 +171,18 @@ class Conv(ConvTemplate[ConvConfig]):
         """Why the template cannot build a region, or None."""
         weight = region.inputs[1].dtype
         if weight == "float16" and (region.is_open or not tile_kernels_for(isa, weight, weight)):
-            return "a weight of type float16, which only AMX tiles multiply, and in known sizes"
+            return "a float16 weight, which only AMX tiles multiply, and only with static sizes"
         return reject_operands(region, X_DTYPES)
 
     def at_run_time(self, region: Region, config: ConvConfig) -> str:
         """What is decided at run time, for `explain`."""
         if not ConvGeometry.of(region).opens_image:
             return "how many images"
-        tiles = f"lines of an image in tiles of {config.rows} pixels, and one of a quarter, a half"
-        return f"{tiles}, three quarters or all of these for the rest"
+        tiles = f"lines of an image in tiles of {config.rows} pixels, and a tail of a quarter, half"
+        return f"{tiles}, three quarters or all of a tile"
 
     def by_values(self, region: Region, config: ConvConfig) -> str:
-        """What values decide, for `explain`."""
+        """What depends on the values of the inputs, for `explain`."""
         kernel = microkernel_named(config.kernel)
         if not (has_pairs(kernel) and wide_of(region, kernel)):
             return ""
@@ -194,14 +194,9 @@ for _axes in (1, 2, 3):
 
 
 def half_conv_pays(region: Region, machine: Machine) -> bool:
-    """Whether a convolution is estimated to be faster by tiles of float16.
+    """Whether a convolution is estimated to be faster by AMX tiles of float16.
 
-    Parameters
-    ----------
-    region : Region
-        Of f32, of known sizes, its weight constant.
-    machine : Machine
-        Its tiles multiply float16.
+    The region is of f32, with static sizes and a constant weight; `machine` has tiles of float16.
     """
     inputs = tuple(Tensor(each.shape, HALF, each.constant) for each in region.inputs)
 

@@ -1,8 +1,8 @@
 """Estimated cycles of a convolution, by which its configuration is chosen.
 
-A step of K of a tile takes the longest of what it waits for; taps outside of the image are not
-counted. Pixels a multiple of 4 KB apart share one L1 set: tiles with more than 8 such pixels run at
-half speed (measured on 7x7x2048 f32: 49% of peak with 14 pixels, 98% with 7).
+A step of K of a tile costs the longest of its waits; taps outside of the image are not counted.
+Pixels a multiple of 4 KB apart share one L1 set: tiles with more than 8 such pixels run at half
+speed (measured on 7x7x2048 f32: 49% of peak with 14 pixels, 98% with 7).
 """
 
 from __future__ import annotations
@@ -34,29 +34,29 @@ from .config import ConvConfig, ConvPlan, Grid, has_small_edges
 
 STAGE_CYCLES = 2.0  # for a vector that is copied: a load, a store, some of the loop
 RUN_CYCLES = 4.0  # for a run: the loop around it
-SET_BYTES = 4096  # addresses so far apart share a set of L1
+SET_BYTES = 4096  # addresses this far apart share a set of L1
 SET_ROWS, SET_PENALTY = 8, 2.0
 LINE_CYCLES = 10.0  # for a line of the image
-L3_EXPOSED = 0.418  # share of the time to fetch weights from L3 that shows
-FETCHING_TILES = 64  # of a panel: of more, the first one has to wait for a small part of the time
-WAITING = 1.5  # how much longer L3 takes for a line with its latency, beside what is computed
-WIDE_PIXELS = 32  # of a band, for which a panel is widened
-NEARLY_EVEN = 1.1  # lines of the busiest thread over the fewest that are possible
+L3_EXPOSED = 0.418  # part of the time to read weights from L3 that computing does not hide
+FETCHING_TILES = 64  # most tiles of a panel: with more, the wait of the first one hardly matters
+WAITING = 1.5  # how much longer L3 takes for a line with its latency, beside the products
+WIDE_PIXELS = 32  # fewest pixels of a band for which a panel is widened
+NEARLY_EVEN = 1.1  # most lines of the busiest thread, over the fewest possible
 
 
 def default_config(region: Region, machine: Machine) -> ConvConfig:
-    """The configuration with the fewest estimated cycles; no tuning is needed."""
+    """The configuration with the fewest estimated cycles."""
     estimate = _Estimate(region, machine)
     config = fewest_cycles(estimate.best(), estimate.cycles)
     return msgspec.structs.replace(config, fetches=waits(region, config, machine))
 
 
 def waits(region: Region, config: ConvConfig, machine: Machine) -> bool:
-    """Whether the first tile of a panel would wait for the weight, which comes from L3.
+    """Whether the first tile of a panel would wait for its weight, which comes from L3.
 
     Measured on f32 alone (Emerald Rapids, in ResNet-50): 7x7x512 with 3x3 takes 1.59 instead of
-    2.07 ms if the panel before fetches it, 14x14x512 with 3x3 /2 1.75 instead of 2.23 ms, 28x28x512
-    with 1x1 /2 1.24 instead of 1.56 ms, 28x28x256 with 3x3 /2 1.38 instead of 1.55 ms.
+    2.07 ms if the panel before prefetches it, 14x14x512 with 3x3 /2 1.75 instead of 2.23 ms,
+    28x28x512 with 1x1 /2 1.24 instead of 1.56 ms, 28x28x256 with 3x3 /2 1.38 instead of 1.55 ms.
     """
     plan, width = ConvPlan.of(region, config), ConvGeometry.of(region).outputs[-1]
     kernel, columns = plan.kernel, plan.shares[0].size / plan.vectors
@@ -95,7 +95,7 @@ def space(region: Region, machine: Machine) -> Iterator[ConvConfig]:
 
 
 def _tiled(estimate: _Estimate, kernels: Sequence[Microkernel]) -> Iterator[ConvConfig]:
-    """Legal configurations with tiles of one line, of vector kernels."""
+    """Legal configurations of vector kernels, with tiles of one line."""
     region, geometry = estimate.region, estimate.geometry
     _, height, width = geometry.outputs
     n_vectors = math.ceil(geometry.group_out_channels / kernels[0].lanes)
@@ -125,7 +125,7 @@ def _configs(estimate: _Estimate, kernel: Microkernel, every: bool = False) -> I
         tiles = [(kernel.mr, 1)] if opened else _tiles(geometry, kernel, staged)
         for rows, lines in tiles:
             if kernel.by_tiles and lines > estimate.lines_in_l2(wide):
-                continue  # they would go on over more lines than stay near
+                continue  # tiles would run on over more lines than stay in L2
             if not staged and not has_small_edges(geometry, rows):
                 continue
             whole = lines if kernel.by_tiles else height
@@ -161,7 +161,7 @@ def _grids(estimate: _Estimate, kernel: Microkernel, serial: ConvConfig) -> list
     parts = ConvPlan(geometry, serial, kernel).channel_parts
     tiles = math.ceil(width / serial.rows)
     if kernel.by_tiles and (serial.lines > 1 or width % serial.rows):
-        tiles = 1  # the last one overlaps the one before, or they have no line of their own
+        tiles = 1  # the last tile overlaps the one before, or tiles run on from line to line
     found = []
     for high, wide in grids_of(halves(machine.threads)):
         bands, channels = busy_grid(lines, parts, min(high, lines), wide)
@@ -171,7 +171,7 @@ def _grids(estimate: _Estimate, kernel: Microkernel, serial: ConvConfig) -> list
 
 
 def _tiles(geometry: ConvGeometry, kernel: Microkernel, staged: bool) -> Iterator[tuple[int, int]]:
-    """Pixels of a tile in a line, and lines of it: all that cut a line into equal pieces."""
+    """(Pixels in a line, lines) of each register tile that cuts a line into nearly equal tiles."""
     _, height, width = geometry.outputs
     if kernel.by_tiles:
         yield min(kernel.mr, width), 1
@@ -190,7 +190,7 @@ def _tiles(geometry: ConvGeometry, kernel: Microkernel, staged: bool) -> Iterato
 
 
 def _most_lines(geometry: ConvGeometry, band: int, threads: int) -> int:
-    """Lines of the thread that has the most; the last band of a plane may be lower."""
+    """Lines of the thread with the most lines; the last band of a plane may be lower."""
     height, planes = geometry.outputs[1], geometry.batch * geometry.outputs[0]
     bands = math.ceil(height / band)
     whole, rest = divmod(math.ceil(planes * bands / threads), bands)
@@ -203,7 +203,7 @@ def estimated_cycles(region: Region, config: ConvConfig, machine: Machine) -> fl
 
 
 class _Estimate:
-    """Estimates for the configurations of one region, which share what they have in common."""
+    """Estimates for the configurations of one region, with intermediate results shared."""
 
     def __init__(self, region: Region, machine: Machine) -> None:
         self.opens_image = ConvGeometry.of(region).opens_image
@@ -213,12 +213,12 @@ class _Estimate:
         self.weight = region.inputs[1].nbytes
         self.lines: dict[tuple[str, int, int, bool, int], float] = {}
         self.cycles = functools.cache(self._cycles)
-        """Cycles of the busiest thread; each configuration is estimated once."""
+        """Cycles of the busiest thread, cached for each configuration."""
 
     def best(self) -> list[ConvConfig]:
         """The best configuration of every kernel."""
         kernels = region_kernels(self.region, self.machine.isa)
-        if self.opens_image:  # known columns alone are cut so that tiles of AMX fit
+        if self.opens_image:  # only static columns can be cut so that tiles of AMX fit
             kernels = tuple(kernel for kernel in kernels if not kernel.by_tiles)
         configs = (list(_configs(self, kernel)) for kernel in kernels)
         return [fewest_unless_uneven(found, self.cycles, self.is_even) for found in configs]
@@ -243,7 +243,7 @@ class _Estimate:
             total += panel.count * self.lines[key] * lines / config.lines
         tiles = math.ceil(geometry.outputs[2] / config.rows)
         total *= groups * math.ceil(tiles / config.threads_x) / tiles
-        if config.staged:  # what one line of the result needs is copied
+        if config.staged:  # the lines of x that a band needs are copied
             copied = (config.band - 1) * geometry.strides[1] + geometry.kernel[1]
             elements = geometry.extents[2] * geometry.channels * geometry.kernel[0]
             one = elements / kernel.lanes * STAGE_CYCLES + LINE_CYCLES * geometry.kernel[0]
@@ -251,16 +251,16 @@ class _Estimate:
         share_n = vectors / plan.vectors * groups / geometry.groups
         weight = self.weight * share_n
         threads = math.prod(plan.grid)
-        # It comes from L3, once for each band if it does not stay in L2.
+        # The weight comes from L3, once for each band if it does not stay in L2.
         passes = share_m if weight > machine.l2_bytes // 2 else 1
         rate = machine.l3_rate(threads) / machine.cycles_per_us
         total += passes * weight / rate * L3_EXPOSED
         return total + machine.fork_us(threads) * machine.cycles_per_us
 
     def band(self, threads: int, wide: bool) -> int:
-        """Lines of a band: half of L2 holds those of x; threads get equally many, or nearly.
+        """Lines of a band: its lines of x fit in half of L2, and threads get nearly equal numbers.
 
-        Where panels of the weight are widened for each band, it has some pixels.
+        If panels of the weight are widened for each band, a band has at least `WIDE_PIXELS` pixels.
         """
         geometry, most = self.geometry, self.lines_in_l2(wide)
         height, planes = geometry.outputs[1], geometry.batch * geometry.outputs[0]
@@ -272,20 +272,20 @@ class _Estimate:
         def nearly_even(bands: int) -> bool:
             return _most_lines(geometry, math.ceil(height / bands), threads) / least <= NEARLY_EVEN
 
-        # Of more bands than some ten for each thread all are: few are looked at.
+        # With more than some ten bands for each thread all counts are nearly even: few are tried.
         alike = (n for n in counts if (planes * n) % threads == 0)
         bands = next(filter(nearly_even, itertools.chain(alike, counts)), height)
         return math.ceil(height / bands)
 
     def lines_in_l2(self, wide: bool) -> int:
-        """Lines of the result whose lines of x half of L2 holds; at least 1."""
+        """Lines of the result whose lines of x fit in half of L2; at least 1."""
         geometry = self.geometry
         item = 2 if wide else DataType(self.region.inputs[0].dtype).itemsize
         line = geometry.extents[2] * geometry.channels * item * geometry.strides[1]
         return max(1, self.machine.l2_bytes // 2 // (line * geometry.kernel[0]))
 
     def is_even(self, config: ConvConfig) -> bool:
-        """Whether all threads have nearly equal shares, or little."""
+        """Whether all threads have nearly equal work, or the work is little."""
         kernel, (depth, height, width) = microkernel_named(config.kernel), self.geometry.outputs
         plan, planes = ConvPlan(self.geometry, config, kernel), self.geometry.batch * depth
         grid = plan.grid
@@ -301,7 +301,7 @@ class _Estimate:
 def _line_cycles(
     estimate: _Estimate, config: ConvConfig, kernel: Microkernel, vectors: int
 ) -> float:
-    """Cycles of one line of tiles for one panel."""
+    """Cycles of one line of tiles for one panel of the weight."""
     region, geometry, machine = estimate.region, estimate.geometry, estimate.machine
     width = geometry.outputs[2]
     form = conv.form_of(region, kernel)
@@ -345,9 +345,9 @@ def _line_cycles(
 
 
 def _step_cycles(rows: int, vectors: int, kernel: Microkernel, machine: Machine) -> float:
-    """Cycles of a step of K of a tile: what it waits for longest.
+    """Cycles of a step of K of a tile: the longest of its waits.
 
-    `Machine.step_cycles` adds the other waits; it was fitted to products, not to convolutions.
+    `Machine.step_cycles` adds the other waits; it was fitted to matrix products, not convolutions.
     """
     products = rows * vectors / product_rate(kernel, machine)
     loads = rows / machine.broadcast_rate + vectors / machine.load_rate
@@ -355,6 +355,6 @@ def _step_cycles(rows: int, vectors: int, kernel: Microkernel, machine: Machine)
 
 
 def _inside(geometry: ConvGeometry, axis: int) -> float:
-    """The part of the taps of an axis that lies inside, of all positions."""
+    """The fraction of an axis's taps that lie inside of x, over all positions."""
     outputs, taps = geometry.outputs[axis], geometry.kernel[axis]
     return sum(geometry.reached(axis, tap, 0, outputs) for tap in range(taps)) / (outputs * taps)

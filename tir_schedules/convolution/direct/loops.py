@@ -1,7 +1,7 @@
 """The loops of a convolution inside a thread.
 
     for each band of lines of a plane (its part of x stays in L2)
-        for each panel of channels (widened in cache first, where 8-bit integers are)
+        for each panel of channels (widened in cache first, if 8-bit integers are)
             for each line, for each tile of pixels in it:
                 multiply over planes, lines, columns and channels of the window; store
 
@@ -38,54 +38,28 @@ from .windows import ConvOutliers, Windows
 
 
 class Band(NamedTuple):
-    """Some lines of a plane.
+    """Neighbouring lines of a plane, which one thread computes for all its channels."""
 
-    Attributes
-    ----------
-    share : Expr
-        Number of the thread among those along channels and tiles.
-    plane, line : Expr
-        The plane, and the first line.
-    lines : Expr or int
-        How many.
-    scratch : Buffer or None
-        Where accumulators of tile registers go.
-    """
-
-    share: Expr
+    share: Expr  # number of the thread, among those along channels and tiles
     plane: Expr
-    line: Expr
-    lines: Index
-    scratch: Expr | None
+    line: Expr  # the first line
+    lines: Index  # number of lines
+    scratch: Expr | None  # buffer for the accumulators of tile registers
 
 
 @dataclass(frozen=True)
 class PanelLoops:
-    """The tiles of a panel in a band.
-
-    Attributes
-    ----------
-    loops : ConvLoops
-        The convolution.
-    band : Band
-        Its lines.
-    piece : Expr
-        Number of the thread among those along the tiles of a line.
-    group, vector : Expr or int
-        Number of the group of channels, and the first vector of the panel in it.
-    vectors : int
-        How many.
-    """
+    """The tiles of a panel in a band."""
 
     loops: ConvLoops
     band: Band
-    piece: Expr
-    group: Index
-    vector: Index
-    vectors: int
+    piece: Expr  # number of the thread, among those along the tiles of a line
+    group: Index  # number of the group of channels
+    vector: Index  # first vector of the panel in the group
+    vectors: int  # vectors of the panel
 
     def emit(self) -> None:
-        """All tiles."""
+        """Emits all tiles."""
         loops, band, config = self.loops, self.band, self.loops.config
         load_b = self._load_b()
         across = loops.layout.plan.across
@@ -113,7 +87,7 @@ class PanelLoops:
                 in_lines(band.line + i, 1)
 
     def _lines(self, line: Index, height: int, load_b: LoadPanel) -> None:
-        """The tiles of some lines that this thread has."""
+        """Emits this thread's tiles of `height` lines."""
         loops, config, width = self.loops, self.loops.config, self.loops.windows.geometry.outputs[2]
         found = list(loops.windows.tiles(width, loops.layout.plan.tiles[0]))
         pieces, threads = sum(group.count for group, _ in found), loops.layout.plan.grid.tiles
@@ -137,7 +111,7 @@ class PanelLoops:
             before += group.count
 
     def _dynamic_line(self, line: Index, load_b: LoadPanel) -> None:
-        """Whole tiles, then one for the rest: what it has too many is not stored."""
+        """Emits whole tiles, then one for the tail, whose surplus pixels are not stored."""
         columns, rows = extent(self.loops.windows.geometry.outputs[2]), self.loops.config.rows
         whole = materialise(I.floordiv(columns, rows))
         with I.serial(whole) as number, emission.opaque_block("tile"):
@@ -149,7 +123,7 @@ class PanelLoops:
             emission.choose(kind, numbers, lambda at: rest.emit(1, sizes[at], stored=left))
 
     def _load_b(self) -> LoadPanel:
-        """How tiles read the weight of the panel."""
+        """The function by which tiles read the weight of the panel."""
         loops, layout = self.loops, self.loops.layout
         before = self.group * layout.packed.size
         if loops.wide_panels is not None:
@@ -165,7 +139,7 @@ class PanelLoops:
 
 
 class _Tile:
-    """One tile of a panel: `line` and `column` are its first pixel in the plane of the band."""
+    """One tile of a panel; `line` and `column` are its first pixel in the plane of the band."""
 
     def __init__(self, panel: PanelLoops, line: Index, column: Index, load_b: LoadPanel) -> None:
         self.loops, self.windows, self.plane = panel.loops, panel.loops.windows, panel.band.plane
@@ -173,7 +147,7 @@ class _Tile:
         self.line, self.column, self.load_b = line, column, load_b
         self.scratch = panel.band.scratch
         wide = self.windows.wide
-        # Steps of the tile in one of the weight.
+        # Steps of the tile for each step of the weight.
         self.parts = 1 if wide is None else wide.parts
         # Bounds of the loops over planes and lines of a window.
         plane = I.floormod(self.plane, extent(self.windows.geometry.outputs[0]))
@@ -182,7 +156,7 @@ class _Tile:
     def emit(
         self, height: int, columns: int, whole: bool = True, stored: Expr | None = None
     ) -> None:
-        """Multiplies and stores `height` lines of `columns` pixels, of one line perhaps fewer."""
+        """Multiplies and stores `height` lines of `columns` pixels, or `stored` pixels of one."""
         loops, kernel, windows = self.loops, self.loops.tile, self.windows
         rows, begin, outliers = height * columns, loops.start, loops.outliers
 
@@ -229,7 +203,7 @@ class _Tile:
     def _loads(
         self, columns: int, tap: int | None = None
     ) -> tuple[Callable[[int, Sequence[Any]], Any], Callable[[int, Sequence[Any]], Any]]:
-        """How windows and the weight are read; of one column of windows if a `tap` is given."""
+        """The functions that load windows and the weight; with `tap`, one column of windows."""
         layout, kernel = self.loops.layout, self.loops.tile
         geometry, steps = self.windows.geometry, layout.steps * self.parts
         (first_plane, _), (first_line, _) = self.outer
@@ -250,7 +224,7 @@ class _Tile:
         return load_a, load_b
 
     def _class(self, i: int, columns: int) -> Index:
-        """The class of a pixel of the tile."""
+        """The class of positions of a pixel of the tile."""
         classes = self.loops.layout.classes
         assert classes is not None
         if classes.whole:
@@ -258,12 +232,12 @@ class _Tile:
         depth, _, width = self.windows.geometry.outputs
         line, column = self.line + i // columns, self.column + i % columns
         position = [I.floormod(self.plane, depth), line, column]
-        if not isinstance(self.column, int):  # a tile of whole windows: any of them
+        if not isinstance(self.column, int):  # all windows of the tile are whole: take any such one
             position[2] = next(c for c in range(width) if self.windows.whole(c, 1))
         return classes.number(position[3 - len(classes.axes) :])
 
     def _store_pixels(self, result: Tile, across: Across) -> None:
-        """Stores the positions of a tile that are pixels of the result."""
+        """Stores those positions of a tile that are pixels of the result."""
         _, height, width = self.windows.geometry.outputs
         with I.serial(result.rows) as i:
             position = self.column + i
@@ -288,7 +262,7 @@ class _Tile:
 
 
 def share_of(total: Index, number: Expr, parts: int) -> tuple[Expr, Expr]:
-    """First and count of the pieces that part `number` of `parts` gets."""
+    """First and count of the items that thread `number` of `parts` gets."""
     if parts == 1:
         return tirx.const(0, "int32"), as_expr(total)
     first = I.floordiv(number * total, parts)
@@ -296,7 +270,7 @@ def share_of(total: Index, number: Expr, parts: int) -> tuple[Expr, Expr]:
 
 
 def _for_some(group: Group, first: Expr, last: Expr, body: Callable[[Index, int], None]) -> None:
-    """Runs `body(start, size)` for those pieces of a group whose numbers are in [first, last)."""
+    """Runs `body(start, size)` for the items of a group whose numbers are in [first, last)."""
     if group.count == 1:
         with I.If(tirx.all(first <= 0, last > 0)), I.Then():
             body(group.start, group.size)
@@ -307,8 +281,8 @@ def _for_some(group: Group, first: Expr, last: Expr, body: Callable[[Index, int]
         body(group.start + (low + i) * group.size, group.size)
 
 
-# (class of positions, group, vector of its columns) -> what accumulators start with; or, for tiles,
-# where that is
+# (class of positions, group, vector of its columns) -> the start of accumulators or, for AMX tiles,
+# its address
 Start = Callable[[Index, Index, Index], "Expr | Address"]
 # (flat pixel, group, vector of its columns, accumulators, whether it ends its panel)
 Store = Callable[[Expr, Index, Index, Expr, bool], None]
@@ -316,63 +290,38 @@ Store = Callable[[Expr, Index, Index, Expr, bool], None]
 
 @dataclass
 class ConvLoops:
-    """The loops for one convolution; `share` puts them into the PrimFunc under construction.
-
-    Attributes
-    ----------
-    config : ConvConfig
-        Its numbers.
-    layout : WeightLayout
-        Of its weight.
-    windows : Windows
-        Where windows are read.
-    weight : Buffer
-        Packed.
-    start : callable or None
-        What accumulators start with; zero if None.
-    store : callable
-        Emits the epilogue for one vector.
-    epilogue_cost : int
-        As of `store_tile`.
-    by_bytes : bool
-        Whether pairs of bytes are multiplied.
-    outliers : ConvOutliers or None
-        What bytes of the band were cut off, if anything.
-    fitting : ConvLoops or None
-        Loops by bytes, for bands where no pair of products saturates (see `byte_outliers`).
-    wide_panels : WidePanels or None
-        Widens the panels; `emit` makes it.
-    """
+    """Emits the loops of one convolution into the PrimFunc under construction."""
 
     config: ConvConfig
     layout: WeightLayout
     windows: Windows
-    weight: Expr
-    start: Start | None
-    store: Store
+    weight: Expr  # packed
+    start: Start | None  # of the accumulators; zero if None
+    store: Store  # emits the epilogue for one vector
     epilogue_cost: int
-    by_bytes: bool = False
-    outliers: ConvOutliers | None = None
+    by_bytes: bool = False  # whether pairs of bytes are multiplied
+    outliers: ConvOutliers | None = None  # those of a band whose bytes were cut to seven bits
+    # Loops by bytes, for bands where no pair of products saturates (see `byte_outliers`).
     fitting: ConvLoops | None = None
-    wide_panels: WidePanels | None = field(default=None, init=False)
+    wide_panels: WidePanels | None = field(default=None, init=False)  # made by `emit`
 
     @property
     def tile(self) -> Microkernel:
-        """What multiplies."""
+        """The microkernel that multiplies."""
         if self.windows.wide is not None:
             return self.windows.wide.kernel
         return byte_tile(self.layout.kernel) if self.by_bytes else self.layout.kernel
 
     def emit(self, task: Expr) -> None:
-        """The share of one thread of the grid."""
+        """Emits the bands of one thread of the grid."""
         wide, packed, kernel = self.windows.wide, self.layout.packed, self.layout.kernel
         widest, rows = max(packed.widths), self.layout.plan.tiles[0]
         if wide is not None:
             self.wide_panels = WidePanels(packed, self.weight, wide, packed.steps, widest)
         scratch = None
         if kernel.by_tiles:
-            # As wide as the widest panel: TVM cuts off columns that nobody visits, and tiles are
-            # told the distance of rows before.
+            # As wide as the widest panel: TVM drops columns that no loop visits, but the distance
+            # of rows was given to the tiles before that.
             shape = (rows, widest * kernel.lanes)
             scratch = I.sblock_alloc_buffer(shape, kernel.acc_dtype, align=64)
         state = TileTask()
@@ -382,7 +331,7 @@ class ConvLoops:
         state.release()
 
     def _bands(self, task: Expr, scratch: Expr | None) -> None:
-        """The bands of one thread."""
+        """Emits the bands of one thread."""
         config, grid = self.config, self.layout.plan.grid
         height = self.windows.geometry.outputs[1]
         bands = -(-height // config.band)
@@ -392,14 +341,15 @@ class ConvLoops:
             index = first + band
             plane, line = I.floordiv(index, bands), I.floormod(index, bands) * config.band
             lines: Index = config.band
-            if height % config.band:  # never where tiles go on from line to line
+            if height % config.band:  # never if tiles run on from line to line
                 lines = tirx.Min(tirx.const(config.band, "int32"), height - line)
             self._band(Band(I.floordiv(task, grid.bands), plane, line, lines, scratch))
 
     def _dynamic_bands(self, task: Expr, scratch: Expr | None) -> None:
-        """The same of dynamic lines or columns: threads share lines, and cut theirs in bands.
+        """Emits the bands of one thread if lines or columns are dynamic.
 
-        Bands that have a number of lines for any height are too few to be shared evenly.
+        Threads share the lines, and cut theirs into bands: bands that have one size for any height
+        are too few to be shared evenly.
         """
         grid, most = self.layout.plan.grid, self.config.band
         height = as_expr(extent(self.windows.geometry.outputs[1]))
@@ -424,7 +374,7 @@ class ConvLoops:
         return extent(geometry.batch) * extent(geometry.outputs[0])
 
     def _band(self, band: Band) -> None:
-        """One band: its lines are copied if need be, and multiplied."""
+        """Emits one band: copies its lines if needed, and multiplies them."""
         depth = extent(self.windows.geometry.outputs[0])
         where = I.floordiv(band.plane, depth), I.floormod(band.plane, depth), band.line, band.lines
         if self.fitting is None:
@@ -446,7 +396,7 @@ class ConvLoops:
         emission.branch(small, lambda: fitting._multiply(band), widened)
 
     def _multiply(self, band: Band) -> None:
-        """A band whose lines are there."""
+        """Emits the products of a band whose lines are copied already."""
         groups, channels = self.windows.geometry.groups, self.layout.plan.grid.channels
         piece, share = I.floordiv(band.share, channels), I.floormod(band.share, channels)
 

@@ -1,11 +1,11 @@
-"""The constant weight of a convolution as its kernel reads it.
+"""The constant weight of a convolution, packed as the kernel reads it.
 
     for each group, each panel of channels: [runs][K of a run / kr][columns][kr]
-    then, where a zero point asks for it, int32 for each class of positions and each column
-    then, where bytes may be multiplied in pairs, one int32: whether that is exact for any x
+    then, if zero points need it, int32 for each class of positions and each column
+    then, if bytes may be multiplied in pairs, one int32: whether that is exact for any x
 
-A run is the part of a window that is contiguous in memory (`convolution.direct.config.form_of`). It
-is padded with zeros to whole steps, and the columns of a group are padded to whole vectors.
+A run is the part of a window that is contiguous in memory (`convolution.direct.config.form_of`).
+Runs are padded with zeros to whole steps, and the columns of a group to whole vectors.
 """
 
 from __future__ import annotations
@@ -41,29 +41,17 @@ from .cost import candidates, estimated_cycles
 
 @dataclass(frozen=True)
 class WeightLayout(PackedInput):
-    """Sizes of a packed weight.
-
-    Attributes
-    ----------
-    plan : ConvPlan
-        How the convolution is cut.
-    form : str
-        As of `form_of`.
-    packed : Panels
-        The layout of one group.
-    classes : PositionClasses or None
-        Of the terms behind the weight, if there are any.
-    """
+    """The packed weight of a convolution: its parts and their sizes."""
 
     region: Region
     plan: ConvPlan
     form: Form
-    packed: Panels
-    classes: PositionClasses | None
+    packed: Panels  # the layout of one group
+    classes: PositionClasses | None  # of the terms behind the weight, if there are any
 
     @staticmethod
     def of(region: Region, config: ConvConfig, kernel: Microkernel) -> WeightLayout:
-        """The layout for a configuration."""
+        """The layout of a region's weight for a configuration."""
         plan = ConvPlan(ConvGeometry.of(region), config, kernel)
         geometry, form = plan.geometry, form_of(region, kernel)
         channels, width = geometry.group_channels, geometry.kernel[-1]
@@ -77,27 +65,27 @@ class WeightLayout(PackedInput):
 
     @property
     def kernel(self) -> Microkernel:
-        """What reads it."""
+        """The kernel that reads the weight."""
         return self.plan.kernel
 
     @property
     def geometry(self) -> ConvGeometry:
-        """Of the convolution."""
+        """The geometry of the convolution."""
         return self.plan.geometry
 
     @property
     def steps(self) -> int:
-        """Steps of kr that a run is padded to."""
+        """Steps of kr elements in a padded run."""
         return self.kernel.steps(self.packed.k)
 
     @property
     def size(self) -> int:
-        """Elements of the packed weight, without terms."""
+        """Elements of the packed weight, without the terms behind it."""
         return self.geometry.groups * self.packed.size
 
     @property
     def terms(self) -> int:
-        """How many int32 stand behind the weight."""
+        """Number of int32 terms behind the weight."""
         count = 0 if self.classes is None else self.classes.count
         return count * self.geometry.groups * self.packed.columns
 
@@ -108,16 +96,16 @@ class WeightLayout(PackedInput):
 
     @property
     def has_answer(self) -> bool:
-        """Whether it says if pairs of bytes fit."""
+        """Whether the array ends with the answer: are pairs of bytes exact for any x."""
         return is_integer(self.region) and has_pairs(self.kernel)
 
     @property
     def answer(self) -> int:
-        """Where it says so."""
+        """Where the answer begins."""
         return self.size + 4 * self.terms
 
     def pack(self, array: A) -> A:
-        """The weight [*kernel, IC, OC] as the kernel reads it."""
+        """The weight [*kernel, IC, OC] in the layout that the kernel reads."""
         geometry, dtype = self.geometry, self.region.inputs[1].dtype
         taps, channels, width = geometry.kernel, geometry.out_channels, geometry.group_out_channels
         lines = reshaped(array, (math.prod(taps), geometry.group_channels, channels))
@@ -147,17 +135,17 @@ class WeightLayout(PackedInput):
 
 
 def packed_weight(region: Region, config: ConvConfig, isa: Isa, _index: int) -> WeightLayout:
-    """The weight of a legal configuration."""
+    """The layout of the weight for a legal configuration."""
     return WeightLayout.of(region, config, check(region, config, isa))
 
 
-# A convolution before it is built: its loops, and the product that its tiles compute.
+# The loops of a convolution and the product that its tiles compute, for `explain`.
 #
 # threads > bands > panels > lines > tiles > taps > channels > tile
 
 
 def nests(region: Region, config: ConvConfig) -> Iterator[loop_nest.LoopNest]:
-    """The loops of the convolution."""
+    """The loops of a convolution."""
     plan = ConvPlan.of(region, config)
     geometry, kernel = plan.geometry.as_volume(), plan.kernel
     planes = geometry.batch * geometry.outputs[0]
@@ -176,7 +164,7 @@ def nests(region: Region, config: ConvConfig) -> Iterator[loop_nest.LoopNest]:
     line_tiles = loop_nest.pieces(average, config.lines)
     lines = average / line_tiles
     most, tiles = plan.tiles
-    # Tiles of tile registers are alike: the last one overlaps the one before.
+    # AMX tiles all have one size: the last one overlaps the one before.
     columns = most if kernel.by_tiles else width / tiles
     high, rows = lines, columns * lines
     if plan.across is not None:
@@ -221,7 +209,7 @@ def nests(region: Region, config: ConvConfig) -> Iterator[loop_nest.LoopNest]:
 
 
 def products(region: Region, config: ConvConfig, machine: Machine) -> Iterator[Product]:
-    """Tiles of pixels of a line, or of several; what overlaps at their end is computed twice."""
+    """The product of the tiles of one or more lines; overlapping pixels are computed twice."""
     of_conv, line = ConvPlan.of(region, config), ConvGeometry.of(region)
     geometry, kernel = line.as_volume(), of_conv.kernel
     depth, height, width = geometry.outputs
@@ -250,50 +238,32 @@ LINE = 64  # bytes of a cache line
 
 @dataclass(frozen=True)
 class PanelFetch:
-    """Fetching the next panel of a convolution's weight while the tiles of a panel multiply.
+    """Prefetches the next panel of a weight while the tiles of a panel multiply.
 
-        panel of 3 vectors, 7 tiles: a step of each of them asks for 3/7 of a step of the next panel
+        panel of 3 vectors, 7 tiles: a step of a tile prefetches 3/7 of a step of the next panel
 
-    The first tile of a panel would have to wait for it, where L3 reads more slowly than a tile
-    multiplies. Behind the last panel, lines are asked for that nobody needs.
-
-    What the tiles of a panel fetch together.
-
-    Attributes
-    ----------
-    packed : Panels
-        The layout of the weight.
-    weight : Buffer
-        Packed.
-    tiles : int
-        Of a panel; all of them fetch the next one once.
+    The first tile of a panel would have to wait if L3 reads more slowly than a tile multiplies.
+    Behind the last panel, lines are prefetched that nobody needs.
     """
 
     packed: Panels
-    weight: Expr
-    tiles: int
+    weight: Expr  # packed
+    tiles: int  # of a panel; together they prefetch the next panel once
 
     def places(self, width: int, number: Index, step: Index) -> list[Index]:
-        """The vectors of the next panel, as steps of one, of which a step of a tile asks for lines.
+        """The vectors of the next panel that a step of a tile prefetches, counted in vectors.
 
-        Parameters
-        ----------
-        width : int
-            Vectors of the panel.
-        number : Expr or int
-            Of the tile.
-        step : Expr or int
-            Of K.
+        `width` is the vectors of the panel, `number` that of the tile, `step` the step of K.
         """
         kernel = self.packed.kernel
         vector = kernel.lanes * kernel.kr * int(DataType(kernel.b_dtype).itemsize)
-        vectors = max(1, LINE // vector)  # of a line
+        vectors = max(1, LINE // vector)  # in a cache line
         count = math.ceil(width / (vectors * self.tiles))
         place = (number * self.packed.steps + step) * count
         return [I.floordiv((place + each) * width, self.tiles * count) for each in range(count)]
 
     def beside(self, load_b: LoadPanel, number: Index) -> LoadPanel:
-        """How the tile of a number reads its panel and fetches its share of the next one."""
+        """A `load_b` that also prefetches tile `number`'s chunk of the next panel."""
 
         def load(panel: Index, width: int, step: Index, j: int) -> Expr | Address:
             if j == 0:

@@ -1,10 +1,10 @@
 """Where a convolution's kernel reads windows: in x itself, or in a padded copy of a band of lines.
 
-A copy is made where x cannot be read as it is: elements of another type, runs that are no whole
-steps of the kernel, AMX tiles, 8-bit integers that are widened before they are multiplied. It holds
-the lines that a band of the result needs, with padding filled in, so that every window is complete.
-Without a copy, taps outside of the image are left out: above and below by the bounds of the loop,
-at the left and right edges by tiles with code of their own.
+x is copied where the kernel cannot read it as it is: elements of another type, runs that are no
+whole steps of the kernel, AMX tiles, 8-bit integers that are widened before they are multiplied.
+The copy holds the lines that a band of the result needs, with padding filled in, so every window is
+complete. Without a copy, taps outside of the image are left out: above and below by the bounds of
+the loop, at the left and right edges by tiles with code of their own.
 """
 
 from __future__ import annotations
@@ -43,15 +43,15 @@ class Windows:
     Parameters
     ----------
     layout : WeightLayout
-        Of the convolution's weight.
+        The convolution's weight.
     x : Buffer
         The parameter.
     quantize : tuple or None
         Scale and zero point with which f32 elements become the kernel's type.
     outside : Expr or int
-        What lies outside of x, as the kernel multiplies it.
+        The value outside of x, as the kernel multiplies it.
     widens : bool
-        Whether elements are widened where tiles of the region may multiply such.
+        Whether elements are widened, if tiles of the region may multiply widened ones.
     """
 
     def __init__(
@@ -83,17 +83,17 @@ class Windows:
         span = [(k - 1) * d + 1 for k, d in zip(geometry.kernel, geometry.dilation, strict=True)]
         self.most_lines = (config.band - 1) * geometry.strides[1] + span[1]
         across = layout.plan.across
-        # Where tiles go on from line to line, those of consecutive results follow each other.
+        # If tiles run on from line to line, the lines of neighbouring results must be neighbours.
         self.phases = 1 if across is None else geometry.strides[1]
         self.phase = math.ceil(self.most_lines / self.phases)
         vector = self.kernel.lanes * self.kernel.kr
-        # What a padded run reads behind the last window belongs to the line.
+        # A padded run reads this many elements behind the last window; the line has them.
         beyond = layout.steps * self.kernel.kr - layout.packed.k
 
         def pitch(outputs: Index) -> Index:
             if across is not None:
                 return across.distance * geometry.strides[2] * self.pixel
-            if geometry.opens_image:  # of whole tiles: the last one may have too many
+            if geometry.opens_image:  # room for whole tiles, of which the last may exceed the line
                 outputs = emission.ceil_div(outputs, config.rows) * config.rows
             used = ((outputs - 1) * geometry.strides[2] + span[2]) * self.pixel + beyond
             return emission.ceil_div(used, vector) * vector
@@ -106,7 +106,7 @@ class Windows:
         self.copy = I.sblock_alloc_buffer((size,), self.element_dtype, align=64)
 
     def bounds(self, axis: int, output: Index) -> Bounds:
-        """The taps of an axis that are multiplied, for a position of the result: [first, last)."""
+        """The taps of an axis that are multiplied for a position of the result: [first, last)."""
         geometry, taps = self.geometry, self.geometry.kernel[axis]
         if self.staged or geometry.whole(axis) == (0, geometry.outputs[axis]):
             return 0, taps
@@ -118,7 +118,7 @@ class Windows:
         return below, tirx.Max(above, below)
 
     def inside(self, first: Index, columns: int, tap: int) -> list[int]:
-        """The pixels of a tile for which a tap lies within the line; `first` is a number."""
+        """The pixels of a tile for which a tap lies within the line; `first` is static."""
         assert isinstance(first, int)
         bounds = [self.geometry.inside(2, first + i) for i in range(columns)]
         return [i for i, (low, high) in enumerate(bounds) if low <= tap < high]
@@ -130,9 +130,9 @@ class Windows:
         return self.staged or all(self.geometry.inside(2, end) == every for end in ends)
 
     def tiles(self, width: int, rows: int) -> Iterator[tuple[Group, bool]]:
-        """Tiles of a line, those alike as one group, and whether their windows are whole.
+        """Groups of equal tiles of a line, and whether their windows are whole.
 
-        One configuration does for all tiles of AMX: the last one overlaps the one before.
+        AMX tiles all have one configuration: the last tile overlaps the one before.
         """
         if self.kernel.by_tiles:
             yield Group(0, width // rows, rows), True
@@ -142,16 +142,10 @@ class Windows:
             yield from alike_tiles(width, rows, self.whole)
 
     def element(self, line: Index, column: Index, group: Index, tap: Sequence[Index]) -> Expr:
-        """Where the run of one pixel starts.
+        """Address of the first element of one pixel's run.
 
-        Parameters
-        ----------
-        line, column : Expr
-            The pixel of the result, in the plane that `enter` was called for.
-        group : Expr or int
-            Number of the group of channels.
-        tap : sequence of Expr
-            (plane, line, column) of the run.
+        `line` and `column` are the pixel of the result, in the plane that `enter` was called for;
+        `tap` is the (plane, line, column) of the run.
         """
         geometry = self.geometry
         depth, height, width = tap
@@ -173,14 +167,14 @@ class Windows:
         return y * self.pitch + x * self.pixel + group * self.group
 
     def _place(self, plane: Index, line: Expr) -> Expr:
-        """Where a line of the band is in the copy."""
+        """Number of a line of the band in the copy."""
         if self.phases > 1:
             turn = line // self.phases
             line = (line - turn * self.phases) * self.phase + turn
         return plane * (self.phases * self.phase) + line
 
     def load(self, start: Expr, step: Index) -> Expr | Address:
-        """kr elements of a run, as the kernel's `emit` takes them."""
+        """kr elements of a run, in the form that the kernel's `emit` takes."""
         if self.wide is not None:
             return self.wide.spread(self.copy, [start + step * self.wide.kernel.kr])
         kr, kernel = self.kernel.kr, self.kernel
@@ -192,7 +186,7 @@ class Windows:
         return kernel.spread(as_operand(value, self.dtype, kernel))
 
     def small(self, lines: Index) -> Expr:
-        """Whether no byte of a copy of so many lines of the result is beyond 127."""
+        """Whether no byte is beyond 127 in the copy for `lines` lines of the result."""
         geometry, (depth, taps, _) = self.geometry, self.geometry.kernel
         count = (lines - 1) * geometry.strides[1] + (taps - 1) * geometry.dilation[1] + 1
         search = HighBits(4 * self.kernel.lanes)
@@ -209,7 +203,7 @@ class Windows:
         return search.none()
 
     def enter(self, sample: Expr, plane: Expr, first: Expr, lines: Index) -> None:
-        """What happens before a band is multiplied: `lines` lines of a plane from `first` on."""
+        """Prepares a band before its products: `lines` lines of a plane from `first` on."""
         self.plane, self.first = (sample, plane), first
         if not self.staged:
             return
@@ -228,10 +222,10 @@ class Windows:
             self._stage(to, start, source_z, source_y)
 
     def _stage(self, to: Expr, start: Expr, z: Expr, y: Expr) -> None:
-        """One line of x, or what lies outside, to a place in the copy."""
+        """Copies one line of x to `to`, or fills that place if the line is outside of x."""
         geometry, width, end = self.geometry, self.width, self.width * self.pixel
         if geometry.opens_image:
-            # The rest of the line too: tiles may have more windows than there are.
+            # Fill the whole line: the last tile may have more windows than pixels.
             width, end = as_expr(width), self.pitch
         before = emission.named(emission.smallest(geometry.before[2], width))
         used = emission.named(
@@ -250,7 +244,7 @@ class Windows:
         emission.where_all(conditions, inside, lambda: self._fill(to, end))
 
     def _copy(self, to: Expr, start: Expr, pixels: Index) -> None:
-        """Consecutive pixels of x, as the kernel multiplies them."""
+        """Copies consecutive pixels of x in the form that the kernel multiplies."""
         geometry = self.geometry
         if self.pixel == geometry.channels:
             self._run(to, start, pixels * self.pixel)
@@ -309,16 +303,16 @@ class Windows:
 # ConvOutliers: a band of x for tiles by bytes, with its outliers apart (see `byte_outliers`).
 #
 # The copy of a band is cut to seven bits in place. For each line of the result, the outliers of the
-# lines of x that it reads are multiplied by all columns of the kernel; the sums are what tiles
-# start with. There are sums for every place that a window can have with a stride of 1, so that no
-# outlier has to ask whether it has a result.
+# lines of x that it reads are multiplied by all columns of the kernel; tiles start with these sums.
+# There are sums for every place that a window can have with a stride of 1, so that no code has to
+# check whether an outlier has a result there.
 
 
-FEWEST_PRODUCTS = 128  # of an element of x: with fewer, a list takes longer than it saves
+FEWEST_PRODUCTS = 128  # for one element of x: with fewer, a list takes longer than it saves
 
 
 def lists_outliers(layout: WeightLayout) -> bool:
-    """Whether a band's outliers are listed, where its bytes are looked at."""
+    """Whether the outliers of a band are listed when its bytes are examined."""
     geometry = layout.geometry.as_volume()
     taps = geometry.kernel[1] * geometry.kernel[2]
     return (
@@ -334,18 +328,13 @@ def lists_outliers(layout: WeightLayout) -> bool:
 class ConvOutliers:
     """The outliers of a band, in the PrimFunc under construction.
 
-    Parameters
-    ----------
-    layout : WeightLayout
-        Of the convolution's weight.
-    windows : Windows
-        The copy of a band, of bytes.
+    `layout` describes the convolution's weight, `windows` the copy of a band, of bytes.
     """
 
     def __init__(self, layout: WeightLayout, windows: Windows) -> None:
         assert isinstance(windows.width, int) and isinstance(windows.pitch, int)
         self.layout, self.windows, self.geometry = layout, windows, windows.geometry
-        self.groups = windows.pixel // KR  # of a pixel
+        self.groups = windows.pixel // KR  # in a pixel
         self.beside = self.geometry.kernel[2] - 1
         self.places = windows.width + self.beside
         lines = self.geometry.kernel[0] * windows.most_lines
@@ -356,9 +345,9 @@ class ConvOutliers:
         self.sums = I.sblock_alloc_buffer((size,), "int32", align=64)
 
     def split(self, lines: Index, whole: Expr) -> Expr:
-        """Cuts the copy that so many lines of the result read; whether bytes are right for it.
+        """Cuts the copy for `lines` lines to seven bits; returns whether bytes are right for it.
 
-        `whole` says that no byte has to be cut, whatever it is.
+        If `whole` is true, no byte has to be cut.
         """
         geometry, windows, found = self.geometry, self.windows, self.found
         depth, taps, _ = geometry.kernel
@@ -382,7 +371,7 @@ class ConvOutliers:
         return found.short(most)
 
     def add(self, line: Index, height: int, vector: Index, vectors: int, load_b: LoadPanel) -> None:
-        """Computes what outliers add to some lines of the result, for a panel of the weight."""
+        """Computes what outliers add to `height` lines of the result, for a panel of the weight."""
         geometry, windows, lanes = self.geometry, self.windows, self.layout.kernel.lanes
         depth, taps, columns = geometry.kernel
         zero = constant(0, "int32", lanes)
@@ -409,7 +398,7 @@ class ConvOutliers:
                 self.found.for_each(z * self.count + of_x, add)
 
     def sum(self, line: Index, column: Index, vectors: int, j: int) -> Expr:
-        """What is added to a pixel in one vector; lines are counted from those of `add`."""
+        """What outliers add to one vector of a pixel; `line` counts from the first one of `add`."""
         lanes = self.layout.kernel.lanes
         slot = line * self.places + column * self.geometry.strides[2] + self.beside
         return self.sums[ramp((slot * vectors + j) * lanes, lanes)]

@@ -1,4 +1,4 @@
-"""Winograd's algorithm for a convolution: in what numbers, by what tiles, and with what errors.
+"""Winograd's algorithm for a convolution: number types, tile sizes, matrices and errors.
 
     f32, 3x3                F(4x4, 3x3)    36 products instead of 144
     f32, a line of taps     F(m, r)        m + r - 1 products instead of m * r
@@ -48,38 +48,26 @@ from tir_schedules.core.region import Region
 Transform = Callable[[Sequence[Expr]], list[Expr]]
 
 REACHES = {2: 6, 3: 6, 4: 6, 5: 8, 6: 8, 7: 8}
-"""Positions of x that a tile needs, by the number of taps."""
+"""Positions of x that a tile needs, for each number of taps."""
 NEAR, FAR = 5 / 8, 13 / 8
 PAIRS = {6: (NEAR, FAR), 8: (0.5, 1.0, 2.0)}
-"""The points are 0, infinity, and these with both signs."""
+"""The interpolation points are 0, infinity, and these numbers with both signs."""
 MOST_CHANNELS = (2**31 - 1) // (4 * 3 * 3 * 255 * 128)
-"""Of 8-bit integers, whose sums stay within 32 bits."""
-_SHIFT = 2  # bits of the sums of integers beyond those of the results
+"""Most channels of 8-bit integers whose sums stay within 32 bits."""
+_SHIFT = 2  # sums of integers are the results shifted left by so many bits
 
 
 @dataclass(frozen=True, eq=False)
 class TransformAxis:
-    """How tiles are transformed along one axis.
+    """How tiles are transformed along one axis."""
 
-    Attributes
-    ----------
-    tile, taps : int
-        Results of a tile, and of the kernel.
-    input_transform, output_transform : callable
-        Of `reach` vectors.
-    g, g_inverse : ndarray
-        What transforms the weight, and what undoes it.
-    growth : float
-        What relative rounding errors of the products become, in the worst result of a tile.
-    """
-
-    tile: int
+    tile: int  # results of a tile
     taps: int
-    input_transform: Transform
-    output_transform: Transform
-    g: np.ndarray
-    g_inverse: np.ndarray
-    growth: float = 1.0
+    input_transform: Transform  # takes `reach` vectors
+    output_transform: Transform  # takes `reach` vectors
+    g: np.ndarray  # transforms the weight
+    g_inverse: np.ndarray  # undoes `g`
+    growth: float = 1.0  # of the products' relative rounding errors, in a tile's worst result
 
     @property
     def reach(self) -> int:
@@ -104,14 +92,14 @@ def matrices(taps: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def _input_transform(pairs: Sequence[float], d: Sequence[Expr]) -> list[Expr]:
-    """B^T d for points of both signs: even and odd powers apart, for each pair of points.
+    """B^T d for points of both signs, from sums of even and of odd powers for each pair.
 
     The polynomial of a point p of a pair is x (x + p) Q(x^2), where Q has the other pairs as roots:
     even powers x^2 Q and odd powers p x Q. Those of 0 and of infinity have all pairs as roots.
     """
 
     def powers(squares: Sequence[float], first: int) -> Expr:
-        """The polynomial with these squares as roots of its square, from x^first on."""
+        """The polynomial whose roots are +-s for each of `squares`, times x^first."""
         factors = np.poly([square**2 for square in squares])[::-1]
         terms = [c(float(factor), d[first + 2 * at]) for at, factor in enumerate(factors)]
         return bind(functools.reduce(operator.add, terms[:-1], terms[-1]))
@@ -140,7 +128,7 @@ def _output_transform(pairs: Sequence[float], tile: int, m: Sequence[Expr]) -> l
 
 
 def _square_input(d: Sequence[Expr]) -> list[Expr]:
-    """B^T d along one axis: six vectors of six, in twelve instructions."""
+    """B^T d of SQUARE along one axis: six vectors of six, in twelve instructions."""
     near, far = NEAR**2, FAR**2
     even_far, odd_far = bind(d[4] - c(far, d[2])), bind(d[3] - c(far, d[1]))
     even_near, odd_near = bind(d[4] - c(near, d[2])), bind(d[3] - c(near, d[1]))
@@ -156,7 +144,7 @@ def _square_input(d: Sequence[Expr]) -> list[Expr]:
 
 
 def _square_output(m: Sequence[Expr]) -> list[Expr]:
-    """A^T m along one axis: four vectors of six, in twelve instructions."""
+    """A^T m of SQUARE along one axis: four vectors of six, in twelve instructions."""
     even_near, odd_near = bind(m[1] + m[2]), bind(m[1] - m[2])
     even_far, odd_far = bind(m[3] + m[4]), bind(m[3] - m[4])
     found = [
@@ -187,12 +175,12 @@ def line_axis(taps: int) -> TransformAxis:
 
 
 def _word_input(d: Sequence[Expr]) -> list[Expr]:
-    """B^T d along one axis: four vectors of four."""
+    """B^T d of WORDS along one axis: four vectors of four."""
     return [bind(value) for value in (d[0] - d[2], d[1] + d[2], d[2] - d[1], d[1] - d[3])]
 
 
 def _word_output(m: Sequence[Expr]) -> list[Expr]:
-    """A^T m along one axis: two vectors of four."""
+    """A^T m of WORDS along one axis: two vectors of four."""
     return [bind(m[0] + m[1] + m[2]), bind(m[1] - m[2] - m[3])]
 
 
@@ -205,18 +193,18 @@ _WORDS_INVERSE = np.array([[1, 0, 0, 0], [0, 1, -1, 0], [0, 0, 0, 1]]) / 2
 WORDS = TransformAxis(2, 3, _word_input, _word_output, _WORDS_G, _WORDS_INVERSE)
 """Each axis of a 3x3 kernel of 8-bit integers."""
 WORST_GROWTH = SQUARE.growth * SQUARE.growth
-"""Root mean square, of the worst of the 16 results of a 3x3 tile, of the errors that independent
-relative errors of the products' sums become, for independent x and g of variance 1, over the size
-of the results."""
+"""Root mean square error of the worst of the 16 results of a 3x3 tile, over the size of the
+results: for independent relative errors of the products' sums, and independent x and g of
+variance 1."""
 
 _UNIT = 2.0**-24
 _ROUNDING = 0.42  # root mean square of a rounding error in units, over a binade's mantissas
-_OWN_ROUNDINGS = 5.0  # what the transforms' own roundings add, as terms of the sum
+_OWN_ROUNDINGS = 5.0  # roundings of the transforms themselves, counted as terms of the sum
 _DEVIATIONS = 9.0  # the largest of some 100000; large sums have large errors, so there are outliers
 
 
 def expected_error(channels: int, growth: float = WORST_GROWTH) -> float:
-    """The largest error to expect of any result, over the root mean square of the results.
+    """The largest expected error of any result, over the root mean square of the results.
 
     A sum of C products, each added with one rounding, has C / 2 errors of the size of the whole sum
     (partial sums grow like a random walk). They are independent and of either sign, so they add up
@@ -230,29 +218,17 @@ def expected_error(channels: int, growth: float = WORST_GROWTH) -> float:
 
 @dataclass(frozen=True, eq=False)
 class Algorithm:
-    """How tiles are transformed and multiplied.
+    """How tiles are transformed and multiplied."""
 
-    Attributes
-    ----------
-    axes : tuple of TransformAxis
-        Along lines and columns.
-    element, total : str
-        Types of what is multiplied, and of the sums.
-    zero : int
-        x's zero point.
-    shift : int
-        Results are sums without so many of their lowest bits, which are 0.
-    """
-
-    axes: tuple[TransformAxis, TransformAxis]
-    element: str
-    total: str
-    zero: int | Placeholder = 0
-    shift: int = 0
+    axes: tuple[TransformAxis, TransformAxis]  # lines, columns
+    element: str  # type of the numbers that are multiplied
+    total: str  # type of the sums
+    zero: int | Placeholder = 0  # zero point of x
+    shift: int = 0  # bits that sums are shifted right by to give results; those bits are 0
 
     @staticmethod
     def of(region: Region) -> Algorithm:
-        """That of a convolution."""
+        """The algorithm for a convolution."""
         if is_integer(region):
             zero = region.integer("a_zero_point", 0)
             return Algorithm((WORDS, WORDS), "int16", "int32", zero, _SHIFT)
@@ -274,44 +250,44 @@ class Algorithm:
 
     @property
     def bytes(self) -> int:
-        """Of an element."""
+        """Bytes of an element."""
         return 2 if self.element == "int16" else 4
 
     @property
     def growth(self) -> float:
-        """What relative rounding errors of the products become, in the worst result of a tile."""
+        """Growth of the products' relative rounding errors, in the worst result of a tile."""
         return self.axes[0].growth * self.axes[1].growth
 
     def transformed_weight(self, weight: A, inside: int) -> A:
-        """[reach, reach, inside], float64, of [*kernel, C, OC] with so many elements for a tap."""
+        """The weight [*kernel, C, OC] as [reach, reach, inside], float64; `inside` is C * OC."""
         lines, columns = self.axes
         wide = reshaped(as_type(weight, "float64"), (lines.taps, columns.taps * inside))
         half = reshaped(product(lines.g, wide), (lines.reach, columns.taps, inside))
         return product(columns.g, half)
 
     def kernels(self, isa: Isa) -> tuple[Microkernel, ...]:
-        """The kernels that configurations name."""
+        """The kernels that configurations may name."""
         if self.element == "float32":
             return kernels_for(isa, "float32", "float32")
         return tuple(filter(has_pairs, kernels_for(isa, "uint8", "int8")))
 
     def kernel(self, named: Microkernel) -> Microkernel:
-        """What multiplies in the place of the kernel that a configuration names."""
+        """The kernel that multiplies, for the kernel that a configuration names."""
         return named if self.element == "float32" else packed_words_tile(named)
 
     def taken(self, value: Expr) -> Expr:
-        """Elements of x as they are transformed."""
+        """Elements of x in the type of the transform, less the zero point."""
         value = cast(self.element, value)
         is_zero = isinstance(self.zero, int) and not self.zero
         return value if is_zero else value - like(self.zero, value)
 
     def given(self, value: Expr) -> Expr:
-        """Transformed sums as results."""
+        """The results of transformed sums."""
         return value >> like(self.shift, value) if self.shift else value
 
 
 def kernel_reason(region: Region) -> str | None:
-    """Why no tiles are known for the kernel of a region, or None."""
+    """Why there are no tiles for the kernel of a region, or None."""
     kernel = tuple(region.inputs[1].shape[:-2])
     if kernel == (3, 3):
         return None

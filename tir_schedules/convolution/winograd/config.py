@@ -27,42 +27,42 @@ from tir_schedules.product.tile_config import check_tile, register_tiles
 from .tiles import WinogradProblem
 
 LINE = 16  # f32 values of a cache line
-_MOST_TILES = 128  # of a block: V of 16 channels is as large as L2 then
-_FEWEST_TILES = 4  # the weights pass through once for every block
-_LINE_SIZES = 6  # sizes of blocks that are tried for lines of results, of which costs differ little
+_MOST_TILES = 128  # of a block: with 128 tiles, V of 16 channels is as large as L2
+_FEWEST_TILES = 4  # of a block: the weights pass through the caches once for each block
+_LINE_SIZES = 6  # block sizes tried for lines of results, whose costs differ little
 
 
 class WinogradConfig(TileConfig, frozen=True, kw_only=True):
-    """Numbers that make the template concrete.
+    """Blocking and threads of a Winograd convolution.
 
     `m_block` counts the tiles of results that are transformed, multiplied and transformed back
-    before the next ones; it bounds what lies in L2. A block may have one tile more where blocks of
-    that size would be more than there are tiles. Of images of open sizes it is a multiple of
+    before the next ones; it bounds what lies in L2. A block may have one tile more, if blocks of
+    that size would outnumber the tiles. If image sizes are dynamic, `m_block` is a multiple of
     `rows`, and K is not cut.
 
     Attributes
     ----------
     threads_tiles : int
-        Teams of threads, each with blocks of tiles of its own.
+        Teams of threads; each team takes blocks of tiles.
     threads_panels : int
-        Threads of a team, which share the transform of a block, then its panels of channels.
+        Threads of a team, which share the transform of a block and then its panels of channels.
     """
 
     threads_tiles: int = 1
     threads_panels: int = 1
 
     def teams(self, problem: WinogradProblem) -> int:
-        """Teams that have tiles."""
+        """Number of teams that have tiles."""
         return min(self.threads_tiles, problem.tiles)
 
     def blocks(self, problem: WinogradProblem) -> tuple[tuple[Group, ...], int]:
-        """The blocks of tiles, larger ones first, and how many a team takes at most."""
+        """The blocks of tiles, larger ones first, and the most blocks of one team."""
         teams = self.teams(problem)
         each = math.ceil(math.ceil(problem.tiles / teams) / self.m_block)
         return blocking.shares(problem.tiles, min(problem.tiles, teams * each)), each
 
     def plan(self, problem: WinogradProblem) -> ProductPlan:
-        """How each of the products of all tiles is cut."""
+        """How the product for one element of the transformed tiles is cut."""
         geometry = problem.geometry
         plan = ProductPlan.of(self, problem.tiles, geometry.out_channels, geometry.channels)
         return replace(plan, kernel=problem.algorithm.kernel(plan.kernel))
@@ -73,9 +73,9 @@ class WinogradConfig(TileConfig, frozen=True, kw_only=True):
 
 
 def odd_lines(elements: int, item: int = 4) -> int:
-    """A distance in memory of at least so many values of so many bytes: an odd number of lines.
+    """Elements of the smallest odd number of cache lines that holds `elements` of `item` bytes.
 
-    Powers of two would put all matrices, or all rows of a register tile, into one set of L1.
+    A power of two would put all matrices, or all rows of a register tile, into one set of L1.
     """
     line = 4 * LINE // item
     lines = math.ceil(elements / line)
@@ -99,7 +99,7 @@ def check(region: Region, config: WinogradConfig, isa: Isa) -> Microkernel:
 
 
 def candidates(region: Region, machine: Machine) -> Iterator[WinogradConfig]:
-    """Every kernel with blocks of every size that cuts a team's tiles evenly, on every grid."""
+    """Every kernel and grid with each block size that cuts a team's tiles evenly."""
     problem = WinogradProblem.of(region)
     geometry, tiles = problem.geometry, problem.tiles
     opened = ConvGeometry.of(region).opens_image
@@ -124,7 +124,7 @@ def candidates(region: Region, machine: Machine) -> Iterator[WinogradConfig]:
 
 
 def _grids(problem: WinogradProblem, machine: Machine) -> list[tuple[int, int]]:
-    """Grids of all threads and of halves of them, also without those that have no panels."""
+    """Grids of all threads and of halves of them, with and without threads that have no panels."""
     geometry = problem.geometry
     if threads_worth(machine, flops_us(geometry.flops, machine)) == 1:
         return [(1, 1)]
@@ -135,7 +135,7 @@ def _grids(problem: WinogradProblem, machine: Machine) -> list[tuple[int, int]]:
 
 
 def other_tiles(region: Region, machine: Machine) -> Iterator[WinogradConfig]:
-    """Every register tile in blocks of some of the candidates' sizes."""
+    """Every register tile, in blocks of six of the sizes that the candidates have."""
     found = sorted({c.m_block for c in candidates(region, machine)})
     sizes = {found[len(found) * part // 6] for part in range(6)}
     problem = WinogradProblem.of(region)
@@ -155,11 +155,11 @@ def other_tiles(region: Region, machine: Machine) -> Iterator[WinogradConfig]:
                 yield WinogradConfig(kernel=kernel.name, **tile, **shared)
 
 
-# What a 3x3 convolution costs by Winograd's tiles, and directly: estimates with named terms.
+# Estimated cost of a Winograd convolution, and of the same convolution done directly.
 #
-#     compute      products for every tile, by `blocking.estimate_cycles`
-#     transforms   of x and of the results, a number of cycles for each tile and vector of it
-#     weights      reading them from L3 or memory, once a block of tiles; what products do not hide
+#     compute      products of every tile, by `blocking.estimate_cycles`
+#     transforms   of x and of the results: cycles for each tile and vector
+#     weights      read from L3 or memory once for each block; only what products do not hide
 #     between      transformed tiles of a block that do not fit in L2
 #     barriers     forks and joins of parallel regions, and tiles that another core transformed
 #
@@ -170,31 +170,31 @@ def other_tiles(region: Region, machine: Machine) -> Iterator[WinogradConfig]:
 #     80x80x64    1141 1171       40x40x96    620  621       7x7x512     1676 1595
 #     48x48x3x32    31   30       32x32x16     17   19       10x10x64      26   27
 #
-# Of lines of taps, what is saved: the time of the direct template over Winograd's, estimated and
+# For lines of taps, the time of the direct template divided by that of Winograd, estimated and
 # measured (Zen 4, kernels of avx512): 512x512 to 256, 5 taps 2.34 2.27; 7500x128, 3 taps, dilation
 # 16 1.74 1.96; 1500x384, 3 taps 1.90 1.79; 128x192, 5 taps 2.28 2.23; 2100x32 to 200, 7 taps 1.27
 # 1.46; 500x64, 2 taps 1.26 1.40; 64x64, 3 taps 1.51 1.50.
 
 
-# Of a vector of a tile of 3x3 kernels, of x and of the results, measured from L2; other tiles take
-# as much of it as they have of its products.
+# Cycles to transform one vector of a tile of x, and one of the results, of a 3x3 kernel; measured
+# from L2. The cycles of other tiles are scaled by their number of products.
 TRANSFORM_CYCLES = {"float32": (110.0, 90.0), "int16": (45.0, 30.0)}
 TRANSFORM_PRODUCTS = {"float32": 36, "int16": 16}
-# Of 8-bit integers without VNNI, measured on an Emerald Rapids: the time of a product of words over
-# that of one of f32, and of the template "conv2d" by bytes over its estimate.
+# For 8-bit integers without VNNI, measured on an Emerald Rapids. WORDS: time of a product of words
+# over that of one of f32. BY_BYTES: time of the template "conv2d" by bytes over its estimate.
 WORDS, BY_BYTES = {"avx512": 1.0, "avx2": 0.55}, {"avx512": 1.5, "avx2": 1.1}
-TILE_CYCLES = 80.0  # of a tile: its place, its edges, the loops around its vectors
-LINE_TILE_CYCLES = 40.0  # the same of a line of results
-# Of the weights' way: what passes behind products, and what shows of that nevertheless.
+TILE_CYCLES = 80.0  # for each tile: its place, its edges, the loops around its vectors
+LINE_TILE_CYCLES = 40.0  # for each tile that is a line of results
+# Reading weights overlaps with HIDDEN of the products' cycles; EXPOSED of the overlap still shows.
 HIDDEN, EXPOSED = 0.95, 0.1
-ALIKE = 2  # threads that read the same weight count as so many for memory, at most
+ALIKE = 2  # most threads that memory counts for, among threads that read the same weight
 SUM_BYTES = 4
 
 
 def winograd_cost(
     region: Region, config: WinogradConfig, machine: Machine, cold: bool = False
 ) -> Cost:
-    """What a configuration costs.
+    """Estimated cost of a configuration.
 
     Parameters
     ----------
@@ -251,7 +251,7 @@ def _cost(problem: WinogradProblem, config: WinogradConfig, machine: Machine, co
 
 
 def direct_cycles(region: Region, machine: Machine, cold: bool = False) -> float:
-    """What the same convolution costs in the template "conv2d", at its default configuration."""
+    """Cycles of the convolution in the template "conv2d", with its default configuration."""
     config = conv_cost.default_config(region, machine)
     computing = conv_cost.estimated_cycles(region, config, machine)
     kernel = microkernel_named(config.kernel)
@@ -269,10 +269,10 @@ def direct_cycles(region: Region, machine: Machine, cold: bool = False) -> float
 def _weight_cycles(
     size: float, products: float, machine: Machine, grid: tuple[int, int], far: bool, near: bool
 ) -> float:
-    """What shows of the weights' way while so many cycles of products are computed.
+    """Cycles of reading `size` bytes of weights that `products` cycles of products do not hide.
 
-    `grid` is how many threads there are, and how many of them read parts of their own. The others
-    read the same at about the same time, and find it in L3.
+    `grid` is the number of threads, and the number that read different parts of the weight. Threads
+    that read one part do so at about the same time, so all but the first find it in L3.
     """
     if near:
         return 0.0
@@ -285,7 +285,7 @@ def _weight_cycles(
 
 
 def default_config(region: Region, machine: Machine) -> WinogradConfig:
-    """The configuration with the fewest estimated cycles on what the machine may be."""
+    """The fastest configuration as estimated; on a guessed machine, the one that loses least."""
 
     def best(machine: Machine) -> WinogradConfig:
         return min(candidates(region, machine), key=_order(region, machine))
@@ -294,7 +294,7 @@ def default_config(region: Region, machine: Machine) -> WinogradConfig:
 
 
 def space(region: Region, machine: Machine) -> Iterator[WinogradConfig]:
-    """The default; every candidate and its blocks in other tiles, fastest estimated first."""
+    """The default, then all candidates and other register tiles, fastest estimated first."""
     default = default_config(region, machine)
     found = {*candidates(region, machine), *other_tiles(region, machine)}
     yield from best_first(default, found, _order(region, machine))
@@ -303,7 +303,7 @@ def space(region: Region, machine: Machine) -> Iterator[WinogradConfig]:
 def _order(region: Region, machine: Machine) -> Callable[[WinogradConfig], tuple[float, str, int]]:
     problem = WinogradProblem.of(region)
     channels, columns = region.inputs[1].shape[-2:]
-    # Weights of that size are hardly alone in their model: others take their place in L3.
+    # A model with weights of this size has others, which take their place in L3.
     whole = problem.algorithm.bytes * problem.algorithm.products * channels * columns
     cold = whole > machine.l3_bytes // 4
 

@@ -2,21 +2,21 @@
 
     Y = A^T [ sum over channels of (G g G^T) * (B^T d B) ] A        for every 4x4 tile of results
 
-Kernels are 3x3, or a line of 2 to 7 taps, whose tiles are a line of results (`algorithm`);
-their taps may be at any distance (dilation). The weight is transformed ahead of the runs, in
-float64; a 3x3 weight then takes four times its bytes. A block of tiles goes through three stages,
-and what lies between them stays in L2: the transform of x, 36 products on the registered f32
+Kernels are 3x3, or a line of 2 to 7 taps, whose tiles are a line of results (`algorithm`). Taps may
+have any distance (dilation). The weight is transformed before the first run, in float64; a 3x3
+weight then takes four times its bytes. A block of tiles goes through three stages, whose
+intermediate results stay in L2: the transform of x, 36 products on the registered f32
 microkernels, and the inverse transform with the epilogue in registers (Lavin and Gray, arXiv
-1509.09308; with the points of algorithm.py). Padding and incomplete tiles need no copy. Threads
-take blocks of their own or, where there are few tiles, share the output channels of each block,
-with a barrier between the stages. Images may be of any number and size.
+1509.09308; with the points of algorithm.py). Padding and incomplete tiles need no copy. Each
+thread takes blocks; if there are few tiles, threads share the output channels of each block,
+with a barrier between the stages. The number and the sizes of images may be dynamic.
 
 Results differ from those of "conv2d" by rounding: see
 `convolution.winograd.algorithm.expected_error`.
 
 Convolutions of 8-bit integers have tiles of 2x2 results and 16 products of words, four ninths, and
-are exact (`algorithm`). That is for CPUs without VNNI, where a product of words takes as many
-instructions as one of bytes, and more.
+are exact (`algorithm`). They are for CPUs without VNNI, where four products of words take four
+instructions, and four products of bytes three to six (`microkernels.kernels.byte_pairs`).
 """
 
 from __future__ import annotations
@@ -48,17 +48,17 @@ from tir_schedules.product.tile_config import RESULT_DTYPES
 
 from .algorithm import MOST_CHANNELS, Algorithm, kernel_reason
 from .config import WinogradConfig, check, default_config, space, winograd_cost
-from .program import WinogradProgram
+from .program import WinogradStages
 from .tiles import WinogradProblem, flat_epilogue
 
 
 class WinogradWeight(PackedInput):
-    """The transformed weight: panels [products][C][nr], one behind the other."""
+    """The transformed weight: panels [products][C][nr], one after the other."""
 
     def __init__(self, region: Region, config: WinogradConfig, _isa: Isa, _index: int = 1) -> None:
         self.region, self.algorithm = region, Algorithm.of(region)
         *_, self.channels, self.n = region.inputs[1].shape
-        # The weights of all products together: panel by panel, each of every product.
+        # Panel by panel, the weights of every product.
         plan = config.plan(WinogradProblem.of(region))
         self.panels = replace(plan.panels, runs=self.algorithm.products)
         self.integers = is_integer(region)
@@ -76,7 +76,7 @@ class WinogradWeight(PackedInput):
         of_lines, of_columns = (
             relax.const(axis.g_inverse.astype(np.float32)) for axis in (lines, columns)
         )
-        if self.integers:  # words of two bytes; exact in f32: numbers of 12 bits, and halves
+        if self.integers:  # words of two bytes, of 12 bits; they and their halves are exact in f32
             pairs = op.reshape(op.astype(expr, "int32"), (self.panels.size, 2))
             low, high = (sliced(pairs, 1, at, at + 1) for at in (0, 1))
             low = op.bitwise_and(low, relax.const(255, "int32"))
@@ -90,13 +90,13 @@ class WinogradWeight(PackedInput):
         return op.astype(weight, tensor.dtype) if self.integers else weight
 
 
-# The products of Winograd's tiles before they are built: their loops, and what `explain` tells.
+# The loops of the products of Winograd's tiles, for `explain`.
 #
 # blocks of tiles > panels > products > row block > K block > tile
 
 
 def nests(region: Region, config: WinogradConfig) -> Iterator[loop_nest.LoopNest]:
-    """The products, between the transforms."""
+    """The loops of the products, between the transforms."""
     problem, kernel = WinogradProblem.of(region), microkernel_named(config.kernel)
     geometry, tiles = problem.geometry, problem.tiles
     count = sum(group.count for group in config.blocks(problem)[0])
@@ -106,7 +106,7 @@ def nests(region: Region, config: WinogradConfig) -> Iterator[loop_nest.LoopNest
     share = n_vectors / members
     panels = loop_nest.pieces(share, config.vectors)
     tiling = loop_nest.Tiling(config.rows, config.vectors, config.m_block, config.k_block)
-    # The products are between the panels and a product's own loops, whose panel is one.
+    # `panels` counts the panels, so the loops of one product have a single panel.
     inner = loop_nest.product_loops(
         (block, share / panels, k), tiling, kernel.lanes, ("tiles", "panel", "C")
     )
@@ -131,7 +131,7 @@ def nests(region: Region, config: WinogradConfig) -> Iterator[loop_nest.LoopNest
 
 
 def products(region: Region, config: WinogradConfig, machine: Machine) -> Iterator[Product]:
-    """One of the products, of f32 alone, which tiles do not multiply."""
+    """One of the f32 products; AMX tiles do not multiply them."""
     plan = config.plan(WinogradProblem.of(region))
     yield Product(
         part=region,
@@ -143,7 +143,7 @@ def products(region: Region, config: WinogradConfig, machine: Machine) -> Iterat
 
 
 class Winograd(ConvTemplate[WinogradConfig]):
-    """A convolution of stride 1 with fewer products: of 3x3 taps, or of taps in a line."""
+    """A convolution of stride 1 with fewer products: of 3x3 taps, or of a line of taps."""
 
     name = "conv2d_winograd"
     config_type = WinogradConfig
@@ -159,7 +159,7 @@ class Winograd(ConvTemplate[WinogradConfig]):
         return winograd_cost(region, config, machine).total
 
     def build(self, region: Region, config: WinogradConfig, isa: Isa) -> tirx.PrimFunc:
-        """The kernel; its weight parameter is flat, as `pack` makes it."""
+        """The kernel; its weight parameter is flat, as `WinogradWeight.pack` makes it."""
         kernel = check(region, config, isa)
         with emission.kernel_function("conv2d_winograd") as builder:
             x = emission.tensor_parameter("X", region.inputs[0])
@@ -182,7 +182,7 @@ class Winograd(ConvTemplate[WinogradConfig]):
                         images = extent(region.inputs[0].shape[0])
                         problem = replace(problem, sample=scope.enter_context(I.serial(images)))
                         scope.enter_context(emission.opaque_block("image"))
-                    WinogradProgram(problem, config, kernel, x, w, out, epilogue).emit()
+                    WinogradStages(problem, config, kernel, x, w, out, epilogue).emit()
         return builder.get()
 
     def reject(self, region: Region, isa: Isa) -> str | None:
@@ -215,12 +215,12 @@ class Winograd(ConvTemplate[WinogradConfig]):
         return None
 
     def opens(self, region: Region, isa: Isa) -> str | None:
-        """Why the template cannot build a region with open sizes, or None."""
+        """Why the template cannot build a region with dynamic sizes, or None."""
         geometry = ConvGeometry.of(region)
         margins_of = zip(geometry.before, geometry.after, strict=True)
         of_axes = zip(geometry.extents, geometry.kernel, geometry.dilation, margins_of, strict=True)
         for size, taps, step, margins in of_axes:
-            # Elsewhere an image without pixels has no results, and nothing is read.
+            # With less padding, an image without pixels has no results, and nothing is read.
             if is_open((size,)) and sum(margins) > (taps - 1) * step:
                 return f"padding of {list(margins)} around an extent that may be 0"
         return super().opens(region, isa)
@@ -230,9 +230,7 @@ class Winograd(ConvTemplate[WinogradConfig]):
         if not ConvGeometry.of(region).opens_image:
             return "how many images"
         blocks = f"the tiles of all images in blocks of {config.m_block}"
-        return (
-            f"{blocks}, by {config.rows}; a quarter, a half or three quarters of these for the rest"
-        )
+        return f"{blocks}, by {config.rows}; a tail by a quarter, a half or three quarters of that"
 
 
 CONV2D_WINOGRAD = register_template(Winograd())

@@ -9,9 +9,9 @@
 V and M are parts of two flat buffers that exist once for a call. A team of threads shares a V, with
 a barrier after the transform; every thread has an M of its own. A team of one needs no barrier.
 
-Over images of dynamic sizes, teams share all tiles of all images, in blocks of whole register
-tiles. Whole ones are in a loop; one for the tail has code of a quarter, a half or three quarters of
-the rows. Rows that it has too many are multiplied, and nobody reads their results.
+If image sizes are dynamic, the teams share all tiles of all images, in blocks of whole register
+tiles. Whole register tiles run in a loop; the tail has code for a quarter, a half and three
+quarters of the rows. Surplus rows of a tail are multiplied, and their results are not used.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ from .config import LINE, WinogradConfig, odd_lines
 from .tiles import InputTransform, OutputTransform, WinogradProblem, part_of
 
 
-class Block(NamedTuple):
-    """Tiles that go through all stages together: the first, how many, and the block's number."""
+class TileBlock(NamedTuple):
+    """Tiles that go through all stages together: the first tile, the count, the block's number."""
 
     first: Expr
     tiles: Expr
@@ -52,28 +52,8 @@ class Block(NamedTuple):
 
 
 @dataclass
-class WinogradProgram:
-    """A region and what it works on; `emit` puts it into the PrimFunc under construction.
-
-    Attributes
-    ----------
-    problem : WinogradProblem
-        The region in tiles.
-    config : WinogradConfig
-        Its numbers.
-    kernel : Microkernel
-        That the configuration names.
-    x, weight, out : Buffer
-        Parameters; the weight is packed.
-    epilogue : Epilogue
-        With rows counted over all pixels.
-    tiles : Expr or None
-        How many there are, of dynamic sizes.
-    teams, members, each : int
-        Teams of threads, threads of one, and how many blocks a team takes at most.
-    most : int
-        Tiles of the largest block.
-    """
+class WinogradStages:
+    """Emits the stages of a Winograd convolution into the PrimFunc under construction."""
 
     problem: WinogradProblem
     config: WinogradConfig
@@ -81,15 +61,16 @@ class WinogradProgram:
     x: Expr
     weight: Expr
     out: Expr
-    epilogue: Epilogue
+    epilogue: Epilogue  # its rows count the pixels of all images
 
     def __post_init__(self) -> None:
         problem, config, kernel = self.problem, self.config, self.kernel
         algorithm, self.multiplied = problem.algorithm, problem.algorithm.kernel(kernel)
         self.panels, self.members = config.panels(problem, kernel), config.threads_panels
         self.steps = self.multiplied.steps(problem.geometry.channels)
-        self.tiles: Expr | None = None
+        self.tiles: Expr | None = None  # number of tiles, if image sizes are dynamic
         self.blocks: tuple[Group, ...] = ()
+        # `each`: most blocks of one team; `most`: tiles of the largest block.
         self.each: Index
         if isinstance(problem.rows, int):
             self.blocks, self.each = config.blocks(problem)
@@ -101,7 +82,7 @@ class WinogradProgram:
             self.teams, self.most = config.threads_tiles, config.m_block
             of_team = emission.ceil_div(emission.ceil_div(self.tiles, self.teams), config.rows)
             self.each = materialise(emission.ceil_div(of_team, config.m_block // config.rows))
-        lanes = kernel.lanes * self.multiplied.kr  # as many as are a whole vector
+        lanes = kernel.lanes * self.multiplied.kr  # elements of a vector of V
         channels = -(-problem.geometry.channels // lanes) * lanes
         pitches = self._pitches(channels, algorithm.bytes)
         size = self.teams * algorithm.products * pitches[0]
@@ -115,24 +96,24 @@ class WinogradProgram:
         self.outputs = OutputTransform(*of_output, kernel.lanes, m, pitches)
 
     def _pitches(self, elements: int, item: int = 4) -> tuple[int, int]:
-        """Elements from one matrix, and from one tile, to the next; a tile has so many."""
+        """Elements from one matrix to the next, and from one tile of `elements` to the next."""
         tile = odd_lines(elements, item)
         return odd_lines(self.most * tile, item), tile
 
     def emit(self) -> None:
-        """All stages."""
+        """Emits all stages."""
         teams, members, each = self.teams, self.members, self.each
         team_size = self.problem.algorithm.products * self.inputs.pitches[0]
 
-        def transform(team: Expr, member: Expr, block: Block) -> None:
+        def transform(team: Expr, member: Expr, block: TileBlock) -> None:
             self.inputs.emit(bind(team * team_size), block.first, block.tiles, members, member)
 
-        def multiply(team: Expr, member: Expr, block: Block) -> None:
+        def multiply(team: Expr, member: Expr, block: TileBlock) -> None:
             m = bind((member * teams + team) * self.m_size)
             self._panels(bind(team * team_size), m, member, block)
 
-        def stage(step: Expr, *bodies: Callable[[Expr, Expr, Block], None]) -> None:
-            """A parallel region over all threads."""
+        def stage(step: Expr, *bodies: Callable[[Expr, Expr, TileBlock], None]) -> None:
+            """Emits a parallel region over all threads."""
             with emission.task_loop(teams * members) as task:
                 team, member = I.floormod(task, teams), I.floordiv(task, teams)
                 with (
@@ -151,17 +132,17 @@ class WinogradProgram:
             stage(step, multiply)
 
     @contextmanager
-    def _block(self, team: Expr, step: Expr) -> Iterator[Block]:
-        """The scope of code for a team's block, which the last step may lack."""
+    def _block(self, team: Expr, step: Expr) -> Iterator[TileBlock]:
+        """The scope of code for one block of a team; skipped if the last step has no block."""
         if self.tiles is not None:
-            # A share of the register tiles of the team's share of the tiles.
+            # A team gets a chunk of the tiles, and a step a chunk of the team's register tiles.
             rows = self.config.rows
             first, own = emission.share_of(self.tiles, team, self.teams)
             tiles = materialise(emission.ceil_div(own, rows))
             start, count = emission.share_of(tiles, step, self.each)
             with I.If(count > 0), I.Then():
                 tiles = materialise(tirx.Min(count * rows, own - start * rows))
-                yield Block(materialise(first + start * rows), tiles, step)
+                yield TileBlock(materialise(first + start * rows), tiles, step)
             return
         assert isinstance(self.each, int)
         number = bind(step * self.teams + team)
@@ -170,12 +151,12 @@ class WinogradProgram:
             if all_blocks < self.teams * self.each:
                 scope.enter_context(I.If(number < all_blocks))
                 scope.enter_context(I.Then())
-            yield Block(*_piece(self.blocks, number), number)
+            yield TileBlock(*_piece(self.blocks, number), number)
 
-    def _panels(self, v: Expr, m: Expr, member: Expr, block: Block) -> None:
-        """Stages 2 and 3 for a member's share of the panels; `v` and `m` are starts.
+    def _panels(self, v: Expr, m: Expr, member: Expr, block: TileBlock) -> None:
+        """Emits stages 2 and 3 for one thread's panels, from the starts `v` and `m` on.
 
-        There is code for each width of a panel and, of static sizes, for each size of a block.
+        There is code for each width of a panel and, if sizes are static, for each size of a block.
         """
         share = part_of(sum(group.count for group in self.panels), self.members, member)
         with I.serial(*share) as panel, emission.opaque_block("panel"):
@@ -194,7 +175,7 @@ class WinogradProgram:
             self.outputs.emit(m, block.first, block.tiles, start, width)
 
     def _multiply(self, product: PanelProduct, tiles: Index) -> None:
-        """The products of a panel."""
+        """Emits the products of one panel."""
         if not isinstance(tiles, int):
             self._multiply_dynamic(product, tiles)
             return
@@ -205,16 +186,16 @@ class WinogradProgram:
             loops.emit(tirx.const(0, "int32"), tiles, product.first, product.width)
 
     def _multiply_dynamic(self, product: PanelProduct, tiles: Expr) -> None:
-        """The products of a panel with any number of tiles.
+        """Emits the products of one panel with a dynamic number of tiles.
 
-        Each tile has a place in V and M even if it does not exist, so a tail needs no code for its
-        very height. By the loops of any matrix product with dynamic rows, which have that code and
-        choose it for each of the products, 32 channels take 5% to 14% longer, and the kernel takes
-        1.5 to 3.5 times as long to compile (Zen 4).
+        Surplus tiles have a place in V and M, so a tail needs no code for its exact height. The
+        loops of a matrix product with dynamic rows do have that code and choose it anew in each
+        product: with them, 32 channels take 5% to 14% longer, and the kernel takes 1.5 to 3.5 times
+        as long to compile (Zen 4).
         """
         rows = self.config.rows
         sizes = emission.quarters(rows)[:-1]
-        most = sizes[-1] if sizes else 0  # rows of a tile that is not whole
+        most = sizes[-1] if sizes else 0  # rows of the largest tail
         whole = materialise(I.floordiv(tiles + (rows - 1 - most), rows))
         left = materialise(tiles - whole * rows)
         kind = materialise(emission.which_size(left, sizes))
@@ -231,7 +212,7 @@ class WinogradProgram:
                     emission.choose(kind, range(len(sizes)), some)
 
     def _register_tile(self, product: PanelProduct, number: Expr, rows: int) -> None:
-        """So many rows from those of the tile `number` on."""
+        """Multiplies and stores `rows` rows of the register tile `number`."""
         first, panel, width = number * self.config.rows, product.first, product.width
         tiles = self.config.m_block // self.config.rows
         prefetch, lines = product.prefetch, math.ceil(width / tiles)
@@ -258,73 +239,62 @@ class WinogradProgram:
 class PanelProduct(OperandB, Results):
     """One product of a block of tiles by a panel of output channels: its weight and its results.
 
-        M [tiles][panel] = V [tiles][C] * W [C][panel]        all three lie in flat buffers
-
-    Attributes
-    ----------
-    program : WinogradProgram
-        With the buffers.
-    v, m : Expr
-        Where the transformed tiles and the products of the block start.
-    first : Expr
-        The first vector of output channels.
-    width : int
-        How many vectors.
+    M [tiles][panel] = V [tiles][C] * W [C][panel]        all three lie in flat buffers
     """
 
-    program: WinogradProgram
-    v: Expr
-    m: Expr
-    first: Expr
-    width: int
+    stages: WinogradStages
+    v: Expr  # where the block starts in V
+    m: Expr  # where the block starts in M
+    first: Expr  # first vector of output channels
+    width: int  # vectors of output channels
 
     def __post_init__(self) -> None:
-        self.kernel = self.program.multiplied
-        # Of lines of the weight of the next product, where a vector is a line of cache.
+        self.kernel = self.stages.multiplied
+        # Prefetches the weight of the next product, if a vector is a whole cache line.
         self.prefetch = Prefetch(self._fetch) if self.kernel.lanes == LINE else None
 
     def begin(self, number: Expr) -> None:
-        """Finds the operands of one of the products."""
-        program, products = self.program, self.program.problem.algorithm.products
-        vector = program.steps * self.kernel.lanes * self.kernel.kr  # of a product's weight
+        """Computes where the operands of product `number` start."""
+        stages, products = self.stages, self.stages.problem.algorithm.products
+        vector = stages.steps * self.kernel.lanes * self.kernel.kr  # of a product's weight
         of_panel = self.first * (vector * products)
-        self.v_start = bind(self.v + number * program.inputs.pitches[0])
+        self.v_start = bind(self.v + number * stages.inputs.pitches[0])
         self.w_start = bind(of_panel + number * (vector * self.width))
-        self.m_start = bind(self.m + number * program.outputs.pitches[0])
+        self.m_start = bind(self.m + number * stages.outputs.pitches[0])
 
     def load(self, panel: Index, width: int, step: Index, j: int) -> Expr | Address:
-        """A vector of the weight."""
+        """A vector of the weight, at one step of K."""
         group, width = self.kernel.lanes * self.kernel.kr, self.width
         at = self.w_start + (step * width + j) * group
-        return self.kernel.b_operand(self.program.weight, at, width * group)
+        return self.kernel.b_operand(self.stages.weight, at, width * group)
 
     def store(self, row: Expr, vector: Index, value: Expr, last: bool) -> None:
-        """A vector of the product; `vector` counts all output channels'."""
-        lanes, outputs = self.kernel.lanes, self.program.outputs
+        """Stores a vector of the product; `vector` counts from the first output channel."""
+        lanes, outputs = self.kernel.lanes, self.stages.outputs
         at = self.m_start + row * outputs.pitches[1] + (vector - self.first) * lanes
         I.buffer_store(outputs.m, value, [ramp(at, lanes)])
 
     def _fetch(self, _panel: Expr, line: Index, element: Index) -> None:
-        after = self.program.steps * self.width + line
+        after = self.stages.steps * self.width + line
         place = self.w_start + after * (LINE * self.kernel.kr) + element
-        memory.prefetch(self.program.weight[place])
+        memory.prefetch(self.stages.weight[place])
 
 
 @dataclass
 class TransformedTiles(OperandA):
-    """The transformed tiles of a product: rows of V."""
+    """The transformed tiles of a product, which are rows of V."""
 
     product: PanelProduct
 
     def load(self, row: Expr, step: Index) -> Expr | Address:
-        """As of `OperandA`."""
-        product, inputs = self.product, self.product.program.inputs
+        """A step of K of one tile, as `OperandA.load` returns it."""
+        product, inputs = self.product, self.product.stages.inputs
         at = product.v_start + row * inputs.pitches[1] + step * product.kernel.kr
         return product.kernel.a_operand(inputs.v, [at], inputs.pitches[1])
 
 
 def _piece(groups: Sequence[Group], index: Expr) -> tuple[Expr, Expr]:
-    """Start and size of the piece number `index`; the larger pieces come first."""
+    """Start and size of item `index` of the groups; the larger items come first."""
     larger = groups[0]
     start, size = index * larger.size, tirx.const(larger.size, "int32")
     if len(groups) > 1:

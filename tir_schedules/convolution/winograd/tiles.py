@@ -1,4 +1,4 @@
-"""A convolution in tiles of results, for the template "conv2d_winograd", and their transforms.
+"""The tiles of a Winograd convolution, and their transforms.
 
     x     ->    V [products][tiles][C]            B^T d B of every tile and channel
     M [products][tiles][panel]    ->    pixels    A^T m A of every tile and output channel
@@ -34,37 +34,24 @@ from .algorithm import Algorithm
 
 @dataclass(frozen=True)
 class WinogradProblem:
-    """A region in tiles.
+    """A convolution region in tiles.
 
-    With dilation, the results of a tile are as far from each other as the taps: the tiles of every
-    phase follow each other, then the next tile of every phase.
-
-    Attributes
-    ----------
-    geometry : ConvGeometry
-        Its shape, with a height and a width.
-    rows, columns : int or Expr
-        Tiles along the height and the width of an image.
-    algorithm : Algorithm
-        How they are computed.
-    sample : Expr or None
-        The image that they are of, where the number of images is known at run time only.
-    line : bool
-        Whether x and the result have no height.
+    With dilation, the results of a tile are as far apart as the taps. The first tiles of all phases
+    come first, then the second tile of every phase, and so on.
     """
 
-    geometry: ConvGeometry
-    rows: Index
-    columns: Index
+    geometry: ConvGeometry  # with a height and a width
+    rows: Index  # tiles along the height of an image
+    columns: Index  # tiles along the width of an image
     algorithm: Algorithm
-    sample: Expr | None = None
-    line: bool = False
+    sample: Expr | None = None  # the image, if the number of images is dynamic
+    line: bool = False  # whether x and the result have no height
 
     @staticmethod
     def of(region: Region, counted: bool = False) -> WinogradProblem:
-        """The tiles of a region; of a single image of a usual size, where sizes are dynamic.
+        """The tiles of a region; of one image of the sample size, if sizes are dynamic.
 
-        If `counted`, the tiles of all images of dynamic sizes: code is emitted that counts them.
+        With `counted`, emits code that counts the tiles of all images of dynamic sizes.
         """
 
         def count(size: int, step: int, tile: int) -> Index:
@@ -73,7 +60,7 @@ class WinogradProblem:
 
         geometry = ConvGeometry.of(region if counted else one_image(region))
         pairs = zip(geometry.kernel, geometry.dilation, strict=True)
-        dilation = tuple(step if taps > 1 else 1 for taps, step in pairs)  # a single tap has none
+        dilation = tuple(step if taps > 1 else 1 for taps, step in pairs)  # one tap has no dilation
         image, algorithm = replace(geometry, dilation=dilation).with_axes(2), Algorithm.of(region)
         sizes = zip(image.outputs, image.dilation, algorithm.axes, strict=True)
         rows, columns = (count(size, step, axis.tile) for size, step, axis in sizes)
@@ -81,7 +68,7 @@ class WinogradProblem:
 
     @property
     def tiles(self) -> int:
-        """Tiles of all samples, if they are known."""
+        """Tiles of all samples; only if they are static."""
         assert isinstance(self.rows, int) and isinstance(self.columns, int)
         return self.geometry.batch * self.rows * self.columns
 
@@ -90,7 +77,7 @@ class WinogradProblem:
         return self.geometry.before[axis] > 0 or self.geometry.after[axis] > 0
 
     def start(self, axis: int, number: Expr) -> Expr:
-        """The first result of a tile along an axis, of that number."""
+        """The first result of tile `number` along an axis."""
         step, tile = self.geometry.dilation[axis], self.algorithm.axes[axis].tile
         if step == 1:
             return number * tile
@@ -99,7 +86,7 @@ class WinogradProblem:
         return number - whole * phases + whole * (step * tile)
 
     def last_start(self, axis: int) -> int | None:
-        """No tile of an axis has its first result behind this one; None if that is not known."""
+        """The largest first result of any tile of an axis; None if the tiles are dynamic."""
         tiles = (self.rows, self.columns)[axis]
         if not isinstance(tiles, int):
             return None
@@ -108,11 +95,11 @@ class WinogradProblem:
         return (tiles // phases - 1) * step * tile + phases - 1
 
     def index(self, sample: Expr, y: Expr, x: Expr) -> list[Expr]:
-        """The indices of a position of x, or of the result, in front of the channels."""
+        """The indices of a pixel of x or of the result, without the channel."""
         return [sample, x] if self.line else [sample, y, x]
 
     def place(self, tile: Expr) -> tuple[Expr, Expr, Expr]:
-        """Emits the sample, row and column of a tile."""
+        """Emits the sample, row and column of a tile, and returns them."""
         known = isinstance(self.columns, int) and isinstance(self.rows, int)
         named = bind if known else materialise
         tile = named(tile)
@@ -127,21 +114,21 @@ class WinogradProblem:
 
 
 def _phases(size: int, step: int) -> int:
-    """First results of tiles that are less than a step from the beginning."""
+    """Number of phases: first results of tiles that are less than a step from the beginning."""
     return step if is_open((size,)) else min(size, step)
 
 
 def in_memory(values: Sequence[Expr]) -> list[Expr]:
     """The values, each computed once.
 
-    TVM writes a sum of names out anew for every use of its own name: of the transform along one
-    axis in that along the other, ten times as many instructions as there are.
+    TVM repeats the expression of a `bind` name at each use. The second transform would repeat the
+    first one that way: ten times as many instructions.
     """
     return [materialise(value) for value in values]
 
 
 def part_of(count: Index, members: int, member: Expr) -> tuple[Index, Index]:
-    """First and end of one member's share of `count` things."""
+    """First and end of one thread's chunk of `count` items, as `members` threads share them."""
     if members == 1:
         return 0, count
     return I.floordiv(member * count, members), I.floordiv((member + 1) * count, members)
@@ -165,42 +152,19 @@ def flat_epilogue(region: Region, buffers: Sequence[Expr], kernel: Microkernel) 
 
 @dataclass(frozen=True)
 class OutputTransform:
-    """Where products come from and where results go to.
-
-    Attributes
-    ----------
-    problem : WinogradProblem
-        The region in tiles.
-    out : Buffer
-        [N, OH, OW, OC].
-    epilogue : Epilogue
-        With rows counted over all pixels.
-    lanes : int
-        Of a vector.
-    m : Buffer
-        Flat.
-    pitches : tuple of int
-        Elements of M from one matrix, and from one tile, to the next.
-    """
+    """Transforms products back, and stores the results."""
 
     problem: WinogradProblem
-    out: Expr
-    epilogue: Epilogue
+    out: Expr  # [N, OH, OW, OC]
+    epilogue: Epilogue  # its rows count the pixels of all images
     lanes: int
-    m: Expr
-    pitches: tuple[int, int]
+    m: Expr  # flat
+    pitches: tuple[int, int]  # elements of M from one matrix, and from one tile, to the next
 
     def emit(self, start: Expr, first: Expr, tiles: Expr, panel: Expr, width: Expr) -> None:
-        """The tiles of a block, for `width` vectors of output channels from `panel` on.
+        """Emits a block of `tiles` tiles, for `width` vectors of output channels from `panel` on.
 
-        Parameters
-        ----------
-        start : Expr
-            Of M.
-        first : Expr
-            The block's first tile.
-        tiles : Expr
-            Its tiles.
+        `start` is where the block starts in M, `first` is its first tile.
         """
         matrix, tile_pitch = self.pitches
         algorithm = self.problem.algorithm
@@ -236,7 +200,7 @@ class OutputTransform:
         x: Expr,
         put: Callable[[Expr, Index, Index], None],
     ) -> None:
-        """The results that exist of a tile whose first pixel is (y, x)."""
+        """Stores the existing results of a tile whose first pixel is (y, x)."""
         outputs, axes = self.problem.geometry.outputs, self.problem.algorithm.axes
         steps = self.problem.geometry.dilation
         high, wide = (axis.tile for axis in axes)
@@ -248,7 +212,7 @@ class OutputTransform:
                     put(results[i][j], i, j)
 
         def left(pixel: Expr, end: Index, step: int, tile: int) -> Expr:
-            """Results of a tile that exist; a tile of a last phase may have none."""
+            """Existing results of a tile along an axis; the last tile of a phase may have none."""
             if step == 1:
                 return tirx.Min(end - pixel, tile)
             return tirx.Max(tirx.Min(I.floordiv(end - pixel + (step - 1), step), tile), 0)
@@ -276,7 +240,7 @@ class OutputTransform:
         where_all(inside, whole, cut)
 
     def _store(self, value: Expr, sample: Expr, y: Expr, x: Expr, vector: Expr) -> None:
-        """One vector of output channels of one pixel."""
+        """Stores one vector of output channels of one pixel."""
         height, width = map(extent, self.problem.geometry.outputs)
         pixel = (sample * height + y) * width + x
 
@@ -289,27 +253,13 @@ class OutputTransform:
 
 @dataclass(frozen=True)
 class InputTransform:
-    """Where tiles come from and where they go to.
-
-    Attributes
-    ----------
-    problem : WinogradProblem
-        The region in tiles.
-    x : Buffer
-        [N, H, W, C].
-    lanes : int
-        Of a vector.
-    v : Buffer
-        Flat.
-    pitches : tuple of int
-        Elements of V from one matrix, and from one tile, to the next.
-    """
+    """Transforms tiles of x into V."""
 
     problem: WinogradProblem
-    x: Expr
+    x: Expr  # [N, H, W, C]
     lanes: int
-    v: Expr
-    pitches: tuple[int, int]
+    v: Expr  # flat
+    pitches: tuple[int, int]  # elements of V from one matrix, and from one tile, to the next
 
     @property
     def vectors(self) -> int:
@@ -317,18 +267,10 @@ class InputTransform:
         return math.ceil(self.problem.geometry.channels / self.lanes)
 
     def emit(self, start: Expr, first: Expr, tiles: Expr, members: int, member: Expr) -> None:
-        """One of several threads' share of a block.
+        """Emits one thread's chunk of a block of `tiles` tiles.
 
-        Parameters
-        ----------
-        start : Expr
-            Of V.
-        first : Expr
-            The block's first tile.
-        tiles : Expr
-            Its tiles.
-        members, member : int and Expr
-            Threads that share the block, and which of them this is.
+        The block starts at `start` in V, and `first` is its first tile. Threads share its channels,
+        or its tiles if there are fewer vectors of channels than threads.
         """
         by_channels = self.vectors >= members
         of_tiles = part_of(tiles, 1 if by_channels else members, member)
@@ -356,7 +298,7 @@ class InputTransform:
             where_all(inside, lambda: emit(False), lambda: emit(True))
 
     def _vector(self, load: Callable[[Expr, int, int], Expr], start: Expr, vector: Expr) -> None:
-        """One vector of channels of one tile."""
+        """Transforms one vector of channels of one tile."""
         high, wide = self.problem.algorithm.axes
         columns = [
             in_memory(high.input_transform([bind(load(vector, i, j)) for i in range(high.reach)]))
@@ -369,9 +311,9 @@ class InputTransform:
                 I.buffer_store(self.v, value, [ex.ramp(place, self.lanes)])
 
     def _position(self, axis: int, start: Expr, offset: int, edge: bool) -> tuple[Expr, list[Expr]]:
-        """An index of x that exists, and what must hold for it to be that of a tile's position.
+        """An index of x that exists, and the conditions for it to be the tile's position.
 
-        At an edge the position may lie outside.
+        At an edge the position may lie outside of x.
         """
         position = start + offset * self.problem.geometry.dilation[axis]
         last = extent(self.problem.geometry.extents[axis]) - 1
@@ -381,7 +323,7 @@ class InputTransform:
         return position, conditions
 
     def _inside(self, axis: int, start: Expr, offset: int) -> list[Expr]:
-        """What must hold for a position of a tile to lie in x; nothing if it always does."""
+        """The conditions for a position of a tile to lie in x; empty if it always does."""
         if self.problem.algorithm.axes[axis].reach == 1 and not self.problem.padded(axis):
             return []
         geometry, behind = self.problem.geometry, self.problem.last_start(axis)
@@ -395,16 +337,16 @@ class InputTransform:
         return conditions
 
     def _all_inside(self, axis: int, start: Expr) -> list[Expr]:
-        """The same for all positions of a tile along an axis."""
+        """The conditions for all positions of a tile along an axis to lie in x."""
         last_of = self.problem.algorithm.axes[axis].reach - 1
         first, last = (self._inside(axis, start, offset) for offset in (0, last_of))
         return [*first[: int(self.problem.geometry.before[axis] > 0)], *last[-1:]]
 
     def _load(self, index: Sequence[Expr], vector: Expr, inside: Expr | None) -> Expr:
-        """A vector of channels of a pixel; zeros unless it is inside."""
+        """A vector of channels of a pixel; zeros if `inside` is false."""
         lanes, channels = self.lanes, self.problem.geometry.channels
         at = ex.ramp(vector * lanes, lanes)
-        if channels % lanes:  # what lies in the other lanes no product reads
+        if channels % lanes:  # no product reads the other lanes
             exists = tirx.LT(at, ex.constant(channels, "int32", lanes))
             dtype = ex.vector_type(str(self.x.dtype), lanes)
             value = I.masked_load(dtype, self.x, *index, at, exists)

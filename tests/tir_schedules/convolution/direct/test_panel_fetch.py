@@ -58,7 +58,7 @@ def test_results_are_the_same(isa: str, staged: bool) -> None:
 @pytest.mark.parametrize("fields", [{"threads_x": 2}, {"lines": 2, "staged": True, "band": 7}])
 def test_tiles_that_are_shared_cannot_fetch(fields: dict[str, int]) -> None:
     config = msgspec.structs.replace(default_config(FAR, EMERALD), rows=4, fetches=True, **fields)
-    with pytest.raises(ConfigError, match="fetches: only of vector kernels"):
+    with pytest.raises(ConfigError, match="fetches needs a vector kernel"):
         CONV.check(FAR, config, EMERALD.isa)
 
 
