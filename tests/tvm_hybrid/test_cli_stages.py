@@ -191,7 +191,7 @@ def bad_models() -> Iterator[tuple[str, onnx.ModelProto, str]]:
     yield "unknown", model("FooBar"), "FooBar is not known: it is no operator of ONNX"
     yield "misspelt", model("Sofmax"), "did you mean Softmax"
     yield "domain", model("FooBar", domain="mine"), "FooBar of domain mine is not known; export"
-    yield "shape", model("MatMul", ("x", "x")), "matrix multiplication; mend the model"
+    yield "shape", model("MatMul", ("x", "x")), "matrix multiplication; correct the model"
     yield "count", model("Relu", ("x", "x")), "has 2 inputs, and the operator takes 1; export"
 
 

@@ -28,7 +28,7 @@ from tests.tvm_hybrid.small_models import (
 from tvm_hybrid.errors import ArtifactError, CompileError, IsaError
 from tvm_hybrid.library import export as library
 from tvm_hybrid.library.artifact import read_manifest
-from tvm_hybrid.library.library_loader import LoadableProgram, loader_source
+from tvm_hybrid.library.library_loader import StoredProgram, loader_source
 from tvm_hybrid.library.weights_file import WeightsFile
 from tvm_hybrid.runtime.feeds import BFLOAT16
 from tvm_hybrid.targets import cpu_features
@@ -114,7 +114,7 @@ def test_a_cpu_without_the_products_is_refused_by_their_name(
     (decision,) = executable.explain()
     assert kernel in decision.kernel
     assert feature in executable.manifest.features
-    program = LoadableProgram(cpu, executable.manifest.features, ())
+    program = StoredProgram(cpu, executable.manifest.features, ())
     source = loader_source("digest", tmp_path / "frame", [program], WeightsFile([]))
     assert f'{{"{feature}", ' in source
     # A CPU that has everything else.

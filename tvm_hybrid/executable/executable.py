@@ -34,39 +34,40 @@ from .machine_code import MachineCode, description, releasing, report_fallback, 
 
 if TYPE_CHECKING:
     from ..explain.program_facts import SingleKernel
-    from ..library.export import Program
+    from ..library.export import LinkableProgram
 
 
 class Executable:
     """A compiled model; made by `tvm_hybrid.compile` and `tvm_hybrid.load`.
 
-    It may be run from several threads at once: each gets a virtual machine of its own over the
-    same code and weights. It is neither copied nor pickled: for processes of `multiprocessing`,
-    export it once, and load the library in each of them.
+    It may be run from several threads at once: each gets its own virtual machine over shared code
+    and weights. It cannot be copied or pickled: for processes of `multiprocessing`, export it once,
+    and load the library in each process.
 
     Parameters
     ----------
     manifest : Manifest
-        What it is.
+        Describes the program.
     module : callable
         Returns the module that has `vm_load_executable`.
     linkable : tuple of tvm.runtime.Module and IRModule, or None
-        What imports the machine code to link when it is exported, and what the virtual machine's
-        code is made of; None if it comes from a library.
+        For export: the module that imports the machine code, and the module that the virtual
+        machine's code is made from; None if the executable comes from a library.
     library : Path or None
-        The library it comes from.
+        The library that the executable comes from.
     kernel : SingleKernel or None
-        What the model consists of if it is a single kernel whose constants are at hand.
+        The model's only kernel, if the model is one kernel and its constants are at hand.
     fallback : Executable or None
         The second program, if there is one and it does not come from a library.
     whole : Manifest or None
-        The manifest of the first program if this is the second.
+        The manifest of the first program, if this is the second program.
     setting : PoolSetting or None
-        How many threads a run has, where, and how they wait; None: anywhere.
+        Number of threads of a run, their CPUs, and how they wait; None: on any CPUs.
     graph : ProgramGraph or None
-        The kernels it calls and their tensors; that of a library lies in its manifest.
+        The program's kernels and tensors; a library has them in its manifest.
     declared : DeclaredInterface or None
-        What an ONNX model with open sizes declares; None if it is not that, or not compiled here.
+        Inputs and outputs as an ONNX model with dynamic sizes declares them; None for another model
+        or a library.
     """
 
     def __init__(
@@ -114,15 +115,15 @@ class Executable:
 
     @property
     def values(self) -> tuple[feeds.InputValue, ...]:
-        """The inputs of the model that this program does not take: it was made for their values."""
+        """The model's inputs that this program does not take: it was compiled for these values."""
         return self.manifest.values
 
     @functools.cached_property
     def outline(self) -> Outline | None:
-        """Graph and memory; None of a library of version 0.2 or older."""
+        """Graph and memory; None for a library of version 0.2 or older."""
         if self._graph is not None:
             code = self.program().code
-            # Entries share the memory of constants.
+            # Entries of the module share constants, so each memory address counts once.
             kept = {each.value.data_ptr(): bytes_of(each.value) for each in constants_of(code)}
             return Outline(self._graph, storage_plan(code[entries.MAIN]), sum(kept.values()))
         packed = self.manifest.outline
@@ -130,7 +131,7 @@ class Executable:
 
     @property
     def graph(self) -> ProgramGraph | None:
-        """The kernels it calls and their tensors; None of a library of version 0.2 or older."""
+        """Kernels and the tensors between them; None for a library of version 0.2 or older."""
         if self._graph is not None:
             return self._graph
         return None if self.outline is None else self.outline.graph
@@ -142,20 +143,20 @@ class Executable:
 
     @property
     def cpus(self) -> tuple[int, ...]:
-        """CPUs of the threads of a run, workers bound to one each; empty if they are not bound.
+        """CPUs of a run's threads, one per bound worker; empty if workers are not bound.
 
-        The first is left to the calling thread, which is not bound.
+        The first CPU is for the calling thread, which is not bound.
         """
         return self.setting.cpus
 
     @property
     def spin(self) -> str:
-        """For how long threads of a run wait awake: "run", "always" or "never"."""
+        """How long threads of a run wait actively: "run", "always" or "never"."""
         return self.setting.spin
 
     @property
     def main(self) -> Any:
-        """The calling thread's bare function from tensors to tensors; nothing is checked.
+        """The calling thread's plain function from tensors to tensors; it checks nothing.
 
         It returns a tensor if the model has one output, else an array of them.
         """
@@ -169,7 +170,7 @@ class Executable:
 
     @property
     def main_into(self) -> tuple[Any, Any]:
-        """The calling thread's functions of `into_entries`; nothing is checked."""
+        """The calling thread's functions of `into_entries`; they check nothing."""
         try:
             both: tuple[Any, Any] = self._local.main_into
         except AttributeError:
@@ -179,25 +180,25 @@ class Executable:
         return both
 
     def numpy_main(self) -> Any:
-        """A function like `main` that takes and gives bfloat16 tensors as their bits (uint16)."""
+        """Like `main`, but bfloat16 tensors are taken and returned as their bits (uint16)."""
         name = entries.BITS_ENTRY if self.has_bfloat16 else entries.MAIN
         return releasing(self.new_machine(), name)
 
     def into_entries(self) -> tuple[Any, Any]:
-        """Functions of a machine of their own, of a program that has `manifest.bound_outputs`.
+        """Two functions of a new virtual machine, for a program with `manifest.bound_outputs`.
 
-        One takes the inputs and a tensor for each of these outputs, and returns all outputs; the
-        other tells the shapes of these tensors for such inputs.
+        The first takes the inputs and a tensor for each bound output, and returns all outputs. The
+        second returns the shapes of these tensors for given inputs.
         """
         machine = self.new_machine()
         return machine[entries.INTO_ENTRY], machine[entries.SHAPES_ENTRY]
 
     def bare_kernel(self) -> tuple[Any, tuple[Tensor, ...]] | None:
-        """The model's only kernel, and the constants it is called with between input and output.
+        """The model's only kernel, and the constants that it takes between input and output.
 
-        None if the model is more than that, or its constants are only in the virtual machine, as
-        those of a library are. The kernel checks types and shapes as `numpy_main` does: it takes
-        bfloat16 tensors as their bits.
+        None if the model has more than one kernel, or only the virtual machine has its constants,
+        as in a library. The kernel checks types and shapes as `numpy_main` does: it takes bfloat16
+        tensors as their bits.
         """
         if not self.has_bare_kernel or self._kernel is None:
             return None
@@ -205,7 +206,7 @@ class Executable:
 
     @property
     def has_bare_kernel(self) -> bool:
-        """Whether there is a `bare_kernel`; asking makes no code."""
+        """Whether there is a `bare_kernel`; this makes no machine code."""
         kernel = self._kernel
         return kernel is not None and (kernel.takes_bits or not self.has_bfloat16)
 
@@ -221,23 +222,23 @@ class Executable:
         Parameters
         ----------
         *inputs : tvm.runtime.Tensor or array_like
-            One for each input, in order; or a single dictionary from names to them. Prepared
-            tensors are the fast way; anything else is copied into one. A dictionary may also hold
-            the inputs whose values are known; they are checked.
+            One for each input, in order; or a single dictionary from names to inputs. Prepared
+            tensors are fast; anything else is copied into a tensor. A dictionary may also hold the
+            inputs that the program was compiled for; their values are checked.
 
         Returns
         -------
         list of tvm.runtime.Tensor
-            One for each output. An output that is merely a view of an input or a weight (see
-            `manifest.shared_outputs`) shares its memory. Tensors of 2 or 4 bits per integer are of
-            8 bits, floats of 4 or 8 bits are uint8 tensors of their bits; prepared inputs, too.
+            One for each output. An output that is a view of an input or a weight (see
+            `manifest.shared_outputs`) shares its memory. Integers of 2 or 4 bits come as tensors of
+            8 bits, floats of 4 or 8 bits as uint8 tensors of their bits; prepared inputs likewise.
 
         Raises
         ------
         FeedError
             If the inputs do not fit the model.
         IsaError
-            If it was compiled for a CPU that this one is not.
+            If the program was compiled for another CPU, and this one cannot run it.
         """
         for value in inputs:
             if type(value) is not Tensor:
@@ -252,10 +253,10 @@ class Executable:
         return [result] if type(result) is Tensor else list(result)
 
     def for_host(self) -> Executable:
-        """The program that runs here: this one, or its fallback if only that does.
+        """The program that runs here: this one, or its fallback if only the fallback runs.
 
-        The log says if it is the fallback. Where neither runs it is this one, which says why not
-        when it is run.
+        Choosing the fallback is logged. If neither runs, it is this program, whose run raises an
+        error.
         """
         if self._fallback is None or not takes_fallback(self.manifest):
             return self
@@ -263,7 +264,7 @@ class Executable:
         return self._fallback
 
     def explain(self) -> Explanation:
-        """Every node of the model: taken or left, kernel, configuration, why."""
+        """The decision for every node: taken or not, kernel, configuration, reason."""
         program = [f"made for {', '.join(map(str, self.values))}"] if self.values else []
         if self.is_open:
             program.append(feeds.open_dimensions(self.inputs, self.manifest.limits))
@@ -280,7 +281,7 @@ class Executable:
         Parameters
         ----------
         inputs : mapping or sequence, optional
-            As for `run`; zeros if none are given, with a size of 1 for open dimensions.
+            As for `run`; zeros by default, with dynamic dimensions of size 1.
         repeat : int
             Number of runs.
 
@@ -309,10 +310,10 @@ class Executable:
         inputs: Mapping[str, Any] | Sequence[Any] | None = None,
         repeat: int = 10,
     ) -> None:
-        """Writes a page that says where the time goes: one HTML file, for any browser.
+        """Writes one HTML file, for any browser, that shows where the time goes.
 
-        The file appears at once or not at all. Peaks of this machine are measured for it, which
-        takes some seconds.
+        An interrupted call leaves no partial file. The machine's peak rates are measured for it,
+        which takes some seconds.
 
         Parameters
         ----------
@@ -335,14 +336,14 @@ class Executable:
         write_page(collect(self, inputs, repeat=repeat), path)
 
     def export(self, path: str | os.PathLike[str]) -> Path:
-        """Writes a shared library that runs where only TVM's runtime is.
+        """Writes a shared library that runs with TVM's runtime alone.
 
-        The file appears at once or not at all. It holds the fallback too, if there is one.
+        An interrupted call leaves no partial file. The fallback is in the library too.
 
         Parameters
         ----------
         path : path-like
-            The file; it should end in ".so", which TVM's own loader insists on.
+            The file; its name should end in ".so", as TVM's loader requires.
 
         Raises
         ------
@@ -372,31 +373,31 @@ class Executable:
         return target
 
     def hold_library(self, descriptor: int) -> None:
-        """Keeps the library's open file, so that it can be exported when its name is gone.
+        """Keeps the library's open file, so that it can be exported after its name is gone.
 
         Parameters
         ----------
         descriptor : int
-            Of the open file; it is closed with the executable.
+            The open file's descriptor; it is closed with the executable.
         """
         self._held = Path(f"/proc/self/fd/{descriptor}")
         weakref.finalize(self, os.close, descriptor)
 
-    def program(self) -> Program:
-        """What is linked when it is exported; not of one that comes from a library."""
-        from ..library.export import Program
+    def program(self) -> LinkableProgram:
+        """The program to link for an export; only if it does not come from a library."""
+        from ..library.export import LinkableProgram
 
         assert self._linkable is not None
         module, code = self._linkable
-        return Program(module, code, self.manifest.cpu, self.manifest.features)
+        return LinkableProgram(module, code, self.manifest.cpu, self.manifest.features)
 
     def constant_bytes(self) -> int:
-        """Bytes of the constants that are written when it is exported; at most."""
+        """Upper bound for the bytes of constants that an export writes."""
         codes = [part._linkable[1] for part in self._parts() if part._linkable is not None]
         return sum(bytes_of(each.value) for code in codes for each in constants_of(code))
 
     def _as_exported(self, digest: str) -> Manifest:
-        """The manifest of the library that it becomes, whose program has a digest."""
+        """The manifest for an exported library whose program has this digest."""
         below = self._fallback
         return msgspec.structs.replace(
             self.manifest,
@@ -409,34 +410,34 @@ class Executable:
         return [self] if self._fallback is None else [self, self._fallback]
 
     def make_code(self) -> None:
-        """Makes the machine code of the program that runs here, once; else the first run does.
+        """Makes the machine code of the program that runs here; otherwise the first run makes it.
 
         Raises
         ------
         IsaError
-            If it was compiled for a CPU that this one is not.
+            If the program was compiled for another CPU, and this one cannot run it.
         """
         second = self._fallback
         runs = self if second is None or not takes_fallback(self.manifest) else second
         runs._code.make()
 
     def new_machine(self) -> Any:
-        """A fresh virtual machine over the executable's code and weights.
+        """Makes a new virtual machine over the executable's code and weights.
 
         Raises
         ------
         IsaError
-            If it was compiled for a CPU that this one is not.
+            If the program was compiled for another CPU, and this one cannot run it.
         """
         return self._code.machine()
 
     def weights(self) -> list[Tensor]:
-        """The large constants, as kernels read them; none of a library of version 0.2 or older.
+        """The large constants, as kernels read them; none for a library of version 0.2 or older.
 
         Raises
         ------
         IsaError
-            If it was compiled for a CPU that this one is not.
+            If the program was compiled for another CPU, and this one cannot run it.
         """
         if self._linkable is not None:
             return entries.weights_in(self._linkable[1])
@@ -445,7 +446,7 @@ class Executable:
         return list(machine[entries.WEIGHTS_ENTRY]()) if known else []
 
     def _prepare(self, inputs: Sequence[Any]) -> tuple[Tensor, ...]:
-        """Whatever the caller gave, as tensors in order."""
+        """The caller's inputs as tensors in order."""
         if len(inputs) == 1 and isinstance(inputs[0], Mapping):
             names = [info.name for info in self.inputs]
             given = feeds.named_feeds(inputs[0], names, self.values)
@@ -468,13 +469,13 @@ class Executable:
             )
 
     def _check(self, inputs: Sequence[Tensor]) -> None:
-        """Finds what is wrong with tensors that the virtual machine refused."""
+        """Raises the error for tensors that the virtual machine refused."""
         self._check_count(inputs)
         feeds.check_feeds(inputs, [info.stored for info in self.inputs], self.manifest.limits)
 
     @property
     def is_open(self) -> bool:
-        """Whether a size of an input is open."""
+        """Whether an input has a dynamic size."""
         return any(info.static_shape is None for info in self.inputs)
 
     def __reduce_ex__(self, _protocol: SupportsIndex) -> NoReturn:

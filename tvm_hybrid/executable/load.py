@@ -32,20 +32,21 @@ def load(
 ) -> Executable:
     """Loads a library that `Executable.export` wrote.
 
-    Nothing of the library is executed before its code is found whole and fit for this CPU. A
-    library is code: load only what you trust. Large weights are not read: kernels read them where
-    they are in the file, in pages that programs and processes share.
+    Nothing of the library is executed before its code is found to be complete and fit for this CPU.
+    A library is code: load only what you trust. Large weights are not read; kernels read them from
+    the mapped file, whose pages programs and processes share.
 
     Parameters
     ----------
     path : path-like
         The library.
     threads : int, str, sequence of int or None
-        Where its threads run on this machine, see `CompileOptions`. They are as many as it was
-        compiled for.
+        Where its threads run on this machine, see `CompileOptions`. Their number is fixed when the
+        library is compiled.
     weights : {"first-touch", "interleave", "replicate"} or None
-        See `CompileOptions`. Weights that are to lie on nodes are copied by every call of `load`.
+        See `CompileOptions`. To place weights on NUMA nodes, every call of `load` copies them.
     verify : bool
+        Whether to check the weights for damage too, which reads all of them.
         Whether to look for damage in the weights, too, which reads all of them.
     spin : {"run", "always", "never"} or None
         See `CompileOptions`.
@@ -58,14 +59,14 @@ def load(
     Raises
     ------
     ArtifactError
-        If the file is missing, damaged, or not one of ours; if it was compiled for another number
-        of threads.
+        If the file is missing, damaged, or not exported by tvm_hybrid, or was compiled for another
+        number of threads.
     IsaError
         If it needs a CPU feature that this CPU lacks, or AMX tiles that Linux denies, and has no
         fallback that runs here.
     TargetError
-        If it was compiled for more than four threads for each CPU that this process may use, or
-        more than `threads` has; if there is no such place for threads or weights, or no such spin.
+        If it was compiled for more than four threads per CPU of this process, or for more than
+        `threads` has; if the place for threads or weights, or the value of `spin`, is unknown.
     """
     return load_library(Path(path), threads, weights, verify=verify, spin=spin)
 
@@ -78,7 +79,7 @@ def load_library(
     verify: bool = False,
     spin: str | None = None,
 ) -> Executable:
-    """As `load`; `checked` says that all but the weights is known to be whole."""
+    """As `load`; `checked` means that all but the weights is known to be undamaged."""
     manifest = read_manifest(library, checked, verify)
     require_program(manifest, str(library))
     require_runnable(manifest.threads, str(library))
@@ -92,7 +93,7 @@ def load_library(
         name = loader_name(library)
         pin_copies(manifest.model_sha256, name)
         if setting.count > 1:
-            installed()  # before TVM tells the code of a library where its pool is
+            installed()  # TVM passes its pool to the library's code while it opens the library
         module = open_library(name)
     except Exception as error:
         raise ArtifactError(f"TVM cannot open {library}: {error}") from error

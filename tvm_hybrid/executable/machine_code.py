@@ -1,7 +1,7 @@
-"""The second program of an executable: for which CPU it is, and when it runs.
+"""The fallback, an executable's second program: its target, and when it runs; and `MachineCode`.
 
-A model that is compiled for a CPU with AMX may be run where Linux denies AMX tiles, or on an older
-CPU. With a fallback it runs there too, by code for a lower instruction set.
+A model compiled for a CPU with AMX may be run where Linux denies AMX tiles, or on an older CPU.
+With a fallback it runs there too, by code for a lower instruction set.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ from ..targets.resolve import TargetLike, cpu_name, resolve_target
 
 
 def fallback_target(target: Target, wanted: TargetLike) -> Target:
-    """The target of the second program.
+    """The target of the fallback.
 
     Parameters
     ----------
     target : tvm.target.Target
-        That of the first program.
+        The target of the first program.
     wanted : str, mapping or tvm.target.Target
-        A target, as `resolve_target` takes it; or the name of an instruction set, such as
-        "avx512_vnni", which stands for the same CPU without what is above it.
+        A target, as for `resolve_target`; or the name of an instruction set, such as "avx512_vnni":
+        the first program's CPU without the features above it.
 
     Raises
     ------
@@ -68,7 +68,7 @@ def _restricted(target: Target, level: Isa) -> Target:
 
 
 def description(manifest: Manifest) -> str:
-    """A program's CPU and instruction set."""
+    """A program's CPU and instruction set as text."""
     return f"{manifest.cpu} ({manifest.isa})"
 
 
@@ -84,12 +84,12 @@ def takes_fallback(manifest: Manifest) -> bool:
 
 
 def require_program(manifest: Manifest, what: str) -> None:
-    """Refuses what has no program that runs here.
+    """Checks that the program or its fallback runs here.
 
     Raises
     ------
     IsaError
-        Saying of `what`, and of each program, what is missing.
+        The message names `what` does not run, and what is missing for each program.
     """
     if takes_fallback(manifest):
         return
@@ -122,25 +122,25 @@ def report_fallback(manifest: Manifest, what: str) -> None:
 
 # MachineCode: the machine code of a program, and the only way to its functions.
 #
-# TVM tells code which pool of threads runs its parallel loops once: when it opens a library, or
-# makes the code of LLVM modules. The latter it does when somebody looks for a function, whoever
-# that is. So both happen here and in `load` alone, which install the pool of this process first.
+# TVM passes its thread pool to code only once: when it opens a library, or when it makes the code
+# of LLVM modules. LLVM code is made at the first lookup of any function. So libraries are opened in
+# `load` and functions looked up here only, after the pool of this process is installed.
 
 
 class MachineCode:
-    """The code of a program. Nobody else may ask the module for a function.
+    """The code of a program; no other class may look up functions in its module.
 
     Parameters
     ----------
     module : callable
-        Returns the module that has `vm_load_executable`; one of a library comes from `load`.
-        It is called once, when somebody wants to run: most programs of a cache never do.
+        Returns the module that has `vm_load_executable`; for a library, `load` opened it. It is
+        called once, at the first run: most programs in a cache never run.
     manifest : Manifest
-        What the program is.
+        Describes the program.
     threads : int
-        Of a run.
+        Number of threads of a run.
     library : Path or None
-        The library it comes from; None if it was compiled here.
+        The library that the code comes from; None if it was compiled here.
     """
 
     def __init__(
@@ -154,14 +154,14 @@ class MachineCode:
         self._lock = threading.Lock()
 
     def make(self) -> None:
-        """Makes the machine code, once; `function` and `machine` do it otherwise.
+        """Makes the machine code, once; `function` and `machine` call this.
 
         Raises
         ------
         IsaError
-            If it was compiled for a CPU that this one is not.
+            If the program was compiled for another CPU, and this one cannot run it.
         TargetError
-            If it has more threads than make sense here.
+            If it has too many threads for this machine.
         """
         what = str(self._library) if self._library else "this model"
         require_host(self._manifest.features, what, self._manifest.cpu)
@@ -175,23 +175,23 @@ class MachineCode:
                 module = self._open()
                 emit_machine_code(module)
                 self._module = module
-                if self._library is None:  # LLVM has been at work
+                if self._library is None:  # LLVM made the code, and used memory for it
                     return_what_compiling_took()
 
     def function(self, name: str) -> Any:
-        """A kernel; errors as of `make`."""
+        """A kernel by name; raises as `make` does."""
         self.make()
         return self._module.get_function(name, query_imports=True)
 
     def machine(self) -> Any:
-        """A fresh virtual machine over the code and the weights; errors as of `make`."""
+        """A new virtual machine over the code and the weights; raises as `make` does."""
         self.make()
         with self._lock:  # initialisation writes to the code that the machines share
             return relax.VirtualMachine(self._module, tvm.cpu())
 
 
 def releasing(machine: Any, name: str) -> Any:
-    """A function of a machine, which keeps none of its results where these are large."""
+    """A function after which the machine no longer holds large results."""
     function = machine[name]
     if not machine.module.implements_function(RELEASE_ENTRY):
         return function

@@ -1,4 +1,4 @@
-"""Explanation: every node of a model, whether we took it, with which kernel and config, and why."""
+"""Explanation: the decision for every node of a model, with kernel, configuration and reason."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ if TYPE_CHECKING:
 
 
 class Shown(ABC):
-    """Something that can show itself as a table."""
+    """Base of results that can be shown as a table."""
 
     @abstractmethod
     def table(self) -> Table:
-        """Everything as a table."""
+        """The result as a table."""
 
     def print(self, console: Console | None = None) -> None:
-        """Shows the table on a console; standard output if none is given."""
+        """Prints the table on a console; on standard output by default."""
         from rich.console import Console
 
         (console or Console()).print(self.table())
 
     def __str__(self) -> str:
-        """The table as on a terminal 160 characters wide, without colours."""
+        """The table as text, 160 characters wide, without colours."""
         from rich.console import Console
 
         text = io.StringIO()
@@ -39,14 +39,14 @@ class Shown(ABC):
 
 
 class Explanation(Shown, Sequence[Decision]):
-    """A list of decisions that can show itself.
+    """A sequence of decisions that can be shown as a table.
 
     Parameters
     ----------
     decisions : sequence of Decision
         In the order of the model.
     program : str
-        Which of several programs it is about; "" if there is but one.
+        Text in front of the summary, such as which of several programs this is; "" for none.
     """
 
     def __init__(self, decisions: Sequence[Decision], program: str = "") -> None:
@@ -54,7 +54,7 @@ class Explanation(Shown, Sequence[Decision]):
         self._program = program
 
     def noting(self, text: str) -> Explanation:
-        """The same with a note in front of the summary."""
+        """A copy with another note in front of the summary."""
         return Explanation(self._decisions, "; ".join(filter(None, [text, self._program])))
 
     @overload
@@ -74,16 +74,16 @@ class Explanation(Shown, Sequence[Decision]):
 
     @property
     def taken(self) -> tuple[Decision, ...]:
-        """The nodes that a template of ours builds."""
+        """The decisions for nodes that a template of ours builds."""
         return tuple(decision for decision in self if decision.taken)
 
     @property
     def left(self) -> tuple[Decision, ...]:
-        """The nodes left to the generic schedule."""
+        """The decisions for nodes that fall back to the generic schedule."""
         return tuple(decision for decision in self if not decision.taken)
 
     def summary(self) -> str:
-        """One line: how many nodes were taken, and where their configurations come from."""
+        """One line: how many nodes were taken, and the sources of their configurations."""
         sources = [decision.source for decision in self.taken]
         recorded = sum(source.startswith(("record ", "shipped record ")) for source in sources)
         borrowed = sum(source.startswith("borrowed ") for source in sources)
@@ -114,5 +114,5 @@ class Explanation(Shown, Sequence[Decision]):
             about = "\n".join(decision.origins) or decision.node, decision.op
             taken = "yes" if decision.taken else "no"
             cells = (*about, taken, decision.kernel, config, decision.source, why)
-            table.add_row(*map(Text, cells))  # as they are: brackets are no markup
+            table.add_row(*map(Text, cells))  # Text, so that brackets are not read as markup
         return table

@@ -1,4 +1,4 @@
-"""Which nodes of an ONNX model kernels come from, and which decision is about which call."""
+"""Maps kernels to the ONNX nodes that they come from, and decisions to kernel calls."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ from relay_passes.ir.decisions import Decision
 
 from .program_graph import KernelCall, ProgramGraph
 
-# Which nodes of an ONNX model the kernels of a program come from.
+# The ONNX nodes that the kernels of a program come from.
 #
 #     ONNX        x -> conv1 (Conv) -> bn1 (BatchNormalization) -> relu1 (Relu) -> fc (Gemm) -> y
 #     program     relu_n2_ = conv2d(x)                             from conv1, bn1, relu1
 #                 gv = matmul(relu_n2_)                            from fc
 #
-# A kernel comes from the nodes that make what it writes, and from those before them that no other
-# kernel writes the value of. Nodes that are constant when the model is compiled are in no kernel.
+# A kernel comes from the nodes that make the values it writes, and from earlier nodes whose values
+# no kernel writes. Nodes that are constant at compile time are in no kernel.
 
 
 def with_origins(
     graph: ProgramGraph, names: Sequence[Sequence[str]], nodes: ModelNodes
 ) -> ProgramGraph:
-    """A program's graph whose calls say which nodes they come from.
+    """Adds to each call in a program's graph the ONNX nodes that it comes from.
 
     Parameters
     ----------
     graph : ProgramGraph
     names : sequence of sequence of str
-        The variables of each of its values, those of views of it too.
+        The variables of each value of the graph, those of its views included.
     nodes : ModelNodes
-        The model's; without any, the graph stays as it is.
+        The nodes of the model; if there are none, the graph is returned unchanged.
     """
     if not nodes.nodes:
         return graph
@@ -55,7 +55,7 @@ def with_origins(
 def decisions_with_origins(
     decisions: Sequence[Decision], graph: ProgramGraph, nodes: ModelNodes
 ) -> list[Decision]:
-    """Decisions that say which nodes they are about: those of their calls, or of their value."""
+    """Adds ONNX nodes to decisions: those of their calls, or else of their variables."""
     texts: dict[int, dict[str, None]] = {}
     for call, decision in zip(graph.calls, decisions_of(graph.calls, decisions), strict=True):
         if decision is not None:
@@ -65,7 +65,7 @@ def decisions_with_origins(
 
 
 def _before(roots: Iterable[int], written: set[int], nodes: ModelNodes) -> set[int]:
-    """Nodes, and those before them whose values no kernel writes."""
+    """Nodes and their predecessors, up to nodes whose values a kernel writes."""
     found = {*roots}
     left = list(found)
     while left:
@@ -77,8 +77,8 @@ def _before(roots: Iterable[int], written: set[int], nodes: ModelNodes) -> set[i
 
 
 def _fill(graph: ProgramGraph, found: list[set[int]]) -> None:
-    """Gives a call whose variables tell nothing the nodes of those that read what it writes; where
-    there are none either, of those that write what it reads."""
+    """Gives a call without nodes the nodes of the calls that read its results, or else of the calls
+    that write its arguments."""
     readers: dict[int, list[int]] = {}
     writers: dict[int, int] = {}
     for place, call in enumerate(graph.calls):
@@ -94,16 +94,15 @@ def _fill(graph: ProgramGraph, found: list[set[int]]) -> None:
             found[place] = {n for v in call.reads if v in writers for n in found[writers[v]]}
 
 
-# The nodes of an ONNX model, and how variables of a program say which node they are of.
+# The nodes of an ONNX model, and the names of variables that carry a node's number.
 #
 #     ONNX                                   Relax
 #     /encoder/0/MatMul (MatMul)             matmul_n17_ = R.matmul(...)
 #     /encoder/0/Add (Add)                   add_n18_ = R.add(matmul_n17_, ...)
 #
-# The importer names the variable of a node's value after the operator and the node's number. Passes
-# keep the variables between kernels, and what they compute on the way to a value has its name, or
-# one that tells nothing. So the names in a finished program are enough to find the nodes of every
-# kernel: `with_origins` does.
+# The importer names a node's variable after the operator and the node's number. Passes keep the
+# variables between kernels; new values on the way to a variable get its name or a name without a
+# number. So `with_origins` finds the nodes of each kernel by names in the finished program.
 
 
 _NUMBER = re.compile(r"(?<=_)n(\d+)(?=_)")
@@ -116,9 +115,9 @@ class ModelNode(msgspec.Struct, frozen=True):
     Attributes
     ----------
     text : str
-        Its name, or that of its first output if it has none, and its operator: "conv1 (Conv)".
+        Its name, or its first output's name if it has none, and its operator: "conv1 (Conv)".
     makers : tuple of int
-        Numbers of the nodes that make its inputs.
+        Numbers of the nodes that compute its inputs.
     """
 
     text: str
@@ -132,7 +131,7 @@ class ModelNodes(msgspec.Struct, frozen=True):
     ----------
     nodes : mapping of int to ModelNode
     outputs : tuple of int or None
-        The node that makes each output of the model; None where none does.
+        The node that computes each output of the model; None if no such node runs.
     """
 
     nodes: Mapping[int, ModelNode]
@@ -143,17 +142,17 @@ NO_NODES = ModelNodes({}, ())
 
 
 def variable_name(number: int, operator: str) -> str:
-    """The name of the variable of a node's value."""
+    """The name of the variable for a node's value."""
     return f"{_NO_LETTERS.sub('', operator).lower()}_n{number}_"
 
 
 def numbers_in(names: Sequence[str]) -> list[int]:
-    """The numbers of nodes that names of variables tell, each once."""
+    """The node numbers in names of variables, each once."""
     return list(dict.fromkeys(int(each) for name in names for each in _NUMBER.findall(name)))
 
 
 def texts_in(message: str, nodes: ModelNodes) -> list[str]:
-    """The nodes of which a message names variables.
+    """The nodes whose variables a message names.
 
     >>> texts_in("pass FuseTIR fails at add_n3_", ModelNodes({3: ModelNode("/Add (Add)", ())}, ()))
     ['/Add (Add)']
@@ -164,7 +163,7 @@ def texts_in(message: str, nodes: ModelNodes) -> list[str]:
 def decisions_of(
     calls: Sequence[KernelCall], decisions: Sequence[Decision]
 ) -> list[Decision | None]:
-    """The decision about each call: by variable, else the next about the same kernel."""
+    """The decision about each call: by its variable, else the next one about its kernel."""
     about = by_function(decisions)
     count = Counter(call.function for call in calls)
     named = {(each.node, each.function): each for each in reversed(decisions)}
@@ -194,15 +193,15 @@ def by_function(decisions: Sequence[Decision]) -> dict[str, list[Decision]]:
 def origins_in_run(
     functions: Sequence[str], about: Mapping[str, Sequence[Decision]]
 ) -> list[tuple[str, ...]]:
-    """The nodes of a model that each call of a run comes from.
+    """The model's nodes that each call of a run comes from.
 
     Parameters
     ----------
     functions : sequence of str
         The kernels that a run called, in order.
     about : mapping
-        As `by_function` makes it. A kernel that was not called once for each of its decisions, as
-        where a branch was taken, has the nodes of all of them in each call.
+        The result of `by_function`. If a kernel is not called once for each of its decisions, as
+        with branches, each of its calls gets the nodes of all its decisions.
     """
     count, seen = Counter(functions), Counter[str]()
     found = []
@@ -219,7 +218,7 @@ _MOST = 4
 
 
 def short(origins: Sequence[str]) -> str:
-    """The first nodes, and how many more there are."""
+    """The first nodes as text, and the number of further nodes."""
     more = len(origins) - _MOST
     return ", ".join(origins[:_MOST]) + (f" and {more} more" if more > 0 else "")
 

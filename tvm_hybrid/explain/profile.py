@@ -1,8 +1,7 @@
 """Profile: where the time of a run goes, kernel by kernel.
 
-The virtual machine calls an instrument before and after every kernel. The time of a kernel
-includes the call of the instrument, about half a microsecond. The whole run is timed without the
-instrument.
+The virtual machine calls an instrument before and after every kernel. A kernel's time includes one
+call of the instrument, about half a microsecond. Whole runs are timed without the instrument.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ class Event:
     Attributes
     ----------
     function : str
-        Its name in the compiled module.
+        The kernel's name in the compiled module.
     start_ns, end_ns : int
         Nanoseconds of a monotonic clock.
     origins : tuple of str
@@ -46,22 +45,22 @@ class Event:
 
 @dataclass(frozen=True)
 class ProfileRow:
-    """All calls of one kernel.
+    """The calls of one kernel.
 
     Attributes
     ----------
     function : str
-        Its name in the compiled module.
+        The kernel's name in the compiled module.
     kernel : str
         The microkernel or schedule; "" for functions of the runtime.
     calls : int
-        Calls in one run.
+        Number of calls in one run.
     microseconds : float
-        Time of one run that is spent in it, averaged over the runs.
+        Time in the kernel per run, averaged over the runs.
     share : float
-        Part of the time that all functions together take, 0 to 1.
+        The kernel's part of the time of all functions together, 0 to 1.
     gflops : float
-        Operations per nanosecond; 0 if they are not counted, or sizes of the kernel are open.
+        Operations per nanosecond; 0 if they are not counted, or the kernel has dynamic sizes.
     origins : tuple of str
         The nodes of an ONNX model that its calls come from, each with its operator.
     """
@@ -90,7 +89,7 @@ class Profile(Shown):
     total_us : float
         Mean time of a whole run, in microseconds, without the instrument.
     runs_us : tuple of float
-        The time of each of these runs.
+        Time of each of these runs, in microseconds.
     """
 
     rows: tuple[ProfileRow, ...]
@@ -118,7 +117,7 @@ class Profile(Shown):
         return table
 
     def to_chrome_trace(self, path: str | os.PathLike[str]) -> None:
-        """Writes a trace that chrome://tracing and ui.perfetto.dev show.
+        """Writes a trace for chrome://tracing and ui.perfetto.dev.
 
         Raises
         ------
@@ -133,7 +132,7 @@ class Profile(Shown):
             if event.origins:
                 arguments["onnx"] = ", ".join(event.origins)
             start, length = event.start_ns - origin, event.end_ns - event.start_ns
-            # The main thread; Perfetto takes 0 for an idle CPU.
+            # The id of the main thread; Perfetto takes 0 for an idle CPU.
             entry: dict[str, Any] = {"pid": os.getpid(), "tid": os.getpid()}
             entry |= {"name": event.function, "ts": start / 1e3, "dur": length / 1e3}
             trace.append({**entry, "cat": "kernel", "ph": "X", "args": arguments})
@@ -143,16 +142,16 @@ class Profile(Shown):
 def profile_runs(
     machine: Any, inputs: Sequence[Any], decisions: Sequence[Decision], repeat: int
 ) -> Profile:
-    """Runs `main` of a virtual machine `repeat` times bare and as often with an instrument.
+    """Runs `main` of a virtual machine `repeat` times, without and then with an instrument.
 
     Parameters
     ----------
     machine : tvm.runtime.VirtualMachine
-        Used for nothing else; it keeps the instrument.
+        It must not be used for anything else, as it keeps the instrument.
     inputs : sequence of tvm.runtime.Tensor
-        What to run on.
+        Inputs of the runs.
     decisions : sequence of Decision
-        Names and operations of the kernels.
+        Give the names and operation counts of the kernels.
     repeat : int
         Number of runs, from 1 up.
     """
@@ -182,7 +181,7 @@ def profile_runs(
         main(*inputs)
     about = by_function(decisions)
     length = max(len(events) // repeat, 1)
-    named: list[Event] = []  # with the nodes of each call; runs are equal
+    named: list[Event] = []  # with the nodes of each call; all runs make equal calls
     for first in range(0, len(events), length):
         run = events[first : first + length]
         origins = origins_in_run([each.function for each in run], about)
@@ -203,7 +202,7 @@ def _rows(
         mine = about.get(function, ())
         decision = mine[-1] if mine else None
         nanoseconds, operations = sum(times), 0
-        if decision and not decision.at_run_time:  # of open sizes, they are those of a sample
+        if decision and not decision.at_run_time:  # with dynamic sizes, flops are those of a sample
             operations = decision.flops * len(times)
         rows.append(
             ProfileRow(

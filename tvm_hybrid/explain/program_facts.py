@@ -1,4 +1,4 @@
-"""ProgramFacts: what the runtime wants to know of a compiled module, read from it once."""
+"""ProgramFacts: the facts about a compiled module that the runtime needs, collected once."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ from .program_graph import ProgramGraph, named_graph
 Bindings: TypeAlias = Sequence[relax.VarBinding | relax.MatchCast]
 
 _VIEWS = ("relax.reshape", "relax.memory.view", "relax.memory.ensure_zero_offset")
-_NAMES = (relax.Var, relax.Tuple, relax.TupleGetItem)  # they name values, and read none
+_NAMES = (relax.Var, relax.Tuple, relax.TupleGetItem)  # give values names, and read no memory
 
 
 @dataclass(frozen=True)
 class SingleKernel:
-    """What a model of one input and one output consists of.
+    """The only kernel of a model with one input and one output.
 
     Attributes
     ----------
     function : str
         The kernel, whose parameters are the input, the constants and the output.
     constants : tuple of tvm.runtime.Tensor
-        Packed weights and whatever else the kernel reads.
+        The kernel's constants, such as packed weights.
     takes_bits : bool
-        Whether the kernel takes the bits (uint16) of tensors of bfloat16.
+        Whether the kernel takes bfloat16 tensors as their bits (uint16).
     """
 
     function: str
@@ -52,17 +52,17 @@ class ProgramFacts:
     graph : ProgramGraph
         Kernels and the tensors between them.
     names : list of list of str
-        The variables of each value of the graph, those of views of it too.
+        The variables of each value of the graph, those of its views included.
     kernel : SingleKernel or None
-        The kernel of a program that is nothing else and needs no aligned tensors. A caller that
-        knows it needs half the time of a call through the virtual machine.
+        The program's kernel, if it has no other and needs no aligned tensors. Calling it directly
+        takes half the time of a call through the virtual machine.
     shared_outputs : tuple of bool
         For every output, whether it may share memory with something that outlives the call: it is
-        a view of an input or of a weight, or is returned twice. True if in doubt. Sessions copy it.
+        a view of an input or a weight, or is returned twice. True if in doubt. Sessions copy it.
     unaligned_inputs : tuple of bool
-        For every input, whether its array may begin anywhere; False if in doubt. Templates and
-        generic schedules need no more alignment than an element has. Kernels by tiles are faster on
-        whole cache lines.
+        For every input, whether its array may have any alignment; False if in doubt. Templates and
+        generic schedules only need alignment to an element. AMX kernels are faster on whole cache
+        lines.
     bound_outputs : tuple of BoundOutput
         The outputs that the program can write into memory of the caller.
     """
@@ -76,7 +76,7 @@ class ProgramFacts:
 
 
 def program_facts(mod: IRModule) -> ProgramFacts:
-    """The facts about a lowered module."""
+    """Collects the facts about a lowered module."""
     main = mod[MAIN]
     bindings = [binding for block in main.body.blocks for binding in block.bindings]
     graph, names = named_graph(main, bindings)
@@ -125,7 +125,7 @@ def _shared_outputs(mod: IRModule, main: relax.Function, bindings: Bindings) -> 
     outputs = [_resolve(field, values) for field in result.fields] if is_tuple else [result]
 
     def is_fresh(value: relax.Expr) -> bool:
-        """Whether a kernel writes a value into memory of its own."""
+        """Whether a kernel writes a value into newly allocated memory."""
         if isinstance(value, relax.TupleGetItem):
             value = value.tuple_value
         if not isinstance(value, relax.Call) or value.op != ir.Op.get("relax.call_tir"):
@@ -137,7 +137,7 @@ def _shared_outputs(mod: IRModule, main: relax.Function, bindings: Bindings) -> 
 
 
 def _resolve(value: relax.Expr, values: dict[relax.Var, relax.Expr]) -> relax.Expr:
-    """Follows names and fields of tuples to what makes the value: a call, or a result of one."""
+    """Follows variables and tuple fields to the call that computes a value, or to its field."""
     while True:
         if isinstance(value, relax.Var) and value in values:
             value = values[value]
@@ -179,7 +179,7 @@ def _unaligned_inputs(mod: IRModule, main: relax.Function, bindings: Bindings) -
 
 
 def _demand(expr: relax.Expr | None, strict: set[relax.Var]) -> None:
-    """Notes every variable of an expression as one whose memory must be aligned."""
+    """Adds the variables of an expression to `strict`: their memory must be aligned."""
 
     if expr is not None:
         strict.update(node for node in nodes_in(expr) if isinstance(node, relax.Var))

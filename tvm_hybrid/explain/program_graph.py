@@ -14,7 +14,7 @@ from microkernels.base.errors import ArtifactError
 
 INPUT, WEIGHT, VALUE = "input", "weight", "value"
 _CALLS = ("relax.call_tir", "relax.call_tir_inplace")
-# They give another name or another shape to memory that is there.
+# These operators give existing memory another name or another shape.
 _VIEWS = ("relax.reshape", "relax.memory.view", "relax.flatten", "relax.memory.ensure_zero_offset")
 
 
@@ -24,13 +24,13 @@ class Value(msgspec.Struct, frozen=True):
     Attributes
     ----------
     name : str
-        Its variable; "" of a weight.
+        Its variable; "" for a weight.
     shape : tuple of int or str
-        Texts are sizes that are known at run time only.
+        Dynamic sizes are text.
     dtype : str
         Type of its elements.
     nbytes : int
-        Bytes; 0 if a size is open.
+        Size in bytes; 0 if the shape is dynamic.
     kind : str
         "input" of the model, "weight" (a constant, as kernels read it), or "value".
     """
@@ -43,21 +43,21 @@ class Value(msgspec.Struct, frozen=True):
 
 
 class KernelCall(msgspec.Struct, frozen=True):
-    """A call of a kernel, or of a function of the runtime.
+    """A call of a kernel or of a function of the runtime.
 
     Attributes
     ----------
     node : str
-        The variable that it gives a value.
+        The variable that holds the result.
     function : str
         The kernel's name in the compiled module.
     reads, writes : tuple of int
-        Numbers of values, as often as it has them; of memory that several kernels write to, every
-        writer has its own.
+        Numbers of values, as often as they are arguments or results. If several kernels write to
+        one memory, each writes a value of its own.
     updates : tuple of int
-        Those of `reads` whose memory becomes that of a result, with a part written anew.
+        The values in `reads` whose memory a result reuses, after a part of it is overwritten.
     origins : tuple of str
-        The nodes of an ONNX model that it comes from, each with its operator: "conv1 (Conv)".
+        The ONNX nodes that the call comes from, each with its operator: "conv1 (Conv)".
     """
 
     node: str
@@ -69,16 +69,16 @@ class KernelCall(msgspec.Struct, frozen=True):
 
 
 class ProgramGraph(msgspec.Struct, frozen=True):
-    """What `main` of a lowered module does.
+    """The calls of a lowered module's `main`.
 
     Attributes
     ----------
     values : tuple of Value
         All tensors.
     calls : tuple of KernelCall
-        In the order in which they run.
+        In the order of execution.
     inputs, outputs : tuple of int
-        Numbers of values, in the order of the program's own.
+        Numbers of the values that are inputs and outputs, in the program's order.
     """
 
     values: tuple[Value, ...]
@@ -90,16 +90,16 @@ class ProgramGraph(msgspec.Struct, frozen=True):
 def named_graph(
     main: relax.Function, bindings: Sequence[relax.VarBinding | relax.MatchCast]
 ) -> tuple[ProgramGraph, list[list[str]]]:
-    """The graph, and of each value the names of the variables that it or a view is bound to.
+    """The graph, and for each value the names of variables that are bound to it or to a view of it.
 
-    Views are the tensors that they are of. Branches and loops are calls of one function each.
+    A view counts as the tensor that it views. A branch or a loop counts as one call of a function.
 
     Parameters
     ----------
     main : relax.Function
-        Calls kernels (R.call_tir) and is not lowered further.
+        A function that calls kernels (R.call_tir) and is not lowered further.
     bindings : sequence of relax.VarBinding or relax.MatchCast
-        Those of all its blocks.
+        The bindings of all its blocks.
     """
     reader = _Reader()
     inputs = tuple(number for each in main.params for number in reader.declare(each, INPUT))
@@ -111,7 +111,7 @@ def named_graph(
 
 
 class _Reader:
-    """Walks over the bindings of a function."""
+    """Builds the graph from the bindings of a function."""
 
     def __init__(self) -> None:
         self.values: list[Value] = []
@@ -120,7 +120,7 @@ class _Reader:
         self._known: dict[int, tuple[int, ...]] = {}
 
     def declare(self, expression: Any, kind: str, name: str = "") -> tuple[int, ...]:
-        """New values for an expression, one for each field of a tuple; kept as its meaning."""
+        """Adds values for an expression, one for each tensor in it, and remembers them."""
         first = len(self.values)
         name = name or str(getattr(expression, "name", ""))
         self.values += (_value(name, each, kind) for each in _tensors(expression.ty))
@@ -145,13 +145,13 @@ class _Reader:
             yield from self._known.get(_key(expression), ())
 
     def _also(self, var: Any, numbers: tuple[int, ...]) -> None:
-        """Notes that a variable is bound to values that are there."""
+        """Binds a variable to values that exist already."""
         self._known[_key(var)] = numbers
         if len(numbers) == 1:
             self.names[numbers[0]].append(str(var.name))
 
     def read(self, binding: Any) -> None:
-        """Notes what a binding computes."""
+        """Adds what a binding computes to the graph."""
         value, var = binding.value, binding.var
         if not isinstance(value, relax.Call | relax.If):
             self._also(var, tuple(self.numbers(value)))
@@ -175,7 +175,7 @@ class _Reader:
 
 
 def _function(value: Any, operator: str) -> str:
-    """The name that a run's instrument sees, where there is one."""
+    """The name by which a profile's instrument sees a call, if it sees it."""
     if isinstance(value, relax.If):
         return "if"
     if operator in _CALLS or operator in ("relax.call_dps_packed", "relax.call_pure_packed"):
@@ -185,7 +185,7 @@ def _function(value: Any, operator: str) -> str:
 
 
 def _tensors(type_: Any) -> Iterator[Any]:
-    """The types of tensors in a type."""
+    """The tensor types in a type."""
     if isinstance(type_, relax.TupleType):
         for each in type_.fields:
             yield from _tensors(each)
@@ -197,7 +197,7 @@ def _value(name: str, type_: Any, kind: str) -> Value:
     known = isinstance(type_.shape, relax.ShapeExpr)
     extents = list(type_.shape.values) if known else ["?"] * max(int(type_.ndim), 0)
     sizes = [(each, getattr(each, "value", None)) for each in extents]
-    # TVM's text of an extent is of a subclass of str.
+    # `join`, because TVM's text of an extent is of a subclass of str.
     shape = tuple("".join(str(each)) if size is None else int(size) for each, size in sizes)
     dtype = str(type_.dtype or "")
     nbytes = (int(DataType(dtype).bits) + 7) // 8 if known and dtype else 0
@@ -207,7 +207,7 @@ def _value(name: str, type_: Any, kind: str) -> Value:
 
 
 def _key(expression: Any) -> int:
-    """What tells one expression from another; equal constants are one."""
+    """A key for an expression: the address of its object."""
     return int(expression.__chandle__())
 
 
@@ -215,16 +215,16 @@ _STORAGE, _TENSOR, _KILL = "vm.alloc_storage", "vm.alloc_tensor", "vm.kill_objec
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """How much storage there is.
+    """The planned storage of a program.
 
     Attributes
     ----------
     planned : int or None
-        Bytes of all blocks together; None if sizes are open.
+        Total bytes of all storage blocks; None if sizes are dynamic.
     peak : int or None
-        The most bytes of it that are in use at a time.
+        The most bytes that are in use at a time.
     blocks : int
-        Number of blocks.
+        Number of storage blocks.
     """
 
     planned: int | None
@@ -236,7 +236,7 @@ NO_PLAN = Plan(None, None, 0)
 
 
 def storage_plan(main: Any) -> Plan:
-    """The plan of a function `main`, as the virtual machine's code is made of it."""
+    """The storage plan of `main` in the module that the virtual machine's code is made from."""
     bindings = [binding for block in main.body.blocks for binding in block.bindings]
     owner: dict[int, int] = {}
     holders: dict[int, int] = {}
@@ -263,7 +263,7 @@ def storage_plan(main: Any) -> Plan:
                 used -= 0 if holders[storage] else sizes[storage]
             elif storage is not None and (
                 operator.endswith(_TENSOR)
-                or isinstance(value, relax.Var)  # memory of another value
+                or isinstance(value, relax.Var)  # shares the memory of another value
                 or str(getattr(value.op, "global_symbol", "")) == "vm.builtin.reshape"
             ):
                 owner[var] = storage
@@ -272,16 +272,16 @@ def storage_plan(main: Any) -> Plan:
 
 
 class Outline(msgspec.Struct, frozen=True):
-    """What a report says of a program besides its decisions and times.
+    """What a report shows of a program besides its decisions and times.
 
     Attributes
     ----------
     graph : ProgramGraph
-        Its kernels and their tensors.
+        Kernels and the tensors between them.
     plan : Plan
-        Its storage.
+        The planned storage.
     weights : int
-        Bytes of its constants, as kernels read them.
+        Bytes of the program's constants, as kernels read them.
     """
 
     graph: ProgramGraph
@@ -289,21 +289,21 @@ class Outline(msgspec.Struct, frozen=True):
     weights: int
 
     def packed(self) -> bytes:
-        """In few bytes."""
+        """The outline as compressed bytes."""
         return zlib.compress(msgspec.msgpack.encode(self))
 
     @staticmethod
     def unpacked(data: bytes) -> Outline:
-        """What `packed` made.
+        """Reads the result of `packed`.
 
         Raises
         ------
         ArtifactError
-            If it is something else.
+            If the data are damaged.
         """
         try:
             return msgspec.msgpack.decode(zlib.decompress(data), type=Outline)
         except (zlib.error, msgspec.DecodeError) as error:
             raise ArtifactError(
-                f"what the library keeps of its graph is damaged ({error}); export it again"
+                f"the graph in the library is damaged ({error}); export it again"
             ) from error

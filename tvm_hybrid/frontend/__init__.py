@@ -1,7 +1,7 @@
-"""Importers: models of other frameworks to Relax modules with inputs of static shapes.
+"""Importers: models of other frameworks as Relax modules with named inputs and outputs.
 
-Names are imported when they are first used: a session that finds its program in the cache reads the
-bytes of a model alone.
+Names are imported at first use: a session that finds its program in the cache only reads the bytes
+of a model.
 """
 
 from __future__ import annotations

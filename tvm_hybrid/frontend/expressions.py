@@ -1,4 +1,4 @@
-"""Relax expressions as converters make and read them, and the builder that they go to.
+"""Relax expressions that converters make and read, and the builder that receives them.
 
 Converters of ONNX import this module as `ex`.
 """
@@ -21,16 +21,16 @@ from relay_passes.ir.constants import tensor_of
 
 T = TypeVar("T")
 Expr: TypeAlias = Any  # a Relax expression
-Place: TypeAlias = tuple[Expr, ...]  # of an element in a kernel
+Place: TypeAlias = tuple[Expr, ...]  # indices of an element in a kernel
 NODE_FACTS = ("node_number", "node_outputs", "node_opset", "node_narrow")
 NODE_NUMBER, OUTPUTS, OPSET, NARROW_INPUTS = NODE_FACTS
-"""Keys among a node's attributes of what converters want to know beside them. "Narrow" are the
-element types of inputs, by position, that the model says to be of 2, 4 or 8 bits."""
+"""Keys, among a node's attributes, of what else converters need to know. "Narrow" holds, by
+position, the element types of inputs that the model declares to have 2, 4 or 8 bits."""
 Attrs: TypeAlias = dict[str, Any]
 
 
 class Inputs(list[Any]):
-    """A node's inputs as converters read them; those that are left out at the end are None."""
+    """A node's inputs; reading an omitted input at the end gives None."""
 
     def __getitem__(self, item: Any) -> Any:
         if isinstance(item, int) and item >= len(self):
@@ -43,13 +43,13 @@ Converter = Callable[[Inputs, Attrs], Any]
 _builder: ContextVar[relax.BlockBuilder] = ContextVar("builder")
 _made_once: ContextVar[dict[Hashable, Any]] = ContextVar("made_once")
 
-# A model becomes the same module in every process.
+# Importing a model gives an equal module in every process.
 order_symbols()
 
 
 @contextmanager
 def writing_to(builder: relax.BlockBuilder) -> Iterator[None]:
-    """Within it, expressions go into the function that this builder makes."""
+    """Sends expressions to the function that this builder makes, inside the `with` block."""
     token, memory = _builder.set(builder), _made_once.set({})
     try:
         yield
@@ -59,7 +59,7 @@ def writing_to(builder: relax.BlockBuilder) -> Iterator[None]:
 
 
 def once(key: Hashable, make: Callable[[], T]) -> T:
-    """What `make` gives; the same for the same key in all of a function."""
+    """Calls `make` once per key and function, and returns its result each time."""
     made = _made_once.get()
     if key not in made:
         made[key] = make()
@@ -68,7 +68,7 @@ def once(key: Hashable, make: Callable[[], T]) -> T:
 
 
 def current_builder() -> relax.BlockBuilder:
-    """The builder that is written to."""
+    """The builder that receives expressions."""
     return _builder.get()
 
 
@@ -78,24 +78,25 @@ def normalize(expr: Expr) -> Expr:
 
 
 def emit(expr: Expr, name: str = "") -> Expr:
-    """A variable that is bound to an expression."""
+    """Binds an expression to a new variable."""
     return _builder.get().emit(expr, name)
 
 
 def emit_te(function: Callable[..., Any], *args: Any, **kwargs: Any) -> relax.Var:
-    """A variable that is bound to the results of a kernel, which is written in TE."""
+    """Binds the results of a kernel, written in TE, to a new variable."""
     return _builder.get().emit_te(function, *args, **kwargs)
 
 
 def emit_each(
     name: str, shape: Sequence[Any], element: Callable[..., Any], *args: Any, hint: str, **own: Any
 ) -> relax.Var:
-    """A tensor whose elements are computed by their places, in a kernel named by `hint`.
+    """A tensor whose elements are computed from their indices, in a kernel named by `hint`.
 
     Parameters
     ----------
     element
-        Place, a tuple, and what the kernel gets for `args`, sizes by its own names -> element.
+        A function of an element's indices, a tuple, and of the kernel's own versions of `args`
+        (tensors and sizes); it returns the element.
     own
         Attributes of the kernel.
     """
@@ -108,17 +109,17 @@ def emit_each(
 
 
 def match_cast(expr: Expr, found: relax.Type) -> relax.Var:
-    """A variable for a value that the program checks to be of a type."""
+    """A variable for a value; the program checks that the value has this type."""
     return _builder.get().match_cast(expr, found)
 
 
 def constant(value: Any) -> np.ndarray | None:
-    """The array of a constant expression, None for anything else."""
+    """The array of a constant expression; None for anything else."""
     return value.value.numpy() if isinstance(value, GenericConst) else None
 
 
 def known_array(value: Any, otherwise: str) -> np.ndarray:
-    """The array of a constant expression; ValueError with this text for anything else."""
+    """The array of a constant expression; raises ValueError(otherwise) for anything else."""
     array = constant(value)
     if array is None:
         raise ValueError(otherwise)
@@ -126,12 +127,12 @@ def known_array(value: Any, otherwise: str) -> np.ndarray:
 
 
 def static_dims(value: Any) -> tuple[int, ...] | None:
-    """The static shape of a tensor expression, or None."""
+    """The shape of a tensor expression; None if it is not static."""
     return static_shape_of(getattr(value, "ty", None))
 
 
 def static_shape_of(found: Any) -> tuple[int, ...] | None:
-    """The static shape in a tensor type, or None if it is no tensor's or not static."""
+    """The shape in a tensor type; None if it is no tensor type or not static."""
     if not isinstance(found, relax.TensorType) or not isinstance(found.shape, relax.ShapeExpr):
         return None
     dims: list[Any] = [getattr(dim, "value", None) for dim in found.shape.values]
@@ -139,7 +140,7 @@ def static_shape_of(found: Any) -> tuple[int, ...] | None:
 
 
 def known_dims(value: Any) -> tuple[int, ...]:
-    """The static shape of a tensor expression; ValueError if it has none."""
+    """The static shape of a tensor expression; ValueError if the shape is not static."""
     dims = static_dims(value)
     if dims is None:
         raise ValueError("the shape of an input is not static")
@@ -147,7 +148,7 @@ def known_dims(value: Any) -> tuple[int, ...]:
 
 
 def rank_of(value: Any) -> int:
-    """The number of dimensions of a tensor, whose sizes may be open; ValueError if not known."""
+    """The number of dimensions of a tensor, static or dynamic; ValueError if it is not known."""
     rank = int(getattr(getattr(value, "ty", None), "ndim", -1))
     if rank < 0:
         raise ValueError("the rank of an input is not known")
@@ -160,19 +161,19 @@ def dtype_of(value: Expr) -> str:
 
 
 def number(like: Expr, value: float) -> GenericConst:
-    """A scalar of another expression's dtype."""
+    """A scalar constant with the dtype of the expression `like`."""
     return literal(np.array(value, dtype_of(like)))
 
 
 def literal(array: np.ndarray) -> GenericConst:
-    """A constant of exactly the array's dtype (relax.const makes int32 of int64)."""
+    """A constant of exactly the array's dtype; relax.const would turn int64 into int32."""
     tensor = tensor_of(array)
     if tensor is None:
         tensor = tvm.runtime.tensor(np.asarray(array, order="C"))
     return relax.const(tensor)
 
 
-# Bits of a type, and those of its infinity.
+# Bits of a type, and the bits of its infinity.
 _BITS = {
     "float16": (16, 0x7C00),
     "bfloat16": (16, 0x7F80),
@@ -182,9 +183,9 @@ _BITS = {
 
 
 def is_nan(value: Expr) -> Expr:
-    """Whether an element, in a kernel, is NaN, by its bits: TVM takes numbers to equal themselves.
+    """Whether an element in a kernel is NaN, tested by its bits: TVM assumes that x == x.
 
-    False for types that have none.
+    False for types without NaN.
     """
     dtype = str(value.ty.dtype)
     if dtype not in _BITS:
@@ -196,7 +197,7 @@ def is_nan(value: Expr) -> Expr:
 
 
 def reshaped(value: Expr, shape: Sequence[int]) -> Expr:
-    """A value of another shape; a constant stays one."""
+    """Reshapes a value; a constant stays a constant."""
     value = normalize(value)
     if static_dims(value) == tuple(shape):
         return value
@@ -207,7 +208,7 @@ def reshaped(value: Expr, shape: Sequence[int]) -> Expr:
 
 
 def sliced(value: Expr, axis: int, first: int, last: int) -> Expr:
-    """Part of a value along an axis; a constant stays one."""
+    """Slices a value along an axis; a constant stays a constant."""
     array = constant(value)
     if array is not None:
         return literal(array[(slice(None),) * axis + (slice(first, last),)])
@@ -215,7 +216,7 @@ def sliced(value: Expr, axis: int, first: int, last: int) -> Expr:
 
 
 def cast(value: Expr, dtype: str) -> Expr:
-    """A value of another dtype; a constant stays one."""
+    """Casts a value; a constant stays a constant."""
     value = normalize(value)
     if dtype_of(value) == dtype:
         return value

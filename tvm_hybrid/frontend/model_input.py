@@ -1,4 +1,4 @@
-"""Reads a model in any accepted form as a Relax module with named inputs and outputs."""
+"""Turns a model of any accepted kind into a Relax module with named inputs and outputs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from .onnx.reader.model_bytes import is_onnx
 
 @dataclass(frozen=True)
 class ImportedModel:
-    """A model in Relax.
+    """A model as a Relax module.
 
     Parameters
     ----------
@@ -32,15 +32,15 @@ class ImportedModel:
         Module whose ``main`` takes the inputs in the order of `inputs` and returns the outputs in
         the order of `outputs` (a tuple if there are several). Weights are constants inside.
     inputs, outputs
-        The interface, in the model's order and with the model's names.
+        The inputs and outputs, in the model's order and with the model's names.
     values
-        The inputs that are constants inside, since their values were given.
+        The inputs that are constants in the module, because their values were given.
     limits
-        Open sizes of inputs, in words, and the largest numbers that they may be.
+        Dynamic sizes of inputs, as text, and the largest values that they may have.
     declared
-        The inputs and outputs as the model declares them, if sizes may stay open.
+        The inputs and outputs as the model declares them, if sizes may stay dynamic.
     nodes
-        The model's nodes, which variables of `mod` tell by their names.
+        The model's nodes; names of variables in `mod` contain their numbers.
     """
 
     mod: tvm.IRModule
@@ -60,31 +60,31 @@ def import_model(
     keep_open: bool = False,
     check_indices: bool = False,
 ) -> ImportedModel:
-    """The module, its inputs and its outputs.
+    """Imports a model of any accepted kind.
 
     Parameters
     ----------
     model : path-like, bytes, onnx.ModelProto, tvm.IRModule or torch ExportedProgram
         A Relax module needs a function `main`, or a single public one.
     shapes : mapping, optional
-        Shapes of inputs, or sizes of symbolic dimensions; of a Relax module the latter only.
+        Shapes of inputs, or sizes of symbolic dimensions; for a Relax module only the latter.
     values : mapping, optional
         Values of inputs of an ONNX model.
     keep_open : bool
-        Whether dimensions without a size stay open.
+        Whether dimensions without a size stay dynamic.
     check_indices : bool
-        Whether the program checks indices; of an ONNX model.
+        Whether the program checks indices; for ONNX models only.
 
     Raises
     ------
     CompileError
-        If indices are to be checked of another model than an ONNX one.
+        If `check_indices` is set for another model than an ONNX model.
     ModelError
-        If it is none of these, or not a valid model.
+        If `model` is of no accepted kind, or not valid.
     ShapeError
-        If a dimension is left without a size, and may not stay open.
+        If a dimension has no size, and may not stay dynamic.
     InputValueError
-        If an input is left without a value that must be known, or a value does not fit.
+        If the value of an input must be known and is not given, or a value does not fit.
     """
     if values and not is_onnx(model):
         raise InputValueError(
@@ -154,7 +154,7 @@ def _from_relax(mod: IRModule, shapes: Mapping[str, Any] | None, keep_open: bool
 
 
 def _with_main(mod: IRModule) -> IRModule:
-    """A module with a function main, which may be the only public one under another name."""
+    """The module with its only public function renamed to `main`, if it has no `main`."""
     names = [var.name_hint for var in mod.get_global_vars()]
     if "main" in names and isinstance(mod["main"], relax.Function):
         return mod
@@ -170,20 +170,19 @@ def _with_main(mod: IRModule) -> IRModule:
     others = {gvar: each for gvar, each in mod.functions_items() if gvar != public[0]}
     function = mod[public[0]].with_attr("global_symbol", "main")
     main = ir.GlobalVar("main")
-    set_type(main, function.ty)  # passes that call it need to know
+    set_type(main, function.ty)  # passes that call `main` need its type
     return IRModule({**others, main: function}, mod.attrs, mod.global_infos)
 
 
 def _symbols(mod: IRModule) -> set[str]:
-    """The names of the open sizes of main's inputs."""
+    """The names of dynamic sizes in the inputs of `main`."""
     types = [var.ty for var in mod["main"].params if isinstance(var.ty, relax.TensorType)]
     shapes = [each.shape.values for each in types if isinstance(each.shape, relax.ShapeExpr)]
     return {str(size.name) for shape in shapes for size in shape if isinstance(size, tirx.Var)}
 
 
 def with_single_parameters(mod: IRModule) -> IRModule:
-    """Parameters that are tuples, as `relax.transform.BundleModelParams` makes them, as single
-    ones.
+    """Splits parameters that are tuples of tensors, as from `relax.transform.BundleModelParams`.
 
     Before
 
@@ -196,9 +195,8 @@ def with_single_parameters(mod: IRModule) -> IRModule:
             params = (params_0, params_1)
             lv = params_0
 
-    The module with one parameter of `main` for each item of those that are tuples of tensors.
-
-    Others stay, among them tuples of tuples.
+    `main` gets one parameter for each field of such a tuple. Other parameters stay, tuples of
+    tuples among them.
     """
     function = mod[MAIN]
     items = {}
@@ -229,10 +227,9 @@ def with_single_parameters(mod: IRModule) -> IRModule:
 
 
 def returned_types(function: relax.Function) -> list[ir.Type]:
-    """The types of all outputs.
+    """The types of all outputs, from the function's body.
 
-    Those of the body: a function's own return type forgets the rest of a shape in which one size
-    depends on data.
+    The function's declared return type loses the whole shape if one size depends on data.
     """
     found = function.body.body.ty
     return list(found.fields) if isinstance(found, relax.TupleType) else [found]
@@ -244,19 +241,19 @@ def output_info(
     names: Sequence[int | str | None] | None = None,
     symbols: Collection[str] = (),
 ) -> OutputInfo:
-    """An output of this type.
+    """Describes an output of this type.
 
     Parameters
     ----------
     names
-        What the model declares to be the shape: the names of sizes that depend on data.
+        Declared names of the shape's sizes, for sizes that depend on data.
     symbols
-        The open sizes of inputs, of which sizes are told in words.
+        Dynamic sizes of inputs, in terms of which sizes are written.
 
     Raises
     ------
     ModelError
-        It is not a tensor, or its number of dimensions is not known.
+        If it is not a tensor, or its rank is not known.
     """
     if not isinstance(found, relax.TensorType) or found.ndim < 0:
         raise ModelError(f"output {name!r} is not a tensor of known rank: {found}")
@@ -270,27 +267,27 @@ def output_info(
         if isinstance(size, int | tirx.IntImm):
             known.append(int(size))
         elif isinstance(text, str) and names_in(text) <= {*symbols}:
-            known.append(text)  # in terms of the inputs' sizes
+            known.append(text)  # in terms of the sizes of inputs
         else:
             known.append(declared if isinstance(declared, str) else None)
     return OutputInfo(name, tuple(known), str(found.dtype))
 
 
 def is_module(model: Any) -> bool:
-    """Whether a model is a `torch.nn.Module`; does not import torch."""
+    """Whether a model is a `torch.nn.Module`, without importing torch."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(model, torch.nn.Module)
 
 
 def exported(module: Any, example_inputs: Any, dynamic_shapes: Any = None) -> Any:
-    """The program that `torch.export` makes of a module.
+    """Exports a module by `torch.export`.
 
     Parameters
     ----------
     module : torch.nn.Module
         In evaluation mode.
     example_inputs : tuple, list or mapping
-        The arguments of its `forward`, or those by name.
+        The arguments of the module's `forward`, in order or by name.
     dynamic_shapes : optional
         As `torch.export.export` takes it.
 

@@ -1,12 +1,12 @@
-"""The exported file: a shared library, the weights behind it, its manifest.
+"""The exported file: a shared library, then its weights, then its manifest.
 
     ELF shared library | zeros | weights | manifest as JSON | where weights begin | their bytes |
     SHA-256 | length of the manifest | magic
 
-The dynamic loader ignores what follows the library. All but the weights' bytes, and the size of the
-whole, is checked before the library is opened, because opening a truncated library crashes the
-process. The weights are read on demand only; `weights_file` says how they lie. Files of format 1
-have none, and end `manifest | SHA-256 of all before | length of the manifest | older magic`.
+The dynamic loader ignores what follows the library. Everything but the weights' bytes is checked
+before the library is opened, the file size too, because opening a truncated library crashes the
+process. Weights are only read on demand; `weights_file` describes their layout. Files of format 1
+have no weights, and end `manifest | SHA-256 of all before | length of the manifest | older magic`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MAGIC = b"TVMHYBR2"
 OLDER_MAGIC = b"TVMHYBRD"
 ELF_MAGIC = b"\x7fELF"
 _FOOTER = struct.Struct("<32sQ8s")
-_PLACE = struct.Struct("<QQ")  # of the weights; before the footer
+_PLACE = struct.Struct("<QQ")  # start and size of the weights; stored before the footer
 _ELF_HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
 _X86_64 = 62
 
@@ -43,27 +43,27 @@ def is_library(path: Path) -> bool:
 
 
 def complete_library(path: Path, manifest: Manifest, weights: weights_file.WeightsFile) -> Manifest:
-    """Completes a freshly linked library.
+    """Appends the weights and the manifest to a freshly linked library.
 
     Parameters
     ----------
     path : Path
         The library.
     manifest : Manifest
-        What it is, but for its weights.
+        Its manifest, without the list of weights.
     weights : WeightsFile
-        What lies behind it; written piece by piece.
+        The weights to append; they are written in chunks.
 
     Returns
     -------
     Manifest
-        As it was written.
+        The manifest as it was written.
 
     Raises
     ------
     OSError
-        If the linker could not write all of it: GNU ld does not look whether closing its output
-        failed, and ends with code 0. If the rest cannot be written.
+        If the linker wrote only a part (GNU ld ignores an error of closing its output, and ends
+        with code 0), or the rest cannot be written.
     """
     manifest = msgspec.structs.replace(manifest, weights=weights.stored)
     text = manifest.to_json()
@@ -91,21 +91,21 @@ def complete_library(path: Path, manifest: Manifest, weights: weights_file.Weigh
 
 
 def read_manifest(path: Path, checked: bool = False, verify: bool = False) -> Manifest:
-    """Checks an exported library, without opening it as one, and returns its manifest.
+    """Checks an exported library and returns its manifest, without opening it as a library.
 
     Parameters
     ----------
     path : Path
         The library.
     checked : bool
-        Whether the checksum of all but the weights is known to be right; then it is not computed.
+        Whether the checksum of all but the weights is known to be right; it is then not computed.
     verify : bool
-        Whether to check the weights, too, which reads all of the file.
+        Whether to check the weights too, which reads the whole file.
 
     Raises
     ------
     ArtifactError
-        If it is missing, not a library, not one of ours, truncated or damaged.
+        If the file is missing, no library that tvm_hybrid exported, truncated or damaged.
     """
     try:
         with path.open("rb") as file:
@@ -118,7 +118,7 @@ def read_manifest(path: Path, checked: bool = False, verify: bool = False) -> Ma
 
 
 def _read(file: BinaryIO, path: Path, size: int, checked: bool) -> tuple[int, Manifest]:
-    """Where weights begin, and the manifest."""
+    """The offset of the weights, and the manifest."""
     header = file.read(_ELF_HEADER.size)
     if not header.startswith(ELF_MAGIC):
         raise ArtifactError(
@@ -177,6 +177,6 @@ def _read(file: BinaryIO, path: Path, size: int, checked: bool) -> tuple[int, Ma
 
 
 def _sections_end(header: bytes) -> int:
-    """How far the table of sections reaches, which linkers write last."""
+    """End of the table of sections, which linkers write last."""
     _, _, _, *fields = _ELF_HEADER.unpack(header)
     return int(fields[3] + fields[8] * fields[9])

@@ -1,4 +1,4 @@
-"""Links compiled Relax modules into one shared library that TVM's runtime alone can run."""
+"""Links compiled Relax modules into one shared library that runs with the TVM runtime alone."""
 
 from __future__ import annotations
 
@@ -30,28 +30,28 @@ from microkernels.base.tvm_compat.relax import virtual_machine_code
 from relay_passes.ir.stages import advance, announce_machine_code, workers
 from relay_passes.lower.weights import OUTSIDE_BYTES, with_outside_weights
 
-from .library_loader import KIND_PREFIX, LoadableProgram, Piece, loader_source, weights_function
+from .library_loader import KIND_PREFIX, Piece, StoredProgram, loader_source, weights_function
 from .weights_file import WeightsFile, digest_of
 
-# Smaller ones of at least this size are stored once if two programs have them.
+# Constants of at least this size inside the code are stored once if two programs have them.
 SHARED_BYTES = 1 << 12
 
 
 @dataclass(frozen=True)
-class Program:
-    """A compiled model for one CPU.
+class LinkableProgram:
+    """A compiled program for one CPU, ready to be linked.
 
     Attributes
     ----------
     module : tvm.runtime.Module
-        A relax.VMExecutable that imports nothing but native code; if it shares a library with
-        another, no function of its native code has the name of one of the other's.
+        A relax.VMExecutable that imports only native code. If two programs share a library, no
+        function of one's native code has the name of a function of the other's.
     code : IRModule
-        What its own code is made of.
+        The module that the virtual machine's code is made from.
     cpu : str
-        What it is compiled for; for messages.
+        The CPU that the program is compiled for; used in messages.
     features : tuple of str
-        What its kernels need; names in `cpu_features.FEATURES`.
+        The CPU features that its kernels need, by their names in `cpu_features.FEATURES`.
     """
 
     module: Any
@@ -60,27 +60,27 @@ class Program:
     features: tuple[str, ...]
 
 
-def link_library(output: Path, programs: Sequence[Program]) -> tuple[str, WeightsFile]:
-    """Writes a library that runs the first of the programs that its process can run.
+def link_library(output: Path, programs: Sequence[LinkableProgram]) -> tuple[str, WeightsFile]:
+    """Writes a library that runs the first program that its process can run.
 
-    Weights are not in it: they have to be written behind it.
+    The weights are not in the library: the caller has to append them.
 
     Parameters
     ----------
     output : Path
-        The library to write; a folder beside it receives temporary files, and stays.
-    programs : sequence of Program
-        The best first.
+        The library to write. A folder beside it gets temporary files, and is not removed.
+    programs : sequence of LinkableProgram
+        The programs, best first.
 
     Returns
     -------
     tuple of str and WeightsFile
-        SHA-256 of the virtual machine's executables, the native code and the weights; and these.
+        SHA-256 of the virtual machine's executables, native code and weights; and the weights.
 
     Raises
     ------
     CompileError
-        If there is no C++ compiler, it fails, or a module imports something else.
+        If there is no C++ compiler, it fails, or a module imports anything but native code.
     OSError
         If a file cannot be written.
     """
@@ -103,7 +103,7 @@ def link_library(output: Path, programs: Sequence[Program]) -> tuple[str, Weight
         pieces = _write_machine_code(virtual_machine_code(code), folder, f"machine{place}")
         if len(programs) > 1:
             pieces = _share(pieces, stored)
-        loadable.append(LoadableProgram(program.cpu, program.features, tuple(pieces)))
+        loadable.append(StoredProgram(program.cpu, program.features, tuple(pieces)))
     weights = WeightsFile(tensors)
     table = folder / "weights.txt"
     table.write_text(f"{weights.identity} {weights.programs}", encoding="utf-8")
@@ -147,10 +147,10 @@ def _write_native_code(module: Any, folder: Path, prefix: str) -> list[Path]:
 
 
 def _object_code(module: Any) -> bytes:
-    """An LLVM module's object file.
+    """Returns an LLVM module's object file.
 
-    LLVM ends the process when it cannot write; so it writes into memory. A limit on the size of
-    files counts there too: the assembly tells, which is longer than the code.
+    It is written to memory, because LLVM ends the process if a write fails. A limit on file sizes
+    holds for memory files too, so the assembly, which is longer than the code, is measured first.
     """
     limit, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
     if limit != resource.RLIM_INFINITY and limit < len(module.inspect_source("asm")):
@@ -161,7 +161,7 @@ def _object_code(module: Any) -> bytes:
 
 
 def _write_machine_code(module: Any, folder: Path, name: str) -> list[Piece]:
-    """The virtual machine's code and constants; a large constant is a piece of its own."""
+    """Writes the virtual machine's code and constants; every large constant is a separate piece."""
     code, head = folder / f"{name}.bin", folder / f"{name}_head.bin"
     prefix, end = write_code(module, code)
     head.write_bytes(prefix)
@@ -174,9 +174,9 @@ def _write_machine_code(module: Any, folder: Path, name: str) -> list[Piece]:
 
 
 def _share(pieces: Sequence[Piece], stored: dict[str, Piece]) -> list[Piece]:
-    """A program's pieces, those of earlier programs instead of equal ones; `stored` gets the rest.
+    """Replaces pieces that earlier programs have by those pieces, and adds the others to `stored`.
 
-    Equal pieces of one program stay apart: it can be loaded faster in one run.
+    Equal pieces within a program stay separate: a program that lies in one run loads faster.
     """
     known = dict(stored)
     shared = []
@@ -200,23 +200,21 @@ _CHUNK = 1 << 20
 
 
 def write_code(module: Any, path: Path) -> tuple[bytes, int]:
-    """Writes the virtual machine's code and constants in a form that TVM reads without warnings.
+    """Writes the code and constants of a relax.VMExecutable, in a form TVM reads without warnings.
 
-    See `tvm_compat.vm_file`: of the two forms that TVM reads, we write the older one.
-
-    Writes a relax.VMExecutable's code and constants.
+    TVM reads two forms; this is the older one: see `tvm_compat.vm_file`.
 
     Returns
     -------
     tuple of bytes and int
-        The code to use is these bytes, followed by the file from this offset on.
+        The code consists of these bytes, followed by the file from this offset on.
 
     Raises
     ------
     OSError
-        If it cannot be written.
+        If the file cannot be written.
     CompileError
-        If TVM writes it in a form that we do not know.
+        If TVM's output has an unknown form.
     """
     with path.open("w+b") as file:
         _write(module, file)
@@ -225,7 +223,7 @@ def write_code(module: Any, path: Path) -> tuple[bytes, int]:
 
 
 def _write(module: Any, file: BinaryIO) -> None:
-    """Through a pipe: TVM does not look whether a disk took what it wrote."""
+    """Writes through a pipe, because TVM does not check whether a disk took its output."""
     reading, writing = os.pipe()
     with ThreadPoolExecutor(1) as pool:
         try:
@@ -238,7 +236,7 @@ def _write(module: Any, file: BinaryIO) -> None:
 
 
 def _copy(reading: int, file: BinaryIO) -> None:
-    """Copies all that comes out of a pipe; whoever writes into it is never kept waiting."""
+    """Copies all that a pipe gets; after an error it reads on, so that the writer never waits."""
     with os.fdopen(reading, "rb", buffering=0) as pipe:
         try:
             shutil.copyfileobj(pipe, file, _CHUNK)
@@ -250,7 +248,7 @@ def _copy(reading: int, file: BinaryIO) -> None:
 
 @contextmanager
 def _without_chatter() -> Iterator[None]:
-    """Holds back what C++ code writes to standard error; all but the chatter is let through."""
+    """Holds back what C++ code writes to standard error, and drops TVM's warning about the form."""
     sys.stderr.flush()
     saved = os.dup(2)
     with os.fdopen(os.memfd_create("standard error"), "w+b") as held:
@@ -266,18 +264,18 @@ def _without_chatter() -> Iterator[None]:
                 os.write(2, kept)
 
 
-# What compiler, assembler and linker say of a full disk comes from the system.
+# Compiler, assembler and linker report a full disk by the system's text.
 _NOT_WRITTEN = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _LINES = 3
 
 
 def run_compiler(compiler: str, arguments: Sequence[str], folder: Path) -> None:
-    """Runs the compiler; its own temporary files go into a folder.
+    """Runs the compiler, with its temporary files in `folder`.
 
     Raises
     ------
     CompileError
-        If it does not start, or fails.
+        If the compiler does not start, or fails.
     OSError
         If the disk is full.
     """
@@ -289,7 +287,7 @@ def run_compiler(compiler: str, arguments: Sequence[str], folder: Path) -> None:
     if code == 0:
         return
     logger.debug("%s failed with code %d:\n%s", shlex.join(command), code, text)
-    if "File size limit exceeded" in text:  # a linker that died of SIGXFSZ
+    if "File size limit exceeded" in text:  # SIGXFSZ killed the linker
         raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
     for number in _NOT_WRITTEN:
         if os.strerror(number) in text:
@@ -301,7 +299,7 @@ def run_compiler(compiler: str, arguments: Sequence[str], folder: Path) -> None:
 
 
 def _run(command: Sequence[str], folder: Path) -> tuple[int, str]:
-    """Exit code and what was said. The compiler and its children are a session of their own."""
+    """The exit code and the output; the compiler and its children run in a session of their own."""
     process: subprocess.Popen[str] | None = None
     try:
         with undisturbed():
@@ -321,12 +319,12 @@ def _run(command: Sequence[str], folder: Path) -> tuple[int, str]:
         if process is not None:
             with undisturbed():
                 os.killpg(process.pid, signal.SIGKILL)
-                process.communicate()  # until the last of them has closed its end
+                process.communicate()  # waits until every child has closed its end of the pipe
         raise
 
 
 def _reason(text: str) -> str:
-    """The lines that name the error; the last ones if none does."""
+    """The last lines that contain "error", or else the last lines, as one text."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     telling = [line for line in lines if "error" in line.lower()] or lines
     return "; ".join(line[:300] for line in telling[-_LINES:]) or "it says nothing"

@@ -1,22 +1,23 @@
 """The C++ part of an exported library: its data, and the choice of the code that this CPU runs.
 
-TVM's runtime opens a library, finds the symbol `__tvm_ffi__library_bin`, and gives every module in
-that data to the loader registered for the module's kind. We store one module, of a kind of our own.
-Its loader is registered by the library's constructor, compiled for plain x86-64. The library holds
-one program or two, as executables of TVM's virtual machine. The loader asks `cpuid` for the
-features that the kernels of each need and, if they use AMX, Linux for tile data. It hands the first
-program that runs here on to TVM's own loader, or raises a TVM error that says why there is none. So
-the check runs in any process that loads the library, Python or not, before any kernel can, and
-costs nothing afterwards. The global function `tvm_hybrid.chosen.<digest>` tells which it took.
+TVM's runtime opens a library, finds the symbol `__tvm_ffi__library_bin`, and gives each module in
+that data to the loader registered for the module's kind. We store one module, of our own kind. The
+library's constructor, compiled for plain x86-64, registers the loader of that kind. The library
+holds one or two programs, as executables of TVM's virtual machine. The loader asks `cpuid` for the
+features that each program's kernels need and, if they use AMX, asks Linux for tile data. It passes
+the first program that runs here to TVM's own loader; if none runs, it raises a TVM error that says
+why. So the check runs in any process that loads the library, with or without Python, before any
+kernel can, and costs nothing afterwards. The global function `tvm_hybrid.chosen.<digest>` returns
+the number of the chosen program.
 
-Weights lie behind the library, as `weights_file` says. The library looks for its own file, checks
-that this still is the one that was exported, and maps the weights for reading only: processes share
-the pages, and nothing is read before a kernel reads it. The virtual machine asks for each weight by
-a function of the library, named after the program, with its number. The mapping goes when the
-library is closed; tensors that somebody still holds then keep their pages. A program may have
-weights of its own instead: the global function `tvm_hybrid.own_weights.<digest>` takes the name of
-a global function, and returns a program that asks that one. The library's function
-`tvm_hybrid_giving` makes such a function of tensors.
+The weights are behind the library in the file, as `weights_file` describes. The library looks for
+its own file, checks that it is still the exported one, and maps the weights read-only: processes
+share the pages, and nothing is read before a kernel reads it. The virtual machine gets each weight
+from a function of the library, named after the program, by its number. The mapping ends when the
+library is closed; tensors that are still held then keep their pages. A program may have its own
+weights instead: the global function `tvm_hybrid.own_weights.<digest>` takes the name of a global
+function, and returns a program that gets its weights from that function. The library's function
+`tvm_hybrid_giving` makes such a function from tensors.
 """
 
 from __future__ import annotations
@@ -56,14 +57,14 @@ _WORDS = {"eax": 0, "ebx": 1, "ecx": 2, "edx": 3}
 
 @dataclass(frozen=True)
 class Piece:
-    """Some bytes of a file.
+    """A range of bytes in a file.
 
     Attributes
     ----------
     path : Path
         The file.
     start, size : int
-        In bytes.
+        Offset and length in bytes.
     """
 
     path: Path
@@ -72,18 +73,18 @@ class Piece:
 
 
 @dataclass(frozen=True)
-class LoadableProgram:
-    """One of the programs of a library.
+class StoredProgram:
+    """One of the programs in a library.
 
     Attributes
     ----------
     cpu : str
-        What it is compiled for; for messages.
+        The CPU that the program is compiled for; used in messages.
     features : tuple of str
-        What its kernels need; names in `cpu_features.FEATURES`.
+        The CPU features that its kernels need, by their names in `cpu_features.FEATURES`.
     pieces : tuple of Piece
-        What makes up the virtual machine's executable. A piece that is also one of a program before
-        this one is stored once.
+        The parts of the virtual machine's executable, in order. A piece that an earlier program
+        has too is stored once.
     """
 
     cpu: str
@@ -92,20 +93,20 @@ class LoadableProgram:
 
 
 def loader_source(
-    digest: str, frame: Path, programs: Sequence[LoadableProgram], weights: WeightsFile
+    digest: str, frame: Path, programs: Sequence[StoredProgram], weights: WeightsFile
 ) -> str:
     """The C++ source of the loader.
 
     Parameters
     ----------
     digest : str
-        What tells the library from others; letters and digits.
+        Letters and digits that identify the library.
     frame : Path
         File with the content of `__tvm_ffi__library_bin`: a module of kind `KIND_PREFIX` + digest.
-    programs : sequence of LoadableProgram
-        The best first.
+    programs : sequence of StoredProgram
+        The programs, best first.
     weights : WeightsFile
-        What is behind the library, by program.
+        The weights behind the library, by program.
     """
     order = {
         piece: place
@@ -164,12 +165,12 @@ def loader_source(
 
 
 def _label(place: int) -> str:
-    """The symbol of a piece's first byte, which is behind the last one of the piece before it."""
+    """The symbol of a piece's first byte, which is also the end of the piece before it."""
     return f"tvm_hybrid_piece{place}"
 
 
 def _data(place: int, piece: Piece) -> str:
-    """Assembly, as C++ string literals, of a piece."""
+    """Assembly for one piece, as C++ string literals."""
     return (
         f'    "{_label(place)}:\\n"\n'
         f'    ".incbin " {_quoted_twice(piece.path)} ", {piece.start}, {piece.size}\\n"\n'
@@ -177,7 +178,7 @@ def _data(place: int, piece: Piece) -> str:
 
 
 def _runs(places: Sequence[int]) -> list[tuple[int, int]]:
-    """Numbers as ranges of successive ones, each with its end."""
+    """Joins successive numbers into ranges (first, end)."""
     runs: list[tuple[int, int]] = []
     for place in places:
         if runs and runs[-1][1] == place:
@@ -201,15 +202,15 @@ def _quoted_twice(path: Path) -> str:
 
 
 def weights_function(place: int) -> str:
-    """The name of the function that gives the weights of a library's program, 0 for the first.
+    """The name of the function that returns the weights of program number `place`.
 
-    All have the same length.
+    All these names have equal length, because `with_own_weights` replaces one in the code.
     """
     return _WEIGHTS_FUNCTION.format(place)
 
 
 def _weights_source(file: WeightsFile) -> dict[str, str]:
-    """What replaces the names that concern weights."""
+    """The replacements for the names in loader.cc that concern weights."""
     rows = [weight for program in file.programs for weight in program]
     getters, first = [], 0
     for place, program in enumerate(file.programs):
@@ -239,9 +240,9 @@ def _weights_source(file: WeightsFile) -> dict[str, str]:
 
 # Keeps copies of one exported library from being unloaded.
 #
-# A library registers its loader with TVM when it is opened, under a name that its copies share: the
-# last one that was opened has it. Were that one unloaded while another copy is still open, nobody
-# would register anew, and the name would lead to memory that is gone.
+# Opening a library registers its loader with TVM, under a name that all its copies share, so the
+# copy that was opened last owns the name. If that copy were unloaded while another is open, nobody
+# would register the loader again, and the name would point to freed memory.
 
 
 _paths: dict[str, set[str]] = {}
@@ -249,30 +250,28 @@ _lock = threading.Lock()
 
 
 def pin_copies(digest: str, path: str) -> None:
-    """Pins a library that is about to be opened, for as long as the process lives, if a copy was.
+    """Pins a library for the life of the process if a copy of it was opened before.
 
     Parameters
     ----------
     digest : str
-        What tells the library from all but its copies.
+        Identifies the library and its copies.
     path : str
-        The file.
+        The file that is about to be opened.
     """
     with _lock:
         known = _paths.setdefault(digest, set())
         known.add(path)
         if len(known) > 1:
-            ctypes.CDLL(path)  # which is never closed
+            ctypes.CDLL(path)  # never closed
 
 
 def loader_name(path: Path) -> str:
-    """A name by which the dynamic loader opens just this file.
+    """A path of the file that differs if the file is replaced by another.
 
-    It takes a file whose name it knows for the library that it opened by that name, and would not
-    see that the file has been replaced since. It looks at inodes only where it does not know the
-    name.
-
-    The path of a file, written in a way that tells its inode.
+    For a known path, the dynamic loader returns the library that it opened by that path, without
+    looking whether the file was replaced since; it compares inodes only for an unknown path. So
+    the path spells the inode's number.
 
     Parameters
     ----------
@@ -282,8 +281,8 @@ def loader_name(path: Path) -> str:
     Returns
     -------
     str
-        Its absolute path. Before the last part, "//" stands for a 0 of the inode's number and "/./"
-        for a 1; both mean what "/" does.
+        The absolute path. Before its last part, "//" stands for a 0 of the inode's number and "/./"
+        for a 1; both mean "/".
 
     Raises
     ------
@@ -300,20 +299,20 @@ _numbers = itertools.count()
 
 
 def with_own_weights(module: Any, digest: str) -> tuple[Any, str]:
-    """The program of a library once more, with copies of the weights.
+    """Loads a library's program again, with copies of the weights.
 
     Parameters
     ----------
     module : tvm.runtime.Module
-        The program as the library gives it.
+        The program as the library returns it.
     digest : str
-        What tells the library from others.
+        Identifies the library.
 
     Returns
     -------
     tuple of tvm.runtime.Module and str
-        The program, and the name of the global function that gives its virtual machines their
-        weights when they are made. Machines keep the weights; so does the name until it is removed.
+        The program, and the name of the global function from which its virtual machines get their
+        weights when they are made. The weights live as long as a machine or the function.
     """
     place = int(tvm.get_global_func(CHOSEN_PREFIX + digest)())
     (library,) = module.imports

@@ -53,9 +53,9 @@ struct Run {
 struct Program {
   const char* cpu;
   const Feature* features;
-  const Run* runs;  // the virtual machine's executable, one after the other
+  const Run* runs;  // concatenated, they are the virtual machine's executable
   int count;
-  const char* weights;  // the function that it asks for its weights
+  const char* weights;  // the function that returns its weights
 };
 
 const Program kPrograms[] = {
@@ -67,7 +67,7 @@ int chosen = -1;
 const unsigned kTileState = @TILE_STATE@;
 
 struct Refusal {
-  int code;  // 0: any other
+  int code;  // errno; 0 stands for all others
   const char* reason;
 };
 
@@ -80,7 +80,7 @@ bool Emulated() {
   return active && active();
 }
 
-// Linux's answer: null if it is yes, else the reason.
+// Asks Linux for tile data: null if it is permitted, else the reason.
 const char* Denied() {
   if (syscall(@ARCH_PRCTL@, @REQUEST@, @TILE_DATA@) == 0) return nullptr;
   const Refusal* refusal = kRefusals;
@@ -110,15 +110,15 @@ struct Text {
   void Append(const char* more) { strncat(data, more, sizeof(data) - strlen(data) - 1); }
 };
 
-// Whether a program runs here; if not, appends the CPU that it is for, what is missing and, unless
-// there is one already, an advice.
+// Whether a program runs here; if not, appends the CPU that it is for and what is missing, and sets
+// the advice unless there is one already.
 bool Runs(const Program& program, Text* text) {
   const unsigned state = SavedState();
   const bool emulated = Emulated();
   bool missing = false, tiles = false;
   for (const Feature* feature = program.features; feature->name; ++feature) {
     if (feature->state == kTileState) {
-      // Whether the state of tiles may be used is a question to Linux, below.
+      // Whether Linux permits tile state is asked below.
       tiles = true;
       if (emulated || Has(*feature, kTileState)) continue;
     } else if (Has(*feature, state)) {
@@ -148,7 +148,7 @@ bool Runs(const Program& program, Text* text) {
 }
 
 struct Weight {
-  unsigned long long offset;  // from the first one's place
+  unsigned long long offset;  // from the start of the head
   DLDataType dtype;
   int ndim;
   const long long* shape;
@@ -280,7 +280,7 @@ __attribute__((destructor)) void DropWeights() {
   free(weights_memory);
 }
 
-// One of some tensors, by the number that is the argument; without one, how many there are.
+// Returns one of the items, by the number in the argument; without an argument, their count.
 int Give(TVMFFIObjectHandle* items, int count, const TVMFFIAny* arguments, int given,
          TVMFFIAny* result) {
   if (given == 0) {
@@ -318,7 +318,7 @@ void DropGiven(void* self) {
   free(given);
 }
 
-// A program that shares pieces with another lies scattered; null if there is no memory.
+// Joins the pieces of a program that shares some with another; null if there is no memory.
 char* Join(const Program& program, size_t* size) {
   *size = 0;
   for (int i = 0; i < program.count; ++i) *size += program.runs[i].size;
@@ -333,7 +333,7 @@ char* Join(const Program& program, size_t* size) {
   return joined;
 }
 
-// Gives a program to TVM's own loader.
+// Passes a program to TVM's own loader.
 int Open(const TVMFFIByteArray& bytes, TVMFFIAny* result) {
   const char* name = @LOADER@;
   TVMFFIByteArray key = {name, strlen(name)};
@@ -373,7 +373,7 @@ int Load(void*, const TVMFFIAny*, int32_t, TVMFFIAny* result) {
   return code;
 }
 
-// The chosen program, asking the global function of this name for its weights.
+// The chosen program, made to get its weights from the global function of this name.
 int LoadWithOwnWeights(void*, const TVMFFIAny* arguments, int32_t count, TVMFFIAny* result) {
   const Program& program = kPrograms[chosen < 0 ? 0 : chosen];
   const size_t length = strlen(program.weights);
@@ -422,7 +422,7 @@ __attribute__((constructor)) void RegisterLoader() {
 
 #define TVM_HYBRID_EXPORT extern "C" __attribute__((visibility("default")))
 
-// A function that gives these tensors by their numbers.
+// Returns a function that returns these tensors by their numbers.
 TVM_HYBRID_EXPORT int @GIVING@(void*, const TVMFFIAny* arguments, int32_t count,
                                TVMFFIAny* result) {
   Given* given =
@@ -446,7 +446,7 @@ TVM_HYBRID_EXPORT int @GIVING@(void*, const TVMFFIAny* arguments, int32_t count,
   return 0;
 }
 
-// A function of the library that gives a program's weights by their numbers.
+// A function of the library that returns a program's weights by their numbers.
 #define TVM_HYBRID_WEIGHTS(symbol, first, number)                                          \
   TVM_HYBRID_EXPORT int symbol(void*, const TVMFFIAny* arguments, int32_t count,           \
                                TVMFFIAny* result) {                                        \

@@ -1,4 +1,4 @@
-"""Manifest: what an executable knows about itself; it is stored in an exported library."""
+"""Manifest: what an executable knows about itself; exported libraries contain it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ..version_check import __version__
 from .weights_file import StoredWeight
 
 FORMAT = 2
-READ_FORMATS = (1, 2)  # 1: without weights, which are constants in the program's code then
+READ_FORMATS = (1, 2)  # in format 1, weights are constants in the program's code
 
 
 class Coverage(msgspec.Struct, frozen=True):
@@ -26,7 +26,7 @@ class Coverage(msgspec.Struct, frozen=True):
     Attributes
     ----------
     taken, nodes : int
-        Decisions in all, and those for a template of ours.
+        Decisions for a template of ours, and all decisions.
     """
 
     taken: int
@@ -39,14 +39,14 @@ class BoundOutput(msgspec.Struct, frozen=True):
     Attributes
     ----------
     number : int
-        Of the output.
+        Position of the output.
     cache : int or None
-        The input whose memory it may be, with new rows behind those of the input; heads of the
-        input may lie apart.
+        The input whose memory the output may reuse: its rows, then new rows; the input's heads may
+        lie apart.
     anywhere : bool
-        Whether its memory may lie anywhere; else it must be aligned to 64 bytes.
+        Whether the output's memory may have any alignment; else it must be aligned to 64 bytes.
     has_room : bool
-        Whether its heads may lie apart, too.
+        Whether the output's heads may lie apart too.
     """
 
     number: int
@@ -56,65 +56,65 @@ class BoundOutput(msgspec.Struct, frozen=True):
 
 
 class ChosenOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """The options that a program, a record or a report keeps, as `CompileOptions` has them."""
+    """The options that a program, a record or a report keeps; `CompileOptions` explains them."""
 
     precision: str = "auto"
     fusion: str = "coarse"
     fast_math: str = "default"
 
     def chosen(self) -> dict[str, Any]:
-        """These options by name, for what else has them."""
+        """These options as a dictionary, to be passed on."""
         return {name: getattr(self, name) for name in ChosenOptions.__struct_fields__}
 
 
 class Manifest(ChosenOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Everything that is known about an executable besides its code.
+    """All that is known about an executable besides its code.
 
     Attributes
     ----------
     format : int
         Version of this structure.
     versions : dict
-        Package name -> version that compiled it.
+        Package name -> version, at compile time.
     cpu : str
-        LLVM's name of the CPU it is for.
+        LLVM's name of the CPU that it is compiled for.
     target : str
         TVM's text of the target.
     isa : str
         The highest instruction set that kernels may use.
     features : tuple of str
-        What a CPU must have to run it, in LLVM's spelling.
+        CPU features that it needs, by LLVM's names.
     threads : int
         Threads that it is built for, and runs with.
     precision, fusion, fast_math : str
-        What was asked for.
+        The options as given.
     inputs : tuple of TensorInfo
     outputs : tuple of OutputInfo
-        In the order of the calling convention.
+        Inputs and outputs in the order of the calling convention.
     limits : dict
-        Open sizes of inputs, in words, and the largest numbers that they may be.
+        Dynamic sizes of inputs, as text, and the largest values that they may have.
     values : tuple of InputValue
-        Inputs of the model that the program does not take: it was made for these values.
+        Inputs of the model that the program does not take: it was compiled for these values.
     shared_outputs : tuple of bool
         Whether an output may share memory with an input, a weight or another output.
     unaligned_inputs : tuple of bool
-        Whether kernels read an input wherever it lies; else it must be aligned to 64 bytes.
+        Whether kernels read an input at any alignment; else it must be aligned to 64 bytes.
     bound_outputs : tuple of BoundOutput
         The outputs that the program can write into memory of the caller.
     coverage : Coverage
         How much of the model our templates build.
     decisions : tuple of Decision
-        What `explain` shows.
+        The decisions that `explain` shows.
     records : tuple of RecordUse
-        The tuning records that gave regions their configurations, in order of the regions' keys.
+        Tuning records that gave regions their configurations, in order of the regions' keys.
     model_sha256 : str
         Hash of the compiled program before it is linked; equal for equal models and options.
     weights : tuple of StoredWeight
-        What lies behind the library in an exported file.
+        The weights behind the library in an exported file.
     fallback : Manifest or None
-        A second program of the same model, which runs where this one cannot.
+        The second program of the model, which runs where this one cannot.
     outline : bytes
-        Of an exported library: its graph and its memory for `report`, packed; else empty.
+        Graph and memory of an exported library for `report`, packed; else empty.
     """
 
     format: int = FORMAT
@@ -145,7 +145,7 @@ class Manifest(ChosenOptions, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 def package_versions() -> dict[str, str]:
-    """The versions that decide what the compiler makes of a model."""
+    """Versions of the packages that influence what the compiler makes of a model."""
     versions = {"tvm_hybrid": __version__}
     for name in ("apache-tvm", "apache-tvm-ffi"):
         try:
@@ -166,16 +166,16 @@ class RecordUse(msgspec.Struct, frozen=True, kw_only=True):
     workload : str
         Key of the region that was built.
     how : str
-        "exact": it was measured on this region; "other machine": there, but elsewhere; "borrowed":
-        on another region, of the same kind.
+        "exact": measured on this region; "other machine": on this region, but on another machine;
+        "borrowed": on another region of the same kind.
     shipped : bool
-        Whether it is one of the package's.
+        Whether the record comes with the package.
     file : str
         The record file.
     line : int
-        Its line.
+        The line number in the file.
     measured : str
-        Key of the region that it was measured on.
+        Key of the region that the record was measured on.
     sha256 : str
         Hash of the record's line as its `to_line` writes it.
     """
@@ -192,7 +192,7 @@ class RecordUse(msgspec.Struct, frozen=True, kw_only=True):
     def of(
         workload: str, how: How, shipped: bool, place: str, measured: str, line: bytes
     ) -> RecordUse:
-        """The use of the record that stands at `place`, FILE:LINE, as this line."""
+        """Describes the use of a record that stands at `place`, FILE:LINE, with this line."""
         file, _, number = place.rpartition(":")
         return RecordUse(
             workload=workload,
@@ -206,6 +206,6 @@ class RecordUse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def uses_in(lookup: object) -> tuple[RecordUse, ...]:
-    """The records that a lookup has given, in order of the regions' keys; none if it is None."""
+    """The records that a lookup has returned, in order of the regions' keys; () if it is None."""
     uses: dict[str, RecordUse] = getattr(lookup, "uses", {})
     return tuple(uses[key] for key in sorted(uses))

@@ -1,10 +1,10 @@
-"""The weights of exported programs, as they lie in a library's file behind the library.
+"""The weights of exported programs, as they follow the library in its file.
 
     head: magic | SHA-256 of the list of weights, as text | zeros
-    the weights' bytes, each distinct one once, aligned to 64 bytes
+    the bytes of the weights, each distinct weight once, aligned to 64 bytes
 
-The head is at the beginning of a page, so that a process can map it all. The list, with the
-SHA-256 of each weight, is in the manifest; the bytes themselves are looked at on demand only.
+The head starts at a page boundary, so that a process can map head and weights. The list, with the
+SHA-256 of each weight, is in the manifest; the bytes are only checked on demand.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ _CHUNK = 1 << 24
 
 
 class StoredWeight(msgspec.Struct, frozen=True):
-    """Where the bytes of a weight lie in a library.
+    """Position of a weight's bytes in a library's file.
 
     Attributes
     ----------
     offset : int
-        From the head's beginning.
+        From the start of the head.
     size : int
         In bytes.
     sha256 : str
-        Of the bytes.
+        SHA-256 of the bytes.
     """
 
     offset: int
@@ -50,16 +50,16 @@ class StoredWeight(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class Weight:
-    """A tensor of a program.
+    """A weight as a tensor of one program.
 
     Attributes
     ----------
     offset : int
-        Of its bytes, from the head's beginning.
+        Position of its bytes, from the start of the head.
     dtype : tuple of int
-        Code, bits and lanes, as DLPack has them.
+        Code, bits and lanes, as in DLPack.
     shape : tuple of int
-        As the kernels read it.
+        Shape of the tensor that kernels read.
     """
 
     offset: int
@@ -68,12 +68,12 @@ class Weight:
 
 
 class WeightsFile:
-    """What is written behind a library.
+    """The weights to write behind a library.
 
     Parameters
     ----------
     programs : sequence of sequence of tvm.runtime.Tensor
-        The weights of each program, which stay where they are until they are written.
+        The weights of each program; their memory must stay valid until they are written.
     """
 
     def __init__(self, programs: Sequence[Sequence[Tensor]]) -> None:
@@ -105,11 +105,11 @@ class WeightsFile:
 
     @property
     def identity(self) -> str:
-        """What tells these weights from others."""
+        """SHA-256 that identifies these weights."""
         return identity_of(self.stored)
 
     def write(self, file: BinaryIO) -> None:
-        """Writes the head and the weights to where the file stands.
+        """Writes the head and the weights at the file's current position.
 
         Raises
         ------
@@ -130,7 +130,7 @@ class WeightsFile:
 
 
 def head_of(stored: Sequence[StoredWeight]) -> bytes:
-    """The head of weights; none if there are no weights."""
+    """The head of the weights; empty if there are no weights."""
     text = MAGIC + identity_of(stored).encode()
     return text + bytes(HEAD_BYTES - len(text)) if stored else b""
 
@@ -148,9 +148,9 @@ def check_weights(path: Path, start: int, stored: Sequence[StoredWeight]) -> Non
     path : Path
         The library.
     start : int
-        Where the head begins.
+        Offset of the head.
     stored : sequence of StoredWeight
-        What the manifest says.
+        The list in the manifest.
 
     Raises
     ------
@@ -176,7 +176,7 @@ def check_weights(path: Path, start: int, stored: Sequence[StoredWeight]) -> Non
 def digest_of(
     file: BinaryIO, start: int, size: int, before: hashlib._Hash | None = None
 ) -> hashlib._Hash:
-    """SHA-256 of some bytes of a file, behind what a digest has seen before."""
+    """SHA-256 of a range of a file; `before` is a digest to continue."""
     digest = before or hashlib.sha256()
     file.seek(start)
     while size > 0 and (chunk := file.read(min(size, _CHUNK))):
@@ -186,5 +186,5 @@ def digest_of(
 
 
 def aligned(number: int, alignment: int) -> int:
-    """The next multiple of an alignment."""
+    """Rounds up to a multiple of the alignment."""
     return -(-number // alignment) * alignment

@@ -1,8 +1,8 @@
-"""What packages look for in `onnxruntime.capi`: exceptions, and names of the package once more.
+"""What packages look for in `onnxruntime.capi`: exceptions, and the names of the package.
 
-ONNX Runtime's exceptions are names of ours, so that who catches its errors catches ours. Functions
-of its library that run no model, such as those that pack weights of 4 bits for its quantisers, are
-taken from it where it is installed.
+ONNX Runtime's exceptions are aliases of ours, so code that catches its errors catches ours.
+Functions of its library that run no model, such as those that pack 4-bit weights for its
+quantisers, are taken from ONNX Runtime if it is installed.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
     TorchDynamo's graph -> AOTAutograd -> ATen graph -> Relax -> Executable
 
-Whatever cannot go this way runs in eager mode, as a whole graph; a warning says why, once, and
-`tvm_hybrid.torch_programs()` lists it.
+A graph that cannot go this way runs in eager mode as a whole. A warning says why, once for each
+reason, and `tvm_hybrid.torch_programs()` lists the graph.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from microkernels.base.logs import logger
 from ..frontend.torch.decompositions import with_decompositions
 from ..frontend.torch.images import METHODS, is_exact
 from ..frontend.torch.importer import without_onednn
-from .graph_program import GraphProgram, read_options, refuse
+from .graph_program import CompiledGraph, read_options, refuse
 from .programs import add_program
 
 
@@ -44,11 +44,11 @@ def tvm_hybrid(
     graph : torch.fx.GraphModule
         As TorchDynamo captures it.
     arguments : sequence of torch.Tensor, int or torch.SymInt
-        What it is called with; the parameters of the module are among them.
+        The arguments of the first call; the parameters of the module are among them.
     options : mapping, optional
         See `TorchOptions`.
     mode : str, optional
-        Not taken.
+        Not supported; refused if given.
 
     Returns
     -------
@@ -58,14 +58,14 @@ def tvm_hybrid(
     Raises
     ------
     CompileError, TargetError, RecordError
-        If there is no such option, or a value makes no sense.
+        If an option does not exist, or its value makes no sense.
     TvmHybridError
         If the graph cannot be compiled, and `strict` is set.
     """
     chosen = read_options(options, mode)
     report = add_program(str(CompileContext.current_compile_id() or "?"))
 
-    def of_inference(aten: Any, _examples: Sequence[Any]) -> GraphProgram:
+    def of_inference(aten: Any, _examples: Sequence[Any]) -> CompiledGraph:
         context = TracingContext.try_get()
         # Tensors that TorchDynamo's graph holds itself are AOTAutograd's first arguments. With
         # `torch._inductor.config.freezing` all parameters and buffers are there.
@@ -75,16 +75,16 @@ def tvm_hybrid(
         updated: list[int] = []
         if known and len(aten.graph.find_nodes(op="placeholder")) == len(given):
             updated = known.mutated_inp_runtime_indices
-            # Parameters and buffers of modules that the graph leaves alone.
+            # Parameters and buffers of modules that the graph does not change.
             freezable = [
                 number
                 for number in known.static_input_indices
                 if type(given[number]) in (torch.Tensor, torch.nn.Parameter)
-                # Changes can be noticed: those made in inference mode have no version.
+                # A tensor made in inference mode has no version, so a change would go unnoticed.
                 and not given[number].is_inference()
                 and not known.input_info[number].mutates_data
             ]
-        return GraphProgram(aten, given, freezable, chosen, report, updated)
+        return CompiledGraph(aten, given, freezable, chosen, report, updated)
 
     def refuse_training(aten: Any, _examples: Sequence[Any]) -> Any:
         raise CompileError("its results need gradients; only inference is compiled")
@@ -109,13 +109,13 @@ def tvm_hybrid(
     def run(*arguments: Any) -> Any:
         return graph.forward(*arguments)
 
-    vars(run)["report"] = report  # which nobody else holds
+    vars(run)["report"] = report  # keeps the report alive: torch_programs holds it weakly
     return run
 
 
 @functools.cache
 def _decompositions() -> dict[Any, Callable[..., Any]]:
-    """Decompositions into core ATen operators: torch's, and ours."""
+    """Decompositions into core ATen operators: torch's and ours."""
     aten = torch.ops.aten
     return with_decompositions(default_decompositions().materialize()) | {
         aten._transformer_encoder_layer_fwd.default: _encoder_layer,
@@ -130,18 +130,18 @@ def _warn(reason: str) -> None:
     warnings.warn(text, RuntimeWarning, stacklevel=2)  # the logger is silent unless asked
 
 
-# PyTorch's fused operators of transformers in terms of plain ones, for which it has no table. In
-# evaluation `nn.TransformerEncoderLayer` and `nn.MultiheadAttention` call them where they can.
+# PyTorch's fused operators of transformers in terms of plain operators: it has no rule for them.
+# `nn.TransformerEncoderLayer` and `nn.MultiheadAttention` call them in evaluation mode.
 
 
-_SOURCE, _PADDING = 0, 1  # kinds of masks: of queries and keys, of keys; 2: of everything
+_SOURCE, _PADDING = 0, 1  # kinds of masks: queries by keys; keys of each item; 2: four dimensions
 
 
 def _multi_head_attention(
     query: Any, key: Any, value: Any, size: int, heads: int, *given: Any
 ) -> tuple[Any, Any]:
-    """As torch names what is given: weights and biases of both products, `mask`, `need_weights`,
-    `average_attn_weights`, `mask_type`.
+    """Decomposes `_native_multi_head_attention`; `given`: weights and biases of both products,
+    `mask`, `need_weights`, `average_attn_weights`, `mask_type`.
     """
     missing = (None, True, True, None)[len(given) - 4 :]
     qkv_weight, qkv_bias, weight, bias, mask, need_weights, average, mask_type = given + missing
@@ -156,7 +156,7 @@ def _multi_head_attention(
     if mask is not None:  # with dimensions for items, heads, queries and keys
         mask = mask[None, None] if mask_type == _SOURCE else mask
         mask = mask[:, None, None] if mask_type == _PADDING else mask
-        taken = mask.to(torch.bool).logical_not()  # says what is left out
+        taken = mask.to(torch.bool).logical_not()  # torch's mask is true where a key is left out
     weights = query.new_empty(0)
     if need_weights:
         scores = q @ k.transpose(-2, -1) * (q.shape[-1] ** -0.5)
@@ -171,8 +171,9 @@ def _multi_head_attention(
 
 
 def _encoder_layer(source: Any, size: int, heads: int, *given: Any) -> Any:
-    """As torch names what is given: weights and biases of attention's two products, `use_gelu`,
-    `norm_first`, `eps`, weights and biases of two norms and of two products; a mask and its kind.
+    """Decomposes `_transformer_encoder_layer_fwd`; `given`: weights and biases of attention's two
+    products, `use_gelu`, `norm_first`, `eps`, weights and biases of two norms and two products,
+    mask, kind of mask.
     """
     use_gelu, norm_first, eps = given[4:7]
     mask, mask_type = (*given[15:], None, None)[:2]
@@ -195,7 +196,7 @@ def _encoder_layer(source: Any, size: int, heads: int, *given: Any) -> Any:
     return norm(x + perceptron(x), 9)
 
 
-# Keeps the resizing of images whole, which torch would take apart into gathers.
+# Keeps image resizing as one operator, which torch would decompose into gathers.
 #
 # F.interpolate(x, scale_factor=2)  ->  torch.ops.tvm_hybrid.resize2d(x, height, width, ...)
 
@@ -204,7 +205,7 @@ def _encoder_layer(source: Any, size: int, heads: int, *given: Any) -> Any:
 def resize2d(
     x: torch.Tensor, height: int, width: int, mode: str, align_corners: bool
 ) -> torch.Tensor:
-    """Images of another size, as `F.interpolate` makes them."""
+    """Resizes images as `F.interpolate` does."""
     corners = None if mode == "nearest" else align_corners
     return F.interpolate(x, (height, width), mode=mode, align_corners=corners)
 
@@ -217,9 +218,9 @@ def _shape(x: Any, height: int, width: int, mode: str, align_corners: bool) -> A
 
 
 def keep_resizes(graph: Any) -> None:
-    """Replaces calls in a graph of TorchDynamo, which may still run in eager mode.
+    """Replaces `F.interpolate` in a graph of TorchDynamo by `resize2d`; eager mode can run both.
 
-    Sizes have to be known, and to say where pixels lie.
+    A call stays if the image size is dynamic or does not determine where pixels lie.
     """
     changed = False
     for node in graph.graph.find_nodes(op="call_function", target=F.interpolate):

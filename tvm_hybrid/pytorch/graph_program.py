@@ -1,4 +1,4 @@
-"""A graph of ATen operators as a callable that runs an Executable."""
+"""A graph of ATen operators, compiled, as a callable over torch tensors."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ from .programs import TorchProgram
 from .tensors import Change, Updates, given_to, taken_from
 
 MOST_CHANGES = 8
-"""After so many, parameters that change are arguments: read, and packed, at each call."""
+"""After this many changes, changed parameters become arguments: read, and packed, at each call."""
 MOST_MODULES = 64
-"""So many modules of one kind, as the layers of a model, have a graph compiled for each."""
+"""At most this many modules that share a graph, as a model's layers do, are compiled apart."""
 
 
 class _Compiled(NamedTuple):
-    """An executable for parameters as they are."""
+    """An executable whose frozen parameters are constants."""
 
     executable: Executable
     frozen: Frozen
@@ -57,37 +57,37 @@ class _Compiled(NamedTuple):
         found = [take(each) for take, each in zip(self.takes, made, strict=True)]
         for output, source in self.updates.in_place.items():
             argument = arguments[self.gives[source][0]]
-            # AOTAutograd copies what lies elsewhere into the argument.
+            # Returning the argument itself spares AOTAutograd's copy of the result into it.
             if found[output].data_ptr() == argument.data_ptr():
                 found[output] = argument
         return found
 
 
-class GraphProgram:
-    """What AOTAutograd calls with all arguments, the module's parameters among them.
+class CompiledGraph:
+    """Callable for AOTAutograd, which passes all arguments, the module's parameters among them.
 
     Parameters
     ----------
     graph : torch.fx.GraphModule
-        Of ATen operators.
+        The graph of ATen operators.
     arguments : sequence
-        What it is called with now.
+        The arguments of the first call.
     freezable : collection of int
-        The positions of arguments that are to be constants.
+        Positions of the arguments that become constants.
     options : TorchOptions
-        How to compile it.
+        How to compile the graph.
     report : TorchProgram
-        Is told what runs.
+        Gets the executable and counts the compilations.
     updated : sequence of int
-        The arguments of which the first results are new values.
+        Positions of arguments that the graph changes; the first results are their new values.
 
     Raises
     ------
     TvmHybridError
-        If it cannot be compiled.
+        If the graph cannot be compiled.
     """
 
-    _boxed_call = True  # AOTAutograd: the arguments come as a list, which may be emptied
+    _boxed_call = True  # tells AOTAutograd to pass the arguments as a list that may be emptied
 
     def __init__(
         self,
@@ -108,7 +108,7 @@ class GraphProgram:
         self._variants = [self._compiled]
 
     def __call__(self, arguments: list[Any]) -> list[Any]:
-        """The graph's results."""
+        """Runs the graph, and compiles it again if parameters have changed."""
         given = tuple(arguments)
         arguments.clear()
         compiled = self._compiled
@@ -117,7 +117,7 @@ class GraphProgram:
         return self._results.of(given, compiled.run(given))
 
     def _renewed(self, arguments: Sequence[Any]) -> _Compiled:
-        """Compiled for these parameters: those of another module, or changed ones."""
+        """The executable for these parameters: another module's, or changed ones."""
         with self._lock:
             for each in self._variants:
                 if not each.frozen.changed(arguments):
@@ -189,12 +189,12 @@ class Results:
     Attributes
     ----------
     tensors : list of torch.fx.Node
-        The tensors that have to be computed, each once.
+        The computed tensors among the results, each once.
 
     Raises
     ------
     CompileError
-        If there are none.
+        If the graph computes no tensors.
     """
 
     def __init__(self, graph: Any) -> None:
@@ -203,7 +203,7 @@ class Results:
         arguments = [node for node in nodes if node.op == "placeholder"]
         self.tensors: list[Any] = []
         numbers: list[Any] = []
-        self._picks: list[tuple[int, Any]] = []  # where a result is from, and which it is there
+        self._picks: list[tuple[int, Any]] = []  # where a result is from, and its position there
         for node in returned:
             if not isinstance(node, fx.Node):
                 self._picks.append((_CONSTANT, node))
@@ -221,12 +221,12 @@ class Results:
         self._numbers = _part(graph, numbers) if numbers else None
 
     def updates(self, arguments: Sequence[int]) -> dict[int, int]:
-        """Which of `tensors` is the new value of an argument, and nothing else; that argument.
+        """Maps positions in `tensors` to changed arguments, if the tensor is returned only once.
 
         Parameters
         ----------
         arguments : sequence of int
-            Those of which the first results are new values.
+            Positions of changed arguments; the first results are their new values.
         """
         found = [pick for pick in self._picks if pick[0] == _COMPUTED]
         return {
@@ -236,14 +236,14 @@ class Results:
         }
 
     def of(self, arguments: Sequence[Any], tensors: Sequence[Any]) -> list[Any]:
-        """The results.
+        """The results in the order of the graph.
 
         Parameters
         ----------
         arguments : sequence
-            Of the graph.
+            The graph's arguments.
         tensors : sequence of torch.Tensor
-            The values of `tensors`.
+            The values of the attribute `tensors`.
         """
         if self._numbers is not None:
             arguments = (*arguments, *self._numbers(*arguments))
@@ -254,7 +254,7 @@ class Results:
 
 
 def _part(graph: Any, outputs: Sequence[Any]) -> Any:
-    """The part of a graph that computes some nodes, such as sizes, for torch to run."""
+    """The part of a graph that computes the given nodes, such as sizes, for torch to run."""
     part = fx.Graph()
     copies: dict[Any, Any] = {}
     for node in graph.graph.nodes:
@@ -273,12 +273,12 @@ def refuse(graph: Any, arguments: Sequence[Any]) -> None:
     graph : torch.fx.GraphModule
         As TorchDynamo captures it.
     arguments : sequence
-        What it is called with.
+        The arguments of the first call.
 
     Raises
     ------
     CompileError
-        Saying why.
+        If the graph cannot be compiled; the message says why.
     """
     values = [node.meta.get("example_value") for node in graph.graph.nodes]
     for each in _tensors([*arguments, *values]):
@@ -306,25 +306,25 @@ def _tensors(values: Iterable[Any]) -> Iterable[Any]:
             yield from _tensors(each)
 
 
-# Parameters that a program has as constants, and whether they still are what they were.
+# Parameters that a program holds as constants, and how changes to them are noticed.
 #
-# Whoever changes a tensor in place (an optimiser, `load_state_dict`) raises its version; whoever
-# puts another in its place (`parameter.data = ...`) moves its memory. Changes through
-# `parameter.data` in place do neither, and so stay unnoticed.
+# Changing a tensor in place (an optimiser, `load_state_dict`) raises its version; assigning another
+# tensor (`parameter.data = ...`) moves its memory. In-place changes through `parameter.data` do
+# neither, so they go unnoticed.
 
 
 class Frozen:
-    """Some arguments of a graph as they were.
+    """Some arguments of a graph as they were at compile time.
 
     Parameters
     ----------
     tensors : mapping of int to torch.Tensor
-        By their positions among the arguments.
+        The tensors by position among the arguments.
     """
 
     def __init__(self, tensors: Mapping[int, Any]) -> None:
         self._owners = [weakref.ref(each) for each in tensors.values()]
-        # Held, so that no other tensor gets their memory; they share their tensors' versions.
+        # Held, so that their memory is not reused; a detached tensor shares the owner's version.
         self.tensors = {number: each.detach() for number, each in tensors.items()}
         self._marks = [
             (number, each.data_ptr(), each._version) for number, each in self.tensors.items()
@@ -332,7 +332,7 @@ class Frozen:
 
     @property
     def outdated(self) -> bool:
-        """Whether a tensor is gone, or is not what it was, so that none of this comes again."""
+        """Whether a tensor was freed or changed since, so that these values cannot come again."""
         now = [owner() for owner in self._owners]
         return any(
             each is None or each._version != version or each.data_ptr() != place
@@ -340,7 +340,7 @@ class Frozen:
         )
 
     def changed(self, arguments: Sequence[Any]) -> list[int]:
-        """The positions of those that are not what they were."""
+        """Positions of the arguments that differ from the frozen tensors."""
         return [
             number
             for number, place, version in self._marks
@@ -361,21 +361,21 @@ class TorchKeywords(CodeKeywords, total=False):
 
 
 class TorchOptions(NamedTuple):
-    """What was chosen for graphs of torch.
+    """Options of the backend for `torch.compile`.
 
     Attributes
     ----------
     compile : CompileOptions
         How graphs are compiled.
     strict : bool
-        Whether what else runs eagerly is refused.
+        Whether a graph that would run in eager mode is an error.
     """
 
     compile: CompileOptions
     strict: bool = False
 
     def of_compile(self) -> CompileOptions:
-        """How a graph is compiled now: with torch's number of threads, if nothing says another."""
+        """Options for compiling now; torch's number of threads if none is set elsewhere."""
         options = self.compile
         if {"num_threads", "threads"} & given(options) or os.environ.get(VARIABLE):
             return options
@@ -383,14 +383,14 @@ class TorchOptions(NamedTuple):
 
 
 def read_options(options: Mapping[str, Any] | None, mode: str | None = None) -> TorchOptions:
-    """The options, checked before anything is compiled.
+    """Reads the options and checks them, before anything is compiled.
 
     Raises
     ------
     CompileError
-        If there is no such option, no such value of one, or a mode is given.
+        If an option or its value is unknown, or `mode` is given.
     TargetError
-        If target or threads make no sense.
+        If the target or the number of threads makes no sense.
     RecordError
         If a record file cannot be read.
     """

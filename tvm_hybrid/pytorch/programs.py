@@ -1,4 +1,4 @@
-"""What became of the graphs that `torch.compile` gave us; nothing here needs torch."""
+"""The graphs that `torch.compile` gave us, and how each runs; importable without torch."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ class TorchProgram:
     name : str
         torch's number of the compilation, as its logs have it, such as "0/1".
     executable : Executable or None
-        What runs it; None if it runs in eager mode.
+        The executable that runs the graph; None if it runs in eager mode.
     reason : str
-        Why it runs in eager mode; "" if it does not.
+        Why the graph runs in eager mode; "" if it is compiled.
     compilations : int
-        How often it was compiled: again whenever parameters had changed.
+        How often the graph was compiled: again whenever parameters had changed.
     parameters : int
         How many tensors of the module are constants of the executable.
     """
@@ -34,7 +34,7 @@ class TorchProgram:
 
     @property
     def taken(self) -> bool:
-        """Whether it runs here, and not in eager mode."""
+        """Whether the graph is compiled, not run in eager mode."""
         return self.executable is not None
 
     def __str__(self) -> str:
@@ -52,14 +52,14 @@ def torch_programs() -> list[TorchProgram]:
     Returns
     -------
     list of TorchProgram
-        Those that torch still holds, the oldest first. Each has a `name`, whether it is `taken`,
+        The graphs that torch still holds, oldest first. Each has a `name`, whether it is `taken`,
         its `executable`, or the `reason` why it runs in eager mode.
     """
     return [program for each in _programs if (program := each()) is not None]
 
 
 def add_program(name: str) -> TorchProgram:
-    """A new one, for whoever runs the graph to hold."""
+    """Adds a TorchProgram to the list, which holds it weakly; the caller must hold it."""
     _programs[:] = [each for each in _programs if each() is not None]
     program = TorchProgram(name)
     _programs.append(weakref.ref(program))

@@ -1,10 +1,10 @@
-"""A graph's tensors as a program takes and gives them, and arguments that it changes in place.
+"""A graph's tensors in the form that a program takes, and arguments that it changes in place.
 
     cache.index_copy_(2, position, keys)
         ->  main_into(cache, keys, position, out0=cache), of which `row_update` writes one row
 
-The first results of AOTAutograd's graph are new values of arguments, and AOTAutograd copies each
-into its argument. A result that is the argument itself needs no copy.
+The first results of AOTAutograd's graph are new values of arguments. AOTAutograd copies each into
+its argument, unless the result is the argument itself.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ def given_to(order: Order | None, anywhere: bool, tensor: Any) -> Any:
     Parameters
     ----------
     order : Order or None
-        In which the program takes its axes.
+        The program's order of the argument's axes.
     anywhere : bool
-        Whether kernels read it wherever it lies.
+        Whether kernels read the tensor at any alignment.
     tensor : torch.Tensor
     """
     if order is not None:
         tensor = tensor.permute(order)
     if tensor.requires_grad:
         tensor = tensor.detach()
-    if not tensor.numel():  # of which torch's strides are not those that kernels expect
+    if not tensor.numel():  # torch's strides of an empty tensor are not those that kernels expect
         return runtime.empty(tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."))
     if not tensor.is_contiguous():
         return tensor.clone(memory_format=torch.contiguous_format)
@@ -51,9 +51,9 @@ def taken_from(order: Order | None, shared: bool, result: Any) -> Any:
     Parameters
     ----------
     order : Order or None
-        That undoes the one in which the program gives its axes.
+        Undoes the program's order of the result's axes.
     shared : bool
-        Whether it may share memory with an argument, a constant or another result.
+        Whether the result may share memory with an argument, a constant or another result.
     result : torch.Tensor or tvm.runtime.Tensor
     """
     tensor = result if isinstance(result, torch.Tensor) else torch.from_dlpack(result)
@@ -72,19 +72,19 @@ class _Target(NamedTuple):
 
 
 class Updates:
-    """Runs a program that may write some outputs where inputs lie.
+    """Runs a program that may write some outputs into the memory of inputs.
 
     Parameters
     ----------
     manifest : Manifest
-        Of the program.
+        The manifest of the program.
     updated : mapping of int to int
-        The outputs that are new values of inputs, and these inputs.
+        Outputs that are new values of inputs -> these inputs, by position.
 
     Attributes
     ----------
     in_place : mapping of int to int
-        The outputs that are written where an input lies, and these inputs.
+        Outputs that are written into the memory of an input -> that input.
     """
 
     def __init__(self, manifest: Manifest, updated: Mapping[int, int]) -> None:
@@ -99,7 +99,7 @@ class Updates:
         }
 
     def run(self, executable: Executable, given: Sequence[Any]) -> Sequence[Any]:
-        """All outputs.
+        """Runs the program and returns all outputs.
 
         Parameters
         ----------

@@ -1,4 +1,4 @@
-"""Calls ONNX Runtime's quantiser, and keeps what it says out of the way."""
+"""Calls ONNX Runtime's quantiser, and turns its prints and log lines into notes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ CALIBRATIONS = ("minmax", "entropy", "percentile")
 BITS = (4, 8)
 PRODUCTS = ("MatMul", "Gemm")
 CONVOLUTIONS = ("Conv", "ConvTranspose")
-# They are part of the quantisation behind a product, whose range begins at 0 then.
+# Quantised together with the product before them, whose output range then begins at 0.
 RECTIFIERS = ("Relu", "Clip")
 BETWEEN = (
     *("Add", "Mul", "LeakyRelu", "MaxPool", "AveragePool", "GlobalAveragePool"),
@@ -45,7 +45,7 @@ QUANTIZED = frozenset(
 
 @dataclass(frozen=True)
 class Settings:
-    """What the quantiser is asked for.
+    """The options of one quantisation.
 
     Attributes
     ----------
@@ -57,9 +57,9 @@ class Settings:
     reduced : bool
         Whether weights have 7 bits.
     calibration : {"minmax", "entropy", "percentile"}
-        How the range of an activation follows from the samples; static alone.
+        How the range of an activation follows from the samples; in static mode only.
     bits, block : int
-        Bits of a weight, and how many share a scale; weights alone.
+        Bits of a weight, and how many weights share a scale; in mode "weights" only.
     """
 
     mode: str
@@ -80,14 +80,14 @@ class Settings:
 
 
 def settings_for(model: onnx.ModelProto, isa: Isa, asked: Settings, weight_range: str) -> Settings:
-    """What is asked for, with usual operators if it names none, and with the bits of weights.
+    """The given settings, with default operators if none are named, and with the bits of weights.
 
     Raises
     ------
     QuantizeError
-        If the model is quantised already, has no node that is to be excluded or none to quantise.
+        If the model is quantised already, lacks a node to exclude, or has nothing to quantise.
     CompileError
-        If an option is not one of those that there are.
+        If an option has an unknown value.
     """
     mode, operators = asked.mode, asked.operators
     check_option("mode", mode, MODES)
@@ -131,16 +131,16 @@ def settings_for(model: onnx.ModelProto, isa: Isa, asked: Settings, weight_range
 HOW = "pip install onnx_ir onnxruntime sympy brings it"
 LARGEST = 2**31 - 1
 OPSET_OF_AXIS = 13
-"""QuantizeLinear and DequantizeLinear have had `axis`, for a scale of each channel, since then."""
+"""First opset whose QuantizeLinear and DequantizeLinear have `axis`: a scale for each channel."""
 
 
 def require_quantizer(mode: str) -> None:
-    """Finds out whether what a mode needs is installed.
+    """Checks that the packages of a mode are installed.
 
     Raises
     ------
     QuantizeError
-        If it is not, with the command that installs it.
+        If a package is missing; the message has the command that installs it.
     """
     weights = ("onnxruntime.quantization.matmul_nbits_quantizer",)
     for name in weights if mode == "weights" else ("onnxruntime.quantization", "sympy"):
@@ -158,27 +158,27 @@ def write_quantized(
     samples: Sequence[Mapping[str, np.ndarray]],
     settings: Settings,
 ) -> list[str]:
-    """Writes a model's quantised form.
+    """Quantises a model and writes the result.
 
     Parameters
     ----------
     model : onnx.ModelProto
-        In float32, all weights inside it; it is not changed.
+        In float32, with all weights inside; it is not changed.
     path : Path
         The file to write.
     samples : sequence of mapping
-        Inputs from which ranges are found; static mode alone.
+        Inputs from which ranges are found; in static mode only.
     settings : Settings
 
     Returns
     -------
     list of str
-        What the quantiser could not do as asked.
+        Settings that the quantiser could not follow.
 
     Raises
     ------
     QuantizeError
-        If it fails, or nothing was quantised.
+        If the quantiser fails, or nothing was quantised.
     """
     name = settings.mode
     if name != "weights" and model.ByteSize() > LARGEST:
@@ -212,18 +212,18 @@ def write_quantized(
 
 
 def opset_of(model: onnx.ModelProto) -> int:
-    """The version of ONNX's own operators that a model has; 1 if it names none."""
+    """The version of ONNX's operator set in a model; 1 if the model names none."""
     found = (each.version for each in model.opset_import if each.domain in ("", "ai.onnx"))
     return next(found, 1)
 
 
 def _of_newer_opset(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The model with the oldest operators that can have a scale for each channel.
+    """The model converted to `OPSET_OF_AXIS`, the oldest opset with a scale for each channel.
 
     Raises
     ------
     QuantizeError
-        If ONNX cannot convert it.
+        If ONNX cannot convert the model.
     """
     try:
         return version_converter.convert_version(model, OPSET_OF_AXIS)
@@ -236,7 +236,7 @@ def _of_newer_opset(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _prepared(model: onnx.ModelProto, folder: Path, optimise: bool) -> Path:
-    """The model with all shapes that can be found, and with batch norms inside convolutions."""
+    """Writes the model with inferred shapes, and with batch norms folded into convolutions."""
     from onnxruntime.quantization.shape_inference import quant_pre_process
 
     source, path = folder / "model.onnx", folder / "prepared.onnx"
@@ -245,8 +245,8 @@ def _prepared(model: onnx.ModelProto, folder: Path, optimise: bool) -> Path:
         from onnxruntime.tools.symbolic_shape_infer import SymbolicShapeInference
 
         inference = SymbolicShapeInference(2**31 - 1, False, False, 0)
-        # As its `infer_shapes`, which leaves a copy of the model in the current folder where it
-        # does not find all shapes.
+        # Not `infer_shapes`: it leaves a copy of the model in the current folder if it does not
+        # find all shapes.
         inference._preprocess(onnx.load(source))
         complete = False
         while inference.run_:
@@ -255,7 +255,7 @@ def _prepared(model: onnx.ModelProto, folder: Path, optimise: bool) -> Path:
         if not complete:
             raise QuantizeError("incomplete symbolic shape inference")
         onnx.save(inference.out_mp_, source)
-    except Exception as error:  # symbolic shape inference knows fewer operators than the rest
+    except Exception as error:  # symbolic shape inference knows fewer operators than the quantiser
         logging.getLogger().error("without symbolic shapes: %s", _first(error))
     quant_pre_process(source, path, skip_optimization=not optimise, skip_symbolic_shape=True)
     return path
@@ -302,7 +302,7 @@ def _weights(model: onnx.ModelProto, path: Path, settings: Settings) -> None:
     from onnxruntime.quantization.matmul_nbits_quantizer import MatMulNBitsQuantizer
 
     copy = onnx.ModelProto()
-    copy.CopyFrom(model)  # it changes what it is given
+    copy.CopyFrom(model)  # the quantiser changes its argument
     if "Gemm" in settings.operators:
         plain_products(copy, settings.exclude)
     form = {"bits": settings.bits, "block_size": settings.block, "is_symmetric": True}
@@ -318,7 +318,7 @@ def _weights(model: onnx.ModelProto, path: Path, settings: Settings) -> None:
 
 @contextlib.contextmanager
 def quiet() -> Iterator[list[str]]:
-    """Without the advice of the quantiser, which prints and logs; its errors become notes."""
+    """Silences the quantiser, which prints and logs; yields a list that gets its error lines."""
     notes: list[str] = []
 
     class Collect(logging.Handler):
@@ -346,7 +346,7 @@ def _first(error: BaseException) -> str:
 
 
 def plain_products(model: onnx.ModelProto, exclude: tuple[str, ...] = ()) -> None:
-    """Gemm as MatMul and Add: ONNX Runtime's quantiser of weights alone knows MatMul only.
+    """Gemm as MatMul and Add: ONNX Runtime's quantiser of weights only knows MatMul.
 
     Before
 
@@ -356,16 +356,15 @@ def plain_products(model: onnx.ModelProto, exclude: tuple[str, ...] = ()) -> Non
 
         y = Add(MatMul(x, w transposed), b)
 
-    Rewrites every Gemm of a model whose second operand is a float32 weight.
-
-    Those that scale, or transpose the first operand, stay.
+    Rewrites every Gemm whose second operand is a float32 weight. A Gemm that scales, or transposes
+    its first operand, stays.
 
     Parameters
     ----------
     model : onnx.ModelProto
         It is changed.
     exclude : tuple of str
-        Names of nodes that stay.
+        Names of nodes that stay as they are.
     """
     weights = {each.name: each for each in model.graph.initializer}
     made: dict[str, str] = {}

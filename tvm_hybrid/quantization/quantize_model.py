@@ -1,4 +1,4 @@
-"""`quantize`: from a float32 model to a quantised one that is checked and measured."""
+"""`quantize`: quantises a float32 model, checks the quantised model and measures it."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from .onnx_quantizer import Settings, require_quantizer, settings_for, write_qua
 from .samples import Pair, inputs_of, load_samples, made_up, require_one_shape
 
 COMPARED = 16
-"""So many samples are compared at most."""
+"""At most this many samples are compared."""
 
 
 class QuantizeReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of a model.
+    """The result of `quantize`.
 
     Attributes
     ----------
@@ -40,21 +40,22 @@ class QuantizeReport(msgspec.Struct, frozen=True, kw_only=True):
     float_bytes, bytes : int
         Size of both files, weights included.
     samples : int
-        How many were read; 0 if inputs were made up.
+        Number of samples read; 0 if the inputs were random.
     notes : list of str
-        What the quantiser could not do as asked.
+        Settings that the quantiser could not follow.
     narrow_kernels, other_kernels : int
-        Kernels of products in our program: of 8-bit integers or narrow weights, and of floats.
+        Kernels of products in our program: on 8-bit integers or narrow weights, and on floats.
     accuracy : list of OutputAccuracy
         Differences from the float32 model in ONNX Runtime.
     complaint : str
-        By how much our results of the quantised model differ from ONNX Runtime's, if by more than
-        the tolerance; else "".
+        How our results of the quantised model differ from ONNX Runtime's; "" if they differ by no
+        more than the tolerance.
     tolerance : Tolerance
-        That.
+        The largest difference that is allowed.
     timings : dict of str to Timing
         Times of a run on `threads` threads; empty if nothing was measured.
     threads : int
+        Threads of the timed runs.
     """
 
     output: str
@@ -74,7 +75,7 @@ class QuantizeReport(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def passed(self) -> bool:
-        """Whether we compute the quantised model as ONNX Runtime does."""
+        """Whether our results of the quantised model agree with ONNX Runtime's."""
         return not self.complaint
 
 
@@ -104,40 +105,40 @@ def quantize(
     model : path-like, bytes or onnx.ModelProto
         The model.
     output : path-like
-        The ONNX file to write; it appears whole or not at all.
+        The ONNX file to write; an interrupted call leaves no partial file.
     data : path-like, mapping or iterable of mapping, optional
         Samples for ranges of activations and for the comparison: a folder of .npz, .npy or
-        input_0.pb files, one .npz, the arrays of one, or arrays by input for each sample. Modes
-        without ranges make a random one up where there is none.
+        input_0.pb files, one .npz file, the arrays of one sample, or one mapping of arrays for
+        each sample. Without data, the modes "dynamic" and "weights" use one random sample.
     mode : {"static", "dynamic", "weights"}
         "static": ranges of activations come from `data`. "dynamic": they are found at every run.
-        "weights": only weights are narrow, MatMulNBits.
+        "weights": only weights are quantised, as MatMulNBits.
     bits : {4, 8}
-        Of a weight in mode "weights".
+        Bits of a weight in mode "weights".
     block : int
-        How many weights share a scale there.
+        How many weights share a scale in mode "weights".
     weight_range : {"auto", "full", "reduced"}
-        Whether weights have 8 or 7 bits in the other modes. "auto": 7 for a CPU without VNNI, where
-        products are faster so.
+        Whether weights have 8 or 7 bits in the other modes. "auto" takes 7 bits for a CPU without
+        VNNI, where they make products faster.
     calibration : {"minmax", "entropy", "percentile"}
         How a range follows from the samples.
     operators : sequence of str, optional
-        Types of nodes to quantise; None: products and convolutions, and with convolutions what lies
-        between them.
+        Types of nodes to quantise. None: products and convolutions; in a model with convolutions
+        also the operators between them.
     exclude : sequence of str
         Names of nodes that stay float32.
     samples : int
         How many samples are read at most.
     target : str, mapping, tvm.target.Target or None
-        The CPU that the model is meant for; see `weight_range`. It is checked and measured here.
+        The CPU that runs the model; it decides `weight_range`. Checks and timings run on this CPU.
     num_threads : int or None
         See `CompileOptions`.
     seconds : float
-        Length of each of ten turns of a contestant; 0: nothing is measured.
+        Length of each of the ten turns in which a model is timed; 0: nothing is measured.
     seed : int
-        Of inputs that are made up.
+        Seed of the random inputs.
     progress : callable, optional
-        Gets a line for every step.
+        Called with a line of text at every step.
 
     Returns
     -------
@@ -154,7 +155,7 @@ def quantize(
     ModelError
         If the model cannot be read.
     OutputError
-        If the file cannot be written, or is the model's own.
+        If the file cannot be written, or is the file of the model itself.
     """
     tell = progress or (lambda message: None)
     if isinstance(model, str | os.PathLike):
@@ -221,22 +222,23 @@ Run = Callable[[Mapping[str, np.ndarray]], Sequence[np.ndarray]]
 
 
 class OutputAccuracy(msgspec.Struct, frozen=True, kw_only=True):
-    """One output of one contestant.
+    """Accuracy of one output of one model.
 
     Attributes
     ----------
     name : str
         The output.
     by : str
-        Which model was run by whom.
+        The runtime and the model, such as "onnxruntime quantised".
     error : float
         Root mean square of the differences over that of the reference.
     largest : float
         The largest difference over the reference's largest value.
     cosine : float
-        Of the angle between the two as vectors.
+        Cosine of the angle between the output and the reference as vectors.
     top1 : float or None
-        Share of the rows whose largest value is at the same place; None if it is no classifier.
+        Share of rows whose largest value is at the reference's position; None if the output does
+        not look like scores of classes.
     """
 
     name: str
@@ -253,7 +255,7 @@ def accuracies(
     reference: Run,
     contestants: Mapping[str, Run],
 ) -> list[OutputAccuracy]:
-    """The accuracy of every output of every contestant.
+    """The accuracy of every output, for every contestant.
 
     Parameters
     ----------
@@ -262,14 +264,14 @@ def accuracies(
     samples : sequence of mapping
         Inputs.
     reference : callable
-        Inputs -> the right outputs.
+        Takes inputs, returns the right outputs.
     contestants : mapping
-        The same for others, by name.
+        The callables to compare with the reference, by name.
 
     Returns
     -------
     list of OutputAccuracy
-        Of floating-point outputs alone, output by output.
+        One for each floating-point output and contestant, output by output.
     """
     sums = {(name, by): _Sums() for name in names for by in contestants}
     for sample in samples:
@@ -281,14 +283,14 @@ def accuracies(
 
 
 class _Sums:
-    """What one output's errors add up to."""
+    """Running sums of one output's errors over all samples."""
 
     def __init__(self) -> None:
         self.count = self.rows = self.same = 0
         self.squares = self.found = self.right = self.dot = self.largest = self.scale = 0.0
 
     def add(self, name: str, found: np.ndarray, right: np.ndarray) -> None:
-        """Adds the results of a sample."""
+        """Adds the results of one sample."""
         if right.dtype.kind != "f" or not right.size:
             return
         self.count += 1
@@ -302,13 +304,13 @@ class _Sums:
         self.dot += float((a * b).sum())
         self.largest = max(self.largest, float(np.abs(a - b).max()))
         self.scale = max(self.scale, float(np.abs(b).max()))
-        # Rows that look like scores of classes: of a matrix, or of named logits.
+        # Rows that look like scores of classes: of a matrix, or of an output named logits.
         if right.ndim > 1 and right.shape[-1] > 1 and (right.ndim == 2 or "logits" in name):
             self.rows += b[..., 0].size
             self.same += int((a.argmax(-1) == b.argmax(-1)).sum())
 
     def accuracy(self, name: str, by: str) -> OutputAccuracy:
-        """The figures."""
+        """The accuracy over all samples added so far."""
         return OutputAccuracy(
             name=name,
             by=by,
@@ -325,11 +327,11 @@ def _ratio(part: float, whole: float, of_nothing: float = math.inf) -> float:
     return part / whole
 
 
-# Tables of what quantisation did to a model: accuracy, time.
+# Tables of accuracy and time.
 
 
 def accuracy_table(report: QuantizeReport) -> Table:
-    """How far every output is from that of the float32 model in ONNX Runtime."""
+    """A table of every output's distance from the float32 model in ONNX Runtime."""
     table = Table(title="difference from float32 in ONNX Runtime", title_justify="left")
     table.add_column("output", overflow="fold")
     table.add_column("by", overflow="fold")
@@ -347,7 +349,7 @@ def accuracy_table(report: QuantizeReport) -> Table:
 
 
 def time_table(report: QuantizeReport) -> Table:
-    """Times of a run; ratios are others' least time over ours of the quantised model."""
+    """A table of run times; a ratio is a model's least time over our quantised model's."""
     table = Table(title=f"threads: {report.threads}", title_justify="left")
     table.add_column("by", overflow="fold")
     for column in ("median us", "min us", "ratio"):
@@ -361,7 +363,7 @@ def time_table(report: QuantizeReport) -> Table:
 
 
 def lines(report: QuantizeReport) -> Iterator[str]:
-    """What there is to say besides."""
+    """The lines of the report that are not in a table."""
     shrunk = f"{_size(report.float_bytes)} -> {_size(report.bytes)}"
     yield f"{report.output}: {report.settings}; {shrunk}"
     samples = f"{report.samples} samples" if report.samples else "random inputs, no samples"
@@ -375,5 +377,5 @@ def lines(report: QuantizeReport) -> Iterator[str]:
 
 
 def _size(count: int) -> str:
-    """A number of bytes."""
+    """A number of bytes as text."""
     return f"{count / 1e6:.1f} MB" if count >= 1e6 else f"{count / 1e3:.1f} kB"

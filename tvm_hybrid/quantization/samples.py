@@ -1,9 +1,9 @@
 """Samples to calibrate with: arrays for the inputs of a model, from files or from the caller.
 
-A folder has one sample in each .npz file (arrays by the names of the inputs), in each .npy file
-(where the model has one input), or in all files input_0.pb, input_1.pb, ... of a folder, as ONNX's
-test data have them. One .npz file may have them all: arrays with one dimension more than the input,
-the first, or whose first dimension is a multiple of a known one.
+A folder has one sample in each .npz file (arrays by the names of the inputs), in each .npy file (if
+the model has one input), or in the files input_0.pb, input_1.pb, ... of a folder, as in ONNX's test
+data. One .npz file may hold all samples. Its arrays then have one more dimension in front, or a
+first dimension that is a multiple of the model's static one.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class ModelInput:
     name : str
     dtype : numpy.dtype
     shape : tuple of int, str or None, or None
-        Sizes; a name or None where one is open. None if not even their number is stated.
+        Sizes; a name or None for a dynamic one. None if the rank is unknown.
     """
 
     name: str
@@ -52,13 +52,13 @@ class ModelInput:
 
     @property
     def described(self) -> str:
-        """Such as float32[batch, 3, ?]."""
+        """The type and shape as text, such as float32[batch, 3, ?]."""
         sizes = "..." if self.shape is None else ", ".join(str(s or "?") for s in self.shape)
         return f"{self.dtype}[{sizes}]"
 
 
 def inputs_of(model: onnx.ModelProto) -> list[ModelInput]:
-    """The inputs that somebody has to feed."""
+    """The inputs of a model that need a feed."""
     weights = {item.name for item in model.graph.initializer}
     found = []
     for item in (each for each in model.graph.input if each.name not in weights):
@@ -74,21 +74,21 @@ def inputs_of(model: onnx.ModelProto) -> list[ModelInput]:
 
 
 def load_samples(data: Any, inputs: list[ModelInput], limit: int) -> list[Feeds]:
-    """The first samples that there are.
+    """The first samples of some data, at most `limit`.
 
     Parameters
     ----------
     data : path-like, mapping or iterable of mapping
-        A folder, an .npz file, the arrays of one, or arrays by input for each sample.
+        A folder, an .npz file, the arrays of one sample, or one mapping of arrays for each sample.
     inputs : list of ModelInput
-        What each sample has to have.
+        The inputs that each sample has to have.
     limit : int
         How many samples at most.
 
     Raises
     ------
     FeedError
-        If there are none, a file cannot be read, or names, types or shapes do not fit.
+        If there are no samples, a file cannot be read, or names, types or shapes do not fit.
     """
     found: list[Feeds] = []
     for where, arrays in _sources(data, inputs):
@@ -102,12 +102,12 @@ def load_samples(data: Any, inputs: list[ModelInput], limit: int) -> list[Feeds]
 
 
 def require_one_shape(samples: Sequence[Feeds], calibration: str) -> None:
-    """Refuses samples of different shapes, which histograms of ONNX Runtime's do not take.
+    """Refuses samples of different shapes, which ONNX Runtime's histograms do not take.
 
     Raises
     ------
     FeedError
-        If they differ.
+        If the shapes of an input differ.
     """
     for name, first in samples[0].items():
         for shape in (each[name].shape for each in samples):
@@ -120,7 +120,7 @@ def require_one_shape(samples: Sequence[Feeds], calibration: str) -> None:
 
 
 def made_up(inputs: list[ModelInput], seed: int) -> Feeds:
-    """One sample of random values; open sizes are 1."""
+    """One sample of random values; dynamic sizes are 1."""
     rng, found = np.random.default_rng(seed), {}
     for each in inputs:
         shape = [size if isinstance(size, int) else 1 for size in each.shape or ()]
@@ -129,7 +129,7 @@ def made_up(inputs: list[ModelInput], seed: int) -> Feeds:
 
 
 def _sources(data: Any, inputs: list[ModelInput]) -> Iterator[tuple[str, Feeds]]:
-    """Arrays by input, and where they come from."""
+    """Yields the source of each file or mapping of arrays, and its arrays by input."""
     if isinstance(data, Mapping):
         yield "data", dict(data)
     elif isinstance(data, str) or hasattr(data, "__fspath__"):
@@ -148,7 +148,7 @@ def _sources(data: Any, inputs: list[ModelInput]) -> Iterator[tuple[str, Feeds]]
 
 
 def _folder(folder: Path, inputs: list[ModelInput]) -> Iterator[tuple[str, Feeds]]:
-    """What the files of a folder and of those in it hold, in the order of their names."""
+    """Yields the arrays of the files in a folder and its subfolders, ordered by name."""
     numbered: dict[int, Path] = {}
     for path in sorted(folder.iterdir()):
         match = re.fullmatch(r"input_(\d+)\.pb", path.name)
@@ -177,7 +177,7 @@ def _read(path: Path, inputs: list[ModelInput]) -> Feeds:
 
 
 def _tensors(paths: list[Path], inputs: list[ModelInput]) -> Feeds:
-    """Tensors by their own names if these are inputs, else by the order of the inputs."""
+    """Reads tensors; if their names are not inputs, they follow the order of the inputs."""
     found: Feeds = {}
     known = [each.name for each in inputs]
     for place, path in enumerate(paths):
@@ -197,7 +197,7 @@ def _names(inputs: list[ModelInput]) -> str:
 
 
 def _split(where: str, arrays: Feeds, inputs: list[ModelInput]) -> list[Feeds]:
-    """One sample, or several that are stacked along the first axis."""
+    """The arrays as a list of samples; several may be stacked along the first axis."""
     known = {each.name for each in inputs}
     missing = [name for name in known if name not in arrays]
     unknown = [name for name in arrays if name not in known]
@@ -210,13 +210,13 @@ def _split(where: str, arrays: Feeds, inputs: list[ModelInput]) -> list[Feeds]:
     parts = {each.name: _parts(where, each, np.asarray(arrays[each.name])) for each in inputs}
     counts = {len(part) for part in parts.values()}
     if len(counts) > 1:
-        told = ", ".join(f"{len(part)} of {name}" for name, part in parts.items())
-        raise FeedError(f"{where} has not as many samples of each input: {told}")
+        numbers = ", ".join(f"{len(part)} of {name}" for name, part in parts.items())
+        raise FeedError(f"{where} has different numbers of samples: {numbers}")
     return [{name: part[k] for name, part in parts.items()} for k in range(max(counts, default=0))]
 
 
 def _parts(where: str, wanted: ModelInput, array: np.ndarray) -> list[np.ndarray]:
-    """The samples of one input."""
+    """The samples of one input, split along the first axis."""
     if array.dtype != wanted.dtype:
         raise FeedError(
             f"{where}: {wanted.name} is {array.dtype}, the model takes {wanted.described}; "
@@ -244,23 +244,23 @@ _ROUNDS = 10
 
 
 class Pair:
-    """Runs, compares and measures both.
+    """The float32 and the quantised model, each in our runtime and in ONNX Runtime.
 
     Parameters
     ----------
     model : onnx.ModelProto
-        In float32.
+        The float32 model.
     path : Path
-        The file of the quantised one.
+        The file of the quantised model.
     samples : sequence of mapping
-        Inputs, at least one. Sessions are made for their shapes, or for open ones if they differ.
+        At least one sample of inputs. Sessions have dynamic shapes if the samples' shapes differ.
     num_threads : int or None
         See `CompileOptions`.
 
     Raises
     ------
     TvmHybridError
-        If one of them cannot be compiled, or ONNX Runtime is missing or refuses one.
+        If a model cannot be compiled, or ONNX Runtime is missing or refuses a model.
     """
 
     def __init__(
@@ -286,7 +286,7 @@ class Pair:
         return outputs
 
     def runs(self) -> dict[str, Callable[[Mapping[str, np.ndarray]], Sequence[np.ndarray]]]:
-        """Whose results are compared with these."""
+        """The callables to compare with `reference`, by name."""
         return {
             f"{OURS} {FLOAT}": partial(self._ours[FLOAT].run, None),
             f"{OURS} {QUANTISED}": partial(self._ours[QUANTISED].run, None),
@@ -294,7 +294,7 @@ class Pair:
         }
 
     def complaint(self) -> tuple[str, Tolerance]:
-        """By how much we differ from ONNX Runtime on the quantised model, and the tolerance."""
+        """How we differ from ONNX Runtime on the quantised model ("" if not), and the tolerance."""
         try:
             imported = import_onnx(self._path, self._shapes, None)
         except InputValueError as error:
@@ -306,7 +306,7 @@ class Pair:
         return found.complaint.removeprefix("differs "), tolerance
 
     def timings(self, seconds: float) -> dict[str, Timing]:
-        """Times of a run of each, in turns of so many seconds."""
+        """Times of one run of each model, measured in turns of `seconds` each."""
         contestants = {
             f"{whose} {name}": SessionContestant(sessions[name], self._sample)
             for whose, sessions in ((OURS, self._ours), (THEIRS, self._theirs))
@@ -316,7 +316,7 @@ class Pair:
         return {name: Timing.of(found) for name, found in times.items()}
 
     def kernels(self) -> tuple[int, int]:
-        """Our program's kernels of products: those of narrow operands, and the others."""
+        """Numbers of product kernels in our quantised program: with narrow operands, and others."""
         kernels = (decision.kernel for decision in self._ours[QUANTISED].explain())
         products = list(filter(_PRODUCT.search, kernels))
         narrow = sum(any(word in kernel for word in _NARROW) for kernel in products)

@@ -1,10 +1,10 @@
-"""Short names of CPUs, and tags such as `tvm_hybrid/spr`; importing this costs nothing."""
+"""Short names of CPUs, and tags such as `tvm_hybrid/spr`; this module imports nothing heavy."""
 
 from __future__ import annotations
 
 from typing import Any
 
-# Short name -> LLVM's name; both are tags.
+# Short name -> LLVM's name; both names make a tag.
 ARCHITECTURES: dict[str, str] = {
     "hsw": "haswell",
     "adl": "alderlake",
@@ -23,10 +23,10 @@ ARCHITECTURES: dict[str, str] = {
 
 TAG_PREFIX = "tvm_hybrid/"
 
-# Nothing of ours computes in FP16 or needs the 256-bit encoding of VNNI, but LLVM uses both where
-# it may. Without them the code also runs on CPUs that have the rest of AVX-512 and no AMX, under
-# the emulator that our tests execute tiles with. AVX10 counts as the AVX-512 that it includes:
-# Linux does not list what it has besides, so that no guard could ask for it.
+# None of our kernels computes in FP16 or needs the 256-bit encoding of VNNI, but LLVM would use
+# both. Without them the code also runs on CPUs with the rest of AVX-512 and no AMX, under the AMX
+# emulator of our tests. AVX10 counts as the AVX-512 that it includes: Linux does not list the other
+# parts of AVX10, so no guard could check them.
 _UNUSED = ["-avx512fp16", "-avxvnni"]
 _WITHOUT: dict[str, list[str]] = {
     cpu: _UNUSED for cpu in ("sapphirerapids", "emeraldrapids", "graniterapids", "graniterapids-d")
@@ -37,13 +37,13 @@ _WITHOUT: dict[str, list[str]] = {
 
 
 def configuration(cpu: str) -> dict[str, Any]:
-    """The configuration of TVM's target for a CPU, named as LLVM does."""
+    """The configuration of TVM's target for a CPU, given by LLVM's name."""
     without = _WITHOUT.get(cpu)
     return {"kind": "llvm", "mcpu": cpu} | ({"mattr": without} if without else {})
 
 
 def register_tags() -> None:
-    """Registers `tvm_hybrid/<arch>` for every architecture, by both names."""
+    """Registers the tag `tvm_hybrid/<arch>` for every architecture, under both names."""
     from tvm.target import register_tag
 
     for short, cpu in ARCHITECTURES.items():

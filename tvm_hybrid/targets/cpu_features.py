@@ -1,8 +1,8 @@
 """The CPU features that generated code may use, and how to tell whether a CPU has them.
 
-Each feature is told twice: from /proc/cpuinfo, for checks in Python, and from `cpuid`, for the
-check inside an exported library (`library_loader.py`). LLVM may use every feature of a target on
-its own account, except AMX, which only our own kernels use, and which Linux must permit besides.
+Each feature has a test by /proc/cpuinfo, for checks in Python, and a test by `cpuid`, for the check
+inside an exported library (`library_loader.py`). LLVM may use every feature of a target in any
+code, except AMX: only our kernels use AMX, and Linux must permit it.
 """
 
 from __future__ import annotations
@@ -19,27 +19,27 @@ from microkernels.base.host_cpu import host_flags
 from microkernels.isa import isa_named, target_isa
 
 _SSE = 0
-_AVX = 0x6  # what the operating system must save: SSE and AVX state
+_AVX = 0x6  # XCR0: the operating system saves SSE and AVX state
 _AVX512 = 0xE6
 AMX_STATE = 0x60000
 
 
 @dataclass(frozen=True)
 class CpuFeature:
-    """One feature.
+    """One CPU feature and how to detect it.
 
     Attributes
     ----------
     name : str
-        As LLVM spells it.
+        LLVM's name.
     flag : str
-        As /proc/cpuinfo spells it.
+        The name in /proc/cpuinfo.
     leaf, subleaf : int
         Input of the `cpuid` instruction.
     register : str
-        "eax", "ebx", "ecx" or "edx": where the answer is.
+        "eax", "ebx", "ecx" or "edx": the register of cpuid's answer.
     bit : int
-        Its bit there.
+        The bit in that register.
     state : int
         Bits of XCR0 that the operating system must have set.
     """
@@ -54,7 +54,7 @@ class CpuFeature:
 
     @property
     def is_amx(self) -> bool:
-        """Whether Linux must permit it to the process."""
+        """Whether the process needs Linux's permission for the feature."""
         return self.state == AMX_STATE
 
 
@@ -101,16 +101,16 @@ FEATURES: dict[str, CpuFeature] = {
 
 
 def required_features(target: Target, tiles: bool = True, half: bool = True) -> tuple[str, ...]:
-    """What a CPU must have to run code that is compiled for a target.
+    """The CPU features that code for a target needs.
 
     Parameters
     ----------
     target : tvm.target.Target
         The target.
     tiles : bool
-        Whether a kernel uses AMX, if the target has it; LLVM does not on its own account.
+        Whether a kernel uses AMX, if the target has AMX; LLVM never uses it by itself.
     half : bool
-        Whether one of them multiplies float16 on tiles, if the target has that.
+        Whether a kernel multiplies float16 on AMX tiles, if the target can.
     """
     present = {str(name) for name in codegen.llvm_get_cpu_features(target)}
     used = set(target_isa(target).features if tiles else ())
@@ -123,9 +123,9 @@ def required_features(target: Target, tiles: bool = True, half: bool = True) -> 
 
 
 def missing_on_host(names: tuple[str, ...]) -> list[str]:
-    """Those of the features that this process cannot use; one that we do not know is missing.
+    """The features that this process cannot use; an unknown feature counts as missing.
 
-    Features of AMX are also missing where Linux denies tiles, and present where they are emulated.
+    AMX features are missing if Linux denies tiles, and present if tiles are emulated.
     """
     permission = tile_permission()
 
@@ -146,7 +146,7 @@ def require_host(names: tuple[str, ...], what: str, cpu: str) -> None:
     Raises
     ------
     IsaError
-        Naming `what` was compiled, for which `cpu`, and the features that are missing here, or why
+        The message names `what` was compiled, for which `cpu`, and the missing features, or why
         AMX tiles are denied.
     """
     missing = missing_on_host(names)
@@ -169,12 +169,12 @@ _NO_CPU = ("", "generic", "x86-64")
 
 
 def warn_if_featureless(target: Target) -> None:
-    """Warns of a target that names neither a CPU nor the features of AVX2, once for each.
+    """Warns about a target that names neither a CPU nor the features of AVX2, once per target.
 
     Parameters
     ----------
     target : tvm.target.Target
-        One that `resolve_target` has taken.
+        A target that `resolve_target` returned.
     """
     if str(target.attrs.get("mcpu", "")) in _NO_CPU:
         features = {str(name) for name in codegen.llvm_get_cpu_features(target)}
@@ -184,7 +184,7 @@ def warn_if_featureless(target: Target) -> None:
 
 @functools.cache
 def _warn(target: str) -> None:
-    # The caller's program is what has to change, so this is no line of a log.
+    # A warning, not a log line, because the caller's program has to change.
     warnings.warn(
         f"the target {target} names no CPU, so kernels are scalar code, many times slower than "
         "vectors; for this machine use tvm_hybrid.resolve_target(None), for another one "

@@ -1,9 +1,9 @@
-"""The check of the CPU inside a module that TVM itself compiles and exports.
+"""The CPU check inside a module that TVM itself compiles and exports.
 
-A library of our own `Executable.export` asks when it is loaded (`library_loader`). TVM's own
-`export_library` has no place for that: so every entry of the module calls a guard first, a function
-of machine code for plain x86-64 that asks `cpuid`, and raises an error that names what the CPU
-lacks. It needs nothing but TVM's runtime. Once the answer is yes, a call costs a load and a branch.
+A library of our `Executable.export` checks the CPU when it is loaded (`library_loader`). TVM's
+`export_library` has no place for such a check, so every entry of the module first calls a guard.
+The guard is machine code for plain x86-64 that asks `cpuid`, and raises an error naming what the
+CPU lacks. It needs only TVM's runtime. After the first success, a call costs a load and a branch.
 """
 
 from __future__ import annotations
@@ -29,30 +29,31 @@ from relay_passes.vm.entries import guard_entries
 
 from .cpu_features import FEATURES, CpuFeature
 
-GUARD = "tvm_hybrid.guard"  # an attribute of partitioned functions: a Guard as JSON
+GUARD = "tvm_hybrid.guard"  # attribute of partitioned functions: a Guard as JSON
 PREFIX = "tvm_hybrid_require_"
 _PLAIN = {"kind": "llvm", "mcpu": "x86-64"}
 _WORDS = {"eax": 0, "ebx": 1, "ecx": 2, "edx": 3}
-_EXTENDED = 0x80000000  # leaves from here on are counted apart
+_EXTENDED = 0x80000000  # first extended leaf; cpuid counts basic and extended leaves separately
 
 # `tvm_hybrid_cpu_state` is the lower half of XCR0: which registers the operating system saves.
 CPUID_LLVM_IR = Path(__file__).with_name("cpuid.ll").read_text()
 
 
 class Guard(msgspec.Struct, frozen=True):
-    """What a guard asks for.
+    """What a guard checks.
 
     Attributes
     ----------
     cpu : str
-        What the code is compiled for; for messages.
+        The CPU that the code is compiled for; used in messages.
     features : tuple of str
-        What it needs, names in `cpu_features.FEATURES`. Without any there is nothing to guard.
+        The features that the code needs, by their names in `cpu_features.FEATURES`; if empty, no
+        guard is added.
     tiles : bool
-        Whether it needs AMX tiles; then the guard also asks Linux for them.
+        Whether the code needs AMX tiles; the guard then also asks Linux for permission.
     prefix : str or None
-        What names of functions begin with in the system library that the code is for; two such
-        libraries can be linked together. None if it is for no such library.
+        Name prefix of functions in a system library, so that two such libraries can be linked
+        together; None if the code is for no system library.
     """
 
     cpu: str
@@ -62,21 +63,21 @@ class Guard(msgspec.Struct, frozen=True):
 
     @property
     def name(self) -> str:
-        """The function's name, which tells it from those that ask for something else."""
+        """The function's name, with a hash of what the guard checks."""
         asked = repr((self.cpu, [FEATURES[name] for name in self.features], self.tiles))
         return (self.prefix or "") + PREFIX + hashlib.sha256(asked.encode()).hexdigest()[:8]
 
     def code(self) -> Any:
-        """The function as a module of machine code."""
+        """The guard function as a module of machine code."""
         return _compiled(self.name, self)
 
     def within(self, mod: IRModule) -> Guard:
-        """The guard of a module, which may be one for a system library."""
+        """This guard with the prefix of a module for a system library, if the module has one."""
         return msgspec.structs.replace(self, prefix=system_lib_prefix(mod))
 
 
 def with_guard(mod: IRModule, guard: Guard) -> IRModule:
-    """A lowered module whose entries call a guard, and that says what its executable imports."""
+    """Adds a guard call to the entries of a lowered module, and the guard to its imports."""
     if not guard.features:
         return mod
     guard = guard.within(mod)
@@ -87,9 +88,9 @@ def with_guard(mod: IRModule, guard: Guard) -> IRModule:
 
 
 def with_announced_guard(mod: IRModule, guard: Guard) -> IRModule:
-    """A partitioned module whose entries call a guard, which comes with its functions' code.
+    """Adds a guard call to the entries of a partitioned module; `RunCodegen` adds the guard's code.
 
-    The module stays one that can be saved. Without any functions of ours it stays as it is.
+    The module can still be saved. A module without functions of ours is returned unchanged.
     """
     regions = {gvar: f for gvar, f in mod.functions_items() if is_region_function(f)}
     if not guard.features or not regions:
@@ -103,17 +104,17 @@ def with_announced_guard(mod: IRModule, guard: Guard) -> IRModule:
 
 
 def guards_of(functions: Iterable[relax.Function]) -> list[Any]:
-    """The machine code of the guards that functions announce, each once."""
+    """The machine code of the guards in the attributes of functions, each guard once."""
     texts = dict.fromkeys(str(f.attrs[GUARD]) for f in functions if GUARD in f.attrs)
     return [msgspec.json.decode(text, type=Guard).code() for text in texts]
 
 
 @functools.lru_cache(maxsize=64)
 def _compiled(name: str, guard: Guard) -> Any:
-    """A function without arguments that raises a RuntimeError where a feature is missing.
+    """Compiles a function without arguments that raises a RuntimeError if a feature is missing.
 
-    Of several, the message names the newest. Tiles as such are left to Linux, which knows whether
-    there are some to give; an emulator also has what is asked of them.
+    If several are missing, the message names the newest. Whether AMX tiles may be used is asked of
+    Linux, not of cpuid; under the emulator every AMX feature counts as present.
     """
     amx = permission.AMX_FEATURES
     asked = [FEATURES[each] for each in reversed(guard.features) if each not in amx]
@@ -132,13 +133,13 @@ def _compiled(name: str, guard: Guard) -> Any:
     mod = IRModule({name: builder.get()})
     if guard.prefix is not None:
         mod = mod.with_attr(SYSTEM_LIB_PREFIX, guard.prefix)
-    # Not by the caller's context: its instruments, say, are for the module.
+    # An own context: the caller's instruments, for example, are meant for the caller's module.
     with ir.transform.PassContext():
         return tvm.compile(mod, tvm.target.Target(_PLAIN)).mod
 
 
 def _assert_features(features: list[CpuFeature], cpu: str) -> None:
-    """Asserts that this CPU has each feature, and that the operating system saves its registers."""
+    """Asserts for each feature that the CPU has it and the operating system saves its registers."""
     state = I.bind(I.call_extern("int32", "tvm_hybrid_cpu_state"))
     last = {start: _word(start, 0, "eax") for start in (0, _EXTENDED)}
     words: dict[tuple[int, int, str], Expr] = {}
@@ -147,17 +148,17 @@ def _assert_features(features: list[CpuFeature], cpu: str) -> None:
         if place not in words:
             words[place] = _word(*place)
         start = feature.leaf & _EXTENDED
-        # As signed numbers, extended leaves are negative; a CPU without any may answer anything.
-        told = last[start] >= _signed(feature.leaf)
+        # Extended leaves are negative as signed numbers; a CPU without any may answer anything.
+        listed = last[start] >= _signed(feature.leaf)
         if start:
-            told = tirx.all(last[start] < 0, told)
+            listed = tirx.all(last[start] < 0, listed)
         has = I.bitwise_and(words[place], _signed(1 << feature.bit)) != 0
         saved = I.bitwise_and(state, feature.state) == feature.state
         message = (
             f"this library was compiled by tvm_hybrid for {cpu} and needs {feature.name}, which "
             "this CPU lacks; run it on such a CPU, or compile the model for this one"
         )
-        present = tirx.all(told, has, saved)
+        present = tirx.all(listed, has, saved)
         if feature.is_amx:
             present = tirx.any(I.bind(I.call_extern("int32", permission.EMULATED)) != 0, present)
         with I.Assert(present, message):
@@ -165,11 +166,11 @@ def _assert_features(features: list[CpuFeature], cpu: str) -> None:
 
 
 def _word(leaf: int, subleaf: int, register: str) -> Expr:
-    """A register after the instruction `cpuid`."""
+    """The value of one register after the instruction `cpuid`."""
     arguments = (_signed(leaf), subleaf, _WORDS[register])
     return I.bind(I.call_extern("int32", "tvm_hybrid_cpuid", *arguments))
 
 
 def _signed(number: int) -> int:
-    """The bits of an unsigned number of 32 bits as a signed one."""
+    """The signed number with the bits of an unsigned 32-bit number."""
     return number - (1 << 32) if number >= 1 << 31 else number

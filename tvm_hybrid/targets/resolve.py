@@ -1,4 +1,4 @@
-"""Targets: the names by which users choose a CPU, and what `target=None` means."""
+"""Targets: the names by which users choose a CPU, and the meaning of `target=None`."""
 
 from __future__ import annotations
 
@@ -28,22 +28,22 @@ MachineLike: TypeAlias = str | os.PathLike[str] | None
 
 
 def resolve_target(target: TargetLike, machine: MachineLike = None) -> Target:
-    """The target that a user means.
+    """Resolves a target as users write it.
 
     Parameters
     ----------
     target : str, mapping, tvm.target.Target or None
-        None for the machine we run on; "tvm_hybrid/spr", "spr" or "sapphirerapids"; any CPU name
-        of LLVM's; any TVM target tag; a target dictionary.
+        None for this machine; "tvm_hybrid/spr", "spr" or "sapphirerapids"; any of LLVM's CPU
+        names; any tag of TVM's targets; a target dictionary.
     machine : path-like or None
-        A file that describes the CPU for estimates of cost, in place of the description that
-        comes along; such as `tvm-hybrid calibrate` writes. A target dictionary may name it too,
-        as its "model", by an absolute path.
+        A file that describes the CPU for cost estimates, as `tvm-hybrid calibrate` writes it; it
+        replaces the description in the package. A target dictionary may also name such a file, as
+        its "model", by an absolute path.
 
     Raises
     ------
     TargetError
-        If there is no such target, or it is not an x86-64 CPU; if the file is no description.
+        If there is no such target, it is not an x86-64 CPU, or the file is not a description.
     """
     if target is None:
         resolved = host_target()
@@ -54,8 +54,8 @@ def resolve_target(target: TargetLike, machine: MachineLike = None) -> Target:
 
 
 def _described_by(target: Target, machine: str | os.PathLike[str]) -> Target:
-    """The target with the file that describes it as its `model`, so that it is known wherever
-    the target is.
+    """The target with its description file as the attribute `model`, which goes where the target
+    goes.
     """
     try:
         path = Path(machine).expanduser().absolute()
@@ -69,7 +69,7 @@ def _described_by(target: Target, machine: str | os.PathLike[str]) -> Target:
 
 @functools.cache
 def host_target() -> Target:
-    """This machine: the name of its CPU, less what a hypervisor hides or Linux denies."""
+    """The target of this machine, without features that a hypervisor hides or Linux denies."""
     cpu = host_cpu()
     named = Target({"kind": "llvm", "mcpu": cpu})
     _require_x86(named)
@@ -90,20 +90,20 @@ def host_target() -> Target:
 def threads_of(
     target: TargetLike, num_threads: int | None, threads: ThreadsLike = None
 ) -> int | None:
-    """How many threads somebody asks for: `num_threads`, else the `num-cores` of the target.
+    """The number of threads that is asked for: `num_threads`, else `num-cores` of the target.
 
     Parameters
     ----------
     target : str, mapping, tvm.target.Target or None
-        As for `resolve_target`. The target of this machine states its cores, and asks for nothing.
+        As for `resolve_target`. `num-cores` in this machine's own target does not count.
     num_threads : int or None
     threads : int, str, sequence of int or None
-        A number, or a place that has its own number of cores; then the target is not asked.
+        A number, or a place with a known number of cores; the target's `num-cores` is then ignored.
 
     Returns
     -------
     int or None
-        None: nobody asks for a number.
+        None if no number is asked for.
 
     Raises
     ------
@@ -116,7 +116,7 @@ def threads_of(
     cores = resolved.attrs.get("num-cores")
     if cores is None:
         return None
-    # This machine's target, by whatever file it is described, states its cores and asks for none.
+    # The target of this machine lists its cores without asking for a number of threads.
     said = {name: str(value) for name, value in resolved.attrs.items() if name != "model"}
     if said == {name: str(value) for name, value in host_target().attrs.items()}:
         return None
@@ -126,7 +126,7 @@ def threads_of(
 
 
 def cpu_name(target: Target) -> str:
-    """The CPU that a target is for, as LLVM calls it."""
+    """LLVM's name of the CPU that a target is for."""
     return str(target.attrs.get("mcpu", "x86-64"))
 
 
@@ -135,9 +135,9 @@ def _parse(target: str | Mapping[str, Any]) -> Target:
         cpu = ARCHITECTURES.get(target.removeprefix(TAG_PREFIX), target.removeprefix(TAG_PREFIX))
         if cpu in _llvm_cpus():
             return Target(configuration(cpu))
-        if target.lstrip().startswith("{"):  # as a target writes itself
+        if target.lstrip().startswith("{"):  # the text of a target
             return _parse(_read_json(target))
-        # Any other name would be looked for by TVM, which warns of devices that are not there.
+        # TVM is not asked for other names: it would warn of devices that are not there.
         if target in Target.list_kinds():
             return _parse({"kind": target})
         if target not in list_tags():
@@ -177,7 +177,7 @@ def _require_llvm(kind: str) -> None:
         raise TargetError(f"target kind {kind!r} is not supported; name a CPU, such as 'spr'")
 
 
-# LLVM ends the process when it makes code for x86-64 without the first, or with one of the second.
+# LLVM ends the process if x86-64 code lacks a needed feature or has an excluded one.
 _NEEDED = {"64bit", "64bit-mode", "sse", "sse2"}
 _EXCLUDED = {"32bit-mode", "16bit-mode", "soft-float"}
 

@@ -1,4 +1,4 @@
-"""Two routes to the compiler that TVM's users know: partitioning, and a named pipeline."""
+"""Two routes to the compiler that TVM's users know: BYOC partitioning and a named pipeline."""
 
 from __future__ import annotations
 
@@ -43,44 +43,44 @@ def partition_for_tvm_hybrid(
 ) -> IRModule:
     """Groups the operators that we take into functions, as the first step of compiling them.
 
-    `RunCodegen` compiles the functions.
+    `RunCodegen` then compiles these functions.
 
     Parameters
     ----------
     mod : tvm.IRModule
         A Relax module.
     params : mapping, optional
-        Parameter name of `main` -> value; these become constants, so that weights can be packed.
+        Parameter name of `main` -> value. They become constants, so that weights can be packed.
     target : str, mapping, tvm.target.Target or None
         The CPU; None for this one.
     decisions : list of Decision, optional
-        Gets what was decided for every node, as `Executable.explain` shows it:
+        Gets the decision for each node, as `Executable.explain` shows it:
         `tvm_hybrid.explain.explanation.Explanation(decisions).print()`.
     check_cpu : bool
-        Whether entries of the module first call a check that raises an error where the CPU lacks
-        what the code needs. They are impure then; `RunCodegen` brings the check along.
+        Whether entries of the module first call a check that raises an error if the CPU lacks what
+        the code needs. Such entries are impure; `RunCodegen` adds the code of the check.
     transform_params : bool
-        Whether weights that are parameters, those behind the first `num_input` of a function, are
-        packed by a function of their own, as `relax.transform.LiftTransformParams` makes it:
-        `main_transform_params` takes a tuple of the weights, which are parameters (a single one
-        that is a tuple: a tuple of it), and `main` takes what it returns behind its inputs.
-        Otherwise products and convolutions pack such weights at every call.
+        Whether weights that are parameters (those after the first `num_input` of a function) are
+        packed by a function `main_transform_params`, as `relax.transform.LiftTransformParams` makes
+        it. It takes a tuple of the weights; a single weight that is itself a tuple becomes a tuple
+        in a tuple. `main` takes its result after the inputs. If False, products and convolutions
+        pack such weights at every call.
     **options
-        Of the fields of `CompileOptions`: `machine`, `precision`, `fusion`, `fast_math`, `records`,
+        Fields of `CompileOptions`: `machine`, `precision`, `fusion`, `fast_math`, `records`,
         `num_threads`, `strict`, `dump_ir`.
 
     Returns
     -------
     tvm.IRModule
-        The module with one function for each region. Its attribute "tvm_hybrid.manifest" is what is
-        known about it, as JSON.
+        The module with one function for each region. Its attribute "tvm_hybrid.manifest" is a
+        `RouteManifest` as JSON.
 
     Raises
     ------
     CompileError
-        If there is no such precision, level of fusion or of fast_math; if `strict` or `decisions`
-        is something else than it has to be; if `strict` and an operator stays without a template;
-        if `transform_params` and no function has the attribute `num_input`.
+        If there is no such precision, fusion or fast_math; if `strict` or `decisions` has a wrong
+        type; if `strict` and an operator gets no template; if `transform_params` and no function
+        has the attribute `num_input`.
     TargetError
         If the target, the description of its machine or the number of threads makes no sense.
     RecordError
@@ -118,36 +118,35 @@ def build_pipeline(
     native: bool = True,
     **options: Unpack[RouteKeywords],
 ) -> ir.transform.Pass:
-    """What `relax.get_pipeline("tvm_hybrid", **options)` is.
+    """Builds the pass that `relax.get_pipeline("tvm_hybrid", **options)` returns.
 
-    It compiles for the target in whose scope it runs, as `tvm.compile(mod, target,
-    relax_pipeline=...)` has it; without one for this machine.
+    It compiles for the target in whose scope it runs, as in `tvm.compile(mod, target,
+    relax_pipeline=...)`; without a target, for this machine.
 
     Parameters
     ----------
     decisions : list of Decision, optional
-        As for `partition_for_tvm_hybrid`; each run of the pipeline adds its own.
+        As for `partition_for_tvm_hybrid`; each run of the pipeline adds its decisions.
     check_cpu : bool
-        As for `partition_for_tvm_hybrid`; the check is a module that the executable imports. TVM
-        does not find functions of such modules under `relax.build(..., exec_mode="compiled")`.
+        As for `partition_for_tvm_hybrid`. The check is a module that the executable imports. TVM
+        does not find functions of such modules with `relax.build(..., exec_mode="compiled")`.
     native : bool
-        Whether kernels become machine code here, as modules that the executable imports. Otherwise
-        they stay TIR, which can be read and saved, and `tvm.compile` runs its `tir_pipeline` over
-        them; that of attention with open sizes takes minutes.
+        Whether kernels become machine code in this pipeline, as modules that the executable
+        imports. If False, they stay TIR, which can be read and saved, and `tvm.compile` runs its
+        `tir_pipeline` over them; that takes minutes for attention with dynamic sizes.
     **options
         As for `partition_for_tvm_hybrid`.
 
     Returns
     -------
     tvm.ir.transform.Pass
-        The module that it returns is one of calls of kernels, which are in its attribute
-        "external_mods", or if not `native` among its functions. It has the attribute of
-        `partition_for_tvm_hybrid`.
+        Its result is a module of kernel calls. The kernels are in the attribute "external_mods",
+        or among the functions if not `native`. It has the attribute "tvm_hybrid.manifest" too.
 
     Raises
     ------
     TvmHybridError
-        As `partition_for_tvm_hybrid`: of options at once, of the target when the pipeline runs.
+        As `partition_for_tvm_hybrid`: for options at once, for the target when the pipeline runs.
     """
     chosen, decided = _checked(options, decisions)
 
@@ -161,7 +160,7 @@ def build_pipeline(
             lowered = _lowered(mod, passes, log)
         finally:
             decided.extend(log)
-        if named is None:  # or TVM would compile the kernels for any x86-64 CPU
+        if named is None:  # without a target TVM would compile the kernels for any x86-64 CPU
             own = passes.target.with_host(passes.target)
             lowered = tvm.tirx.transform.BindTarget(own)(lowered)
         if native:
@@ -174,7 +173,7 @@ def build_pipeline(
 
 
 def pipeline_of(options: Mapping[str, Any]) -> ir.transform.Pass:
-    """The pipeline of options by name.
+    """The pipeline with these options.
 
     Raises
     ------
@@ -196,7 +195,7 @@ def pipeline_of(options: Mapping[str, Any]) -> ir.transform.Pass:
 def _checked(
     options: RouteKeywords, decisions: DecisionLog | None
 ) -> tuple[CompileOptions, DecisionLog]:
-    """The options without a target, which may follow later, and where decisions go."""
+    """The options without a target, which may follow later, and the list for decisions."""
     chosen = chosen_options(None, options, RouteKeywords)
     decisions = [] if decisions is None else decisions
     if not isinstance(decisions, list):
@@ -209,10 +208,10 @@ def _checked(
 
 
 def _lowered(mod: IRModule, options: PipelineOptions, decisions: DecisionLog) -> IRModule:
-    """The module after all passes, which run in the caller's context.
+    """Runs all passes in the caller's context.
 
-    TVM's check for well-formed modules sees what comes and what goes, and none in between: calls of
-    our functions have packed weights before the functions do.
+    TVM's well-formed check runs only before and after them: in between, calls of our functions have
+    packed weights already while the functions do not.
     """
     every = ir.transform.Sequential(passes_through(Phase.LOWER_TO_VM, options, decisions))
     outer = PassContext.current()

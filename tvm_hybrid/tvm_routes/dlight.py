@@ -1,11 +1,11 @@
-"""Rules for TVM's dlight: schedules without tuning, for the programs of a legalised module.
+"""Rules for TVM's dlight: schedules without tuning for the programs of a legalised module.
 
     with target:
         mod = dl.ApplyDefaultSchedule(tvm_hybrid.dlight.Matmul(), tvm_hybrid.dlight.Generic())(mod)
 
-A rule takes the programs that it knows and leaves the others to the next one. `tvm.compile` of the
-module as it was before LegalizeOps, with our pipeline, is faster: it packs weights at compile time
-and chooses layouts, which no rule for one program can do.
+A rule takes the programs that it knows and leaves the others to the next rule. Compiling the module
+with our pipeline, before LegalizeOps, is faster: it packs weights at compile time and chooses
+layouts, which no rule for one program can do.
 """
 
 from __future__ import annotations
@@ -40,28 +40,28 @@ _NAME = "global_symbol"
 class Matmul(ScheduleRule):
     """Products and convolutions, with the elementwise operators that are fused behind them.
 
-    A product, of batches or not, gets the program of our template "batch_matmul": it packs the
-    second operand while it runs, and has the epilogue in registers. What that does not know, such
-    as convolutions (NHWC by HWIO, all channels), is tiled as it is around one of our microkernels.
-    Everything else that multiplies two tensors is left to `tvm_hybrid.tensorize`.
+    A product, batched or not, gets the program of our template "batch_matmul", which packs the
+    second operand at run time and computes the epilogue in registers. Products that the template
+    rejects, and convolutions (NHWC by HWIO, one group), are tiled in place around a microkernel.
+    All other programs that multiply two tensors go to `tvm_hybrid.tensorize`.
     """
 
     def apply(self, func: tirx.PrimFunc, target: Target, tunable: bool) -> Schedule | None:
-        """The program with other loops.
+        """Schedules a program.
 
         Parameters
         ----------
         func : tirx.PrimFunc
             As LegalizeOps and FuseTIR make it.
         target : tvm.target.Target
-            The CPU; its "num-cores" are the threads that the program is for.
+            The CPU; its "num-cores" are the threads that the program may use.
         tunable : bool
-            Either way nothing is left to decide.
+            Ignored: the schedule has no tunable decisions.
 
         Returns
         -------
         Schedule or None
-            None if it is no product that a kernel multiplies.
+            None if the program is no product that a kernel multiplies.
         """
         machine = _machine(func, target)
         if machine is None:
@@ -73,7 +73,7 @@ class Matmul(ScheduleRule):
                 return _in_place_of(func, make(program, machine))
             except TvmHybridError as error:
                 reasons.append(str(error))
-            except Exception as error:  # a primitive of TVM's that the program does not allow
+            except Exception as error:  # TVM refuses a schedule primitive
                 reasons.append(f"TVM refuses the schedule: {first_line(error)}")
         logger.info("dlight.Matmul leaves a program: %s", "; ".join(reasons))
         return None
@@ -83,31 +83,31 @@ class Generic(ScheduleRule):
     """All other programs: vectorised, parallel, their loops fused (`tir_schedules/generic`)."""
 
     def apply(self, func: tirx.PrimFunc, target: Target, tunable: bool) -> Schedule | None:
-        """The program with other loops.
+        """Schedules a program.
 
         Parameters
         ----------
         func : tirx.PrimFunc
             As LegalizeOps and FuseTIR make it.
         target : tvm.target.Target
-            The CPU; its "num-cores" are the threads that the program is for.
+            The CPU; its "num-cores" are the threads that the program may use.
         tunable : bool
-            Either way nothing is left to decide.
+            Ignored: the schedule has no tunable decisions.
 
         Returns
         -------
         Schedule or None
-            None if the target is no CPU.
+            None if the target is not a CPU.
         """
         machine = _machine(func, target)
         if machine is None:
             return None
-        scheduled, name = schedule_generic(func, machine, failed=[])  # the log has what fails
+        scheduled, name = schedule_generic(func, machine, failed=[])  # failures are in the log
         return _in_place_of(func, scheduled.with_attr(KERNEL, name))
 
 
 def _machine(func: tirx.PrimFunc, target: Target) -> Machine | None:
-    """The machine that a program is for; None if it is no program for a CPU."""
+    """The machine that a program is for; None if `func` is no TIR function for a CPU."""
     if not isinstance(func, tirx.PrimFunc) or target.kind.name != "llvm":
         return None
     return _of_target(target)
@@ -117,11 +117,11 @@ _of_target = functools.lru_cache(maxsize=8)(machine_of)
 
 
 def _by_template(program: IRModule, machine: Machine) -> tirx.PrimFunc:
-    """The program of our template; ConfigError if it has none."""
+    """The kernel that our template builds; ConfigError if no template fits."""
     region = region_of(program)
     if region.op not in ("matmul", "batch_matmul"):
         raise ConfigError(f"a {region.op}, whose template wants its weight packed")
-    # The second operand is known at run time only.
+    # The template batch_matmul takes a second operand that is not a constant.
     left, right = (Tensor(tensor.shape, tensor.dtype) for tensor in region.inputs)
     axes = {"a_axes": tuple(range(len(left.shape))), "b_axes": tuple(range(len(right.shape)))}
     region = region.replace(op="batch_matmul", inputs=(left, right), attrs=axes)
@@ -133,7 +133,7 @@ def _by_template(program: IRModule, machine: Machine) -> tirx.PrimFunc:
 
 
 def _by_intrinsic(program: IRModule, machine: Machine) -> tirx.PrimFunc:
-    """The program tiled around a microkernel; ConfigError if no tile fits."""
+    """Tiles the program around a microkernel; ConfigError if no tile fits."""
     reasons: dict[str, None] = {}
     for config in vector_configs(read_anchor(Schedule(program)), machine):
         schedule = Schedule(program)
@@ -147,13 +147,13 @@ def _by_intrinsic(program: IRModule, machine: Machine) -> tirx.PrimFunc:
 
 
 def _by_roles(target: Target, program: IRModule, machine: Machine) -> tirx.PrimFunc:
-    """The program with its products by the roles of their axes; CompileError if it has none."""
+    """The program by `tensorize`; CompileError if it has no product for our kernels."""
     made = tensorize(program["main"], target=target, num_threads=machine.threads)
     assert isinstance(made, tirx.PrimFunc)
     return made
 
 
 def _in_place_of(func: tirx.PrimFunc, made: tirx.PrimFunc) -> Schedule:
-    """A schedule that is done, of a program with the name of the given one, if that has one."""
+    """A finished schedule of `made`, with the name and attributes of the given program."""
     attrs = {**func.attrs, **made.without_attr(_NAME).attrs}
     return Schedule(IRModule({"main": made.without_attr(_NAME).with_attrs(attrs)}))

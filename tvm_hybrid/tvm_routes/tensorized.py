@@ -1,4 +1,4 @@
-"""`tensorize`: programs in TIR with our kernels in them, for TVM's users."""
+"""`tensorize`: puts our kernels into programs in TIR, for TVM's users."""
 
 from __future__ import annotations
 
@@ -47,38 +47,37 @@ def tensorize(
     num_threads: int | None = None,
     decisions: DecisionLog | None = None,
 ) -> Program:
-    """Multiplies with our kernels in programs that nobody wrote a template for.
+    """Multiplies with our kernels in TIR programs that no template was written for.
 
-    A sum of products of two tensors is found by the roles of its axes, in any order of indices:
-    products of matrices, batches, transposed and gathered operands, convolutions; of float32,
-    bfloat16 and 8-bit integers. Its operands are brought into the order that a template takes
-    where they are not, and the blocks around it are fused with it. Everything stays in one function
-    with the same parameters.
+    A sum of products of two tensors is found by the roles of its axes, with indices in any order:
+    matrix products, batches, transposed and gathered operands, convolutions; in float32, bfloat16
+    and 8-bit integers. Operands are reordered if a template needs another order, and the blocks
+    around the product are fused with it. All of it stays in one function with the same parameters.
 
     Parameters
     ----------
     program : tirx.PrimFunc or tvm.IRModule
-        A function without a schedule, whose last parameters are what it writes; or a module, of
-        which every such function with a sum of products is taken.
+        A function without a schedule, whose last parameters are its outputs; or a module, in which
+        every such function with a sum of products is rewritten.
     target : str, mapping, tvm.target.Target or None
         The CPU; None for this one.
     machine, records, num_threads
         See `CompileOptions`.
     decisions : list of Decision, optional
-        Gets what became of every product, and with which kernel.
+        Gets a decision for each product, with its kernel.
 
     Returns
     -------
     tirx.PrimFunc or tvm.IRModule
-        The function with other loops, marked as scheduled, and with the target that it was made for
-        as an attribute: compile it without naming a target, or for that one. Its arguments may lie
-        anywhere. A module's other functions are as they were.
+        The scheduled function, with the target that it was made for as an attribute: compile it for
+        that target, or without naming one. Its arguments may have any alignment. Other functions of
+        a module are unchanged.
 
     Raises
     ------
     CompileError
-        If a function has no product that a kernel of ours multiplies, or sizes that its
-        arguments do not tell; says why. Of a module no function has to have one.
+        If a function has no product that a kernel of ours multiplies, or a size that no input
+        dimension equals; the message says why. Functions of a module may lack products.
     TargetError
         If the target or the number of threads makes no sense.
     RecordError
@@ -108,11 +107,11 @@ def tensorize(
 def _function(
     function: tirx.PrimFunc, options: PipelineOptions, decisions: DecisionLog
 ) -> tirx.PrimFunc:
-    """A function with other loops."""
+    """Rewrites one function; CompileError if it has no product for our kernels."""
     inputs, outputs = _parameters(function)
     log: DecisionLog = []
     sizes = _wide_sizes(inputs, outputs)
-    # A module whose `main` calls the function, with these sizes.
+    # A Relax module whose `main` calls the function with these sizes.
     builder = relax.BlockBuilder()
     private = function.without_attr(_NAME) if _NAME in function.attrs else function
     values = [relax.Var(str(each.name), _type(each, sizes)) for each in inputs]
@@ -138,22 +137,22 @@ def _function(
     decisions.extend(log)
     kernels = dict.fromkeys(each.kernel for each in log if each.taken and each.kernel)
     attrs = {**function.attrs, KERNEL: " + ".join(kernels), _SCHEDULED: True}
-    # Without it, TVM compiles for its plainest CPU if nobody names a target, and LLVM ends the
-    # process at the first instruction that such a CPU lacks.
+    # Without a target attribute, TVM compiles for its plainest CPU if nobody names a target, and
+    # LLVM ends the process at the first instruction that such a CPU lacks.
     attrs[_TARGET] = options.target
     return aligned_to_elements(made).with_attrs({"tirx.noalias": True, **attrs})
 
 
 def _parameters(function: tirx.PrimFunc) -> tuple[list[tirx.Var], list[tirx.Var]]:
-    """What a function reads, and what it writes."""
+    """The tensors that a function reads, and those that it writes."""
     try:
         nests = read_program(function, size_of).nests
     except NotHandledError as reason:
-        raise CompileError(f"no plain program: {reason}") from None
+        raise CompileError(f"not a program of plain loops: {reason}") from None
     written = {store.buffer for nest in nests for store in nest.stores}
     params = list(function.params)
     if any(map(is_number, params)):
-        raise CompileError("a parameter that is no tensor")
+        raise CompileError("a parameter is not a tensor")
     inputs = [param for param in params if param not in written]
     outputs = params[len(inputs) :]
     if not outputs or any(param not in written for param in outputs):
@@ -162,20 +161,20 @@ def _parameters(function: tirx.PrimFunc) -> tuple[list[tirx.Var], list[tirx.Var]
 
 
 def _wide_sizes(inputs: list[tirx.Var], outputs: list[tirx.Var]) -> dict[tirx.Var, tirx.Var]:
-    """Variables of 64 bits, as Relax has them, for those of fewer in extents.
+    """64-bit variables, as Relax needs, for the narrower variables in extents.
 
-    CompileError if no extent of what is read is a size by itself.
+    Raises CompileError if a size is not itself a dimension of an input.
     """
-    used, told = set(), set()
+    used, defined = set(), set()
     for buffer in (*inputs, *outputs):
         used |= {var for extent in buffer.shape for var in variables_of(extent)}
     for buffer in inputs:
-        told |= {extent for extent in buffer.shape if isinstance(extent, tirx.Var)}
-    if used - told:
-        name = next(iter(used - told)).name
-        raise CompileError(f"the size {name}, which no dimension of what it reads tells")
+        defined |= {extent for extent in buffer.shape if isinstance(extent, tirx.Var)}
+    if used - defined:
+        name = next(iter(used - defined)).name
+        raise CompileError(f"no dimension of its inputs is the size {name}")
     if len({str(var.name) for var in used}) < len(used):
-        raise CompileError("two sizes of one name: give them names of their own")
+        raise CompileError("two sizes have the same name; rename one of them")
     return {var: tirx.Var(str(var.name), "int64") for var in used if str(var.ty) != "int64"}
 
 
@@ -189,11 +188,11 @@ def _type(buffer: tirx.Var, sizes: dict[tirx.Var, tirx.Var]) -> relax.TensorType
 
 
 MANIFEST = "tvm_hybrid.manifest"
-"""Attribute of a module that came out of a route: a `RouteManifest` as JSON."""
+"""Module attribute that every route sets: a `RouteManifest` as JSON."""
 
 
 class RouteManifest(ChosenOptions, frozen=True, kw_only=True):
-    """What a module was made for; fields as of `tvm_hybrid.manifest.Manifest`."""
+    """What a module was made for; the fields are those of `tvm_hybrid.manifest.Manifest`."""
 
     versions: dict[str, str]
     cpu: str
@@ -206,19 +205,19 @@ class RouteManifest(ChosenOptions, frozen=True, kw_only=True):
 
 
 def route_passes(options: CompileOptions, mod: IRModule) -> PipelineOptions:
-    """The options of the passes over a module that somebody else compiles.
+    """The options for passes over a module that the caller compiles.
 
     Raises
     ------
     TargetError
-        If there is no such target, or it has a wrong number of cores.
+        If there is no such target, or its number of cores is wrong.
     """
     target = target_of(options)
     warn_if_featureless(target)
     if options.precision == "bf16":
         warn_if_slow(cpu_name(target), target_isa(target).name)
     threads = setting_of(options, here=options.target is None).count
-    if options.strict == "open":  # strict if sizes of the inputs of `main` are open
+    if options.strict == "open":  # strict only if inputs of `main` have dynamic sizes
         main = next((f for gvar, f in mod.functions_items() if gvar.name_hint == MAIN), None)
         inputs = main.params if is_relax(main) else ()
         is_open = any(definable_tir_vars_in_type(var.ty) for var in inputs)
@@ -227,14 +226,14 @@ def route_passes(options: CompileOptions, mod: IRModule) -> PipelineOptions:
 
 
 def guard_for(options: PipelineOptions, decisions: DecisionLog) -> Guard:
-    """What a guard of the code has to ask for."""
+    """The guard that the compiled code needs."""
     tiles = uses_tiles(decisions)
     features = required_features(options.target, tiles, uses_half_tiles(decisions))
     return Guard(cpu_name(options.target), features, tiles)
 
 
 def with_manifest(mod: IRModule, options: PipelineOptions, decisions: DecisionLog) -> IRModule:
-    """What a route has made of a module, with what is known about it as an attribute."""
+    """Adds a `RouteManifest` to a module as an attribute."""
     manifest = RouteManifest(
         versions=package_versions(),
         cpu=cpu_name(options.target),
@@ -255,7 +254,7 @@ def as_one_kernel(
     outputs: Sequence[tirx.Var],
     sizes: Mapping[tirx.Var, Expr] | None = None,
 ) -> tirx.PrimFunc:
-    """As one kernel: a lowered `main` that only calls kernels becomes a TIR function.
+    """Turns a lowered `main` that only calls kernels into one TIR function.
 
     Before
 
@@ -271,21 +270,21 @@ def as_one_kernel(
             lv = T.sblock_alloc_buffer((64, 32))
             ...                                     # transpose, then tvm_hybrid_batch_matmul
 
-    A reshape is another view of the same memory.
+    A reshape becomes a view of the same memory.
 
     Parameters
     ----------
     mod : IRModule
-        Out of `lower_module`.
+        The result of `lower_module`.
     inputs, outputs : sequence of Var
-        The tensors that it reads and writes, its parameters.
+        The parameters of the function: tensors that it reads, tensors that it writes.
     sizes : mapping, optional
-        What stands for the variables of `main`'s shapes, if it is not themselves.
+        Replacements for the size variables of `main`.
 
     Raises
     ------
     CompileError
-        If `main` does something else than to call kernels.
+        If `main` does anything but call kernels.
     """
     main = mod["main"]
     result = main.body.body
@@ -319,7 +318,9 @@ def as_one_kernel(
             tensor = isinstance(arg.ty, relax.TensorType)
             root = _root(arg, same)
             if tensor and (isinstance(root, ir.GenericConst) or root not in buffers):
-                raise CompileError(f"{binding.var.name} reads a constant, which a function has not")
+                raise CompileError(
+                    f"{binding.var.name} reads a constant, which a TIR function cannot hold"
+                )
             operands.append(buffers[root] if tensor else substitute(arg, known))
             shapes.append(_shape(arg, known) if tensor else [])
         steps.append(Step(mod[call.args[0]], tuple(operands), tuple(shapes)))
@@ -334,7 +335,7 @@ def _shape(expr: relax.Expr, sizes: Mapping[tirx.Var, Expr]) -> list[Expr]:
 
 
 def _root(expr: relax.Expr, same: dict[relax.Expr, relax.Expr]) -> relax.Expr:
-    """The value whose memory a value is."""
+    """The value that owns the memory of a value."""
     while expr in same:
         expr = same[expr]
     return expr

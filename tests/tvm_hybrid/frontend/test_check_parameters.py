@@ -41,7 +41,7 @@ REFUSED: dict[str, Refused] = {
     ),
     "groups of a dynamic batch": (
         "GroupNormalization", 21, ("n", 3, "h", "w"), [np.ones(3, F)] * 2, {"num_groups": 2},
-        "(whole groups|do not fit)",
+        "(multiple of the groups|do not fit)",
     ),
     "boxes without scores": (
         "NonMaxSuppression", 13, (1, 4, 4), [np.zeros((1, 1, 5), F), INT([3])], {}, "its boxes",

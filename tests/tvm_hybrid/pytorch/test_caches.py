@@ -9,7 +9,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from tvm_hybrid.pytorch.graph_program import GraphProgram  # noqa: E402
+from tvm_hybrid.pytorch.graph_program import CompiledGraph  # noqa: E402
 
 from .compiling import compiled, only_program  # noqa: E402
 
@@ -57,9 +57,9 @@ def read_before(cache: Any, x: Any, start: Any) -> Any:
 def same(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """Whether the first result of each run of a graph is an argument itself."""
     found: list[bool] = []
-    run = GraphProgram.__call__
+    run = CompiledGraph.__call__
 
-    def watched(self: GraphProgram, arguments: list[Any]) -> list[Any]:
+    def watched(self: CompiledGraph, arguments: list[Any]) -> list[Any]:
         given = [*arguments]
         results = run(self, arguments)
         is_large = [isinstance(each, torch.Tensor) and each.dim() == 4 for each in results]
@@ -67,7 +67,7 @@ def same(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
         found.append(any(first is each for each in given))
         return results
 
-    monkeypatch.setattr(GraphProgram, "__call__", watched)
+    monkeypatch.setattr(CompiledGraph, "__call__", watched)
     return found
 
 

@@ -76,7 +76,7 @@ def test_test_data_of_onnx(tmp_path: Path) -> None:
         ({"x": X, "z": X}, ONE, "data has z, but"),
         ({"x": X.astype(np.float64)}, ONE, r"x is float64, .*float32\[4, 8\].*astype"),
         ({"x": X[:, :3]}, ONE, r"x is float32\[3, 3, 8\], the model takes float32\[4, 8\]"),
-        ({"x": X, "k": K[:2]}, TWO, "not as many samples of each input: 3 of x, 2 of k"),
+        ({"x": X, "k": K[:2]}, TWO, "different numbers of samples: 3 of x, 2 of k"),
         ({"x": np.zeros((0, 4, 8), np.float32)}, ONE, "no sample in the data given"),
         ([], ONE, "no sample in the data given; it needs .npz"),
         (3, ONE, "not int"),

@@ -1,4 +1,4 @@
-"""Computes a node whose inputs are all constant, by NumPy or ONNX's reference implementation."""
+"""Folds a node whose inputs are constant, by NumPy or ONNX's reference implementation."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from .graph.narrow_types import FLOATS
 from .graph.node_builder import attributes_of
 from .operators import BFLOAT16, FLOAT16, SOFTMAX_ALONG_AXIS, SUMMING, apply
 
-# Quantising and dequantising constants as ONNX's text says; what the front end folds with.
+# Quantising and dequantising constants as ONNX's text defines it; the front end folds with these.
 #
 # ONNX's reference differs: it overflows beyond int32, has no DequantizeLinear before opset 19, and
-# gives an all-zero tensor the scale 1 / 255 where the operator's text leaves it open and ONNX
-# Runtime says 1.
+# gives an all-zero tensor the scale 1 / 255, where the text does not define the scale and ONNX
+# Runtime uses 1.
 
 
 def quantize_linear(
@@ -74,8 +74,8 @@ def dynamic_quantize_linear(x: np.ndarray) -> list[np.ndarray]:
 
 # Casts constants exactly as kernels do (`microkernels.vector.ieee.convert`).
 #
-# For a float that the integer type cannot hold, NumPy's result depends on the CPU's instruction,
-# which may differ between vectors and single elements.
+# NumPy's result for a float beyond the integer type depends on the CPU's instruction, which may
+# differ between vectors and single elements.
 
 
 def cast(x: np.ndarray, *, to: int, **_: Any) -> np.ndarray:
@@ -86,7 +86,7 @@ def cast(x: np.ndarray, *, to: int, **_: Any) -> np.ndarray:
             return x.astype(dtype)
     if x.dtype == np.float16 and dtype == np.uint32:
         x = np.where(np.isfinite(x), x, 0)
-    # The low bits of an int32 or an int64, whichever the kernels go by.
+    # The low bits of an int32 or an int64; the kernels use the one or the other.
     x = x.astype(np.float64)
     if dtype not in (np.uint32, np.uint64):
         wide = np.int64 if dtype == np.int64 else np.int32
@@ -98,7 +98,7 @@ def cast(x: np.ndarray, *, to: int, **_: Any) -> np.ndarray:
 
 
 def _signed(x: NDArray[np.float64], dtype: type[np.signedinteger]) -> np.ndarray:
-    """Towards zero; the least integer for what the type cannot hold."""
+    """Rounds towards zero; a value beyond the type gives the type's least integer."""
     limits = np.iinfo(dtype)
     whole = np.trunc(x)
     inside = (whole >= float(limits.min)) & (whole < -float(limits.min))
@@ -107,22 +107,22 @@ def _signed(x: NDArray[np.float64], dtype: type[np.signedinteger]) -> np.ndarray
 
 logger = logging.getLogger("tvm_hybrid")
 
-# Beyond this a folded value must not be much larger than what it was made from: a mask of a
+# A larger folded value must not be much larger than the constants it is computed from: a mask of a
 # megabyte is better precomputed, a broadcast of a whole weight is not.
 MAX_FOLDED_BYTES = 1 << 20
 MAX_GROWTH = 4
 
-# Control flow, what the reference computes by another order of roundings than we do, or by the
-# defaults of the newest opset, and what may draw random numbers.
+# Not folded: control flow, operators that the reference rounds in another order than we do or
+# computes by the newest opset's defaults, and those that may draw random numbers.
 _KEPT = {
     *("Constant", "DFT", "Dropout", "If", "Loop", "Resize", "RoiAlign", "STFT", "Scan", "Upsample"),
     *("GRU", "LSTM", "QLinearConv", "QLinearMatMul", "RNN"),
 }
-# They read and make narrow types, of which constants have only bits.
+# They convert from or to narrow types; a narrow float's constant only holds its bits.
 _OF_NARROW = {"Cast", "DequantizeLinear", "QuantizeLinear"}
-# The reference computes those of an old opset as those of a new one.
+# The reference computes the old opset's form as if it were the new one.
 _OF_SEVERAL_AXES = {"Softmax", "LogSoftmax", "Hardmax"}
-# Of no elements they are 0 / 0: relay_passes/canonicalize/constants.py says what that is.
+# Without elements they give 0 / 0: relay_passes/canonicalize/constants.py defines the result.
 _AVERAGES = {"ReduceMean", "GlobalAveragePool"}
 # Operators whose output shape depends on values, but is no larger than the input times its rank.
 _BOUNDED = {"NonZero", "Compress", "Unique", "Slice", "Gather", "Squeeze", "Unsqueeze", "Reshape"}
@@ -140,7 +140,7 @@ def _divide(left: np.ndarray, right: np.ndarray) -> np.ndarray:
 
 
 def _gather_elements(data: np.ndarray, indices: np.ndarray, *, axis: int = 0) -> np.ndarray:
-    """GatherElements where the indices are smaller than the data (the reference fails there)."""
+    """GatherElements; the reference fails if the indices have fewer elements than the data."""
     axis %= data.ndim
     cut = [*map(slice, indices.shape)]
     cut[axis] = slice(None)
@@ -160,12 +160,12 @@ _CORRECTED: dict[str, Callable[..., np.ndarray | list[np.ndarray]]] = {
 def evaluate(
     node: onnx.NodeProto, graph: Graph, types: dict[str, onnx.TypeProto]
 ) -> list[np.ndarray] | None:
-    """The outputs of a node, or None if they are not constant or not worth storing.
+    """The outputs of a node; None if they are not constant or not worth storing.
 
     Parameters
     ----------
     types
-        The inferred types of the node's outputs, by which size and dtype are judged.
+        The inferred types of the node's outputs; they decide on size and dtype.
     """
     if not is_standard(node) or node.op_type in _KEPT or any(True for _ in subgraphs(node)):
         return None
@@ -175,7 +175,7 @@ def evaluate(
         return None
     if node.op_type == "DequantizeLinear" and _is_weight(graph.constants[node.input[0]]):
         return None
-    # Of narrow types, arrays hold integers, but bits of floats.
+    # Arrays hold narrow integers by value, but narrow floats by their bits.
     narrow = [graph.narrow.get(name) in FLOATS for name in node.input]
     if node.op_type in _OF_NARROW and (any(narrow) or node.output[0] in graph.narrow):
         return None
@@ -185,7 +185,7 @@ def evaluate(
         return None
     try:
         results = _run(node, graph)
-    except Exception as error:  # whatever the reference raises, the node is merely not folded
+    except Exception as error:  # any error of the reference only means that the node is not folded
         logger.debug("cannot fold %s node %r: %s", node.op_type, node.name, error)
         return None
     arrays = []
@@ -211,7 +211,7 @@ def _run(node: onnx.NodeProto, graph: Graph) -> list[np.ndarray]:
     from onnx.reference import ReferenceEvaluator
 
     feeds = {name: graph.constants[name] for name in node.input if name}
-    # A model of one node: the reference takes a bare node for one of the newest opset.
+    # A model of one node, because the reference gives a bare node the newest opset.
     declared = []
     for name, array in feeds.items():
         if node.op_type in SUMMING and array.dtype.name in (BFLOAT16, FLOAT16):
@@ -226,7 +226,7 @@ def _run(node: onnx.NodeProto, graph: Graph) -> list[np.ndarray]:
 
 
 def computed(op_type: str, *inputs: Expr, **attrs: Any) -> Expr:
-    """What one of `PLAIN_OPERATORS`, or Div, makes of expressions; a constant of constants."""
+    """Applies one of `PLAIN_OPERATORS`, or Div, to expressions; folds it if all are constant."""
     arrays = [array for array in map(constant, inputs) if array is not None]
     if len(arrays) < len(inputs):
         return apply(op_type, *inputs, **attrs)
@@ -236,10 +236,10 @@ def computed(op_type: str, *inputs: Expr, **attrs: Any) -> Expr:
 
 
 def _is_weight(array: np.ndarray) -> bool:
-    """Whether a quantised constant is what products read, and not a bias, a scalar or a vector.
+    """Whether a quantised constant is a weight of a product, and not a bias, a scalar or a vector.
 
-    Dequantised weights stay as they are, those of one row or column too: the low-precision passes
-    want the integers.
+    Dequantized weights are not folded, even of one row or column: the low-precision passes need the
+    integers.
     """
     return array.dtype.itemsize < 4 and array.ndim > 1 and array.size > 1
 
@@ -249,7 +249,7 @@ def _deterministic(op_type: str, opset: int) -> bool:
     if not onnx.defs.has(op_type, opset):
         return False
     schema = onnx.defs.get_schema(op_type, opset)
-    # Sequence and optional results are no arrays.
+    # Sequence and optional results are not arrays.
     kinds = [kind for output in schema.outputs for kind in output.types]
     tensors = all(kind.startswith("tensor(") for kind in kinds) or op_type == "Identity"
     random = op_type.startswith("Random") or op_type in ("Bernoulli", "Multinomial")
@@ -271,10 +271,10 @@ def _small_enough(node: onnx.NodeProto, graph: Graph, types: dict[str, onnx.Type
     return True
 
 
-# Operators that NumPy computes just as ONNX does, in every opset.
+# Operators that NumPy computes as ONNX defines them, in every opset.
 #
-# Graphs that compute shapes and masks consist of them. The reference implementation knows them as
-# well, but to import it takes 8 MB and most of a second.
+# Graphs that compute shapes and masks consist of them. The reference implementation has them too,
+# but importing it takes 8 MB and most of a second.
 
 
 def _constant_of_shape(shape: np.ndarray, *, value: Any = None) -> np.ndarray:
@@ -293,7 +293,7 @@ OF_TWO = {
     **{"GreaterOrEqual": "greater_equal", "LessOrEqual": "less_equal"},
     **{"Mul": "multiply", "Sub": "subtract"},
 }
-"""Operators of two operands, and what NumPy and Relax call them."""
+"""Operators with two operands -> (NumPy's function, Relax's operator)."""
 PLAIN_OPERATORS: dict[str, Callable[..., np.ndarray]] = {
     **{name: getattr(np, own) for name, own in OF_TWO.items()},
     "Concat": lambda *inputs, axis: np.concatenate(inputs, axis),

@@ -1,4 +1,4 @@
-"""One walk over a graph: what is constant is computed, and everything else becomes Relax.
+"""One walk over a graph: constant nodes are folded, and all others become Relax.
 
     Shape(x: [3, 32]) -> Gather -> Concat -> Reshape(y, .)        ->    R.reshape(y, [96, 384])
     FusedMatMul(a, b, transB=1, alpha=0.125)                      ->    Transpose, MatMul, Mul
@@ -6,8 +6,8 @@
     Relu(past: [1, 4, 0, 16])                             ->    a constant without elements
 
 Nodes are taken from a queue in topological order. A rewrite puts its nodes back at the front, so
-that they are typed, folded and converted like all others. ONNX's inference for single nodes tells
-what the model means; the Relax expression of a value tells its type, and more of its sizes.
+that they are typed, folded and converted like the model's. ONNX's inference for single nodes gives
+the declared type; the Relax expression of a value gives the real type, and more of its sizes.
 """
 
 from __future__ import annotations
@@ -44,48 +44,48 @@ from .operators import convert, operator_of, why_unsupported
 from .reader.check_model import check_parameters
 from .reader.old_forms import renewed
 from .reader.wire_format import LARGE_BYTES
-from .rewrites import nodes, sequences  # noqa: F401  registers the rewrites, also of loop.py
+from .rewrites import nodes, sequences  # noqa: F401  registers the rewrites, loop.py's included
 from .rewrites.table import rewrite
 
 MAX_NODES = 1_000_000
-# Operators whose results have other sizes in ONNX Runtime than ONNX infers: no window of a pool
-# begins in the padding behind the image, and an extent times a scale is a float32.
+# Operators whose result has another size in ONNX Runtime than ONNX infers: no window of a pool
+# begins in the padding after the image, and an extent times a scale is computed in float32.
 #
 #     MaxPool(x: [1, 1, 7], kernel_shape=[2], strides=[2], pads=[1, 1], ceil_mode=1)  ->  [1, 1, 4]
 #     Resize(x: [1, 10], scales=[1, 1.3])  ->  [1, 13]
 #     STFT(x: [1, 400, 1], 16, window: [64])  ->  [1, 22, 33, 2]
 _SIZED_OTHERWISE = {"AveragePool", "LpPool", "MaxPool", "Resize", "STFT", "Upsample"}
 
-_PRODUCTS = ("Conv", "ConvTranspose", "Gemm")  # whose third input is a bias
+_PRODUCTS = ("Conv", "ConvTranspose", "Gemm")  # their third input is a bias
 
-Made = tuple[str, relax.Expr]  # a name, and the last variable of what a node became
+Made = tuple[str, relax.Expr]  # a name, and the last variable of a converted node
 
 
 def to_relax(graph: Graph, sizes: OpenSizes | None = None) -> tuple[IRModule, Graph]:
-    """The Relax module of a graph: its function main, and those that main calls.
+    """Converts a graph to a Relax module: its function main, and the functions that main calls.
 
     Parameters
     ----------
     graph
-        It stays as it is.
+        It is not changed.
     sizes
-        The open sizes of the graph's inputs. What the module takes for granted of them is added.
+        The dynamic sizes of the graph's inputs. Assumptions of the module about them are added.
 
     Returns
     -------
     tuple of IRModule and Graph
-        The graph has the nodes that were converted, the constants and the types.
+        The graph has the converted nodes, the constants and the types.
 
     Raises
     ------
     ShapeError
-        The types or shapes that meet at a node do not fit.
+        The types or shapes of a node's inputs do not fit.
     UnsupportedOperatorError
         An operator has no converter, or its converter refuses a node.
     InputValueError
-        A parameter of an operator, such as axes, comes from inputs.
+        A parameter of an operator, such as axes, comes from inputs of the graph.
     ModelError
-        A node breaks its operator's signature.
+        A node does not fit its operator's schema.
     """
     sizes = sizes or OpenSizes()
     while True:
@@ -100,16 +100,16 @@ def to_relax(graph: Graph, sizes: OpenSizes | None = None) -> tuple[IRModule, Gr
 
 
 class _Importer:
-    """The walk over one graph, the model's or the body of a loop.
+    """The walk over one graph: the model's, or the body of a loop.
 
     Parameters
     ----------
     graph
-        Its nodes, constants and types become those that were found.
+        It gets the converted nodes, the constants and the types.
     library
         Receives the functions that the graph's function calls.
     shapes
-        Of inputs, by name.
+        Input name -> shape.
     """
 
     def __init__(
@@ -124,13 +124,13 @@ class _Importer:
         self._shapes = shapes or {}
         self._values: dict[str, relax.Expr] = {}
         self._made: list[Made] = []
-        self._loops: dict[str, Loop] = {}  # by their first output
+        self._loops: dict[str, Loop] = {}  # by the name of the first output
         products = (node for node in graph.nodes if node.op_type in _PRODUCTS and is_standard(node))
         self._biases = {name for node in products for name in node.input[2:3]}
         self._types = node_facts.Inference(graph)
 
     def function(self) -> relax.Function:
-        """The function of the graph; what it calls goes into the library."""
+        """Converts the graph to a function; functions that it calls are added to the library."""
         graph, names, sizes = self.graph, set[str](), current_sizes()
         params: list[relax.Var] = []
         for item in graph.inputs:
@@ -170,7 +170,7 @@ class _Importer:
         parameters.note_inputs(graph)
         for item in graph.inputs:
             if graph.shape(item.name) == (0,):
-                # A constant in the place of an empty vector, such as axes, which has but one value.
+                # An empty vector, such as axes, can only have one value: it becomes a constant.
                 self.aliases[item.name] = name = graph.fresh(item.name)
                 dtype = helper.tensor_dtype_to_np_dtype(graph.elem_type(item.name))
                 graph.add_constant(name, np.empty(0, dtype))
@@ -187,13 +187,13 @@ class _Importer:
             except errors.InputValueError:
                 raise
             except ModelError:
-                # A branch that inputs choose may be for other shapes than those that are given.
+                # A branch chosen by inputs may not fit the given shapes: then ask for their values.
                 for prefix, condition, source in graph.choices:
                     if node.name.startswith(prefix):
                         parameters.require_value(source, condition, graph)
                 raise
         graph.nodes = self.done
-        if graph.sequences:  # what they have is what the function returns
+        if graph.sequences:  # the function returns the values in a sequence
             elements = (graph.sequences.get(name, [name]) or [] for name in graph.outputs)
             graph.outputs = [self.aliases.get(each, each) for found in elements for each in found]
 
@@ -228,7 +228,7 @@ class _Importer:
         if values is None:
             values = self._types.empty_values(node, types)
         if values is None:
-            # A bias is added by an integer product as the integer that it is.
+            # An integer product adds the bias as an integer, so it is not dequantized here.
             dequantizes = node.op_type == "DequantizeLinear" and node.output[0] in self._biases
             array = graph.constants.get(node.input[0]) if dequantizes else None
             if array is None or array.dtype != np.int32:
@@ -249,7 +249,7 @@ class _Importer:
         parameters.note_node(node, graph)
 
     def _put_back(self, node: onnx.NodeProto, others: Sequence[onnx.NodeProto]) -> None:
-        """Others stand for a node: they are visited next, and what they make is computed for it."""
+        """Puts replacements of a node at the front of the queue, with the node's origin."""
         origins = self.graph.origins
         origin = next((origins[name] for name in node.output if name in origins), None)
         if origin is not None:
@@ -260,20 +260,20 @@ class _Importer:
     def _value(self, name: str) -> Any:
         """The expression of a value."""
         if name not in self._values:
-            # An array needs no way through a TensorProto and back.
+            # `literal` reads the array directly, without a TensorProto.
             array = self.graph.constants[name]
             self._values[name] = value = literal(array)
-            if array.nbytes >= LARGE_BYTES:  # one copy is enough
+            if array.nbytes >= LARGE_BYTES:  # share the copy in the expression
                 self.graph.constants[name] = array_of(value.value, array.dtype)
         return self._values[name]
 
     def _convert(self, node: onnx.NodeProto) -> None:
-        """Converts a node; keeps its results and their types by their names.
+        """Converts a node, and stores its results and their types by name.
 
         Raises
         ------
         UnsupportedOperatorError
-            If its operator has no converter, or that refuses this form.
+            If its operator has no converter, or the converter refuses this form.
         """
         if operator_of(node) is None and not is_repeat(node):
             reason = why_unsupported(node, self.graph.opset)
@@ -296,7 +296,7 @@ class _Importer:
         try:
             result = self._converted(node, inputs, attrs)
         except (UnsupportedOperatorError, RelatedSizesError):
-            raise  # of a node in a loop's body, or found for the whole import
+            raise  # about a node in a loop's body, or about the import as a whole
         except ShapeError as error:
             raise ShapeError(f"{describe(node)}: {error}") from error
         except Exception as error:  # Python and C++ errors of any kind
@@ -307,7 +307,7 @@ class _Importer:
             ) from error
         fields = list(result) if isinstance(result, relax.Tuple) else [result]
         if len(outputs) > len(fields):
-            raise ModelError(f"{describe(node)} has {len(outputs)} outputs and makes {len(fields)}")
+            raise ModelError(f"{describe(node)} has {len(outputs)} outputs but makes {len(fields)}")
         for name, value in zip(outputs, fields, strict=False):
             self._values[name] = value
             self._note_type(name, value)
@@ -330,7 +330,7 @@ class _Importer:
         return _Importer(body, self._library, shapes).function()
 
     def _named(self, node: onnx.NodeProto, result: relax.Expr) -> relax.Expr:
-        """A result in variables that tell the node of the model."""
+        """Binds a result to variables whose names have the number of the model's node."""
         origins = [self.graph.origins[name] for name in node.output if name in self.graph.origins]
         if not origins:
             return result
@@ -345,7 +345,7 @@ class _Importer:
         return result
 
     def _note_type(self, name: str, value: relax.Expr) -> None:
-        """Takes the sizes that Relax knows for those of a value."""
+        """Declares the sizes of a value that Relax knows, unless its shape is static already."""
         found, graph = value.ty, self.graph
         if not name or not isinstance(found, relax.TensorType) or graph.shape(name) is not None:
             return
@@ -360,7 +360,7 @@ class _Importer:
         graph.declare(name, kind, dims)
 
     def _check_types(self, node: onnx.NodeProto, result: relax.Expr) -> None:
-        """Holds what a converter made against what ONNX says it is."""
+        """Compares the types of a converter's results with those that ONNX infers."""
         made = result.ty
         types = list(made.fields) if isinstance(made, relax.TupleType) else [made]
         for name, found in zip(node.output, types, strict=False):
@@ -376,7 +376,7 @@ class _Importer:
 
 
 def _plain(name: str, taken: set[str]) -> str:
-    """A name for a variable that no other one has, without dots."""
+    """A unique name for a variable, without dots."""
     plain = name.replace(".", "_") or "empty_"
     plain = plain if plain[0].isalpha() or plain[0] == "_" else f"input_{plain}"
     found, number = plain, 0
@@ -388,7 +388,7 @@ def _plain(name: str, taken: set[str]) -> str:
 
 
 def name_variables(function: relax.Function, made: Sequence[Made]) -> relax.Function:
-    """Names the variables inside of what a node became after the node.
+    """Names the variables that a node was converted to after the node.
 
     Before
 
@@ -401,19 +401,19 @@ def name_variables(function: relax.Function, made: Sequence[Made]) -> relax.Func
 
         gather_n1_ = R.less(indices, 0)
         gather_n1_ = R.add(indices, 30522)
-        gather_n1_ = R.where(gather_n1_, gather_n1_, indices)      # each a variable of its own
+        gather_n1_ = R.where(gather_n1_, gather_n1_, indices)      # three distinct variables
         gather_n1_ = R.take(table, gather_n1_)
 
     Parameters
     ----------
     function : relax.Function
     made : sequence of Made
-        In the order in which nodes were converted.
+        In the order of conversion.
 
     Returns
     -------
     relax.Function
-        With new variables in the place of those whose names tell no node.
+        With new variables in place of those whose names have no node's number.
     """
     bindings = [each for block in function.body.blocks for each in block.bindings[:]]
     place = {each.var: position for position, each in enumerate(bindings)}

@@ -7,9 +7,9 @@
                                        the rows of both, joined
     step(low, states)               =  the body, once
 
-Relax has no loop. A function that called itself for the next iteration would need a frame of the
-stack for each; halves need as many as the number of iterations has bits. When the condition ends
-the loop, every range that is left ends at once, so the limit may be as high as an int64 goes.
+Relax has no loop. A function that called itself for the next iteration would need a stack frame for
+each; halving needs as many as the number of iterations has bits. When the condition ends the loop,
+every remaining range ends at once, so the limit may be any int64.
 """
 
 from __future__ import annotations
@@ -45,15 +45,15 @@ class Loop(NamedTuple):
     Parameters
     ----------
     body
-        (i, states, captured) -> (going, states, rows), one tensor if that is all.
+        (i, states, captured) -> (going, states, rows); a single tensor if there is only `going`.
     states
-        How many there are.
+        Number of states.
     steps
-        How many iterations, None if that depends on data or on open sizes.
+        Number of iterations; None if it depends on data or on dynamic sizes.
     ends_early
-        Whether a condition may end it before the limit.
+        Whether a condition may end the loop before the limit.
     sizes
-        The states at the start and the values from outside, as the loop is called with them.
+        The initial states and the captured values, as the loop is called with them.
     """
 
     body: relax.Function
@@ -64,7 +64,7 @@ class Loop(NamedTuple):
 
     @property
     def made(self) -> list[relax.TensorType]:
-        """The types of what the body makes."""
+        """The types of the body's results."""
         return list(getattr(self.body.ret_ty, "fields", [self.body.ret_ty]))
 
     @property
@@ -74,19 +74,19 @@ class Loop(NamedTuple):
 
 
 def repeat(library: relax.BlockBuilder, loop: Loop, limit: Expr | None, condition: Expr) -> Expr:
-    """The states after the loop, and all rows, as a tuple if it is more than one.
+    """Runs a loop; returns the final states and all rows, as a tuple if there are several.
 
     Parameters
     ----------
     library
-        Receives the functions.
+        Receives the loop's functions.
     """
     high = literal(np.array(UNLIMITED, INDEX)) if limit is None else reshaped(limit, ())
     arguments = [literal(np.array(0, INDEX)), high, reshaped(condition, ()), *loop.sizes.values]
     results = fields(emit(relax.Call(_functions(library, loop), arguments)))[1:]
     for position, row in enumerate(loop.rows, loop.states):
         size: Expr | int | None = loop.steps
-        if size is None:  # in terms of other sizes if these tell it
+        if size is None:  # an expression of other sizes if the limit is one
             found = None if loop.ends_early else known_elements(high)
             size = new_size() if found is None else found.item()
         results[position] = match_cast(results[position], _stacked(row, size))
@@ -94,7 +94,7 @@ def repeat(library: relax.BlockBuilder, loop: Loop, limit: Expr | None, conditio
 
 
 def _functions(library: relax.BlockBuilder, loop: Loop) -> GlobalVar:
-    """Adds the functions; returns the one that runs a range of iterations."""
+    """Adds a loop's functions; returns the one that runs a range of iterations."""
     body = library.add_func(copy_with_new_vars(loop.body), "loop_body")
     going, integer = relax.TensorType((), "bool"), relax.TensorType((), INDEX)
     values = [parameter.ty for parameter in loop.body.params[1:]]
@@ -154,7 +154,7 @@ def _functions(library: relax.BlockBuilder, loop: Loop) -> GlobalVar:
 
 
 def _function(types: Sequence[relax.Type], write: Callable[..., Expr]) -> relax.Function:
-    """The function that `write` writes of the parameters."""
+    """A function with parameters of these types, whose body is what `write` returns for them."""
     builder, parameters = relax.BlockBuilder(), _parameters(types)
     with writing_to(builder), builder.function("function", parameters, private=True):
         builder.emit_func_output(write(*parameters))
@@ -170,20 +170,20 @@ def _stacked(row: relax.TensorType, size: Expr | int) -> relax.TensorType:
 
 
 def _sizes(row: relax.TensorType) -> list[Expr]:
-    assert isinstance(row.shape, relax.ShapeExpr)  # `loop_of` saw to it
+    assert isinstance(row.shape, relax.ShapeExpr)  # `loop_of` checks it
     return list(row.shape.values)
 
 
-# The graph of a loop's body, typed, folded and rewritten by itself.
+# The graph of a loop's body; it is typed, folded and rewritten separately.
 #
 #     Repeat(limit, condition, states..., captured..., body)
 #         body: (i, states..., captured...) -> (going, states..., rows...)
 #
-# States keep their types. A row is what one iteration adds to an output of the loop.
+# A state keeps its type. A row is the part that one iteration adds to an output of the loop.
 
 
 def is_repeat(node: onnx.NodeProto) -> bool:
-    """Whether a node is a loop that stays one."""
+    """Whether a node is a loop that is not written out."""
     return node.op_type == "Repeat" and node.domain == OWN_DOMAIN
 
 
@@ -193,21 +193,21 @@ def loop_of(
     value: Callable[[str], Expr],
     convert: Callable[[Graph, dict[str, list[Expr]]], relax.Function],
 ) -> Loop:
-    """Converts the body of a Repeat, and declares what the loop makes.
+    """Converts the body of a Repeat, and declares the loop's outputs.
 
-    Constants that the body reads become its own and are no inputs of the node any more.
+    Constants that the body reads are moved into it, and are no longer inputs of the node.
 
     Parameters
     ----------
     value
-        Gives the expression of a name.
+        Returns the expression of a name.
     convert
-        Is given the body, and the shapes of its inputs behind the counter.
+        Converts the body, given the shapes of its inputs after the counter.
 
     Raises
     ------
     InputValueError
-        A state changes its type, and inputs decide how often the body runs.
+        A state changes its type, and inputs decide the number of iterations.
     ModelError
         The loop never ends.
     UnsupportedOperatorError
@@ -230,18 +230,18 @@ def loop_of(
             if values[name] in graph.narrow:
                 body.narrow[name] = graph.narrow[values[name]]
     body.nodes = list(map(copied, proto.node))
-    # An output of its own for each: one may be an input, a constant, or given twice.
+    # Separate outputs by Identity: one may be an input, a constant, or given twice.
     body.outputs = [body.fresh(item.name) for item in proto.output]
     for item, output in zip(proto.output, body.outputs, strict=True):
         body.nodes.append(helper.make_node("Identity", [item.name], [output]))
     given = [values[name] for name in [*states, *fed]]
-    # The body is converted for the sizes that the values have here, which may be open.
+    # The body is converted for the current sizes of the values, which may be dynamic.
     sizes = OwnSizes([value(name) for name in given])
     own = zip([*states, *fed], sizes.values, strict=True)
     function = convert(body, {name: list(dims_of(each)) for name, each in own})
 
     def refuse(what: str) -> NoReturn:
-        # If inputs decide how often it runs, it can be written out for their values.
+        # If inputs decide the number of iterations, known values let the loop be written out.
         for parameter in node.input[:2]:
             require_value(source, parameter, graph)
         raise UnsupportedOperatorError(
@@ -287,45 +287,43 @@ def _dims(graph: Graph, name: str, source: str) -> tuple[int | None, ...]:
 
 
 def _differ(one: tuple[int | None, ...] | None, other: tuple[int | None, ...] | None) -> bool:
-    """Whether two shapes cannot be the same; open sizes are compared once they are expressions."""
+    """Whether two shapes differ for certain; dynamic sizes are only compared as expressions."""
     if one is None or other is None or len(one) != len(other):
         return True
     return any(a != b for a, b in zip(one, other, strict=True) if None not in (a, b))
 
 
 class OwnSizes:
-    """Gives the values that a loop's functions take sizes which the functions can read off them.
+    """The values of a loop, with sizes that the loop's functions can read from them.
 
         x: R.Tensor(((t - 25) // 4 + 1, 8))    ->    R.match_cast(x, R.Tensor((found_1, 8)))
 
-    TVM wants every symbol of a function's parameters to be a size of one of them. Here `t` is none:
-    a function of x alone cannot tell it. So such a size is a symbol of its own for the loop, and
-    again what it was in the results.
-
-    The values of a loop, with sizes of their own where they need them.
+    TVM wants every symbol in a function's parameters to be a size of one of them. `t` is not one:
+    a function of x alone cannot compute it. So the loop gets a new symbol for such a size, and the
+    results get the old expression again.
 
     Parameters
     ----------
     values : sequence of relax.Expr
-        The states at the start, and the values from outside.
+        The initial states and the captured values.
 
     Attributes
     ----------
     values : list of relax.Expr
-        What the loop is called with.
+        The arguments of the loop.
     """
 
     def __init__(self, values: Sequence[Any]) -> None:
         sizes = [size for value in values for size in dims_of(value)]
-        self._told = {size for size in sizes if isinstance(size, tirx.Var)}
-        self._symbols: dict[str, tirx.Var] = {}  # by the size in words
+        self._readable = {size for size in sizes if isinstance(size, tirx.Var)}
+        self._symbols: dict[str, tirx.Var] = {}  # by the size as text
         self._meanings: dict[tirx.Var, Expr] = {}
         self.values = [
             self._with(value, [self._own(each) for each in dims_of(value)]) for value in values
         ]
 
     def undone(self, results: Expr) -> Expr:
-        """The results of the loop, in sizes of the function that calls it."""
+        """The loop's results with the sizes of the calling function."""
         if not self._meanings:
             return results
         if isinstance(results, relax.Tuple):
@@ -333,7 +331,7 @@ class OwnSizes:
         return self._meant(results)
 
     def _own(self, size: Expr) -> Expr:
-        if variables_of(size) <= self._told:
+        if variables_of(size) <= self._readable:
             return size
         text = str(size)
         if text not in self._symbols:
@@ -346,7 +344,7 @@ class OwnSizes:
         return self._with(value, sizes)
 
     def _with(self, value: Expr, sizes: list[Expr]) -> Expr:
-        """The value with these sizes; itself if they are its own."""
+        """Casts a value to these sizes, unless it has them already."""
         if all(new.same_as(old) for new, old in zip(sizes, dims_of(value), strict=True)):
             return value
         return match_cast(value, relax.TensorType(sizes, value.ty.dtype))

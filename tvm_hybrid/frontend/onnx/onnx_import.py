@@ -47,23 +47,22 @@ def import_onnx(
         Path of an ``.onnx`` file (external data beside it are found), its bytes, or a ModelProto,
         which is not changed.
     shapes
-        Numbers for symbolic and unknown dimensions: shapes by input name, ``{"x": (1, 128)}``, or
-        values by dimension name, ``{"batch": 1, "seq": 128}``, or both.
+        Numbers for symbolic and unknown dimensions: input name -> shape, ``{"x": (1, 128)}``, or
+        dimension name -> value, ``{"batch": 1, "seq": 128}``, or both.
     values
-        Values of inputs by name, ``{"axes": [1]}``. These inputs become constants. It must be given
-        for parameters of operators, such as axes and shapes, that are inputs of the model.
+        Input name -> value, ``{"axes": [1]}``. These inputs become constants. A value is required
+        for an input that is a parameter of an operator, such as axes and shapes.
     keep_open
-        Dimensions of inputs that `shapes` gives no numbers stay open: they are variables of the
-        module, named as in the model, or by input and axis such as ``x_0`` if they have no name. A
-        dimension such as ``past + sequence`` is the sum of the others of these names.
+        Whether dimensions of inputs without a number in `shapes` stay dynamic. They become
+        variables of the module, with the model's name, or named by input and axis, such as ``x_0``.
+        A dimension ``past + sequence`` is the sum of the dimensions of these names.
     check_indices
-        The module checks the indices of Gather, Scatter and the like, which it clips otherwise.
-
+        Whether the program checks the indices of Gather, Scatter and the like; else it clips them.
     Returns
     -------
     ImportedModel
         Inputs have static shapes unless `keep_open` is set, weights are constants, and inputs and
-        outputs keep their ONNX names and order. Inputs whose values are given are left out.
+        outputs keep their ONNX names and order. Inputs with given values are left out.
 
     Raises
     ------
@@ -97,10 +96,10 @@ def import_onnx(
         for name in (item.name for item in graph.inputs):
             kind = helper.tensor_dtype_to_np_dtype(graph.narrow.get(name, graph.elem_type(name)))
             shape = sizes.inputs.get(name, graph.shape(name))
-            assert shape is not None  # freeze_shapes saw to it
+            assert shape is not None  # freeze_shapes guarantees it
             inputs.append(TensorInfo(name, shape, str(kind)))
         known = [InputValue.of(name, array) for name, array in arrays.items()]
-        # Names from the model, shapes and dtypes from the module that will run.
+        # Names come from the model, shapes and dtypes from the module that will run.
         outputs, types = [], returned_types(mod["main"])
         named = list(tensors_of(proto.graph.output, graph))
         for value, (name, kind), found in zip(graph.outputs, named, types, strict=True):
@@ -115,7 +114,7 @@ def import_onnx(
         nodes = nodes_at_run_time(sources, graph)
     except ModelError:
         raise
-    except Exception as error:  # a malformed model can go wrong in more ways than can be foreseen
+    except Exception as error:  # a malformed model can fail in unforeseeable ways
         raise ModelError(
             f"the model cannot be imported: {type(error).__name__}: {error}"
         ) from error
@@ -124,7 +123,7 @@ def import_onnx(
 
 
 class SourceNode(NamedTuple):
-    """A node of the model: its name and operator, and the values that it reads and makes."""
+    """A node of the model: its name and operator, and the names of its inputs and outputs."""
 
     text: str
     reads: tuple[str, ...]
@@ -132,7 +131,7 @@ class SourceNode(NamedTuple):
 
 
 def source_nodes(graph: Graph) -> list[SourceNode]:
-    """The nodes of a graph that was just loaded; notes in it which node makes a value."""
+    """The nodes of a freshly loaded graph; notes in the graph which node makes each value."""
     found = []
     for number, node in enumerate(graph.nodes):
         text = f"{node.name or next(iter(node.output), '')} ({node.op_type})"
@@ -143,7 +142,7 @@ def source_nodes(graph: Graph) -> list[SourceNode]:
 
 
 def nodes_at_run_time(sources: list[SourceNode], graph: Graph) -> ModelNodes:
-    """Those that are not constant in a graph that was folded."""
+    """The nodes that are not constant after folding."""
     maker = {name: i for i, each in enumerate(sources) for name in each.makes}
     alive = {i: each for i, each in enumerate(sources) if not graph.folded.issuperset(each.makes)}
     nodes = {}

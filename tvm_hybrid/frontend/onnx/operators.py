@@ -1,16 +1,16 @@
-"""Which function converts which ONNX operator, what it makes, and why an operator has none.
+"""The table of converters by operator, and the reason if an operator has no converter.
 
-A converter takes the inputs as Relax expressions, None for those that are left out, and by their
-names the attributes that it reads. It returns the result, or a tuple of results. Sizes are numbers
-or symbols; one function is for both.
+A converter takes the inputs as Relax expressions, None for omitted ones, and attributes by name. It
+returns the result, or a tuple of results. It works for static sizes (numbers) and dynamic ones
+(symbols).
 
     @operator("Squeeze")
     def _squeeze(x: Expr, axes: Expr) -> Expr:         opset 13: Squeeze(x, [0])
                                                        opset 11: Squeeze(x, axes=[0])
 
-What older opsets have as an attribute and newer ones as an input is an input. Beside attributes a
-converter may ask for what `expressions.NODE_FACTS` names. One whose parameters are `inputs` and
-`attrs` gets them whole.
+If newer opsets have an input that older ones have as an attribute, the converter takes an input.
+Besides attributes, a converter may take the facts named in `expressions.NODE_FACTS`. A converter
+with the parameters `inputs` and `attrs` gets all of them.
 """
 
 from __future__ import annotations
@@ -34,16 +34,17 @@ _NONE = Parameter.empty
 
 
 class Operator(NamedTuple):
-    """How an operator is converted.
+    """The converter of an operator and its parameters.
 
     Attributes
     ----------
     convert : callable
         The converter. A ValueError refuses a form of the operator.
     static : bool
-        Whether it is refused where a size is known at run time only.
+        Whether the operator is refused if a size is dynamic.
     parameters : mapping
-        Those of the converter: without a default inputs, by keyword or with a default attributes.
+        The converter's parameters: those without a default are inputs; keyword-only ones and those
+        with a default are attributes.
     """
 
     convert: Callable[..., Any]
@@ -51,7 +52,7 @@ class Operator(NamedTuple):
     parameters: Mapping[str, Parameter]
 
     def __call__(self, inputs: Inputs, attrs: Attrs) -> Any:
-        """What the converter makes of a node's inputs and attributes."""
+        """Converts a node, given its inputs and attributes."""
         given: list[Any] = []
         named: Attrs = {}
         for place, (name, parameter) in enumerate(self.parameters.items()):
@@ -69,13 +70,13 @@ class Operator(NamedTuple):
 
 
 OPERATORS: dict[tuple[str, str], Operator] = {}
-"""By domain and name; importing `ops` fills it."""
+"""By domain and name; importing `ops` fills the table."""
 
 
 def operator(
     *names: str, domain: str = "", static: bool = False
 ) -> Callable[[Converter], Converter]:
-    """Registers a converter for operators of a domain."""
+    """Registers a function as the converter of some operators of a domain."""
 
     def register(convert: Converter) -> Converter:
         known = Operator(convert, static, signature(convert).parameters)
@@ -86,16 +87,16 @@ def operator(
 
 
 def operator_of(node: onnx.NodeProto) -> Operator | None:
-    """How a node is converted, or None if its operator has no converter."""
+    """The converter of a node; None if its operator has none."""
     return OPERATORS.get(("" if is_standard(node) else node.domain, node.op_type))
 
 
 def why_unsupported(node: onnx.NodeProto, opset: int) -> str:
-    """Why an operator without a converter has none, and what to do about it."""
+    """The reason why an operator has no converter, and what to do about it."""
     if not is_standard(node):
         return (
             f"{node.op_type} of domain {node.domain} is not known; export the model with standard "
-            "operators, or put what it computes into the model as a function of ONNX"
+            "operators, or define it in the model as a function of ONNX"
         )
     schemas = [each for each in onnx.defs.get_all_schemas_with_history() if not each.domain]
     known = {schema.name for schema in schemas}
@@ -118,16 +119,16 @@ def why_unsupported(node: onnx.NodeProto, opset: int) -> str:
     )
 
 
-# Converts one operator, for a node of a model or as a part of another operator.
+# Conversion of one operator, for a node of a model or as a part of another operator.
 
 
 SOFTMAX_ALONG_AXIS = 13  # the opset since which softmax is along one axis
 BFLOAT16, FLOAT16 = "bfloat16", "float16"
-# Those that are several steps in Relax, or a kernel of their own.
+# Operators that become several steps in Relax, or a separate kernel.
 _OF_STEPS = frozenset(
     {*("GlobalLpPool", "LRN", "LpPool", "Mean", "MeanVarianceNormalization"), *("RoiAlign", "Sum")}
 )
-# Operators (but for products) that are computed in float32, by the type that they are given.
+# Operators, without matrix products, that are computed in float32, by the type of their input.
 _WIDENED: dict[str, frozenset[str]] = {
     BFLOAT16: _OF_STEPS
     | {
@@ -142,7 +143,7 @@ _WIDENED: dict[str, frozenset[str]] = {
 SUMMING = _WIDENED[BFLOAT16] | {
     *("CumSum", "Gemm", "MatMul", "NegativeLogLikelihoodLoss", "SoftmaxCrossEntropyLoss")
 }
-"""Standard operators that sum; of constants, too, in float32."""
+"""Standard operators that sum; they are folded in float32, too."""
 
 BROADCASTING = frozenset(
     {
@@ -155,14 +156,14 @@ BROADCASTING = frozenset(
 
 
 def apply(op_type: str, *inputs: Any, domain: str = "", **attrs: Any) -> Any:
-    """What an operator of the newest opset makes of expressions; ValueError if it refuses them."""
+    """Applies an operator of the newest opset to expressions; ValueError if it refuses them."""
     given = Inputs(each if each is None else normalize(each) for each in inputs)
     return convert(op_type, given, {OUTPUTS: ("",)} | attrs, domain)
 
 
 def convert(op_type: str, inputs: Inputs, attrs: Attrs, domain: str = "") -> Expr:
-    """What an operator makes: what sums in a type of 16 bits is computed in float32, and the
-    program checks sizes that it learns when it runs.
+    """Converts an operator; sums in a type of 16 bits are computed in float32, and the program
+    checks sizes that are only known at run time.
 
         MatMul(a: bfloat16, b: bfloat16)
             ->  R.astype(R.matmul(a, b, out_dtype="float32"), "bfloat16")
@@ -172,8 +173,8 @@ def convert(op_type: str, inputs: Inputs, attrs: Attrs, domain: str = "") -> Exp
             ->  R.astype(R.add(R.astype(x, "float32"), R.astype(y, "float32")) / 2, "float16")
 
     Relax's operators accumulate in bfloat16: with its eight bits, a sum of equal terms stops
-    growing after 256 of them. In float16 they are refused or summed too early if they are of
-    several steps; of what is one sum in Relax, relay_passes/bfloat16/widening.py takes care.
+    growing after 256 of them. In float16, operators of several steps fail or round their sums too
+    early; operators that are one sum in Relax are left to relay_passes/bfloat16/widening.py.
     """
     known = OPERATORS[domain, op_type]
     types = [None if value is None else dtype_of(value) for value in inputs]
@@ -190,17 +191,17 @@ def convert(op_type: str, inputs: Inputs, attrs: Attrs, domain: str = "") -> Exp
 
 
 def check_result(inputs: Sequence[Any], result: Expr, is_right: bool) -> None:
-    """Has the program check the sizes of a result that depend on data.
+    """Makes the program check the sizes of a result that depend on data.
 
     Parameters
     ----------
     is_right
-        Whether the operator is converted right where sizes depend on data.
+        Whether the operator's converter supports dynamic sizes.
 
     Raises
     ------
     ValueError
-        It is not, or the sizes are not known in terms of others.
+        The converter does not support them, or a size is not known in terms of others.
     """
     values = list(result) if isinstance(result, relax.Tuple) else [result]
     opened = list(filter(is_open, values))
@@ -215,7 +216,7 @@ def check_result(inputs: Sequence[Any], result: Expr, is_right: bool) -> None:
 
 
 def _rounded(value: Expr, half: str) -> Expr:
-    """The (first) result in a type of 16 bits; statistics beside it stay as they are."""
+    """The first result in a type of 16 bits; others, such as statistics, stay as they are."""
     if isinstance(value, relax.Tuple):
         return relax.Tuple([_rounded(value[0], half), *list(value)[1:]])
     return normalize(relax.op.astype(value, half))

@@ -1,4 +1,4 @@
-"""Which operators can be imported, and how: TVM's converters, and ours in the place of some."""
+"""The table of converters by operator: TVM's converters, and ours in place of some of them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .scattering import index_copy, scatter
 from .sizes import Sizes
 
 _NARROW = ("bfloat16", "float16")
-# Which operands are widened where they are bfloat16.
+# Products -> positions of operands that are widened even if they are bfloat16.
 _PRODUCTS: dict[str, tuple[int, ...]] = {"mm.default": (), "bmm.default": (), "addmm.default": (0,)}
 _WIDENED = (
     "convolution.default",
@@ -35,8 +35,9 @@ _WIDENED = (
 
 
 def _widening(name: str, own: Converter | None) -> Converter:
-    """A converter, TVM's unless there is an own one, with operands in float32 and a rounded result
-    where they are narrow.
+    """A converter that computes narrow floats in float32 and rounds the result.
+
+    It wraps the own converter, or TVM's if there is none.
     """
 
     def convert(node: Any, importer: Any) -> Any:
@@ -66,7 +67,7 @@ def _widening(name: str, own: Converter | None) -> Converter:
 
 
 def _rounded(value: Any, dtype: str) -> Any:
-    """A value, or the first of several, in a narrow type; statistics beside it stay as they are."""
+    """Rounds a value, or the first of several, to a narrow type; other results stay as they are."""
     if isinstance(value.ty, relax.TupleType):
         items = [relax.TupleGetItem(value, number) for number in range(len(value.ty.fields))]
         first = _rounded(emit(items[0]), dtype)
@@ -75,7 +76,7 @@ def _rounded(value: Any, dtype: str) -> Any:
 
 
 def _dtype(value: Any) -> str:
-    """The type of a tensor's elements; "" of anything else."""
+    """The element type of a tensor; "" for anything else."""
     return str(getattr(getattr(value, "ty", None), "dtype", ""))
 
 
@@ -84,14 +85,14 @@ Converter = Callable[..., Any]  # (node, importer) -> value
 NUMBERS = (bool, int, float, torch.SymInt, torch.SymFloat, torch.SymBool)
 
 _DROPOUT = {"native_dropout.default", "dropout.default", "dropout_.default"}
-# TVM's have side effects, which have no place among ours.
+# TVM's converters of these have side effects, which our graphs do not allow.
 _UNWANTED = {"_assert_async.default", "_assert_async.msg"}
 
 
 def new_importer(sizes: Sizes) -> ExportedProgramImporter:
-    """TVM's importer of one graph, with known converters in its map, and what these share in it.
+    """TVM's importer of one graph, with the known converters in its map, and their shared state.
 
-    That is `sizes`, and `ranges` of dynamic quantisation by the nodes that choose them.
+    The state is `sizes`, and `ranges` of dynamic quantisation by the node that chose the range.
     """
     importer = ExportedProgramImporter()
     vars(importer).update(sizes=sizes, ranges={})
@@ -130,7 +131,7 @@ def _ours() -> dict[str, Converter]:
         **reductions.CONVERTERS,
         **RECURRENT,
         "getitem": item,
-        # Which torch.compile leaves of tensors in the program.
+        # torch.compile leaves this operator for tensors in the program.
         "lift_fresh_copy.default": lambda node, importer: importer.env[node.args[0]],
         "index_copy.default": index_copy,
         "scatter.src": scatter,
@@ -139,7 +140,7 @@ def _ours() -> dict[str, Converter]:
 
 
 def item(node: Any, importer: Any) -> Any:
-    """`operator.getitem`: one of several results, of which many converters make the first alone."""
+    """`operator.getitem`: one of several results; many converters only make the first."""
     source, number = node.args
     whole = importer.env[source]
     if not isinstance(getattr(whole, "ty", None), relax.TensorType):
@@ -158,7 +159,7 @@ def refuse_unknown(nodes: Iterable[Any]) -> None:
     Raises
     ------
     UnsupportedOperatorError
-        Naming all of them.
+        The message names all of them.
     """
     unknown: dict[str, None] = {}
     random: dict[str, None] = {}
@@ -168,7 +169,7 @@ def refuse_unknown(nodes: Iterable[Any]) -> None:
         if _is_random(node, name):
             random[name] = None
         elif not is_known and not isinstance(node.meta.get("val"), NUMBERS):
-            unknown[name] = None  # more than arithmetic of sizes
+            unknown[name] = None  # not arithmetic of sizes, so it needs a converter
     if random:
         raise UnsupportedOperatorError(
             f"operators that draw random numbers: {', '.join(random)}; in evaluation, call eval()"
@@ -178,7 +179,7 @@ def refuse_unknown(nodes: Iterable[Any]) -> None:
 
 
 def _with_branches(nodes: Iterable[Any]) -> Iterable[Any]:
-    """Calls of operators, those in the branches of `torch.cond` among them."""
+    """Yields calls of operators, including those in the branches of `torch.cond`."""
     for node in nodes:
         if node.op == "call_function":
             yield node
@@ -189,7 +190,7 @@ def _with_branches(nodes: Iterable[Any]) -> Iterable[Any]:
 
 
 def _is_random(node: Any, name: str) -> bool:
-    """Whether an operator draws numbers: TVM would draw them once, when it imports, or never."""
+    """Whether an operator draws random numbers; TVM would draw them once, at import, or never."""
     if name in _DROPOUT:
         return len(node.args) < 3 or bool(node.args[2])
     if name in RECURRENT:

@@ -1,12 +1,12 @@
-"""How operators are taken apart before they are imported: torch's table, changed.
+"""Decompositions of operators before the import: torch's table, changed.
 
     aten.cdist(x, y)  ->  aten.sub, aten.mul, aten.sum.dim_IntList, aten.sqrt
     aten._native_batch_norm_legit_functional(x, weight, bias, mean, var, True, momentum, eps)
         ->  aten.var.correction, aten.mean.dim, ..., and the new statistics
 
-Left whole are activations and attention of float16. Taken apart are operators that have no
-converter, and what TVM's converters take for something else, in terms of operators that have one.
-A function that returns NotImplemented leaves its operator as it is.
+Activations and attention of float16 are kept whole. Operators without a converter, and those that
+TVM's converters misread, are decomposed into operators that have one. A function that returns
+NotImplemented keeps its operator.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ aten = torch.ops.aten
 
 _ATTENTION = aten._scaled_dot_product_flash_attention_for_cpu.default
 _RESIZES = (aten.upsample_nearest2d.vec, aten.upsample_bilinear2d.vec)
-# torch has these, too, but leaves them out of its default table.
+# torch has decompositions of these, but not in its default table.
 _OF_TORCH = (
     aten._native_batch_norm_legit_functional.default,
     aten.addmv.default,
@@ -42,12 +42,12 @@ _OF_TORCH = (
 
 
 def with_decompositions(table: Any) -> Any:
-    """A table of decompositions such that the importer knows what is left.
+    """A table of decompositions after which the importer knows all remaining operators.
 
     Parameters
     ----------
     table : dict or torch.export.decomp_utils.CustomDecompTable
-        torch's; it is changed, and returned.
+        torch's table; it is changed, and returned.
     """
     for name in WHOLE:
         table.pop(getattr(aten, name).default, None)
@@ -133,11 +133,11 @@ def _variance_and_mean(
 def _embedding_bag(
     weight: Any, indices: Any, offsets: Any, *given: Any
 ) -> tuple[Any, None, None, None]:
-    """The sum, mean (mode 1) or maximum (mode 2) of the rows of each bag; 0 of an empty one.
+    """The sum, mean (mode 1) or maximum (mode 2) of the rows in each bag; 0 for an empty bag.
 
-    The other results serve torch's backward pass alone: a program that reads one is refused.
+    The other results only serve torch's backward pass: a program that reads one is refused.
     """
-    # How gradients are scaled, the mode, whether they are sparse, and so on.
+    # scale_grad_by_freq, mode, sparse, per_sample_weights, include_last_offset, padding_idx.
     missing = (False, 0, False, None, False, -1)[len(given) :]
     _, mode, _, per_sample_weights, include_last_offset, padding_idx = given + missing
     rows = weight.index_select(0, indices)
@@ -163,7 +163,7 @@ def _embedding_bag(
 
 
 def _trilinear(*given: Any) -> Any:
-    """Of three tensors, the axes that each gets, the axes of the sum, and one to unroll."""
+    """Sum of products of three tensors; given: their expanded axes, summed axes, unroll axis."""
     parts = []
     for part, axes in zip(given[:3], given[3:6], strict=True):
         for axis in sorted(axes):
@@ -178,17 +178,17 @@ def _remainder_of_number(number: Any, x: Any) -> Any:
 
 
 def _half_attention(decompose: Callable[..., Any]) -> Callable[..., Any]:
-    """Attention of float16 in the operators of float16 that it is made of.
+    """Decomposes attention of float16 into operators of float16.
 
         aten._scaled_dot_product_flash_attention_for_cpu(q: float16, k: float16, v: float16)
             ->  aten.bmm, aten.add, aten._softmax, aten.bmm, all of float16
 
-    torch decomposes it so for float32, and for other types between casts to float32 and back, which
-    no pass could tell from those of a user. Programs with products of float16 are computed in
-    float32 (`relay_passes.bfloat16.widening`), so that nothing is lost.
+    torch decomposes attention of float32 this way, but puts casts to float32 and back around other
+    types, which no pass could tell from a user's casts. Products of float16 are computed in float32
+    (`relay_passes.bfloat16.widening`), so no precision is lost.
 
-    While torch's own function decomposes an attention of float16, its switch for reductions in
-    narrow types is set, in all threads.
+    While torch decomposes an attention of float16, its global switch for reductions in narrow types
+    is set, for all threads.
     """
 
     def decomposed(query: Any, *args: Any, **options: Any) -> Any:
@@ -202,15 +202,15 @@ def _half_attention(decompose: Callable[..., Any]) -> Callable[..., Any]:
     return decomposed
 
 
-# Windows of tensors, and samples between elements, in terms of operators that have converters.
+# Windows of tensors, and samples between elements, by operators that have converters.
 #
-# x.unfold(1, 3, 2)               ->  index_select(x, 1, all places of all windows), unflattened
+# x.unfold(1, 3, 2)               ->  index_select(x, 1, indices of all windows), unflattened
 # adaptive_max_pool2d(x, (3, 2))  ->  windows along both axes, amax
 # grid_sampler_3d(x, grid, ...)   ->  a weighted sum of gathers
 
 
-_NEAREST = 1  # a way to sample; 0 is linear
-_BORDER, _REFLECTION = 1, 2  # paddings; 0 are zeros
+_NEAREST = 1  # a mode of sampling; 0 is linear
+_BORDER, _REFLECTION = 1, 2  # modes of padding; 0 is zeros
 
 
 def _unfold(x: Any, dimension: int, size: int, step: int) -> Any:
@@ -224,18 +224,18 @@ def _unfold(x: Any, dimension: int, size: int, step: int) -> Any:
 
 
 def _adaptive_max_pool(x: Any, output_size: Sequence[int]) -> tuple[Any, Any]:
-    """The largest element of each window, and its place in the image."""
+    """The largest element of each window, and its index in the image."""
     rank = len(output_size)
     sizes = x.shape[-rank:]
     if not all(isinstance(size, int) for size in sizes):
-        return NotImplemented  # windows of different extents, which no tensor has
+        return NotImplemented  # dynamic sizes: window extents would differ
     places = [_window_places(*each) for each in zip(sizes, output_size, strict=True)]
     for axis, (size, found) in enumerate(zip(sizes, places, strict=True)):
         at = x.dim() - (rank - axis)
         if size != found.numel():
             x = x.index_select(at, found.flatten())
         x = x.unflatten(at, found.shape)
-    # [..., count, extent, count, extent]  ->  [..., count, count, all of a window]
+    # [..., count, extent, count, extent]  ->  [..., count, count, elements of a window]
     first = x.dim() - 2 * rank
     counts, extents = range(first, x.dim(), 2), range(first + 1, x.dim(), 2)
     x = x.permute([*range(first), *counts, *extents]).flatten(first + rank)
@@ -253,7 +253,7 @@ def _adaptive_max_pool(x: Any, output_size: Sequence[int]) -> tuple[Any, Any]:
 
 
 def _window_places(size: int, count: int) -> Any:
-    """For each window the places of its elements; shorter windows repeat their last element."""
+    """The indices of each window's elements; shorter windows repeat their last element."""
     number = torch.arange(count).unsqueeze(-1)
     start, end = (
         torch.div(each, count, rounding_mode="floor")
@@ -264,7 +264,7 @@ def _window_places(size: int, count: int) -> Any:
 
 
 def _grid_sampler(x: Any, grid: Any, mode: int, padding: int, align_corners: bool) -> Any:
-    """Samples of [N, C, *sizes] at [N, *places, axes]: from -1 to 1, the last axis first."""
+    """Samples [N, C, *sizes] at a grid [N, *places, axes] from -1 to 1, last axis first."""
     sizes = x.shape[2:]
     flat = x.flatten(2)
     sides: list[list[tuple[Any, Any]]] = []  # by axes: elements beside a sample, and their weights
@@ -293,7 +293,7 @@ def _grid_sampler(x: Any, grid: Any, mode: int, padding: int, align_corners: boo
 
 
 def _padded(at: Any, size: Any, padding: int, align_corners: bool) -> Any:
-    """Coordinates inside, but for padding by zeros."""
+    """Coordinates moved inside by the padding mode; zero padding leaves them as they are."""
     if padding == _REFLECTION:
         low, high = (0, 2 * (size - 1)) if align_corners else (-1, 2 * size - 1)
         if size == 1 and align_corners:

@@ -1,10 +1,10 @@
-"""Functions of one operand and of none, where TVM's converters compute something else than PyTorch.
+"""Functions of one operand or none for which TVM's converters compute other results than PyTorch.
 
 operator              TVM's converter, or its kernel         here
 expm1, log1p          exp(x) - 1, log(x + 1): 0 for small x  corrected
-elu(x, a, s, t)       s and t are not read                   (exp(t * x) - 1) * a * s, or s * x
+elu(x, a, s, t)       s and t are ignored                    (exp(t * x) - 1) * a * s, or s * x
 sign(NaN), of bool    NaN; fails in LLVM                     0; x
-full(-inf), of NaN    fails                                  a number that is broadcast
+full(-inf), of NaN    fails                                  a constant that is broadcast
 arange(5, 0, -2)      an element too many                    a constant
 """
 
@@ -23,11 +23,12 @@ from ..expressions import dtype_of, emit
 from ..onnx.ops.elementwise import integer_power
 from .promotion import as_type, constant_of, type_name
 
-# Operators that TVM's converters import: of each, tests compare several forms with eager mode.
+# Operators that TVM's converters import correctly: tests compare several forms of each with eager
+# mode.
 #
 # An operator that is not here and has no converter of ours is refused by name: some of TVM's
-# converters compute something else than PyTorch, and some read only some of the arguments. Whoever
-# adds a name adds cases of all forms that the operator has (`tests/tvm_hybrid/pytorch/aten`).
+# converters compute other results than PyTorch, and some ignore arguments. If you add a name, add
+# test cases for all forms of the operator (`tests/tvm_hybrid/pytorch/aten`).
 TRUSTED = frozenset(
     [
         *("_adaptive_avg_pool3d.default", "_native_batch_norm_legit.no_stats"),
@@ -59,27 +60,27 @@ TRUSTED = frozenset(
         *("topk.default", "trunc.default", "unsqueeze.default", "view.default", "where.self"),
     ]
 )
-"""Their names, such as "sub.Tensor"."""
+"""Names of these operators, such as "sub.Tensor"."""
 
 
 Value = Any  # relax.Expr, a tensor
 
 
 def expm1(node: Any, importer: Any) -> Value:
-    """`aten.expm1`: (exp(x) - 1) * x / log(exp(x)), as Kahan has it; errors of exp cancel."""
+    """`aten.expm1`: (exp(x) - 1) * x / log(exp(x)) by Kahan; the errors of exp cancel."""
     x = importer.env[node.args[0]]
     one = _number(x, 1)
     exp = emit(relax.op.exp(x))
     less = emit(relax.op.subtract(exp, one))
     corrected = emit(relax.op.divide(relax.op.multiply(less, x), relax.op.log(exp)))
-    # The logarithm of exp(x) is 0 for the least x, and infinite for the largest.
+    # log(exp(x)) is 0 for tiny x, and infinite for the largest x.
     far = emit(relax.op.greater(relax.op.abs(x), _number(x, math.log(2))))
     nothing = emit(relax.op.equal(exp, one))
     return emit(relax.op.where(nothing, x, emit(relax.op.where(far, less, corrected))))
 
 
 def log1p(node: Any, importer: Any) -> Value:
-    """`aten.log1p`: log(1 + x) * x / ((1 + x) - 1), as Kahan has it; the sum's error cancels."""
+    """`aten.log1p`: log(1 + x) * x / ((1 + x) - 1) by Kahan; the error of the sum cancels."""
     x = importer.env[node.args[0]]
     one = _number(x, 1)
     more = emit(relax.op.add(x, one))
@@ -130,7 +131,7 @@ def full(node: Any, importer: Any) -> Value:
 
 
 def arange(node: Any, importer: Any) -> Value:
-    """`aten.arange.start_step`; of whole numbers that go up, it stays an operator."""
+    """`aten.arange.start_step`; stays an operator for rising whole numbers, else a constant."""
     start, end, step = (*node.args, 1)[:3]
     counts_up = isinstance(step, int) and step > 0 and not isinstance(start, float)
     if counts_up or any(isinstance(each, fx.Node) for each in (start, end, step)):
@@ -142,15 +143,15 @@ def _number(x: Value, value: float) -> Value:
     return relax.const(value, str(x.ty.dtype))
 
 
-# Activations that torch's decompositions would take apart.
+# Activations that torch's decompositions would split.
 #
 #     aten.silu(x)          ->    R.nn.silu(x)
 #     aten.hardswish(x)     ->    R.divide(R.multiply(x, R.clip(R.add(x, 3), 0, 6)), 6)
 #     aten.hardsigmoid(x)   ->    R.divide(R.clip(R.add(x, 3), 0, 6), 6)
 #
-# Torch's tables put casts around their parts: once these stand there, nobody can tell them from
-# casts that a model's author wrote, which round. The operators themselves round as others of their
-# type do. In float16, whose products overflow, the formulas stay float32 between such casts.
+# Torch's tables put casts around the parts, which nobody could tell from casts that a model's
+# author wrote, and which round. The whole operators round as others of their type do. In float16,
+# whose products overflow, the formulas stay float32 between such casts.
 
 
 WHOLE = ("silu", "hardswish", "hardsigmoid")
@@ -169,7 +170,7 @@ def hard(node: Any, importer: Any, swish: bool) -> Any:
     return as_type(value, dtype_of(given))
 
 
-# Arithmetic of two operands, where TVM's converters compute something else than PyTorch.
+# Arithmetic of two operands for which TVM's converters compute other results than PyTorch.
 #
 # operator                   TVM's converter, or its kernel                   here
 # ne(x, y)                   false beside NaN                                 not (x == y)
@@ -179,9 +180,9 @@ def hard(node: Any, importer: Any, swish: bool) -> Any:
 # div(x, number, mode)       the number is an int32                           of x's type
 # pow of whole numbers       fails in LLVM                                    by repeated squaring
 # pow(x, 0.5), pow(x, -0.5)  inf of -inf, as in C                             sqrt(x), rsqrt(x): NaN
-# mm, bmm                    of float32, whatever the operands are            of their type
+# mm, bmm                    float32, for operands of any type                the operands' type
 #
-# Operands have one type by then (`promotion`).
+# The operands have been promoted to one type before (`promotion`).
 
 
 _ROOTS = {0.5: relax.op.sqrt, -0.5: relax.op.rsqrt}
@@ -203,13 +204,13 @@ def not_equal(node: Any, importer: Any) -> Value:
 def combined(
     node: Any, importer: Any, of_numbers: Callable[..., Value], of_bools: Callable[..., Value]
 ) -> Value:
-    """`aten.add` and `aten.mul`; a factor `alpha` is dealt with before."""
+    """`aten.add` and `aten.mul`; the factor `alpha` has been applied before."""
     x, y = _operands(node, importer)
     return emit((of_bools if dtype_of(x) == "bool" else of_numbers)(x, y))
 
 
 def remainder(node: Any, importer: Any) -> Value:
-    """`aten.remainder`: has the divisor's sign."""
+    """`aten.remainder`: the result has the divisor's sign."""
     x, y = _operands(node, importer)
     if "float" not in dtype_of(x):
         return emit(relax.op.floor_mod(x, y))
@@ -228,7 +229,7 @@ def divide(node: Any, importer: Any) -> Value:
         return emit((relax.op.divide if mode == "trunc" else relax.op.floor_divide)(x, y))
     if mode == "trunc":
         return emit(relax.op.trunc(emit(relax.op.divide(x, y))))
-    # As PyTorch: (x - fmod(x, y)) / y is nearly whole, and is rounded.
+    # As in PyTorch: (x - fmod(x, y)) / y is nearly whole, and is then rounded.
     rest = emit(relax.op.mod(x, y))
     quotient = emit(relax.op.divide(relax.op.subtract(x, rest), y))
     less = emit(relax.op.subtract(quotient, _number(x, 1)))
@@ -241,7 +242,7 @@ def divide(node: Any, importer: Any) -> Value:
 
 
 def _other_sign(rest: Value, y: Value) -> Value:
-    """Whether a remainder is not 0 and has another sign than the divisor."""
+    """Whether a remainder is not 0 and differs in sign from the divisor."""
     zero = relax.const(0, dtype_of(rest))
     positive = relax.op.logical_and(relax.op.greater(rest, zero), relax.op.less(y, zero))
     negative = relax.op.logical_and(relax.op.less(rest, zero), relax.op.greater(y, zero))
@@ -249,7 +250,7 @@ def _other_sign(rest: Value, y: Value) -> Value:
 
 
 def power(node: Any, importer: Any) -> Value:
-    """`aten.pow`; PyTorch, too, makes a root of such a number, but not in float16."""
+    """`aten.pow`; like PyTorch, exponents 0.5 and -0.5 become roots, except in float16."""
     exponent = node.args[1]
     x, y = _operands(node, importer)
     if "float" not in dtype_of(x):
@@ -260,7 +261,7 @@ def power(node: Any, importer: Any) -> Value:
 
 
 def _operands(node: Any, importer: Any) -> tuple[Value, Value]:
-    """Two tensors, of which one may be given as a number."""
+    """The two operands as tensors; one may be given as a number."""
     found = [importer.env[each] if isinstance(each, fx.Node) else each for each in node.args[:2]]
     dtype = next(dtype_of(each) for each in found if isinstance(each, relax.Expr))
     x, y = (each if isinstance(each, relax.Expr) else relax.const(each, dtype) for each in found)
@@ -273,13 +274,13 @@ def cast(node: Any, importer: Any) -> Any:
 
 
 def clamp(node: Any, importer: Any) -> Any:
-    """Limits: TVM takes infinities for those that are missing, which no integer is.
+    """`aten.clamp.default` and `aten.clamp.Tensor`: limits are numbers or tensors, or missing.
 
     clamp(x: int64, None, 15)        ->  R.minimum(x, R.const(15, "int64"))
     clamp(x, 1.0, -1.0)              ->  R.minimum(R.maximum(x, R.const(1.0)), R.const(-1.0))
     clamp.Tensor(x, low, None)       ->  R.maximum(x, low)
 
-    `aten.clamp.default` and `aten.clamp.Tensor`: numbers or tensors, or missing.
+    TVM's converter uses infinity for a missing limit, which integers do not have.
     """
     x = importer.env[node.args[0]]
     dtype = str(x.ty.dtype)

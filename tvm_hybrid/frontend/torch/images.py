@@ -1,4 +1,4 @@
-"""Resized images, and images sampled at places.
+"""Resized images, and images sampled at given positions.
 
     upsample_nearest2d(x, size)   ->  R.image.resize2d(x, size, "nearest_neighbor", asymmetric)
     upsample_bilinear2d(x, size)  ->  R.image.resize2d(x, size, "linear", half_pixel)
@@ -6,8 +6,8 @@
         ->  R.matmul(R.matmul(rows, x), columns)   rows: [height after, height before], constants
     grid_sampler_2d(x, grid)      ->  R.image.grid_sample(x, R.permute_dims(grid, [0, 3, 1, 2]))
 
-TVM's own converters round to other pixels where a factor is not whole, leave out antialiasing,
-and take a grid of [N, H, W, 2] for one of [N, 2, H, W].
+TVM's converters round to other pixels if a factor is not whole, ignore antialiasing, and read a
+grid of [N, H, W, 2] as [N, 2, H, W].
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ METHODS = {"nearest": "nearest_neighbor", "bilinear": "linear", "bicubic": "cubi
 
 
 def is_exact(sizes: Sequence[Any], factors: Sequence[float] | None) -> bool:
-    """Whether pixels lie where sizes say, and not where factors of which a part is lost say.
+    """Whether the sizes determine the pixels' positions; they do not if a factor was rounded off.
 
     Parameters
     ----------
     sizes : sequence
         Height and width before and after.
     factors : sequence of float or None
-        Those of height and width, if they were given.
+        Factors of height and width, if given.
     """
     if factors is None:
         return True
@@ -69,8 +69,8 @@ def upsample(node: Any, importer: Any, mode: str) -> Any:
 
 
 def by_gathers(operator: Any, x: Any, size: Any, *options: Any) -> Any:
-    """A resize by factors of which sizes lose a part, decomposed into gathers; NotImplemented for
-    one that the importer takes whole.
+    """Decomposes a resize into gathers if its sizes round off the factors; else NotImplemented, as
+    the importer takes it whole.
     """
     *corners, factors = options
     after = upsample_compute_output_size(x.shape, size, factors)
@@ -82,7 +82,7 @@ def by_gathers(operator: Any, x: Any, size: Any, *options: Any) -> Any:
 def antialiased(node: Any, importer: Any) -> Any:
     """`aten._upsample_bilinear2d_aa` and `_bicubic2d_aa`: image, size, corners, two factors.
 
-    Both axes are resized one after the other, each by a matrix: torch resizes the identity to it.
+    Each axis is resized by a matrix, which torch computes by resizing the identity matrix.
     """
     x, size, corners, *factors = (*node.args, None, None)[:5]
     name, before = node.target.__name__, node.args[0].meta["val"].shape
@@ -102,7 +102,7 @@ def antialiased(node: Any, importer: Any) -> Any:
 
 
 def sampled(node: Any, importer: Any) -> Any:
-    """`aten.grid_sampler_2d`: image, grid, way to sample, padding, whether corners are aligned."""
+    """`aten.grid_sampler_2d`: image, grid, sampling mode, padding, whether corners are aligned."""
     image, grid, method, padding, corners = node.args
     how = ("bilinear", "nearest", "bicubic")[method], ("zeros", "border", "reflection")[padding]
     return emit(grid_sampled(importer.env[image], importer.env[grid], *how, corners))
@@ -127,12 +127,10 @@ _POOLS = {2: (relax.op.nn.avg_pool2d, "NCHW"), 3: (relax.op.nn.avg_pool3d, "NCDH
 
 
 def average(node: Any, importer: Any) -> Any:
-    """Averages of windows with a divisor of their own, which TVM's converter does not read.
+    """`aten.avg_pool2d.default` and `aten.avg_pool3d.default`; TVM ignores `divisor_override`.
 
     avg_pool2d(x, [3, 3], [2, 2], divisor_override=5)
         ->  R.multiply(R.nn.avg_pool2d(x, (3, 3), (2, 2)), R.const(9 / 5, "float32"))
-
-    `aten.avg_pool2d.default` and `aten.avg_pool3d.default`.
     """
     name = node.target.__name__
     divisor = node.args[6] if len(node.args) > 6 else node.kwargs.get("divisor_override")
@@ -148,7 +146,7 @@ def average(node: Any, importer: Any) -> Any:
             f"operator {name} (node {node.name!r}) of a dynamic size with ceil_mode and a divisor; "
             "leave one of them out"
         )
-    # Windows that are whole, of which all elements count: their mean is a part of their sum.
+    # Whole windows that count all elements: their mean is their sum by a constant.
     ends = list(padding)
     if ceil_mode:
         for axis, (size, count) in enumerate(zip(before[-rank:], after[-rank:], strict=True)):
@@ -169,7 +167,7 @@ def average(node: Any, importer: Any) -> Any:
 
 
 def _each(given: Any, rank: int) -> list[int]:
-    """Numbers for all axes, of which one may stand for all."""
+    """Numbers for all axes; a single number stands for all."""
     numbers = list(given) if isinstance(given, (list, tuple)) else [given]
     return numbers * rank if len(numbers) == 1 else numbers
 

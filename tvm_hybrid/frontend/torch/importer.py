@@ -1,5 +1,5 @@
-"""An ATen graph, or a program of `torch.export`, as a Relax module: TVM's converters, ours, and a
-check of what each makes.
+"""Imports an ATen graph, or a program of `torch.export`, as a Relax module, by TVM's converters and
+ours, and checks the type of each converter's result.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from .sizes import Sizes, size_symbol
 
 
 class AtenModule(NamedTuple):
-    """A graph's tensors as a Relax module computes them.
+    """A Relax module for a graph, and how its parameters map to the graph's placeholders.
 
     Attributes
     ----------
     mod : IRModule
         Its function `main` returns a tensor, or a tuple of several.
     inputs : tuple of int
-        Which placeholders it takes, in this order; the others are constants or sizes.
+        Positions of placeholders that it takes, in its order; the others are constants or sizes.
     numbers : tuple of int
-        Which placeholders are numbers of which it takes, behind the inputs, a vector of bool of so
-        many elements: that is how a program learns a size that no input has.
+        Positions of placeholders that are sizes of no input: for each, after the inputs, it takes a
+        vector of bool of that many elements, from which the program reads the size.
     input_orders, output_orders : tuple of Order or None
-        The order of axes in which it takes and gives a tensor.
+        The order of axes in which it takes and returns each tensor.
     """
 
     mod: IRModule
@@ -52,23 +52,23 @@ class AtenModule(NamedTuple):
 def import_graph(
     graph: Any, frozen: Mapping[int, Any], outputs: Sequence[Any], in_memory_order: bool = False
 ) -> AtenModule:
-    """The Relax module that computes some nodes of a graph.
+    """Converts a graph to a Relax module that computes some of its nodes.
 
     Parameters
     ----------
     graph : torch.fx.GraphModule
-        Of ATen operators, without changes in place.
+        A graph of ATen operators without changes in place.
     frozen : mapping of int to torch.Tensor
-        The values of placeholders that are constants.
+        Position of a placeholder -> its constant value.
     outputs : sequence of torch.fx.Node
         The tensors to return, at least one.
     in_memory_order : bool
-        Whether tensors are taken and given with their axes in the order of memory.
+        Whether tensors are taken and returned with their axes in the order of memory.
 
     Raises
     ------
     UnsupportedOperatorError
-        Naming the operators that nobody converts, or the one that cannot be.
+        The message names the operators without converters, or the one that cannot be converted.
     """
     needed: set[Any] = set()
     stack = list(outputs)
@@ -83,7 +83,7 @@ def import_graph(
 
 
 class _Import:
-    """What is known while one graph is imported."""
+    """The state of importing one graph."""
 
     def __init__(self, graph: Any, nodes: Sequence[Any]) -> None:
         self.graph, self.nodes, self.needed = graph, nodes, set(nodes)
@@ -97,7 +97,7 @@ class _Import:
     def run(
         self, frozen: Mapping[int, Any], outputs: Sequence[Any], in_memory_order: bool
     ) -> AtenModule:
-        """The whole module."""
+        """Imports the graph."""
         placeholders = [node for node in self.graph.graph.nodes if node.op == "placeholder"]
         parameters: dict[int, relax.Var] = {}
         orders: dict[int, Order | None] = {}
@@ -118,7 +118,7 @@ class _Import:
         carriers = self._carriers(placeholders, parameters.values())
         into = [memory_order(node.meta["val"]) if in_memory_order else None for node in outputs]
         arguments = [*parameters.values(), *carriers.values()]
-        # Branches are not allowed in a block of dataflow.
+        # Relax does not allow branches in a dataflow block.
         branches = any(_name(node) == "cond" for node in self.nodes)
         block = contextlib.nullcontext() if branches else self.builder.dataflow()
         with writing_to(self.builder), self.builder.function("main", arguments):
@@ -151,7 +151,7 @@ class _Import:
     def _carriers(
         self, placeholders: Sequence[Any], parameters: Iterable[relax.Var]
     ) -> dict[int, relax.Var]:
-        """Vectors that tell the sizes that no input has, by the placeholders of these."""
+        """Vectors whose lengths are the sizes that no input has, by position of placeholder."""
         shapes = [size for each in parameters for size in each.ty.shape.values]
         bound = {str(size.name) for size in shapes if isinstance(size, tirx.Var)}
         missing = sorted(self.sizes.symbols.keys() - bound)
@@ -179,7 +179,7 @@ class _Import:
         return self.importer.convert_map[_name(node)](node)
 
     def _converted(self, convert: Callable[[Any], Any], node: Any) -> Any:
-        """A call's value, of the type that torch says; so are those in branches of `cond`."""
+        """Converts a call, also one in a branch of `cond`, and checks the type of its value."""
         try:
             value = convert(node)
             if isinstance(value, relax.Call):
@@ -194,7 +194,7 @@ class _Import:
         return value
 
     def _check(self, node: Any, value: Any) -> None:
-        """Refuses a value whose type is not what torch says: its converter means another."""
+        """Refuses a value whose type differs from torch's, as its converter is then wrong."""
         expected, found = node.meta.get("val"), getattr(value, "ty", None)
         if not isinstance(expected, torch.Tensor) or not isinstance(found, relax.TensorType):
             return
@@ -219,30 +219,30 @@ def _name(node: Any) -> str:
 
 
 def _described(node: Any) -> str:
-    """The operator of a call, or the one of whose results it takes one, as messages have it."""
+    """The operator of a call for messages; for getitem, the call whose result it takes."""
     if node.target is operator.getitem:
         source, number = node.args
         return f"result {number} of {_described(source)}"
     return f"operator {_name(node)} (node {node.name!r})"
 
 
-# The order in which a tensor's axes lie in memory, where that is not their own order.
+# The order of a tensor's axes in memory, if it differs from the tensor's own order.
 #
-# Images of PyTorch may lie channels last, results may be transposed. Kernels of TVM see consecutive
-# elements. So the program takes and gives such a tensor with its axes in the order of memory, and
-# permutes them inside, where that often cancels.
+# PyTorch's images may be channels-last, and results may be transposed, but TVM's kernels need
+# contiguous elements. So the program takes and returns such a tensor with its axes in the order of
+# memory, and permutes them inside, where the permutation often cancels.
 
 
 Order = tuple[int, ...]
 
 
 def memory_order(tensor: Any) -> Order | None:
-    """Axes from the outermost to the innermost; None if that is 0, 1, 2 and so on.
+    """Axes from the outermost to the innermost; None if they are in order, or cannot be ordered.
 
     Parameters
     ----------
     tensor : torch.Tensor
-        Real or fake. None as well if its elements are not consecutive in any order.
+        Real or fake. The result is also None if its elements are not contiguous in any order.
     """
     shape = [_number(size) for size in tensor.shape]
     strides = [_number(stride) for stride in tensor.stride()]
@@ -252,27 +252,27 @@ def memory_order(tensor: Any) -> Order | None:
     dense = [math.prod(shape[axis] for axis in behind) for behind in inside]
     if order == axes or 0 in shape or [strides[axis] for axis in order] != dense:
         return None
-    # Axes of one element may stand anywhere: before the one that follows them.
+    # An axis of one element may be anywhere; it goes before the axis that follows it.
     for axis in reversed([axis for axis, size in enumerate(shape) if size == 1]):
         order.insert(order.index(axis + 1) if axis + 1 in order else len(order), axis)
     return tuple(order)
 
 
 def inverse(order: Order) -> Order:
-    """The order that undoes one."""
+    """The permutation that undoes an order."""
     return tuple(order.index(axis) for axis in range(len(order)))
 
 
 def _number(size: Any) -> int:
-    """A size; of a symbolic one, what it is in the example."""
+    """A size; for a symbolic size its value in the example."""
     return size if isinstance(size, int) else int(size.node.hint)
 
 
-# A program of `torch.export` as a Relax module.
+# Import of a program of `torch.export`.
 
 
 def import_program(program: Any) -> IRModule:
-    """The module of an exported program; its parameters are constants.
+    """Imports an exported program; its parameters become constants.
 
     Parameters
     ----------
@@ -281,9 +281,10 @@ def import_program(program: Any) -> IRModule:
     Raises
     ------
     UnsupportedOperatorError
-        Naming an operator that cannot be imported.
+        The message names an operator that cannot be imported.
     ModelError
-        If it changes its inputs or buffers, has inputs that are no tensors, or torch fails.
+        If the program changes its inputs or buffers, or has inputs that are not tensors, or torch
+        fails.
     """
     try:
         return import_core(decomposed(program))
@@ -294,7 +295,7 @@ def import_program(program: Any) -> IRModule:
 
 
 def decomposed(program: Any) -> Any:
-    """An exported program in the operators that are imported."""
+    """Decomposes an exported program into the operators that can be imported."""
     placeholders = [node for node in program.graph.nodes if node.op == "placeholder"]
     known = {placeholders[position] for position in _constants(program)}
     with without_onednn():
@@ -303,12 +304,12 @@ def decomposed(program: Any) -> Any:
 
 
 def import_core(program: Any) -> IRModule:
-    """The module of a program that `decomposed` returned; raises what `import_program` does."""
+    """Imports a program that `decomposed` returned; raises as `import_program` does."""
     return import_graph(program.graph_module, _constants(program), _outputs(program)).mod
 
 
 def _constants(program: Any) -> dict[int, Any]:
-    """The values of inputs of the graph that callers do not give, by their positions."""
+    """The values of graph inputs that callers do not pass, by position."""
     found: dict[int, Any] = {}
     for position, spec in enumerate(program.graph_signature.input_specs):
         if spec.kind in (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR):
@@ -341,7 +342,7 @@ def _outputs(program: Any) -> list[Any]:
 
 @contextlib.contextmanager
 def without_onednn() -> Iterator[None]:
-    """torch does not decompose operators into oneDNN's meanwhile, in any thread."""
+    """Keeps torch from decomposing operators into oneDNN's inside the block, in any thread."""
     before = torch.backends.mkldnn.enabled
     torch.backends.mkldnn.enabled = False
     try:

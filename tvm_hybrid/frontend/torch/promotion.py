@@ -1,9 +1,9 @@
-"""Operands of different element types, in the common one that PyTorch computes in.
+"""Casts operands of different element types to the common type that PyTorch computes in.
 
     mul(x: int64, 0.5)  ->  R.multiply(R.astype(x, "float32"), R.const(0.5, "float32"))
     add(x, y, alpha=2)  ->  R.add(x, R.multiply(y, R.const(2, "float32")))
 
-TVM's converters take a number for one of the tensor's type, and leave out `alpha`.
+TVM's converters give a number the tensor's type, and ignore `alpha`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _FUNCTIONS = (
     *("log", "log10", "log1p", "log2", "reciprocal", "rsqrt", "sigmoid", "sin", "sinh", "sqrt"),
     *("tan", "tanh"),
 )
-# Their operands have the type of the result.
+# Operators whose operands get the type of the result.
 _ARITHMETIC = (
     *(f"{name}.default" for name in _FUNCTIONS),
     *(f"{name}.{form}" for name in ("add", "sub", "rsub", "mul") for form in ("Tensor", "Scalar")),
@@ -37,7 +37,7 @@ _ARITHMETIC = (
     *("clamp.default", "clamp.Tensor", "mean.dim", "mean.default", "cumsum.default"),
     *("cumprod.default", "sum.dim_IntList", "sum.default", "prod.default", "prod.dim_int"),
 )
-# Their operands have the type that they have in common; the result is bool.
+# Operators whose operands get their common type, as the result is bool.
 _COMPARISONS = tuple(
     f"{name}.{form}"
     for name in ("eq", "ne", "lt", "le", "gt", "ge")
@@ -49,16 +49,16 @@ Converter = Callable[[Any], Any]
 
 
 def promoting(importer: Any, name: str, convert: Converter) -> Converter:
-    """A converter whose tensors are cast first.
+    """Wraps a converter so that its operands are cast first.
 
     Parameters
     ----------
     importer : tvm.relax.frontend.torch.exported_program_translator.ExportedProgramImporter
-        Whose `env` holds the values.
+        Its `env` holds the values.
     name : str
         One of PROMOTED.
     convert : callable
-        Makes a node's value of operands of one type.
+        Converts a node whose operands have one type.
     """
 
     def promoted(node: Any) -> Any:
@@ -70,10 +70,10 @@ def promoting(importer: Any, name: str, convert: Converter) -> Converter:
         before: dict[Any, Any] = {}
         for number, each in enumerate(node.all_input_nodes):
             value = importer.env[each]
-            told = each.meta.get("val")
-            if isinstance(told, (torch.SymInt, torch.SymFloat)):
+            example = each.meta.get("val")
+            if isinstance(example, (torch.SymInt, torch.SymFloat)):
                 before[each] = value
-                importer.env[each] = as_type(importer.sizes.tensor(told.node.expr), common)
+                importer.env[each] = as_type(importer.sizes.tensor(example.node.expr), common)
             is_condition = name == "where.self" and number == 0
             if isinstance(getattr(value, "ty", None), relax.TensorType) and not is_condition:
                 before[each] = value
@@ -96,20 +96,19 @@ def promoting(importer: Any, name: str, convert: Converter) -> Converter:
 
 
 def as_type(value: Any, dtype: str) -> Any:
-    """A tensor with elements of a type; itself if it has such."""
+    """Casts a tensor to a type, unless it has it."""
     return value if dtype_of(value) == dtype else emit(relax.op.astype(value, dtype))
 
 
 def _example(value: Any) -> Any:
-    """What a value's part in a common type depends on."""
+    """What PyTorch's type promotion needs to know of a value."""
     if isinstance(value, torch.Tensor):
         return torch.empty([1] * value.dim(), dtype=value.dtype)
     return 0 if isinstance(value, torch.SymInt) else value
 
 
-# Tensors of PyTorch as constants of Relax, copied: who changes a tensor does not change programs.
-#
-# Copies have the alignment that kernels expect.
+# PyTorch's tensors as constants of Relax. They are copied, so that later changes to a tensor do not
+# change programs, and so that they have the alignment that kernels expect.
 
 
 _TYPES = (
@@ -124,7 +123,7 @@ def type_name(dtype: Any) -> str:
     Raises
     ------
     UnsupportedOperatorError
-        There is none.
+        TVM has no such type.
     """
     name = str(dtype).removeprefix("torch.")
     if name not in _TYPES:
@@ -133,7 +132,7 @@ def type_name(dtype: Any) -> str:
 
 
 def constant_of(tensor: Any) -> relax.Expr:
-    """A tensor's values now, whatever its strides, as a constant."""
+    """The current values of a tensor, of any strides, as a constant."""
     memory = tvm.runtime.empty(tuple(tensor.shape), type_name(tensor.dtype))
     if tensor.numel():
         torch.from_dlpack(memory).copy_(tensor.detach())

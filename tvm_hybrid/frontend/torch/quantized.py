@@ -1,10 +1,10 @@
-"""Operators of graphs that pt2e has quantised, as the low-precision passes recognise them.
+"""Operators of graphs that pt2e has quantised, in the form that the low-precision passes know.
 
     quantize_per_tensor(x, scale, zero, low, high, int8)   ->  R.quantize(x, scale, zero)
     dequantize_per_channel(q, scales, zeros, axis, ...)    ->  R.dequantize(q, scales, zeros, axis)
 
-A narrower range than that of the type, such as -127 to 127, becomes limits behind R.quantize.
-Quotients are divided, where torch multiplies by the reciprocal: ties may round otherwise.
+A range that is narrower than the type's, such as -127 to 127, becomes limits after R.quantize.
+R.quantize divides, whereas torch multiplies by the reciprocal: ties may round differently.
 """
 
 from __future__ import annotations
@@ -24,33 +24,33 @@ from relay_passes.ir.dynamic_quantize import emit_dynamic_range
 from ..expressions import emit
 from .promotion import as_type, type_name
 
-# Dynamic quantisation of pt2e: the range of a tensor is found when the program runs.
+# Dynamic quantisation of pt2e: the range of a tensor is computed at run time.
 #
 #     s, z = choose_qparams(x, 0, 255, eps, uint8)   ->  s, z of relay_passes.ir.dynamic_quantize
-#     s, z = choose_qparams_symmetric(x, ...)        ->  s = max(max(abs(x)) / 127.5, eps), z known
+#     s, z = choose_qparams_symmetric(x, ...)        ->  s = max(max(abs(x)) / 127.5, eps), z fixed
 #     q = quantize_per_tensor(x, s, z, ...)          ->  R.quantize(x, s, z, out_dtype="uint8")
 #
-# No scale is smaller than `eps`. With zero points that are found, int8 from -128 to 127 is the same
-# as uint8 with all integers less 128, and so are its products: programs hold the unsigned ones, for
-# which there are kernels that find the range themselves.
+# No scale is less than `eps`. If the zero point is computed, int8 from -128 to 127 equals uint8
+# minus 128, and so do its products: programs hold the unsigned integers, for which there are
+# kernels that compute the range themselves.
 
 
-# Integers of these types and limits are the unsigned ones, plus a number.
+# (type, low, high) -> offset of these integers from the unsigned ones.
 _OFFSETS = {("uint8", 0, 255): 0, ("int8", -128, 127): -128}
 
 
 @dataclass
 class ChosenRange:
-    """What `choose_qparams` chose.
+    """The range that a `choose_qparams` computes.
 
     Attributes
     ----------
     scale, zero_point : relax.Expr
-        float32 [], and [] of the type that programs hold.
+        float32 [], and [] of the integer type in the program.
     offset : int
-        What is added to the integers that programs hold: 0 or, to unsigned ones, -128.
+        Added to the program's integers to get torch's: 0, or -128 for unsigned ones.
     quantised : dict of torch.fx.Node to relax.Var
-        The unsigned tensors, by the nodes that make the ones with the offset.
+        Node of the tensor with the offset -> the unsigned tensor.
     """
 
     scale: relax.Expr
@@ -73,7 +73,7 @@ def choose_qparams(node: Any, importer: Any) -> tuple[relax.Expr, relax.Expr]:
 
 
 def choose_symmetric(node: Any, importer: Any) -> tuple[relax.Expr, relax.Expr]:
-    """`choose_qparams_symmetric`: the same with zero point 0, or of unsigned integers 128."""
+    """`choose_qparams_symmetric`: like `choose_qparams`, with zero point 0, or 128 for uint8."""
     x, low, high, eps, torch_type = importer.retrieve_args(node)
     dtype = type_name(torch_type)
     if dtype not in RANGES or str(x.ty.dtype) != "float32":
@@ -89,7 +89,7 @@ def choose_symmetric(node: Any, importer: Any) -> tuple[relax.Expr, relax.Expr]:
 
 
 def _chosen(node: Any, importer: Any, chosen: ChosenRange) -> tuple[relax.Expr, relax.Expr]:
-    """Notes a range; gives its numbers as torch has them."""
+    """Stores a range, and returns its scale and zero point in torch's types."""
     importer.ranges[node] = chosen
     scale = emit(relax.op.reshape(relax.op.astype(chosen.scale, "float64"), (1,)))
     zero = emit(relax.op.reshape(relax.op.astype(chosen.zero_point, "int64"), (1,)))
@@ -97,7 +97,7 @@ def _chosen(node: Any, importer: Any, chosen: ChosenRange) -> tuple[relax.Expr, 
 
 
 def limited(q: relax.Expr, low: int, high: int) -> relax.Expr:
-    """Integers within limits, which may be narrower than those of their type."""
+    """Clips integers to limits, which may be narrower than those of their type."""
     dtype = str(q.ty.dtype)
     limits = np.iinfo(dtype)
     if low > limits.min:
@@ -108,7 +108,7 @@ def limited(q: relax.Expr, low: int, high: int) -> relax.Expr:
 
 
 def _range_of(node: Any, importer: Any) -> ChosenRange | None:
-    """The range whose scale and zero point a node has, and whose type and limits."""
+    """The range that chose a node's scale and zero point, if type and limits agree; else None."""
     picks: list[tuple[Any, ...]] = [getattr(each, "args", ()) for each in node.args[1:3]]
     if [pick[1:] for pick in picks] != [(0,), (1,)] or picks[0][0] is not picks[1][0]:
         return None
@@ -138,10 +138,10 @@ def quantize(node: Any, importer: Any) -> relax.Expr:
 
 
 def dequantize(node: Any, importer: Any) -> relax.Expr:
-    """`dequantize_per_tensor` or `dequantize_per_channel`: as of `quantize`."""
+    """`dequantize_per_tensor` or `dequantize_per_channel`: arguments as for `quantize`."""
     source, wanted = node.args[0], type_name(node.meta["val"].dtype)
     chosen = _range_of(node, importer)
-    # With an offset, only what was quantised by the range is of it.
+    # If there is an offset, the tensor must have been quantised with this range.
     known = chosen is not None and (not chosen.offset or source in chosen.quantised)
     if chosen is not None and known and wanted == "float32":
         q = chosen.quantised.get(source, importer.env[source])
@@ -155,7 +155,7 @@ def dequantize(node: Any, importer: Any) -> relax.Expr:
 
 
 def _parameter(value: Any, dtype: str) -> relax.Expr:
-    """A scale or zero point: a constant of rank 0 or 1 wherever it is known."""
+    """A scale or zero point; a constant of rank 0 or 1 if it is known."""
     if isinstance(value, GenericConst):
         array = value.value.numpy()
         return relax.const(array.astype(dtype).reshape(() if array.size == 1 else (-1,)))
@@ -164,24 +164,24 @@ def _parameter(value: Any, dtype: str) -> relax.Expr:
     return emit(relax.op.astype(value, dtype))
 
 
-# Dynamic quantisation of tokens: every row has a scale, found when the program runs.
+# Dynamic quantisation of tokens: every row has a scale, computed at run time.
 #
 #     s, z = choose_qparams_per_token(x, int8)             x: [..., K], s and z: [..., 1]
 #     q = quantize_per_token(x, s, z, low, high, int8)     clip(round(x / s + z))
 #     y = dequantize_per_token(q, s, z, low, high, int8)   (q - z) * s
 #
-# `relay_passes.quantize.row_scales` makes products of such tensors ones of integers. Quotients are
-# divided, where torch multiplies by the reciprocal, and all is float32, where torch may take
-# float64: ties may round otherwise.
+# `relay_passes.quantize.row_scales` turns products of such tensors into integer products. Division
+# is used where torch multiplies by the reciprocal, and float32 where torch may use float64: ties
+# may round differently.
 
 
-_LEAST = 1e-5  # torch's least largest magnitude of a row
-_EPS = float(np.finfo(np.float32).eps)  # torch's least scale of a row with a zero point
+_LEAST = 1e-5  # torch's lower bound for the largest magnitude of a row
+_EPS = float(np.finfo(np.float32).eps)  # torch's lower bound for a row's scale with a zero point
 _LOW, _HIGH = -128, 127
 
 
 def choose_of_rows(node: Any, importer: Any) -> tuple[relax.Expr, relax.Expr]:
-    """`choose_qparams_per_token`: x, int8 -> float64 and int64 [..., 1], as it is exported."""
+    """`choose_qparams_per_token`: x, int8 -> float64 and int64 [..., 1], as exported."""
     x = _source(node, importer)
     largest = emit(relax.op.max(emit(relax.op.abs(x)), axis=-1, keepdims=True))
     raised = emit(relax.op.maximum(largest, relax.const(_LEAST, "float32")))
@@ -234,14 +234,14 @@ def dequantize_rows(node: Any, importer: Any) -> relax.Expr:
 
 
 def _are_zeros(node: Any) -> bool:
-    """Whether a node is the zero points that `choose_qparams_per_token` gives."""
+    """Whether a node takes its zero points from `choose_qparams_per_token`, which are 0."""
     picked = getattr(node, "target", None) is operator.getitem
     chosen_by = getattr(node.args[0], "target", None) if picked else None
     return getattr(chosen_by, "__name__", "") == "choose_qparams_per_token.default"
 
 
 def _source(node: Any, importer: Any) -> relax.Expr:
-    """What scales are chosen for, as float32."""
+    """The tensor for which scales are chosen, as float32."""
     x, torch_type = importer.retrieve_args(node)
     if type_name(torch_type) != "int8":
         raise UnsupportedOperatorError(

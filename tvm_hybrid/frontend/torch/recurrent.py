@@ -1,10 +1,10 @@
-"""LSTM, GRU and RNN of torch: each layer a product of all inputs, and one operator of all steps.
+"""torch's LSTM, GRU and RNN: a layer is one product of all inputs, and one operator of all steps.
 
     lstm(x: [steps, batch, input], (h, c), weights and biases, ...)
         ->  for each layer: R.matmul(x, W^T of both directions) + bias, and `recurrent_layer`
 
-Torch's decompositions write all steps out: a product and a dozen other kernels for each. They still
-do so for programs with layers that are not `is_whole`.
+Torch's decompositions write out all steps: a product and a dozen other kernels for each. They are
+still used for programs with layers that are not `is_whole`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _NARROW = ("float16", "bfloat16")
 
 
 class _Kind(NamedTuple):
-    """A kind of layer: torch's gates in ONNX's order, and ONNX's functions."""
+    """A kind of layer: the order of torch's gates in ONNX, and ONNX's activations."""
 
     cell: str
     gates: tuple[int, ...]
@@ -49,7 +49,7 @@ _KINDS = {
 
 
 class _Call(NamedTuple):
-    """The arguments of a node, as torch names them."""
+    """The arguments of a node, by torch's names."""
 
     input: Any
     hx: Any
@@ -63,16 +63,16 @@ class _Call(NamedTuple):
 
 
 def with_whole_layers(table: Table, graph: Any, constants: Collection[Any]) -> Table:
-    """Decompositions without those of recurrent layers, if all of a graph's are `is_whole`.
+    """Removes the decompositions of recurrent layers, if all layers of a graph are `is_whole`.
 
     Parameters
     ----------
     table : dict or torch.export.decomp_utils.CustomDecompTable
         It is changed, and returned.
     graph : torch.fx.GraphModule
-        The program; layers in branches have no constants.
+        The program; layers in branches count as having no constants.
     constants : collection of torch.fx.Node
-        Its placeholders of known values.
+        The program's placeholders with known values.
     """
     graphs = [each for each in graph.modules() if isinstance(each, fx.GraphModule)]
     layers = [node for each in graphs for node in each.graph.nodes if node.target in _KINDS]
@@ -83,9 +83,9 @@ def with_whole_layers(table: Table, graph: Any, constants: Collection[Any]) -> T
 
 
 def is_whole(node: Any, constants: Collection[Any]) -> bool:
-    """Whether layers have known weights and no projections.
+    """Whether a node's layers have constant weights and no projections.
 
-    One that drops values at random is then refused: torch's decomposition forgets to.
+    If such a layer has dropout, it is refused; torch's decomposition would ignore the dropout.
     """
     call = _Call(*node.args)
     count = call.num_layers * (1 + call.bidirectional) * (2 + 2 * call.has_biases)
@@ -93,13 +93,13 @@ def is_whole(node: Any, constants: Collection[Any]) -> bool:
 
 
 def drops_out(node: Any) -> bool:
-    """Whether layers drop values at random."""
+    """Whether a node's layers apply dropout."""
     call = _Call(*node.args)
     return bool(call.train and call.dropout)
 
 
 def _layers(node: Any, importer: Any, kind: _Kind) -> list[Any]:
-    """The output of the last layer, and the final states of all layers if anybody reads them."""
+    """The output of the last layer, and the final states of all layers if they are read."""
     call = _Call(*node.args)
     x = importer.env[call.input]
     dtype = str(x.ty.dtype)
@@ -133,7 +133,7 @@ def _layers(node: Any, importer: Any, kind: _Kind) -> list[Any]:
 def _layer(
     x: Any, weights: list[list[Array]], states: list[Any], kind: _Kind, finals: bool
 ) -> list[Any]:
-    """All steps of one layer, both directions side by side; the final states if `finals`."""
+    """All steps of one layer, with both directions side by side; final states if `finals`."""
     directions = len(weights)
     of_inputs, of_states, *biases = (
         np.stack([_in_order(side[number], kind.gates) for side in weights])
@@ -158,12 +158,12 @@ def _layer(
 
 
 def _in_order(weight: Array, gates: tuple[int, ...]) -> Array:
-    """A weight or bias with its gates in another order."""
+    """A weight or bias with its gates reordered."""
     return np.concatenate([np.split(weight, len(gates))[gate] for gate in gates])
 
 
 def _is_zero(node: Any) -> bool:
-    """Whether a state is what torch makes if none is given."""
+    """Whether a state is torch's default of zeros."""
     return node.target is aten.full.default and node.args[1] == 0
 
 
@@ -171,4 +171,4 @@ RECURRENT = {
     str(operator).removeprefix("aten."): functools.partial(_layers, kind=kind)
     for operator, kind in _KINDS.items()
 }
-"""By the operators' names."""
+"""Operator name -> converter."""

@@ -1,13 +1,13 @@
-"""What makes one element of many, where TVM's converters make something else than PyTorch.
+"""Reductions for which TVM's converters compute other results than PyTorch.
 
 operator               TVM's converter                            here
-max(x, dim)            the first of a sorted axis: no NaN wins    R.max, R.argmax
-max, min of bool       fail                                       of int8
+max(x, dim)            the first of a sorted axis: ignores NaN    R.max, R.argmax
+max, min of bool       fail                                       as int8
 any of numbers         their maximum                              of x != 0
-median                 passes over NaN                            NaN, and the place of the first
+median                 ignores NaN                                NaN, and the index of the first
 mean(x, [])            reduces nothing                            all axes
-var                    reduces nothing; NaN where no element is   all axes; infinite
-                       left, two roundings of a narrow float      in float32
+var                    reduces nothing; NaN if the divisor is 0,  all axes; infinite
+                       rounds a narrow float twice                in float32
 linalg_vector_norm     fails for the order 0, reads no dtype      all orders, in float32
 """
 
@@ -35,7 +35,7 @@ _NARROW = ("float16", "bfloat16")
 
 
 def mean(node: Any, importer: Any) -> Value:
-    """`aten.mean.dim`: tensor, axes, whether they stay; a type."""
+    """`aten.mean.dim`: tensor, axes, whether axes are kept; dtype."""
     x = importer.env[node.args[0]]
     axes, keep = _axis_and_keep(node)
     wanted = node.kwargs.get("dtype")
@@ -45,7 +45,7 @@ def mean(node: Any, importer: Any) -> Value:
 
 
 def variance(node: Any, importer: Any) -> Value:
-    """`aten.var.correction`: tensor, axes; a correction, whether axes stay."""
+    """`aten.var.correction`: tensor, axes; correction, whether axes are kept."""
     x = importer.env[node.args[0]]
     axes, keep = _axis_and_keep(node)
     given = node.kwargs.get("correction")
@@ -69,7 +69,7 @@ def variance(node: Any, importer: Any) -> Value:
 
 
 def vector_norm(node: Any, importer: Any) -> Value:
-    """`aten.linalg_vector_norm.default`: tensor, order, axes, whether they stay; a type."""
+    """`aten.linalg_vector_norm.default`: tensor, order, axes, whether axes are kept; dtype."""
     defaults: tuple[Any, ...] = (None, 2, None, False)
     _, order, axes, keep = tuple(node.args) + defaults[len(node.args) :]
     wanted = type_name(node.meta["val"].dtype)
@@ -96,7 +96,7 @@ def vector_norm(node: Any, importer: Any) -> Value:
 
 
 def max_along(node: Any, importer: Any) -> Value:
-    """`aten.max.dim`: tensor, axis, whether it stays -> values and their places."""
+    """`aten.max.dim`: tensor, axis, whether it is kept -> values and their indices."""
     x = importer.env[node.args[0]]
     axis, keep = _axis_and_keep(node)
     place = emit(relax.op.argmax(_as_number(x), axis, keep))
@@ -104,7 +104,7 @@ def max_along(node: Any, importer: Any) -> Value:
 
 
 def any_along(node: Any, importer: Any) -> Value:
-    """`aten.any.dim` and `aten.any.dims`: tensor, axis or axes, whether they stay."""
+    """`aten.any.dim` and `aten.any.dims`: tensor, axis or axes, whether they are kept."""
     x = importer.env[node.args[0]]
     axes, keep = _axis_and_keep(node)
     dtype = str(x.ty.dtype)
@@ -117,7 +117,7 @@ def any_along(node: Any, importer: Any) -> Value:
 
 
 def median(node: Any, importer: Any) -> Value:
-    """`aten.median.default` and `aten.median.dim` -> values, and along an axis their places."""
+    """`aten.median.default` and `aten.median.dim` -> values, and along an axis their indices."""
     x = importer.env[node.args[0]]
     found = importer.create_convert_map()[node.target.__name__](node)
     if "float" not in str(x.ty.dtype):
@@ -135,7 +135,7 @@ def median(node: Any, importer: Any) -> Value:
 
 
 def _of_numbers(reduce: Callable[..., Value], x: Value, axes: Any, keep: bool) -> Value:
-    """An extreme; of bool by way of int8, as TVM has no smallest bool."""
+    """Maximum or minimum; bool is computed as int8, as TVM has no smallest bool."""
     return as_type(emit(reduce(_as_number(x), axes, keep)), dtype_of(x))
 
 
@@ -153,19 +153,19 @@ def _axis_and_keep(node: Any) -> tuple[Any, bool]:
 # Extremes, products, running extremes and searches along axes.
 #
 # amax(x, [1], True)   ->  R.max(x, [1], keepdims=True)
-# cummax(x, 1)         ->  a kernel that walks along the axis, and the last place of each maximum
-# searchsorted(s, x)   ->  a kernel of binary searches, in which a NaN is the largest number
+# cummax(x, 1)         ->  a kernel that scans the axis, and the last index of each maximum
+# searchsorted(s, x)   ->  a kernel of binary searches, in which NaN is the largest number
 
 
 def extreme_along(node: Any, importer: Any, reduce: Callable[..., Expr]) -> Expr:
-    """`aten.amax`, `amin`, `max` and `min`: tensor, axes (none: all), whether they stay."""
+    """`aten.amax`, `amin`, `max` and `min`: tensor, axes (none: all), whether they are kept."""
     x = importer.env[node.args[0]]
     axes, keep = _axis_and_keep(node)
     return _of_numbers(reduce, x, axes or None, keep) if node.args[0].meta["val"].dim() else x
 
 
 def product(node: Any, importer: Any) -> Expr:
-    """`aten.prod.dim_int`: tensor, axis, whether it stays."""
+    """`aten.prod.dim_int`: tensor, axis, whether it is kept."""
     x = importer.env[node.args[0]]
     if not node.args[0].meta["val"].dim():
         return x
@@ -176,7 +176,7 @@ def product(node: Any, importer: Any) -> Expr:
 def running_extreme(
     node: Any, importer: Any, better: Callable[[Expr, Expr], Expr]
 ) -> tuple[Expr, Expr]:
-    """`aten.cummax` and `aten.cummin`: tensor, axis -> the best so far, and its last place."""
+    """`aten.cummax` and `aten.cummin`: tensor, axis -> the extreme so far, and its last index."""
     x, axis = importer.env[node.args[0]], node.args[1]
     rank = node.meta["val"][0].dim()
     if not rank:
@@ -188,7 +188,7 @@ def running_extreme(
         return topi.scanop(x, better, tirx.const(0, x.dtype), name, axis=axis)
 
     def seen(at: Place, x: te.Tensor, best: te.Tensor) -> Expr:
-        """The place of an element that is the best so far, else 0."""
+        """The index of an element that equals the extreme so far, else 0."""
         new = tirx.any(x(*at) == best(*at), is_nan(x(*at)))
         return tirx.Select(new, at[axis].astype("int64"), tirx.const(0, "int64"))
 
@@ -213,7 +213,7 @@ def logcumsumexp(node: Any, importer: Any) -> Expr:
 
     def add(total: Expr, value: Expr) -> Expr:
         high, low = te.max(total, value), te.min(total, value)
-        difference = low - high  # NaN if both are the same infinity, which is the sum
+        difference = low - high  # NaN if both are the same infinity; the sum is then that infinity
         same = tirx.all(high == low, tirx.isinf(high))
         return tirx.Select(same, high, high + tirx.log1p(tirx.exp(difference)))
 
@@ -226,7 +226,7 @@ def logcumsumexp(node: Any, importer: Any) -> Expr:
 
 
 def searchsorted(node: Any, importer: Any) -> Expr:
-    """`aten.searchsorted.Tensor`: sorted lines, values; which side, an order that sorts."""
+    """`aten.searchsorted.Tensor`: sorted rows, values; side, sorting permutation."""
     lines, values = (importer.env[each] for each in node.args[:2])
     sorter, right = node.kwargs.get("sorter"), node.kwargs.get("right", False)
     if node.kwargs.get("side") is not None:
@@ -237,13 +237,13 @@ def searchsorted(node: Any, importer: Any) -> Expr:
 
 
 def bucketize(node: Any, importer: Any) -> Expr:
-    """`aten.bucketize.Tensor`: values, boundaries; which side."""
+    """`aten.bucketize.Tensor`: values, boundaries; side."""
     values, lines = (importer.env[each] for each in node.args[:2])
     return _searched(node, importer, lines, values, node.kwargs.get("right", False))
 
 
 def _searched(node: Any, importer: Any, lines: Expr, values: Expr, right: bool) -> Expr:
-    """How many elements of a line are less than a value; `right`: or equal to it."""
+    """The number of elements in a row that are less than a value; `right`: or equal to it."""
     dtype = type_name(node.meta["val"].dtype)
     kinds = {str(each.ty.dtype) for each in (lines, values)}
     width = {kind: 2 if kind == "bfloat16" else np.dtype(kind).itemsize for kind in kinds}
@@ -270,7 +270,7 @@ def _searches(lines: Any, values: Any, places: Any, right: bool) -> None:
         with I.While(low[0] < high[0]):
             middle = low[0] + (high[0] - low[0]) // 2
             element, value = lines[start + middle], values[number]
-            # A NaN is not before anything, and so is behind everything.
+            # NaN is not less than anything, so it comes after everything.
             with I.If(element > value if right else element >= value):
                 with I.Then():
                     high[0] = middle
@@ -279,11 +279,11 @@ def _searches(lines: Any, values: Any, places: Any, right: bool) -> None:
         places[number] = low[0]
 
 
-# Slices whose ends are open sizes, of which torch has proved that they lie inside.
+# Slices whose ends are dynamic sizes that torch has proved to lie inside.
 #
 #     x: [s, 8], slice(x, 0, 1, n)  ->  R.strided_slice(x, [0], [1], [1 + (n - 1)])   of size n - 1
 #
-# TVM takes the smaller of an end and the size, an expression that no template knows.
+# TVM's converter would take the minimum of end and size, an expression that no template knows.
 
 
 def cut(node: Any, importer: Any) -> Any:
@@ -294,12 +294,12 @@ def cut(node: Any, importer: Any) -> Any:
     begin = 0 if start is None else importer.env.get(start, start)
     size = importer.sizes.of(node.meta["val"].shape[axis])
     if size == 0:
-        # R.strided_slice wants no end before its start.
+        # R.strided_slice requires that the end is not before the start.
         made = node.meta["val"]
         sizes = relax.ShapeExpr([importer.sizes.of(each) for each in made.shape])
         return emit(relax.op.zeros(sizes, type_name(made.dtype)))
     proved = step == 1 and not isinstance(size, tirx.Min)
-    is_open = any(hasattr(bound, "meta") for bound in (start, end))  # a value of the graph
+    is_open = any(hasattr(bound, "meta") for bound in (start, end))  # a node of the graph
     if not proved or not is_open or (isinstance(begin, int) and begin < 0):
         return importer.create_convert_map()["slice.Tensor"](node)
     x = importer.env[node.args[0]]
@@ -308,13 +308,11 @@ def cut(node: Any, importer: Any) -> Any:
 
 
 def concatenate(node: Any, importer: Any) -> Any:
-    """Concatenation as torch has it: a vector without elements may stand beside anything.
+    """`aten.cat.default`; as in torch, an empty vector may be joined with tensors of any rank.
 
-    A cache of keys and values begins as such a vector.
+    A cache of keys and values starts as such a vector.
 
         cat([empty: [0], x: [2, 4, 7, 8]], -2)  ->  R.concat((x,), axis=-2)
-
-    `aten.cat.default`.
     """
     parts = [each for each in node.args[0] if tuple(each.meta["val"].shape) != (0,)]
     values = [importer.env[each] for each in parts or node.args[0]]

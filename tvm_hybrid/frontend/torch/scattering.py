@@ -1,15 +1,15 @@
-"""Indexing by several tensors, and scattering, in terms of one index along one axis.
+"""Indexing by several tensors, and scattering, by one index along one axis.
 
     index(x: [N, C, H, W], [None, None, i, j])  ->  index(x: [N, C, H * W], [None, None, i * W + j])
     scatter_add(x, 1, i, src)                   ->  R.scatter_elements(x, i, src, 1, "add")
     index_put(x, [None, i], v)                  ->  scatter(x, 1, i as [B, K, Q], v as [B, K, Q])
     index_put(x, [mask], v) of one value        ->  where(mask, v, x)
     index_put(x, [None, None, i: [1]], v)       ->  index_copy(x, 2, i, v)
-    index_copy(x, 2, arange(n) + start, v)      ->  a kernel that writes rows, in place where it may
+    index_copy(x, 2, arange(n) + start, v)      ->  a kernel that writes rows, in place if possible
     scatter_reduce(.., include_self=False)      ->  scatter(x, .., start), then scatter_reduce
 
-R.scatter_elements visits the indices of one line one after the other: two equal indices add twice.
-R.index_put and R.scatter_nd of TVM add in parallel, where threads lose sums.
+R.scatter_elements visits the indices of one line in order, so that equal indices add twice. TVM's
+R.index_put and R.scatter_nd add in parallel, where threads lose sums.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ _MASKS = (torch.bool, torch.uint8)
 
 
 def scatter(node: Any, importer: Any) -> Any:
-    """`aten.scatter.src` and `aten.scatter_reduce.two`, of equal sizes but along the axis."""
+    """`aten.scatter.src` and `aten.scatter_reduce.two`; only the axis may differ in size."""
     x, axis, index, src, *reduction = importer.retrieve_args(node)
     dtype = str(x.ty.dtype)
     how = _REDUCTIONS[reduction[0]] if reduction else "update"
-    # Sums of narrow floats are rounded once; of bool, a sum is "or".
+    # Sums of narrow floats are rounded once; a sum of bool is "or".
     wide = {"float16": "float32", "bfloat16": "float32", "bool": "int8"}.get(dtype, dtype)
     if dtype == "bool":
         how = {"add": "max", "mul": "min"}.get(how, how)
@@ -75,7 +75,7 @@ def index_copy(node: Any, importer: Any) -> Any:
 
 
 def _is_consecutive(index: Any) -> bool:
-    """Whether indices are known to follow one another: one index, or `arange(n) + start`."""
+    """Whether indices are known to be consecutive: a single index, or `arange(n) + start`."""
     if _same(index.meta["val"].numel(), 1):
         return True
     if index.target is aten.add.Tensor:
@@ -86,14 +86,14 @@ def _is_consecutive(index: Any) -> bool:
 
 
 def _index_copy(x: Any, dim: int, index: Any, source: Any) -> Any:
-    """Rows stay whole, so that they can be written in place; other axes are indexed."""
+    """Keeps index_copy along rows whole, so that it can write in place; other axes use indexing."""
     if x.dim() > 2 and index.dim() and dim % x.dim() == x.dim() - 2:
         return NotImplemented
     return decomposition_table[aten.index_copy.default](x, dim, index, source)
 
 
 def _scatter(x: Any, dim: int, index: Any, src: Any, reduce: str | None = None) -> Any:
-    """A scatter whose operands have equal sizes but along the axis: NotImplemented leaves it."""
+    """A scatter whose operands only differ in size along the axis; NotImplemented keeps it."""
 
     def again(x: Any, dim: int, index: Any, src: Any) -> Any:
         if reduce is None:
@@ -148,7 +148,7 @@ def _scatter_reduce(
 
 
 def _start(reduce: str, dtype: torch.dtype) -> float | int | bool:
-    """What a reduction begins with."""
+    """The initial value of a reduction."""
     if reduce in ("sum", "prod"):
         return int(reduce == "prod")
     if dtype == torch.bool:
@@ -178,14 +178,14 @@ def _index_put(x: Any, indices: Sequence[Any], values: Any, accumulate: bool = F
         place = torch.where(rows < 0, rows + x.shape[first], rows).reshape(1)
         values = values.expand(*x.shape[:first], *rows.shape, x.shape[-1])
         return aten.index_copy(x, first, place, values.reshape(*x.shape[:first], 1, x.shape[-1]))
-    if last - first + 1 != len(axes):  # apart: what they choose stands first in `values`
+    if last - first + 1 != len(axes):  # not adjacent: the indexed axes come first in `values`
         moved, order = _in_front(x, axes)
         lines = moved.flatten(0, len(axes) - 1)
         moved = _index_put(lines, [rows], values, accumulate).view(moved.shape)
         return moved.permute([order.index(axis) for axis in range(x.dim())])
     before, after = x.shape[:first], x.shape[last + 1 :]
     values = values.expand(*before, *rows.shape, *after)
-    # A line of elements for each index: [*before, indices, *after].
+    # One row for each index: [*before, indices, *after].
     lines = (*before, rows.numel(), *after)
     along = _spread(rows.reshape(-1), first, len(lines)).expand(lines)
     flat = x.flatten(first, last)
@@ -194,7 +194,7 @@ def _index_put(x: Any, indices: Sequence[Any], values: Any, accumulate: bool = F
 
 
 def _index(x: Any, indices: Sequence[Any]) -> Any:
-    """Elements by several indices beside whole axes, as by one index of a flattened axis."""
+    """Indexes several adjacent axes by one index into the flattened axis."""
     given = [(axis, index) for axis, index in enumerate(indices) if index is not None]
     if len(given) < 2 or len(given) == len(indices):
         return NotImplemented
@@ -208,7 +208,7 @@ def _index(x: Any, indices: Sequence[Any]) -> Any:
 
 
 def _rows(x: Any, given: Sequence[tuple[int, Any]]) -> Any:
-    """One index for several: of the axes that they index, flattened."""
+    """Combines several indices into one index of their flattened axes."""
     if len(given) == 1:
         return given[0][1]
     sizes = [x.shape[axis] for axis, _ in given]
@@ -221,13 +221,13 @@ def _rows(x: Any, given: Sequence[tuple[int, Any]]) -> Any:
 
 
 def _in_front(x: Any, axes: Sequence[int]) -> tuple[Any, list[int]]:
-    """A tensor with some axes before the others, and the order of its axes then."""
+    """Moves some axes to the front; also returns the new order of axes."""
     order = [*axes, *(axis for axis in range(x.dim()) if axis not in axes)]
     return x.permute(order), order
 
 
 def _put_by_mask(x: Any, first: int, mask: Any, values: Any, accumulate: bool) -> Any:
-    """Values where a mask of some neighbouring axes says: one for all, or one for each place."""
+    """Puts values where a mask over adjacent axes is true: one for all, or one per position."""
     mask, count = mask.to(torch.bool), mask.dim()
     after = x.dim() - first - count
     kept = values.dim() - after
@@ -241,9 +241,9 @@ def _put_by_mask(x: Any, first: int, mask: Any, values: Any, accumulate: bool) -
 
 
 def _at_places(mask: Any, values: Any, axis: int) -> Any:
-    """Values along an axis, one for each place of a mask, at these places; others are any."""
+    """Spreads values along an axis to a mask's true positions; other positions are arbitrary."""
     places = (mask.flatten().to(torch.int64).cumsum(0) - 1).clamp(min=0)
-    # There may be no values: then nothing is chosen, but something is read.
+    # If there are no values, none is chosen, but the index still reads one.
     more = values.new_zeros([1 if each == axis else size for each, size in enumerate(values.shape)])
     chosen = torch.cat([values, more], axis).index_select(axis, places)
     return chosen.unflatten(axis, mask.shape)
@@ -272,12 +272,12 @@ def _diagonal_scatter(x: Any, src: Any, offset: int = 0, dim1: int = 0, dim2: in
 
 
 def _everywhere(value: Any, index: Any, dtype: torch.dtype) -> Any:
-    """A number for each index; it may be infinite, which TVM's R.full may not."""
+    """A tensor of one number for each index; the number may be infinite, unlike R.full's in TVM."""
     return torch.scalar_tensor(value, dtype=dtype).expand(index.shape)
 
 
 def _flat_places(coordinates: Sequence[Any], sizes: Sequence[Any]) -> Any:
-    """The places of elements in a flat tensor."""
+    """The indices of elements in the flattened tensor."""
     places = coordinates[0]
     for coordinate, size in zip(coordinates[1:], sizes[1:], strict=True):
         places = places * size + coordinate
@@ -285,12 +285,12 @@ def _flat_places(coordinates: Sequence[Any], sizes: Sequence[Any]) -> Any:
 
 
 def _spread(vector: Any, axis: int, rank: int) -> Any:
-    """A vector along one of several axes."""
+    """Reshapes a vector to lie along one of `rank` axes."""
     return vector.view([-1 if each == axis else 1 for each in range(rank)])
 
 
 def _same(one: Any, other: Any) -> bool:
-    """Whether two sizes are known to be equal; no guard is made of it."""
+    """Whether two sizes are known to be equal, without adding a guard."""
     return bool(statically_known_true(one == other))
 
 
@@ -312,4 +312,4 @@ SCATTERING: dict[Any, Any] = {
     aten.masked_scatter.default: _masked_scatter,
     aten.diagonal_scatter.default: _diagonal_scatter,
 }
-"""Decompositions of operators that read or write where indices or masks say."""
+"""Decompositions of operators that read or write at indices or masks."""

@@ -1,4 +1,4 @@
-"""Sizes as torch writes them, in SymPy, and as TVM does."""
+"""Converts sizes from torch's form, in SymPy, to TVM's."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from .promotion import as_type
 
 
 def _in_int64(size: Any) -> Any:
-    """A size as TVM's operators of two sizes take it."""
+    """A size as an int64 expression, as TVM's operators of two sizes need it."""
     return tirx.IntImm("int64", size) if isinstance(size, int) else size
 
 
-# SymPy's functions and torch's own by their names; all are of whole numbers.
+# Names of SymPy's and torch's functions of whole numbers -> TVM's.
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "FloorDiv": tirx.floordiv,
     "CleanDiv": tirx.floordiv,
@@ -36,14 +36,14 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
 
 
 class Sizes:
-    """TVM's variables of the symbols of one graph; `symbols` are those that were asked for."""
+    """The TVM variables for one graph's symbols; `symbols` has those used so far."""
 
     def __init__(self) -> None:
         self.symbols: dict[str, tirx.Var] = {}
         self._analyzer = sym.Analyzer()
 
     def of(self, size: Any) -> Any:
-        """A size that torch tells: an `int`, or a `torch.SymInt`.
+        """Converts a size of torch: an `int`, or a `torch.SymInt`.
 
         Returns
         -------
@@ -52,19 +52,19 @@ class Sizes:
         Raises
         ------
         UnsupportedOperatorError
-            It is no simple function of sizes of inputs.
+            The size is no simple function of input sizes.
         """
         return size if isinstance(size, int) else self._expression(size.node.expr)
 
     def differ(self, size: Any, found: Any) -> bool:
-        """Whether a size that TVM found is known to be another one than torch's.
+        """Whether a size that TVM inferred is known to differ from torch's size.
 
-        Only sums and products are compared: what they are for all sizes, they say themselves.
+        Only sums and products are compared, as TVM's simplifier proves those for all sizes.
 
         Parameters
         ----------
         size : int or torch.SymInt
-            What torch tells.
+            torch's size.
         found : tvm.ir.Expr
         """
         try:
@@ -100,17 +100,17 @@ class Sizes:
         if kind == "Pow" and isinstance(parts[1], int) and parts[1] > 0:
             return functools.reduce(lambda a, b: a * b, [parts[0]] * parts[1])
         if kind not in _FUNCTIONS:
-            raise UnsupportedOperatorError(f"the size {expression} cannot be told to TVM ({kind})")
+            raise UnsupportedOperatorError(f"the size {expression} has no form in TVM ({kind})")
         return _FUNCTIONS[kind](*parts)
 
     def tensor(self, expression: Any) -> relax.Expr:
-        """That of a `torch.SymInt` or `torch.SymFloat` as a tensor []: in int64, or in float64 as
-        torch computes it.
+        """Converts a `torch.SymInt` or `torch.SymFloat` to a tensor []: int64, or float64 computed
+        as in torch.
 
         Raises
         ------
         UnsupportedOperatorError
-            It is no simple function of sizes of inputs.
+            The size is no simple function of input sizes.
         """
         kind = type(expression).__name__
         if expression.is_Float:
@@ -124,7 +124,7 @@ class Sizes:
         return functools.reduce(lambda one, other: emit(operator(one, other)), parts)
 
     def _fraction(self, expression: Any, whole: Any) -> tuple[Any, int]:
-        """Numerator and denominator of what torch computes in floating point, if that is exact."""
+        """Numerator and denominator of a floating-point expression of torch, if they are exact."""
         kind = type(expression).__name__
         if kind == "ToFloat":
             return self._expression(expression.args[0]), 1
@@ -143,12 +143,12 @@ class Sizes:
                     below *= divisor
                 return above, below
         raise UnsupportedOperatorError(
-            f"the size {whole} cannot be told to TVM: torch rounds {expression}; use factors such "
+            f"the size {whole} has no form in TVM: torch rounds {expression}; use factors such "
             "as 2, 1.5 or 0.25, or give sizes"
         )
 
 
-# By the names of torch's functions: whole numbers of a numerator and a denominator.
+# Names of torch's functions -> whole number from a numerator and a denominator.
 _TO_WHOLE: dict[str, Callable[[Any, Any, bool], Any]] = {
     "TruncToInt": lambda above, below, may_be_negative: (
         tirx.truncdiv if may_be_negative else tirx.floordiv
@@ -156,20 +156,20 @@ _TO_WHOLE: dict[str, Callable[[Any, Any, bool], Any]] = {
     "FloorToInt": lambda above, below, _: tirx.floordiv(above, below),
     "CeilToInt": lambda above, below, _: tirx.floordiv(above + below - 1, below),
 }
-# By the names of torch's functions: operators of float64.
+# Names of torch's functions -> operator of float64.
 _IN_FLOAT: dict[str, Callable[..., relax.Expr]] = {
-    "ToFloat": relax.op.add,  # of one number: the number
+    "ToFloat": relax.op.add,  # it has one argument, so this is never applied
     "IntTrueDiv": relax.op.divide,
     "FloatTrueDiv": relax.op.divide,
     "FloatPow": relax.op.power,
 }
-_OF_BOTH = {"Add": relax.op.add, "Mul": relax.op.multiply}  # of whole numbers, too
-# Numbers below it times any size are exact in float64.
+_OF_BOTH = {"Add": relax.op.add, "Mul": relax.op.multiply}  # also of whole numbers
+# Numbers up to this, times any size, are exact in float64.
 _MOST = 2**16
 
 
 def size_symbol(value: Any) -> str:
-    """The symbol that a number is, if it can be a size, which is never below 0; else ""."""
+    """The symbol of a number that can be a size, as it is never negative; else ""."""
     if not isinstance(value, torch.SymInt) or not value.node.expr.is_Symbol:
         return ""
     bounds = value.node.shape_env.var_to_range.get(value.node.expr)

@@ -1,12 +1,12 @@
 """MetaSchedule's databases and our records: `export_records`, `import_records`.
 
-A database that we wrote is applied to a module by `apply_database`. TVM's own pass does it too,
-once our microkernels have been registered under the names that its traces use:
+`apply_database` applies a database that we wrote to a module. TVM's pass does so too, once our
+microkernels are registered under the names that the traces use:
 
     register_intrinsics("work_dir")
     mod = relax.transform.MetaScheduleApplyDatabase("work_dir")(mod)
 
-MetaSchedule's search finds programs around our microkernels in `space_generator`.
+`space_generator` gives MetaSchedule's search programs around our microkernels.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ __all__ = [
 
 
 def regions_of_model(model: Any) -> list[Region]:
-    """The regions that this machine would make of a model, merged ones and single ones.
+    """The regions that this machine would make of a model, both merged and single.
 
-    `import_records` compares foreign programs with them. TVM's pipelines merge no products, so
-    records for `export_records` are those of single ones: tuned with `fusion="fine"`.
+    `import_records` compares foreign programs with these regions. TVM's pipelines merge no
+    products, so `export_records` needs records of single products, tuned with `fusion="fine"`.
 
     Parameters
     ----------
@@ -47,7 +47,7 @@ def regions_of_model(model: Any) -> list[Region]:
     Raises
     ------
     ModelError
-        If it cannot be read.
+        If the model cannot be read.
     """
     from relay_passes.lower_module import collect_regions
     from relay_passes.pipeline_options import PipelineOptions

@@ -1,9 +1,8 @@
-"""Writes records as a database of MetaSchedule, for those who compile with TVM's own pipeline.
+"""Writes records as a MetaSchedule database, for those who compile with TVM's own pipeline.
 
-For every region the best record becomes a trace: TVM's own program of the region, scheduled around
-our microkernel by the record's configuration. The record itself goes along as an annotation, so
-that `import_records` can read it back; traces of others are kept as `TraceRecord` where their
-program is one of our regions.
+The best record of a region becomes a trace: TVM's program of the region, scheduled around our
+microkernel by the record's configuration. An annotation holds the record, so that `import_records`
+can read it back. Foreign traces whose program is one of our regions are kept as `TraceRecord`.
 """
 
 from __future__ import annotations
@@ -43,23 +42,23 @@ from .workload import first_line, knows_constants, legalized, normalized, region
 
 @dataclass
 class Exchange:
-    """What an export or import came to.
+    """The result of an export or import.
 
     Attributes
     ----------
     taken : list of str
         Workload keys of the records that were written.
     known : int
-        Records that were there already.
+        Number of records that were there already.
     left_out : list of (str, str)
         What was not written, and why.
     partly : list of (str, str)
-        What was written for only one of the forms in which TVM compiles it (weights as they are,
-        weights packed at compile time), and why not for the other.
+        Records written in only one of their two forms (weights as they are, weights packed at
+        compile time), and why not in the other.
     programs : int
-        Entries written to the database; for an export.
+        Entries written to the database, by an export.
     foreign : int
-        Records that are not ours, among those taken; for an import.
+        Number of imported records that tvm_hybrid did not measure.
     """
 
     taken: list[str] = field(default_factory=list)
@@ -77,32 +76,32 @@ def export_records(
     threads: int | None = None,
     model: Any = None,
 ) -> Exchange:
-    """Writes the best record of every region into a database; adds to it what it lacks.
+    """Adds to a database the best record of every region that it lacks.
 
     Parameters
     ----------
     store : RecordStore
         Our records.
     folder : Path
-        For `MetaScheduleApplyDatabase(work_dir)`.
+        The database's folder, for `MetaScheduleApplyDatabase(work_dir)`.
     machine : str or None
-        Only records of this CPU (LLVM's name).
+        Export only records of this CPU (LLVM's name).
     threads : int or None
-        Only records of so many threads.
+        Export only records of this number of threads.
     model : path, bytes, onnx.ModelProto, IRModule or None
-        Write also for the programs that TVM's pipelines make of it, each with the record of a
-        region that has the same product.
+        Also write entries for the programs that TVM's pipelines make of this model, each with the
+        record of a region that has the same product.
 
     Returns
     -------
     Exchange
-        `left_out` says which regions a schedule cannot express, and why.
+        `left_out` names the regions that a schedule cannot express, and why.
 
     Raises
     ------
     RecordError
         If the records are of several machines, instruction sets or numbers of threads: TVM looks up
-        by program alone, and would apply one's to the other. Or if the folder cannot be used.
+        by program alone, and would apply the records of one to another. Or the folder is unusable.
     OutputError
         If the disk is full; what was added before stays.
     """
@@ -140,14 +139,14 @@ def _add(
     forms: Mapping[str, Callable[[], TuningRecord]],
     result: Exchange,
 ) -> None:
-    """Writes one record in all its forms, and notes what came of it."""
+    """Writes one record in all its forms, and notes in `result` what was written."""
     reasons: dict[str, str] = {}
     new = []
     for form, make in forms.items():
         try:
             new.append(writer.add(make()))
         except errors.OutputError:
-            raise  # not for what the record is
+            raise  # a full disk is no fault of the record
         except errors.TvmHybridError as error:
             reasons.setdefault(str(error), form)
     result.programs += sum(new)
@@ -169,7 +168,7 @@ def _leave_out(result: Exchange, workload: str, reason: str) -> None:
 def _best(
     store: RecordStore, machine: str | None, threads: int | None
 ) -> tuple[list[Located], Exchange]:
-    """The best record of every region; why there is none of others."""
+    """The best record of every region, and an Exchange that says which regions have none."""
     groups: dict[str, list[Located]] = {}
     kinds: set[tuple[str, str, int]] = set()
     result = Exchange()
@@ -184,11 +183,11 @@ def _best(
     if len(kinds) > 1:
         names = ", ".join(f"{name} ({isa}, {count} threads)" for name, isa, count in sorted(kinds))
         raise errors.RecordError(
-            f"records of {names}: TVM would apply one's to the other; choose by machine and threads"
+            f"records of {names}: TVM would mix them; choose by machine and threads"
         )
     best = []
     for workload, records in groups.items():
-        # Those that the template measured that is here.
+        # Only records of the current version of the template count.
         op = records[0].record.region.op
         here = (template_for(op).name, template_for(op).version) if has_template(op) else None
         current = [each for each in records if (each.record.template, each.record.version) == here]
@@ -202,7 +201,7 @@ def _best(
 
 
 def _traces(store: RecordStore, machine: str | None, threads: int | None) -> Iterator[TraceRecord]:
-    """The traces of others that a store holds."""
+    """The foreign traces in a store."""
     for trace, _ in traces_of(store):
         if machine in (None, trace.machine) and threads in (None, trace.threads):
             yield trace
@@ -212,21 +211,21 @@ def _tuning_record(record: Record, constants: bool) -> TuningRecord:
     return tuning_record(record, workload_of(record.region, constants))
 
 
-# The programs that TVM's own pipelines make of a model, and whose product each of them is.
+# The programs that TVM's own pipelines make of a model, and the product in each.
 #
-# Our passes rewrite a model before they form regions (an erf among four operators becomes a gelu),
-# so the program of a region need not be one that TVM's pipeline makes of the same model. The
-# product in it is the same nevertheless, and so is the best way to compute it: a record serves
-# every program with its product, whatever comes after it.
+# Our passes rewrite a model before they form regions (four operators around an erf become a gelu),
+# so TVM's pipeline may not make a region's program from the same model. The product in both is
+# equal, and so is the best way to compute it: a record serves every program with its product,
+# whatever comes after the product.
 
 
 ProductKey: TypeAlias = "tuple[str, tuple[Any, ...], tuple[tuple[str, Attribute], ...]]"
 
 
 def product_key(region: Region) -> ProductKey:
-    """Equal for regions with the same product or convolution, whatever their epilogues.
+    """A key that is equal for regions with the same product or convolution but other epilogues.
 
-    Leading dimensions of a matmul's rows count as one.
+    The leading dimensions of a matmul's rows are multiplied together.
     """
     shapes = [tensor.shape for tensor in region.inputs]
     if region.op == "matmul" and "window" not in region.attrs:
@@ -241,17 +240,17 @@ def programs_of(model: Any) -> list[tuple[IRModule, Region]]:
     Parameters
     ----------
     model : path, bytes, onnx.ModelProto or IRModule
-        A model that is imported by TVM is given as the module that TVM makes of it.
+        For a model that TVM imports, give the module that TVM makes of it.
 
     Raises
     ------
     ModelError
-        If it cannot be read.
+        If the model cannot be read.
     """
     mod = import_model(model, None).mod
     passes = [relax.transform.DecomposeOpsForInference(), relax.transform.CanonicalizeBindings()]
     simple = ir.transform.Sequential(passes)(mod)
-    # As `static_shape_tuning_pipeline(cpu_weight_prepack=True)` makes them.
+    # The passes of `static_shape_tuning_pipeline(cpu_weight_prepack=True)`.
     free = relax.transform.AttachAttrLayoutFreeBuffers()(legalized(simple))
     found = []
     for prepared in (legalized(mod), free):
@@ -265,36 +264,36 @@ def programs_of(model: Any) -> list[tuple[IRModule, Region]]:
     return found
 
 
-# Our record as TVM's tuning record and back: a trace, our times, the record in an annotation.
+# Our record as TVM's tuning record and back: a trace, our times, and the record in an annotation.
 
 
 def tuning_record(record: Record, program: IRModule) -> TuningRecord:
-    """A record as TVM has it.
+    """Converts a record to TVM's tuning record.
 
     Parameters
     ----------
     record : Record
-        Successful.
+        A successful record.
     program : IRModule
-        With the product of the record's region.
+        A program with the product of the record's region.
 
     Raises
     ------
     TvmHybridError
-        If no schedule expresses it.
+        If no schedule expresses the record's configuration.
     """
     config = template_for(record.region.op).config_type.from_dict(record.config)
     schedule = Schedule(program)
     try:
         schedule_product(schedule, config)
-        # Last: after an annotation of the root TVM may take blocks of the trace for others.
+        # Last, because after an annotation of the root TVM may confuse blocks of the trace.
         schedule.annotate(schedule.get_sblock("root"), ANNOTATION, note_of(record))
     except errors.TvmHybridError:
         raise
-    except Exception as error:  # a primitive of TVM's that the program does not allow
+    except Exception as error:  # a schedule primitive of TVM that the program does not allow
         raise errors.ConfigError(f"TVM refuses the schedule: {first_line(error)}") from error
     trace = schedule.trace
-    assert trace is not None  # a schedule keeps one unless told not to
+    assert trace is not None  # a schedule keeps its trace by default
     return TuningRecord(
         trace.simplified(False),
         Workload(program),
@@ -316,7 +315,7 @@ def target_of(record: Record) -> Target:
     Raises
     ------
     ConfigError
-        If TVM does not know it.
+        If TVM does not know the machine.
     """
     description = {"kind": "llvm", "mcpu": record.machine, "num-cores": record.threads}
     try:
@@ -326,14 +325,14 @@ def target_of(record: Record) -> Target:
 
 
 def own_record(entry: Entry) -> Record | None:
-    """The record that `export` wrote along; None in a foreign trace.
+    """The record that our export stored in an entry; None for a foreign trace.
 
-    If MetaSchedule has measured the trace since, the times and the machine are its own.
+    If MetaSchedule has measured the trace since, the record has MetaSchedule's times and machine.
 
     Raises
     ------
     RecordError
-        If what was written along is no record any more.
+        If the stored record is damaged.
     """
     note = entry.note
     if note is None:
@@ -357,7 +356,7 @@ def own_record(entry: Entry) -> Record | None:
 
 
 def import_records(folder: Path, store: RecordStore, known: Sequence[Region] = ()) -> Exchange:
-    """Adds to a store the records of a database that it lacks.
+    """Adds to a store those records of a database that it lacks.
 
     Parameters
     ----------
@@ -366,7 +365,7 @@ def import_records(folder: Path, store: RecordStore, known: Sequence[Region] = (
     store : RecordStore
         Appended to.
     known : sequence of Region
-        Regions, such as those of a model, that a foreign program is compared with first.
+        Regions, such as a model's, that are compared with a foreign program first.
 
     Returns
     -------
@@ -395,7 +394,7 @@ def import_records(folder: Path, store: RecordStore, known: Sequence[Region] = (
             result.left_out.append((entry.place, str(error)))
             continue
         line = record.to_line()
-        if line in seen:  # another form of the same program
+        if line in seen:  # two forms of one program hold equal records
             continue
         seen.add(line)
         if line in present:
@@ -408,7 +407,7 @@ def import_records(folder: Path, store: RecordStore, known: Sequence[Region] = (
 
 
 class _Programs:
-    """The programs of a database and their regions, each found once."""
+    """The programs of a database and their regions, each computed once."""
 
     def __init__(self, database: MetaScheduleFolder, known: Sequence[Region]) -> None:
         self.database, self.known = database, known
@@ -422,7 +421,7 @@ class _Programs:
         RecordError
             If the program cannot be read.
         ConfigError
-            If it is no region of ours.
+            If the program is no region of ours.
         """
         if entry.workload not in self.found:
             try:

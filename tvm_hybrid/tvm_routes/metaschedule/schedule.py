@@ -12,8 +12,8 @@ After
         avx512_f32_8x32(tile, x[8 rows], w[..., 32 columns])
         result[8 rows, 32 columns] = relu(tile + bias)
 
-The microkernel is a tensor intrinsic (microkernels/tensorize/tensor_intrin.py); its name stands in
-the trace, and has to be registered where the trace is applied: `metaschedule.register_intrinsics`.
+The microkernel is a tensor intrinsic (microkernels/tensorize/tensor_intrin.py). The trace has only
+its name, which must be registered where the trace is applied: `metaschedule.register_intrinsics`.
 """
 
 from __future__ import annotations
@@ -42,22 +42,22 @@ def schedule_product(schedule: Schedule, config: Config, sampled: bool = False) 
     Parameters
     ----------
     schedule : Schedule
-        Of a program that `workload_of` wrote, or one like it; it is changed.
+        The schedule of a program that `workload_of` wrote, or of a similar one; it is changed.
     config : Config
-        Of the templates "matmul", "batch_matmul" or "conv2d".
+        Of the template "matmul", "batch_matmul" or "conv2d".
     sampled : bool
-        Whether the sizes of blocks are decisions that MetaSchedule may change; the configuration's
-        are the first ones.
+        Whether block sizes are decisions that MetaSchedule may change; the configuration's sizes
+        are the initial values.
 
     Returns
     -------
     Tiling
-        The tiles it came to.
+        The tiles of the schedule.
 
     Raises
     ------
     ConfigError
-        If the schedule cannot express it; says why. The schedule may then be half done.
+        If no schedule expresses the configuration; the given one may be partly changed by then.
     """
     anchor = read_anchor(schedule)
     tiling = tiling_of(config, anchor.m, anchor.n, anchor.k, anchor.may_pad)
@@ -68,8 +68,8 @@ def schedule_product(schedule: Schedule, config: Config, sampled: bool = False) 
             raise ConfigError("bfloat16 in groups: TVM cannot lower a packed copy that it makes")
     block = anchor.block
     if anchor.stride > 1:
-        # The positions that one tap sees in neighbouring windows come to lie side by side, in the
-        # copy that pads or in a new one: then the rows of a tile are neighbours.
+        # Reorder the input (its padded copy, or a new copy) so that the positions which one tap
+        # reads for neighbouring windows are adjacent: then the rows of a tile are adjacent.
         if not schedule.get_producers(block):
             schedule.cache_read(block, 0, "global")
         schedule.transform_layout(
@@ -83,7 +83,7 @@ def schedule_product(schedule: Schedule, config: Config, sampled: bool = False) 
         schedule.pad_einsum(block, [*[1] * anchor.leading, *(tile for _, tile in sizes)])
     packed = _pack_weight(schedule, block, tiling, anchor.constant)
     epilogue = _inline_epilogue(schedule, block)
-    # Padding and packing: along vectors where memory allows, on all threads.
+    # Padding and packing run on all threads, vectorised if the last loop allows.
     weight = None if packed is None else schedule.get(packed).name_hint
     copies = _upstream(schedule, block)
     for copy in schedule.get_child_blocks(schedule.get_sblock("root")):
@@ -109,9 +109,9 @@ def register_intrinsic(name: str) -> bool:
 
 
 def _pack_weight(schedule: Schedule, block: Block, tiling: Tiling, constant: bool) -> Block | None:
-    """The block that packs the weight into panels; None if tiles are read where they are.
+    """Adds the block that packs the weight into panels; None if tiles read the weight in place.
 
-    Panels of one step at a time can be read in place. What packs a constant says so, and
+    Kernels with kr = 1 can read panels in place. The packing of a constant is annotated, so that
     `SplitLayoutRewritePreproc` takes it out of the program.
     """
     kr, columns = tiling.kernel.kr, tiling.columns
@@ -146,7 +146,7 @@ def _pack_weight(schedule: Schedule, block: Block, tiling: Tiling, constant: boo
 
 
 def _inline_epilogue(schedule: Schedule, anchor: Block) -> Block | None:
-    """Makes one block of all that follows the anchor; None if nothing does."""
+    """Inlines all that follows the anchor into one block; None if nothing follows."""
     root = schedule.get_sblock("root")
     anchor_name = schedule.get(anchor).name_hint
     before = _upstream(schedule, anchor)
@@ -176,7 +176,7 @@ def _upstream(schedule: Schedule, block: Block) -> set[str]:
 def _tile(
     schedule: Schedule, anchor: ProgramAnchor, tiling: Tiling, epilogue: Block | None, sampled: bool
 ) -> None:
-    """Splits and orders the anchor's loops, moves the epilogue in, puts the microkernel there."""
+    """Splits and reorders the anchor's loops, moves the epilogue in, inserts the microkernel."""
     loops, leading = schedule.get_loops(anchor.block), anchor.leading
     lead, (i, j), reduction = loops[:leading], loops[leading : leading + 2], loops[leading + 2 :]
     if sampled:
@@ -202,7 +202,7 @@ def _tile(
     if epilogue is not None:
         schedule.reverse_compute_at(epilogue, tile if whole or taps else panel)
         _vectorize(schedule, epilogue, tiling)
-    if tiling.parallel:  # before the reduction is taken apart: TVM sees then that blocks are apart
+    if tiling.parallel:  # before decompose_reduction: only then does TVM see independent blocks
         schedule.parallel(schedule.fuse(*outer))
     first = taps[0] if taps else k_outer
     _vectorize(schedule, schedule.decompose_reduction(anchor.block, first), tiling)
@@ -211,14 +211,14 @@ def _tile(
 
 
 def _sampled(schedule: Schedule, loop: Loop, size: int) -> list[Loop]:
-    """A loop over blocks of `size` passes and one within a block; the size is a decision."""
+    """Splits a loop into blocks of `size` passes; the size is a decision of the search."""
     whole = int(schedule.get(loop).extent)
     decision = [whole // size, size]
     return schedule.split(loop, schedule.sample_perfect_tile(loop, 2, whole, decision))
 
 
 def _vectorize(schedule: Schedule, block: Block, tiling: Tiling) -> None:
-    """Vectors along the last loop, if it is made of whole ones."""
+    """Vectorises the last loop if its extent is a multiple of the vector length."""
     last = schedule.get_loops(block)[-1]
     if int(schedule.get(last).extent) % tiling.kernel.lanes == 0:
         schedule.vectorize(schedule.split(last, [None, tiling.kernel.lanes])[-1])

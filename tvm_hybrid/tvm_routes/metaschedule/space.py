@@ -1,18 +1,18 @@
-"""MetaSchedule's space for a target, with our microkernels in it.
+"""MetaSchedule's search space for a target, with our microkernels in it.
 
-Before, the program that TVM's rules take apart loop by loop
+Before: a program that TVM's rules split loop by loop
 
     for i, j, k in T.grid(128, 512, 384): ...             # a product
     for i, j in T.grid(128, 512): ...                     # bias, relu, ...
 
-After `TensorizedProducts`, one program for each of some microkernels
+After `TensorizedProducts`: one program for each of the fastest microkernels
 
     v0, v1 = sch.sample_perfect_tile(blocks of rows, decision=[2, 8])
     ...
     sch.tensorize(rows, "tvm_hybrid.avx512_f32_8x32.8x32x384")
 
-whose decisions (blocks of rows; of a convolution also bands of lines) MetaSchedule's search
-changes.
+MetaSchedule's search changes the decisions: blocks of rows, and for a convolution also bands of
+lines.
 """
 
 from __future__ import annotations
@@ -45,23 +45,22 @@ from .schedule import register_intrinsic, schedule_product
 from .tiling import Block, ProgramAnchor, read_anchor, tiling_of, vector_configs
 from .workload import LAYOUT_FREE, first_line, legalized, normalized
 
-SPACES = 4  # kernels that a program is tried with
+SPACES = 4  # microkernels that a program is tried with
 _KIND = "llvm"
 
 
 def space_generator(target: TargetLike = None, spaces: int = SPACES) -> PostOrderApply:
-    """A space for `tune_tir`, `tune_relax` and `TuneContext`, as their argument `space`.
+    """A search space for `tune_tir`, `tune_relax` and `TuneContext`, as their argument `space`.
 
-    TVM's own rules for CPUs, and before them one that builds products and convolutions around our
-    microkernels. Programs that it does not take get TVM's rules.
+    It has TVM's own rules for CPUs, and before them a rule that builds products and convolutions
+    around our microkernels. Programs that this rule does not take get TVM's rules.
 
     Parameters
     ----------
     target : str, mapping, tvm.target.Target or None
-        The CPU; None for this one. Its "num-cores" are the threads that programs are for.
+        The CPU; None for this one. Its "num-cores" are the threads that programs may use.
     spaces : int
-        For how many of the microkernels that fit a program, the fastest estimated first, there is
-        a space of its own.
+        Number of microkernels that get a space of their own, the fastest estimated first.
 
     Returns
     -------
@@ -89,28 +88,27 @@ def tensor_intrinsic(
     target: TargetLike = None,
     groups: bool = False,
 ) -> str:
-    """Registers the microkernel that is best for a product, for `sch.tensorize` and TVM's rules.
+    """Registers the best microkernel for a product, for `sch.tensorize` and TVM's rules.
 
     Parameters
     ----------
     m, n, k : int
-        Rows, columns and steps of the product. The intrinsic's tile divides them, and has all of k.
+        Rows, columns and depth of the product. The intrinsic's tile divides m and n, and has all k.
     a_dtype, b_dtype : str
         Types of the operands.
     target : str, mapping, tvm.target.Target or None
         The CPU; None for this one.
     groups : bool
-        For kernels that take kr steps of k at a time (bfloat16, 8-bit integers), which want them
-        side by side in memory: whether the program has a loop over groups of k and one inside them,
-        C[i, j] += A[i, g, s] * B[g, j, s]. `MultiLevelTilingWithIntrin` takes such programs only.
-        Otherwise the intrinsic has one loop, C[i, j] += A[i, k] * B[k // kr, j, k % kr], which
-        `sch.tensorize` takes.
+        For kernels that take kr values of k at a time (bfloat16, 8-bit integers), which must be
+        adjacent in memory. True: the program has a loop over groups of k and a loop inside each
+        group, C[i, j] += A[i, g, s] * B[g, j, s], the only form that `MultiLevelTilingWithIntrin`
+        takes. False: one loop, C[i, j] += A[i, k] * B[k // kr, j, k % kr], for `sch.tensorize`.
 
     Returns
     -------
     str
-        Its name, such as "tvm_hybrid.avx512_f32_8x48.8x48x384", for `sch.tensorize` and
-        `MultiLevelTilingWithIntrin`. What it computes is `TensorIntrin.get(name).desc`.
+        The intrinsic's name, such as "tvm_hybrid.avx512_f32_8x48.8x48x384".
+        `TensorIntrin.get(name).desc` is what it computes.
 
     Raises
     ------
@@ -127,20 +125,20 @@ def tensor_intrinsic(
 
 
 def machine_of(target: Target) -> Machine:
-    """The machine of a target, with as many threads as it has cores."""
+    """The machine of a target, with one thread for each core."""
     return Machine.from_target(target, int(target.attrs.get("num-cores", 0)) or default_threads())
 
 
 @derived_object
 class TensorizedProducts(PyScheduleRule):
-    """Builds the product or convolution of a program around our microkernels.
+    """Schedules a program's product or convolution around our microkernels.
 
     Parameters
     ----------
     machine : Machine
-        What programs are for.
+        The machine that programs are for.
     spaces : int
-        Most programs that it makes of one.
+        At most this many schedules for one program.
     """
 
     def __init__(self, machine: Machine, spaces: int) -> None:
@@ -148,12 +146,12 @@ class TensorizedProducts(PyScheduleRule):
         self.machine, self.spaces = machine, spaces
 
     def _initialize_with_tune_context(self, context: Any) -> None:
-        """The space's target is known already."""
+        """Does nothing: the target is known already."""
 
     def apply(self, sch: Schedule, block: Block) -> list[Schedule]:
-        """The programs, or the given one if the block is not one that it takes."""
+        """The schedules, or the given one if the block is not taken."""
         try:
-            anchor = read_anchor(Schedule(sch.mod))  # reading leaves its trace, too
+            anchor = read_anchor(Schedule(sch.mod))  # a copy, as reading adds to the trace
             if str(sch.get(block).name_hint) != anchor.name:
                 return [sch]
             configs = vector_configs(anchor, self.machine)
@@ -164,27 +162,27 @@ class TensorizedProducts(PyScheduleRule):
             copy = sch.copy()
             try:
                 tiling = schedule_product(copy, config, sampled=True)
-            # A primitive of TVM's that the program does not allow, or no tile: the next kernel.
+            # TVM refuses a schedule primitive, or no tile fits: try the next kernel.
             except Exception as error:
                 logger.debug("no space with %s: %s", config.kernel, first_line(error))
                 continue
-            # The rules that follow leave it as it is. Last the root: see CONTRIBUTING.md.
+            # Keeps later rules from changing it. The root comes last: see CONTRIBUTING.md.
             root = copy.get_sblock("root")
             for each in (*copy.get_child_blocks(root), root):
                 copy.annotate(each, *databases.LEFT_ALONE)
-            # Smaller tiles of two kernels may be the same.
+            # Two kernels may give equal schedules if their tiles shrink.
             found.setdefault((tiling.rows, tiling.columns, tiling.k), copy)
             if len(found) == self.spaces:
                 break
         return [*found.values()] or [sch]
 
     def clone(self) -> Any:
-        """Another one; MetaSchedule gives one to each of its threads."""
+        """A copy; MetaSchedule gives one to each of its threads."""
         return TensorizedProducts(self.machine, self.spaces)
 
 
 def register_intrinsics(work_dir: str | os.PathLike[str]) -> list[str]:
-    """Registers the microkernels that the traces of a database name, for this process.
+    """Registers, for this process, the microkernels that a database's traces name.
 
     Parameters
     ----------
@@ -199,7 +197,7 @@ def register_intrinsics(work_dir: str | os.PathLike[str]) -> list[str]:
     Raises
     ------
     RecordError
-        If there is no database.
+        If there is no such database.
     IsaError
         If a trace names a tile that no microkernel has.
     """
@@ -211,28 +209,28 @@ def register_intrinsics(work_dir: str | os.PathLike[str]) -> list[str]:
 def apply_database(
     mod: IRModule, work_dir: str | os.PathLike[str], target: TargetLike = None
 ) -> IRModule:
-    """A module with the programs that a database has for it; then `tvm.compile(mod, target)`.
+    """Replaces programs of a module by a database's; then compile with `tvm.compile(mod, target)`.
 
     Parameters
     ----------
     mod : IRModule
-        Of Relax operators, or legalised and fused already. Weights that are constants in it are
-        packed at compile time where the database has such a program.
+        A module of Relax operators, or one that is legalised and fused already. Constant weights
+        are packed at compile time if the database has such a program.
     work_dir : path-like
-        The database's folder: `tvm-hybrid records export` or MetaSchedule wrote it.
+        The database's folder, written by `tvm-hybrid records export` or by MetaSchedule.
     target : str, mapping, tvm.target.Target or None
         The CPU; None for this one.
 
     Returns
     -------
     IRModule
-        Calls of programs. Those that the database does not have are as they were; dlight's rules
-        take them, and leave the others alone.
+        Calls of programs. A program that the database lacks stays as it is; dlight's rules can
+        schedule it, and leave the replaced programs alone.
 
     Raises
     ------
     RecordError
-        If there is no database, or TVM cannot read it.
+        If there is no such database, or TVM cannot read it.
     IsaError
         If a trace names a tile that no microkernel has.
     TargetError
@@ -254,7 +252,7 @@ def apply_database(
         found = _replaced(mod, database, resolved)
         if not found:
             return mod
-        # Packing of constants becomes programs of their own, then constants.
+        # Packing of constants becomes separate programs, and then constants.
         passes = [
             relax.transform.SplitLayoutRewritePreproc(),
             relax.transform.FoldConstant(),
@@ -264,7 +262,7 @@ def apply_database(
 
 
 def _replaced(mod: IRModule, database: JSONDatabase, target: Target) -> IRModule | None:
-    """The module with what the database has; None if that is nothing."""
+    """The module with the database's programs in it; None if the database has none of them."""
     mod = relax.transform.AttachAttrLayoutFreeBuffers()(mod)
     updated = IRModule(dict(mod.functions_items()), attrs=mod.attrs)
     found = False
@@ -272,8 +270,8 @@ def _replaced(mod: IRModule, database: JSONDatabase, target: Target) -> IRModule
         if not isinstance(function, tirx.PrimFunc) or databases.IS_SCHEDULED in function.attrs:
             continue
         name, plain = str(gvar.name_hint), _without(function, LAYOUT_FREE)
-        # A database may have its weights as constants or not, the kind of its operators noted by
-        # AnnotateTIROpPattern or not.
+        # The database may have weights as constants or not, and programs with or without the kind
+        # of operator that AnnotateTIROpPattern adds.
         for names in ((), (OP_PATTERN,), (LAYOUT_FREE,), (OP_PATTERN, LAYOUT_FREE)):
             if not all(each in function.attrs for each in names):
                 continue

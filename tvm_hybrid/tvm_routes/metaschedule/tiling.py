@@ -1,8 +1,8 @@
-"""Which tiles a schedule cuts a program into, for one of our configurations.
+"""Chooses the tiles of a schedule for one of our configurations.
 
-A template gives the tiles at the edges other sizes; a schedule has tiles of one size only. So the
-tile is the largest that the extent is a multiple of and, if that is much smaller than the
-configuration's, the extent is padded instead.
+A template can have smaller tiles at the edges; a schedule has tiles of one size. So the tile is the
+largest one that divides the extent. If that tile is much smaller than the configuration's, the
+extent is padded instead.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tir_schedules.product.tile_config import MatmulConfig, default_tile, tile_c
 from .workload import LAYOUT_FREE, anchor_block
 
 Block = Any
-_WEIGHT = 1  # its second input
+_WEIGHT = 1  # the anchor's second input
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,21 +43,21 @@ class ProgramAnchor:
     name : str
         Its name.
     leading : int
-        Axes before rows and columns: batches, or images and their lines.
+        Number of axes before rows and columns: batches, or images and their lines.
     m, n, k : int
-        Rows, columns and steps; of a convolution the positions of a line, and channels.
+        Rows, columns and depth; for a convolution: positions of a line, and output/input channels.
     products : int
-        How many products of these sizes there are: batches, or lines times taps.
+        Number of products of this size: batches, or lines times taps.
     dtypes : tuple of str
-        Of the first input, the second one and the result.
+        Types of the first input, the second input and the result.
     stride : int
         Positions between the windows of neighbouring rows; 1 for a product.
     padded : bool
-        Whether another block writes an input.
+        Whether another block writes an input of the anchor.
     constant : bool
         Whether the second input is a constant that may be packed beforehand.
     may_pad : tuple of bool
-        Whether rows, columns and steps may be padded.
+        Whether rows, columns and depth may be padded.
     """
 
     block: Block = None
@@ -75,12 +75,12 @@ class ProgramAnchor:
 
 
 def read_anchor(schedule: Schedule) -> ProgramAnchor:
-    """The anchor of a program that `workload_of` wrote, or one like it.
+    """The anchor of a program that `workload_of` wrote, or of a similar one.
 
     Raises
     ------
     ConfigError
-        If it has none, or several, or one that is no product and no convolution of all channels.
+        If it has no anchor or several, or the anchor is no product and no ungrouped convolution.
     """
     name = anchor_block(schedule)
     if name is None:
@@ -104,9 +104,9 @@ def read_anchor(schedule: Schedule) -> ProgramAnchor:
     constant = any(function.params[index].same_as(weight) for index in free)
     may_pad = einsum, einsum, einsum
     if b == "bfloat16":
-        # Padded copies do not survive TVM's lowering (its bfloat16 legalisation gives them another
-        # type, but not what is read from them as bits); only what a constant weight's packing pads
-        # leaves the program before.
+        # Padded copies do not survive TVM's lowering: its bfloat16 legalisation changes their type,
+        # but not the type of what reads them as bits. The padding of a constant weight is safe, as
+        # packing leaves the program before.
         may_pad = False, einsum and constant, False
     return ProgramAnchor(
         block=block,
@@ -137,7 +137,7 @@ def _window_stride(block: Any, spatial: list[tirx.IterVar], reduction: list[tirx
     Raises
     ------
     ConfigError
-        If the anchor is no convolution of all channels.
+        If the anchor is no ungrouped convolution.
     """
     read = block.reads[0].region
     position, channel = (read[index].min for index in (-2, -1))
@@ -162,10 +162,9 @@ class Tiling:
     rows, columns, k : int
         Extents of one tile.
     row_tiles : int
-        Row tiles of a block of rows that is finished before the next one is begun.
+        Row tiles in a block of rows; a block is finished before the next one begins.
     band : int
-        Most lines of an image that are finished, for one panel, before the next panel is begun.
-    parallel : bool
+        Most lines of an image that are finished with one panel before the next panel begins.
         Whether blocks are shared among threads.
     """
 
@@ -178,20 +177,20 @@ class Tiling:
     parallel: bool
 
     def lines_of(self, extent: int) -> int:
-        """Lines of a band: as many as `band` that an image of so many is made of."""
+        """Lines of a band: the largest divisor of `extent` up to `band`."""
         return max(lines for lines in range(1, self.band + 1) if extent % lines == 0)
 
 
 def tiling_of(config: Config, m: int, n: int, k: int, may_pad: tuple[bool, bool, bool]) -> Tiling:
-    """The tiles for a product of so many rows, columns and steps.
+    """The tiles for a product of m rows, n columns and depth k.
 
     Parameters
     ----------
     config : Config
-        With the fields `kernel`, `rows` and `vectors`; with `m_block`, `k_block` and those of
-        threads if it has them.
+        A configuration with the fields `kernel`, `rows` and `vectors`; `m_block`, `k_block` and
+        the thread counts are used if it has them.
     may_pad : tuple of bool
-        Whether rows, columns, steps may be padded to multiples of the tile.
+        Whether rows, columns and depth may be padded to multiples of the tile.
 
     Raises
     ------
@@ -203,14 +202,14 @@ def tiling_of(config: Config, m: int, n: int, k: int, may_pad: tuple[bool, bool,
         raise ConfigError(f"a {type(config).__name__} has no register tile")
     kernel = microkernel_named(fields["kernel"])
     if isinstance(kernel, AmxMicrokernel):
-        raise ConfigError(f"{kernel.name} keeps its tiles in registers that no schedule configures")
-    # A template may multiply by larger tiles than the kernel's: `wide_product`.
+        raise ConfigError(f"{kernel.name} needs tile registers, which a schedule cannot configure")
+    # A template's tile may be larger than the kernel's: see `wide_product`.
     rows = _tile(m, min(fields["rows"], kernel.mr, m), 1, may_pad[0])
-    if rows == 1:  # a prime number of rows, perhaps of no more than the kernel has
+    if rows == 1:  # the number of rows is prime; the whole may still fit into one tile
         rows = next((size for size in range(2, kernel.mr + 1) if m % size == 0), 1)
     columns = _tile(n, min(fields["vectors"], kernel.vectors), kernel.lanes, may_pad[1])
     if rows < 2 or columns < 2:
-        # A loop of extent 1 vanishes, and tensorize does not find it.
+        # A loop of extent 1 is removed, so tensorize would not find it.
         raise ConfigError(f"tiles of {rows} rows and {columns} columns; tensorize needs 2 at least")
     if k % kernel.kr and not may_pad[2]:
         raise ConfigError(f"{k} steps, which {kernel.name} takes {kernel.kr} at a time")
@@ -218,7 +217,7 @@ def tiling_of(config: Config, m: int, n: int, k: int, may_pad: tuple[bool, bool,
     blocks = math.ceil(steps / fields.get("k_block", steps))
     depth = next(steps // count for count in range(blocks, steps + 1) if steps % count == 0)
     if 2 * depth < min(steps, fields.get("k_block", steps)):
-        depth = steps  # no count of blocks is near; one is better than many
+        depth = steps  # no divisor is near the wanted block; one block is better than many
     threads = tuple(fields.get(f"threads_{axis}", 1) for axis in "mnxk")
     parallel = math.prod(threads) > 1 or bool(fields.get("parallel"))
     tiles = math.ceil(m / rows)
@@ -229,7 +228,7 @@ def tiling_of(config: Config, m: int, n: int, k: int, may_pad: tuple[bool, bool,
 
 
 def _tile(extent: int, most: int, unit: int, may_pad: bool) -> int:
-    """Size of equal tiles, `most` units at most, that cover an extent."""
+    """Size of equal tiles that cover an extent: a multiple of `unit`, at most `most` units."""
     exact = [count for count in range(1, most + 1) if extent % (count * unit) == 0]
     if exact and (not may_pad or 2 * exact[-1] > most):
         return exact[-1] * unit
@@ -245,9 +244,9 @@ def vector_configs(anchor: ProgramAnchor, machine: Machine) -> list[MatmulConfig
     Parameters
     ----------
     anchor : ProgramAnchor
-        What is multiplied.
+        The tensors to multiply.
     machine : Machine
-        For which CPU, and how many threads.
+        The CPU and the number of threads.
 
     Raises
     ------
@@ -276,7 +275,7 @@ def vector_configs(anchor: ProgramAnchor, machine: Machine) -> list[MatmulConfig
 def _config(
     anchor: ProgramAnchor, machine: Machine, kernel: Microkernel
 ) -> tuple[float, MatmulConfig]:
-    """A kernel's configuration, and the cycles of the equal tiles that a schedule makes of it."""
+    """A kernel's configuration, and the estimated cycles with the equal tiles of a schedule."""
     m, n, k = anchor.m, anchor.n, anchor.k
     tile = default_tile(kernel, m, n, k, machine)
     grid = best_grid(tile, m, n, k, machine, 2.0 * anchor.products * m * n * k / kernel.kr)
@@ -286,7 +285,7 @@ def _config(
     padded = [math.ceil(extent / size) * size for extent, size in sizes]
     equal = {**tile, "rows": tiling.rows, "vectors": tiling.columns // kernel.lanes}
     cycles = tile_cycles(ProductPlan.of(MatmulConfig(**equal), *padded), machine)
-    if padded != [m, n, k]:  # copies of all three
+    if padded != [m, n, k]:  # pad_einsum copies all three tensors
         copied = 8 * (m * k + k * n + m * n)  # bytes that are read and written
         cycles += copied / machine.l2_rate * machine.cycles_per_us
     return cycles, config

@@ -1,9 +1,9 @@
-"""TraceRecord: a schedule that MetaSchedule found; a line of a record file.
+"""TraceRecord: a schedule that MetaSchedule found, as a line of a record file.
 
     {"schema": 1, "kind": "metaschedule", "workload": "matmul(...) ...", "trace": [...], ...}
 
-No template builds it, so it is never chosen when a model is compiled; it is kept, shown, and
-written back by `export`, for those who apply it with TVM's own pipeline.
+No template builds it, so compiling a model never chooses it. It is kept, shown, and written back by
+`export`, for those who apply it with TVM's own pipeline.
 """
 
 from __future__ import annotations
@@ -40,17 +40,18 @@ _TARGET = ("kind", "mcpu", "mattr", "num-cores")
 
 
 class TraceRecord(RecordLine, frozen=True, kw_only=True):
-    """One trace for one region's program.
+    """One trace for the program of one region.
 
     Attributes
     ----------
     schema, kind
-        As in every line.
+        As in every line of a record file.
     workload, region, machine, isa, threads, times_us
-        As in a `Record`; no times if it could not be run.
+        As in a `Record`; no times if the program could not be run.
     constants : bool
-        Whether the program knows its constants: `workload_of`.
+        Whether the program marks its constants; see `workload_of`.
     target : dict
+        TVM's target, as the database stores it.
         TVM's target, as the database has it.
     trace : list
         Instructions and decisions, as TVM's JSON.
@@ -74,12 +75,12 @@ class TraceRecord(RecordLine, frozen=True, kw_only=True):
         return statistics.median(self.times_us) if self.times_us else math.inf
 
     def tuning_record(self) -> TuningRecord:
-        """The same as TVM has it.
+        """Converts the trace to TVM's tuning record.
 
         Raises
         ------
         ConfigError
-            If TVM does not take the trace any more.
+            If TVM no longer accepts the trace.
         """
         program = workload_of(self.region, self.constants)
         seconds = [time / MICROSECONDS for time in self.times_us] or None
@@ -92,12 +93,12 @@ class TraceRecord(RecordLine, frozen=True, kw_only=True):
 
 
 def trace_record(entry: databases.Entry, program: IRModule, region: Region) -> TraceRecord:
-    """What an entry of a database says about a region.
+    """Converts a database entry to a TraceRecord for a region.
 
     Raises
     ------
     ConfigError
-        If its target is no CPU of ours, or the region has a constant that JSON does not hold.
+        If the target is no CPU that we support, or the region has a constant that JSON cannot hold.
     """
     if not all(math.isfinite(step.value or 0.0) for step in region.epilogue):
         raise ConfigError("an infinite constant")
@@ -121,7 +122,7 @@ def trace_record(entry: databases.Entry, program: IRModule, region: Region) -> T
 
 
 def traces_of(store: RecordStore) -> Iterator[tuple[TraceRecord, str]]:
-    """The traces in a store's files, with FILE:LINE."""
+    """The traces in a store's files, each with its FILE:LINE."""
     for file in store.files:
         yield from file.of_kind(TraceRecord)
 
@@ -160,15 +161,15 @@ class DatabaseWriter:
             raise RecordError(f"{text}. Choose another folder") from error
 
     def add(self, record: TuningRecord) -> bool:
-        """Adds a record; False if it is there already.
+        """Adds a record; returns False if the database has it already.
 
         Raises
         ------
         ConfigError
-            If TVM does not read back what it writes, as with infinite constants. One such line
-            spoils a whole database.
+            If TVM cannot read back what it writes, as with infinite constants. One such line spoils
+            a whole database.
         OutputError
-            If the disk is full. The database is then as it was before.
+            If the disk is full; the database is then as it was before.
         """
         with tempfile.TemporaryDirectory() as folder:
             alone = JSONDatabase(work_dir=folder)
@@ -195,7 +196,7 @@ class DatabaseWriter:
         if files[1].stat().st_size > sizes[1] and all(map(_ends_with_newline, files)):
             self._written.add(key)
             return True
-        # TVM does not look whether the disk took a line: half a line is taken back.
+        # TVM does not check whether the disk took a line, so a partial line is removed here.
         for file, size in zip(files, sizes, strict=True):
             os.truncate(file, size)
         full = OSError(errno.ENOSPC, "")

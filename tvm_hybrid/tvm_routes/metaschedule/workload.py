@@ -1,4 +1,4 @@
-"""The program that TVM's own pipeline writes for a region: a workload of MetaSchedule's database.
+"""The program that TVM's own pipeline makes of a region: a workload of MetaSchedule's database.
 
 Before
 
@@ -11,14 +11,13 @@ After
         for i0, i1, k in T.grid(128, 512, 384): ...        # LegalizeOps
         for i0, i1 in T.grid(128, 512): ...                # FuseOps, FuseTIR
 
-`MetaScheduleApplyDatabase` looks for a program that is structurally equal: the same parameters in
-the same order, the same loops. Where weights are to be packed at compile time
-(`AttachAttrLayoutFreeBuffers`), a program also says which of its parameters are constants, and is
-another workload.
+`MetaScheduleApplyDatabase` looks for a structurally equal program: equal parameters in equal order,
+equal loops. If weights are to be packed at compile time (`AttachAttrLayoutFreeBuffers`), a program
+also marks its constant parameters, and is then another workload.
 
-`region_of` is the other way round. A region is guessed from the program's blocks and then written
-as a program again; only if that is structurally equal is it the right one. So a guess may be rash,
-but never wrong.
+`region_of` goes the other way. It guesses a region from the program's blocks, writes that region as
+a program, and accepts the guess only if both programs are structurally equal. So a guess may be
+rash, but an accepted one is never wrong.
 """
 
 from __future__ import annotations
@@ -46,20 +45,20 @@ _ATTRS: dict[str, tuple[str, ...]] = {
     "conv2d": ("strides", "padding", "dilation", "groups"),
 }
 _PRODUCTS = (("uint8", "int8"), ("int8", "uint8"), ("float32", "bfloat16"))
-# Operators that only arise by rewriting, and those whose attributes no step has.
+# Operators that only rewriting makes, and operators with attributes that a step does not have.
 _WITH_ATTRS = ("", "relax.nn.softplus")
 
 
 def workload_of(region: Region, constants: bool = False) -> IRModule:
-    """The program of a region, normalised as MetaSchedule does it.
+    """The program of a region, normalised as MetaSchedule does.
 
     Parameters
     ----------
     region : Region
         A "matmul", "batch_matmul" or "conv2d".
     constants : bool
-        Whether it says which parameters are constants. Operands of the epilogue count as constants
-        if they have fewer elements than the result.
+        Whether the program marks which parameters are constants. Operands of the epilogue count as
+        constants if they have fewer elements than the result.
 
     Returns
     -------
@@ -69,15 +68,15 @@ def workload_of(region: Region, constants: bool = False) -> IRModule:
     Raises
     ------
     ConfigError
-        If TVM's pipeline has no one program for it, or this module no operator for a step; says
-        which.
+        If TVM's pipeline makes several programs of the region, or TVM has no operator for a step;
+        the message names the step.
     """
     try:
         _check(region)
         program = fused_program(_relax_module(region))
     except ConfigError:
         raise
-    except Exception as error:  # shapes or types that TVM's operators do not take
+    except Exception as error:  # TVM's operators refuse the shapes or types
         raise ConfigError(f"TVM refuses its operators: {first_line(error)}") from error
     if constants:
         operands = enumerate(region.operands, len(region.inputs))
@@ -88,19 +87,19 @@ def workload_of(region: Region, constants: bool = False) -> IRModule:
 
 
 def first_line(error: Exception) -> str:
-    """What an error of TVM's says first."""
+    """The first non-empty line of an error of TVM's, at most 160 characters."""
     return next((line for line in str(error).splitlines() if line.strip()), "")[:160]
 
 
 def normalized(program: tirx.PrimFunc) -> IRModule:
-    """What `MetaScheduleApplyDatabase` looks up in place of a program of a module."""
+    """The form of a program that `MetaScheduleApplyDatabase` looks up."""
     bare = program.without_attr("global_symbol") if "global_symbol" in program.attrs else program
     named = bare.with_attrs({"global_symbol": "main", **NO_ALIAS})
     return IRModule({"main": named})
 
 
 def legalized(mod: IRModule) -> IRModule:
-    """A module of Relax operators as TVM's zero pipeline leaves it."""
+    """Lowers a module of Relax operators as TVM's zero pipeline does."""
     passes = [
         relax.transform.LegalizeOps(),
         relax.transform.AnnotateTIROpPattern(),
@@ -112,14 +111,14 @@ def legalized(mod: IRModule) -> IRModule:
 
 
 def fused_program(mod: IRModule) -> tirx.PrimFunc:
-    """The only program of a module of Relax operators that has a reduction.
+    """The only program with a reduction that TVM makes of a module of Relax operators.
 
-    Others may convert or permute its operands.
+    Further programs may convert or permute its operands.
 
     Raises
     ------
     ConfigError
-        If there is none, or several.
+        If there is no such program, or several.
     """
     programs = [f for _, f in legalized(mod).functions_items() if isinstance(f, tirx.PrimFunc)]
     anchored = [f for f in programs if anchor_block(Schedule(normalized(f))) is not None]
@@ -129,7 +128,7 @@ def fused_program(mod: IRModule) -> tirx.PrimFunc:
 
 
 def anchor_block(schedule: Schedule) -> str | None:
-    """Name of the only block with a reduction; None if there is none or several."""
+    """Name of the only block with a reduction; None if there are none or several."""
     names = []
     for block in schedule.get_child_blocks(schedule.get_sblock("root")):
         found = schedule.get(block)
@@ -139,7 +138,7 @@ def anchor_block(schedule: Schedule) -> str | None:
 
 
 def _relax_module(region: Region) -> IRModule:
-    """The region's operators, as an importer would write them."""
+    """A module of the region's operators, as an importer would write them."""
     builder = relax.BlockBuilder()
     tensors = (*region.inputs, *region.operands)
     parameters = [
@@ -164,12 +163,12 @@ def _relax_module(region: Region) -> IRModule:
     mod = builder.get()
     found = tuple(int(extent) for extent in mod["main"].ret_ty.shape.values)
     if (found, str(mod["main"].ret_ty.dtype)) != (region.output.shape, region.output.dtype):
-        raise ConfigError(f"the result is {region.output}, which no operator after it makes")
+        raise ConfigError(f"no operator of the epilogue makes the result {region.output}")
     return mod
 
 
 def _check(region: Region) -> None:
-    """Whether TVM has operators for all of it; ConfigError if not."""
+    """Checks that TVM has an operator for each part of a region; ConfigError if not."""
     if region.op not in _ATTRS:
         merged = "; its parts, tuned with fusion=fine, have programs" if region.parts else ""
         raise ConfigError(f"TVM has no one program for {region.op}{merged}")
@@ -189,13 +188,13 @@ def _check(region: Region) -> None:
 
 
 def _anchor(region: Region, parameters: list[relax.Var]) -> relax.Expr:
-    """The call of the anchor's operator."""
+    """Calls the anchor's operator."""
     x: relax.Expr
     w: relax.Expr
     x, w = parameters[:2]
     left, right = (tensor.dtype for tensor in region.inputs)
     if left != right and right == "bfloat16":
-        x = relax.op.astype(x, "bfloat16")  # in a program of its own
+        x = relax.op.astype(x, "bfloat16")  # becomes a separate program
     out_dtype = "int32" if right in ("int8", "uint8") else "float32"
     if region.op == "conv2d":
         return relax.op.nn.conv2d(
@@ -209,7 +208,7 @@ def _anchor(region: Region, parameters: list[relax.Var]) -> relax.Expr:
             kernel_layout="HWIO",
             out_dtype=out_dtype,
         )
-    operands = []  # as the product sees them; TVM permutes in a program of its own
+    operands = []  # in the product's order of axes; TVM permutes in separate programs
     for operand, axes in ((x, region.numbers("a_axes")), (w, region.numbers("b_axes"))):
         permuted = list(axes) != sorted(axes)
         operands.append(relax.op.permute_dims(operand, list(axes)) if permuted else operand)
@@ -241,7 +240,7 @@ def region_of(program: IRModule, known: Iterable[Region] = ()) -> Region:
     Raises
     ------
     ConfigError
-        If it is none of ours, as far as can be seen from it.
+        If none of our regions has this program.
     """
     wanted = IRModule({"main": program["main"].without_attr(LAYOUT_FREE)})
     schedule = Schedule(program)
@@ -251,7 +250,7 @@ def region_of(program: IRModule, known: Iterable[Region] = ()) -> Region:
     for region in itertools.chain(known, _guesses(schedule, name)):
         try:
             written = workload_of(region)
-        except ConfigError:  # a guess that makes no sense
+        except ConfigError:  # the guess has no program
             continue
         if tvm_ffi.structural_equal(written, wanted):
             return region
@@ -259,12 +258,12 @@ def region_of(program: IRModule, known: Iterable[Region] = ()) -> Region:
 
 
 def knows_constants(program: IRModule) -> bool:
-    """Whether a program says which of its parameters are constants."""
+    """Whether a program marks which of its parameters are constants."""
     return LAYOUT_FREE in program["main"].attrs
 
 
 def _guesses(schedule: Schedule, name: str) -> Iterator[Region]:
-    """Regions that a program may be."""
+    """Yields regions that may have this program."""
     parameters = [_tensor(parameter) for parameter in schedule.mod["main"].params]
     if len(parameters) < 3:
         return
@@ -278,7 +277,7 @@ def _guesses(schedule: Schedule, name: str) -> Iterator[Region]:
         base = Region(
             op=op, inputs=(left, weight), operands=tuple(operands), output=output, attrs=attrs
         )
-        shorter = epilogue  # in operators of our own where it spells them out
+        shorter = epilogue  # with relu, gelu and silu as one step each
         for rule in _RULES:
             shorter = _applied(shorter, len(operands), rule)
         for form in dict.fromkeys((shorter, epilogue)):
@@ -290,7 +289,7 @@ def _tensor(parameter: Any) -> Tensor:
 
 
 def _anchors(left: Tensor, right: Tensor, output: Tensor) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Operators, with their attributes, that can have such operands."""
+    """Yields operators and attributes that fit the shapes of these operands."""
     if len(right.shape) == 2 and len(left.shape) >= 2:
         yield "matmul", {}
     elif right.shape[:-2] == left.shape[:-2] and right.shape[-2] == left.shape[-1]:
@@ -299,7 +298,7 @@ def _anchors(left: Tensor, right: Tensor, output: Tensor) -> Iterator[tuple[str,
     elif len(left.shape) == len(right.shape) == len(output.shape) == 4:
         groups = left.shape[3] // max(right.shape[2], 1)
         for stride in _STRIDES:
-            paddings = []  # lines before and after an image, for so many positions
+            paddings = []  # per axis: pairs of padding before and after that give this output
             for axis in (0, 1):
                 least = (output.shape[1 + axis] - 1) * stride + right.shape[axis]
                 least -= left.shape[1 + axis]
@@ -329,7 +328,7 @@ class _Steps:
         }
 
     def epilogue(self) -> tuple[Step, ...]:
-        """The steps; ConfigError if a block is something else."""
+        """The steps; ConfigError if a block cannot be read as steps."""
         schedule = self.schedule
         blocks = [schedule.get(b) for b in schedule.get_child_blocks(schedule.get_sblock("root"))]
         names = [str(block.name_hint) for block in blocks]
@@ -343,7 +342,7 @@ class _Steps:
         return tuple(self.steps)
 
     def value(self, expr: Any) -> int:
-        """The number of the value that an expression is."""
+        """The number of the value that an expression computes."""
         if isinstance(expr, TensorLoad):
             source = expr.source
             if source not in self.values:
@@ -362,14 +361,14 @@ class _Steps:
         raise ConfigError(f"computes {expr}")
 
     def step(self, step: Step) -> int:
-        """The number of a step's value; equal steps are one."""
+        """The number of a step's value; equal steps share one number."""
         if step not in self.steps:
             self.steps.append(step)
         return self.first + self.steps.index(step)
 
 
 Pattern = tuple[Any, ...]
-"""(operator, patterns of the arguments...), ("constant", number), or "x" for what it is about."""
+"""(operator, argument patterns...), ("constant", number), or "x" for the new step's argument."""
 _X = "x"
 _RULES: tuple[tuple[str, Pattern], ...] = (
     ("relu", ("maximum", _X, ("constant", 0.0))),
@@ -390,7 +389,7 @@ _RULES: tuple[tuple[str, Pattern], ...] = (
 
 
 def _applied(steps: tuple[Step, ...], operands: int, rule: tuple[str, Pattern]) -> tuple[Step, ...]:
-    """Every step that matches a rule as one step of its operator, and no step that nobody uses."""
+    """Replaces steps that match a rule by one step of its operator, and drops unused steps."""
     name, pattern = rule
     first = 1 + operands
     changed = list(steps)
@@ -423,7 +422,7 @@ def _matches(
 
 
 def _pruned(steps: list[Step], first: int) -> tuple[Step, ...]:
-    """The steps that the last one needs, numbered anew."""
+    """The steps that the last one needs, renumbered."""
     needed = {len(steps) - 1} if steps else set()
     for index in reversed(range(len(steps))):
         if index in needed:

@@ -1,9 +1,9 @@
-"""What is known of the elements of integer tensors: numbers, and expressions of sizes.
+"""Known elements of integer tensors: numbers, and expressions of sizes.
 
     Concat(Gather(Shape(x: [n, 4]), 0), [-1])    ->    [n, -1]
 
-Exporters compute shapes this way. A shape that is known in terms of the sizes of other tensors lets
-TVM type what reads the result; it would know nothing of one that is read from memory.
+Exporters compute shapes this way. TVM can type a reshape if it knows the shape's elements in terms
+of other tensors' sizes; it cannot if it has to read them from memory.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from .sizes import INDEX, dims_of, holds, index, is_number, product, same_size, 
 MAX_ELEMENTS = 64
 
 Elements: TypeAlias = np.ndarray  # of objects: numbers and expressions
-# Of a call and what is known of its tensors.
+# Takes a call and the known elements of its tensors, and returns the result's elements.
 Rule: TypeAlias = Callable[..., Any]
 
 
 class _UnknownError(ValueError):
-    """What an element is cannot be said."""
+    """An element is not known."""
 
 
 def known_elements(value: Expr) -> Elements | None:
-    """The elements of a tensor, or None if they are not known."""
+    """The elements of a tensor; None if they are not known."""
     dims, dtype = static_dims(value), str(getattr(value.ty, "dtype", ""))
     integral = "int" in dtype or dtype == "bool"
     if dims is None or not integral or math.prod(dims) > MAX_ELEMENTS:
@@ -64,11 +64,9 @@ def known_elements(value: Expr) -> Elements | None:
 
 
 def known_parts(vector: Expr) -> list[Any]:
-    """What is known of the elements of a vector some of which are computed.
+    """The elements of a vector, each a number, an expression of sizes, or None if not known.
 
     Concat([1, 1], s: float32[2])    ->    [1, 1, None, None]
-
-    Numbers, expressions of sizes, and None for what is not known; one for each element.
     """
     array = constant(vector)
     if array is not None:
@@ -83,7 +81,7 @@ def known_parts(vector: Expr) -> list[Any]:
 
 
 def _definition(value: Expr) -> Expr:
-    """What a variable is bound to."""
+    """The expression that a variable is bound to."""
     return current_builder().lookup_binding(value) if isinstance(value, relax.Var) else value
 
 
@@ -108,13 +106,13 @@ def _binary(function: Callable[[Any, Any], Any]) -> Rule:
 
 
 def _reduced(function: Callable[[Any, Any], Any]) -> Rule:
-    """A reduction over all elements; of one over some axes the caller sees too few elements."""
+    """A reduction over all elements; the caller rejects the result of one over fewer axes."""
     of_arrays = np.frompyfunc(function, 2, 1)
     return lambda call, data: of_arrays.reduce(data.ravel())
 
 
 def _of_sizes(function: Callable[[Expr, Expr], Expr]) -> Callable[[Any, Any], Any]:
-    """A function of two expressions, of which each may be given as a number."""
+    """Wraps a function of two expressions so that either may be a plain number."""
     return lambda left, right: function(index(left), index(right))
 
 
@@ -122,7 +120,7 @@ _largest, _least = _of_sizes(te.max), _of_sizes(te.min)
 
 
 def _quotient(left: Any, right: Any) -> Any:
-    """Towards zero; of sizes, which are not negative, that is down."""
+    """Quotient rounded towards zero, which is floor division, as sizes are not negative."""
     if isinstance(left, int) and isinstance(right, int) and right:
         return tirx.truncdiv(index(left), index(right))
     if not isinstance(right, int) or right <= 0 or not holds(left >= 0):
@@ -131,7 +129,7 @@ def _quotient(left: Any, right: Any) -> Any:
 
 
 def _remainder(left: Any, right: Any) -> Any:
-    """Of the sign of the divisor, as ONNX's Mod of integers."""
+    """Remainder with the sign of the divisor, as ONNX's Mod of integers has it."""
     if not isinstance(right, int) or right <= 0:
         raise _UnknownError
     return tirx.floormod(index(left), index(right))
@@ -180,29 +178,29 @@ _RULES: dict[str, Rule] = {
 }
 
 
-# Indices that count: integer tensors whose elements follow from their places.
+# Integer tensors whose elements follow from their indices.
 #
 #     Range(0, batch): [batch, 1] * seq + Range(0, seq): [seq]    ->    place_0 * seq + place_1
 #     [[0, 1, 2, ..., 511]][:, :seq]                              ->    place_1, below 512
 #
-# Exporters write masks with such indices where a reshape would do, and positions where a slice
+# Exporters write masks with such tensors where a reshape would do, and positions where a slice
 # would.
 
 
-_DEPTH = 10  # of operators
+_DEPTH = 10  # most operators to look through
 
 
 class IndexGrid(NamedTuple):
-    """An element in terms of its place.
+    """The element of a tensor as an expression of its indices.
 
     Attributes
     ----------
     place : list of Expr
-        A variable for each axis; 0 along axes of one element.
+        The index variable of each axis; 0 along axes of one element.
     element : Expr
-        The element, sums and products of places and sizes.
+        The element: sums and products of indices and sizes.
     below : int or None
-        A number that is larger than all elements, if one is known.
+        An upper bound, exclusive, of all elements; None if not known.
     """
 
     place: list[Expr]
@@ -216,7 +214,7 @@ class IndexGrid(NamedTuple):
         return same_size(self.element, count)
 
     def run(self, sizes: Sequence[Expr], extent: int) -> tuple[Expr, Expr] | None:
-        """(first, end) if a tensor of these sizes counts from one to the other, below `extent`."""
+        """(first, end) if a tensor of these sizes counts from first to end, below `extent`."""
         moving = {at for at in self.place if isinstance(at, tirx.Var)}
         if self.below is None or self.below > extent or len(moving) > 1:
             return None
@@ -227,7 +225,7 @@ class IndexGrid(NamedTuple):
 
 
 def index_grid(value: Expr) -> IndexGrid | None:
-    """What is known of a tensor of int64; None if it is no grid, or nobody knows."""
+    """An int64 tensor as an IndexGrid; None if its elements do not follow from their indices."""
     try:
         place = [
             index(0) if is_number(size, 1) else tirx.Var(f"place_{axis}", INDEX)
@@ -245,7 +243,7 @@ def _int64_dims(value: Expr) -> list[Expr]:
 
 
 def _element(value: Expr, place: Sequence[Expr], depth: int) -> tuple[Expr, int | None]:
-    """One element, in terms of its place, and a number that is larger than all, if it is known."""
+    """One element in terms of its indices, and an exclusive upper bound of all, or None."""
     sizes, array, call = _int64_dims(value), constant(value), _definition(value)
     moving = [(size, at) for size, at in zip(sizes, place, strict=True) if not is_number(size, 1)]
     if array is not None:
@@ -267,13 +265,13 @@ def _element(value: Expr, place: Sequence[Expr], depth: int) -> tuple[Expr, int 
         return place[0] * step + first, None
     if name in ("relax.expand_dims", "relax.reshape", "relax.squeeze"):
         inner: list[Expr] = []
-        for size in _int64_dims(data):  # with other axes of one element
+        for size in _int64_dims(data):  # the input may have other axes of one element
             if not is_number(size, 1) and not (moving and same_size(moving[0][0], size)):
                 raise _UnknownError
             inner.append(index(0) if is_number(size, 1) else moving.pop(0)[1])
         if not moving:
             return _element(data, inner, depth - 1)
-    # A slice of every element from some on, or to some.
+    # A slice without steps.
     if name == "relax.strided_slice" and len(call.args) <= 4 and call.attrs.assume_inbound:
         inner = list(place)
         for axis, begin in zip(call.args[1], call.args[2], strict=True):

@@ -1,4 +1,4 @@
-"""Gives every dimension of every input a number.
+"""Gives every dimension of every input a number, or keeps it dynamic.
 
 x: float32[batch, seq]    shapes={"x": (1, 128)}              ->  x: float32[1, 128]
 y: float32[batch, 3]      shapes={"batch": 1, "seq": 128}     ->  y: float32[1, 3]
@@ -35,9 +35,9 @@ Dim = int | str | None
 
 
 class Input(NamedTuple):
-    """An input and its dimensions as declared: a number, a symbol, or None where unknown.
+    """An input and its declared dimensions: numbers, symbols, or None for unknown ones.
 
-    `dims` itself is None if the model does not even tell the rank.
+    `dims` itself is None if the model does not declare the rank.
     """
 
     name: str
@@ -58,21 +58,22 @@ def freeze_shapes(
     Parameters
     ----------
     shapes
-        By input name the whole shape (None keeps the model's number), or by symbolic dimension
-        name its value. A symbol that one input's shape gives a value holds for every input.
+        Input name -> the whole shape (None keeps the model's number), or name of a symbolic
+        dimension -> its value. A symbol that gets its value by an input's shape has it everywhere.
     keep_open
-        Dimensions without a value keep their names, made identifiers, or get one of their input.
+        Dimensions without a value stay dynamic. They keep their names, made identifiers; those
+        without a name are named after their input.
 
     Returns
     -------
     dict
-        The sizes of the inputs that have open ones: numbers, names, and expressions of names.
+        The sizes of inputs with dynamic dimensions: numbers, names, and expressions of names.
 
     Raises
     ------
     ShapeError
-        A dimension is left without a value, a value contradicts the model or another value or is
-        no positive integer, or a name is unknown.
+        A dimension has no value, a value contradicts the model or another value or is no positive
+        integer, or a name is unknown.
     """
     resolved, values = open_sizes(graph, shapes)
     if not keep_open:
@@ -80,7 +81,7 @@ def freeze_shapes(
             _check_numbers(item, dims)
     texts = [dim for dims in resolved.values() for dim in dims if isinstance(dim, str)]
     plain = [text for text in texts if not is_relation(text)]
-    # What relates dimensions that no input has alone is a name of its own.
+    # Text such as "a + b" is an expression only if each name in it is a dimension; else a name.
     known = {*plain, *values}
     related = {text for text in texts if is_relation(text) and names_in(text) <= known}
     legal = legal_names([text for text in texts if text not in related])
@@ -99,7 +100,7 @@ def freeze_shapes(
                 dim = dim if number is None else number
             sizes.append(dim)
         numbers = [size for size in sizes if isinstance(size, int)]
-        # As NumPy counts, without zeros.
+        # NumPy counts elements this way, ignoring zeros.
         if math.prod(max(number, 1) for number in numbers) > MAX_ELEMENTS:
             raise ShapeError(f"input {item.name!r} of shape {tuple(numbers)} has too many elements")
         graph.declare(item.name, graph.elem_type(item.name), sizes)
@@ -111,7 +112,7 @@ def freeze_shapes(
 def open_sizes(
     graph: Graph, shapes: Shapes | None
 ) -> tuple[dict[Input, list[Dim]], dict[str, int]]:
-    """The inputs' dimensions, as far as they have numbers, and the numbers of names.
+    """The inputs' dimensions with known values filled in, and the values by name.
 
     Raises
     ------
@@ -172,13 +173,13 @@ def open_sizes(
 
 
 def declared_dims(type_proto: TypeProto) -> tuple[Dim, ...] | None:
-    """A tensor type's dimensions as declared: numbers, symbols, None; None if no rank is told."""
+    """A tensor type's declared dimensions: numbers, symbols, None; None if the rank is missing."""
     tensor = type_proto.tensor_type
     if not tensor.HasField("shape"):
         return None
     dims: list[Dim] = []
     for dim in tensor.shape.dim:
-        # Exporters write "?" or "" for dimensions that have nothing to do with each other.
+        # Exporters write "?" or "" for unrelated dimensions.
         symbol = None if dim.dim_param.strip() in ("", "?") else dim.dim_param
         is_number = dim.HasField("dim_value") and dim.dim_value >= 0
         dims.append(dim.dim_value if is_number else symbol)
@@ -220,7 +221,7 @@ def _check_shape(item: Input, value: object) -> list[int | None]:
 
 
 def _check_numbers(item: Input, dims: list[Dim]) -> None:
-    """Refuses an input if one of its dimensions has no number."""
+    """Refuses an input that has a dimension without a number."""
     for position, dim in enumerate(dims):
         if not isinstance(dim, int):
             named = f"{dim!r} (dimension {position})" if dim else f"dimension {position}"
@@ -233,21 +234,21 @@ def _check_numbers(item: Input, dims: list[Dim]) -> None:
             )
 
 
-# The sizes of a model's inputs that stay open, as symbols of Relax.
+# Dynamic sizes of a model's inputs, as symbols of Relax.
 #
 #     x: float32[batch, seq]                    ->  x: R.Tensor((batch, seq))
 #     mask: float32[batch, past + seq]          ->  mask: R.Tensor((batch, past + seq))
 #     y: float32[?, 3]                          ->  y: R.Tensor((y_0, 3))
 #
-# Symbols of one name are one variable. What a program takes for granted of them is noted here: that
-# two are equal, and limits, such as the length of a table of positions.
+# Dimensions of one name share a variable. OpenSizes also notes what a program assumes: that two
+# sizes are equal, and limits, such as the length of a table of positions.
 
 
 Size = int | str
 
 
 def legal_names(names: Sequence[str], taken: Sequence[str] = ()) -> dict[str, str]:
-    """Identifiers, all different and none of those taken, for the names of dimensions."""
+    """Distinct identifiers for the names of dimensions, none of them in `taken`."""
     found: dict[str, str] = {}
     for name in dict.fromkeys(names):
         plain = re.sub(r"\W", "_", name, flags=re.ASCII)
@@ -261,20 +262,21 @@ def legal_names(names: Sequence[str], taken: Sequence[str] = ()) -> dict[str, st
 
 @dataclass
 class OpenSizes:
-    """The open sizes of one model while it is imported.
+    """The dynamic sizes of one model while it is imported.
 
     Attributes
     ----------
     inputs : dict
-        Input -> its sizes: numbers, names, and sums and products of names in words.
+        Input -> its sizes: numbers, names, and sums and products of names, as text.
     symbols : dict
         Name -> variable.
     limits : dict
-        Size in words -> the largest number that it may be.
+        Size as text -> the largest value that it may have.
     found : int
-        How many sizes depend on data so far.
+        Number of sizes so far that depend on data.
     lengths : dict
-        Name of a size that is a choice -> how many sizes the choice has, choices in it written out.
+        Name of a size that is a choice between sizes -> number of sizes in the choice, with nested
+        choices expanded.
     """
 
     inputs: dict[str, tuple[Size, ...]] = field(default_factory=dict)
@@ -285,7 +287,7 @@ class OpenSizes:
 
     @classmethod
     def of(cls, inputs: dict[str, tuple[Size, ...]]) -> OpenSizes:
-        """With a variable for each name."""
+        """Makes a variable for each name."""
         texts = [size for sizes in inputs.values() for size in sizes if isinstance(size, str)]
         names = dict.fromkeys(text for text in texts if not is_relation(text))
         return cls(dict(inputs), {name: tirx.Var(name, "int64") for name in names})
@@ -298,7 +300,7 @@ class OpenSizes:
         ]
 
     def relate(self, name: str, text: str) -> None:
-        """Takes a size for what another one is, in words, from now on."""
+        """Replaces the size `name` by an expression of others, given as text, for a new import."""
         del self.symbols[name]
         for key, sizes in self.inputs.items():
             self.inputs[key] = tuple(_replaced(size, name, text) for size in sizes)
@@ -307,7 +309,7 @@ class OpenSizes:
         self.found = 0
 
     def unite(self, *sizes: Expr) -> None:
-        """Raises a RelatedSizesError if one of equal sizes is a symbol, which the other can be."""
+        """Raises a RelatedSizesError if one of equal sizes is a symbol that another can replace."""
         known = {*self.symbols.values()}
         for one, other in itertools.permutations(sizes):
             if isinstance(one, tirx.Var) and one in known:
@@ -316,7 +318,7 @@ class OpenSizes:
                     raise RelatedSizesError(str(one.name), str(text))
 
     def limit(self, size: Expr, most: int) -> bool:
-        """Notes that a size is at most a number; False if it is not known from the inputs."""
+        """Notes an upper bound of a size; False if the size does not follow from the inputs."""
         known = self.knows(size)
         if known:
             text = str(text_of(size))
@@ -324,13 +326,13 @@ class OpenSizes:
         return known
 
     def knows(self, size: Expr) -> bool:
-        """Whether a size is open, and one of the inputs' or follows from theirs."""
+        """Whether a size is dynamic, and follows from sizes of inputs."""
         found = variables_of(size)
         return bool(found) and found <= {*self.symbols.values()}
 
 
 class RelatedSizesError(Exception):
-    """Two sizes meet that can only fit if one is the other: the import begins anew."""
+    """Two sizes must be equal, and one can replace the other: the import starts again."""
 
     def __init__(self, name: str, text: str) -> None:
         super().__init__(f"{name} = {text}")
@@ -343,7 +345,7 @@ _current: ContextVar[OpenSizes | None] = ContextVar("open sizes", default=None)
 
 @contextmanager
 def keeping(sizes: OpenSizes) -> Iterator[None]:
-    """Within it, converters find the open sizes of the model."""
+    """Makes `current_sizes` return these sizes inside the `with` block."""
     token = _current.set(sizes)
     try:
         yield
@@ -352,14 +354,15 @@ def keeping(sizes: OpenSizes) -> Iterator[None]:
 
 
 def current_sizes() -> OpenSizes:
-    """Those of the model that is being imported; none where none is."""
+    """The sizes of the model that is being imported; an empty object outside an import."""
     return _current.get() or OpenSizes()
 
 
 def new_size(length: int = 1) -> tirx.Var:
-    """A size that depends on data, or is a choice; no other size of the model has its name.
+    """A variable with a new name, for a size that depends on data or is a choice.
 
-    Passes take sizes of one name for one size. `length` is as of `OpenSizes.lengths`.
+    The name is unique because passes treat sizes of one name as one size. `length` is the entry in
+    `OpenSizes.lengths`.
     """
     sizes = current_sizes()
     while True:
@@ -371,7 +374,7 @@ def new_size(length: int = 1) -> tirx.Var:
 
 
 def length_of(*sizes: Expr) -> int:
-    """How many sizes some are, choices in them written out."""
+    """The number of sizes in some expressions, with choices expanded."""
     lengths = current_sizes().lengths
     return sum(lengths.get(var.name, 1) for size in sizes for var in variables_of(size))
 

@@ -14,8 +14,8 @@ from onnx import helper
 from .narrow_types import NARROW, stored
 
 STANDARD_DOMAINS = ("", "ai.onnx")
-CONTRIB_DOMAIN = "com.microsoft"  # of ONNX Runtime's operators
-OWN_DOMAIN = "tvm_hybrid"  # of operators that only rewrites write
+CONTRIB_DOMAIN = "com.microsoft"  # ONNX Runtime's operators
+OWN_DOMAIN = "tvm_hybrid"  # operators that only our rewrites produce
 
 
 @dataclass
@@ -27,38 +27,38 @@ class Graph:
     opset
         Version of the ``ai.onnx`` operator set; at least 7.
     old_opset
-        That of the model if it is older: its nodes are written anew (old_forms.py). Else 0.
+        The model's opset if it is older: old_forms.py then updates its nodes. Else 0.
     inputs
-        The graph's inputs without those that only name an initialiser.
+        The graph's inputs, except those that name an initialiser.
     outputs
         Names of the graph's outputs, in order.
     nodes
         Topologically sorted.
     constants
-        Arrays; an initialiser's array is a view of the model's bytes where that is possible.
+        Arrays; an initialiser's array is a view of the model's bytes if possible.
     types
-        Known types, of inputs and constants at first and of every value after propagation.
+        Known types: of inputs and constants at first, of every value after propagation.
     makers
-        Which node makes a value: one of the model, or what propagation has put in its place.
+        The node that makes a value: a node of the model or its replacement.
     sources
-        The small inputs that a value comes from, as far as propagation has come; None if it comes
-        from data, whose values nobody asks for.
+        The small inputs that a value is computed from, as far as the walk has come; None if it
+        comes from data, whose values are never asked for.
     narrow
-        Element types of values that are of 2, 4 or 8 bits per element in the model, and integers of
-        8 bits here (narrow_types.py).
+        Element types of values that have 2, 4 or 8 bits per element in the model, and are stored as
+        integers of 8 bits (narrow_types.py).
     choices
-        Of each If whose branches are both written out: what the names of their nodes begin with,
-        its condition, and itself in words.
+        For each If that is written out with both branches: the name prefix of their nodes, its
+        condition, and its description for messages.
     sequences
-        The values that a sequence has; None of an optional value that is absent.
+        The values in each sequence; None for an optional value that is absent.
     is_body
-        Whether this is such a body, so that its inputs are not the model's.
+        Whether this is the body of a loop, so that its inputs are not the model's.
     check_indices
         Whether the program checks indices (check_model.py).
     origins
         The number of the model's node that a value is computed for.
     folded
-        Values that were made constants, also those that nothing reads any more.
+        Values that were made constants, including those that no node reads any more.
     """
 
     opset: int
@@ -80,7 +80,7 @@ class Graph:
     _fresh: int = 0
     _shapes: dict[str, tuple[onnx.TypeProto | None, tuple[int, ...] | None]] = field(
         default_factory=dict
-    )  # the types that shapes were read of
+    )  # the type that each shape was read from
 
     def add_constant(self, name: str, array: np.ndarray) -> None:
         """Makes `name` a constant."""
@@ -93,11 +93,11 @@ class Graph:
         self.declare(name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)
 
     def declare(self, name: str, elem_type: int, shape: Sequence[int | str | None] | None) -> None:
-        """Tells the type of a value; a size of None is open, or a name."""
+        """Sets the type of a value; a size is a number, a name, or None if it is dynamic."""
         self.types[name] = helper.make_tensor_type_proto(elem_type, shape)
 
     def shape(self, name: str) -> tuple[int, ...] | None:
-        """The static shape of a value, or None while any of it is unknown."""
+        """The static shape of a value; None if any size is unknown."""
         if name in self.constants:
             return self.constants[name].shape
         kind = self.types.get(name)
@@ -109,7 +109,7 @@ class Graph:
         return shape
 
     def dims(self, name: str) -> tuple[int | None, ...] | None:
-        """The sizes of a value, None where one is open; None while its rank is unknown."""
+        """The sizes of a value, None for each dynamic one; None if the rank is unknown."""
         if name in self.constants:
             return self.constants[name].shape
         tensor = self.types.get(name, onnx.TypeProto()).tensor_type
@@ -119,18 +119,18 @@ class Graph:
         return tuple(dim.dim_value if dim.HasField("dim_value") else None for dim in dims)
 
     def elem_type(self, name: str) -> int:
-        """The onnx.TensorProto element type of a value, 0 while unknown."""
+        """The onnx.TensorProto element type of a value; 0 if unknown."""
         return self.types.get(name, onnx.TypeProto()).tensor_type.elem_type
 
     def inner(self, inputs: list[str]) -> Graph:
-        """A graph without nodes for a body, whose fresh names differ from all of this one."""
+        """An empty graph for a body, whose fresh names differ from this graph's."""
         items = [onnx.ValueInfoProto(name=item) for item in inputs]
         found = Graph(self.opset, items, [], [], is_body=True, _fresh=self._fresh)
         found.old_opset, found.check_indices = self.old_opset, self.check_indices
         return found
 
     def copy(self) -> Graph:
-        """A graph that can be changed while this one stays as it is; arrays are shared."""
+        """A copy that can be changed while this graph stays as it is; arrays are shared."""
         found = copy.copy(self)
         for name, value in vars(self).items():
             if isinstance(value, dict | list | set):
@@ -139,24 +139,24 @@ class Graph:
         return found
 
     def fresh(self, hint: str) -> str:
-        """A value name that the graph does not have yet."""
+        """A value name that is new to the graph."""
         self._fresh += 1
         return f"{hint}::{self._fresh}"
 
 
 @functools.cache
 def dtype_named(elem_type: int) -> str:
-    """NumPy's name, or that of ml_dtypes, of an onnx.TensorProto element type."""
+    """NumPy's or ml_dtypes' name of an onnx.TensorProto element type."""
     return str(helper.tensor_dtype_to_np_dtype(elem_type))
 
 
 def copied(node: onnx.NodeProto) -> onnx.NodeProto:
-    """A node of its own with all that is in one."""
+    """A copy of a node."""
     return copy.deepcopy(node)
 
 
 def static_shape(type_proto: onnx.TypeProto) -> tuple[int, ...] | None:
-    """The shape in a tensor type, or None if the rank or any dimension is unknown."""
+    """The shape in a tensor type; None if the rank or any dimension is unknown."""
     tensor = type_proto.tensor_type
     if not tensor.HasField("shape"):
         return None
@@ -166,12 +166,12 @@ def static_shape(type_proto: onnx.TypeProto) -> tuple[int, ...] | None:
 
 
 def describe(node: onnx.NodeProto) -> str:
-    """A node in words for messages: ``MatMul node 'encoder/0' (domain com.microsoft)``."""
+    """Describes a node for messages: ``MatMul node 'encoder/0' (domain com.microsoft)``."""
     if node.name:
         text = f"{node.op_type} node {node.name!r}"
     else:
         text = f"{node.op_type} node that makes {next(iter(node.output), '')!r}"
-    named = is_standard(node) or node.domain == OWN_DOMAIN  # which nobody has in a model
+    named = is_standard(node) or node.domain == OWN_DOMAIN  # no model names our domain
     return text if named else f"{text} (domain {node.domain})"
 
 
@@ -201,7 +201,7 @@ def captured_names(node: onnx.NodeProto) -> set[str]:
 
 
 def drop_dead_nodes(graph: Graph) -> set[str]:
-    """Removes nodes that no output depends on, which needs sorted nodes; returns what is read."""
+    """Removes nodes of a sorted graph that no output depends on; returns the names still read."""
     needed = set(graph.outputs)
     kept = []
     for node in reversed(graph.nodes):
@@ -217,16 +217,16 @@ def drop_dead_nodes(graph: Graph) -> set[str]:
 def inline(
     nodes: Iterable[onnx.NodeProto], names: dict[str, str], graph: Graph, prefix: str
 ) -> list[onnx.NodeProto]:
-    """Copies of `nodes`, renamed.
+    """Copies nodes under new names.
 
     Parameters
     ----------
     names
-        New names by old ones, for the body's inputs and outputs; values that the body defines and
-        that are missing here get fresh names (and are added). Names neither defined nor listed
-        belong to the surroundings and stay.
+        Old name -> new name, for the body's inputs and outputs. Other values that the body defines
+        get fresh names, which are added here. Names that are neither listed nor defined in the body
+        are outer values and stay.
     prefix
-        What the copies' node names begin with.
+        Prefix of the copies' node names.
     """
     copies = []
     for node in nodes:
@@ -242,7 +242,7 @@ def inline(
 
 
 def rename_values(node: onnx.NodeProto, names: dict[str, str]) -> None:
-    """Renames, in place, what a node and the bodies inside it read from outside."""
+    """Renames, in place, the outer values that a node and the bodies inside it read."""
     for position, name in enumerate(node.input):
         node.input[position] = names.get(name, name)
     for body in subgraphs(node):

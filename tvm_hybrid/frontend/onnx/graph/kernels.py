@@ -1,4 +1,4 @@
-"""Kernels as converters write them: loops in TIR, element by element, and sizes that they find."""
+"""Kernels as converters write them: serial loops in TIR, and sizes that kernels compute."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from .sizes import INDEX, dims_of, index, product, same_size
 
 Shape: TypeAlias = Sequence[Expr | int]
 Results: TypeAlias = Sequence[tuple[Shape, str]]
-# Writes the statements of a kernel, given what it reads, what it writes, and sizes.
+# Writes the statements of a kernel, given its inputs, its outputs, and sizes.
 Body: TypeAlias = Callable[..., None]
 
 
 def emit_kernel(
     name: str, inputs: Sequence[Expr], outputs: Results, body: Body, sizes: Shape = ()
 ) -> list[Expr]:
-    """The results, of these shapes and types, of a kernel that is one serial block.
+    """Results, with these shapes and types, of a kernel that is one serial block.
 
-    Where sizes depend on data, the kernel has names of its own for them: the body reads them off
-    its tensors, or gets them behind these. It is never fused: TVM takes some for elementwise.
+    The kernel has its own names for dynamic sizes: the body reads them from its tensors, or gets
+    `sizes` after the tensors. It is never fused: TVM takes some such kernels for elementwise.
     """
 
     def compute(tensors: list[te.Tensor], sizes: list[Expr]) -> list[te.Tensor]:
@@ -46,7 +46,7 @@ def emit_kernel(
 
 
 def fields(value: Expr) -> list[Expr]:
-    """The fields of a tuple; a tensor is one by itself."""
+    """The fields of a tuple; a tensor counts as its only field."""
     if not isinstance(value.ty, relax.TupleType):
         return [value]
     return [emit(relax.TupleGetItem(value, index)) for index in range(len(value.ty.fields))]
@@ -55,28 +55,29 @@ def fields(value: Expr) -> list[Expr]:
 def emit_alone(
     name: str, compute: Callable[..., Any], *args: Any, marks: Mapping[str, Any] | None = None
 ) -> relax.Var:
-    """The results of a kernel that stays by itself.
+    """Results of a kernel that is never fused.
 
-    In one kernel with what reads it, a table would be computed for every element.
+    If it were fused into the kernel that reads it, a table would be computed for every element.
     """
     attrs = {OP_PATTERN: OPAQUE, **(marks or {})}
     return ex.emit_te(compute, *args, primfunc_name_hint=name, primfunc_attrs=attrs)
 
 
 def put(buffer: Expr, value: Expr, *place: Expr | int) -> None:
-    """Stores one element, the first unless told otherwise."""
+    """Stores one element, by default at index 0."""
     I.buffer_store(buffer, value, list(place) or [0])
 
 
 def cell(dtype: str = INDEX) -> Expr:
-    """Memory of the kernel's own for one element."""
+    """Allocates one element in the kernel."""
     return I.sblock_alloc_buffer([1], dtype)
 
 
 def table(extent: Expr, dtype: str = INDEX) -> Expr:
-    """Memory of the kernel's own for so many numbers, and for one at least; 0 at first.
+    """Allocates `extent` elements in the kernel, at least one, and sets them to 0.
 
-    TVM cuts off what no loop visits, and takes an index out of memory for the only one.
+    The loop is needed: TVM removes elements that no loop visits, and treats an index that is read
+    from memory as the only one.
     """
     buffer = I.sblock_alloc_buffer([te.max(extent, index(1))], dtype)
     with I.serial(te.max(extent, index(1))) as place:
@@ -85,7 +86,7 @@ def table(extent: Expr, dtype: str = INDEX) -> Expr:
 
 
 def size_in(count: Expr) -> tirx.Var:
-    """The only element of an int64 vector, as a size; the shapes behind it are in its terms."""
+    """The only element of an int64 vector as a size; shapes of later operators use it."""
     shape = emit(relax.op.tensor_to_shape(count))
     size = new_size()
     ex.match_cast(shape, relax.ShapeType([size]))
@@ -93,9 +94,9 @@ def size_in(count: Expr) -> tirx.Var:
 
 
 def sizes_in(checked: Expr) -> list[Expr]:
-    """The elements of an int64 vector behind its first one, as sizes.
+    """All elements of an int64 vector but the first, as sizes.
 
-    The program checks that the first is 1: a kernel has 0 there if the sizes make no sense.
+    The program checks that the first is 1; a kernel writes 0 there if the sizes make no sense.
     """
     (count,) = ex.known_dims(checked)
     shape = emit(relax.op.tensor_to_shape(checked))
@@ -105,7 +106,7 @@ def sizes_in(checked: Expr) -> list[Expr]:
 
 
 def pick(data: Expr, places: Expr, count: Expr, axis: int) -> Expr:
-    """The slices of `data` at the first `count` places along an axis."""
+    """The slices of `data` at the first `count` indices in `places` along an axis."""
     shape = [*dims_of(data)[:axis], count, *dims_of(data)[axis + 1 :]]
 
     def element(i: Place, data: te.Tensor, places: te.Tensor) -> Expr:
@@ -121,7 +122,7 @@ def cut(data: Expr, count: Expr) -> Expr:
 
 
 def reshaped_to(data: Expr, sizes: Sequence[Expr]) -> Expr:
-    """The elements in another shape: a view where the number of elements is known to be equal."""
+    """Reshapes a value: a view if the number of elements is known to be equal, else a copy."""
     data = ex.normalize(data)
     if same_size(product(sizes), product(dims_of(data))):
         return ex.normalize(relax.op.reshape(data, relax.ShapeExpr(list(sizes))))
@@ -129,7 +130,7 @@ def reshaped_to(data: Expr, sizes: Sequence[Expr]) -> Expr:
 
 
 def copied(data: Expr, sizes: Sequence[Expr]) -> Expr:
-    """A copy with other sizes, as many elements as before."""
+    """A copy with other sizes and as many elements."""
 
     def element(place: Place, data: te.Tensor, sizes: list[Expr]) -> Expr:
         flat = index(0)

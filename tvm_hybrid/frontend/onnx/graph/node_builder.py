@@ -1,4 +1,4 @@
-"""Writes the nodes that replace one node; what every rewrite is written with."""
+"""Builds the nodes that replace one node; every rewrite uses it."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ Extent = int | str
 """A size: a number, or the name of a value int64[1] that holds it."""
 
 UNSQUEEZE_BY_INPUT = 13
-RESHAPE_TO_ZERO = 14  # of Reshape's attribute allowzero
+RESHAPE_TO_ZERO = 14  # first opset whose Reshape has the attribute allowzero
 
 
 class NodeBuilder:
-    """Collects nodes in `nodes`; values are names, as in ONNX.
+    """Collects new nodes in `nodes`; values are names, as in ONNX.
 
     Parameters
     ----------
     node
-        The node that is being replaced: its name is what the new nodes' names begin with.
+        The node that is being replaced; its name is the prefix of the new nodes' names.
     """
 
     def __init__(self, graph: Graph, node: onnx.NodeProto) -> None:
@@ -37,19 +37,19 @@ class NodeBuilder:
         self.nodes: list[onnx.NodeProto] = []
 
     def constant(self, values: Any, dtype: DTypeLike | None = None) -> str:
-        """A new constant."""
+        """Adds a constant and returns its name."""
         name = self.graph.fresh(f"{self.prefix}/constant")
         self.graph.add_constant(name, np.asarray(values, dtype))
         return name
 
     def add(self, op_type: str, *inputs: str, output: str = "", **attributes: Any) -> str:
-        """A node with one output, named `output` if that is given; returns the output's name."""
+        """Adds a node with one output and returns the output's name, by default a fresh one."""
         return self.add_many(op_type, *inputs, outputs=[output], **attributes)[0]
 
     def add_many(
         self, op_type: str, *inputs: str, outputs: Sequence[str], **attributes: Any
     ) -> list[str]:
-        """A node with several outputs; those named ``""`` get fresh names."""
+        """Adds a node with several outputs; those named ``""`` get fresh names."""
         names = [name or self.graph.fresh(f"{self.prefix}/{op_type}") for name in outputs]
         self.nodes.append(
             helper.make_node(op_type, inputs, names, name=f"{self.prefix}/{op_type}", **attributes)
@@ -57,7 +57,7 @@ class NodeBuilder:
         return names
 
     def reshape(self, value: str, shape: Sequence[Extent]) -> str:
-        """A reshape, of any opset; a size of 0 is one, and copies nothing."""
+        """Adds a Reshape, for any opset; a 0 in `shape` is a size, and copies nothing."""
         is_open = any(isinstance(extent, str) for extent in shape)
         if is_open:
             parts = [x if isinstance(x, str) else self.constant([x], np.int64) for x in shape]
@@ -68,7 +68,7 @@ class NodeBuilder:
         return self.add("Reshape", value, wanted, **zero)
 
     def stack(self, values: Sequence[str], axis: int, output: str = "") -> str:
-        """Joins values of one shape along a new axis; of any opset."""
+        """Joins values of one shape along a new axis, for any opset."""
         by_input = self.graph.opset >= UNSQUEEZE_BY_INPUT
         axes = [self.constant([axis], np.int64)] if by_input else []
         how: dict[str, Any] = {} if by_input else {"axes": [axis]}
@@ -77,12 +77,12 @@ class NodeBuilder:
 
 
 def attributes_of(node: onnx.NodeProto) -> dict[str, Any]:
-    """A node's attributes as Python values; texts as str."""
+    """A node's attributes as Python values; strings as str."""
     return {item.name: _text(helper.get_attribute_value(item)) for item in node.attribute}
 
 
 def with_attributes(node: onnx.NodeProto, **changed: Any) -> onnx.NodeProto:
-    """A copy of a node, some attributes of other values; those of None are left out."""
+    """A copy of a node with some attributes changed, or removed if the new value is None."""
     copy = copied(node)
     del copy.attribute[:]
     copy.attribute.extend(item for item in node.attribute if item.name not in changed)
@@ -93,8 +93,8 @@ def with_attributes(node: onnx.NodeProto, **changed: Any) -> onnx.NodeProto:
 
 
 def constant_or_attribute(node: onnx.NodeProto, graph: Graph, position: int, name: str) -> Any:
-    """What newer opsets have as an input and older ones as an attribute; None if it is absent, or
-    an input that is not constant."""
+    """The value of an input of newer opsets that is an attribute in older ones; None if it is
+    absent or not constant."""
     value = optional_input(node, position)
     return graph.constants.get(value) if value else attributes_of(node).get(name)
 
@@ -108,7 +108,7 @@ def _text(value: Any) -> Any:
 
 
 def optional_input(node: onnx.NodeProto, position: int) -> str:
-    """The name of an input, ``""`` if the node does not have it."""
+    """The name of an input; ``""`` if the node does not have it."""
     return node.input[position] if position < len(node.input) else ""
 
 
@@ -125,29 +125,28 @@ def constant_value(node: onnx.NodeProto, graph: Graph) -> np.ndarray:
             return np.array(value, np.float32)
         if attribute.name in ("value_int", "value_ints"):
             return np.array(value, np.int64)
-    except Exception as error:  # numpy's and onnx's own, of many kinds
+    except Exception as error:  # numpy and onnx raise many kinds
         raise ModelError(f"{describe(node)}: its data do not fit its shape: {error}") from error
     raise UnsupportedOperatorError(
         f"{describe(node)}: a constant given as {attribute.name!r} is not supported"
     )
 
 
-# Sizes as rewrites write them: numbers where they are known, else values that hold them.
+# Sizes as rewrites use them: numbers if known, else names of values that hold them.
 #
 #     extents_of(x: [batch, 12, n, 64])    ->    ("x/Gather::1", 12, "x/Gather::2", 64)
 #
-# A value is int64[1]. What is computed from the sizes of inputs becomes an expression of them when
-# Relax is written (elements.py), so that a shape of such values is a shape that TVM
-# knows.
+# Such a value is int64[1]. If it is computed from sizes of inputs, the conversion to Relax makes it
+# an expression of them (elements.py), so that TVM knows a shape of such values.
 
 
 def extents_of(build: NodeBuilder, name: str) -> tuple[Extent, ...]:
-    """The sizes of an input.
+    """The sizes of a value.
 
     Raises
     ------
     UnsupportedOperatorError
-        Not even its rank is known.
+        The rank of the value is not known.
     """
     dims = build.graph.dims(name)
     if dims is None:

@@ -1,4 +1,4 @@
-"""Whether a node keeps to its operator's schema or changes anything, and what ONNX infers of it."""
+"""Facts about a node: does it keep to its schema, is it a no-op, what does ONNX infer of it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _READING_NARROW = {*("CastLike", "DequantizeLinear", "Shape", "Size"), *("If", "
 
 @functools.cache
 def _schema(op_type: str, opset: int) -> onnx.defs.OpSchema | None:
-    """The schema of a standard operator, the newest if the opset is older than the operator."""
+    """The schema of a standard operator; the newest one if the operator is newer than the opset."""
     for version in (opset, onnx.defs.onnx_opset_version()):
         if onnx.defs.has(op_type, version, ""):
             schema = onnx.defs.get_schema(op_type, version, "")
@@ -35,7 +35,7 @@ def _schema(op_type: str, opset: int) -> onnx.defs.OpSchema | None:
 
 
 class _Signature(NamedTuple):
-    """What a schema says, read once: each look at one makes all of it anew."""
+    """The data of a schema, read once because each access to onnx's schema builds it again."""
 
     counts: tuple[tuple[str, int, int], ...]
     inputs: tuple[tuple[str, bool], ...]  # names, and whether they must be given
@@ -60,13 +60,13 @@ def _signature(op_type: str, opset: int) -> _Signature | None:
 
 
 def _opset_of(node: onnx.NodeProto, opset: int) -> int:
-    """The opset that a node is one of: rewrites give an attribute of a newer one to Reshape."""
+    """The opset of a node; rewrites may give Reshape an attribute of a newer opset."""
     newer = any(item.name == "allowzero" for item in node.attribute)
     return max(opset, node_builder.RESHAPE_TO_ZERO) if newer else opset
 
 
 def check_signature(node: onnx.NodeProto, opset: int) -> None:
-    """Raises a ModelError unless inputs, outputs and attributes are there as the schema wants."""
+    """Raises a ModelError unless inputs, outputs and attributes fit the schema."""
     found = _signature(node.op_type, _opset_of(node, opset)) if is_standard(node) else None
     if found is None:
         return
@@ -106,12 +106,12 @@ def drop_unused_outputs(graph: Graph) -> None:
 
 
 def mark_narrow(node: onnx.NodeProto, graph: Graph) -> None:
-    """Marks what an operator makes of types that casts, quantisation and moves alone know.
+    """Marks a node's outputs that have narrow types, which only casts, quantisation and moves take.
 
     Raises
     ------
     UnsupportedOperatorError
-        It computes with floats of 4 or 8 bits, or with integers of 2 or 4 that are no constants.
+        The node computes with floats of 4 or 8 bits, or with non-constant integers of 2 or 4 bits.
     """
     if is_standard(node) and node.op_type in ("Cast", "QuantizeLinear"):
         named = attributes_of(node).get("to" if node.op_type == "Cast" else "output_dtype", 0)
@@ -188,13 +188,13 @@ _RULES: dict[str, _Rule] = {
 }
 
 
-# Types of a node's results, as ONNX infers them, and results that follow from types alone.
+# ONNX's inference for a node's results, and results that follow from types alone.
 
 
 MAX_DATA_ELEMENTS = 256
-MAX_FLOATS = 8  # whose values may decide on sizes, such as scales; more of them are data
+MAX_FLOATS = 8  # larger constants of floats are data; smaller ones, such as scales, may set sizes
 MAX_ELEMENTS = 2**36
-# Operators whose results are elements of the first input, or their places.
+# Operators whose results are elements of the first input, or indices into it.
 _CHOOSING = {
     *("ArgMax", "ArgMin", "Gather", "GatherElements", "GatherND", "TopK"),
     *("MaxPool", "AveragePool", "LpPool", "MaxRoiPool", "RoiAlign", "Resize", "GridSample"),
@@ -204,7 +204,7 @@ Types = dict[str, onnx.TypeProto]
 
 
 class Inference:
-    """ONNX's inference for the nodes of a graph, one at a time."""
+    """Runs ONNX's inference for the nodes of a graph, one at a time."""
 
     def __init__(self, graph: Graph) -> None:
         self._graph = graph
@@ -213,7 +213,7 @@ class Inference:
         self._opsets = [helper.make_opsetid("", graph.opset)]
 
     def of(self, node: onnx.NodeProto) -> Types:
-        """Types of the outputs; empty if ONNX has no inference for the node or misses inputs."""
+        """Types of the outputs; empty if ONNX has no inference or an input has no type."""
         graph = self._graph
         schema = _schema(node.op_type, _opset_of(node, graph.opset)) if is_standard(node) else None
         names = [name for name in node.input if name]
@@ -223,11 +223,11 @@ class Inference:
         if key in self._known:
             known = zip(node.output, self._known[key], strict=True)
             return {name: found for name, found in known if found is not None}
-        if node.op_type == "BatchNormalization":  # ONNX wants all results of one that trains
+        if node.op_type == "BatchNormalization":  # in training mode ONNX asks for all outputs
             node = with_attributes(node, training_mode=None)
             del node.output[1:]
         if node.op_type == "QuantizeLinear" and node.input[-1] in graph.narrow:
-            node = with_attributes(node, output_dtype=None)  # the zero point is of the stored type
+            node = with_attributes(node, output_dtype=None)  # the zero point has the stored type
         given = {name: graph.types[name] for name in names}
         data = {}
         for name in names:
@@ -236,7 +236,7 @@ class Inference:
                 if name not in self._data:
                     self._data[name] = numpy_helper.from_array(array, name)
                 data[name] = self._data[name]
-        if node.op_type == "Range":  # functions of ONNX itself give it vectors of one element
+        if node.op_type == "Range":  # functions in ONNX's own schemas pass vectors of one element
             for name in names:
                 if graph.shape(name) == (1,):
                     given[name] = helper.make_tensor_type_proto(graph.elem_type(name), ())
@@ -246,14 +246,14 @@ class Inference:
             types: Types = onnx.shape_inference.infer_node_outputs(
                 schema, node, given, data, opset_imports=self._opsets
             )
-        except Exception as error:  # C++ inference raises several kinds
+        except Exception as error:  # ONNX's C++ inference raises several kinds
             shapes = ", ".join(f"{name!r} {graph.shape(name)}" for name in names)
             reason = str(error).strip().rstrip(".")
             for kind in ("Shape", "Type"):
                 reason = reason.removeprefix(f"[{kind}InferenceError] ")
             raise ShapeError(
                 f"{describe(node)}: its inputs ({shapes}) do not fit the operator: {reason}; "
-                "mend the model, or the shapes given"
+                "correct the model, or the given shapes"
             ) from error
         for name, found in types.items():
             if found.HasField("tensor_type"):
@@ -268,7 +268,7 @@ class Inference:
         return types
 
     def _key(self, node: onnx.NodeProto) -> Hashable:
-        """What the types of a node's outputs follow from: layers of a model are alike."""
+        """A cache key of all that decides the output types: layers of a model repeat."""
         found: list[Hashable] = [node.op_type, *map(bool, node.output)]
         found += (item.SerializeToString() for item in node.attribute)
         for name in node.input:
@@ -279,7 +279,7 @@ class Inference:
         return tuple(found)
 
     def _deciding(self, name: str) -> np.ndarray | None:
-        """A constant whose values may decide on sizes; None for others."""
+        """A constant whose values may decide output sizes; None for any other value."""
         array = self._graph.constants.get(name)
         if array is None:
             return None
@@ -287,7 +287,7 @@ class Inference:
         return array if array.size <= most else None
 
     def of_empty(self, node: onnx.NodeProto) -> Types:
-        """Types of the outputs if an input has no elements; else empty, to be inferred later."""
+        """Types of the outputs if an input has no elements; else empty."""
         empty = [name for name in node.input if name and 0 in (self._graph.shape(name) or ())]
         if not empty or any(True for _ in subgraphs(node)):
             return {}
@@ -302,7 +302,7 @@ class Inference:
         return types
 
     def empty_values(self, node: onnx.NodeProto, types: Types) -> list[np.ndarray] | None:
-        """The outputs of a node, whatever it computes, if all are known to have no elements."""
+        """Empty arrays for the outputs of any node, if no output has elements for certain."""
         if not types:
             return None
         shapes = [static_shape(types[name]) if name in types else None for name in node.output]
@@ -322,7 +322,7 @@ class Inference:
         ]
 
     def shape_values(self, node: onnx.NodeProto) -> list[np.ndarray] | None:
-        """The value of Shape and Size of anything whose shape is known."""
+        """The value of a Shape or Size whose input has a known shape."""
         if node.op_type not in ("Shape", "Size") or not is_standard(node):
             return None
         shape = self._graph.shape(node.input[0])

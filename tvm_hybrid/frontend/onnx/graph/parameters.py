@@ -1,6 +1,6 @@
-"""Parameters: inputs of nodes whose values decide what is computed, such as axes and shapes.
+"""Parameters: inputs of nodes that decide what is computed, such as axes and shapes.
 
-ReduceSum(x, axes) with axes = Add(a, 1) and the graph's inputs x, a: the value of a must be known.
+ReduceSum(x, axes) with axes = Add(a, 1) and graph inputs x, a: the value of a must be known.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from microkernels.base.errors import Argument, InputValueError
 from .graph import CONTRIB_DOMAIN, STANDARD_DOMAINS, Graph, captured_names
 from .node_builder import optional_input
 
-# Positions among the inputs of an operator whose values the importer must know.
+# Positions of the inputs whose values the importer must know, by operator.
 PARAMETERS: dict[str, tuple[int, ...]] = {
     **dict.fromkeys(("Reshape", "Expand", "Tile", "Squeeze", "Unsqueeze", "Split"), (1,)),
     **dict.fromkeys(("CenterCropPad", "AffineGrid", "Upsample", "TopK", "OneHot"), (1,)),
@@ -39,26 +39,26 @@ PARAMETERS: dict[str, tuple[int, ...]] = {
     "STFT": (1, 3),
 }
 _DOMAINS = {*STANDARD_DOMAINS, CONTRIB_DOMAIN}
-# How many elements an input may have whose value is asked for, a number or a vector: others hold
-# data, which are others in every run.
+# Only inputs of at most this many elements, scalars or vectors, are asked for: larger ones hold
+# data, which change in every run.
 MOST_ELEMENTS = 64
 _SHAPES = {"Shape", "Size"}
-# What comes from these has a size that only a run finds.
+# Values computed from these have sizes that are only known at run time.
 SIZED_BY_DATA = {"NonZero", "Unique", "Compress", "NonMaxSuppression"}
 
 
 def require_value(node: str, name: str, graph: Graph) -> None:
-    """Refuses a node whose input of this name depends on nothing but small inputs of the graph.
+    """Refuses a node if this input of it is computed from small inputs of the graph only.
 
     Parameters
     ----------
     node
-        The node in words.
+        The node's description, for the message.
 
     Raises
     ------
     InputValueError
-        Naming these inputs, and all others that nodes of the model will need.
+        The error names these inputs, and all others that nodes of the model will need.
     """
     inputs = _sources(name, graph)
     if not inputs:
@@ -96,7 +96,7 @@ def parameters_of(node: onnx.NodeProto, graph: Graph) -> list[str]:
 
 
 def note_inputs(graph: Graph) -> None:
-    """Notes which inputs of a graph may be asked for; `note_node` goes on from there."""
+    """Notes the graph inputs whose values may be asked for; `note_node` continues from there."""
     for item in graph.inputs:
         shape = graph.shape(item.name)
         small = shape is not None and len(shape) <= 1 and math.prod(shape) <= MOST_ELEMENTS
@@ -104,9 +104,9 @@ def note_inputs(graph: Graph) -> None:
 
 
 def note_node(node: onnx.NodeProto, graph: Graph) -> None:
-    """Notes what the values of a node come from that stays as it is.
+    """Notes the inputs that the outputs of a converted node are computed from.
 
-    Otherwise every shape of a dynamic model would be followed back through the whole graph.
+    Without this, every shape of a dynamic model would be followed back through the whole graph.
     """
     found: set[str] | None = None if node.op_type in SIZED_BY_DATA else set()
     for name in (*node.input, *captured_names(node)):
@@ -118,8 +118,8 @@ def note_node(node: onnx.NodeProto, graph: Graph) -> None:
 
 
 def _sources(name: str, graph: Graph) -> list[str]:
-    """The graph inputs that a value is computed from; none if one of them is too large, or if they
-    are those of a loop's body."""
+    """The graph inputs that a value is computed from; empty if one of them is too large, or the
+    graph is the body of a loop."""
     if graph.is_body:
         return []
     waiting, seen = [name], {""}

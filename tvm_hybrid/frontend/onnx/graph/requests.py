@@ -1,4 +1,4 @@
-"""Sizes that a tensor asks for, such as the shape that Reshape reads; checks while a model runs."""
+"""Sizes that a tensor requests, such as Reshape's shape, and checks at run time."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ from .sizes import dims_of, index, is_number, product, same_size, simplified
 
 
 def requested_sizes(tensor: Expr, largest: Expr | None = None) -> list[Expr]:
-    """The elements of a vector, or of a scalar, as sizes.
+    """The elements of a vector or scalar, as sizes.
 
-    The program checks what is not known: none is negative, or beyond the largest.
+    Unless they are known, the program checks that each is at least 0 and at most `largest`.
     """
     known = known_elements(tensor)
     if known is not None:
@@ -63,7 +63,7 @@ def requested_sizes(tensor: Expr, largest: Expr | None = None) -> list[Expr]:
 
 
 def reshaped_sizes(data: Sequence[Expr], tensor: Expr, zero_copies: bool) -> list[Expr]:
-    """The sizes of data reshaped to what a vector asks for, with -1 and, if copied, 0 resolved."""
+    """The shape that a vector requests for data, with -1 and (if `zero_copies`) 0 resolved."""
     known = known_elements(tensor)
     if known is not None:
         sizes = [index(each) for each in known.ravel()]
@@ -101,7 +101,7 @@ def reshaped_sizes(data: Sequence[Expr], tensor: Expr, zero_copies: bool) -> lis
 
 
 def _quotient(sizes: Sequence[Expr], divisors: Sequence[Expr]) -> Expr:
-    """The product of sizes by that of others; what is in both may be 0 and leaves."""
+    """The quotient of two products of sizes; common factors, which may be 0, cancel."""
     rest = [factor for size in sizes for factor in _factors(size)]
     left = []
     for divisor in (factor for size in divisors for factor in _factors(size)):
@@ -120,7 +120,7 @@ def _factors(size: Expr) -> list[Expr]:
 def _checked_sizes(
     tensor: Expr, resolve: Callable[..., None], limits: Sequence[Expr]
 ) -> list[Expr]:
-    """Sizes behind a leading 1, in whose place the program finds 0 if a request makes no sense."""
+    """Computes sizes by a kernel that puts a 1, or 0 if the request makes no sense, before them."""
     (count,) = expressions.known_dims(tensor) or (1,)
     asked = emit(relax.op.reshape(cast(tensor, of_sizes.INDEX), (count,)))
 
@@ -136,14 +136,14 @@ MISFIT = "its sizes do not fit"
 
 
 def check_equal(one: Expr, other: Expr, otherwise: str = MISFIT) -> None:
-    """Has the program check that two sizes are equal, unless that is known; see `check`."""
+    """Makes the program check that two sizes are equal, unless that is known; see `check`."""
     if not same_size(simplified(one), simplified(other)):
         current_sizes().unite(one, other)
         check(tirx.EQ(one, other), otherwise)
 
 
 def check_sizes(found: Sequence[Expr], wanted: Sequence[Expr], otherwise: str = MISFIT) -> None:
-    """Has the program check that all sizes are equal, and refuses another number of them."""
+    """Makes the program check that sizes are equal in pairs; ValueError if their counts differ."""
     if len(found) != len(wanted):
         raise ValueError(otherwise)
     for one, other in zip(found, wanted, strict=True):
@@ -151,11 +151,12 @@ def check_sizes(found: Sequence[Expr], wanted: Sequence[Expr], otherwise: str = 
 
 
 def check(condition: Expr, otherwise: str = MISFIT) -> None:
-    """Has the program check what must hold for sizes, unless it is known to hold.
+    """Makes the program check a condition of sizes, unless it is known to hold.
 
-    If it is known not to hold, ValueError says `otherwise`.
+    Raises ValueError(otherwise) if the condition is known not to hold.
 
-    TVM would put the size on one side of a match cast in the place of that on the other side.
+    The condition becomes 1 or 0 before the match cast: in a match cast of two sizes, TVM would
+    replace the one by the other.
     """
     is_known = isinstance(condition, tirx.IntImm)
     flag = condition if is_known else simplified(tirx.Select(condition, index(1), index(0)))
@@ -171,7 +172,7 @@ def differ(one: Expr | int, other: Expr | int) -> bool:
 
 
 def expect_shape(what: str, value: Expr, *wanted: Expr | int) -> None:
-    """Raises a ValueError if a shape is known not to be the one that other inputs ask for."""
+    """Raises a ValueError if a value is known not to have the wanted shape."""
     found = of_sizes.plain_dims(value)
     if len(found) != len(wanted) or any(map(differ, found, wanted)):
         raise ValueError(
@@ -181,14 +182,14 @@ def expect_shape(what: str, value: Expr, *wanted: Expr | int) -> None:
 
 
 def sizes_text(sizes: Sequence[Expr | int]) -> str:
-    """Sizes for messages, such as (2, n, 64)."""
+    """Sizes as text for messages, such as (2, n, 64)."""
     return f"({', '.join(str(text_of(size)) for size in sizes)}{',' if len(sizes) == 1 else ''})"
 
 
 def viewed(value: Expr, *sizes: Expr | int) -> Expr:
-    """The same elements in other sizes; the program checks that they are as many.
+    """Reshapes a value; the program checks that the number of elements is equal.
 
-    A constant stays one.
+    A constant stays a constant.
     """
     array, numbers = constant(value), [size for size in sizes if isinstance(size, int)]
     if array is not None and len(numbers) == len(sizes):
@@ -200,26 +201,26 @@ def viewed(value: Expr, *sizes: Expr | int) -> Expr:
     return kernels.reshaped_to(value, wanted)
 
 
-# Broadcasting of operands whose sizes depend on data.
+# Broadcasting of operands with dynamic sizes.
 #
-# TVM types an operation on [n, 4] and [m, 4] only if it can prove that n = m. Where it cannot, the
-# common size becomes a symbol of its own, which the program checks when it runs, and the operands
-# are broadcast to it.
+# TVM types an operation on [n, 4] and [m, 4] only if it can prove that n = m. If it cannot, the
+# common size becomes a new symbol, which the program checks at run time, and the operands are
+# broadcast to it.
 
 
 MOST_CHOSEN = 24
-"""Sizes in a choice that is written out, so that layouts and fusion pass through it. What TVM takes
-for it grows fast: a choice of 26 sizes took 11 s, and minutes a few layers later."""
+"""At most this many sizes are written out in a choice, which layouts and fusion pass through. TVM's
+time grows fast: a choice of 26 sizes took 11 s, and minutes a few layers later."""
 
 
 def check_product(left: Expr, right: Expr) -> None:
-    """Has the program check that the factors of a product have as many terms."""
+    """Makes the program check that the operands of a matrix product have equal depth."""
     before, behind = dims_of(left), dims_of(right)
     check_equal(before[-1], behind[0] if len(behind) == 1 else behind[-2])
 
 
 def align(inputs: Sequence[Any]) -> list[Any]:
-    """The operands, broadcast where TVM could not tell that their sizes fit."""
+    """Broadcasts the operands whose sizes TVM could not prove to fit."""
     if not any(of_sizes.is_open(value) for value in inputs):
         return list(inputs)
     shapes = [dims_of(value) for value in inputs]
@@ -233,14 +234,14 @@ def align(inputs: Sequence[Any]) -> list[Any]:
 
 
 def common_shape(shapes: Sequence[list[Expr]]) -> list[Expr]:
-    """The sizes to which tensors of these shapes are broadcast."""
+    """The shape to which tensors of these shapes are broadcast."""
     rank = max(map(len, shapes))
     padded = ([index(1)] * (rank - len(shape)) + shape for shape in shapes)
     return [functools.reduce(_common, sizes) for sizes in zip(*padded, strict=True)]
 
 
 def _common(one: Expr, other: Expr) -> Expr:
-    """The common one of two sizes; the program checks that there is one."""
+    """The size to which two sizes are broadcast; the program checks that they fit."""
     if is_number(other, 1) or same_size(one, other):
         return one
     if is_number(one, 1):
@@ -249,12 +250,12 @@ def _common(one: Expr, other: Expr) -> Expr:
     if isinstance(one, tirx.Var) != isinstance(other, tirx.Var) and not known:
         # A mask of `total` keys meets `past + sequence` of them.
         current_sizes().unite(one, other)
-    # Operators that meet the same two sizes have results of one size.
+    # A pair of sizes gives one common size, in whichever operator it occurs.
     return expressions.once(frozenset((str(one), str(other))), lambda: _chosen(one, other, *known))
 
 
 def _chosen(one: Expr, other: Expr, known: Expr | None = None) -> Expr:
-    """The one of two sizes that is not 1, a new size unless it is known."""
+    """The one of two sizes that is not 1; as a new size, unless one of them is a number."""
     choices = [
         tirx.Select(tirx.EQ(one, index(1)), other, one),
         tirx.Select(tirx.EQ(other, index(1)), one, other),
@@ -262,8 +263,8 @@ def _chosen(one: Expr, other: Expr, known: Expr | None = None) -> Expr:
     length = 2 * length_of(one, other)
     shape = emit(relax.ShapeExpr(choices))
     if length > MOST_CHOSEN:
-        # By way of a tensor: TVM puts a choice in the place of the size wherever that stands, and a
-        # choice among choices, of each layer behind the last, is twice as long as its own.
+        # Through a tensor: TVM would write out the choice wherever the size occurs, and the
+        # choices of each layer would contain the choices of the layer before twice.
         length = 1
         shape = emit(relax.op.tensor_to_shape(emit(relax.op.shape_to_tensor(shape))))
     size = new_size(length) if known is None else known
@@ -272,11 +273,11 @@ def _chosen(one: Expr, other: Expr, known: Expr | None = None) -> Expr:
 
 
 def broadcast(value: Expr, common: Sequence[Expr]) -> Expr:
-    """A value in these sizes, which its own ones fit, and which may be more."""
+    """Broadcasts a value to sizes that its own sizes fit."""
     shape = dims_of(value)
     if len(shape) == len(common) and all(map(same_size, shape, common)):
         return value
-    # Where it is not known that sizes fit, `legalize.shapes` looks for sizes of 1.
+    # If it is not known that sizes fit, `legalize.shapes` checks for sizes of 1 at run time.
     return normalize(relax.op.broadcast_to(value, relax.ShapeExpr(list(common))))
 
 
@@ -285,7 +286,7 @@ _BY_COORDINATES = {"GatherND", "ScatterND"}
 
 
 def with_checked_indices(node: onnx.NodeProto, inputs: Inputs, attrs: Attrs) -> Inputs:
-    """Checks indices of Gather, Scatter and the like when a model runs, where a user asks for it.
+    """Makes the program check the indices of Gather, Scatter and the like.
 
         lv = check_indices(indices, n)      # a kernel: an error, or the indices as they are
         R.take(data, lv, axis=0)            # data: [n, 4]
@@ -293,7 +294,7 @@ def with_checked_indices(node: onnx.NodeProto, inputs: Inputs, attrs: Attrs) -> 
     Without the check an index out of range is clipped (relay_passes/canonicalize/indices.py).
     Constant indices of static sizes are checked at import.
 
-    The inputs of a node; its indices, if it has any, are those that the program has checked.
+    Returns the node's inputs, with checked indices if it has indices.
 
     Raises
     ------
@@ -325,7 +326,7 @@ def with_checked_indices(node: onnx.NodeProto, inputs: Inputs, attrs: Attrs) -> 
 
 
 def _checked(indices: Expr, sizes: Sequence[Expr], message: str) -> Expr:
-    """The indices, by a kernel that fails at the first one that is out of range."""
+    """Copies the indices by a kernel that raises an error at the first one out of range."""
     shape, columns = dims_of(indices), len(sizes)
     rows = product(shape[:-1] if columns > 1 else shape)
     flat = emit(relax.op.reshape(indices, relax.ShapeExpr([rows, columns])))

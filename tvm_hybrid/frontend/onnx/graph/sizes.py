@@ -1,4 +1,4 @@
-"""Sizes that are data: numbers, symbols, and what is known of them."""
+"""Dynamic sizes: numbers, symbols, and what can be proved about them."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from tir_schedules.generic.expressions import substitute
 from ...expressions import Expr, literal, normalize, static_shape_of
 
 INDEX = "int64"
-LARGEST = 1 << 40  # beyond any size
+LARGEST = 1 << 40  # larger than any size
 
 
 def dims_of(value: Expr) -> list[Expr]:
-    """The sizes of a tensor, numbers and symbols; ValueError if one has none of its own."""
+    """The sizes of a tensor, numbers and symbols; ValueError if the shape is not known."""
     shape = value.ty.shape
     if not isinstance(shape, relax.ShapeExpr):
         raise ValueError("the shape of an input is not known")
@@ -30,37 +30,37 @@ def dims_of(value: Expr) -> list[Expr]:
 
 
 def plain(sizes: Iterable[Expr]) -> list[int | Expr]:
-    """Sizes, those that are known as Python's numbers."""
+    """Sizes, with known ones as Python integers."""
     return [int(size) if isinstance(size, tirx.IntImm) else size for size in sizes]
 
 
 def plain_dims(value: Expr) -> list[int | Expr]:
-    """The sizes of a tensor, those that are known as Python's numbers."""
+    """The sizes of a tensor, with known ones as Python integers."""
     return plain(dims_of(value))
 
 
 def is_open(value: Any) -> bool:
-    """Whether a value is a tensor some of whose sizes depend on data."""
+    """Whether a value is a tensor with a dynamic size."""
     found = getattr(value, "ty", None)
     return isinstance(found, relax.TensorType) and static_shape_of(found) is None
 
 
 def is_unknown(value: Any) -> bool:
-    """Whether a value is a tensor whose shape is not even known in terms of others."""
+    """Whether a value is a tensor whose shape is not even known in terms of symbols."""
     found = getattr(value, "ty", None)
     return isinstance(found, relax.TensorType) and not isinstance(found.shape, relax.ShapeExpr)
 
 
 def product(sizes: Iterable[Expr]) -> Expr:
-    """The number of elements."""
+    """The product of sizes."""
     known = plain(sizes)
-    if all(isinstance(size, int) for size in known):  # at once: TVM would fold each product
+    if all(isinstance(size, int) for size in known):  # faster: TVM would fold each product
         return tirx.const(math.prod(known), INDEX)
     return functools.reduce(operator.mul, known, tirx.const(1, INDEX))
 
 
 def same_size(one: Expr, other: Expr) -> bool:
-    """Whether two sizes are equal, however they are written."""
+    """Whether two sizes are known to be equal, however they are written."""
     if tvm_ffi.structural_equal(one, other):
         return True
     if all(isinstance(size, (tirx.IntImm, tirx.Var)) for size in (one, other)):
@@ -69,12 +69,12 @@ def same_size(one: Expr, other: Expr) -> bool:
 
 
 def holds(condition: Expr) -> bool:
-    """Whether a condition of sizes is known to hold, whatever the sizes are."""
+    """Whether a condition is known to hold for all values of the sizes in it."""
     return is_number(simplified(tirx.Select(condition, index(1), index(0))), 1)
 
 
 def never_negative(size: Expr) -> bool:
-    """Whether a size is made of numbers and other sizes without a difference."""
+    """Whether a size is built from numbers and sizes without a subtraction."""
     if isinstance(size, tirx.Add | tirx.Mul | tirx.FloorDiv | tirx.Max | tirx.Min):
         return never_negative(size.a) and never_negative(size.b)
     return isinstance(size, tirx.Var) or (isinstance(size, tirx.IntImm) and int(size) >= 0)
@@ -86,14 +86,14 @@ def is_number(size: Expr, number: int) -> bool:
 
 
 def scalar_of(size: Expr) -> Expr:
-    """A size as a tensor without axes."""
+    """A size as a scalar tensor."""
     if isinstance(size, tirx.IntImm):
         return literal(np.array(int(size)))
     return normalize(relax.op.reshape(vector_of(size), ()))
 
 
 def vector_of(*sizes: Expr | int) -> Expr:
-    """Sizes as an int64 vector, a constant if they are known."""
+    """Sizes as an int64 vector; a constant if all are known."""
     if all(isinstance(size, int) for size in sizes):
         return literal(np.array(sizes, INDEX))
     every = relax.ShapeExpr([index(0) + size for size in sizes])
@@ -107,7 +107,7 @@ def plus(one: Expr | int, other: Expr | int) -> Expr | int:
 
 
 def counted(count: Expr | int, first: int = 0) -> Expr:
-    """int64 numbers in a row, so many from the first one on."""
+    """An int64 vector of `count` successive numbers from `first` on."""
     if isinstance(count, int):
         return literal(np.arange(first, first + count, dtype=INDEX))
     row = normalize(relax.op.arange(0, count, 1, INDEX))
@@ -115,10 +115,10 @@ def counted(count: Expr | int, first: int = 0) -> Expr:
 
 
 def simplified(size: Expr) -> Expr:
-    """A size in its simplest form; every variable in it is a size.
+    """Simplifies a size; every variable in it counts as a size.
 
-    A multiple that is found by a remainder, such as `t + (16 - t % 16) % 16`, is a quotient times a
-    number, `(t + 15) // 16 * 16`. The lesser of two sizes is that one, where one is known to be.
+    A multiple written with a remainder, such as `t + (16 - t % 16) % 16`, becomes a number times a
+    quotient, `(t + 15) // 16 * 16`. A minimum becomes the operand that is known to be smaller.
     """
     if isinstance(size, tirx.IntImm | tirx.Var):
         return size
@@ -126,8 +126,9 @@ def simplified(size: Expr) -> Expr:
     every = ir.Range(index(0), index(LARGEST))
     tvm_ffi.structural_walk(size, (tirx.Var, lambda var: analyzer.bind(var, every)))
 
-    def least(of: tirx.Min) -> Expr:
-        return next((a for a, b in ((of.a, of.b), (of.b, of.a)) if analyzer.can_prove(a <= b)), of)
+    def least(both: tirx.Min) -> Expr:
+        pairs = ((both.a, both.b), (both.b, both.a))
+        return next((a for a, b in pairs if analyzer.can_prove(a <= b)), both)
 
     found = analyzer.simplify(size)
     found = tvm_ffi.structural_map(found, [(tirx.FloorDiv, _without_whole), (tirx.Min, least)])
@@ -137,7 +138,7 @@ def simplified(size: Expr) -> Expr:
 
 
 def _without_whole(quotient: tirx.FloorDiv) -> Expr:
-    """(n + 300) // 256 as (n + 44) // 256 + 1: TVM compares what stays with n // 256."""
+    """(n + 300) // 256 as (n + 44) // 256 + 1, so that TVM can compare it with n // 256."""
     sum_, divisor = quotient.a, quotient.b
     if not isinstance(sum_, tirx.Add) or not all(
         isinstance(each, tirx.IntImm) and int(each) > 0 for each in (sum_.b, divisor)
@@ -148,11 +149,11 @@ def _without_whole(quotient: tirx.FloorDiv) -> Expr:
 
 
 def _without_remainders(size: Expr) -> Expr | None:
-    """A size in quotients in the place of remainders; None if it is no plain sum of them then.
+    """Writes a size with quotients in place of remainders; None if that leaves a subtraction.
 
-    TVM makes remainders of differences with quotients. So quotients are variables meanwhile.
+    Quotients are variables meanwhile, as TVM turns differences with quotients into remainders.
     """
-    quotients: list[tuple[tirx.Var, Expr]] = []  # those inside of others come first
+    quotients: list[tuple[tirx.Var, Expr]] = []  # inner quotients come before outer ones
     remainders: list[Expr] = []
     less: list[Expr] = []
     numbers: list[Expr] = []
@@ -189,5 +190,5 @@ def is_negative(size: Expr) -> bool:
 
 
 def index(value: Expr | int) -> Expr:
-    """A number to count with; an expression is one already."""
+    """A number as an int64 constant; an expression is returned as it is."""
     return tirx.const(int(value), INDEX) if isinstance(value, int | np.integer) else value

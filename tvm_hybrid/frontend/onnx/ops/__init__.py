@@ -1,6 +1,6 @@
 """Converters from ONNX operators to Relax, by family; importing this registers all.
 
-In: a node whose constants are known. Out: a Relax expression. Every file of this folder is
+In: a node whose constants are known. Out: a Relax expression. All files in this folder are
 imported.
 """
 

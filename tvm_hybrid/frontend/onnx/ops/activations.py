@@ -1,4 +1,4 @@
-"""Activations: what follows a product, and what makes shares of a row."""
+"""Activations: elementwise functions, and the softmax family along an axis."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ..graph.sizes import dims_of, product
 from ..operators import SOFTMAX_ALONG_AXIS, apply, operator
 
 _MISH_END = 20.0
-# The defaults of ONNX, and of ONNX Runtime.
+# Default alpha and gamma of ONNX, and of ONNX Runtime.
 _SELU_ALPHA, _SELU_GAMMA = 1.67326319217681884765625, 1.05070102214813232421875
 
 
@@ -29,7 +29,7 @@ operator("Softsign")(lambda x: x / (relax.op.abs(x) + ex.number(x, 1)))
 
 @operator("PRelu")
 def _prelu(x: Expr, slope: Expr) -> Expr:
-    """One slope for each element along an axis, or a choice between two products."""
+    """PRelu: one slope per element along an axis, else a select between two products."""
     sizes, rank = dims_of(slope), ex.rank_of(x)
     axes = [axis for axis, size in enumerate(sizes) if getattr(size, "value", 0) != 1]
     if len(axes) < 2:
@@ -50,8 +50,8 @@ def _gelu(x: Expr, *, approximate: str = "none") -> Expr:
 def _mish(x: Expr) -> Expr:
     """x * tanh(log(1 + e)), e = exp(x), in float32 with one exponential.
 
-    tanh(log(1 + e)) is w / (w + 2), w = e * (e + 2), and small results are as accurate as others.
-    From x = 20 on it is 1 in float32 (2 / w is below 2^-24 from x = 9 on).
+    With w = e * (e + 2), tanh(log(1 + e)) = w / (w + 2), which keeps small results accurate. From
+    x = 20 on the factor is 1 in float32 (2 / w is below 2^-24 from x = 9 on).
     """
     if ex.dtype_of(x) != "float32":
         return x * relax.op.tanh(relax.op.nn.softplus(x))
@@ -73,8 +73,8 @@ def _selu(x: Expr, *, alpha: float = _SELU_ALPHA, gamma: float = _SELU_GAMMA) ->
 
 
 def _exponential(x: Expr, inner: Expr, alpha: float) -> Expr:
-    """Where(x < 0, alpha * (exp(inner) - 1), x): positive x stay as they are, and NaN too."""
-    below = ex.emit(relax.op.exp(inner)) - ex.number(x, 1)  # first, as where PyTorch exports it
+    """Where(x < 0, alpha * (exp(inner) - 1), x); positive x and NaN pass unchanged."""
+    below = ex.emit(relax.op.exp(inner)) - ex.number(x, 1)  # emitted first, as in PyTorch's exports
     if alpha != 1:
         below = below * ex.number(x, alpha)
     return relax.op.where(x < ex.number(x, 0), below, x)
@@ -98,7 +98,7 @@ def _shrink(x: Expr, *, lambd: float = 0.5, bias: float = 0.0) -> Expr:
 
 @operator("HardSigmoid")
 def _line(x: Expr, *, alpha: float = 0.2, beta: float = 0.5) -> Expr:
-    """alpha * x + beta from 0 to 1, in operators that fold into a convolution before it."""
+    """alpha * x + beta clipped to 0..1, in operators that fold into a convolution before it."""
     line = x * ex.number(x, alpha) + ex.number(x, beta)
     return apply("Clip", line, min=0.0, max=1.0)
 
@@ -106,7 +106,7 @@ def _line(x: Expr, *, alpha: float = 0.2, beta: float = 0.5) -> Expr:
 operator("HardSwish")(lambda x: x * _line(x, alpha=1 / 6))
 
 
-# ONNX Runtime's: Gelu has the meaning of the standard one.
+# ONNX Runtime's operators; its Gelu equals the standard one.
 
 
 def _biased_gelu(x: Expr, bias: Expr, *, approximate: str = "none") -> Expr:
@@ -124,13 +124,13 @@ def _quick_gelu(x: Expr, *, alpha: float = 1.702) -> Expr:
 
 
 def _along_axis(x: Expr, *, made: Callable[[Expr, int], Expr], **attrs: Any) -> Expr:
-    """Along an axis; before opset 13 along all axes from one on, as one."""
+    """Applies `made` along an axis; before opset 13, along it and all later axes as one axis."""
     rank = ex.rank_of(x)
     if attrs.get(OPSET, SOFTMAX_ALONG_AXIS) >= SOFTMAX_ALONG_AXIS:
         return made(x, attrs.get("axis", -1))
     axis = attrs.get("axis", 1)
     if not -rank <= axis < rank:
-        raise ShapeError(f"its axis {axis} is none of an input of rank {rank}")
+        raise ShapeError(f"its axis {axis} is out of range for rank {rank}")
     if axis % rank == rank - 1:
         return made(x, -1)
     dims = dims_of(x)
@@ -140,7 +140,7 @@ def _along_axis(x: Expr, *, made: Callable[[Expr, int], Expr], **attrs: Any) -> 
 
 
 def _hardmax(x: Expr, axis: int) -> Expr:
-    """argmax(x, 1): [n, 1] == arange(m); of equal elements the first one is chosen."""
+    """argmax(x, 1): [n, 1] == arange(m); the first of equal elements is chosen."""
     dims = dims_of(x)
     axis %= len(dims)
     first = ex.cast(relax.op.argmax(x, axis, keepdims=True), "int32")

@@ -5,10 +5,10 @@
 
     attend(q, k, v)  =  MatMul(Softmax(MatMul(q, Transpose(k)) * scale + masks), v)
 
-Heads are [batch, heads, length, size]; batch and length may be dynamic. Those of ONNX Runtime's
-operators are made in contrib_attention.py. Scores are float32 from the first product to the
-softmax, whatever the type of q, k and v (float64 of float64), and the scale follows the product: q
-and k are read as they are.
+Heads are [batch, heads, length, size]; batch and length may be dynamic. contrib_attention.py
+converts ONNX Runtime's operators. Scores are float32 from the first product to the softmax for any
+type of q, k and v, except float64 for float64. The scale is applied after the product, so q and k
+are read unscaled.
 """
 
 from __future__ import annotations
@@ -34,21 +34,21 @@ Size = Expr | int
 
 
 class Scores(NamedTuple):
-    """What happens to the scores before the softmax, in this order.
+    """The operations on the scores before the softmax, in this order.
 
     Attributes
     ----------
     scale : float or None
         Factor; 1 / sqrt(head size) if None.
     softcap : float
-        c in c * tanh(scores / c); 0 for none.
+        c in c * tanh(scores / c); 0 for no cap.
     added : sequence of Expr
-        Values to add, as they broadcast to [batch, heads, queries, keys].
+        Values to add; they broadcast to [batch, heads, queries, keys].
     seen : sequence of Expr
-        bool values; scores are -inf where one is false.
+        bool masks; a score becomes -inf where one of them is false.
     sink : Expr or None
-        A value [heads] or of one element: the score of one more key, whose value is 0. It is in no
-        mask.
+        The score, [heads] or one element, of an additional key whose value is 0. No mask applies
+        to it.
     """
 
     scale: float | None = None
@@ -59,9 +59,9 @@ class Scores(NamedTuple):
 
 
 def attend(q: Expr, k: Expr, v: Expr, scores: Scores, wide: str = "float32") -> list[Expr]:
-    """The result; and the scores as products, capped, masked, and as shares of a row.
+    """The result of attention, then the scores: scaled, capped, masked, and after the softmax.
 
-    Heads of k and v are repeated where q has more. `wide` is the type of the scores.
+    Heads of k and v are repeated if q has more heads. `wide` is the type of the scores.
     """
     product = _products(q, k, wide)
     scale = 1.0 / math.sqrt(plain_dims(q)[3]) if scores.scale is None else scores.scale
@@ -72,7 +72,7 @@ def attend(q: Expr, k: Expr, v: Expr, scores: Scores, wide: str = "float32") -> 
     masked = capped
     for mask in scores.added:
         masked = apply("Add", masked, ex.cast(mask, wide))
-    if scores.seen:  # one mask, of which a kernel finds the first and the last key that are seen
+    if scores.seen:  # a single mask, so that a kernel can find the first and last visible key
         flags = functools.reduce(functools.partial(apply, "And"), scores.seen)
         masked = apply("Where", flags, masked, ex.number(product, -np.inf))
     if scores.sink is None:
@@ -98,12 +98,12 @@ def _mixed(shares: Expr, v: Expr) -> Expr:
 
 
 def _factor(value: Expr) -> Expr:
-    """A factor of a product; float16 is multiplied as float32, and shares are not rounded to it."""
+    """An operand of a product; float16 becomes float32, so the softmax is not rounded to it."""
     return ex.cast(value, "float32") if ex.dtype_of(value) == "float16" else value
 
 
 def repeated(value: Expr, heads: int) -> Expr:
-    """Every head as often as queries share it: [h0, h0, h1, h1, ...]."""
+    """Repeats every head for the queries that share it: [h0, h0, h1, h1, ...]."""
     batch, groups, length, size = plain_dims(value)
     if groups == heads:
         return value
@@ -113,18 +113,18 @@ def repeated(value: Expr, heads: int) -> Expr:
 
 
 def split_heads(what: str, value: Expr, heads: int) -> Expr:
-    """[batch, length, heads * size] as heads."""
+    """Splits [batch, length, heads * size] into heads."""
     return apply("Transpose", with_heads(what, value, heads), perm=[0, 2, 1, 3])
 
 
 def join_heads(value: Expr) -> Expr:
-    """Heads as [batch, length, heads * size]."""
+    """Joins heads to [batch, length, heads * size]."""
     batch, heads, length, size = plain_dims(value)
     return viewed(apply("Transpose", value, perm=[0, 2, 1, 3]), batch, length, heads * size)
 
 
 def check_heads(q: Expr, k: Expr, v: Expr) -> None:
-    """Raises a ValueError unless heads of k and v are shared by those of q."""
+    """Raises a ValueError unless the heads of q are a multiple of those of k and v."""
     (batch, heads, _, size), (_, groups, length, _), (*_, width) = map(plain_dims, (q, k, v))
     if not all(isinstance(each, int) for each in (heads, size, groups, width)):
         raise ValueError("the number of heads and their sizes must be known")
@@ -135,13 +135,13 @@ def check_heads(q: Expr, k: Expr, v: Expr) -> None:
 
 
 def check_past(past: Sequence[Expr | None]) -> None:
-    """Raises a ValueError if keys or values alone are given."""
+    """Raises a ValueError if only one of past keys and past values is given."""
     if (past[0] is None) != (past[1] is None):
         raise ValueError("it has only one of past_key and past_value")
 
 
 def appended(k: Expr, v: Expr, past: Sequence[Expr | None]) -> tuple[Expr, Expr, Size]:
-    """Keys and values after those of the past, if there is one; how many came before."""
+    """Keys and values appended to the past, if any; and the length of the past."""
     check_past(past)
     if past[0] is None:
         return k, v, 0
@@ -154,32 +154,32 @@ def appended(k: Expr, v: Expr, past: Sequence[Expr | None]) -> tuple[Expr, Expr,
     return both[0], both[1], before
 
 
-# Masks of triangles are R.triu and R.tril of one number and never constants: the square of a long
-# sequence is no data of a model, and a fused attention visits only the keys that a query sees.
+# Causal and window masks are R.triu and R.tril of one number, never constants: the square of a long
+# sequence would be too large, and a fused attention only visits the keys that a query sees.
 
 
 def keys_up_to(rows: Size, columns: Size, last: Size) -> list[Expr]:
-    """The mask of queries i that see keys j <= i + `last`: 0, else -inf; none if they see all."""
+    """The mask for queries i that see keys j <= i + `last`: 0, else -inf; none if all are seen."""
     if isinstance(last, int) and isinstance(columns, int) and last >= columns - 1:
         return []
     return [ex.normalize(relax.op.triu(filled(-np.inf, rows, columns), last + 1))]
 
 
 def keys_from(rows: Size, columns: Size, first: Size) -> list[Expr]:
-    """The mask of queries i that see keys j >= i + `first`; none if they see all."""
+    """The mask for queries i that see keys j >= i + `first`; none if all are seen."""
     if isinstance(first, int) and isinstance(rows, int) and rows - 1 + first <= 0:
         return []
     return [ex.normalize(relax.op.tril(filled(-np.inf, rows, columns), first - 1))]
 
 
 def filled(value: float, *sizes: Size) -> Expr:
-    """float32 numbers; TVM 0.27 cannot lower R.full of infinities."""
+    """A float32 tensor filled with a value; TVM 0.27 cannot lower R.full of infinities."""
     return broadcast(ex.literal(np.array(value, np.float32)), [index(0) + size for size in sizes])
 
 
 @operator("Attention")
 def _attention(q: Expr, k: Expr, v: Expr, mask: Expr, *others: Expr, **attrs: Any) -> Expr:
-    """Rows that see no key are 0, where the softmax makes NaN."""
+    """Attention of the standard; rows that see no key are 0, where the softmax gives NaN."""
     joined, dtype = ex.rank_of(q) == 3, ex.dtype_of(q)
     wide = _type_of_scores(dtype, attrs)
     q, k, v = _heads([q, k, v], attrs)
@@ -193,7 +193,7 @@ def _attention(q: Expr, k: Expr, v: Expr, mask: Expr, *others: Expr, **attrs: An
         are_flags = ex.dtype_of(mask) == "bool"
         mask = mask if are_flags else ex.cast(mask, wide)
         *sizes, length = plain_dims(mask)
-        if isinstance(length, int) and length != keys:  # what is beyond its end is hidden
+        if isinstance(length, int) and length != keys:  # keys beyond the mask's end are hidden
             what = f"attn_mask has the shape {sizes_text([*sizes, length])}"
             check(index(0) + keys >= length, f"{what}; there are {keys} keys")
             rest = [index(0) + size for size in (*sizes, plus(keys, -length))]
@@ -207,7 +207,7 @@ def _attention(q: Expr, k: Expr, v: Expr, mask: Expr, *others: Expr, **attrs: An
         triangles += keys_from(queries, keys, plus(before, -behind)) if behind >= 0 else []
     scores = Scores(attrs.get("scale"), attrs.get("softcap", 0.0), [*added, *triangles], seen)
     result, *steps, shares = attend(q, k, v, scores, wide)
-    # Which queries see a key, bool [..., queries or 1, 1], where that is known.
+    # bool [..., queries or 1, 1]: whether each query sees a key; None if not known.
     rows: np.ndarray | None = None
     is_free = lengths is None and mask is None
     known = all(isinstance(each, int) for each in (queries, keys, before)) and lengths is None
@@ -225,8 +225,8 @@ def _attention(q: Expr, k: Expr, v: Expr, mask: Expr, *others: Expr, **attrs: An
         if rows is not None:
             some = ex.literal(rows)
         else:
-            # Numbers above -inf: an imported module may be compiled by TVM alone, to which no
-            # maximum is less than the least finite number.
+            # Flags are 1, 0 or -inf, not scores: an imported module may be compiled by TVM alone,
+            # whose maximum is never less than the least finite number.
             value, zero = (ex.literal(np.array(each, np.float32)) for each in (1, 0))
             finite = [apply("Greater", each, ex.number(each, -np.inf)) for each in added]
             for flags in (*seen, *finite):
@@ -242,7 +242,7 @@ def _attention(q: Expr, k: Expr, v: Expr, mask: Expr, *others: Expr, **attrs: An
 
 
 def _type_of_scores(dtype: str, attrs: Attrs) -> str:
-    """The type that scores and softmax are computed in."""
+    """The type of scores and softmax."""
     precision = attrs.get("softmax_precision", 0) or TensorProto.FLOAT
     other = str(helper.tensor_dtype_to_np_dtype(precision))
     if "float" not in dtype or "float" not in other:
@@ -251,7 +251,7 @@ def _type_of_scores(dtype: str, attrs: Attrs) -> str:
 
 
 def _heads(values: Sequence[Expr], attrs: Attrs) -> Sequence[Expr]:
-    """q, k and v as heads."""
+    """q, k and v split into heads."""
     ranks = [ex.rank_of(each) for each in values]
     counts = [int(attrs.get(f"{each}_num_heads") or 0) for each in ("q", "kv", "kv")]
     if ranks == [3, 3, 3] and all(counts):
@@ -267,14 +267,14 @@ def _heads(values: Sequence[Expr], attrs: Attrs) -> Sequence[Expr]:
 
 
 def _within(lengths: Expr, queries: Size, keys: Size, behind: int, ahead: int) -> list[Expr]:
-    """Which keys of a cache are there and in a window, of [batch, 1, queries or 1, keys].
+    """Masks [batch, 1, queries or 1, keys] of the keys that a cache holds and the window shows.
 
     The last query is the last token of its sequence.
     """
     count = ex.cast(lengths, "int64")
     places = viewed(counted(keys), 1, 1, 1, keys)
     rows = viewed(counted(queries, 1), 1, 1, queries, 1)
-    first = apply("Add", apply("Sub", count, vector_of(queries)), rows)  # behind each query
+    first = apply("Add", apply("Sub", count, vector_of(queries)), rows)  # position after each query
     seen = [apply("Less", places, count)] if ahead else []
     if ahead >= 0:
         end = apply("Add", first, ex.literal(np.array(ahead))) if ahead else first
@@ -285,7 +285,7 @@ def _within(lengths: Expr, queries: Size, keys: Size, behind: int, ahead: int) -
     return seen
 
 
-# FlexAttention, whose scores and shares bodies change (rewrites/loop.py), in two parts.
+# FlexAttention in two parts: bodies change its scores and softmax in between (rewrites/loop.py).
 
 
 @operator("FlexScores", domain=OWN_DOMAIN)
@@ -301,19 +301,19 @@ def _flex_mix(shares: Expr, v: Expr) -> Expr:
     return ex.cast(_mixed(shares, v), ex.dtype_of(v))
 
 
-# Rotations of heads by their positions.
+# Rotary position embeddings.
 #
 #     RotaryEmbedding(x, position_ids, cos_cache, sin_cache)    of ONNX Runtime
 #     RotaryEmbedding(x, cos_cache, sin_cache, position_ids)    of opset 23
-#         ->  Concat(x1 * cos - x2 * sin, x1 * sin + x2 * cos, the rest of x)
+#         ->  Concat(x1 * cos - x2 * sin, x1 * sin + x2 * cos, the other elements of x)
 #
-# x1 and x2 are the halves of what is rotated of each head, or its even and odd elements if they are
+# x1 and x2 are the halves of each head's rotated part, or its even and odd elements if they are
 # interleaved (arXiv 2104.09864, section 3.4.2).
 
 
 @operator("RotaryEmbedding", domain=CONTRIB_DOMAIN)
 def _contrib_rotary_embedding(x: Expr, positions: Expr, cos: Expr, sin: Expr, **attrs: Any) -> Expr:
-    """Positions are given for every token, or the first one."""
+    """RotaryEmbedding of ONNX Runtime; positions are given for every token, or the first token."""
     refuse_attributes(attrs, "is_packed_batching")
     if attrs.get("scale", 1.0) != 1.0:
         raise ValueError("its attribute scale is not supported")
@@ -328,7 +328,7 @@ def _contrib_rotary_embedding(x: Expr, positions: Expr, cos: Expr, sin: Expr, **
 
 @operator("RotaryEmbedding")
 def _rotary_embedding(x: Expr, cos: Expr, sin: Expr, positions: Expr, **attrs: Any) -> Expr:
-    """Positions are given for every token, or its cosines and sines.
+    """RotaryEmbedding of opset 23; each token has a position, or its own cosines and sines.
 
     x is [batch, length, heads * size] or [batch, heads, length, size].
     """
@@ -357,7 +357,7 @@ def _tokens(x: Expr) -> tuple[Any, Any]:
 
 
 def gathered(positions: Expr, caches: Sequence[Expr]) -> list[Expr]:
-    """The rows of cosines and sines that belong to positions; constants of constants."""
+    """The rows of cosines and sines for the positions; constants if all inputs are constant."""
     return [computed("Gather", cache, positions, axis=0) for cache in caches]
 
 
@@ -377,16 +377,16 @@ def with_heads(what: str, value: Expr, heads: int) -> Expr:
 
 
 def rotate(value: Expr, rotation: Sequence[Expr], interleaved: bool, heads_axis: int) -> Expr:
-    """A value of four axes, the last of which is a head, rotated.
+    """Rotates a value of four axes whose last axis is a head.
 
     Parameters
     ----------
     rotation
         Cosines and sines [batch or 1, length, half]; elements of a head beyond 2 * half stay.
     interleaved
-        Whether elements 2 i and 2 i + 1 are a pair, and not i and half + i.
+        Whether elements 2 i and 2 i + 1 form a pair, instead of i and half + i.
     heads_axis
-        1 or 2: where the heads are; the other one is that of positions.
+        The axis of heads, 1 or 2; the other one is the axis of positions.
     """
     *dims, size = plain_dims(value)
     batch, length, half = plain_dims(rotation[0])
@@ -413,7 +413,7 @@ def rotate(value: Expr, rotation: Sequence[Expr], interleaved: bool, heads_axis:
 
 
 def _columns(value: Expr, begin: int, end: int, step: int = 1) -> Expr:
-    """Elements of the last of four axes."""
+    """Slices the last of four axes."""
     return apply("Slice", value, *(ex.literal(np.array([each])) for each in (begin, end, 3, step)))
 
 

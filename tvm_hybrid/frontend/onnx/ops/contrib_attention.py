@@ -1,17 +1,17 @@
-"""Attention of ONNX Runtime: how q, k and v are given, what a cache holds, and its masks.
+"""Attention of ONNX Runtime: its forms of q, k and v, its caches and its masks.
 
     MultiHeadAttention(q, k, v, bias, key_padding_mask, attention_bias, past_key, past_value)
         ->  attend(q + bias, k + bias, v + bias)
     Attention(x, weights, bias, mask_index, past, attention_bias)
         ->  attend(Split(MatMul(x, weights) + bias))
     QAttention(x, weights, bias, x_scale, weights_scale, mask_index, x_zero, weights_zero, past)
-        ->  the same with a product of 8-bit integers
+        ->  the same graph with a product of 8-bit integers
     GroupQueryAttention(q, k, v, past_key, past_value, seqlens_k, total_sequence_length, cos, sin)
         ->  attend(q, past and k, past and v), causal, with q and k rotated
 
-If the number of keys of GroupQueryAttention, total_sequence_length, is a number, and that of every
-sequence (one sequence, or nothing but new tokens), all positions are known too. Otherwise each
-sequence has seqlens_k + 1 keys, and its new ones are put where its own past ends.
+If GroupQueryAttention's total_sequence_length is a number and holds for every sequence (one
+sequence, or no past), all positions are known. Otherwise each sequence has seqlens_k + 1 keys, and
+its new keys follow its own past.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ from ..operators import apply, operator
 from . import attention
 from .attention import Scores, Size, gathered, head_size, refuse_attributes, rotate, with_heads
 
-HIDDEN = -10000.0  # what is added to the scores of masked keys
+HIDDEN = -10000.0  # added to the scores of masked keys
 _LOWEST = float(np.finfo(np.float32).min)
-_FAR = -(2.0**126)  # what is at least as high stays far above the lowest number
+_FAR = -(2.0**126)  # a mask value at least this high stays far above the lowest number
 
 
 @operator("MultiHeadAttention", domain=CONTRIB_DOMAIN)
 def _multi_head_attention(*given: Expr, **attrs: Any) -> Any:
-    """q may hold keys and values too ([batch, length, heads, 3, size]), or k the values; or k and v
-    may be heads already ([batch, heads, length, size]), as those of a cache are."""
+    """MultiHeadAttention; q may hold keys and values too ([batch, length, heads, 3, size]), or k
+    the values; or k and v may be split into heads ([batch, heads, length, size]), as in a cache."""
     q, k, v, bias, mask, added, *past, length, indirection = [*given, *[None] * 9][:10]
     _refuse(past_sequence_length=length, cache_indirection=indirection)
     q, k, v = _heads([q, k, v], bias, attrs["num_heads"])
@@ -55,7 +55,7 @@ def _multi_head_attention(*given: Expr, **attrs: Any) -> Any:
 
 
 def _attended(q: Expr, k: Expr, v: Expr, attrs: Attrs, **scores: Any) -> Expr:
-    """A factor of 0 stands for the default."""
+    """Runs `attend` and joins the heads; a scale of 0 means the default."""
     form = Scores(attrs.get("scale") or None, **scores)
     return attention.join_heads(attention.attend(q, k, v, form)[0])
 
@@ -67,7 +67,7 @@ def _refuse(**inputs: Expr) -> None:
 
 
 def _heads(given: Sequence[Expr], bias: Expr, heads: int) -> list[Expr]:
-    """q, k and v with their biases."""
+    """q, k and v with biases added, split into heads."""
     ranks = tuple(0 if each is None else ex.rank_of(each) for each in given)
     if ranks == (5, 0, 0):
         rows = _unpacked(given[0], heads, 3)
@@ -88,7 +88,7 @@ def _heads(given: Sequence[Expr], bias: Expr, heads: int) -> list[Expr]:
 
 
 def _columns(rows: Expr) -> int:
-    """Columns of [batch, length, columns] or, of all heads, [batch, heads, length, size]."""
+    """Columns of [batch, length, columns]; over all heads, of [batch, heads, length, size]."""
     dims = plain_dims(rows)
     columns = dims[2] if len(dims) == 3 else dims[1] * dims[3]
     if not isinstance(columns, int):
@@ -97,14 +97,14 @@ def _columns(rows: Expr) -> int:
 
 
 def _unpacked(value: Expr, heads: int, count: int) -> list[Expr]:
-    """The rows of the values side by side in [batch, length, heads, count, size]."""
+    """The `count` values that are packed in [batch, length, heads, count, size]."""
     batch, length, *_, size = plain_dims(value)
     expect_shape("what is packed", value, batch, length, heads, count, size)
     return [viewed(part, batch, length, heads * size) for part in _parts(value, [1] * count, 3)]
 
 
 def _parts(value: Expr, sizes: Sequence[int], axis: int) -> list[Expr]:
-    """Pieces along an axis."""
+    """Splits a value along an axis."""
     check_equal(dims_of(value)[axis], index(sum(sizes)))
     ends = [int(end) for end in np.cumsum(sizes)[:-1]]
     return fields(ex.emit(relax.op.split(value, ends, axis)))
@@ -112,7 +112,7 @@ def _parts(value: Expr, sizes: Sequence[int], axis: int) -> list[Expr]:
 
 @operator("Attention", domain=CONTRIB_DOMAIN)
 def _packed_attention(x: Expr, weights: Expr, *given: Expr, **attrs: Any) -> Any:
-    """q, k and v by one product."""
+    """Attention; one product computes q, k and v."""
     bias, mask, past, added, length = [*given, *[None] * 5][:5]
     _refuse(past_sequence_length=length)
     projected = apply("MatMul", x, weights)
@@ -122,14 +122,14 @@ def _packed_attention(x: Expr, weights: Expr, *given: Expr, **attrs: Any) -> Any
 
 @operator("QAttention", domain=CONTRIB_DOMAIN)
 def _quantized_attention(*given: Expr, **attrs: Any) -> Any:
-    """The projection is of 8-bit integers, everything after it of floats."""
+    """QAttention; the projection multiplies 8-bit integers, the rest is in floats."""
     x, w, bias, sx, sw, mask, zx, zw, past = [*given, *[None] * 9][:9]
     projected = apply("MatMulIntegerToFloat", x, w, sx, sw, zx, zw, bias, domain=CONTRIB_DOMAIN)
     return _of_projection(projected, mask, past, None, attrs)
 
 
 def _of_projection(projected: Expr, mask: Expr, past: Expr, bias: Expr, attrs: Attrs) -> Expr:
-    """q, k and v beside each other in [batch, length, columns]."""
+    """Attention, given q, k and v side by side in [batch, length, columns]."""
     refuse_attributes(attrs, "do_rotary", "past_present_share_buffer")
     if ex.rank_of(projected) != 3:
         raise ValueError(f"it projects to the shape {sizes_text(plain_dims(projected))}")
@@ -156,20 +156,19 @@ def _of_projection(projected: Expr, mask: Expr, past: Expr, bias: Expr, attrs: A
 
 
 def _masks(mask: Expr, bias: Expr, attrs: Attrs, q: Expr, k: Expr, before: Size) -> list[Expr]:
-    """What is added to the scores.
+    """The masks that are added to the scores.
 
-    The documentation of the attribute `unidirectional` says that a token sees only those before it.
-    ONNX Runtime's CPU kernel (PrepareMask) says which those are, and it is followed:
+    By its documentation, the attribute `unidirectional` lets a token see only earlier tokens. The
+    details here follow ONNX Runtime's CPU kernel (PrepareMask):
 
-    - Query i sees the keys j <= i + `before`: the diagonal begins behind the past, also where there
+    - Query i sees the keys j <= i + `before`: the diagonal begins after the past, even if there
       are more keys than queries (MultiHeadAttention with keys of another length).
     - The last query sees all keys. With as many new keys as queries it does so anyhow. A single
-      query of a decoder, to which all keys so far are given as new ones, needs it.
-    - The lowest float32 number takes the place of the padding mask where a key is later. A query
-      all of whose keys have numbers as low (by `mask_filter_value` or `attention_bias`) sees later
-      keys, too.
+      query of a decoder, to which all keys so far are given as new keys, needs it.
+    - For a later key, the lowest float32 number replaces the padding mask. A query whose keys all
+      have numbers as low (by `mask_filter_value` or `attention_bias`) sees later keys, too.
 
-    -inf does the same as the lowest number, and is faster, where other numbers are far higher.
+    If all other numbers are far higher, -inf has the effect of the lowest number, and is faster.
     """
     batch, _, queries, _ = plain_dims(q)
     keys, hidden = plain_dims(k)[2], attrs.get("mask_filter_value", HIDDEN)
@@ -190,15 +189,15 @@ def _masks(mask: Expr, bias: Expr, attrs: Attrs, q: Expr, k: Expr, before: Size)
 
 
 def _padding(mask: Expr, batch: Size, queries: Size, keys: Size, hidden: float) -> Expr:
-    """What a mask_index (or key_padding_mask) adds to the scores, float32: 0 or `hidden`.
+    """The float32 mask, 0 or `hidden`, for a mask_index or key_padding_mask of integers.
 
-    The forms, all of integers:
+    Its forms:
     [batch]                  number of keys that each sequence has
     [2 * batch]              where its keys end, then where they begin
     [3 * batch + 2]          number of keys first, then what only packed kernels need
     [batch, keys]            positive where a key exists
-    [batch, queries, keys]   the same for each query
-    [batch, 1, max, max]     the same for every position of the longest sequence
+    [batch, queries, keys]   positive where a key exists for a query
+    [batch, 1, max, max]     positive where a key exists, for each position of the longest sequence
     """
     shape = plain_dims(mask)
 
@@ -234,7 +233,7 @@ def _padding(mask: Expr, batch: Size, queries: Size, keys: Size, hidden: float) 
 
 @operator("GroupQueryAttention", domain=CONTRIB_DOMAIN)
 def _group_query_attention(*given: Expr, **attrs: Any) -> Any:
-    """Several heads of q share one of k and v."""
+    """GroupQueryAttention; several heads of q share one head of k and v."""
     rows, others = given[:3], [*given[3:], *[None] * 14]
     past, (lengths, total, *caches, positions, bias, sink) = others[:2], others[2:9]
     names = ("q_norm_weight", "k_norm_weight", "query_seqlens")
@@ -265,7 +264,7 @@ def _group_query_attention(*given: Expr, **attrs: Any) -> Any:
     (k, present_key), (v, present_value) = (
         _with_past(old, cache, new) for old, new in zip(past, stored, strict=True)
     )
-    # Scales of a cache are those of q and of the result: the cache is read as it is.
+    # The scales of an 8-bit cache multiply q and the result, so the cache is read as integers.
     if scales[0] is not None:
         q = apply("Mul", ex.cast(q, "float32"), attention.repeated(scales[0], heads))
     if ex.dtype_of(k) != ex.dtype_of(q):
@@ -303,7 +302,7 @@ def _group_query_attention(*given: Expr, **attrs: Any) -> Any:
 def _cache_scales(
     past: Sequence[Expr | None], given: Sequence[Expr], attrs: Attrs, heads: Sequence[Size]
 ) -> list[Expr | None]:
-    """The scales of keys and of values in 8 bits, [1, groups, 1, size]; None of floats."""
+    """The scales of 8-bit keys and values, [1, groups, 1, size]; None for caches of floats."""
     found: list[Expr | None] = []
     for name, cache, scale in zip("kv", past, given, strict=True):
         kind = attrs.get(f"{name}_quant_type", "NONE")
@@ -325,7 +324,7 @@ def _cache_scales(
 
 
 def _as_stored(new: Expr, past: Expr | None, scale: Expr | None) -> Expr:
-    """New keys or values in the type of their cache, rounded to 8 bits if it has a scale."""
+    """New keys or values in the cache's type, rounded to 8 bits if the cache has a scale."""
     if scale is None:
         return new if past is None else ex.cast(new, ex.dtype_of(past))
     steps = apply("Round", apply("Div", ex.cast(new, "float32"), scale))
@@ -334,7 +333,7 @@ def _as_stored(new: Expr, past: Expr | None, scale: Expr | None) -> Expr:
 
 
 def _shared_heads(given: Sequence[Expr], attrs: Attrs) -> list[Expr]:
-    """q, k and v of [batch, length, heads, size]."""
+    """q, k and v as [batch, length, heads, size]."""
     heads, groups = attrs["num_heads"], attrs["kv_num_heads"]
     if groups < 1 or heads % groups:
         raise ValueError(f"num_heads {heads} is no multiple of kv_num_heads {groups}")
@@ -354,14 +353,14 @@ def _shared_heads(given: Sequence[Expr], attrs: Attrs) -> list[Expr]:
 
 
 class _Cache(NamedTuple):
-    """Where keys are.
+    """Numbers of keys in a cache, and the positions of the new keys.
 
     Attributes
     ----------
     past, keys, present : int or Expr
         Keys that the past has room for, keys that queries may see, keys that are returned.
     before : int or Expr
-        How many stand before the new ones: a number, or a tensor int64 [batch, 1].
+        Keys before the new ones: a number, or a tensor int64 [batch, 1].
     """
 
     past: Size
@@ -371,7 +370,7 @@ class _Cache(NamedTuple):
 
 
 def _cache_of(past_key: Expr, lengths: Expr, keys: Expr, batch: Size, length: Size) -> _Cache:
-    """The cache of queries of so many sequences and tokens."""
+    """The cache for queries of `batch` sequences with `length` tokens each."""
     is_given = past_key is not None and ex.rank_of(past_key) == 4
     past: Size = plain_dims(past_key)[2] if is_given else 0
     known = known_elements(keys)
@@ -388,13 +387,13 @@ def _cache_of(past_key: Expr, lengths: Expr, keys: Expr, batch: Size, length: Si
         if not 0 <= before <= past:
             what = f"{length} new tokens and a past of {past}"
             raise ValueError(f"{what} do not make total_sequence_length, {total}")
-        # A buffer that is partly filled gets new keys where seqlens_k says, in place if bound.
+        # Otherwise new keys go into a partly filled buffer by seqlens_k, in place if it is bound.
         if (batch == 1 and before == past) or not before:
             return _Cache(past, total, present, before)
     ends = ex.cast(viewed(lengths, batch, 1), "int64")
     whole = isinstance(length, int)
     start = vector_of(1 - length) if whole else apply("Sub", vector_of(1), vector_of(length))
-    # Sequences of a prompt may be shorter than its rows: seqlens_k counts their tokens alone.
+    # A prompt's sequences may be shorter than its rows; seqlens_k counts only their tokens.
     place = apply("Max", apply("Add", ends, start), ex.literal(np.array(0)))
     return _Cache(past, present, present, place)
 
@@ -402,8 +401,8 @@ def _cache_of(past_key: Expr, lengths: Expr, keys: Expr, batch: Size, length: Si
 def _with_past(past: Expr | None, cache: _Cache, new: Expr) -> tuple[Expr, Expr]:
     """The keys or values that queries may see, and those that are returned.
 
-    The past of every sequence with its new keys where it ends, if that is not known, is a kernel:
-    out[b, h, j] = new[b, h, j - before[b]] where there is such a row, else past[b, h, j].
+    If positions are not known, a kernel writes the new keys after each sequence's past:
+    out[b, h, j] = new[b, h, j - before[b]] if there is such a row, else past[b, h, j].
     """
     batch, heads, _, size = plain_dims(new)
     if past is not None:
@@ -412,7 +411,7 @@ def _with_past(past: Expr | None, cache: _Cache, new: Expr) -> tuple[Expr, Expr]
         keys = apply("Concat", past, new, axis=2) if cache.before else new
         if past is None or cache.present == cache.keys:
             return keys, keys
-        # A buffer longer than what it holds: the end stays as it was.
+        # The buffer is longer than its content: its end stays as it was.
         tail = relax.op.strided_slice(past, [2], [cache.keys], [cache.past])
         return keys, apply("Concat", keys, tail, axis=2)
     sizes, given = dims_of(new), [] if past is None else [past]

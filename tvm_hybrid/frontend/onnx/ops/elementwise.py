@@ -4,8 +4,8 @@
     Cast(x: f16, to=f8)    ->    table: u8[65536] at the upper half of each float32's bits
     Cast(x: f32, to=i4)    ->    R.astype(R.mod(R.astype(x, "int32") + 8, 16) - 8, "int8")
 
-Types of 2, 4 and 8 bits are those of graph/narrow_types.py. Integers keep their low bits. float64
-is rounded to float32 first, as in ml_dtypes.
+Types of 2, 4 and 8 bits are stored as graph/narrow_types.py says. Integers keep their low bits.
+float64 is rounded to float32 first, as in ml_dtypes.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from ..graph.sizes import dims_of
 from ..operators import apply, operator
 
 DROPOUT_MASK_OF_BOOL = 10
-# Those that Relax has by the same name.
+# Operators of the same name in Relax.
 _SAME_NAME = (
     *("Abs", "Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "Ceil", "Cos", "Cosh", "Erf"),
     *("Exp", "Floor", "IsNaN", "Log", "Round", "Sigmoid", "Sin", "Sinh", "Sqrt", "Tan", "Tanh"),
@@ -54,12 +54,12 @@ _NEUTRAL = {"Mul": 1, "Div": 1, "Pow": 1, "Add": 0, "Sub": 0}
 
 
 def _unchanged(name: str, left: Expr, right: Expr) -> Expr | None:
-    """The operand that arithmetic with a neutral constant leaves as it is, or None.
+    """The operand that arithmetic with a neutral constant leaves unchanged; None if there is none.
 
         Mul(x, 1)   Div(x, 1)   Pow(x, 1)   Add(x, 0)   Sub(x, 0)    ->    x
 
-    Exporters leave such nodes behind. Only where the constant does not widen x. Formulas around
-    it are recognised then, such as x * sigmoid(1 * x).
+    Exporters leave such nodes behind; without them formulas such as x * sigmoid(1 * x) are
+    recognised. A constant that would broadcast x does not count.
     """
     pairs = [(left, right), (right, left)] if name in ("Mul", "Add") else [(left, right)]
     for value, other in pairs if name in _NEUTRAL else ():
@@ -87,7 +87,7 @@ def _divide(x: Expr, divisor: Expr) -> Expr:
 def _dropout(
     x: Expr, ratio: Expr, training: Expr, *, node_opset: int, node_outputs: Sequence[str]
 ) -> Any:
-    """The input, as in inference, and a mask that keeps every element."""
+    """Dropout in inference: the input, and a mask that keeps every element."""
     share, flag = ex.constant(ratio), ex.constant(training)
     trains = training is not None and (flag is None or flag.any())
     if trains and (share is None or share.any()):
@@ -100,7 +100,7 @@ def _dropout(
 
 @operator("Clip")
 def _clip(x: Expr, min: Expr, max: Expr) -> Expr:
-    """A bound that is NaN bounds nothing."""
+    """Clip; a bound that is NaN has no effect."""
     dtype, given = ex.dtype_of(x), (min, max)
     known = [ex.constant(each) for each in given]
     computed = any(array is None is not each for array, each in zip(known, given, strict=True))
@@ -136,20 +136,20 @@ for _name, _two_operands in (("Max", "maximum"), ("Min", "minimum"), ("Sum", "ad
     operator(_name)(functools.partial(_chain, made=getattr(relax.op, _two_operands)))
 
 
-# Operators whose results for some values Relax's operators leave open.
+# Operators whose results Relax's operators do not define for some values.
 #
 # operator        here
-# BitCast         the same bits as another type
-# BitShift        as the operator's text says beyond the width, too
-# Mod             the sign of the divisor, as in Python
+# BitCast         the bits as another type
+# BitShift        defined by ONNX's text for shifts beyond the width, too
+# Mod             has the sign of the divisor, as in Python
 # IsInf           compares with one infinity or both
-# Sign            of unsigned integers the smaller of each and 1
+# Sign            the minimum of x and 1, for unsigned integers
 
 
 @operator("BitCast")
 def _bit_cast(x: Expr, *, to: int) -> Expr:
     target = dtype_named(to)
-    if "bool" in (target, ex.dtype_of(x)):  # whose bytes are 0 and 1
+    if "bool" in (target, ex.dtype_of(x)):  # its bytes are 0 and 1
         return relax.op.astype(x, target)
 
     def element(place: Place, x: te.Tensor) -> Expr:
@@ -160,7 +160,7 @@ def _bit_cast(x: Expr, *, to: int) -> Expr:
 
 @operator("BitShift")
 def _bit_shift(x: Expr, amount: Expr, *, direction: str) -> Expr:
-    """A shift by the width or more, or by less than 0, moves all bits out."""
+    """BitShift; a shift by the width or more, or by less than 0, moves all bits out."""
     dtype, left = ex.dtype_of(x), direction == "LEFT"
     shift = relax.op.left_shift if left else relax.op.right_shift
     bits = np.dtype(dtype).itemsize * 8
@@ -173,7 +173,7 @@ def _bit_shift(x: Expr, amount: Expr, *, direction: str) -> Expr:
         out = relax.op.logical_or(out, amount < zero)
     shifted = shift(x, relax.op.where(out, ex.number(x, bits - 1), amount))
     if not left and not dtype.startswith("uint"):
-        return shifted  # nothing but the sign is left
+        return shifted  # only the sign is left
     return relax.op.where(out, zero, shifted)
 
 
@@ -207,9 +207,9 @@ def _sign(x: Expr) -> Expr:
     return relax.op.minimum(x, ex.number(x, 1)) if is_unsigned else relax.op.sign(x)
 
 
-# From here on a base of 2 or more leaves 64 bits; others depend on whether the exponent is odd.
+# Beyond this exponent a base of 2 or more exceeds 64 bits; for 0, 1 and -1 only its parity matters.
 _MOST = 64
-# What float32 holds without rounding; of other numbers those up to 2**24.
+# Types that float32 holds exactly; of other types it holds integers up to 2**24.
 _EXACT_IN_FLOAT32 = ("int8", "int16", "uint8", "uint16", "float16", "bfloat16", "float32")
 
 
@@ -236,19 +236,16 @@ operator("Pow")(functools.partial(_binary, name="Pow", made=_pow))
 
 
 def integer_power(x: Expr, exponent: Expr) -> Expr:
-    """Converts Pow of all types; the result has the type of the base.
+    """A power of integers, by repeated squaring; the result has the type of the base.
 
         Pow(x, 2)                ->    R.multiply(x, x)
         Pow(x: f32, y: i8)       ->    R.power(x, R.astype(y, "float32"))
         Pow(x: i32, y: f32)      ->    R.astype(R.power(R.astype(x, "float64"), ...), "int32")
         Pow(x: i32, y: i32)      ->    products of x, x * x, (x * x) * (x * x), ... by the bits of y
 
-    TVM's power takes floats of one type. Powers of integers are exact where the type holds them;
-    those with negative exponents are rounded towards zero.
-
-    A power of an integer, by repeated squaring.
-
-    More than the type holds is lost as in a product; a negative power of 0 is 0.
+    Only the last form is computed here; `_pow` converts the others, as TVM's power takes floats of
+    one type. A power is exact if the type holds it, and wraps like a product if not. One with a
+    negative exponent is rounded towards zero; a negative power of 0 is 0.
     """
     odd = ex.normalize(relax.op.bitwise_and(exponent, ex.number(exponent, 1)))
     most = ex.number(exponent, _MOST)
@@ -261,7 +258,7 @@ def integer_power(x: Expr, exponent: Expr) -> Expr:
         square = ex.normalize(square * square)
     if ex.dtype_of(exponent).startswith("uint"):
         return power
-    # 1 / x ** n is 0 but for x of 1 and -1.
+    # 1 / x ** n is 0 unless x is 1 or -1.
     unit = relax.op.logical_or(*(relax.op.equal(x, ex.number(x, unit)) for unit in (1, -1)))
     is_odd = relax.op.not_equal(odd, ex.number(exponent, 0))
     signed = relax.op.where(is_odd, x, ex.number(x, 1))
@@ -286,7 +283,7 @@ def _cast(x: Expr, *, to: int, **attrs: Any) -> Expr:
 
 
 def decoded(codes: Expr, elem_type: int) -> Expr:
-    """A narrow float as float32."""
+    """Converts a narrow float, given by its bits, to float32."""
     array = ex.constant(codes)
     if array is not None:
         return ex.literal(narrow_types.decode(array, elem_type))
@@ -297,7 +294,7 @@ def decoded(codes: Expr, elem_type: int) -> Expr:
 def encoded(
     value: Expr, elem_type: int, saturate: int = 1, round_mode: str = "up", **_: Any
 ) -> Expr:
-    """A value of any type as a narrow float."""
+    """Converts a value of any type to a narrow float, given by its bits."""
     form = bool(saturate), round_mode
     value = ex.cast(value, "float32")
     array = ex.constant(value)

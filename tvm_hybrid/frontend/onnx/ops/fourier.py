@@ -1,12 +1,12 @@
 """Discrete Fourier transforms as products with tables.
 
     DFT(x: [2, 8, 1], axis=1)         ->    R.reshape(x, [2, 8]), R.matmul by [8, 16], R.reshape
-    STFT(x: [1, 99, 1], 7, window)    ->    R.take(x, [frames, length]), then as DFT
+    STFT(x: [1, 99, 1], 7, window)    ->    R.take(x, [frames, length]), then a DFT of each frame
 
-A table holds the powers of the root of unity, with the window and the factor of the inverse in it.
-A long transform of a static size is two products with small tables. Sums are computed in float32 at
-least. A table of a dynamic size is computed when the program runs. The length of STFT's frames is
-static, unless one frame is a whole signal.
+A table holds the powers of the root of unity, times the window and the factor of the inverse. A
+long transform of a static size is two products with small tables. Sums are computed in float32 at
+least. Tables of a dynamic size are computed at run time. The length of STFT's frames is static,
+unless one frame is a whole signal.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from ..operators import apply, operator
 from .pooling import window_count
 from .shape import moved
 
-AXIS_BY_INPUT = 20  # of DFT
+AXIS_BY_INPUT = 20  # first opset in which DFT's axis is an input
 MAX_TABLE_BYTES = 1 << 28
 
 Size = int | Expr
@@ -34,7 +34,7 @@ Size = int | Expr
 
 @operator("DFT")
 def _dft(x: Expr, asked: Expr, axis: Expr, *, node_opset: int, **attrs: Any) -> Expr:
-    """A product along one axis, which is moved beside the parts of the complex numbers."""
+    """DFT: a product along one axis, which is moved next to the parts of the complex numbers."""
     shape = plain_dims(x)
     rank, parts = len(shape), _parts(shape[-1])
     axis = _whole(axis, "axis", -2 if node_opset >= AXIS_BY_INPUT else 1)
@@ -63,10 +63,10 @@ def _dft(x: Expr, asked: Expr, axis: Expr, *, node_opset: int, **attrs: Any) -> 
 def _stft(
     x: Expr, frame_step: Expr, window: Expr, frame_length: Expr, *, onesided: int = 1
 ) -> Expr:
-    """Frames of the signal, each multiplied by the window and transformed."""
+    """STFT: splits the signal into frames; each is multiplied by the window and transformed."""
     batch, samples, *last = plain_dims(x)
     parts = _parts(*last) if last else 1
-    if not last:  # as PyTorch exports real signals
+    if not last:  # PyTorch exports real signals without the last axis
         x = ex.normalize(relax.op.reshape(x, (batch, samples, 1)))
     step, length = _whole(frame_step, "frame_step"), _whole(frame_length, "frame_length")
     if step is None or step < 1:
@@ -79,7 +79,7 @@ def _stft(
     misfit = f"frames of {length} elements in a signal of {samples}"
     check(tirx.all(index(length) >= 1, index(samples) >= length), misfit)
     if window is not None and ex.known_dims(window) != (length,):
-        raise ValueError(f"the window has not {length} elements, as a frame has")
+        raise ValueError(f"the window needs {length} elements, as many as a frame")
     frames = _frames(x, length, step)
     weights = ex.constant(window)
     if window is not None and weights is None:
@@ -88,14 +88,14 @@ def _stft(
 
 
 def _parts(size: Size) -> int:
-    """How many numbers an element of a signal is."""
+    """Parts of a signal's element: 1 for real numbers, 2 for complex ones."""
     if not isinstance(size, int):
         raise ValueError("whether its signal is complex must be known")
     return size
 
 
 def _whole(value: Expr | None, name: str, default: int | None = None) -> Any:
-    """The number that an input holds; the default if the node does not have it."""
+    """The number in a constant input; the default if the node does not have the input."""
     array = ex.constant(value)
     if value is not None and array is None:
         raise ValueError(f"its input {name!r} must be a constant")
@@ -103,8 +103,8 @@ def _whole(value: Expr | None, name: str, default: int | None = None) -> Any:
 
 
 def _frames(x: Expr, length: int, step: int) -> Expr:
-    """The frames of a signal, [N, frames, length, parts]; one begins every `step` elements, and all
-    lie inside the signal."""
+    """The frames of a signal, [N, frames, length, parts]; a frame begins every `step` elements, and
+    all frames are inside the signal."""
     batch, samples, parts = plain_dims(x)
     if isinstance(samples, int):
         starts = np.arange(0, samples - length + 1, step)
@@ -114,7 +114,7 @@ def _frames(x: Expr, length: int, step: int) -> Expr:
     def element(at: Place, flat: te.Tensor) -> Expr:
         return flat[at[0], at[1] * step * parts + at[2]]
 
-    # Each frame is one run of memory, which is copied in vectors.
+    # The innermost loop copies a whole frame, which is contiguous, in vectors.
     flat = ex.normalize(relax.op.reshape(x, (batch, samples * parts)))
     shape = [index(0) + batch, count, length * parts]
     frames = ex.emit_each("frames", shape, element, flat, hint="frames")
@@ -123,14 +123,14 @@ def _frames(x: Expr, length: int, step: int) -> Expr:
 
 @dataclass(frozen=True)
 class Form:
-    """What one transform computes.
+    """The form of a transform.
 
     Parameters
     ----------
     length
-        Number of elements that the transform is of.
+        Number of elements of the transform.
     parts
-        1 for a signal of real numbers, 2 for one of complex numbers.
+        1 if the signal is real, 2 if it is complex.
     """
 
     length: Size
@@ -150,12 +150,12 @@ class Form:
 
     @property
     def made_parts(self) -> int:
-        """1 if only the real parts are results."""
+        """Parts of a result's element: 1 if only the real parts are returned, else 2."""
         return 1 if self.mirrored else 2
 
 
 def _transformed(form: Form, signal: Expr, window: np.ndarray | None = None) -> Expr:
-    """A signal [..., read, parts] times a table, or two small ones: [..., made, parts]."""
+    """Multiplies a signal [..., read, parts] by one or two tables: [..., made, parts]."""
     *others, read, parts = plain_dims(signal)
     dtype, made, made_parts = ex.dtype_of(signal), form.made, form.made_parts
     wide = "float32" if dtype in ("float16", "bfloat16") else dtype
@@ -185,14 +185,14 @@ def _transformed(form: Form, signal: Expr, window: np.ndarray | None = None) -> 
 
 
 def _check_size(numbers: Size, dtype: str) -> None:
-    """Refuses tables that are too large, or has the program refuse them."""
+    """Refuses tables that are too large, at import or at run time."""
     size = numbers * np.dtype(dtype).itemsize
     misfit = f"its tables would have {size} bytes; up to {MAX_TABLE_BYTES} are supported"
     check(index(size) <= index(MAX_TABLE_BYTES), f"{misfit}. Transform fewer elements at once")
 
 
 def _known_table(form: Form, read: int) -> np.ndarray:
-    """What each part of an element adds to each part of a result: [read, parts, made, parts]."""
+    """Factors from each part of an input to each part of a result: [read, parts, made, parts]."""
     assert isinstance(form.length, int)
     factors = roots(read, form.made, form.length, form.inverse)
     factors = factors / (form.length if form.inverse else 1)
@@ -206,42 +206,42 @@ def _known_table(form: Form, read: int) -> np.ndarray:
 
 
 def _weights(read: int, length: int) -> np.ndarray:
-    """How often each element of one half of a spectrum is in the whole, itself and mirrored."""
+    """How often an element of half a spectrum is in the whole: 2, or 1 if it is its own mirror."""
     place = np.arange(read)
     return np.where((place == 0) | (2 * place == length), 1, 2)
 
 
 def _table(form: Form, read: Size, dtype: str) -> Expr:
-    """The table of a dynamic size, [read * parts, made * made_parts].
+    """Computes a table of dynamic size at run time, [read * parts, made * made_parts].
 
-    Entries are computed in float64 for each power of the root, and rounded once.
+    Each power of the root is computed in float64 and rounded once.
     """
     parts, made_parts, length = form.parts, form.made_parts, index(form.length)
     read, made = index(read), index(form.made)
     check(length > index(0), "a transform of no elements")
 
     def root(place: Place, length: Expr) -> Expr:
-        """The cosine and the sine of every power's angle, times the factor of the inverse."""
+        """The cosine or sine of a power's angle, times the factor of the inverse."""
         (power, part), whole = place, tirx.Cast("float64", length)
         angle = tirx.Cast("float64", power) * tirx.const(2 * math.pi, "float64") / whole
         value = tirx.Select(tirx.EQ(part, index(0)), tirx.cos(angle), tirx.sin(angle))
         return tirx.Cast(dtype, value / whole if form.inverse else value)
 
     def entry(place: Place, roots: te.Tensor) -> Expr:
-        """Entry (2 j + p, 2 k + q) is what part p of element j adds to part q of element k."""
+        """Entry (2 j + p, 2 k + q): the factor from part p of element j to part q of element k."""
         (row, column), length = place, roots.shape[0]
         j, part = tirx.floordiv(row, parts), tirx.floormod(row, parts)
         k, made_part = tirx.floordiv(column, made_parts), tirx.floormod(column, made_parts)
         power = tirx.floormod(j * k, te.max(length, 1))
         crossed = tirx.Cast(INDEX, tirx.NE(part, made_part))
-        # The real part subtracts the imaginary one's sine; without `inverse` the angle is < 0.
+        # The real part subtracts the imaginary part's sine; without `inverse` the angle is < 0.
         sign = tirx.EQ(part, index(1 if form.inverse else 0))
         negative = tirx.all(tirx.NE(part, made_part), sign)
         value = roots[power, crossed]
         value = tirx.Select(negative, -value, value)
         if not form.mirrored:
             return value
-        # Elements that do not mirror themselves stand for two; the others are real.
+        # An element with a distinct mirror counts twice; the others are real.
         single = tirx.any(tirx.EQ(j, index(0)), tirx.EQ(j * 2, length))
         once = tirx.Select(tirx.EQ(part, index(0)), value, tirx.const(0, dtype))
         return tirx.Select(single, once, value * tirx.const(2, dtype))
@@ -267,15 +267,15 @@ def _table(form: Form, read: Size, dtype: str) -> Expr:
 
 
 _BYTE = 0.5
-"""Multiplications that take as long as one moved byte.
+"""Multiplications in the time of moving one byte.
 
 Both constants are fitted to 54 transforms of 60 to 1024 elements (1, 4 and 64 signals, AVX2, one
 core): the faster form is chosen for 51, and the others lose less than 1.8 times.
 """
 _KERNELS = 80_000.0
-"""Multiplications that take as long as the calls of the additional kernels."""
+"""Multiplications in the time of calling the additional kernels."""
 _USUAL_ROWS = 4
-"""The number of signals for the estimate if it is open."""
+"""Number of signals that the estimate assumes if it is dynamic."""
 
 
 @dataclass(frozen=True)
@@ -285,7 +285,7 @@ class Factors:
     Parameters
     ----------
     read
-        Number of elements that the signal has; elements behind them are 0.
+        Number of elements in the signal; the missing ones count as 0.
     """
 
     form: Form
@@ -295,32 +295,32 @@ class Factors:
 
     @property
     def rows(self) -> int:
-        """Runs of `second` elements in the signal, the last one padded with zeros."""
+        """Rows of `second` elements in the signal, the last one padded with zeros."""
         return -(-self.read // self.second)
 
     @property
     def columns(self) -> int:
-        """Runs of `first` elements in the result, the last one cut."""
+        """Columns of `first` elements in the result, the last one cut."""
         return -(-self.form.made // self.first)
 
     @property
     def opening(self) -> int:
-        """Numbers of the tables of the first product."""
+        """Number of elements in the first product's two tables."""
         return 2 * self.rows * self.form.parts * 2 * self.first
 
     @property
     def closing(self) -> int:
-        """Numbers of the table of the last product."""
+        """Number of elements in the last product's table."""
         return 2 * self.second * self.columns * self.form.made_parts
 
     @property
     def table_numbers(self) -> int:
-        """Numbers of all constants."""
+        """Number of elements in all constants."""
         return self.opening + 4 * self.second * self.first + self.closing
 
 
 def factors_of(form: Form, read: int, count: Size) -> Factors | None:
-    """The two products of a transform; None if one product is estimated to be faster.
+    """The factors of a transform as two products; None if one product is estimated to be faster.
 
     Parameters
     ----------
@@ -333,7 +333,7 @@ def factors_of(form: Form, read: int, count: Size) -> Factors | None:
     rows = count if isinstance(count, int) else _USUAL_ROWS
     table = read * parts * form.made * made_parts
     one = rows * table + _BYTE * 4 * table
-    # What is no product reads and writes what one makes, before, between and behind them.
+    # Steps other than products copy data: the signal, both intermediate values, the result.
     padded, made = factors.rows * factors.second * parts, factors.columns * first * made_parts
     copied = rows * 2 * (padded + 2 * length + made) + factors.table_numbers
     multiplications = factors.second * factors.opening + first * factors.closing
@@ -342,18 +342,18 @@ def factors_of(form: Form, read: int, count: Size) -> Factors | None:
 
 
 def _factored_product(factors: Factors, signal: Expr, count: Size, dtype: str) -> Expr:
-    """The transform of a signal [count, read, parts], [count, made, made_parts]."""
+    """Transforms a signal [count, read, parts] by two products; [count, made, made_parts]."""
     form, first, second, rows = factors.form, factors.first, factors.second, factors.rows
     missing = rows * second - factors.read
     if missing:
         signal = ex.normalize(relax.op.nn.pad(signal, [0, 0, 0, missing, 0, 0]))
     sizes: tuple[Size, ...] = (count, second, rows * form.parts)
     signal = moved(signal, (count, rows, second, form.parts), [0, 2, 1, 3], sizes)
-    # Real and imaginary parts of the twiddle factors, both twice: [second, 2 * first].
+    # Real and imaginary parts of the twiddle factors, each repeated twice: [second, 2 * first].
     twiddles = roots(second, first, first * second, form.inverse)
     turned = []
     for turn, twiddle in ((1, twiddles.real), (1j, twiddles.imag)):
-        # Sums over n1, times `turn`: [rows * parts, 2 * first].
+        # The table that sums over n1, times `turn`: [rows * parts, 2 * first].
         table = turn * roots(rows, first, first, form.inverse)
         both = np.stack([table, 1j * table][: form.parts], 1)
         table = np.concatenate([both.real, both.imag], -1).reshape(-1, 2 * first)
@@ -362,7 +362,7 @@ def _factored_product(factors: Factors, signal: Expr, count: Size, dtype: str) -
     sizes, total = (count * first, 2 * second), turned[0] + turned[1]
     signal = moved(total, (count, second, 2, first), [0, 3, 2, 1], sizes)
     columns, parts = factors.columns, form.made_parts
-    # Sums over n2: [2 * second, columns * made_parts].
+    # The table that sums over n2: [2 * second, columns * made_parts].
     table = roots(second, columns, second, form.inverse)
     if form.inverse:
         table = table / (first * second)
@@ -377,6 +377,6 @@ def _factored_product(factors: Factors, signal: Expr, count: Size, dtype: str) -
 
 
 def roots(rows: int, columns: int, length: int, inverse: bool) -> np.ndarray:
-    """Root of unity to the power of row * column, complex numbers of float64 [rows, columns]."""
+    """The root of unity to the power row * column: complex float64 numbers [rows, columns]."""
     root = np.exp((2j if inverse else -2j) * math.pi * np.arange(length) / length)
     return root[np.outer(np.arange(rows), np.arange(columns)) % length]

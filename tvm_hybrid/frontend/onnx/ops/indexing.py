@@ -1,8 +1,7 @@
-"""Operators that read and write elements at places given by indices or ranges.
+"""Operators that read and write elements at given indices or ranges.
 
-Negative indices count from the end, as ONNX says; Relax's operators take none. Indices that are
-computed come from the user's feeds: each is held inside the data, and data without elements is not
-read.
+Negative indices count from the end, as in ONNX; Relax's operators take none. Computed indices come
+from the user's feeds: each is clipped to the data, and data without elements are not read.
 """
 
 from __future__ import annotations
@@ -26,8 +25,8 @@ from ..graph.sizes import dims_of, holds, index, is_open, product, same_size, sc
 from ..operators import operator
 
 MAX_DEPTH = 2**31 - 1
-END = 2**31 - 1  # what exporters write for the end of an axis, or more
-LARGEST_SIZE = 1 << 29  # of an axis of an input; the program refuses more where it matters
+END = 2**31 - 1  # exporters write this, or more, for the end of an axis
+LARGEST_SIZE = 1 << 29  # of an input's axis; the program refuses larger ones if it relies on that
 FAR = 1 << 16  # TVM reserves memory for min(n, bound) elements before it knows n
 _REDUCTIONS = ("none", "add", "mul", "min", "max")
 
@@ -40,7 +39,7 @@ def _gather(data: Expr, indices: Expr, *, axis: int = 0) -> Expr:
     shape, grid = [*dims[:axis], *places, *dims[axis + 1 :]], index_grid(indices)
 
     def run(first: Expr | int, last: Expr | int, is_inside: bool) -> Expr:
-        """The slices from the first to before the last."""
+        """The slices from `first` up to, not including, `last`."""
         part = relax.op.strided_slice(data, [axis], [first], [last], assume_inbound=is_inside)
         return relax.op.reshape(ex.normalize(part), relax.ShapeExpr(shape))
 
@@ -151,7 +150,7 @@ def _reduction(name: str) -> str:
 
 
 def _from_the_front(data: Expr, indices: Expr, first: int) -> Expr:
-    """Places none of which is negative; their last axis stands for axes of `data` from `first`."""
+    """Makes indices non-negative; their last axis indexes the axes of `data` from `first` on."""
     if ex.dtype_of(indices).startswith("uint"):
         return indices
     shape = ex.normalize(relax.op.shape_of(data))
@@ -161,7 +160,7 @@ def _from_the_front(data: Expr, indices: Expr, first: int) -> Expr:
 
 
 def _wrapped(indices: Expr, extents: Expr) -> Expr:
-    """Places of which negative ones are counted from the end."""
+    """Indices with the extent added to negative ones."""
     if ex.dtype_of(indices).startswith("uint"):
         return indices
     negative = indices < ex.number(indices, 0)
@@ -169,14 +168,14 @@ def _wrapped(indices: Expr, extents: Expr) -> Expr:
 
 
 def _check_choice(extents: Sequence[Expr], places: Sequence[Expr]) -> None:
-    """Has the program check that there are elements to choose from, if one is to be chosen."""
-    # There are none to be chosen where a size of both is 0.
+    """Makes the program check that there are elements to choose from, if any must be chosen."""
+    # A size that is in both shapes cancels: if it is 0, nothing is chosen.
     rest = [size for size in extents if not any(same_size(size, place) for place in places)]
     check(tirx.any(product(rest) > 0, tirx.EQ(product(places), index(0))))
 
 
 def _held(place: Expr, extent: Expr) -> Expr:
-    """A place inside an axis; negative ones count from its end."""
+    """An index clipped to an axis; negative ones count from the end."""
     dtype = str(place.ty.dtype)
     place = tirx.Cast("int64", place) if dtype != "int64" else place
     wrapped = place if dtype.startswith("u") else tirx.Select(place < 0, place + extent, place)
@@ -184,7 +183,7 @@ def _held(place: Expr, extent: Expr) -> Expr:
 
 
 def _read(data: te.Tensor, places: Sequence[Expr]) -> Expr:
-    """An element; 0 if there is none."""
+    """Reads an element; 0 if the data have no elements."""
     sizes = [size for size in data.shape if not isinstance(size, tirx.IntImm)]
     if not sizes:
         return data(*places)
@@ -193,7 +192,7 @@ def _read(data: te.Tensor, places: Sequence[Expr]) -> Expr:
 
 @operator("Slice")
 def _slice(data: Expr, starts: Expr, ends: Expr, axes: Expr, steps: Expr) -> Expr:
-    """Bounds are numbers, or follow from sizes, or are read when the program runs."""
+    """Slice; bounds are numbers, expressions of sizes, or read at run time."""
     dims, (count,) = dims_of(data), ex.known_dims(starts) or (1,)
     known = np.arange(count) if axes is None else ex.constant(axes)
     if known is None:
@@ -248,7 +247,7 @@ def _slice(data: Expr, starts: Expr, ends: Expr, axes: Expr, steps: Expr) -> Exp
 
 
 def _is_far(bounds: Elements, extents: Sequence[Expr]) -> bool:
-    """Whether a bound is a number that would reserve much memory."""
+    """Whether a bound is a number for which TVM would reserve much memory."""
     return any(
         isinstance(bound, int) and FAR < bound < END
         for bound, extent in zip(bounds.ravel(), extents, strict=True)
@@ -257,13 +256,13 @@ def _is_far(bounds: Elements, extents: Sequence[Expr]) -> bool:
 
 
 def _is_beyond(bound: Any, extent: Expr) -> bool:
-    """Whether a bound is a number that no size of an input reaches."""
+    """Whether a bound is a number beyond any allowed size of an input."""
     far = isinstance(bound, int) and LARGEST_SIZE <= bound < END
     return far and current_sizes().knows(extent)
 
 
 def _clipped(bound: Any, extent: Expr, step: int) -> Expr:
-    """A bound held inside an axis."""
+    """A bound clipped to an axis."""
     if isinstance(bound, int):
         if step > 0 and bound >= END:
             return extent
@@ -275,9 +274,9 @@ def _clipped(bound: Any, extent: Expr, step: int) -> Expr:
 
 
 def _is_inside(start: Any, end: Any, extent: Expr) -> bool:
-    """Whether a slice of a table may be taken to lie in it: its end is a size of the inputs.
+    """Whether a slice of a constant may be assumed to lie inside: its end is a size of the inputs.
 
-    The program refuses inputs for which it does not.
+    The program refuses inputs for which the slice would not lie inside.
     """
     opened = current_sizes()
     if isinstance(end, int) or not isinstance(extent, tirx.IntImm):
@@ -292,7 +291,7 @@ def _is_inside(start: Any, end: Any, extent: Expr) -> bool:
 
 
 def _slice_by_data(data: Expr, axes: Sequence[int], vectors: Sequence[Expr]) -> Expr:
-    """Bounds are read and clipped when the program runs."""
+    """Slices with bounds that are read and clipped at run time."""
     dims, count = dims_of(data), len(axes)
     tensors = [ex.reshaped(ex.cast(each, "int64"), (count,)) for each in vectors]
 
@@ -332,13 +331,13 @@ def _slice_by_data(data: Expr, axes: Sequence[int], vectors: Sequence[Expr]) -> 
 
 @operator("OneHot")
 def _one_hot(indices: Expr, depth: Expr, values: Expr, *, axis: int = -1) -> Expr:
-    """A comparison with all classes.
+    """OneHot: compares the indices with all classes.
 
         OneHot(indices, depth, [off, on], axis)
             ->  where(expand_dims(indices, axis) == [0, 1, ..., depth - 1], on, off)
 
-    Negative indices count from the end; what is outside is equal to no class. The depth may follow
-    from sizes, or be found in data. All sizes may be open.
+    Negative indices count from the end; an index outside equals no class. The depth may follow from
+    sizes, or depend on data. All sizes may be dynamic.
     """
     known = ex.constant(depth)
     if known is not None and (known.size != 1 or not 0 <= known.item() <= MAX_DEPTH):

@@ -1,11 +1,11 @@
-"""Steps of optimisers, and operators on features: domains ai.onnx.preview.training, ai.onnx.ml.
+"""Optimiser steps, and operators on features: domains ai.onnx.preview.training and ai.onnx.ml.
 
 Momentum(r, t, x, g, v)             v' = alpha v + beta' (g + norm x),  x' = x - r v'
 ArrayFeatureExtractor(x, places)    Gather(x, places, axis=-1)
 Binarizer(x)                        x > threshold, in the type of x
 Scaler(x)                           (x - offset) * scale, in float32
-LabelEncoder(x)                     values at the first place where x equals the key
-TreeEnsemble(x)                     steps that all rows and trees take at once
+LabelEncoder(x)                     values at the position of the first key that equals x
+TreeEnsemble(x)                     all rows go down all trees, one level at a time
 """
 
 from __future__ import annotations
@@ -29,34 +29,34 @@ STEPS_DOMAIN = "ai.onnx.preview.training"
 FEATURES_DOMAIN = "ai.onnx.ml"
 
 
-class _Step:
-    """The arithmetic of one tensor; numbers are of its type."""
+class _TensorUpdate:
+    """Arithmetic for one tensor's optimiser step; all numbers have the tensor's type."""
 
     def __init__(self, x: Expr, rate: Expr, count: Expr, attrs: Attrs) -> None:
         self.x, self.attrs = x, attrs
         self.rate, self.count = (ex.cast(each, ex.dtype_of(x)) for each in (rate, count))
 
     def number(self, name: str, default: float = 0.0) -> Expr:
-        """An attribute."""
+        """An attribute as a constant."""
         return ex.number(self.x, self.attrs.get(name, default))
 
     def later(self, then: Expr, otherwise: Expr) -> Expr:
-        """One value after the first step, another one in it."""
+        """`then` after the first step, `otherwise` in the first step."""
         return op.where(self.count > ex.number(self.x, 0), then, otherwise)
 
     def mixed(self, old: Expr, new: Expr, share: float) -> Expr:
-        """A running mean."""
+        """A running mean, in which the old value has the weight `share`."""
         return ex.emit(ex.number(self.x, share) * old + ex.number(self.x, 1 - share) * new)
 
 
-def _adagrad(step: _Step, gradient: Expr, h: Expr) -> list[Expr]:
+def _adagrad(step: _TensorUpdate, gradient: Expr, h: Expr) -> list[Expr]:
     rate = step.rate / (ex.number(step.x, 1) + step.count * step.number("decay_factor"))
     squares = ex.emit(h + gradient * gradient)
     size = op.sqrt(squares) + step.number("epsilon", 1e-6)
     return [step.x - rate * gradient / size, squares]
 
 
-def _adam(step: _Step, gradient: Expr, v: Expr, h: Expr) -> list[Expr]:
+def _adam(step: _TensorUpdate, gradient: Expr, v: Expr, h: Expr) -> list[Expr]:
     alpha, beta = step.attrs.get("alpha", 0.9), step.attrs.get("beta", 0.999)
     mean, squares = step.mixed(v, gradient, alpha), step.mixed(h, gradient * gradient, beta)
     size = op.sqrt(squares) + step.number("epsilon", 1e-6)
@@ -69,7 +69,7 @@ def _adam(step: _Step, gradient: Expr, v: Expr, h: Expr) -> list[Expr]:
     return [shrunk * (step.x - rate * (mean / size)), mean, squares]
 
 
-def _momentum(step: _Step, gradient: Expr, v: Expr) -> list[Expr]:
+def _momentum(step: _TensorUpdate, gradient: Expr, v: Expr) -> list[Expr]:
     mode = step.attrs["mode"]
     if mode not in ("standard", "nesterov"):
         raise ValueError(f"mode {mode!r} is neither standard nor nesterov")
@@ -81,7 +81,7 @@ def _momentum(step: _Step, gradient: Expr, v: Expr) -> list[Expr]:
 
 
 def _stepping(*inputs: Expr, function: Callable[..., list[Expr]], roles: int, **attrs: Any) -> Expr:
-    """The step of every tensor; inputs and outputs are grouped by their roles."""
+    """Updates every tensor; inputs and outputs are grouped by role."""
     tensors, rest = divmod(len(inputs) - 2, roles)
     if rest or not tensors or len(attrs[OUTPUTS]) != tensors * (roles - 1):
         raise ValueError(f"{len(inputs)} inputs and {len(attrs[OUTPUTS])} outputs do not fit")
@@ -90,8 +90,8 @@ def _stepping(*inputs: Expr, function: Callable[..., list[Expr]], roles: int, **
         x, g, *others = align(inputs[2 + place :: tensors])
         if ex.dtype_of(x) not in ("float32", "float64"):
             raise ValueError(f"a tensor of {ex.dtype_of(x)}, which is neither float nor double")
-        step = _Step(x, inputs[0], inputs[1], attrs)
-        gradient = ex.emit(step.number("norm_coefficient") * x + g)  # with the regularisation's
+        step = _TensorUpdate(x, inputs[0], inputs[1], attrs)
+        gradient = ex.emit(step.number("norm_coefficient") * x + g)  # with the regularisation term
         results.append(function(step, gradient, *others))
     return relax.Tuple([each for role in zip(*results, strict=True) for each in role])
 
@@ -103,7 +103,7 @@ for _function, _roles in ((_adagrad, 3), (_adam, 4), (_momentum, 3)):
 
 @operator("ArrayFeatureExtractor", domain=FEATURES_DOMAIN, static=True)
 def _array_feature_extractor(x: Expr, places: Expr) -> Expr:
-    """Elements of the last axis; of a vector, as a matrix of one row."""
+    """Picks elements of the last axis; a vector counts as a matrix of one row."""
     shape, count = ex.known_dims(x), int(np.prod(ex.known_dims(places)))
     if len(shape) == 1:
         x = op.reshape(x, (1, *shape))
@@ -117,7 +117,7 @@ def _binarizer(x: Expr, *, threshold: float = 0.0) -> Expr:
 
 @operator("Scaler", domain=FEATURES_DOMAIN, static=True)
 def _scaler(x: Expr, **attrs: Any) -> Expr:
-    """Numbers of the last axis' elements, or one for all."""
+    """(x - offset) * scale, with one offset and scale for each feature or for all."""
     width = ex.known_dims(x)[-1]
     found = {}
     for name, default in (("offset", 0.0), ("scale", 1.0)):
@@ -130,7 +130,7 @@ def _scaler(x: Expr, **attrs: Any) -> Expr:
 
 @operator("LabelEncoder", domain=FEATURES_DOMAIN, static=True)
 def _label_encoder(x: Expr, **attrs: Any) -> Expr:
-    """The value of the key that is met, or the default; NaN meets NaN."""
+    """The value of the first key that equals x, else the default; NaN equals NaN."""
     keys, _ = _numbers(attrs, "keys")
     values, made = _numbers(attrs, "values")
     if len(keys) != len(values):
@@ -143,7 +143,7 @@ def _label_encoder(x: Expr, **attrs: Any) -> Expr:
     met = op.equal(wide, ex.literal(keys))
     if keys.dtype.kind == "f" and np.isnan(keys).any():
         met = op.logical_or(met, op.logical_and(op.isnan(wide), ex.literal(np.isnan(keys))))
-    # Behind the keys a place that is always met.
+    # After the keys comes a position that always matches: the default.
     last = ex.literal(np.ones((*shape, 1), np.int32))
     hits = ex.normalize(op.concat([op.astype(met, "int32"), last], axis=len(shape)))
     place = ex.normalize(op.argmax(hits, len(shape), False))
@@ -154,7 +154,7 @@ _DEFAULTS: dict[str, Any] = {"floats": 0.0, "int64s": -1, "tensor": 0}
 
 
 def _numbers(attrs: Attrs, role: str) -> tuple[np.ndarray, str]:
-    """The keys or values of a LabelEncoder, and in which kind of attribute they are."""
+    """The keys or values of a LabelEncoder, and the kind of attribute that they are in."""
     for kind, dtype in (("floats", np.float32), ("int64s", np.int64)):
         if f"{role}_{kind}" in attrs:
             return np.array(attrs[f"{role}_{kind}"], dtype), kind
@@ -171,7 +171,7 @@ _NONE, _SOFTMAX, _LOGISTIC = range(3)
 
 
 class _Trees:
-    """The tables of nodes and leaves, from a node's attrs."""
+    """The tables of a TreeEnsemble's nodes and leaves."""
 
     def __init__(self, attrs: Attrs, features: int) -> None:
         def whole(name: str) -> np.ndarray:
@@ -201,7 +201,7 @@ class _Trees:
         tracks = np.array(attrs.get("nodes_missing_value_tracks_true") or [0] * self.count)
         self.feature, self.tracks = (np.pad(table, (0, leaves)) for table in (feature, tracks == 1))
         self.splits, self.modes = (np.pad(table, (0, leaves)) for table in (splits, modes))
-        # The values that each node tests, NaN (which equals nothing) behind them.
+        # membership_values lists the set of each node; a NaN, which equals nothing, ends a set.
         given = attrs.get("membership_values")
         values = np.zeros(0) if given is None else numpy_helper.to_array(given)
         parts = np.split(values, np.flatnonzero(np.isnan(values)))
@@ -213,7 +213,7 @@ class _Trees:
         self.members = np.full(size, np.nan, self.splits.dtype)
         for place, members in zip(testing, sets, strict=False):
             self.members[place, : len(members)] = members
-        self.depth = 0  # how many steps lead from every root to a leaf
+        self.depth = 0  # most steps from a root to a leaf
         places = self.roots[self.roots < self.count]
         while places.size:
             if self.depth == self.count:
@@ -224,13 +224,13 @@ class _Trees:
 
 @operator("TreeEnsemble", domain=FEATURES_DOMAIN, static=True)
 def _tree_ensemble(x: Expr, **attrs: Any) -> Expr:
-    """The trees' steps, their sum (mean, least, largest), and what is made of it.
+    """TreeEnsemble: goes down the trees, aggregates the leaves' weights, transforms the result.
 
         place = roots                                                              [rows, trees]
         place = Where(x[feature[place]] <= split[place], yes[place], no[place])    for each level
         y     = the sum of weight[place] over the trees, for each target
 
-    Leaves stand behind the nodes in all tables and lead to themselves.
+    In all tables, leaves come after the nodes, and lead to themselves.
     """
     own, transform = ex.dtype_of(x), attrs.get("post_transform", _NONE)
     aggregate = attrs.get("aggregate_function", _SUM)
@@ -264,12 +264,12 @@ def _tree_ensemble(x: Expr, **attrs: Any) -> Expr:
 
 
 def _at(values: np.ndarray, place: Expr) -> Expr:
-    """A constant at the roots, which are known."""
+    """Looks values up at positions; folded at the roots, which are constant."""
     return computed("Gather", ex.literal(values), place)
 
 
 def _step(trees: _Trees, x: Expr, place: Expr) -> Expr:
-    """Where every row is after one more node of every tree."""
+    """The position of every row in every tree, one level further down."""
     value = apply("GatherElements", x, _at(trees.feature, place), axis=1)
     modes = sorted(set(trees.modes[: trees.count].tolist()))
     chosen: Expr = None

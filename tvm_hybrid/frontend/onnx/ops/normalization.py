@@ -1,6 +1,6 @@
 """Normalisations, and the reductions that they consist of.
 
-Normalisations are over a batch's statistics, images, groups of channels, rows, neighbours.
+Normalisations differ in the axes of their statistics: batches, images, groups, rows, neighbours.
 
     EmbedLayerNormalization(ids, segment_ids, words, positions, segments, gamma, beta, mask, ...)
         ->  LayerNormalization(Gather(words, ids) + Gather(positions, ...) + Gather(segments, ...)),
@@ -30,13 +30,13 @@ _EPSILON = 1e-5
 
 @operator("BatchNormalization")
 def _batch_norm(*inputs: Expr, epsilon: float = _EPSILON, **attrs: Any) -> Expr:
-    """One multiplication and one addition per channel, if the statistics are constant.
+    """BatchNormalization; one multiplication and addition per channel for constant statistics.
 
         y = x * scale + shift
             scale = gamma / sqrt(variance + epsilon),  shift = beta - mean * scale
 
-    They are combined in float64 and rounded once; the Relax pass `fold_factors` carries on from
-    here. Where the inputs have different types, everything is computed in the widest.
+    Scale and shift are computed in float64 and rounded once; the Relax pass `fold_factors` folds
+    them further. If the inputs have different types, all is computed in the widest.
     """
     x, *parameters = inputs
     training, counted = attrs.get("training_mode", 0) == 1, len(attrs[OUTPUTS])
@@ -53,7 +53,7 @@ def _batch_norm(*inputs: Expr, epsilon: float = _EPSILON, **attrs: Any) -> Expr:
     vectors = all(array.shape == (getattr(channels, "value", None),) for array in known)
     dtype = ex.dtype_of(x)
     if attrs.get("spatial", 1) == 1 and len(known) == len(arrays) and vectors:
-        with np.errstate(all="ignore"):  # a bad variance gives NaN, as it would at run time
+        with np.errstate(all="ignore"):  # a negative variance gives NaN, as it does at run time
             ratio = known[0] / np.sqrt(known[3] + epsilon)
         widest = str(np.result_type(*(np.dtype(ex.dtype_of(each)) for each in inputs)))
         aligned = (-1, *[1] * (rank - 2))
@@ -72,13 +72,13 @@ def _batch_norm(*inputs: Expr, epsilon: float = _EPSILON, **attrs: Any) -> Expr:
 
 
 def _normalized_by_batch(inputs: Sequence[Expr], epsilon: float, momentum: float) -> Expr:
-    """Training mode, by the mean and variance of the input; the running ones are moved.
+    """Training mode: normalises by the input's own mean and variance, and updates the running ones.
 
         centred = x - mean(x, [0, 2, 3]),  variance = mean(centred * centred, [0, 2, 3])
         y = centred / sqrt(variance + epsilon) * gamma + beta
-        m = running mean * momentum + mean(x) * (1 - momentum)    # and so the running variance
+        m = running mean * momentum + mean(x) * (1 - momentum)    # likewise the running variance
 
-    In float32, or in float64 where an input or a statistic is float64.
+    Computed in float32, or in float64 if an input or a statistic is float64.
     """
     wide = "float64" if any(ex.dtype_of(each) == "float64" for each in inputs) else "float32"
     x, gamma, beta, *running = (ex.cast(each, wide) for each in inputs)
@@ -94,7 +94,7 @@ def _normalized_by_batch(inputs: Sequence[Expr], epsilon: float, momentum: float
 
 
 def _statistics(x: Expr, axes: Sequence[int]) -> tuple[Expr, Expr, Expr]:
-    """The mean, the differences from it, and the variance."""
+    """The mean, x minus the mean, and the variance."""
     mean = ex.normalize(relax.op.mean(x, axes, True))
     centred = ex.normalize(x - mean)
     return mean, centred, ex.normalize(relax.op.mean(centred * centred, axes, True))
@@ -110,7 +110,7 @@ def _instance_norm(x: Expr, scale: Expr, shift: Expr, *, epsilon: float = _EPSIL
 
 
 def _scaled(value: Expr, scale: Expr, shift: Expr, rank: int) -> Expr:
-    """One factor and one summand for each channel."""
+    """Applies a factor and a summand of each channel."""
     value, channels = ex.normalize(value), [-1, *([1] * (rank - 2))]
     factor, summand = (ex.normalize(relax.op.reshape(each, channels)) for each in (scale, shift))
     return value * factor + summand
@@ -118,12 +118,12 @@ def _scaled(value: Expr, scale: Expr, shift: Expr, rank: int) -> Expr:
 
 @operator("GroupNormalization")
 def _group_norm(x: Expr, scale: Expr, shift: Expr, **attrs: Any) -> Expr:
-    """Factors are one for each group until opset 20, and one for each channel since."""
+    """GroupNormalization; up to opset 20 there is one factor per group, since then per channel."""
     groups, dtype = attrs["num_groups"], ex.dtype_of(x)
     if attrs.get("stash_type", 1) != 1:
         raise ValueError(f"stash_type={attrs['stash_type']}, where only 1 (float32) is supported")
     channels, *extents = dims_of(x)[1:]
-    check_equal(channels % index(groups), index(0), "the channels are no whole groups")
+    check_equal(channels % index(groups), index(0), "the channels are no multiple of the groups")
     count = int(getattr(channels, "value", -1))
     if ex.static_dims(scale) == (groups,) != (count,) and count > 0:
         columns = (ex.reshaped(each, (groups, 1)) for each in (scale, shift))
@@ -135,7 +135,7 @@ def _group_norm(x: Expr, scale: Expr, shift: Expr, **attrs: Any) -> Expr:
     axes = list(range(2, rank))
     if dtype == "float32":
         return relax.op.nn.group_norm(x, scale, shift, groups, 1, axes, epsilon)
-    # Statistics are of float32; the factors count in the type of x.
+    # Statistics are float32; the factors are applied in the type of x.
     wide, unused, neither = (ex.cast(each, "float32") for each in (x, scale, shift))
     normal = relax.op.nn.group_norm(
         wide, unused, neither, groups, 1, axes, epsilon, center=False, scale=False
@@ -145,11 +145,11 @@ def _group_norm(x: Expr, scale: Expr, shift: Expr, **attrs: Any) -> Expr:
 
 @operator("LayerNormalization")
 def _layer_norm(x: Expr, scale: Expr, shift: Expr, **attrs: Any) -> Expr:
-    """Statistics are computed beside the normalisation, which stays one kernel.
+    """LayerNormalization; statistics are computed separately, so that it stays one kernel.
 
     LayerNormalization(x, w, b)  ->  (y, mean, deviation)
         mean: m = mean(x),  deviation: 1 / sqrt(mean((x - m) * (x - m)) + epsilon)
-    LayerNormalization(x, w) where w does not have the shape of what is normalised
+    LayerNormalization(x, w) if w does not have the shape of the normalised axes
         ->  layer_norm(x, 1, 0) * w, in float32
     LayerNormalization(x: f64, w)  ->  (x - mean) * deviation * w
     """
@@ -178,13 +178,13 @@ def _layer_norm(x: Expr, scale: Expr, shift: Expr, **attrs: Any) -> Expr:
 
 
 def _fits(value: Expr, sizes: Sequence[Expr]) -> bool:
-    """Whether a factor has the shape of what is normalised, as far as that is known."""
+    """Whether a factor may have the sizes of the normalised axes; unknown sizes count as equal."""
     dims = plain_dims(value)
     return len(dims) == len(sizes) and not any(map(differ, dims, plain(sizes)))
 
 
 def _filled(value: float, sizes: Sequence[Expr], dtype: str) -> Expr:
-    """So many numbers, a constant if their number is known."""
+    """A tensor filled with a value; a constant if its sizes are known."""
     known = plain(sizes)
     if all(isinstance(size, int) for size in known):
         return ex.literal(np.full(known, value, dtype))
@@ -192,14 +192,14 @@ def _filled(value: float, sizes: Sequence[Expr], dtype: str) -> Expr:
 
 
 def _affine(value: Expr, scale: Expr, shift: Expr | None) -> Expr:
-    """By a factor and a summand as they broadcast."""
+    """value * scale + shift, broadcast."""
     product = apply("Mul", value, scale)
     return product if shift is None else apply("Add", product, shift)
 
 
 @operator("SkipLayerNormalization", domain=CONTRIB_DOMAIN)
 def _skip_layer_norm(x: Expr, skip: Expr, gamma: Expr, beta: Expr, bias: Expr, **form: Any) -> Expr:
-    """Of x + skip + bias; the fourth output is this sum."""
+    """LayerNormalization of x + skip + bias; the fourth output is this sum."""
     return _of_sum((x, skip, bias), (gamma, beta), form, "LayerNormalization", 1e-12)
 
 
@@ -210,7 +210,7 @@ def _skip_rms_norm(x: Expr, skip: Expr, gamma: Expr, bias: Expr, **form: Any) ->
 
 @operator("SimplifiedLayerNormalization")
 def _simplified_layer_norm(x: Expr, gamma: Expr, **form: Any) -> Expr:
-    """ONNX Runtime files this one under the standard domain."""
+    """RMSNormalization; ONNX Runtime has this name in the standard domain."""
     return _of_sum((x,), (gamma,), form, "RMSNormalization", _EPSILON)
 
 
@@ -231,9 +231,9 @@ def _of_sum(
 
 @operator("EmbedLayerNormalization", "QEmbedLayerNormalization", domain=CONTRIB_DOMAIN)
 def _normalized_embeddings(*given: Expr, **attrs: Any) -> Expr:
-    """The normalised sum of rows, how many tokens each sequence has, and the sum.
+    """EmbedLayerNormalization: the normalised sum, the number of tokens of each sequence, the sum.
 
-    Of 8-bit tables, rows are dequantised once they are gathered.
+    Rows of 8-bit tables are dequantized after they are gathered.
     """
     inputs = Inputs(given)
     is_quantized = "int8" in ex.dtype_of(inputs[2])
@@ -248,7 +248,7 @@ def _normalized_embeddings(*given: Expr, **attrs: Any) -> Expr:
         rows = table if indices is None else apply("Gather", table, indices, axis=0)
         if not is_quantized:
             return rows
-        # Scales are inputs 8 to 12, zero points 13 to 17, of inputs 2 to 6.
+        # For inputs 2 to 6, scales are inputs 8 to 12, and zero points are inputs 13 to 17.
         parameters = (inputs[place + behind] for behind in (6, 11))
         parameters = (None if each is None else viewed(each) for each in parameters)
         return apply("DequantizeLinear", rows, *parameters)
@@ -285,8 +285,8 @@ def _rms_norm(
 def _local_response(x: Expr, *, size: int, beta: float = 0.75, **attrs: Any) -> Expr:
     """x / (bias + alpha / size * (sum of squares of neighbouring channels)) ** beta
 
-    ONNX, "LRN": channel c sums those from c - floor((size - 1) / 2) to c + ceil((size - 1) / 2).
-    The sum is one of slices, and with the usual beta = 0.75 the power is two square roots.
+    ONNX, "LRN": channel c sums channels from c - floor((size - 1) / 2) to c + ceil((size - 1) / 2).
+    The sum adds slices, and for the usual beta = 0.75 the power is two square roots.
     """
     squares = ex.normalize(x * x)
     batch, channels, *extents = dims_of(squares)
@@ -308,18 +308,18 @@ def _local_response(x: Expr, *, size: int, beta: float = 0.75, **attrs: Any) -> 
 
 @operator("LpNormalization")
 def _lp_norm(x: Expr, *, axis: int = -1, p: int = 2) -> Expr:
-    """x / max(ReduceL1 or ReduceL2, smallest); where the norm is 0, the result is."""
+    """x / max(norm, smallest), with ReduceL1 or ReduceL2 as norm; 0 if the norm is 0."""
     norm = apply(f"ReduceL{p}", x, axes=[axis])
     smallest = ex.number(x, float(ml_dtypes.finfo(ex.dtype_of(x)).tiny))
     return x / relax.op.maximum(norm, smallest)
 
 
-# Reductions of axes: sums and means of all kinds, extremes and their places.
+# Reductions of axes: sums and means of all kinds, extremes and their indices.
 
 
 OfOne = Callable[[Expr], Expr]
 Reduce = Callable[[Expr, "list[int] | None", bool], Expr]
-# Relax's mean of int32 is an int64, a bool has no extremes, and roots and logarithms are of floats.
+# Relax's mean of int32 is int64, bool has no extremes, roots and logarithms need floats.
 _INTEGERS = ("int32", "int64", "uint32", "uint64")
 _COMPUTED_AS = {
     "ReduceMax": {"bool": "uint8"},
@@ -334,7 +334,7 @@ _COMPUTED_AS = {
 def _reduction(
     name: str, reduce: Reduce, before: OfOne = lambda x: x, after: OfOne = lambda x: x
 ) -> Callable[..., Expr]:
-    """Over axes; none are all, or none where that is asked."""
+    """Makes a converter that reduces axes; without axes it reduces all, or none if so requested."""
 
     def convert(x: Expr, axes: Expr, *, keepdims: int = 1, noop_with_empty_axes: int = 0) -> Expr:
         misfit = "the axes are computed at run time; only known ones are supported"
@@ -351,8 +351,8 @@ def _reduction(
 def _log_sum_exp(x: Expr, axes: list[int] | None, kept: bool) -> Expr:
     """log(sum(exp(x - m))) + m, m: the largest element, so that no power overflows.
 
-    If it is infinite, as in a row of -inf, that would be inf - inf; so the largest or least finite
-    number is subtracted instead.
+    If m is infinite, as in a row of -inf, x - m would be inf - inf; so m is clipped to the largest
+    or least finite number.
     """
     axes = axes or list(range(ex.rank_of(x)))
     finite = ml_dtypes.finfo(ex.dtype_of(x))
@@ -369,7 +369,7 @@ def _extreme(
     check(dims_of(x)[axis] > 0)
     if not attrs.get("select_last_index", 0):
         return find(x, axis, bool(keepdims))
-    # The last of equal elements is the first from the other end.
+    # The last of equal elements is the first one in the reversed axis.
     last = scalar_of(dims_of(x)[axis] - index(1))
     return last - find(ex.normalize(relax.op.flip(x, axis=axis)), axis, bool(keepdims))
 
@@ -381,15 +381,15 @@ def _over_images(x: Expr, *, reduce: Reduce) -> Expr:
 
 @operator("MeanVarianceNormalization")
 def _mean_variance(x: Expr, *, axes: Sequence[int] = (0, 2, 3)) -> Expr:
-    """(x - mean) / sqrt(mean of squares - square of mean), over images and their pixels."""
+    """(x - mean) / sqrt(mean of squares - square of mean), over batch, height and width."""
     axes, two = list(axes), ex.number(x, 2)
     mean = ex.normalize(relax.op.mean(x, axes, True))
     variance = ex.normalize(relax.op.mean(x**two, axes, True) - mean**two)
     return (x - mean) / relax.op.sqrt(variance)
 
 
-_SAME_NAME = ("Max", "Mean", "Min", "Prod", "Sum")  # as in Relax
-# Operator -> reduction, what is done before it, and after it.
+_SAME_NAME = ("Max", "Mean", "Min", "Prod", "Sum")  # the same names in Relax
+# Operator -> reduction, function before it, function after it.
 _REDUCTIONS: dict[str, tuple[Any, ...]] = {
     "ReduceL1": (relax.op.sum, relax.op.abs),
     "ReduceL2": (relax.op.sum, lambda x: x * x, relax.op.sqrt),

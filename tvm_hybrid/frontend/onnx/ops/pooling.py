@@ -1,9 +1,9 @@
-"""Converters of the places of maxima, and of operators that put windows back into an image.
+"""Converters of maxima's indices, and of operators that put windows back into an image.
 
 operator         Relax
-MaxPool          a kernel for the places: an argmax over each window
-MaxUnpool        a kernel: zeros, then each element at its place
-Col2Im           a kernel: for each pixel the sum over the windows that it lies in
+MaxPool          a kernel for the indices: an argmax over each window
+MaxUnpool        a kernel: zeros, then each element at its index
+Col2Im           a kernel: each pixel is the sum over the windows that contain it
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from ..operators import apply, operator
 
 
 def max_pool_places(x: Expr, attrs: Attrs) -> Expr:
-    """Places of the maxima in the flat tensor; of the first NaN if there is one."""
+    """Indices of the maxima in the flat tensor; a NaN counts as the maximum, the first one wins."""
     if "float16" in ex.dtype_of(x):
         x = ex.cast(x, "float32")
     images, channels, *extents = dims_of(x)
@@ -44,7 +44,7 @@ def max_pool_places(x: Expr, attrs: Attrs) -> Expr:
         return places
 
     def by_columns(place: Place, places: te.Tensor, extents: list[int | Expr]) -> Expr:
-        """Where a place is if the first spatial axis is the one without gaps."""
+        """The index for storage_order 1, in which the first spatial axis is contiguous."""
         image = math.prod(extents)
         rest, moved, step = places[place], tirx.const(0, "int64"), image
         for extent in reversed(extents):
@@ -58,9 +58,9 @@ def max_pool_places(x: Expr, attrs: Attrs) -> Expr:
 
 
 def _find_places(x: Expr, places: Expr, attrs: Attrs) -> None:
-    """For each window of each image [images, ...] the place of the maximum; -1 if it is outside.
+    """Writes the index of the maximum for each window of each image; -1 if the window is outside.
 
-    A row of results looks at the same element of all its windows at once, as a vector.
+    For a row of results, one loop compares an element of all its windows, in vectors.
     """
     kernel, dtype = attrs["kernel_shape"], str(x.dtype)
     is_float = dtype.startswith("float")
@@ -93,7 +93,7 @@ def _find_places(x: Expr, places: Expr, attrs: Attrs) -> None:
                 for (start, _), tap, apart in zip(ranges, taps, attrs["dilations"], strict=False)
             ]
             for tap in range(kernel[-1]):
-                # The windows of the row that have this element in the image.
+                # The windows of the row whose element number `tap` is in the image.
                 ahead, extent = tap * attrs["dilations"][-1] - pad, extents[-1]
                 begin = index(max(-(ahead // step), 0))
                 end = tirx.floordiv(extent - 1 - ahead, index(step)) + 1
@@ -111,7 +111,7 @@ def _find_places(x: Expr, places: Expr, attrs: Attrs) -> None:
 
 
 def _inside(at: Expr, extent: Expr, axis: int, attrs: Attrs) -> tuple[Expr, Expr]:
-    """The first element of a window along an axis that is in the image, and how many are."""
+    """The first element of a window inside the image along an axis, and the number inside."""
     apart = attrs["dilations"][axis]
     start = at * attrs["strides"][axis] - attrs["pads"][axis]
     before = te.max(tirx.floordiv(apart - 1 - start, apart), 0)
@@ -121,7 +121,7 @@ def _inside(at: Expr, extent: Expr, axis: int, attrs: Attrs) -> tuple[Expr, Expr
 
 @operator("MaxUnpool")
 def _max_unpool(x: Expr, places: Expr, output_shape: Expr, **attrs: Any) -> Expr:
-    """The places count in the image that pooling came from, which `output_shape` may extend."""
+    """MaxUnpool; indices refer to the pooled image, which `output_shape` may extend."""
     dims = plain_dims(x)
     check_sizes(dims_of(x), dims_of(places), "there are not as many places as elements")
     form, image = window_form(attrs), [*dims[:2]]
@@ -131,7 +131,7 @@ def _max_unpool(x: Expr, places: Expr, output_shape: Expr, **attrs: Any) -> Expr
         image.append((dims[axis + 2] - 1) * form["strides"][axis] - cropped + size)
     for size in image:
         check(index(0) + size >= 0)
-    # There is room for what is put back.
+    # The output must not be smaller than the image.
     check(tirx.any(product(image) > 0, tirx.EQ(product(dims_of(x)), index(0))))
     shape = image if output_shape is None else plain(requested_sizes(output_shape))
     room = [simplified(index(0) + size - kept) for size, kept in zip(shape, image, strict=True)]
@@ -143,7 +143,7 @@ def _max_unpool(x: Expr, places: Expr, output_shape: Expr, **attrs: Any) -> Expr
 
 
 def _put_back(x: Expr, places: Expr, filled: Expr) -> None:
-    """Stores elements at their places, held inside and negative ones from the end, among zeros."""
+    """Stores elements at their indices among zeros; indices are clipped, negative ones wrap."""
     size = product(filled.shape)
     image = I.decl_buffer([size], filled.dtype, data=filled.data)
     with I.serial(size) as at:
@@ -193,23 +193,22 @@ def _col2im(x: Expr, image_shape: Expr, block_shape: Expr, **attrs: Any) -> Expr
 
 # MaxRoiPool: the largest element of each bin of a region.
 #
-# TVM's operator compares every element of an image with every bin. This kernel reads what lies in a
-# bin: the rows of a bin are reduced to one line, by vectors, and the line by the columns of each
-# bin.
+# TVM's operator compares every element of an image with every bin. This kernel only reads a bin's
+# elements: vectors reduce the rows of a bin to one line, then each bin's columns are reduced.
 #
-# Coordinates are rounded, and bins divided, as ONNX Runtime does it; there, too, a bin of -inf
-# alone has the least finite number. The maximum of a NaN is NaN, as in MaxPool; in ONNX Runtime it
-# depends on what comes behind the NaN. A batch index is held inside.
+# Coordinates are rounded, and bins divided, as in ONNX Runtime; as there, a bin that contains only
+# -inf gives the least finite number. The maximum of a NaN is NaN, as in MaxPool; in ONNX Runtime it
+# depends on the elements after the NaN. A batch index is clipped to the batch.
 
 
-_FAR = 1 << 30  # beyond all coordinates that are used
-_LANES = 16  # of a vector that goes down the rows of a bin
+_FAR = 1 << 30  # larger than all coordinates
+_LANES = 16  # vector length for reducing the rows of a bin
 
 
 class _Bins:
-    """The bins along one axis of a region: where each begins, and where it ends.
+    """The bins along one axis of a region: first elements and ends.
 
-    They divide the coordinates from `first` to `last` evenly, neighbours sharing an element.
+    They divide the coordinates from `first` to `last` evenly; neighbours may share an element.
     """
 
     def __init__(self, count: int, first: Expr, last: Expr, extent: Expr) -> None:
@@ -225,7 +224,7 @@ class _Bins:
             put(self.ends, inside(te.ceil((number + 1).astype(dtype) * size)), number)
 
     def of(self, number: Expr) -> tuple[Expr, Expr]:
-        """First element of a bin, and how many it has; 0 if it lies outside."""
+        """First element of a bin, and its number of elements; 0 if it is outside the image."""
         start = self.starts[number]
         return start, te.max(self.ends[number] - start, index(0))
 
@@ -235,7 +234,7 @@ def _max_roi_pool(
     x: Expr, regions: Expr, *, pooled_shape: Sequence[int], spatial_scale: float = 1.0
 ) -> Expr:
     dtype, (height, width) = ex.dtype_of(x), pooled_shape
-    if dtype != "float64":  # those of 16 bits, which float32 holds exactly
+    if dtype != "float64":  # float32 holds types of 16 bits exactly
         x, regions = (ex.cast(each, "float32") for each in (x, regions))
     scale = tirx.const(spatial_scale, ex.dtype_of(regions))
     least = tirx.min_value(ex.dtype_of(x))
@@ -274,9 +273,9 @@ def _max_roi_pool(
 def _largest_of_rows(
     line: Expr, element: Callable[[Expr, Expr], Expr], columns: tuple[Expr, Expr], count: Expr
 ) -> None:
-    """For columns, a first one and how many, the largest elements of so many rows, -inf of none.
+    """Writes the maximum over `count` rows for a range of columns; -inf if there are no rows.
 
-    Vectors stay in registers for all rows; where they would leave the line, they reach back.
+    Vectors stay in registers for all rows; the last one is moved back to end inside the line.
     """
     (start, span), extent, none = columns, line.shape[0], tirx.const(-math.inf, line.dtype)
     with I.If(extent >= _LANES):
@@ -298,20 +297,20 @@ def _largest_of_rows(
 
 
 def _larger(old: Expr, new: Expr) -> Expr:
-    """The larger of two floats; a NaN if either is one. `llvm.maximum` looks at signs, too."""
+    """The larger of two floats; NaN if either is NaN. `llvm.maximum` would also order the zeros."""
     some = old <= tirx.const(math.inf, str(old.ty.dtype))
     return tirx.Select(some, tirx.Select(old > new, old, new), old)
 
 
 def _whole(number: Expr) -> Expr:
-    """A float without its fraction, as an index; far away for NaN and infinity."""
+    """The integer part of a float as an index; a far index for NaN and infinity."""
     far = tirx.const(_FAR, str(number.ty.dtype))
     held = tirx.Select(number > -far, number, -far)
     return tirx.Select(held < far, held, far).astype(INDEX)
 
 
 def _rounded(number: Expr) -> Expr:
-    """The nearest index; of two, the one that is farther from 0. (TVM rounds to the even one.)"""
+    """The nearest index; ties round away from 0, whereas TVM rounds them to even."""
     dtype = str(number.ty.dtype)
     whole, half = _whole(number), tirx.const(0.5, dtype)
     rest = number - whole.astype(dtype)
@@ -320,7 +319,7 @@ def _rounded(number: Expr) -> Expr:
 
 
 def window_form(attrs: Attrs, rank: int | None = None) -> Attrs:
-    """Attributes of windows along `rank` axes, with defaults for those that are absent."""
+    """Attributes of windows along `rank` axes, with defaults for the absent ones."""
     rank = len(attrs["kernel_shape"]) if rank is None else rank
     ones, flags = [1] * rank, ("ceil_mode", "count_include_pad", "storage_order")
     defaults = {"strides": ones, "dilations": ones, "pads": [0, 0] * rank, "group": 1}
@@ -329,7 +328,7 @@ def window_form(attrs: Attrs, rank: int | None = None) -> Attrs:
 
 
 def window_counts(extents: Sequence[Any], kernel: Sequence[int], form: Attrs) -> list[Any]:
-    """The sizes of what a convolution or a pool makes of all axes."""
+    """Sizes of the result of a convolution or pool along all axes."""
     pads, rank = form["pads"], len(kernel)
     around = zip(pads[:rank], pads[rank:], strict=True)
     axes = zip(extents, around, kernel, form["strides"], form["dilations"], strict=True)
@@ -339,16 +338,16 @@ def window_counts(extents: Sequence[Any], kernel: Sequence[int], form: Attrs) ->
 def window_count(
     extent: Any, pads: tuple[int, int], kernel: int, stride: int, dilation: int, ceil: bool = False
 ) -> Any:
-    """The size of what a convolution or a pool makes of an axis.
+    """Size of the result of a convolution or pool along an axis.
 
     Parameters
     ----------
     extent
-        A number, or an expression of open sizes, as the result is one then.
+        A number, or an expression of dynamic sizes; the result is then an expression too.
     pads
         Before and after the axis.
     ceil
-        Whether a last window may reach beyond the padding, but not begin in that behind the axis.
+        Whether the last window may exceed the padding; it must not begin in the padding at the end.
     """
     room = extent + sum(pads) - (dilation * (kernel - 1) + 1)
     if not ceil:

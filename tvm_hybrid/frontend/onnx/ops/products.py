@@ -1,14 +1,14 @@
-"""Products of matrices, in floats and in integers; integer convolutions, determinants, diagonals.
+"""Matrix products in floats and integers; integer convolutions, determinants, diagonals.
 
 operator               Relax
 MatMulInteger          R.matmul(R.subtract(R.astype(a, "int32"), za), R.astype(b, "int32"),
-                       out_dtype="int32"); a zero point of 0 leaves no subtract
+                       out_dtype="int32"); no subtract for a zero point of 0
 ConvInteger            R.nn.conv2d of such operands
 QLinearMatMul          R.quantize(R.astype(MatMulInteger, "float32") * (sa * sb / sy), 1, zy)
-MatMulNBits            R.matmul of a weight that is dequantised in blocks
+MatMulNBits            R.matmul with a weight that is dequantized in blocks
 
-The product of the scales is one float32 number per tensor, column or channel, computed in that
-order, as ONNX Runtime does; where the scales are constant it is a constant.
+The product of the scales is one float32 number per tensor, column or channel, multiplied from left
+to right as in ONNX Runtime; it is a constant if the scales are constant.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def _matmul(a: Expr, b: Expr) -> Expr:
 
 
 def _added(a: Expr, b: Expr, bias: Expr | None) -> Expr:
-    """A product and a bias; those of bfloat16 are rounded once."""
+    """A product plus a bias; in bfloat16 the sum is rounded once."""
     wide = {"out_dtype": "float32"} if ex.dtype_of(a) == BFLOAT16 else {}
     total = relax.op.matmul(a, b, **wide)
     if bias is not None:
@@ -59,7 +59,7 @@ def _added(a: Expr, b: Expr, bias: Expr | None) -> Expr:
 
 @operator("Gemm")
 def _gemm(a: Expr, b: Expr, c: Expr, *, alpha: float = 1, beta: float = 1, **turned: int) -> Expr:
-    """Factors and transposes go into constants where there are some.
+    """Gemm; factors and transposes are folded into constant operands.
 
     Gemm(a, W, c, alpha=2, beta=0.5, transB=1)    ->    a * (constant 2*W^T) + (constant c/2)
     """
@@ -75,7 +75,7 @@ def _gemm(a: Expr, b: Expr, c: Expr, *, alpha: float = 1, beta: float = 1, **tur
 
 
 def _turned(value: Expr, is_turned: int | None) -> Expr:
-    """Matrices, their last two axes exchanged if that is asked for; a vector stays as it is."""
+    """Transposes the last two axes of matrices if `is_turned`; a vector stays as it is."""
     rank = ex.rank_of(value)
     order = [*range(rank - 2), rank - 1, rank - 2]
     return computed("Transpose", value, perm=order) if is_turned and rank > 1 else value
@@ -112,7 +112,7 @@ def _conv_integer(x: Expr, weight: Expr, left: Expr, right: Expr, **attrs: Any) 
     if right is not None:
         right = _of_channels(right, weight, rank + 1)
     x, attrs = with_pads("ConvInteger", x, kernel_of(weight, attrs), window_form(attrs, rank))
-    # What is padded is 0 once the zero point is subtracted: the operator pads with zero points.
+    # The operator pads with zero points, so padding is 0 after the zero point is subtracted.
     x, weight = centred(ex.normalize, x, single(left)), centred(ex.normalize, weight, right)
     return CONVOLUTIONS[rank](x, weight, **arguments_of(attrs), out_dtype="int32")
 
@@ -126,7 +126,7 @@ def _check_integers(value: Expr, zero_point: Expr | None) -> None:
 
 
 def _broadcast(value: Expr, fits: bool, shape: Sequence[int], whom: str) -> Expr:
-    """A scale or zero point as it broadcasts to a result: of rank 0 if it is one number."""
+    """Reshapes a scale or zero point to broadcast to the result; rank 0 if it is one number."""
     found = ex.known_dims(value)
     if math.prod(found) == 1:
         return ex.reshaped(value, ())
@@ -138,21 +138,21 @@ def _broadcast(value: Expr, fits: bool, shape: Sequence[int], whom: str) -> Expr
 
 
 def _of_rows(value: Expr, operand: Expr) -> Expr:
-    """One number, or one for each row of a left operand."""
+    """Checks a value of one number, or one for each row of a left operand, and reshapes it."""
     dims = ex.static_dims(operand)
     fits = dims is None or ex.known_dims(value) in (dims[-2:-1], (*dims[:-1], 1))
     return _broadcast(value, fits, (-1, 1), f"an operand {dims}: there is one for all or each row")
 
 
 def _of_columns(value: Expr, operand: Expr) -> Expr:
-    """One number, or one for each column of a right operand."""
+    """Checks a value of one number, or one for each column of a right operand, and reshapes it."""
     dims, found = ex.static_dims(operand), ex.known_dims(value)
     fits = dims is None or (found[-1:] == dims[-1:] and found[-2:-1] in ((), (1,)))
     return _broadcast(value, fits, (-1,), f"the product has {(dims or [0])[-1]} columns")
 
 
 def _of_channels(value: Expr, weight: Expr, ones: int) -> Expr:
-    """One number, or one for each output channel of a convolution and `ones` axes behind it."""
+    """A value of one number, or one per output channel, with `ones` axes of size 1 after it."""
     dims = ex.known_dims(weight)
     fits = ex.known_dims(value) == dims[:1]
     shape = (-1, *[1] * ones)
@@ -160,14 +160,14 @@ def _of_channels(value: Expr, weight: Expr, ones: int) -> Expr:
 
 
 def _factor(*scales: Expr, over: Expr | None = None) -> Expr:
-    """The product of scales in float32, from the left, over that of the output."""
+    """The product of scales in float32, from left to right, divided by the output's scale."""
     singles = (ex.cast(each, "float32") for each in scales)
     factor = functools.reduce(functools.partial(computed, "Mul"), singles)
     return factor if over is None else computed("Div", factor, ex.cast(single(over), "float32"))
 
 
 def _rounded(value: Expr, zero_point: Expr | None, dtype: str) -> Expr:
-    """A float value in 8 bits, its scale 1."""
+    """Rounds a float value to 8 bits with scale 1."""
     return q.requantized(value, ex.literal(np.array(1, np.float32)), zero_point, dtype)
 
 
@@ -233,32 +233,32 @@ def _matmul_integer_to_float(*given: Expr) -> Expr:
 
 @operator("DynamicQuantizeMatMul", domain=CONTRIB_DOMAIN)
 def _dynamic_quantize_matmul(a: Expr, b: Expr, scale: Expr, zero: Expr, bias: Expr) -> Expr:
-    """Quantises the first operand, then as above."""
+    """DynamicQuantizeMatMul: quantizes the first operand, then MatMulIntegerToFloat."""
     q, q_scale, q_zero = apply("DynamicQuantizeLinear", a)
     return _matmul_integer_to_float(q, b, q_scale, scale, q_zero, zero, bias)
 
 
 @operator("MatMulInteger16", domain=CONTRIB_DOMAIN, static=True)
 def _matmul_integer_16(a: Expr, b: Expr) -> Expr:
-    """ONNX Runtime's product of int16 or uint16, in 32 bits."""
+    """ONNX Runtime's product of int16 or uint16 matrices, in 32 bits."""
     wide = "uint32" if ex.dtype_of(a) == ex.dtype_of(b) == "uint16" else "int32"
     return relax.op.matmul(ex.cast(a, wide), ex.cast(b, wide))
 
 
-INT8_LEVEL = 4  # the accuracy_level that permits activations of int8; a type argument says so
+INT8_LEVEL = 4  # the accuracy_level that permits int8 activations; passed on as a type argument
 
 
 @operator("MatMulNBits", domain=CONTRIB_DOMAIN)
 def _matmul_nbits(
     x: Expr, packed: Expr, scales: Expr, zeros: Expr, order: Expr, bias: Expr, **attrs: Any
 ) -> Expr:
-    """ONNX Runtime's product with a weight of few bits, unpacked to one number per byte.
+    """ONNX Runtime's product with a weight of few bits, which is unpacked to one number per byte.
 
     MatMulNBits(x, B: uint8 [N, K / b, b * bits / 8], scales: [N, K / b], zero_points, bias)
         ->  x * (blocks of weight: int8 [K, N], scales^T, zero_points^T) + bias
 
-    Without zero points the middle of the range stands for 0: the weight is stored as the difference
-    from it. With an accuracy_level of 4, x may be quantised to int8 by blocks.
+    Without zero points the middle of the range means 0, and the weight is stored as the difference
+    from it. With an accuracy_level of 4, x may be quantized to int8 in blocks.
     """
     bits, block = attrs.get("bits", 4), attrs["block_size"]
     columns, depth = attrs["N"], attrs["K"]
@@ -280,7 +280,7 @@ def _matmul_nbits(
     middle = 1 << (bits - 1)
     if offsets is None or (offsets == middle).all():
         weight, offsets = (weight.astype(np.int16) - middle).astype(np.int8), None
-    # int8 or uint8 [K, N], which the product reads by rows.
+    # int8 or uint8 [K, N]; the product reads it by rows.
     zero_point = None if offsets is None or not offsets.any() else ex.literal(offsets.T)
     how = q.Parameters(ex.literal(scale.T), zero_point, 0, block)
     value = ex.cast(q.dequantized_blocks(ex.literal(weight.T), how), ex.dtype_of(scales))
@@ -292,22 +292,22 @@ def _matmul_nbits(
 
 
 def _array(value: Expr, shape: Sequence[int]) -> NDArray[Any]:
-    """The array of a constant; older models store scales and zero points flat."""
+    """A constant reshaped to a shape; older models store scales and zero points flat."""
     array = ex.known_array(value, "its weight, scales and zero points must be constant")
     if array.shape not in (shape, (math.prod(shape),)):
         raise ValueError(f"an array of the shape {array.shape}; its attributes ask for {shape}")
     return array.reshape(shape)
 
 
-# Converters of operators on matrices.
+# Determinants, identity matrices and Einsum.
 #
 # operator    Relax
-# Det         a kernel: Gaussian elimination, in float32 at least, the largest of a column as pivot
+# Det         a kernel: Gaussian elimination in at least float32, with a column's largest as pivot
 # EyeLike     R.eye
 
 
 WRITTEN = (2, 3, 4)
-"""Rows of matrices that have code of their own where sizes are open."""
+"""Sizes of matrices that get separate code if the size is dynamic."""
 
 
 @operator("Det")
@@ -322,14 +322,14 @@ def _det(x: Expr) -> Expr:
     count = math.prod(batch)
     flat = normalize(relax.op.reshape(cast(x, wide), (count, rows, rows)))
 
-    # Elimination changes a copy, which has one more row: for what is being exchanged.
+    # Elimination works on a copy with one more row, as scratch memory for exchanging rows.
     results = [([count], wide), ([count, rows + 1, rows], wide)]
     found, _ = emit_kernel("det", [flat], results, _eliminate)
     return cast(relax.op.reshape(found, tuple(batch)), dtype)
 
 
 def _eliminate(source: Expr, out: Expr, work: Expr) -> None:
-    """The determinants; matrices of few rows have code of their own, and need no memory."""
+    """Writes the determinants; small matrices get separate code, and need no memory."""
     count, size, _ = plain(source.shape)
     is_known = isinstance(size, int)
     with ExitStack() as others:
@@ -342,7 +342,7 @@ def _eliminate(source: Expr, out: Expr, work: Expr) -> None:
 
 
 def _matrices(source: Expr, out: Expr, memory: Expr | None, count: Expr, size: Expr) -> None:
-    """The product of the pivots of each matrix; every exchange of rows turns its sign."""
+    """Multiplies the pivots of each matrix; each exchange of rows changes the sign."""
     with I.parallel(count) as n, opaque_block("matrix"):
         found = I.sblock_alloc_buffer([1], out.dtype)
         before = [] if memory is None else [n]
@@ -369,7 +369,7 @@ def _matrices(source: Expr, out: Expr, memory: Expr | None, count: Expr, size: E
                         put(row, j, get(size, j))
             with I.serial(size - 1 - k) as below:
                 row = k + 1 + below
-                # Below a pivot of 0 there are zeros, or NaN, which is to stay.
+                # Below a pivot of 0 there are only zeros, or NaN, which must stay.
                 nothing = get(row, k) == tirx.const(0, out.dtype)
                 quotient = get(row, k) / get(k, k)
                 put(size, 0, tirx.Select(nothing, tirx.const(0, out.dtype), quotient))
@@ -388,11 +388,11 @@ def _eye_like(x: Expr, *, dtype: int = 0, k: int = 0) -> Expr:
 
 @operator("Einsum")
 def _einsum(*inputs: Expr, equation: str) -> Expr:
-    """As an operator, which may become a product."""
+    """Einsum as Relax's operator, which a pass may turn into a product."""
     if any(map(is_open, inputs)):
         terms = equation.replace(" ", "").split("->")[0].split(",")
         if len(inputs) > 1 and any("." in term for term in terms):
-            raise ValueError("dimensions without a letter, of several inputs of open sizes")
+            raise ValueError("dimensions without a letter in several inputs of dynamic sizes")
         found: dict[str, Any] = {}
         for term, value in zip(terms, inputs, strict=True):
             dims, (before, _, behind) = dims_of(value), term.partition("...")

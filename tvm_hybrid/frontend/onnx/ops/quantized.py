@@ -7,8 +7,8 @@ DequantizeLinear       R.dequantize(q, scale, zero_point)
 DynamicQuantizeLinear  relay_passes.ir.dynamic_quantize
 QLinearAdd and others  the float operator between dequantize and quantize
 
-Weights stay 8-bit constants: what multiplies them widens them. A scale or zero point of one
-element is of rank 0.
+Weights stay 8-bit constants; the products widen them. A scale or zero point of one element has
+rank 0.
 """
 
 from __future__ import annotations
@@ -51,13 +51,13 @@ class Parameters(NamedTuple):
     Attributes
     ----------
     scale : Expr
-        Of rank 0 if it is one number.
+        Of rank 0 if it is a single number.
     zero_point : Expr or None
-        Of the scale's shape; None if it is 0.
+        It has the scale's shape; None if it is 0.
     axis : int
-        That of the scales, or of the blocks; -1 if there is one scale.
+        The axis of the scales or blocks; -1 if there is one scale.
     block : int
-        Elements of a block; 0 if there are no blocks.
+        Elements per block; 0 if there are no blocks.
     """
 
     scale: Expr
@@ -66,7 +66,7 @@ class Parameters(NamedTuple):
     block: int
 
     def along(self, value: Expr, x: Expr) -> Expr:
-        """A scale or zero point as it broadcasts to a tensor."""
+        """Reshapes a scale or zero point to broadcast to the tensor x."""
         if self.axis < 0:
             return value
         if self.block:
@@ -76,13 +76,13 @@ class Parameters(NamedTuple):
 
 
 def _parameters(x: Expr, scale: Expr, zero_point: Expr, attrs: Attrs) -> Parameters:
-    """Scale and zero point of QuantizeLinear and DequantizeLinear.
+    """The scale and zero point of a QuantizeLinear or DequantizeLinear.
 
     Raises
     ------
     ValueError
-        They fit neither each other nor the tensor: one each, one for each index of an axis, or one
-        for each block.
+        They do not fit each other or the tensor: there must be one, one for each index of an axis,
+        or one for each block.
     """
     if ex.dtype_of(scale) not in _SCALES:
         raise ValueError(f"its scale is of the type {ex.dtype_of(scale)}")
@@ -96,7 +96,7 @@ def _parameters(x: Expr, scale: Expr, zero_point: Expr, attrs: Attrs) -> Paramet
     if math.prod(found) == 1 and len(found) <= 1:
         return Parameters(single(scale), single(zero_point), -1, 0)
     dims, axis, block = dims_of(x), attrs.get("axis", 1), attrs.get("block_size", 0)
-    if len(dims) == axis == 1:  # the default, even where there is one axis
+    if len(dims) == axis == 1:  # axis 1 is the default, even for a vector
         axis = 0
     if not -len(dims) <= axis < len(dims):
         raise ValueError(f"axis {axis} of a value of rank {len(dims)}")
@@ -113,7 +113,7 @@ def _parameters(x: Expr, scale: Expr, zero_point: Expr, attrs: Attrs) -> Paramet
 
 
 def single(value: Expr | None) -> Any:
-    """A scale or zero point of a whole tensor; ValueError if it is more than one number."""
+    """A scale or zero point of a whole tensor; ValueError if it has more than one element."""
     if value is None:
         return None
     dims = ex.known_dims(value)
@@ -126,7 +126,7 @@ def single(value: Expr | None) -> Any:
 @operator("QuantizeLinear")
 @operator("QuantizeLinear", domain=CONTRIB_DOMAIN)
 def _quantize_linear(x: Expr, scale: Expr, zero_point: Expr, **attrs: Any) -> Expr:
-    """To narrow types, in blocks, and with another precision than float32 in steps.
+    """QuantizeLinear; narrow types, blocks and precisions other than float32 are written in steps.
 
     QuantizeLinear(x, s, z: i4)      ->    Cast(Clip(Round(x / s) + z, -8, 7))
     QuantizeLinear(x, s, z: f8)      ->    Cast(x / s + z)
@@ -162,7 +162,7 @@ def _quantize_linear(x: Expr, scale: Expr, zero_point: Expr, **attrs: Any) -> Ex
 
 
 def _zeros(how: Parameters, dtype: str) -> Expr:
-    """The zero point, also where it is 0."""
+    """The zero point, as zeros if it is absent."""
     if how.zero_point is not None:
         return how.zero_point
     return ex.literal(np.zeros(ex.known_dims(how.scale), dtype))
@@ -190,7 +190,7 @@ def _dequantize_linear(q: Expr, scale: Expr, zero_point: Expr, **attrs: Any) -> 
         return ex.cast(computed("Mul", value, how.along(scale, q)), dtype)
     if how.block:
         return ex.cast(dequantized_blocks(q, how), dtype)
-    # Products of 8 or 16 bits and a narrower float are exact in float32: one rounding in all.
+    # Products of 8 or 16 bits and a narrower float are exact in float32, so there is one rounding.
     zeros = _zeros(how, ex.dtype_of(q))
     return ex.cast(relax.op.dequantize(q, scale, zeros, how.axis, "float32"), dtype)
 
@@ -200,16 +200,16 @@ def _dynamic_quantize_linear(x: Expr) -> Expr:
     return relax.Tuple(list(emit_dynamic_quantize(ex.current_builder(), x)))
 
 
-# One scale and zero point for each block of an axis.
+# One scale and zero point for each block along an axis.
 #
 #     q: [K, N], scale: [K / b, N], zero_point: [K / b, N]
 #         ->  (q - zero_point) * scale, each repeated b times along the axis
 #
-# Never computed ahead: weights stay as small as they are. Zero points may be floats.
+# Never folded, so that weights stay small. Zero points may be floats.
 
 
 def dequantized_blocks(q: Expr, how: Parameters) -> Expr:
-    """The float32 values; the last block may be short."""
+    """The float32 values; the last block may be shorter."""
     dims, grid, axis, block = ex.known_dims(q), ex.known_dims(how.scale), how.axis, how.block
     blocks = grid[axis]
     missing = blocks * block - dims[axis]
@@ -233,7 +233,7 @@ BITS = (2, 4, 8)
 
 
 def unpack(packed: NDArray[np.uint8], bits: int) -> NDArray[np.uint8]:
-    """Numbers of 2, 4 or 8 bits along the last axis, the lowest bits of each byte first."""
+    """Unpacks numbers of 2, 4 or 8 bits along the last axis, lowest bits of each byte first."""
     shifts = np.arange(0, 8, bits, dtype=np.uint8)
     numbers = (packed[..., None] >> shifts) & np.uint8((1 << bits) - 1)
     return numbers.reshape(*packed.shape[:-1], packed.shape[-1] * len(shifts))
@@ -243,9 +243,9 @@ def unpack(packed: NDArray[np.uint8], bits: int) -> NDArray[np.uint8]:
 def _gather_block_quantized(
     data: Expr, indices: Expr, scale: Expr, zero_point: Expr, **attrs: Any
 ) -> Expr:
-    """Rows of a table of few bits, their scales and zero points, then their blocks.
+    """Gathers rows of a packed table, of its scales and of its zero points, and dequantizes them.
 
-    An index outside the table reads its last row, where ONNX Runtime gives zeros.
+    An index outside the table reads the last row; ONNX Runtime gives zeros.
     """
     table, scales, offsets = map(ex.constant, (data, scale, zero_point))
     if table is None or scales is None or (offsets is None and zero_point is not None):
@@ -272,19 +272,19 @@ def _gather_block_quantized(
     return ex.cast(dequantized_blocks(q, how), ex.dtype_of(scale))
 
 
-# ONNX Runtime's quantised operators: the float operator between conversions.
+# ONNX Runtime's quantised operators: the float operator between dequantize and quantize.
 #
 #     QLinearAdd(a, sa, za, b, sb, zb, sy, zy)
 #         ->  QuantizeLinear(Add(DequantizeLinear(a, sa, za), DequantizeLinear(b, sb, zb)), sy, zy)
 #
-# QLinearAdd, QLinearMul and QLinearAveragePool round after they added the zero point, the others
-# before, as in ONNX Runtime. That multiplies by sa / sy where this multiplies by sa and divides by
-# sy: a result that lies within a rounding error of a tie can differ by one. Means become sums of
+# As in ONNX Runtime, QLinearAdd, QLinearMul and QLinearAveragePool round after the zero point is
+# added, the others before. ONNX Runtime multiplies by sa / sy, while this multiplies by sa and
+# divides by sy: a result within a rounding error of a tie can differ by one. Means become sums of
 # integers (relay_passes/quantize/integer_mean.py), which it multiplies by another rounded factor.
 
 
 class Quantized(NamedTuple):
-    """A value and what it stands for, (value - zero_point) * scale."""
+    """A quantised value; it represents (value - zero_point) * scale."""
 
     value: Expr
     scale: Expr
@@ -292,12 +292,12 @@ class Quantized(NamedTuple):
 
 
 def quantized(inputs: Inputs, position: int) -> Quantized:
-    """Three inputs in a row: value, scale, zero point."""
+    """Three successive inputs as value, scale and zero point."""
     return Quantized(*(inputs[position + number] for number in range(3)))
 
 
 def requantized(value: Expr, scale: Expr, zero_point: Expr | None, dtype: str) -> Expr:
-    """A float value in 8 bits; a zero point of None is 0, of this type."""
+    """Quantises a float value to 8 bits; without a zero point it is 0 of the type `dtype`."""
     dtype = dtype if zero_point is None else ex.dtype_of(zero_point)
     if dtype not in RANGES:
         raise ValueError(f"a quantised value must be uint8 or int8, and is {dtype}")
@@ -307,7 +307,7 @@ def requantized(value: Expr, scale: Expr, zero_point: Expr | None, dtype: str) -
 
 
 def channels_first(value: Expr, compute: Callable[[Expr], Expr]) -> Expr:
-    """Computes on [N, C, ...] what is given, and is to be made, as [N, ..., C]."""
+    """Applies a function of [N, C, ...] tensors to a tensor [N, ..., C]."""
     rank = ex.rank_of(value)
     moved = apply("Transpose", value, perm=[0, rank - 1, *range(1, rank - 1)])
     return apply("Transpose", compute(moved), perm=[0, *range(2, rank), 1])
@@ -316,19 +316,19 @@ def channels_first(value: Expr, compute: Callable[[Expr], Expr]) -> Expr:
 def _between(
     *given: Expr, name: str, operands: int = 1, rounds_last: bool = False, **attrs: Any
 ) -> Expr:
-    """A float operator between conversions; and between transpositions if its channels are last.
+    """A float operator between dequantize and quantize; transposes if channels are last.
 
     Parameters
     ----------
     operands : int
-        How many operands there are.
+        Number of operands.
     rounds_last : bool
         Whether the zero point is added before the result is rounded.
     """
 
     inputs = Inputs(given)
     values = [_dequantized(quantized(inputs, 3 * number)) for number in range(operands)]
-    if name == "Softmax":  # along one axis, or over all axes from one on in the old form
+    if name == "Softmax":  # along one axis; in the old form along it and all later axes
         opset = attrs.get("opset", SOFTMAX_ALONG_AXIS)
         attrs = {"axis": attrs.get("axis", -1), OPSET: opset}
     if attrs.get("channels_last", 0):
@@ -347,11 +347,11 @@ def _dequantized(q: Quantized) -> Expr:
 
 
 def _with_odd_part(value: Expr, scale: Expr, zero_point: Expr) -> tuple[Expr, Expr | None]:
-    """A value and a zero point with which QuantizeLinear rounds x / scale + zero_point.
+    """A value and a zero point with which QuantizeLinear rounds x / scale + zero_point as a whole.
 
-    QuantizeLinear adds the zero point to what is rounded, ties to even. That is the same where it
-    is even; of an odd one, one step goes into the value. What is known at run time only goes there
-    as a whole.
+    QuantizeLinear adds the zero point after rounding ties to even. For an even zero point this is
+    equal; for an odd one, one scale is added to the value instead. A zero point that is not
+    constant is added to the value as a whole.
     """
     known = ex.constant(zero_point)
     if known is None:
@@ -361,7 +361,7 @@ def _with_odd_part(value: Expr, scale: Expr, zero_point: Expr) -> tuple[Expr, Ex
     return apply("Add", value, scale), ex.literal(known - known.dtype.type(1))
 
 
-_ROUNDED_LAST = {"Add": 2, "Mul": 2, "AveragePool": 1}  # how many operands each has
+_ROUNDED_LAST = {"Add": 2, "Mul": 2, "AveragePool": 1}  # operator -> number of operands
 _ONE_OPERAND = ("Sigmoid", "LeakyRelu", "ReduceMean", "Softmax", "GlobalAveragePool")
 for _name, _operands in {**dict.fromkeys(_ONE_OPERAND, 1), **_ROUNDED_LAST}.items():
     operator(f"QLinear{_name}", domain=CONTRIB_DOMAIN)(
@@ -371,14 +371,14 @@ for _name, _operands in {**dict.fromkeys(_ONE_OPERAND, 1), **_ROUNDED_LAST}.item
 
 @operator("QLinearWhere", domain=CONTRIB_DOMAIN)
 def _qlinear_where(condition: Expr, *given: Expr) -> Expr:
-    """Both sides in the output's scale, then Where of 8-bit values."""
+    """QLinearWhere: converts both sides to the output's scale, then selects 8-bit values."""
     sides = (_in_scale(Quantized(*given[place : place + 3]), *given[6:]) for place in (0, 3))
     return apply("Where", condition, *sides)
 
 
 @operator("QLinearConcat", domain=CONTRIB_DOMAIN)
 def _qlinear_concat(*inputs: Expr, axis: int) -> Expr:
-    """All parts in the output's scale, then Concat of 8-bit values."""
+    """QLinearConcat: converts all parts to the output's scale, then concatenates 8-bit values."""
     if len(inputs) < 5 or (len(inputs) - 2) % 3:
         raise ValueError(f"it has {len(inputs)} inputs; it has 2 and 3 per part")
     places = range(2, len(inputs), 3)
@@ -387,14 +387,14 @@ def _qlinear_concat(*inputs: Expr, axis: int) -> Expr:
 
 
 def _in_scale(q: Quantized, scale: Expr, zero_point: Expr | None) -> Expr:
-    """A value in another scale and zero point; itself if they are the same constants."""
+    """Converts a value to another scale and zero point; returns it unchanged if they are equal."""
     if _same(q.scale, scale) and _same(q.zero_point, zero_point):
         return q.value
     return requantized(_dequantized(q), scale, zero_point, ex.dtype_of(q.value))
 
 
 def _same(left: Expr | None, right: Expr | None) -> bool:
-    """Whether two parameters are the same number and type."""
+    """Whether two parameters have equal values and types."""
     if left is None or right is None:
         return left is right
     arrays = [ex.constant(single(each)) for each in (left, right)]

@@ -1,9 +1,9 @@
-"""Random numbers, and what is made of them.
+"""Random numbers, and operators that use them.
 
-RandomUniform, RandomNormal    a kernel: each element by its place and a key
-Bernoulli(p)                   numbers < p
-Multinomial(x)                 for each number the first place where the sums of the probabilities
-                               exceed it
+RandomUniform, RandomNormal    a kernel: each element from its position and a key
+Bernoulli(p)                   random number < p
+Multinomial(x)                 for each random number the first class whose cumulative probability
+                               exceeds it
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ WEYL = (0x9E3779B9, 0xBB67AE85)
 
 
 def _numbers(like: Expr, *, normal: bool, **attrs: Any) -> Expr:
-    """Of a shape that is given, or that of the input."""
+    """RandomUniform or RandomNormal, of a given shape or of the input's shape."""
     shape = attrs["shape"] if like is None else ex.known_dims(like)
     dtype = _dtype(attrs, "float32" if like is None else ex.dtype_of(like))
     if dtype not in FLOATS:
@@ -39,7 +39,7 @@ def _numbers(like: Expr, *, normal: bool, **attrs: Any) -> Expr:
 
 @operator("Bernoulli", static=True)
 def _bernoulli(p: Expr, **attrs: Any) -> Expr:
-    """1 where a number of [0, 1) is less than the probability: never for 0, always for 1.
+    """1 if a random number of [0, 1) is less than the probability: never for 0, always for 1.
 
     ONNX's own function draws 1 with the probability 1 - p.
     """
@@ -50,14 +50,14 @@ def _bernoulli(p: Expr, **attrs: Any) -> Expr:
 
 @operator("Multinomial", static=True)
 def _multinomial(x: Expr, *, sample_size: int = 1, **attrs: Any) -> Expr:
-    """Places of `sample_size` draws from each row of logarithms, which need not add up to 1."""
+    """Classes of `sample_size` draws from each row of logarithms, which need not be normalised."""
     batch, classes = ex.known_dims(x)
     if not classes:
         raise ValueError("there are no classes to choose from")
     count, wide = sample_size, _wide(ex.dtype_of(x))
     shares = relax.op.nn.softmax(ex.cast(x, wide), 1)
     sums = apply("CumSum", shares, ex.literal(np.array(1)))
-    # A product with a number below 1 is below the last sum, which therefore exceeds it.
+    # The random number is less than 1, so its product with the last sum is less than the last sum.
     last = apply("Gather", sums, ex.literal(np.array([classes - 1])), axis=1)
     drawn = _drawn((batch, count), wide, attrs) * last
     sums = relax.op.reshape(sums, (batch, 1, classes))
@@ -75,13 +75,13 @@ def _wide(dtype: str) -> str:
 
 
 def _drawn(shape: Sequence[int], dtype: str, attrs: Attrs, normal: bool = False) -> Expr:
-    """Numbers of a node's seed, fresh ones if it has none: from `low` to `high`, or normal ones."""
+    """Random numbers from `low` to `high`, or normal ones; fresh in each run without a seed."""
     wide, number, seeded = _wide(dtype), int(attrs[NODE_NUMBER]), "seed" in attrs
     word = int(np.float32(attrs["seed"]).view(np.uint32)) if seeded else number
     words, ty = ex.literal(np.array([word], np.uint64)), relax.TensorType((1,), "uint64")
     key = ex.emit(relax.op.call_pure_packed("vm.builtin.copy", words, ty_args=ty))
     if not seeded:
-        # Of its own, so that every element sees the same count.
+        # In a separate kernel, so that all elements see one count.
         (key,) = emit_kernel("random_key", [key], [([1], "uint64")], _cycles)
     stream = tirx.const(0 if seeded else number, "uint32")
     names = ("mean", "scale") if normal else ("low", "high")
@@ -96,7 +96,7 @@ def _drawn(shape: Sequence[int], dtype: str, attrs: Attrs, normal: bool = False)
         if normal:
             return _normal(words, wide) * tirx.const(second, wide) + tirx.const(first, wide)
         value = _unit(words, wide) * tirx.const(second - first, wide) + tirx.const(first, wide)
-        # The end is excluded, and no rounding reaches it.
+        # The upper end is excluded, even after rounding.
         last = np.nextafter(np.array(second, dtype), np.array(first, dtype))
         return te.min(value, tirx.const(float(last), wide)) if first < second else value
 
@@ -105,22 +105,21 @@ def _drawn(shape: Sequence[int], dtype: str, attrs: Attrs, normal: bool = False)
 
 
 def _cycles(_: Expr, made: Expr) -> None:
-    """The CPU's count of cycles, whatever the key was."""
+    """Writes the CPU's cycle count; the input key is ignored."""
     put(made, tirx.call_llvm_intrin("uint64", "llvm.readcyclecounter"))
 
 
 def philox(counter: Sequence[Expr], key: Sequence[Expr]) -> list[Expr]:
-    """Random numbers by a counter-based generator, which needs no state between runs.
+    """Philox 4x32-10: four random words from a counter of four words and a key of two.
 
-    Philox 4x32-10 (Salmon, Moraes, Dror, Shaw: Parallel Random Numbers: As Easy as 1, 2, 3. SC
-    2011) makes of a key and of each element's place four words of 32 bits. The key is the node's
-    seed, or else the CPU's count of cycles at each run, and then the node's number takes part. So a
-    seed gives the same numbers in every run, and an exported library needs nothing but the CPU.
+    A counter-based generator (Salmon, Moraes, Dror, Shaw: Parallel Random Numbers: As Easy as 1, 2,
+    3. SC 2011) needs no state between runs: it makes four words of 32 bits from a key and an
+    element's position. The key is the node's seed. Without a seed it is the CPU's cycle count at
+    each run, and the node's number is part of the counter. So a seed gives the same numbers in
+    every run, and an exported library only needs the CPU.
 
-    The key passes through `vm.builtin.copy`, of the C++ runtime: what depends on constants alone
-    would otherwise be computed at compile time.
-
-    The four words of a counter of four words and a key of two.
+    The key passes through `vm.builtin.copy` of the C++ runtime, because values that only depend on
+    constants would be computed at compile time.
     """
     a, b, c, d = counter
     for turn in range(ROUNDS):
@@ -133,7 +132,7 @@ def philox(counter: Sequence[Expr], key: Sequence[Expr]) -> list[Expr]:
 
 
 def _halves(word: Expr) -> tuple[Expr, Expr]:
-    """The low and the high 32 of 64 bits."""
+    """The low and the high 32 bits of a 64-bit word."""
     # TVM refuses to cast a constant that is too large.
     low = tirx.bitwise_and(word, tirx.const(2**32 - 1, "uint64"))
     high = tirx.shift_right(word, tirx.const(32, "uint64"))
@@ -141,7 +140,7 @@ def _halves(word: Expr) -> tuple[Expr, Expr]:
 
 
 def _unit(words: Sequence[Expr], dtype: str) -> Expr:
-    """A number of [0, 1), of as many bits as the type holds."""
+    """A number of [0, 1) with as many random bits as the type holds."""
     if dtype == "float64":
         wide = words[1].astype("uint64") * tirx.const(2**32, "uint64") + words[0].astype("uint64")
         bits = tirx.shift_right(wide, tirx.const(11, "uint64"))
@@ -151,7 +150,7 @@ def _unit(words: Sequence[Expr], dtype: str) -> Expr:
 
 
 def _normal(words: Sequence[Expr], dtype: str) -> Expr:
-    """By Box and Muller: a vector's length from one number of (0, 1], its angle from another."""
+    """A normal number (Box and Muller): radius from a number of (0, 1], angle from another."""
     one = tirx.const(1, dtype)
     if dtype == "float64":
         nearly, turn = _unit(words[:2], dtype), _unit(words[2:], dtype)

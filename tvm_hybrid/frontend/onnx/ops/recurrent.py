@@ -1,4 +1,4 @@
-"""LSTM, GRU and RNN: each a product of all inputs, and one operator of all steps.
+"""LSTM, GRU and RNN: each is one product of all inputs, and one operator for all time steps.
 
     LSTM(X [steps, batch, input], W, R, B, ...)
         ->  R.matmul(X, W^T of all directions) + bias,
@@ -6,13 +6,14 @@
     DynamicQuantizeLSTM(X, W, R, B, ..., W_scale, W_zero_point, R_scale, R_zero_point)
         ->  DynamicQuantizeMatMul(X, W of all directions), and R - R_zero_point with R_scale
 
-Steps and sequences may be open. In steps behind the end of a sequence (sequence_lens) its state
-stays as it is, and Y is zero. Layers of 16 bits are computed in float32 and rounded at the end.
+The numbers of steps and of sequences may be dynamic. After the end of a sequence (sequence_lens)
+its state stays as it is, and Y is zero. Layers of 16 bits are computed in float32, and rounded at
+the end.
 
-ONNX Runtime's LSTM of 8 bits has W as [directions, input, 4 * hidden]. The input is quantised once
-for all steps, the hidden state in every step, each sequence by itself (ONNX Runtime quantises as
-many rows at once as one of its threads has). R is of bytes if it is constant and its differences
-from the zero points are bytes, else of words.
+ONNX Runtime's 8-bit LSTM has W as [directions, input, 4 * hidden]. The input is quantised once for
+all steps; the hidden state is quantised in every step, separately for each sequence (ONNX Runtime
+quantises the rows of each thread together). R is int8 if it is constant and its differences from
+the zero points fit int8, else int16.
 """
 
 from __future__ import annotations
@@ -40,12 +41,12 @@ from ..operators import apply, operator
 
 _X, _W, _R, _B, _LENGTHS, _HIDDEN, _MEMORY, _PEEPHOLES = range(8)
 _SHARED = (_X, _LENGTHS)
-"""What all directions have; all other inputs have an axis of directions in front."""
+"""Inputs without an axis of directions; all others have it in front."""
 _SCALES = {_W: (8, 9), _R: (10, 11)}
-"""Where a weight's scales and zero points are."""
+"""Positions of each weight's scales and zero points."""
 _FUNCTIONS = {"lstm": ("Sigmoid", "Tanh", "Tanh"), "gru": ("Sigmoid", "Tanh"), "rnn": ("Tanh",)}
-# The parameters of every function, alpha and beta, and their defaults: those of ONNX's operators.
-# Affine and ScaledTanh are operators no more, so theirs have to be given.
+# Activation function -> defaults of alpha and beta, as in ONNX's operators. Affine and ScaledTanh
+# are no longer operators, so their values have to be given.
 _DEFAULTS: dict[str, tuple[float | None, ...]] = {
     **dict.fromkeys(("Affine", "ScaledTanh"), (None, None)),
     **dict.fromkeys(("Elu", "ThresholdedRelu"), (1.0,)),
@@ -55,11 +56,11 @@ _DEFAULTS: dict[str, tuple[float | None, ...]] = {
 }
 _NAMES = {name.lower(): name for name in _DEFAULTS}
 Weights = tuple[Callable[[Expr], Expr], dict[str, Expr]]
-"""What multiplies rows of inputs by W of all directions, and the inputs that belong to R."""
+"""The product of input rows by W of all directions, and the inputs that belong to R."""
 
 
 def _layer(*given: Expr, cell: str, weights_of: Callable[[Inputs], Weights], **attrs: Any) -> Expr:
-    """A layer whose directions may have functions of their own.
+    """Converts a layer; directions with different activation functions become separate layers.
 
     LSTM(X [batch, steps, input], ..., layout=1)
         ->  Transpose(X), LSTM, Transpose(Y [steps, directions, batch, hidden]), Transpose(Y_h)
@@ -100,13 +101,13 @@ def _layer(*given: Expr, cell: str, weights_of: Callable[[Inputs], Weights], **a
 
 
 def _activations(attrs: Attrs, defaults: Sequence[str], directions: int) -> list[str]:
-    """The functions of all directions as the template writes them, such as "HardSigmoid:0.2:0.5".
+    """The functions of all directions in the template's form, such as "HardSigmoid:0.2:0.5".
 
         activations=["HardSigmoid", "Tanh", "Elu"], activation_alpha=[0.1, 2], activation_beta=[0.4]
             ->  "HardSigmoid:0.1:0.4", "Tanh", "Elu:2.0"
 
-    As in ONNX Runtime a function takes its parameters from the lists in turn if it has them, and
-    its defaults once a list is used up.
+    As in ONNX Runtime, each function takes its parameters from the lists in turn, and its defaults
+    after the end of a list.
     """
     names = attrs.get("activations", [*defaults] * directions)
     unknown = [name for name in names if name.lower() not in _NAMES]
@@ -122,14 +123,14 @@ def _activations(attrs: Attrs, defaults: Sequence[str], directions: int) -> list
         numbers = [next(numbers, default) for numbers, default in pairs]
         known = [repr(float(each)) for each in numbers if each is not None]
         if len(known) < len(numbers):
-            more = "activation_alpha and activation_beta must say more"
+            more = "give its values in activation_alpha and activation_beta"
             raise ValueError(f"{name} has no defaults; {more}")
         found.append(":".join([name, *known]))
     return found
 
 
 def _float_weights(inputs: Inputs) -> Weights:
-    """Of W [directions, gates * hidden, input] and R [directions, gates * hidden, hidden]."""
+    """By W [directions, gates * hidden, input]; R is [directions, gates * hidden, hidden]."""
 
     def product(rows: Expr) -> Expr:
         directions, width, size = ex.known_dims(inputs[_W])
@@ -140,7 +141,7 @@ def _float_weights(inputs: Inputs) -> Weights:
 
 
 def _integer_weights(inputs: Inputs) -> Weights:
-    """Of W [directions, input, gates * hidden] and R [directions, hidden, gates * hidden]."""
+    """By W [directions, input, gates * hidden]; R is [directions, hidden, gates * hidden]."""
 
     def product(rows: Expr) -> Expr:
         weight, (directions, size, width) = inputs[_W], ex.known_dims(inputs[_W])
@@ -157,7 +158,7 @@ def _integer_weights(inputs: Inputs) -> Weights:
 
 
 def _differences(weight: Expr, zeros: Expr | None) -> Expr:
-    """A weight less its zero points, [directions, gates * hidden, hidden]."""
+    """R minus its zero points, as [directions, gates * hidden, hidden]."""
     if zeros is None:
         zeros = ex.literal(np.zeros((1, 1), np.int8))
     directions, width = ex.known_dims(zeros)
@@ -172,7 +173,7 @@ def _differences(weight: Expr, zeros: Expr | None) -> Expr:
 
 
 def _of_columns(inputs: Inputs, weight: int, place: int) -> Expr | None:
-    """A weight's scales or zero points, [directions, columns]; None if they are absent."""
+    """A weight's scales or zero points, as [directions, columns]; None if they are absent."""
     value = inputs[place]
     if value is None:
         return None
@@ -190,7 +191,7 @@ def _of_columns(inputs: Inputs, weight: int, place: int) -> Expr | None:
 def _steps(
     cell: str, weights: Weights, inputs: Inputs, attrs: Attrs, activations: Sequence[str]
 ) -> list[Expr]:
-    """All steps of a layer, and the final states if anybody wants them."""
+    """The results of all steps of a layer, and the final states if they are outputs."""
     x, lengths = inputs[_X], inputs[_LENGTHS]
     wide = "float64" if ex.dtype_of(x) == "float64" else "float32"
     product, of_states = weights
@@ -243,7 +244,7 @@ def recurrent_layer(
     finals: bool,
     **form: Any,
 ) -> list[Expr]:
-    """All steps of a layer, and the final states if `finals`.
+    """The results of all steps of a layer, and the final states if `finals`.
 
     Parameters
     ----------
@@ -252,11 +253,11 @@ def recurrent_layer(
     product
         Multiplies rows of inputs by the weights of all directions.
     biases
-        What is added to the products of inputs and of states, [directions, gates * hidden] each.
+        Biases of the products of inputs and of states, [directions, gates * hidden] each.
     given
         The recurrent weight, "weight", and inputs of `OPTIONAL`.
     cell, finals, form
-        As of `RecurrentProblem`: `form` is of direction, activations, clip and coupled.
+        As in `RecurrentProblem`; `form` has direction, activations, clip and coupled.
     """
     steps, batch, size = dims_of(x)
     directions, _, hidden = ex.known_dims(given["weight"])
@@ -264,7 +265,7 @@ def recurrent_layer(
     part = product(ex.normalize(relax.op.reshape(x, [steps * batch, size])))
     if biases is not None:
         own, recurrent = biases
-        if cell == "gru_linear":  # what is added for the third gate is multiplied by the reset gate
+        if cell == "gru_linear":  # the reset gate multiplies the third gate's recurrent bias
             given = {**given, "bias": ex.sliced(recurrent, 1, 2 * hidden, width)}
             total = computed("Add", *(ex.sliced(each, 1, 0, 2 * hidden) for each in biases))
             total = computed("Concat", total, ex.sliced(own, 1, 2 * hidden, width), axis=1)
@@ -274,7 +275,7 @@ def recurrent_layer(
     part = ex.normalize(relax.op.reshape(part, [steps, batch, directions * width]))
     names = tuple(name for name in problem.OPTIONAL if name in given)
     inputs = [part, given["weight"]]
-    for name in names:  # of as many sequences as the input has
+    for name in names:  # the number of sequences is made that of the input
         value, axis = given[name], {"hidden": 1, "memory": 1, "lengths": 0}.get(name)
         shape = dims_of(value)
         if axis is not None and not same_size(shape[axis], batch):
@@ -287,7 +288,7 @@ def recurrent_layer(
     form |= dict(zip(("steps", "batch"), tensor.shape, strict=False), given=names)
     region = problem.region_of(problem.RecurrentProblem(cell=cell, finals=finals, **form))
     for value, wanted in zip(inputs, region.inputs, strict=True):
-        found = known_tensor(value).shape  # a kernel would read beyond an input
+        found = known_tensor(value).shape  # the kernel does not check the sizes of its inputs
         pairs = zip(found, wanted.shape, strict=False)
         known = [pair for pair in pairs if not any(isinstance(n, SymbolicSize) for n in pair)]
         if len(found) != len(wanted.shape) or any(one != other for one, other in known):

@@ -1,15 +1,16 @@
-"""Resize and Upsample: R.image.resize2d where it computes the same, else taps along each axis.
+"""Resize and Upsample: R.image.resize2d if its result is equal, else taps along each axis.
 
     Resize(x, scales=[1, 1, 2, 2], mode=nearest)     ->    R.image.resize2d(x, ...)
     Resize(x, scales=[1, 1, 1.5, 1], mode=linear)    ->    R.take(x, i, 2) * w + R.take(x, j, 2) * v
-    an image of open sizes                           ->    the same in one kernel, as floats
-    antialiased, or of a region that is read         ->    sums of as many taps as the scale wants
+    an image of dynamic size                         ->    sums of taps in one kernel, for floats
+    antialiased, or with a region read at run time   ->    sums of as many taps as the scale needs
 
-The tables i, j, w and v are constants, or are computed when the program runs. TVM takes outputs /
-inputs for the scale, whatever the node says, and knows two axes of four.
+The tables i, j, w and v are constants, or are computed at run time. TVM's operator takes outputs /
+inputs as the scale, ignoring the node's scale, and only resizes two axes of four.
 
-Extents are numbers or follow from other sizes: from sizes, or from scales that are fractions. What
-data decide, one scale for all open axes, 0.3137 and 4.2 become sizes that a kernel finds.
+Extents are numbers or follow from sizes: from given sizes, or from scales that are fractions. Other
+extents (given by data, by one scale for all dynamic axes, or by 0.3137 and 4.2) are computed by a
+kernel.
 """
 
 from __future__ import annotations
@@ -37,22 +38,22 @@ from .resize_taps import KERNEL, REACH, Axis, Element, Number, Numbers, Resizing
 _IN_RELAX = ("half_pixel", "pytorch_half_pixel", "align_corners", "asymmetric")
 
 _METHODS = {"nearest": "nearest_neighbor", "linear": "linear", "cubic": "cubic"}
-_EPSILON = np.float32(1e-5)  # that TVM adds before it rounds down
-# Coordinates, and how they are rounded, that take element i // factor for output i.
+_EPSILON = np.float32(1e-5)  # TVM adds it before rounding down
+# Coordinates and their rounding that give element i // factor for output i.
 _WHOLE = {"asymmetric": ("floor",), "half_pixel": ("round_prefer_floor", "round_prefer_ceil")}
 _FLOATS_IN_RELAX = ("float32", "float16", "bfloat16")
-"""Types that R.image.resize2d is right for, once they are widened."""
-# Whose weighted sums are computed in float32; those of all others in float64.
+"""Types for which R.image.resize2d is correct, after widening."""
+# Types with weighted sums in float32; all other types use float64.
 _SINGLE = (*_FLOATS_IN_RELAX, "int8", "uint8", "int16", "uint16")
 LARGEST_DENOMINATOR = 64
-LARGEST_EXTENT = 1 << 16  # of the extents that a fraction is tried on
-MOST = 1 << 31  # elements; more would be taken for a mistake: memory has to hold them
-MOST_WRITTEN = 16  # elements on each side of a filter whose sum is written out
+LARGEST_EXTENT = 1 << 16  # extents up to this are tried with a fraction
+MOST = 1 << 31  # elements in an axis; more are refused as a mistake: memory has to hold them
+MOST_WRITTEN = 16  # elements on each side of a filter whose sum is unrolled
 
 
 @operator("Resize")
 def _resize(x: Expr, *given: Expr, **attrs: Any) -> Expr:
-    """Resize by region, scales and sizes; opset 10 has scales alone and one transformation."""
+    """Resize by region, scales and sizes; opset 10 only has scales, and one transformation."""
     if len(given) == 1:
         attrs = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "simple"} | attrs
         given = None, *given
@@ -63,7 +64,7 @@ def _resize(x: Expr, *given: Expr, **attrs: Any) -> Expr:
     changed = {place: axis for place, axis in enumerate(axes) if not axis.is_same}
     for axis in changed.values():
         if not (isinstance(axis.scale, float) and axis.scale > 0):
-            # Nothing can be made of no elements.
+            # An empty axis cannot be resized to elements.
             check(tirx.any(axis.before > 0, tirx.EQ(axis.after, index(0))))
     if not changed:
         return x
@@ -73,12 +74,12 @@ def _resize(x: Expr, *given: Expr, **attrs: Any) -> Expr:
     if fast is not None and dtype in _FLOATS_IN_RELAX:
         size = relax.ShapeExpr([axis.after for axis in axes[2:]])
         return _rounded(relax.op.image.resize2d(x, size, layout="NCHW", **fast), dtype)
-    # What becomes an integer is rounded after every product and every sum, in the order of the
-    # taps: ties depend on it. LLVM would make one instruction of a product and a sum.
+    # For integer results, every product and every sum is rounded, in the order of the taps, because
+    # ties depend on it. LLVM would fuse a product and a sum to one instruction.
     is_apart = "float" not in dtype
     filters = any(axis.wants_filter for axis in changed.values())
     known = how.mode == "nearest" or all(axis.taps is not None for axis in axes)
-    if not (is_apart or known or filters):  # as floats, without rounding between
+    if not (is_apart or known or filters):  # floats, without intermediate rounding
         x = _summed(x, changed)
     else:
         for place, axis in changed.items():
@@ -98,7 +99,7 @@ def _upsample(x: Expr, scales: Expr, **attrs: Any) -> Expr:
 
 
 def _in_relax(how: Resizing, axes: list[Axis]) -> dict[str, Any] | None:
-    """Arguments with which R.image.resize2d computes the same; None if there are none."""
+    """Arguments for which R.image.resize2d gives an equal result; None if there are none."""
     if len(axes) != 4 or not axes[0].is_same or not axes[1].is_same:
         return None
     found = {"method": _METHODS[how.mode], "cubic_alpha": how.cubic_coeff_a}
@@ -108,7 +109,7 @@ def _in_relax(how: Resizing, axes: list[Axis]) -> dict[str, Any] | None:
     if is_known and any(len(taps.index) == 1 for taps in known[2:]):
         return None
     if how.mode != "nearest":
-        # A factor that is no whole number may not be the quotient of the sizes.
+        # For a factor that is not whole, the scale may differ from the quotient of the sizes.
         exact = coordinates == "align_corners" or all(
             axis.scale is None or axis.is_whole or (is_known and axis.is_quotient) for axis in axes
         )
@@ -117,7 +118,7 @@ def _in_relax(how: Resizing, axes: list[Axis]) -> dict[str, Any] | None:
         if not exact or not plain or coordinates not in among:
             return None
         return found | {"coordinate_transformation_mode": coordinates}
-    # Many attributes mean the same for whole factors; these need no arithmetic.
+    # For whole factors many attributes are equivalent; "asymmetric" with "floor" is the cheapest.
     plain = rounding in _WHOLE.get(coordinates, ()) or rounding == "simple"
     for place, element in (("asymmetric", "floor"), (coordinates, rounding)):
         if is_known:
@@ -133,7 +134,7 @@ def _in_relax(how: Resizing, axes: list[Axis]) -> dict[str, Any] | None:
 
 
 def _nearest_in_relax(coordinates: str, rounding: str, taps: Taps) -> np.ndarray:
-    """The element that TVM takes for every output, [outputs, 1]."""
+    """The element that TVM reads for every output, [outputs, 1]."""
     extent, outputs = taps.extent, len(taps.index)
     shifted = {"floor": _EPSILON, "ceil": -_EPSILON}.get(rounding, np.float32(0))
     scale = np.float32(extent) / np.float32(outputs)
@@ -149,20 +150,20 @@ def _nearest_in_relax(coordinates: str, rounding: str, taps: Taps) -> np.ndarray
 
 
 def _rounded(value: Expr, dtype: str) -> Expr:
-    """A value in the type that the result is to have: integers rounded to even, and saturated."""
+    """A value in the result's type; integers are rounded to even and saturated."""
     value = ex.normalize(value)
     if ex.dtype_of(value) == dtype or "float" in dtype:
         return ex.cast(value, dtype)
     limits, wide = np.iinfo(dtype), np.dtype(ex.dtype_of(value)).type
     low, high = wide(limits.min), wide(limits.max)
-    if int(high) > limits.max:  # which the float cannot hold
+    if int(high) > limits.max:  # the float cannot hold it
         high = np.nextafter(high, wide(0))
     above = relax.op.maximum(relax.op.round(value), ex.literal(np.array(low)))
     return ex.cast(relax.op.minimum(above, ex.literal(np.array(high))), dtype)
 
 
 def _summed(x: Expr, changed: Mapping[int, Axis]) -> Expr:
-    """The image with other extents along axes, one after the other in one kernel."""
+    """Resizes all changed axes, one after the other, in one kernel."""
     tables = [list(zip(*axis.tables(ex.dtype_of(x)), strict=True)) for axis in changed.values()]
 
     def along(x: te.Tensor, axis: int, places: list[te.Tensor], weights: list[te.Tensor]) -> Any:
@@ -184,7 +185,7 @@ def _summed(x: Expr, changed: Mapping[int, Axis]) -> Expr:
 
 
 def _along(x: Expr, axis: Axis, place: int, is_apart: bool) -> Expr:
-    """The image with another extent along an axis; products by themselves if wanted."""
+    """Resizes one axis; if `is_apart`, products are rounded before they are added."""
     if axis.wants_filter:
         return _filtered(x, axis, place, is_apart)
     tables, total = axis.tables(ex.dtype_of(x)), None
@@ -200,26 +201,26 @@ def _along(x: Expr, axis: Axis, place: int, is_apart: bool) -> Expr:
 
 
 def _beside(vector: Expr, axis: Axis, behind: int) -> Expr:
-    """A vector along an axis, with others behind it."""
+    """Reshapes a vector along an axis to broadcast over `behind` later axes."""
     shape = relax.ShapeExpr([axis.after, *[index(1)] * behind])
     return ex.normalize(relax.op.reshape(vector, shape))
 
 
-# Sums of any number of elements along an axis of open extent, as antialiasing wants them.
+# Sums of any number of elements along an axis of dynamic extent, as antialiasing needs them.
 #
 #     y[o] = sum over t of x[first[o] + t] * weight[o, t]
 #
-# Filters are as wide as 1 / scale, and both tables are made when the program runs. A region that is
-# read goes this way, too: it takes less code than a table for each tap, and all axes may have one.
+# Filters are as wide as 1 / scale, and both tables are computed at run time. A region that is read
+# at run time uses them too: this takes less code than a table for each tap of each axis.
 
 
 def _filtered(x: Expr, axis: Axis, place: int, is_apart: bool) -> Expr:
-    """A float tensor resized along an axis.
+    """Resizes a float tensor along an axis.
 
     Parameters
     ----------
     is_apart
-        Whether products are rounded by themselves, and added up in the order of the taps.
+        Whether products are rounded before they are added, in the order of the taps.
     """
     reach, most = index(REACH[axis.how.mode]), MOST_WRITTEN if is_apart else math.inf
     if axis.how.antialias:
@@ -258,7 +259,7 @@ def _filtered(x: Expr, axis: Axis, place: int, is_apart: bool) -> Expr:
             return resize_taps.apart(value) if is_apart else value
 
         if is_apart and isinstance(taps, tirx.IntImm):
-            # Written out: a schedule adds up a known number in any order.
+            # Unrolled: a schedule adds up a static number of terms in any order.
             return functools.reduce(operators.add, map(product, map(index, range(int(taps)))))
         tap = te.reduce_axis((0, taps), name="tap")
         return te.sum(product(tap.var), axis=tap)
@@ -267,9 +268,9 @@ def _filtered(x: Expr, axis: Axis, place: int, is_apart: bool) -> Expr:
 
 
 def _reach(of: Numbers, radius: Expr) -> te.Tensor:
-    """Elements of a filter on each side."""
+    """Number of a filter's elements on each side, [1]."""
     wide = te.ceil(KERNEL.float64(int(radius)) / resize_taps.narrowed(of, KERNEL)).astype("int64")
-    # Nothing is made of no elements, and no elements of any.
+    # An empty axis, or one that becomes empty, keeps the plain radius.
     some = tirx.all(of.outputs > 0, of.extent > 0)
     element = tirx.if_then_else(some, wide, radius)
     return te.compute((1,), lambda _: element, name="reach")
@@ -279,17 +280,17 @@ def _reach(of: Numbers, radius: Expr) -> te.Tensor:
 #
 #     scales            int(extent * scale), in float32
 #     sizes             as they are, and their quotients
-#     one scale         the smallest or largest quotient, and int(extent * it + 0.5)
+#     one scale         the smallest or largest quotient; extents are int(extent * quotient + 0.5)
 
 
-# Of what is asked for, an axis, all extents, and NumPy or `KERNEL`: whether it makes sense, the
+# (scales or sizes, axis, all extents, NumPy or `KERNEL`) -> whether the request makes sense, the
 # extent and the scale of the axis.
 Rule = Callable[[Any, int, Sequence[Any], Any], tuple[Any, Any, Any]]
 Extents = list[tuple[Expr, Number | None]]
 
 
 def _axes(x: Expr, given: Sequence[Any], attrs: Attrs, how: Resizing) -> list[Axis]:
-    """All axes, of a region, scales and sizes, of which some are absent or empty."""
+    """All axes with their region, scale and sizes, some of which may be absent or empty."""
     before = dims_of(x)
     places = [int(axis) % len(before) for axis in attrs.get("axes", range(len(before)))]
     extents = [before[place] for place in places]
@@ -306,7 +307,7 @@ def _axes(x: Expr, given: Sequence[Any], attrs: Attrs, how: Resizing) -> list[Ax
     else:
         pairs = _by_sizes(sizes, extents, attrs.get("keep_aspect_ratio_policy", "stretch"))
     regions: list[tuple[Number, Number]] = [(0.0, 1.0)] * len(places)
-    # Other transformations ignore the region, whatever it is.
+    # Other transformations ignore the region.
     if region is not None and how.coordinate_transformation_mode == "tf_crop_and_resize":
         (size,) = ex.known_dims(region)
         if size != 2 * len(places):
@@ -323,8 +324,8 @@ def _axes(x: Expr, given: Sequence[Any], attrs: Attrs, how: Resizing) -> list[Ax
 
 
 def _by_scales(scales: Expr, extents: list[Expr], whole: bool) -> Extents:
-    """By scales, which have to give whole sizes with align_corners: what that means else, ONNX and
-    ONNX Runtime see differently."""
+    """Extents by scales; align_corners needs whole sizes, as ONNX and ONNX Runtime disagree on the
+    meaning of others."""
 
     def rule(asked: Any, axis: int, extents: Sequence[Any], m: Any) -> tuple[Any, Any, Any]:
         exact = m.float32(extents[axis]) * asked[axis]
@@ -336,8 +337,8 @@ def _by_scales(scales: Expr, extents: list[Expr], whole: bool) -> Extents:
     parts, found, pairs, misfit = known_parts(scales), Extents(), Extents(), MISFIT
     if whole:
         misfit = (
-            f"scales {parts} of {tuple(plain(extents))} give no whole sizes; what align_corners "
-            "means then, ONNX and ONNX Runtime see differently: give sizes instead of scales"
+            f"scales {parts} of {tuple(plain(extents))} give no whole sizes, for which ONNX and "
+            "ONNX Runtime disagree about align_corners; give sizes instead of scales"
         )
     for axis, (part, extent) in enumerate(zip(parts, extents, strict=True)):
         if part is not None and isinstance(extent, tirx.IntImm):
@@ -356,7 +357,7 @@ def _by_scales(scales: Expr, extents: list[Expr], whole: bool) -> Extents:
 
 
 def _fraction(scale: float | None) -> Fraction | None:
-    """The scale as a fraction of small numbers that gives the sizes of the float32 product.
+    """The scale as a fraction of small numbers with the sizes of the float32 product, or None.
 
     The float32 of 21/5 is less than 21/5: 15 elements become 62, as in ONNX Runtime.
     """
@@ -370,7 +371,7 @@ def _fraction(scale: float | None) -> Fraction | None:
 
 
 def _by_sizes(sizes: Expr, extents: list[Expr], policy: str) -> Extents:
-    """By sizes; a policy other than to stretch takes one quotient of all axes for the scale."""
+    """Extents by sizes; policies other than "stretch" use one quotient as the scale of all axes."""
     if policy not in ("stretch", "not_larger", "not_smaller"):
         raise ValueError(f"unknown keep_aspect_ratio_policy {policy!r}")
 
@@ -402,7 +403,7 @@ def _by_sizes(sizes: Expr, extents: list[Expr], policy: str) -> Extents:
 def _known(
     rule: Rule, asked: Sequence[Any], axis: int, extents: list[Expr], misfit: str
 ) -> tuple[Expr, float]:
-    """The extent and the scale of an axis, of numbers."""
+    """The extent and the scale of an axis, computed from numbers at import."""
     fits, size, scale = rule(asked, axis, plain(extents), np)
     if not fits:
         raise ValueError(misfit)
@@ -410,7 +411,7 @@ def _known(
 
 
 def _found(asked: Expr, extents: list[Expr], rule: Rule) -> Extents:
-    """The same by a kernel; extents that make no sense are refused when the program runs."""
+    """Extents and scales computed by a kernel; the program refuses extents that make no sense."""
 
     def body(asked: Expr, sizes: Expr, scales: Expr, *extents: Expr) -> None:
         put(sizes, index(1))
@@ -418,7 +419,7 @@ def _found(asked: Expr, extents: list[Expr], rule: Rule) -> Extents:
             fits, size, scale = rule(asked, axis, extents, KERNEL)
             put(scales, scale, axis)
             put(sizes, tirx.if_then_else(fits, size, index(0)), axis + 1)
-            # Not `if not fits`, which TVM takes for true of NaN's comparisons.
+            # Not `if not fits`: TVM would make it true for NaN.
             put(sizes, tirx.Select(fits, sizes[0], index(0)))
 
     results = [([len(extents) + 1], INDEX), ([len(extents)], "float32")]

@@ -1,13 +1,13 @@
-"""Resizing along one axis: which elements each output element is made of, and their weights.
+"""Resizing along one axis: the input elements of each output element, and their weights.
 
-ONNX operators, "Resize": an output position x lies at a place of the input that depends on the
-coordinate transformation; "nearest" takes one element there, "linear" two, "cubic" four (Keys,
-"Cubic convolution interpolation for digital image processing", 1981), and antialiasing stretches
-the filter by 1 / scale where that is more than 1. Places are computed in the types of ONNX Runtime
-1.32: "nearest" depends on it. A place within 1e-6 of the middle between two elements is a tie.
+ONNX operators, "Resize": an output position x maps to a position in the input by the coordinate
+transformation; "nearest" takes one element there, "linear" two, "cubic" four (Keys, "Cubic
+convolution interpolation for digital image processing", 1981), and antialiasing stretches the
+filter by 1 / scale if that is more than 1. Positions are computed in the types of ONNX Runtime
+1.32, as "nearest" depends on them. A position within 1e-6 of the middle of two elements is a tie.
 
-Formulas stand here once: of NumPy's arrays if sizes are known, else of the expressions of a kernel
-that computes the tables when the program runs.
+Each formula is written once: for NumPy's arrays if sizes are known, else for the expressions of a
+kernel that computes the tables at run time.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from ...expressions import Expr, cast, literal
 from ..graph.kernels import emit_alone
 from ..graph.sizes import index, plain, same_size
 
-TIE = 1e-6  # of ONNX Runtime: a scale in float32 puts places beside the middle
+TIE = 1e-6  # from ONNX Runtime, because a float32 scale moves positions off the middle
 REACH = {"linear": 1, "cubic": 2}  # elements on each side
-_OUTSIDE = 4.0  # elements from the edge, where a place is held that data decide
+_OUTSIDE = 4.0  # positions that depend on data are clipped to this distance from the edge
 
 
 class Resizing(NamedTuple):
@@ -41,16 +41,16 @@ class Resizing(NamedTuple):
     coordinate_transformation_mode : str
         The coordinate transformation.
     nearest_mode : str
-        Which element is the nearest; "simple" is that of opset 10 in ONNX Runtime, up where the
-        axis becomes shorter and else down.
+        Which element is nearest; "simple" is ONNX Runtime's rule for opset 10: up if the axis
+        becomes shorter, else down.
     cubic_coeff_a : float
         The coefficient of Keys's cubic.
     exclude_outside : int
-        Whether weights of elements outside are shared out among the others.
+        Whether the weights of elements outside are distributed over the others.
     antialias : int
-        Whether filters widen with 1 / scale where that is more than 1.
+        Whether filters widen by 1 / scale if that is more than 1.
     extrapolation_value : float
-        What lies outside, with "tf_crop_and_resize".
+        The value outside the input, with "tf_crop_and_resize".
     """
 
     mode: str = "nearest"
@@ -77,7 +77,7 @@ KERNEL: Any = SimpleNamespace(
     where=tirx.Select,
     **{dtype: functools.partial(_number, dtype) for dtype in ("float32", "float64", "int64")},
 )
-"""What formulas use of NumPy, for the expressions of a kernel."""
+"""The functions of NumPy that formulas use, for the expressions of a kernel."""
 
 
 class Numbers(NamedTuple):
@@ -91,7 +91,7 @@ class Numbers(NamedTuple):
 
 
 def _place(how: Resizing, i: Any, of: Numbers, m: Any) -> Any:
-    """Where an output lies in the input, float32; `m` is NumPy or `KERNEL`."""
+    """The position in the input of an output element, float32; `m` is NumPy or `KERNEL`."""
     x, half, zero = m.float32(i), m.float32(0.5), m.float32(0)
     last, steps = m.float32(of.extent - 1), m.maximum(m.float32(of.outputs - 1), m.float32(1))
     centred = (x + half) / of.scale - half
@@ -99,7 +99,7 @@ def _place(how: Resizing, i: Any, of: Numbers, m: Any) -> Any:
         case "half_pixel":
             return centred
         case "half_pixel_symmetric":
-            # The part of the last element that is cut off is taken from both ends.
+            # The cut-off part of the last element is distributed over both ends.
             cut = m.float32(of.outputs) / (of.scale * m.float32(of.extent))
             moved = m.float32(of.extent) * half * (m.float32(1) - cut)
             wide = m.float64(x + half) / m.float64(of.scale)
@@ -120,9 +120,9 @@ def _place(how: Resizing, i: Any, of: Numbers, m: Any) -> Any:
 
 
 def _nearest(how: Resizing, place: Any, of: Numbers, m: Any) -> Any:
-    """The element that is nearest to a place."""
+    """The element that is nearest to a position."""
     below = m.floor(place)
-    beyond = place - below - m.float32(0.5)  # the middle between two elements; exact
+    beyond = place - below - m.float32(0.5)  # distance from the middle of two elements; exact
     match how.nearest_mode:
         case "round_prefer_floor":
             return m.int64(below) + m.int64(beyond > m.float32(TIE))
@@ -138,7 +138,7 @@ def _nearest(how: Resizing, place: Any, of: Numbers, m: Any) -> Any:
 
 
 def weight(how: Resizing, at: Any, place: Any, of: Numbers, m: Any, is_widened: int = 0) -> Any:
-    """Of an element, before all are divided by their sum; float64."""
+    """The weight of an element before normalisation, float64."""
     d = m.abs(m.float64(at) - m.float64(place))
     d = apart(d * narrowed(of, m), m) if is_widened else d
     one, zero = m.float64(1), m.float64(0)
@@ -155,34 +155,34 @@ def weight(how: Resizing, at: Any, place: Any, of: Numbers, m: Any, is_widened: 
 
 
 def narrowed(of: Numbers, m: Any) -> Any:
-    """What distances are multiplied by, where filters widen."""
+    """The factor of distances when filters widen."""
     return m.float64(m.minimum(of.scale, m.float32(1)))
 
 
 def held(at: Any, extent: Any, m: Any) -> Any:
-    """An index inside an axis."""
+    """Clips an index to an axis."""
     return m.maximum(m.minimum(at, extent - 1), m.int64(0))
 
 
 def apart(product: Any, m: Any = KERNEL) -> Any:
-    """A product that is rounded before it is added to: LLVM would make both one instruction."""
+    """Keeps LLVM from fusing a product and a later sum into one instruction, which rounds once."""
     return product if m is np else te.max(product, tirx.min_value(str(product.ty.dtype)))
 
 
 @dataclass(frozen=True)
 class Taps:
-    """What the elements of an axis are made of: sum over t of x[index[i, t]] * weight[i, t].
+    """The taps of an axis: element i is the sum over t of x[index[i, t]] * weight[i, t].
 
     Attributes
     ----------
     extent : int
-        Elements of the axis before.
+        Elements of the input's axis.
     index : ndarray of int64 [outputs, taps]
-        Within the axis.
+        Clipped to the axis.
     weight : ndarray of float32 [outputs, taps]
         All 1 for "nearest".
     inside : ndarray of bool [outputs]
-        False where the extrapolation value stands.
+        False where the result is the extrapolation value.
     """
 
     extent: int
@@ -192,7 +192,7 @@ class Taps:
 
     @property
     def is_identity(self) -> bool:
-        """Whether every element stays as it is, and all do."""
+        """Whether the output equals the input."""
         same = np.array_equal(self.index, np.arange(self.extent)[:, None])
         return same and bool(self.inside.all())
 
@@ -205,11 +205,11 @@ def axis_taps(
     Parameters
     ----------
     extent, outputs
-        Elements before and after.
+        Elements of the input's and the output's axis.
     scale
-        As given; `outputs` is the integer part of `extent * scale`, or sizes were given.
+        The given scale; `outputs` is the integer part of `extent * scale`, or sizes were given.
     region
-        Start and end of "tf_crop_and_resize", 0 to 1.
+        Start and end for "tf_crop_and_resize", 0 to 1.
     """
     of = Numbers(extent, outputs, *map(np.float32, (scale, *region)))
     place = _place(how, np.arange(outputs), of, np)
@@ -222,14 +222,14 @@ def axis_taps(
     first = np.floor(place).astype(np.int64) - reach + 1
     at = first[:, None] + np.arange(2 * reach)
     shares = weight(how, at, place[:, None], of, np, how.antialias)
-    # In this order, as a program does that makes tables of open sizes.
+    # Added in the order of the program that computes tables of dynamic sizes.
     shares /= functools.reduce(np.add, shares.T)[:, None]
     used = (shares != 0).any(0)
     return Taps(extent, held(at, extent, np)[:, used], shares[:, used].astype(np.float32), inside)
 
 
 class Element(NamedTuple):
-    """A number that the program reads: one of a vector of float32."""
+    """A number that the program reads at run time: one element of a vector of float32."""
 
     vector: Expr
     position: int
@@ -240,17 +240,17 @@ Number = float | Element
 
 @dataclass(frozen=True)
 class Axis:
-    """One axis of an image. A scale and a region may be numbers, or found when the program runs.
+    """One axis of an image; scale and region are numbers, or read at run time.
 
     Attributes
     ----------
     how : Resizing
     before, after : Expr
-        Its extents.
+        Extents of the input and the output.
     scale : Number, optional
-        What is given; if nothing is, the quotient of the extents.
+        The given scale; None for the quotient of the extents.
     region : tuple of Number
-        Start and end of "tf_crop_and_resize", 0 to 1.
+        Start and end for "tf_crop_and_resize", 0 to 1.
     """
 
     how: Resizing
@@ -261,7 +261,7 @@ class Axis:
 
     @functools.cached_property
     def taps(self) -> Taps | None:
-        """Its taps, if all numbers are known."""
+        """The taps if all numbers are known at import, else None."""
         before, after = plain((self.before, self.after))
         if self.vectors or not isinstance(before, int) or not isinstance(after, int):
             return None
@@ -277,39 +277,39 @@ class Axis:
 
     @property
     def is_same(self) -> bool:
-        """Whether every element stays as it is, and all do."""
+        """Whether resizing changes nothing along this axis."""
         if self.taps is not None:
             return self.taps.is_identity
         return same_size(self.before, self.after) and self.region == (0.0, 1.0)
 
     @property
     def is_choice(self) -> bool:
-        """Whether every element is one of the input."""
+        """Whether every output element is an input element."""
         nearest = self.how.mode == "nearest"
         return nearest or (self.taps is not None and self.taps.index.shape[1] == 1)
 
     @property
     def is_whole(self) -> bool:
-        """Whether it is stretched by a known whole factor."""
+        """Whether the scale is a known integer."""
         return isinstance(self.scale, float) and self.scale.is_integer()
 
     @property
     def is_quotient(self) -> bool:
-        """Whether the scale of an axis of known extents is their quotient."""
+        """Whether the scale is the quotient of the extents, which must be static."""
         before, after, scale = int(self.before), int(self.after), self.scale
         return isinstance(scale, float) and math.isclose(before * scale, after, rel_tol=1e-6)
 
     @property
     def wants_filter(self) -> bool:
-        """Whether filters of an open axis are or may be wider than without antialiasing, or a
-        region is read."""
+        """Whether a dynamic axis needs filters that may be wider than without antialiasing, or has
+        a region that is read at run time."""
         if self.taps is not None or self.how.mode == "nearest":
             return False
         widened = self.how.antialias and not (isinstance(self.scale, float) and self.scale >= 1)
         return widened or any(isinstance(number, Element) for number in self.region)
 
     def tables(self, dtype: str) -> list[tuple[Expr, Expr | None]]:
-        """The index and the weight of each tap, of all outputs; no weight if it is a choice."""
+        """The index and weight of each tap, for all outputs; no weight if `is_choice`."""
         if self.is_choice:
             return [(self.table("index"), None)]
         taps = self.taps.index.shape[1] if self.taps is not None else 2 * REACH[self.how.mode]
@@ -317,16 +317,16 @@ class Axis:
         return [(at, cast(self.table("weight", tap), dtype)) for tap, at in enumerate(places)]
 
     def place(self, i: Expr, of: Numbers) -> Expr:
-        """Where an output lies in the input, in a kernel; near it at least, where data decide."""
+        """The position of an output in the input, in a kernel; clipped if it depends on data."""
         place = _place(self.how, i, of, KERNEL)
         if not any(isinstance(number, Element) for number in self.region):
             return place
-        # Also of NaN: it becomes an index.
+        # The clipping also turns NaN into an index.
         last = of.extent.astype("float32") + KERNEL.float32(_OUTSIDE)
         return te.max(te.min(place, last), KERNEL.float32(-_OUTSIDE))
 
     def table(self, what: str, tap: int = 0) -> Expr:
-        """The index or the weight of a tap of all outputs, or which are "inside" of the input."""
+        """A table over all outputs: "index" or "weight" of a tap, or "inside" of the input."""
         if self.taps is not None:
             array = getattr(self.taps, what)
             return literal(array[:, tap] if array.ndim > 1 else array)
@@ -353,7 +353,7 @@ class Axis:
         return self.emit(what, compute)
 
     def emit(self, name: str, compute: Callable[..., te.Tensor], *others: Expr) -> Expr:
-        """A table that the program computes of the numbers of the axis, and of more sizes."""
+        """Emits a table that the program computes from the axis's numbers and other sizes."""
 
         def kernel(extents: list[Expr], vectors: list[te.Tensor], others: list[Expr]) -> te.Tensor:
             waiting = iter(vectors)

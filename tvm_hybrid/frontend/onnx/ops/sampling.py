@@ -24,34 +24,34 @@ from ..operators import operator
 from .pooling import window_counts, window_form
 from .shape import moved
 
-# RoiAlign as ONNX defines it: bilinear samples of a region, their mean or the largest of them.
+# RoiAlign as ONNX defines it: the mean or maximum of bilinear samples in the bins of a region.
 #
 #     RoiAlign(x, regions, batch)    ->    transpose(roi_align(transpose(x), regions, batch))
 #
-# Channels come last while it samples: those of a pixel are a vector then, and where a sample lies,
-# by which weights, is computed once for all of them.
+# Channels are the last axis during sampling: a pixel's channels form a vector, and the position and
+# weights of a sample are computed once for all of them.
 #
 # TVM's operator moves by half a pixel before it scales, takes for mode=max the largest sample
-# instead of the largest of the four weighted pixels of all samples, and reads where the batch index
-# and a NaN point to.
+# instead of the largest weighted pixel of all samples, and reads out of bounds for a wrong batch
+# index or a NaN.
 
 
-_LEAST = -(1 << 30)  # samples in place of an undefined number
+_LEAST = -(1 << 30)  # a smaller number of samples counts as undefined (NaN)
 
 
 class _Side:
-    """One axis of a region: its bins and their samples, and what is known of the present sample.
+    """One axis of a region: its bins and samples, and the state of the current sample.
 
     Attributes
     ----------
     extent : Expr
-        Elements of the image along the axis.
+        Extent of the image along the axis.
     start, bin : Expr
-        Where the region begins, and the extent of a bin.
+        Start of the region, and extent of a bin.
     samples : Expr
-        How many samples a bin has; 0 or less if it has none.
+        Number of samples in a bin; 0 or less for none.
     place, low, weights : Expr
-        Cells: where the sample lies, the element before it, and the weights of that and the next.
+        Cells: the sample's position, the element before it, the weights of that and the next one.
     """
 
     def __init__(self, extent: Expr, start: Expr, one_bin: Expr, ratio: int) -> None:
@@ -70,7 +70,7 @@ class _Side:
         self.extent, self.start, self.bin, self.samples = extent, first[0], size[0], samples[0]
 
     def go_to(self, position: Expr, step: Expr) -> None:
-        """Makes a sample of a bin the present one."""
+        """Makes sample number `step` of a bin the current sample."""
         dtype = self.dtype
         offset = (step.astype(dtype) + tirx.const(0.5, dtype)) * self.bin
         first = self.start + position.astype(dtype) * self.bin
@@ -83,12 +83,12 @@ class _Side:
         put(self.weights, share, 1)
 
     def is_inside(self) -> Expr:
-        """Whether the present sample counts; that at a NaN does not."""
+        """Whether the current sample counts; a sample at NaN does not."""
         place, least = self.place[0], tirx.const(-1, self.dtype)
         return tirx.all(place >= least, place <= self.extent.astype(self.dtype))
 
     def neighbours(self) -> list[tuple[Expr, Expr]]:
-        """The two elements around the present sample, and their weights."""
+        """The two elements around the current sample, and their weights."""
         low = self.low[0]
         return [(low, self.weights[0]), (te.min(low + 1, self.extent - 1), self.weights[1])]
 
@@ -99,7 +99,7 @@ def _roi_align(x: Expr, regions: Expr, batch: Expr, *, mode: str = "avg", **attr
     dtype = ex.dtype_of(x)
     if mode not in ("avg", "max"):
         raise ValueError(f"mode={mode!r} is neither avg nor max")
-    # Opset 16 brought the attribute, and another default.
+    # Opset 16 added the attribute, with another default.
     default = "half_pixel" if attrs[OPSET] >= 16 else "output_half_pixel"
     transformation = attrs.get("coordinate_transformation_mode", default)
     if transformation not in ("half_pixel", "output_half_pixel"):
@@ -114,7 +114,7 @@ def _roi_align(x: Expr, regions: Expr, batch: Expr, *, mode: str = "avg", **attr
     half = number(0.5 if transformation == "half_pixel" else 0.0)
 
     def side(regions: Expr, region: Expr, extent: Expr, axis: int) -> _Side:
-        """Rows are axis 0, but the second coordinate."""
+        """The side along an axis: rows are axis 0, but the second coordinate."""
         start = regions[region, 1 - axis] * scale - half
         length = regions[region, 3 - axis] * scale - half - start
         if transformation == "output_half_pixel":
@@ -166,13 +166,13 @@ def _roi_align(x: Expr, regions: Expr, batch: Expr, *, mode: str = "avg", **attr
     return relax.op.permute_dims(y, [0, 3, 1, 2])
 
 
-# Relax's operator knows only numbers: a grid of open sizes is a kernel.
+# Relax's operator only takes numbers, so a grid of dynamic size is a kernel.
 #
-# of any number of images of known extents    ->    R.image.affine_grid
-# of extents that follow from other sizes     ->    a kernel with the formula of that operator
+# any number of images, static extents    ->    R.image.affine_grid
+# extents that follow from other sizes    ->    a kernel with the formula of that operator
 
 
-_WIDTH = 2.0 - 1e-7  # from the first corner to the last one, as TVM has it
+_WIDTH = 2.0 - 1e-7  # from the first corner to the last, as in TVM
 
 
 @operator("AffineGrid")
@@ -184,12 +184,12 @@ def _affine_grid(theta: Expr, size: Expr, *, align_corners: int = 0) -> Expr:
     if all(isinstance(extent, tirx.IntImm) for extent in extents):
         grid = relax.op.image.affine_grid(theta, tuple(map(int, extents)), bool(align_corners))
         return relax.op.permute_dims(grid, [0, *range(2, axes + 2), 1])
-    for extent in extents if align_corners else ():  # a single element has no two corners
+    for extent in extents if align_corners else ():  # one element has no two corners
         check(extent > 1, "align_corners wants two elements along each axis")
     dtype, one = ex.dtype_of(theta), tirx.const(1, "float64")
 
     def coordinate(at: Expr, extent: Expr) -> Expr:
-        """Where an element lies, from -1 to 1; constants are rounded from float64, as in TVM."""
+        """Coordinate of an element, from -1 to 1; constants are rounded from float64 as in TVM."""
         if align_corners:
             steps = te.max(extent - 1, index(1)).astype("float64")
             start, step = tirx.const(-1, "float64"), tirx.const(_WIDTH, "float64") / steps
@@ -232,7 +232,7 @@ def _grid_sample(images: Expr, grid: Expr, *, mode: str = "linear", **attrs: Any
 def grid_sampled(x: Expr, grid: Expr, method: str, padding: str, corners: bool) -> Expr:
     """Samples of [N, C, *sizes] at [N, *places, axes]; Relax has the axes before the places."""
     own, axes = ex.dtype_of(x), ex.rank_of(x) - 2
-    # The operator makes float32 of float16, and of different types the wider one.
+    # Relax's operator computes float16 in float32, and different types in the wider one.
     single = all(ex.dtype_of(each) in _FLOATS[:3] for each in (x, grid))
     x, grid = (ex.cast(each, "float32" if single else "float64") for each in (x, grid))
     sampled = relax.op.image.grid_sample(
@@ -252,17 +252,17 @@ def grid_sampled(x: Expr, grid: Expr, method: str, padding: str, corners: bool) 
 #         ->  matmul(columns, transpose(w)) + b, channels moved to the front
 #             columns: [N, group, OH * OW, C / group * KH * KW], a kernel
 #
-# Channels and the kernel must be known; batch and extents may be open. Narrow floats are sampled
-# and multiplied in float32.
+# Channels and kernel sizes must be static; batch and extents may be dynamic. Narrow floats are
+# sampled and multiplied in float32.
 
 
-_FAR = -2  # an element whose next one is outside, too
-_OUTSIDE = -1.0  # in place of a weight
+_FAR = -2  # this element and the next one are both outside
+_OUTSIDE = -1.0  # marks a weight of an element outside
 
 
 @operator("DeformConv")
 def _deform_conv(x: Expr, w: Expr, offset: Expr, bias: Expr, mask: Expr, **attrs: Any) -> Expr:
-    """Samples, a product for each group, and the bias."""
+    """DeformConv: samples, one product for each group, and the bias."""
     own = ex.dtype_of(x)
     wide = "float32" if own in ("float16", "bfloat16") else own
     given = x, w, offset, bias, mask
@@ -284,9 +284,9 @@ def _deform_conv(x: Expr, w: Expr, offset: Expr, bias: Expr, mask: Expr, **attrs
 
 
 def _deformed(inputs: Sequence[Any], attrs: Attrs) -> Attrs:
-    """Attributes with their defaults, once these and the inputs fit; ValueError if not.
+    """Checks the attributes and inputs, and fills in default attributes; ValueError if they misfit.
 
-    Sizes that are not known are checked by the program.
+    The program checks dynamic sizes.
     """
     batch, channels, *extents = plain_dims(inputs[0])
     (weights, _, *kernel), rank = ex.known_dims(inputs[1]), len(extents)
@@ -315,23 +315,23 @@ def _deformed(inputs: Sequence[Any], attrs: Attrs) -> Attrs:
             own, other = sizes_text(dims_of(value)), sizes_text(wanted)
             misfit = f"its input {place} has the shape {own}; the others ask for {other}"
             check_sizes(dims_of(value), wanted, misfit)
-    # There are elements to sample.
+    # If there is anything to sample, the image must have elements.
     none = tirx.EQ(product(dims_of(inputs[2])), index(0))
     check(tirx.any(product(extents) > 0, none))
     return form
 
 
 def _columns(x: Expr, offset: Expr, mask: Expr | None, attrs: Attrs) -> Expr:
-    """For each output element one row of bilinear samples, a sample for each channel of its group
-    and each element of the kernel.
+    """Columns of bilinear samples: for each output element one row, with a sample for each channel
+    of its group and each element of the kernel.
 
-    A sample outside is 0, as are the parts of a sample that come from outside.
+    A sample outside is 0, and so are the parts of a sample that lie outside.
     """
     (batch, channels, *_), outputs = plain_dims(x), plain_dims(offset)[2:]
     rank, dtype, groups = ex.rank_of(x) - 2, ex.dtype_of(x), attrs["group"]
     taps, offset_groups = math.prod(attrs["kernel_shape"]), attrs["offset_group"]
     per_group, per_offset = channels // groups, channels // offset_groups
-    # So many channels share a group and an offset group.
+    # This many successive channels share a group and an offset group.
     unit = math.gcd(per_group, per_offset)
     corners = _corners(offset, plain_dims(x)[2:], attrs)
     pixels = relax.op.permute_dims(x, [0, *range(2, rank + 2), 1])
@@ -359,11 +359,11 @@ def _columns(x: Expr, offset: Expr, mask: Expr | None, attrs: Attrs) -> Expr:
 
 
 def _corners(offset: Expr, extents: Sequence[int | Expr], attrs: Attrs) -> list[Expr]:
-    """The elements around each sample, the first one for what is outside, and then their weights.
+    """Indices of the elements around each sample, 0 for elements outside; and then their weights.
 
-    Each is of the shape [N, offset groups, elements of the kernel, *output extents]. Places are
-    within the image: TVM drops a bound of an index where a Select implies it, and then reads what
-    the Select does not choose.
+    Each has the shape [N, offset groups, elements of the kernel, *output extents]. Indices always
+    lie in the image: TVM drops a bound of an index that a Select implies, and then reads the
+    element that the Select does not choose.
     """
     dtype, rank = ex.dtype_of(offset), len(extents)
     batch, _, *outputs = plain_dims(offset)

@@ -1,8 +1,8 @@
-"""Operators that choose elements by what these are: NonZero, Compress, Unique, If, and of boxes.
+"""Operators that select elements by value: NonZero, Compress, Unique, If, NonMaxSuppression.
 
-A kernel computes results of the largest size that is possible, and counts. The count becomes a
-symbolic size, `R.match_cast(R.tensor_to_shape(count), R.Shape([n]))`, to which results are cut and
-in terms of which TVM types and compiles what comes behind.
+A kernel writes results of the largest possible size, and a count. The count becomes a symbolic
+size, `R.match_cast(R.tensor_to_shape(count), R.Shape([n]))`; results are cut to it, and TVM types
+and compiles later operators in terms of it.
 
     condition, then [4, 8], other [n, 8]    ->    m = condition ? 4 : n, result [m, 8]
     flags = [0, 1, 1, 0]    ->    places = [1, 2, ?, ?], count = [2]    ->    [1, 2]
@@ -39,14 +39,14 @@ def _select(condition: Expr, then: Expr, other: Expr) -> Expr:
     ]
 
     def element(place: Place, condition: te.Tensor, then: te.Tensor, other: te.Tensor) -> Expr:
-        # An element of the other branch may be outside of it, so it must not be read.
+        # The index may be outside of the branch that is not taken, so that branch is not read.
         return tirx.if_then_else(condition(), then(*place), other(*place))
 
     return emit_each("taken", sizes, element, condition, then, other, hint="select_branch")
 
 
 def _chosen(condition: Expr, one: Expr, two: Expr) -> tirx.Var:
-    """One of two sizes."""
+    """A size that is one of two, by a condition."""
 
     def element(_: Place, condition: te.Tensor, sizes: list[Expr]) -> Expr:
         return tirx.if_then_else(condition(), *(tirx.Cast(INDEX, size) for size in sizes))
@@ -54,12 +54,12 @@ def _chosen(condition: Expr, one: Expr, two: Expr) -> tirx.Var:
     return size_in(emit_each("chosen", [1], element, condition, [one, two], hint="select_size"))
 
 
-# NonZero and Compress: which elements are there is known when the model runs.
+# NonZero and Compress: the number of selected elements is only known at run time.
 #
 #     flags = [0, 1, 1, 0]    ->    places = [1, 2, ?, ?], count = [2]    ->    [1, 2]
 #
-# A kernel writes all places, at most as many as there are elements, and counts them. What is behind
-# it is cut to the count.
+# A kernel writes the indices of the selected elements, at most all, and counts them. Later results
+# are cut to the count.
 
 
 @operator("NonZero")
@@ -71,7 +71,7 @@ def _nonzero(x: Expr) -> Expr:
         (axis, number), found = at, index(0)
         for each, size in enumerate(dims):
             step = product(dims[each + 1 :])
-            # There may be no elements.
+            # The tensor may have no elements.
             step, size = te.max(step, index(1)), te.max(size, index(1))
             place = tirx.floormod(tirx.floordiv(places[number], step), size)
             found = place if each == 0 else tirx.Select(axis == each, place, found)
@@ -83,7 +83,7 @@ def _nonzero(x: Expr) -> Expr:
 
 @operator("Compress")
 def _compress(data: Expr, condition: Expr, *, axis: int | None = None) -> Expr:
-    """A condition that is shorter than the axis ends where it ends."""
+    """Compress; a condition that is shorter than the axis selects nothing beyond its end."""
     if axis is None:
         data, axis = copied(data, [product(dims_of(data))]), 0
     dims = dims_of(data)
@@ -93,7 +93,7 @@ def _compress(data: Expr, condition: Expr, *, axis: int | None = None) -> Expr:
 
 
 def _places(flags: Expr, extent: Expr) -> tuple[Expr, Expr]:
-    """Where the first `extent` elements of a vector are not zero, and how many are not."""
+    """Indices of the nonzero ones among the first `extent` elements, and their number."""
 
     def body(flags: Expr, places: Expr, count: Expr) -> None:
         put(count, index(0))
@@ -110,17 +110,17 @@ def _is_true(value: Expr) -> Expr:
     dtype = str(value.ty.dtype)
     if dtype == "bool":
         return value
-    if "float" in dtype:  # all bits but the sign; TVM's comparison has no NaN differ from 0
+    if "float" in dtype:  # all bits but the sign, as TVM's comparison treats NaN as equal to 0
         bits = f"uint{value.ty.dtype.bits}"
         value, dtype = reinterpret(bits, value) << tirx.const(1, bits), bits
     return value != tirx.const(0, dtype)
 
 
-# Unique: the different elements of a tensor, or the different slices along an axis.
+# Unique: the distinct elements of a tensor, or the distinct slices along an axis.
 #
-# A kernel sorts the places of all slices, which puts equal ones side by side, the first of them in
-# front: elements by their digits, slices of several by merges. NaN is equal to NaN and comes last;
-# of 0 and -0 the first one stays.
+# A kernel sorts the indices of all slices, so that equal slices are adjacent, in their old order:
+# single elements by radix sort, longer slices by merge sort. NaN equals NaN and comes last; of 0
+# and -0 the first one is kept.
 
 
 @operator("Unique")
@@ -164,7 +164,7 @@ def _unique(x: Expr, *, axis: int | None = None, sorted: int = 1) -> Expr:
 
 
 def _sort(x: Expr, order: Expr) -> Before:
-    """Sorts the places of slices, those of one element by their digits.
+    """Sorts the indices of slices, those of single elements by radix sort.
 
     Returns the comparison of two slices.
     """
@@ -183,7 +183,7 @@ def _sort(x: Expr, order: Expr) -> Before:
 
 
 def _compared(x: Expr, one: Expr, other: Expr) -> Expr:
-    """Whether a slice comes before another: the first elements that differ decide."""
+    """Whether a slice comes before another, by the first elements that differ."""
     result, place = cell("int8"), cell()
     outer, inner = x.shape[0], x.shape[2]
     put(result, tirx.const(0, "int8"))
@@ -202,7 +202,7 @@ def _compared(x: Expr, one: Expr, other: Expr) -> Expr:
 
 
 def _lesser(left: Expr, right: Expr) -> Expr:
-    """Whether a number comes before another; NaN comes behind all others, and is equal to NaN."""
+    """Whether a number comes before another; NaN comes after all others, and equals NaN."""
     dtype = str(left.ty.dtype)
     if dtype == "bool":
         left, right = tirx.Cast("int8", left), tirx.Cast("int8", right)
@@ -212,7 +212,7 @@ def _lesser(left: Expr, right: Expr) -> Expr:
 
 
 def _by_first_place(firsts: Expr, inverse: Expr, counts: Expr) -> None:
-    """Numbers the groups anew, in the order of their first elements."""
+    """Renumbers the groups in the order of their first elements."""
     extent = inverse.shape[0]
     old_firsts, old_counts, number = table(extent), table(extent), table(extent)
     group, found = cell(), cell()
@@ -230,19 +230,19 @@ def _by_first_place(firsts: Expr, inverse: Expr, counts: Expr) -> None:
         put(inverse, number[group[0]], place)
 
 
-# NonMaxSuppression: of boxes that overlap, the one with the highest score.
+# NonMaxSuppression: of overlapping boxes, only the one with the highest score is kept.
 #
-# Overlaps and comparisons are computed as ONNX Runtime computes them, in float32 and in its order,
-# so that a box at a threshold has the same fate. A heap gives the next best box: those behind the
-# last that is chosen are never sorted. Vectors compare a box with several chosen ones. NaN counts
-# as the lowest score. TVM's operator takes no limits that arrive at run time, suppresses at the
-# threshold, and makes all boxes of the result.
+# Overlaps and comparisons are computed as in ONNX Runtime, in float32 and in its order, so that a
+# box at a threshold gets the same decision. A heap gives the next best box; boxes after the last
+# chosen one are never sorted. Vectors compare a box with several chosen ones. NaN counts as the
+# lowest score. TVM's operator takes no limits at run time, suppresses at the threshold, and returns
+# all boxes.
 
 
-LANES = 8  # boxes that are compared at once
+LANES = 8  # number of boxes in one vector comparison
 
 Side: TypeAlias = tuple[Expr, Expr]
-"""Where a box begins and ends along an axis."""
+"""Begin and end of a box along an axis."""
 
 
 @operator("NonMaxSuppression")
@@ -273,7 +273,7 @@ def _non_max_suppression(
             put(candidates, index(0))
             with I.serial(extent) as box:
                 score = scores[image, kind, box]
-                # Without a branch, which scores near the threshold would mispredict.
+                # Without a branch, which would be mispredicted for scores near the threshold.
                 rank = rising(score, nan_is_most=False) ^ tirx.const(-1, "int32")
                 put(order, key_of(rank, box), candidates[0])
                 counts = tirx.const(True, "bool") if given[2] is None else score > least[0]
@@ -297,7 +297,7 @@ def _non_max_suppression(
                         I.serial(te.min(rank - rival[0], LANES)) as number,
                     ):
                         sides = rivals.beside(rival[0] + number, rank)
-                        with I.If(_meet(sides)), I.Then():  # few do
+                        with I.If(_meet(sides)), I.Then():  # rarely true
                             put(keep, tirx.all(keep[0], _stays(sides, overlap[0])))
                     put(rival, rival[0] + LANES)
                 with I.If(keep[0]), I.Then():
@@ -312,9 +312,9 @@ def _non_max_suppression(
 
 
 class _Chosen:
-    """Where the chosen boxes of a class lie, and behind them a box that may become one.
+    """The chosen boxes of a class, followed by the candidate.
 
-    Each of the four sides is a table, so that vectors compare a box with several.
+    Each of the four sides is a table, so that a vector compares a box with several.
     """
 
     def __init__(self, extent: Expr) -> None:
@@ -322,12 +322,12 @@ class _Chosen:
         self._sides = I.sblock_alloc_buffer([4 * self._apart], "float32")
 
     def append(self, number: Expr, sides: Sequence[Side]) -> None:
-        """Notes a box behind the first `number` ones."""
+        """Stores a box after the first `number` boxes."""
         for place, side in enumerate(each for pair in sides for each in pair):
             put(self._sides, side, place * self._apart + number)
 
     def some_may_meet(self, first: Expr, box: Expr) -> Expr:
-        """Whether one of several boxes from `first` on may have an area in common with a box."""
+        """Whether one of the next `LANES` boxes from `first` on may intersect a box."""
         several = [self._sides[ramp(n * self._apart + first, LANES)] for n in range(4)]
         own = [splat(side, LANES) for pair in self._of(box) for side in pair]
         meet = [own[0] < several[1], several[0] < own[1], own[2] < several[3], several[2] < own[3]]
@@ -335,7 +335,7 @@ class _Chosen:
         return I.call_llvm_pure_intrin("bool", f"llvm.vector.reduce.or.v{LANES}i1", both)
 
     def beside(self, one: Expr, other: Expr) -> list[Side]:
-        """Rows of two boxes, then columns of both."""
+        """The rows of two boxes, then the columns of both."""
         return [side for pair in zip(self._of(one), self._of(other), strict=True) for side in pair]
 
     def _of(self, number: Expr) -> list[Side]:
@@ -344,13 +344,13 @@ class _Chosen:
 
 
 def _meet(sides: Sequence[Side]) -> Expr:
-    """Whether two boxes have an area in common; `sides` are rows of both, then columns of both."""
+    """Whether two boxes intersect; `sides` are the rows of both, then the columns of both."""
     pairs = (sides[:2], sides[2:])
     return tirx.all(*(one[0] < other[1] for pair in pairs for one in pair for other in pair))
 
 
 def _stays(sides: Sequence[Side], threshold: Expr) -> Expr:
-    """Whether two boxes that meet overlap by no more than a share of what they cover together."""
+    """Whether the intersection over union of two intersecting boxes is at most the threshold."""
     zero = tirx.const(0, "float32")
     pairs = (sides[:2], sides[2:])
     common = _product(*(te.min(a[1], b[1]) - te.max(a[0], b[0]) for a, b in pairs))
@@ -359,12 +359,12 @@ def _stays(sides: Sequence[Side], threshold: Expr) -> Expr:
     positive = tirx.all(*(zero < each for each in (common, *areas, together)))
     share = common / tirx.Select(zero < together, together, tirx.const(1, "float32"))
     suppressed = tirx.all(positive, threshold < share)
-    # Not would turn the comparisons round, which a NaN, of areas that overflow, forbids.
+    # Not `Not`: TVM would invert the comparisons, which is wrong for NaN from overflowing areas.
     return tirx.Select(suppressed, tirx.const(False, "bool"), tirx.const(True, "bool"))
 
 
 def _extent(box: list[Expr], axis: int, centered: int) -> Side:
-    """Where a box begins and ends along rows (0) or columns (1)."""
+    """Begin and end of a box along rows (0) or columns (1)."""
     if centered:  # x, y, width, height
         middle, half = box[1 - axis], box[3 - axis] / tirx.const(2, "float32")
         return middle - half, middle + half
@@ -372,6 +372,6 @@ def _extent(box: list[Expr], axis: int, centered: int) -> Side:
 
 
 def _product(left: Expr, right: Expr) -> Expr:
-    """A product that is rounded to float32 before it is added: float64 holds it exactly."""
+    """A product rounded to float32 before it is added: float64 holds it exactly."""
     wide = tirx.Cast("float64", left) * tirx.Cast("float64", right)
     return tirx.Cast("float32", wide)

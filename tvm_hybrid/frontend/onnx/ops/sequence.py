@@ -27,7 +27,7 @@ from ..operators import operator
 def _scan(
     x: Expr, axis: Expr, *, run: Callable[..., Expr], exclusive: int = 0, reverse: int = 0
 ) -> Expr:
-    """Running sums or products; those of narrow floats, which round too often, in float32."""
+    """Running sums or products; narrow floats are accumulated in float32, as each step rounds."""
     place = int(ex.known_array(axis, "the axis must be a constant").item())
     dtype, rank = ex.dtype_of(x), ex.rank_of(x)
     if not -rank <= place < rank:
@@ -52,7 +52,7 @@ def _reverse_sequence(x: Expr, lengths: Expr, *, time_axis: int = 0, batch_axis:
     def element(place: Place, x: te.Tensor, lengths: te.Tensor) -> Expr:
         step, length = place[time].astype("int64"), lengths[place[batch]]
         source = te.if_then_else(step < length, length - 1 - step, step)
-        # A length comes from the user's feeds: held inside, it reads no foreign memory.
+        # Lengths come from the user's feeds: a wrong one must not read foreign memory.
         source = te.max(te.min(source, x.shape[time] - 1), 0)
         return x[(*place[:time], source, *place[time + 1 :])]
 
@@ -94,10 +94,10 @@ operator("CumProd")(partial(_scan, run=relax.op.cumprod))
 operator("CumSum")(partial(_scan, run=relax.op.cumsum))
 
 
-# TfIdfVectorizer of integers: how often each n-gram of a pool occurs in each row.
+# TfIdfVectorizer of integers: counts each n-gram of a pool in each row.
 #
-# A kernel compares every n-gram with every place of a row, at every distance between its elements;
-# R.where and R.multiply apply the weights.
+# A kernel compares every n-gram with every position of a row, for each distance between its
+# elements; R.where and R.multiply apply the weights.
 
 
 @operator("TfIdfVectorizer", static=True)
@@ -123,7 +123,7 @@ def _tf_idf(x: Expr, *, mode: str, **attrs: Any) -> Expr:
         number, step = columns[column, which], skipped + 1
         gram = te.max(number, 0)
         length = lengths[gram]
-        # One element has no distance to another.
+        # An n-gram of one element has only one distance.
         hits = [number >= 0, te.any(length > 1, skipped == 0), place + (length - 1) * step < count]
         for position in range(longest):
             read = te.min(place + position * step, count - 1)
@@ -141,10 +141,10 @@ def _tf_idf(x: Expr, *, mode: str, **attrs: Any) -> Expr:
 
 
 def _pool(attrs: Attrs) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """The n-grams of the lengths that are asked for.
+    """The n-grams of the requested lengths, and their tables.
 
-    They are int64 [number, longest]. Behind them are the length of each, the n-grams of each column
-    of the result, int32 [columns, most n-grams of one] with -1 for none, and the columns' weights.
+    The n-grams are int64 [number, longest]. Then come each one's length, the n-grams of each column
+    of the result, int32 [columns, most n-grams of one] padded with -1, and the columns' weights.
     """
     items, starts = attrs["pool_int64s"], attrs["ngram_counts"]
     indexes, weights = attrs["ngram_indexes"], attrs.get("weights")

@@ -1,6 +1,6 @@
 """Operators on shapes, and those that move elements without looking at them.
 
-Sizes are numbers, or follow from other sizes, or are read from a tensor when the program runs.
+Sizes are numbers, or follow from other sizes, or are read from a tensor at run time.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def _squeeze(x: Expr, axes: Expr) -> Expr:
         raise ValueError("axes must be given and constant")
     dropped = {axis % len(dims) for axis in known.ravel().tolist()}
     for axis in dropped:
-        check_equal(dims[axis], index(1), f"an axis of {dims[axis]} elements cannot be left out")
+        check_equal(dims[axis], index(1), f"an axis of {dims[axis]} elements cannot be squeezed")
     if not is_open(x):
         return relax.op.squeeze(x, known.ravel().tolist())
     return reshaped_to(x, [d for i, d in enumerate(dims) if i not in dropped])
@@ -104,26 +104,26 @@ def _transpose(x: Expr, *, perm: list[int] | None = None) -> Expr:
     return relax.op.permute_dims(x, perm) if ex.rank_of(x) else x
 
 
-_KINDS = {tirx.IntImm: 0, tirx.Var: 2}  # of sizes; those that are computed lie between
+_KINDS = {tirx.IntImm: 0, tirx.Var: 2}  # rank of a size's form; expressions rank between
 
 
 @operator("Concat")
 def _concat(*inputs: Expr, axis: int) -> Expr:
-    """The program checks that open parts agree in all axes but one."""
+    """Concat; the program checks that dynamic sizes agree in all axes but one."""
     values = list(inputs)
     if any(map(is_open, values)):
         shapes = [dims_of(value) for value in values]
         wanted = list(shapes[0])
         for place, sizes in enumerate(zip(*shapes, strict=False)):
             if place != axis % len(wanted):
-                # A number, else what is computed: no part is known to have the size of a symbol.
+                # A number, else an expression: no part can be cast to the size of a symbol.
                 wanted[place] = min(sizes, key=lambda size: _KINDS.get(type(size), 1))
                 for size in sizes:
                     check_equal(wanted[place], size)
         for place, shape in enumerate(shapes):
             wanted[axis] = shape[axis]
             others = [a for a, b in zip(wanted, shape, strict=True) if not same_size(a, b)]
-            # TVM would put a symbol in the place of itself, for ever.
+            # With a symbol TVM would replace the symbol by itself, without end.
             if others and not any(isinstance(size, tirx.Var) for size in others):
                 known = relax.TensorType(list(wanted), values[place].ty.dtype)
                 values[place] = ex.match_cast(values[place], known)
@@ -134,7 +134,7 @@ def _concat(*inputs: Expr, axis: int) -> Expr:
 def _split(
     x: Expr, split: Expr, *, axis: int = 0, num_outputs: int = 0, node_outputs: Sequence[str]
 ) -> Expr:
-    size, count, misfit = dims_of(x)[axis], len(node_outputs), "the parts are not the whole"
+    size, count, misfit = dims_of(x)[axis], len(node_outputs), "the parts do not add up to the axis"
     if split is not None:
         ends = np.cumsum(ex.known_array(split, "the sizes of the parts are computed at run time"))
         check_equal(size, index(ends[-1] if ends.size else 0), misfit)
@@ -151,7 +151,7 @@ def _split(
 def _depth_to_space(x: Expr, *, blocksize: int, mode: str = "DCR") -> Expr:
     (batch, channels, height, width), size = dims_of(x), blocksize
     left = channels // (size * size)
-    check_equal(channels % index(size**2), index(0), "the channels are no whole blocks")
+    check_equal(channels % index(size**2), index(0), "the channels are no multiple of the block")
     if _is_depth_first(mode):
         split, order = (batch, size, size, left, height, width), [0, 3, 4, 1, 5, 2]
     else:
@@ -163,7 +163,7 @@ def _depth_to_space(x: Expr, *, blocksize: int, mode: str = "DCR") -> Expr:
 def _space_to_depth(x: Expr, *, blocksize: int, mode: str = "DCR") -> Expr:
     (batch, channels, height, width), size = dims_of(x), blocksize
     for extent in (height, width):
-        check_equal(extent % index(size), index(0), "the extents are no whole blocks")
+        check_equal(extent % index(size), index(0), "the extents are no multiple of the block")
     blocks = (batch, channels, height // size, size, width // size, size)
     order = [0, 3, 5, 1, 2, 4] if _is_depth_first(mode) else [0, 1, 3, 5, 2, 4]
     shape = (batch, channels * size * size, height // size, width // size)
@@ -171,14 +171,14 @@ def _space_to_depth(x: Expr, *, blocksize: int, mode: str = "DCR") -> Expr:
 
 
 def _is_depth_first(mode: str) -> bool:
-    """Whether the places inside a block are the outer part of the channels."""
+    """Whether the position inside a block is the outer part of the channels."""
     if mode not in ("DCR", "CRD"):
         raise ValueError(f"mode={mode!r} is neither DCR nor CRD")
     return mode == "DCR"
 
 
 def moved(x: Expr, split: Sequence[Expr], order: list[int], shape: Sequence[Expr]) -> Expr:
-    """Axes cut in pieces, in another order, and joined."""
+    """Splits axes by a reshape to `split`, permutes them, and joins them by one to `shape`."""
     cut = ex.normalize(relax.op.reshape(x, tuple(split)))
     return ex.normalize(relax.op.reshape(relax.op.permute_dims(cut, order), tuple(shape)))
 
@@ -198,11 +198,11 @@ def _trilu(x: Expr, shift: Expr, *, upper: int = 1) -> Expr:
     return relax.op.where(kept, x, ex.number(x, 0))
 
 
-# Range. Its elements are start + i * delta, rounded once where the type is narrower than float64.
-# Its length is that of exact arithmetic of integers, and of float64 for floats.
+# Range. Its elements are start + i * delta, rounded once if the type is narrower than float64.
+# Its length is computed exactly for integers, and in float64 for floats.
 
 
-LONGEST = 1 << 31  # a longer one would be taken for a mistake: memory has to hold it
+LONGEST = 1 << 31  # longer ranges are refused as a mistake: memory has to hold them
 
 
 @operator("Range")
@@ -234,7 +234,7 @@ def _range(*inputs: Expr) -> Expr:
 
 
 def _length(vectors: list[Expr], wide: str) -> Expr:
-    """The length as the program computes it; it refuses a delta of 0."""
+    """The length, computed by the program, which refuses a delta of 0."""
 
     def body(*tensors: Expr) -> None:
         *given, found = tensors
@@ -259,17 +259,17 @@ def _length(vectors: list[Expr], wide: str) -> Expr:
     return sizes_in(found)[0]
 
 
-# Pad: amounts are numbers, or follow from sizes; negative ones crop.
+# Pad: amounts are numbers or follow from sizes; negative amounts crop.
 #
 #     Pad(x, pads)                            ->    R.nn.pad(x, pads)
 #     Pad(x, pads), some of them negative     ->    R.nn.pad(R.strided_slice(x, ...), ...)
 #     Pad(x: [n, 4], [m - n, 0, 0, 0])        ->    a kernel: y[i, j] = x[i - (m - n), j], or 0
 #     Pad(x, pads, mode=reflect)              ->    R.take(x, [1, 0, 1, 2, ...], axis), axis by axis
-#     of an axis of open size, or by amounts
-#     that follow from sizes                  ->    the same with a table that the program computes
+#     along an axis of dynamic size, or by
+#     amounts that follow from sizes          ->    R.take with a table that the program computes
 
 
-_MODES = ("reflect", "edge", "wrap")  # that take elements of the tensor
+_MODES = ("reflect", "edge", "wrap")  # modes that repeat elements of the tensor
 
 Pads = list[tuple[Expr, Expr]]
 """The amounts before and after each axis."""
@@ -297,7 +297,7 @@ def _pad(x: Expr, pads: Expr, value: Expr, axes: Expr, *, mode: str = "constant"
 
 
 def _pad_with(x: Expr, pads: Pads, number: float) -> Expr:
-    """A tensor with a number around it."""
+    """Pads a tensor with a number."""
     dims = dims_of(x)
     changed = [
         axis for axis, pair in enumerate(pads) if not all(of_sizes.is_number(n, 0) for n in pair)
@@ -311,7 +311,7 @@ def _pad_with(x: Expr, pads: Pads, number: float) -> Expr:
             x = ex.normalize(relax.op.strided_slice(x, cropped, begin, end))
         amounts = [max(0, int(each)) for pair in pads for each in pair]
         return relax.op.nn.pad(x, amounts, "constant", number) if any(amounts) else x
-    for extent, pair in zip(dims, pads, strict=True):  # what is cropped is there
+    for extent, pair in zip(dims, pads, strict=True):  # no more is cropped than there is
         check(extent + sum(te.min(each, index(0)) for each in pair) >= 0)
     sizes = [simplified(n + sum(pair, start=index(0))) for n, pair in zip(dims, pads, strict=True)]
 
@@ -325,18 +325,18 @@ def _pad_with(x: Expr, pads: Pads, number: float) -> Expr:
 
 
 def _pad_from(x: Expr, axis: int, pads: tuple[Expr, Expr], mode: str) -> Expr:
-    """A tensor with elements of its own before and behind an axis.
+    """Pads an axis with elements of the tensor itself.
 
-    Negative amounts crop first, as in ONNX Runtime: it tells in mode "wrap".
+    Negative amounts crop first, as in ONNX Runtime; the order matters in mode "wrap".
     """
     extent, (before, after) = dims_of(x)[axis], pads
     if of_sizes.is_number(before, 0) and of_sizes.is_number(after, 0):
         return x
     cropped = [te.min(each, index(0)) for each in pads]
     kept, size = simplified(extent + cropped[0] + cropped[1]), simplified(extent + before + after)
-    check(kept >= 0)  # what is cropped is there
+    check(kept >= 0)  # no more is cropped than there is
     some = tirx.any(kept > 0, tirx.EQ(size, index(0)))
-    check(some, "an axis of 0 elements is padded by some of them")
+    check(some, "an empty axis cannot be padded with its own elements")
     if all(isinstance(each, tirx.IntImm) for each in (extent, *pads)):
         place = np.arange(int(size)) - max(int(before), 0)
         source = _source(mode, place, int(kept), np)
@@ -355,11 +355,11 @@ def _pad_from(x: Expr, axis: int, pads: tuple[Expr, Expr], mode: str) -> Expr:
 
 
 def _source(mode: str, place: Any, extent: Any, m: Any) -> Any:
-    """The element at a place that may be outside; `m` is NumPy or `KERNEL`."""
+    """The index to read for a position that may be outside; `m` is NumPy or `KERNEL`."""
     if mode == "edge":
         return m.maximum(m.minimum(place, extent - 1), 0)
     if mode == "wrap":
         return place % m.maximum(extent, 1)
-    period = m.maximum(2 * (extent - 1), 1)  # there and back
+    period = m.maximum(2 * (extent - 1), 1)  # to the last element and back
     inside = place % period
     return m.minimum(inside, period - inside)

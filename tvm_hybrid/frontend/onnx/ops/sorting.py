@@ -1,5 +1,5 @@
-"""Sorts inside a kernel, all stable: by merges of runs of 1, 2, 4, ... elements, by a heap, which
-finds the first few of many (Williams, "Algorithm 232: Heapsort", 1964), and by digits of integers.
+"""Stable sorts inside a kernel: merge sort of runs of 1, 2, 4, ... elements, a heap that finds the
+first few of many (Williams, "Algorithm 232: Heapsort", 1964), and radix sort of integers.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from ..graph.requests import requested_sizes
 from ..graph.sizes import INDEX, dims_of, holds, index, is_number, product
 from ..operators import operator
 
-# Whether the first of two places has to come before the second; it may write statements.
+# Whether the first of two indices must come before the second; it may write statements.
 Before: TypeAlias = Callable[[Expr, Expr], Expr]
 
 
 def sort_places(order: Expr, count: Expr, before: Before) -> None:
-    """Puts the first `count` places in `order` in order; equal ones stay as they are."""
+    """Sorts the first `count` indices in `order`; equal ones keep their order."""
     other = table(order.shape[0])
     width, left, right, later = cell(), cell(), cell(), cell("bool")
     put(width, index(1))
@@ -51,7 +51,7 @@ def sort_places(order: Expr, count: Expr, before: Before) -> None:
 
 
 class Heap:
-    """A binary heap in the first numbers of a table; `above` says which of two lies above."""
+    """A binary heap in the first numbers of a table; `above` tells which of two is on top."""
 
     def __init__(self, order: Expr, above: Before) -> None:
         self._order, self._above = order, above
@@ -63,13 +63,13 @@ class Heap:
             self.sink(tirx.floordiv(count, 2) - 1 - number, count)
 
     def sink(self, start: Expr, count: Expr) -> None:
-        """Moves a number down until none below it has to lie above it."""
+        """Moves a number down until no number below it belongs above it."""
         order, hole, child, moved = self._order, self._hole, self._child, self._moved
         put(hole, start)
         put(moved, order[start])
         put(child, start * 2 + 1)
         with I.While(child[0] < count):
-            # Without a branch, which half of all pairs would mispredict.
+            # Without a branch, which would be mispredicted for half of all pairs.
             other = self._above(order[te.min(child[0] + 1, count - 1)], order[child[0]])
             put(child, child[0] + other.astype(INDEX))
             with I.If(self._above(order[child[0]], moved[0])):
@@ -82,7 +82,7 @@ class Heap:
         put(order, moved[0], hole[0])
 
     def sort(self, count: Expr) -> None:
-        """Puts what lies above all others last, and so on; it is no heap then."""
+        """Turns the heap into a sorted table, with the top of the heap last."""
         with I.serial(count - 1) as number:
             last, kept = count - 1 - number, cell()
             put(kept, self._order[0])
@@ -92,9 +92,9 @@ class Heap:
 
 
 class Order:
-    """Places in the order of their ranks, equal ones by their numbers, as entries of a table.
+    """Indices ordered by rank, then by index, as entries of a table.
 
-    An entry is a place, or if a rank has 32 bits a key: one comparison is enough then.
+    An entry is an index; or a key, if a rank has 32 bits, so that one comparison is enough.
     """
 
     def __init__(self, entries: Expr, rank: Callable[[Expr], Expr]) -> None:
@@ -102,7 +102,7 @@ class Order:
         self.has_keys = str(rank(index(0)).ty.dtype) == "int32"
 
     def entry(self, place: Expr) -> Expr:
-        """What a heap has for a place."""
+        """The entry of an index in a heap."""
         return key_of(self.rank(place), place) if self.has_keys else place
 
     def rank_of(self, entry: Expr) -> Expr:
@@ -110,7 +110,7 @@ class Order:
         return (entry >> 32).astype("int32") if self.has_keys else self.rank(entry)
 
     def later(self, one: Expr, other: Expr) -> Expr:
-        """Whether an entry comes behind another one."""
+        """Whether an entry comes after another one."""
         if self.has_keys:
             return one > other
         left, right = self.rank(one), self.rank(other)
@@ -118,16 +118,16 @@ class Order:
 
 
 def sort_by_digits(order: Order, count: Expr) -> None:
-    """Makes the first entries the places of the first `count` ranks, in order.
+    """Radix sort: makes the first entries the indices of the first `count` ranks, in order.
 
-    Eight bits at a time, the lowest first. Digits that are the same in all ranks take no time.
+    It sorts by eight bits at a time, lowest first, and skips digits that are equal in all ranks.
     """
     places, other, total, kept = order.entries, table(order.entries.shape[0]), cell(), cell()
     bits = int(order.rank(index(0)).ty.dtype.bits)
     counts = I.sblock_alloc_buffer([bits * 32], INDEX)
 
     def digit(place: Expr, step: Expr) -> Expr:
-        """Where a digit of a rank is counted; the highest bit is that of signs."""
+        """The counter for a digit of a rank; the sign bit is flipped."""
         rank = order.rank(place)
         rank = rank ^ tirx.min_value(str(rank.ty.dtype))
         eight = tirx.shift_right(rank, tirx.Cast(rank.ty.dtype, step * 8)) & 255
@@ -155,14 +155,14 @@ def sort_by_digits(order: Order, count: Expr) -> None:
 
 
 def rising(value: Expr, nan_is_most: bool = True) -> Expr:
-    """An int32, of 64 bits an int64, in the order of numbers; both zeros are one.
+    """Maps a number to an int32 or int64 that orders as the numbers do; both zeros are equal.
 
-    Integers of negative floats count backwards. NaN is the greatest or the least.
+    The bits of negative floats are inverted. NaN is the greatest or the least.
     """
     dtype, bits = str(value.ty.dtype), int(value.ty.dtype.bits)
     signed, wide = f"int{bits}", "int64" if bits == 64 else "int32"
     if "float" not in dtype:
-        if dtype in ("uint32", "uint64"):  # with the highest bit flipped, the order is that of int
+        if dtype in ("uint32", "uint64"):  # flipping the highest bit gives the order of int
             return reinterpret(signed, value) ^ tirx.min_value(signed)
         return value.astype(wide)
     most, zero = tirx.max_value(signed), tirx.const(0, signed)
@@ -174,39 +174,39 @@ def rising(value: Expr, nan_is_most: bool = True) -> Expr:
 
 
 def key_of(rank: Expr, place: Expr) -> Expr:
-    """An int64 number in the order of int32 ranks, equal ones by their places.
+    """An int64 key that orders by int32 rank, then by index.
 
-    There are fewer than 2**32 places.
+    Indices must be less than 2**32.
     """
     return (rank.astype(INDEX) << 32) | place
 
 
 def place_in(key: Expr) -> Expr:
-    """The place in a key."""
+    """The index in a key."""
     return key & index(2**32 - 1)
 
 
-# TopK: always sorted, which an unsorted one may be; of equal elements the first.
+# TopK: always sorted, also if sorting is not asked for; of equal elements the first is chosen.
 #
-#     ranks = integers in the order of x[row, :, column]    the least is the first
-#     some of many:  a limit, as many least ranks of blocks are not above it; the elements that are
-#                    not above it either, each put where as many are before it as there are less
-#     a few of many: a heap of the best so far, the last of them on top; whole blocks of elements
-#                    whose least rank is not below it are skipped
-#     else: a sort of all by digits
+#     ranks = integers in the order of x[row, :, column]    the least rank is chosen first
+#     some of many:  a limit, such that as many blocks as wanted have a least rank up to it; each
+#                    element up to the limit is stored at the number of elements before them
+#     a few of many: a heap of the best so far, with the worst of them on top; a block of elements
+#                    is skipped if none of its ranks is less than the top
+#     else: a radix sort of all
 #     values, places = x[row, place, column], place    for each place in the heap, or of the first k
 #
 # NaN is greater than all numbers, as in ONNX Runtime; zeros of both signs are equal. TVM's operator
-# compares floats in a way that puts a row with a NaN in no order.
+# compares floats in a way that leaves a row with a NaN unsorted.
 
 
-COLUMNS = 16  # whose elements are read together: one cache line
+COLUMNS = 16  # their elements are read together: one cache line
 BLOCK = 32  # elements that are skipped together
 FEW = 16
-ONE_OF = 24  # where a heap takes as long as a sort by digits, of 768 to 4,000 elements
+ONE_OF = 24  # ratio at which a heap takes as long as a radix sort, of 768 to 4,000 elements
 UNIT = 16  # elements of the smallest block for a limit
-MOST_BLOCKS, MOST_LEFT = 256, 512  # each is compared with all others
-MOST_CHOSEN = 100  # four fifths of the fewest blocks that many elements have
+MOST_BLOCKS, MOST_LEFT = 256, 512  # each entry is compared with all others
+MOST_CHOSEN = 100  # four fifths of the fewest blocks that large rows have
 
 
 @operator("TopK")
@@ -223,31 +223,31 @@ def _top_k(x: Expr, k: Expr, *, axis: int = -1, largest: int = 1) -> Expr:
 
 
 class _Rows:
-    """The kernel, of `x[row, place, column]`."""
+    """The kernel of TopK on `x[row, place, column]`."""
 
     def __init__(self, largest: int, x: Expr, values: Expr, places: Expr) -> None:
         self._x, self._values, self._places, self._largest = x, values, places, largest
         self._extent, self._count = x.shape[1], places.shape[1]
         self._columns = 1 if is_number(x.shape[2], 1) else COLUMNS
         self._dtype = str(self._rank(index(0), index(0), index(0)).ty.dtype)
-        # Behind the ranks of a column are some that are never chosen.
+        # After the ranks of a column come some that are never chosen.
         self._apart = self._extent + BLOCK
         self._ranks = I.sblock_alloc_buffer([self._columns * self._apart], self._dtype)
         self._last = cell(self._dtype)
 
     def emit(self) -> None:
-        """All rows and columns, with a limit where that is possible."""
-        # So many blocks that a few elements more than wanted are not above the limit, if they lie
-        # anywhere.
+        """Writes all rows and columns, with a limit if that is possible."""
+        # Enough blocks, so that randomly placed elements exceed the wanted number up to the limit
+        # only by a few.
         enough = self._count * (5 * UNIT) <= self._extent * 4
         fits = tirx.all(self._count > FEW, self._count <= MOST_CHOSEN, enough)
         is_limited = fits if self._dtype == "int32" else tirx.const(False)
         _either(is_limited, lambda: self._each_row(True), lambda: self._each_row(False))
 
     def _each_row(self, limited: bool) -> None:
-        """All rows and columns, some columns at a time."""
+        """Writes all rows, some columns at a time."""
         self._order = table(self._count if limited else self._extent)
-        if limited:  # here, or memory is asked for in each row
+        if limited:  # allocated here, not again in each row
             self._least = table(index(MOST_BLOCKS + UNIT), self._dtype)
             self._keys = table(index(MOST_LEFT + 2 * UNIT))
         outer, _, inner = self._x.shape
@@ -291,9 +291,9 @@ class _Rows:
         _either(tirx.const(True) if limited else few, by_heap, by_digits)
 
     def _by_limit(self, order: Order, base: Expr) -> None:
-        """Leaves the first elements in order.
+        """Fills `self._order` with the first elements, sorted, by a limit on ranks.
 
-        By a heap if too many elements are not above the limit, as of sorted ones.
+        Falls back to a heap if too many elements are up to the limit, as in sorted rows.
         """
         ranks, least, keys, left = self._ranks, self._least, self._keys, cell()
         most = tirx.max_value(self._dtype)
@@ -318,7 +318,7 @@ class _Rows:
         with I.serial(units) as unit:
             some = _least(ranks, base + unit * UNIT, UNIT) <= limit[0]
             with I.If(tirx.all(left[0] <= MOST_LEFT, some)), I.Then(), I.serial(UNIT) as number:
-                # Without a branch, which would mispredict.
+                # Without a branch, which would be mispredicted.
                 put(keys, order.entry(unit * UNIT + number), left[0])
                 below = ranks[base + unit * UNIT + number] <= limit[0]
                 put(left, left[0] + below.astype(INDEX))
@@ -334,7 +334,7 @@ class _Rows:
             self._fill_heap(order, base)
 
     def _fill_heap(self, order: Order, base: Expr) -> None:
-        """Leaves the first elements in order."""
+        """Fills `self._order` with the first elements, sorted, by a heap."""
         count, last, heap = self._count, self._last, Heap(self._order, order.later)
         with I.serial(count) as place:
             put(self._order, order.entry(place), place)
@@ -343,7 +343,7 @@ class _Rows:
         blocks = tirx.floordiv(self._extent - count + (BLOCK - 1), BLOCK)
         with I.If(count > 0), I.Then(), I.serial(blocks) as block:
             start = count + block * BLOCK
-            # Of equal elements the first has the place: a later one must be better.
+            # Of equal elements the first is kept: a later one must have a smaller rank.
             some = _least(self._ranks, base + start) < last[0]
             with I.If(some), I.Then(), I.serial(BLOCK) as number:
                 rank = self._ranks[base + start + number]
@@ -355,7 +355,7 @@ class _Rows:
 
 
 def _either(condition: Expr, yes: Callable[[], None], no: Callable[[], None]) -> None:
-    """Writes one of two parts of a kernel, or both if sizes decide when it runs."""
+    """Writes one of two parts of a kernel; or both, if dynamic sizes decide at run time."""
     if holds(condition):
         yes()
     elif holds(tirx.Not(condition)):
@@ -369,7 +369,7 @@ def _either(condition: Expr, yes: Callable[[], None], no: Callable[[], None]) ->
 
 
 def _least(ranks: Expr, start: Expr, count: int = BLOCK) -> Expr:
-    """The least of a block, by vectors."""
+    """The least rank of a block, by vectors."""
     lanes = 256 // int(ranks.dtype.bits)
     vectors = [ranks[ramp(start + first, lanes)] for first in range(0, count, lanes)]
     while len(vectors) > 1:
@@ -379,7 +379,7 @@ def _least(ranks: Expr, start: Expr, count: int = BLOCK) -> Expr:
 
 
 def _counted(numbers: Expr, count: Expr, other: Expr, holds: Callable[..., Expr]) -> Expr:
-    """How many of the first numbers have a relation to another one; `UNIT` more must be there."""
+    """Counts the first numbers for which `holds`; the table must have `UNIT` more numbers."""
     lanes, every, dtype = UNIT, ramp(0, UNIT), str(numbers.dtype)
     total = I.sblock_alloc_buffer([UNIT], dtype)
     I.buffer_store(total, tirx.Broadcast(tirx.const(0, dtype), lanes), [every])

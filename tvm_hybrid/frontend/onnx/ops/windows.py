@@ -1,22 +1,22 @@
 """Windows that slide over an image: their padding, pools and convolutions.
 
-`auto_pad` becomes explicit padding. The amounts are those of the ONNX operators: the output has
-ceil(input / stride) elements, and SAME_UPPER puts an odd one at the end.
+`auto_pad` becomes explicit padding as ONNX defines it: the output has ceil(input / stride)
+elements, and SAME_UPPER puts an odd element of padding at the end.
 
     Conv(x, W, auto_pad=SAME_UPPER, strides=[2, 2])       pads=[0, 0, 1, 1]
     MaxPool(x[n], auto_pad=SAME_UPPER, kernel_shape=[2], strides=[2])       ceil_mode=1
-    Conv(x[n], W, auto_pad=SAME_UPPER, strides=[3])       of Pad(x, ...)
+    Conv(x[n], W, auto_pad=SAME_UPPER, strides=[3])       Conv of Pad(x, ...)
 
-Where an extent is dynamic, windows of two elements lack one at most, at the end: that is ceil_mode.
-Of other windows the amounts follow from the extent, and a Pad adds them.
+If an extent is dynamic, windows of two elements lack at most one element, at the end: that is
+ceil_mode. For other windows the padding follows from the extent, and a Pad adds it.
 
-`ceil_mode` becomes more padding at the end. The last window may reach beyond the padding, but has
-to begin before the padding at the end. With extent n, span k, stride s and pads p and q there are
+`ceil_mode` becomes more padding at the end. The last window may exceed the padding, but must begin
+before the padding at the end. With extent n, span k, stride s and pads p and q there are
 
     min(ceil((n + p + q - k) / s), floor((n + p - 1) / s)) + 1
 
-windows, as in ONNX Runtime; ONNX infers more. Where it depends on n which of both is smaller, the
-pool makes the larger number, and a slice drops the last window.
+windows, as in ONNX Runtime; ONNX infers more. If n decides which of the two is smaller, the pool
+computes the larger number, and a slice drops the last window.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _FIX = "give shapes that fix it, or write the padding as a Pad before it"
 
 
 class Axis(NamedTuple):
-    """How windows lie along an axis of an image."""
+    """The windows along one axis of an image."""
 
     extent: int | Expr
     size: int
@@ -50,12 +50,12 @@ class Axis(NamedTuple):
 
     @property
     def span(self) -> int:
-        """From the first element of a window to its last."""
+        """Number of elements from the first to the last of a window."""
         return (self.size - 1) * self.dilation + 1
 
 
 def axes_of(x: Expr, kernel: Sequence[int], attrs: Attrs) -> list[Axis]:
-    """The axes behind the channels; ValueError unless there are as many as the kernel has."""
+    """The spatial axes of an image; ValueError unless the kernel has as many axes."""
     extents, form = plain_dims(x)[2:], window_form(attrs, len(kernel))
     if len(extents) != len(kernel):
         raise ValueError(f"a window of {len(kernel)} axes over an image of {len(extents)}")
@@ -64,7 +64,7 @@ def axes_of(x: Expr, kernel: Sequence[int], attrs: Attrs) -> list[Axis]:
 
 
 def kernel_of(weight: Expr, attrs: Attrs) -> Sequence[int]:
-    """The extents of a convolution's window; numbers only if `auto_pad` wants to know them."""
+    """The extents of a convolution's window; numbers if `auto_pad` needs them."""
     if attrs.get("kernel_shape"):
         return list(attrs["kernel_shape"])
     known = attrs.get("auto_pad", "NOTSET") in _SAME
@@ -72,7 +72,7 @@ def kernel_of(weight: Expr, attrs: Attrs) -> Sequence[int]:
 
 
 def check_channels(x: Expr, weight: Expr, attrs: Attrs, is_transposed: bool = False) -> None:
-    """Has the program check that the channels are those of the weight, in whole groups."""
+    """Makes the program check that the channels match the weight, in whole groups."""
     first, second = dims_of(weight)[:2]
     group, misfit = index(attrs.get("group", 1)), "the channels are not those of the weight"
     wanted = first if is_transposed else simplified(second * group)
@@ -81,12 +81,12 @@ def check_channels(x: Expr, weight: Expr, attrs: Attrs, is_transposed: bool = Fa
 
 
 def with_pads(name: str, x: Expr, kernel: Sequence[int], attrs: Attrs) -> tuple[Expr, Attrs]:
-    """An image and attributes with pads in the place of `auto_pad`.
+    """An image, and attributes with explicit pads in place of `auto_pad`.
 
     Raises
     ------
     ValueError
-        Elements that are added would count: of means, and of integers with a zero point.
+        A Pad would change the result: of means, and of integers with a zero point.
     """
     mode, rank = attrs.get("auto_pad", "NOTSET"), len(kernel)
     pads = attrs.get("pads") or [0] * (2 * rank)
@@ -100,8 +100,8 @@ def with_pads(name: str, x: Expr, kernel: Sequence[int], attrs: Attrs) -> tuple[
                 ceil = 1
             else:
                 dynamic[place] = axis
-            extent, span = axis.stride, min(span, axis.stride)  # which needs no padding
-        extent = extent if isinstance(extent, int) else 1  # any: windows begin at every place
+            extent, span = axis.stride, min(span, axis.stride)  # values that need no padding
+        extent = extent if isinstance(extent, int) else 1  # any value gives equal pads at stride 1
         outputs = -(-extent // axis.stride)
         totals.append(max(0, (outputs - 1) * axis.stride + span - extent))
     if dynamic and name not in ("Conv", "MaxPool"):
@@ -113,21 +113,21 @@ def with_pads(name: str, x: Expr, kernel: Sequence[int], attrs: Attrs) -> tuple[
 
 
 def shared_pads(totals: Sequence[int], upper: bool) -> list[int]:
-    """Pads before and behind all axes; an odd element is behind if `upper`, else before."""
+    """Pads before and after all axes; an odd element goes after if `upper`, else before."""
     small, large = [each // 2 for each in totals], [each - each // 2 for each in totals]
     return [*small, *large] if upper else [*large, *small]
 
 
 def _padded(x: Expr, axes: dict[int, Axis], upper: bool, of_maxima: bool) -> Expr:
-    """An image with what windows lack along axes of dynamic extents."""
+    """Pads an image with the elements that windows lack along axes of dynamic extents."""
     rank = ex.rank_of(x)
     amounts: list[Expr] = [index(0)] * (2 * rank)
     for place, axis in axes.items():
         whole = simplified(tirx.floordiv(axis.extent + (axis.stride - 1), axis.stride))
         reach = simplified(whole * axis.stride + (axis.span - axis.stride))
         total = simplified(reach - axis.extent)
-        # Windows without gaps never lack fewer than none. TVM cannot prove that, but divides only
-        # what is not negative; the sum of both amounts, and so the size, is free of the maximum.
+        # Windows without gaps never lack a negative number. TVM cannot prove that, but only divides
+        # what is not negative; the sum of both amounts, and so the size, has no maximum in it.
         positive = simplified(te.max(total, index(0)))
         total = positive if axis.span < axis.stride else total
         small = simplified(tirx.floordiv(positive, 2))
@@ -140,16 +140,16 @@ def _padded(x: Expr, axes: dict[int, Axis], upper: bool, of_maxima: bool) -> Exp
 
 
 class _Pool(NamedTuple):
-    """A pool's image, all its attributes, and how many results count along some axes."""
+    """A pool's image and attributes, and the number of valid results along some axes."""
 
     x: Expr
     attrs: Attrs
     counts: dict[int, Expr]
 
     def of(self, kind: str, x: Expr, is_part: bool = True) -> Expr:
-        """The pool, "max" or "avg", of an image.
+        """Applies the pool, "max" or "avg", to an image.
 
-        If it is a part of the result, the program checks its sizes.
+        The program checks the sizes if `is_part`, that is, if this is not the final result.
         """
         names = ("kernel_shape", "strides", "pads", "dilations")
         flags = (bool(self.attrs[name]) for name in ("ceil_mode", "count_include_pad"))
@@ -160,7 +160,7 @@ class _Pool(NamedTuple):
         return made
 
     def counted(self, value: Expr) -> Expr:
-        """Without results that do not count."""
+        """Cuts off results that do not count."""
         if not self.counts:
             return value
         axes, ends = list(self.counts), list(self.counts.values())
@@ -168,7 +168,7 @@ class _Pool(NamedTuple):
 
 
 def _pool_of(name: str, x: Expr, attrs: Attrs) -> _Pool:
-    """With explicit padding."""
+    """The pool of a node, with explicit padding."""
     kernel = attrs["kernel_shape"]
     if len(kernel) not in CONVOLUTIONS:
         raise ValueError(f"{len(kernel)} spatial axes, where 1 to 3 are supported")
@@ -178,15 +178,15 @@ def _pool_of(name: str, x: Expr, attrs: Attrs) -> _Pool:
     counts: dict[int, Expr] = {}
     known = all(isinstance(axis.extent, int) for axis in axes)
     if attrs["ceil_mode"] and name == "AveragePool" and attrs["count_include_pad"] and known:
-        return _Pool(x, attrs, {})  # TVM's form of it is right
+        return _Pool(x, attrs, {})  # TVM's form of this case is correct
     for place, (axis, amounts) in enumerate(zip(axes, around, strict=True), len(kernel)):
         extent, size, stride, dilation = axis
         if not attrs["ceil_mode"]:
-            # ONNX's inference and ONNX Runtime round (extent - window) / stride toward zero: where
-            # less than a stride is missing, there is one window, over what there is.
+            # ONNX's inference and ONNX Runtime round (extent - window) / stride toward zero: if
+            # less than a stride is missing, there is one window over the existing elements.
             missing = axis.span - (extent + sum(amounts)) if isinstance(extent, int) else 0
             pads[place] += missing if extent != 0 and 0 < missing < stride else 0
-        # Else the padding at the end makes room for the last window.
+        # In ceil_mode the padding at the end makes room for the last window.
         elif isinstance(extent, int):
             count = window_count(extent, amounts, size, stride, dilation, True)
             if count < 1:
@@ -205,23 +205,23 @@ def _pool_of(name: str, x: Expr, attrs: Attrs) -> _Pool:
 
 @operator("MaxPool")
 def _max_pool(x: Expr, **attrs: Any) -> Expr:
-    """The places of the maxima are a kernel of their own: what computes the maxima stays the same,
-    with all that is fused with it."""
+    """MaxPool; a separate kernel finds the indices, so the kernel for the maxima, with all that is
+    fused into it, does not change."""
     pool = _pool_of("MaxPool", x, attrs)
     y = pool.counted(pool.of("max", pool.x, bool(pool.counts)))
     if len(attrs[OUTPUTS]) == 1:
         return y
     if pool.counts or pool.x is not x:
         raise ValueError(
-            f"windows of a dynamic extent are not counted where places are asked for; {_FIX}"
+            f"indices of the maxima are not supported if pads depend on a dynamic extent; {_FIX}"
         )
     return relax.Tuple([ex.normalize(y), max_pool_places(x, pool.attrs)])
 
 
 @operator("AveragePool")
 def _average_pool(x: Expr, **attrs: Any) -> Expr:
-    """An average that counts the padding does not count what lies beyond it, in ceil_mode: it is
-    divided by the same average of ones."""
+    """AveragePool; in ceil_mode, an average that counts the padding must not count elements beyond
+    it, so it is divided by the average of ones."""
     pool = _pool_of("AveragePool", x, attrs)
     longer = attrs.get("ceil_mode", 0) and not pool.attrs["ceil_mode"]
     counts_padding = bool(longer and attrs.get("count_include_pad", 0))
@@ -244,7 +244,7 @@ def _average_pool(x: Expr, **attrs: Any) -> Expr:
 
 @operator("LpPool")
 def _lp_pool(x: Expr, *, p: int = 2, **attrs: Any) -> Expr:
-    """The root of a sum of powers, which is the mean times the number of elements."""
+    """LpPool: the root of the sum of powers, which is the mean times the number of elements."""
     pool = _pool_of("LpPool", x, {**attrs, "count_include_pad": 1})
     mean = pool.of("avg", ex.emit(relax.op.abs(pool.x) ** ex.number(x, p)))
     total = mean * ex.number(x, math.prod(attrs["kernel_shape"]))
@@ -262,10 +262,10 @@ def _global_lp_pool(x: Expr, *, p: int = 2) -> Expr:
 
 @operator("CenterCropPad")
 def _center_crop_pad(x: Expr, shape: Expr, *, axes: Sequence[int] | None = None) -> Expr:
-    """One Pad, whose amounts below 0 crop.
+    """CenterCropPad as one Pad with negative amounts.
 
     CenterCropPad(x: [n, 3], [5], axes=[0])
-        ->  Pad(x, [max(5 - n, 0) // 2 - max(n - 5, 0) // 2, what is left], axes=[0]): [5, 3]
+        ->  Pad(x, [max(5 - n, 0) // 2 - max(n - 5, 0) // 2, the difference], axes=[0]): [5, 3]
     """
     dims, asked = dims_of(x), requested_sizes(shape)
     places = [axis % len(dims) for axis in (range(len(dims)) if axes is None else axes)]
@@ -286,7 +286,7 @@ CONVOLUTIONS = {1: relax.op.nn.conv1d, 2: relax.op.nn.conv2d, 3: relax.op.nn.con
 
 
 def arguments_of(attrs: Attrs) -> dict[str, Any]:
-    """What a convolution takes of attributes, all of which are there."""
+    """The arguments of a convolution from its attributes, none of which may be missing."""
     names = {"strides": "strides", "padding": "pads", "dilation": "dilations", "groups": "group"}
     return {name: attrs[own] for name, own in names.items()}
 
@@ -299,10 +299,10 @@ def _convolution(x: Expr, weight: Expr, bias: Expr, *, is_transposed: bool, **at
     attrs = window_form(attrs, axes)
     automatic = attrs.get("auto_pad", "NOTSET")
     if is_transposed and (attrs.get("output_shape") or automatic in _SAME):
-        # Pads in the place of `output_shape`. If the result is too large, it is cropped on both
+        # Computes pads from `output_shape`. If the result is too large, it is cropped on both
         # sides, an odd element at the beginning unless auto_pad is SAME_UPPER. If it is too small,
-        # it is padded at its end, as ONNX Runtime does. Without `output_shape`, SAME makes `stride`
-        # results of each element.
+        # it is padded at its end, as in ONNX Runtime. Without `output_shape`, SAME means `stride`
+        # results for each element.
         asked, added, totals = attrs.get("output_shape"), [*attrs["output_padding"]], []
         for axis, size in enumerate(attrs.get("kernel_shape") or ex.known_dims(weight)[2:]):
             stride, span = attrs["strides"][axis], (size - 1) * attrs["dilations"][axis] + 1

@@ -1,7 +1,7 @@
-"""Checks what a model says about itself before anything is built from it.
+"""Checks the declarations of a model before anything is built from it.
 
-Only what can be said without walking the values: versions, the interface, nesting. Names and
-order are checked while the graph is loaded, attributes and types while they are propagated.
+They need no walk over the values: versions, interface, nesting. Names and order are checked when
+the graph is loaded, attributes and types during the walk.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def check_model(model: onnx.ModelProto) -> None:
     if graph.sparse_initializer:
         name = graph.sparse_initializer[0].values.name
         raise ModelError(f"initializer {name!r} is sparse; store it dense")
-    # Walking bodies in bodies could exhaust the stack.
+    # Level by level, because recursion into nested bodies could exhaust the stack.
     level = [(node, node) for node in graph.node]
     for _ in range(MAX_NESTING):
         level = [
@@ -61,9 +61,9 @@ def check_model(model: onnx.ModelProto) -> None:
 
 
 def opset_version(model: onnx.ModelProto) -> int:
-    """The model's version of the standard operator set; ModelError if it is not a known one.
+    """The model's version of the standard operator set; ModelError if it is unknown.
 
-    A model without standard operators needs none; the newest is taken.
+    A model without standard operators needs none; it gets the newest.
     """
     versions = [item.version for item in model.opset_import if item.domain in STANDARD_DOMAINS]
     newest = onnx.defs.onnx_opset_version()
@@ -112,7 +112,7 @@ def _check_interface(kind: str, items: Sequence[onnx.ValueInfoProto]) -> None:
 
 
 def _check_functions(model: onnx.ModelProto) -> None:
-    """Refuses functions that call themselves, or that blow up when they are expanded."""
+    """Refuses functions that call themselves, or that expand to too many nodes."""
     functions = {(item.domain, item.name): item for item in model.functions}
     sizes: dict[tuple[str, str], int] = {}
 
@@ -139,29 +139,27 @@ def _check_functions(model: onnx.ModelProto) -> None:
 
 
 def check_parameters(node: onnx.NodeProto, graph: Graph) -> None:
-    """Parameters with which an operator means nothing, and which ONNX's inference lets pass.
+    """Refuses a node whose parameters are invalid, if ONNX's inference does not notice.
 
     operator          refused
     DFT               a transform of no elements
-    DepthToSpace      channels that are no whole blocks
-    Range             a step of 0, or limits between which it does not end
+    DepthToSpace      channels that are no multiple of the block
+    Range             a step of 0, or a limit or step that is not finite
     Resize, Upsample  a scale that is 0, negative or not finite; a negative size
     Split             a negative size
 
-    Converters check sizes that have to fit, those that are dynamic when the program runs
-    (graph/requests.py).
-
-    Refuses a node by what is known of its inputs and attributes.
+    Only known inputs and attributes are checked here. Converters check whether sizes fit, dynamic
+    ones at run time (graph/requests.py).
 
     Raises
     ------
     ShapeError
-        Naming the node, and what is wrong.
+        The message names the node, and what is wrong.
     """
     if is_standard(node) and node.op_type in _CHECKS:
         wrong = _CHECKS[node.op_type](node, graph)
         if wrong is not None:
-            raise ShapeError(f"{describe(node)}: {wrong}; mend the model, or the inputs given")
+            raise ShapeError(f"{describe(node)}: {wrong}; correct the model, or the given inputs")
 
 
 def _depth_to_space(node: onnx.NodeProto, graph: Graph) -> str | None:
@@ -196,14 +194,14 @@ def _resize(node: onnx.NodeProto, graph: Graph) -> str | None:
     if scales is not None and not all(0 < scale < np.inf for scale in np.asarray(scales).flat):
         return f"its scales {np.asarray(scales).tolist()} are not all positive numbers"
     if sizes is not None and (sizes < 0).any():
-        return f"its sizes {sizes.tolist()} are not all sizes"
+        return f"its sizes {sizes.tolist()} are not all 0 or more"
     return None
 
 
 def _split(node: onnx.NodeProto, graph: Graph) -> str | None:
     sizes = constant_or_attribute(node, graph, 1, "split")
     if sizes is not None and any(size < 0 for size in sizes):
-        return f"its sizes {list(map(int, sizes))} are not all sizes"
+        return f"its sizes {list(map(int, sizes))} are not all 0 or more"
     return None
 
 

@@ -1,4 +1,4 @@
-"""Inputs and outputs that are sequences or optional, in terms of tensors.
+"""Represents inputs and outputs that are sequences or optional by tensors.
 
 x: seq(tensor), of 2 elements        ->  x[0], x[1]: tensor;  SequenceConstruct(x[0], x[1]) -> x
 x: optional(tensor), which is there  ->  x: tensor
@@ -22,11 +22,11 @@ from ..graph.freeze_shapes import declared_dims
 from ..graph.graph import Graph, dtype_named
 
 Elements = Mapping[str, Sequence[int] | None]
-"""By input, the ranks of a sequence's elements; None for an optional value that is absent."""
+"""Input -> ranks of its sequence's elements; None for an optional value that is absent."""
 
 
 class Interface(NamedTuple):
-    """An input or output as it is declared: the type of its tensors, and whether it is one."""
+    """A declared input or output: the type of its tensors, and whether it is a single tensor."""
 
     tensor: onnx.TypeProto
     is_sequence: bool = False
@@ -39,7 +39,7 @@ class Interface(NamedTuple):
         Raises
         ------
         ModelError
-            If it is made of anything else.
+            If its type is not a tensor, or a sequence or optional of tensors.
         """
         found, is_optional = item.type, item.type.HasField("optional_type")
         found = found.optional_type.elem_type if is_optional else found
@@ -54,36 +54,36 @@ class Interface(NamedTuple):
         return cls(found, is_sequence, is_optional)
 
     def info(self, name: str) -> OpenTensorInfo:
-        """Name, shape and dtype of one of its tensors."""
+        """Name, shape and dtype of one of the tensors."""
         kind = self.tensor.tensor_type.elem_type
         dtype = dtype_named(kind) if kind else None
         return OpenTensorInfo(name, declared_dims(self.tensor), dtype)
 
     @property
     def is_tensor(self) -> bool:
-        """Whether it is a single tensor that is always there."""
+        """Whether it is a single tensor that is always present."""
         return not self.is_sequence and not self.is_optional
 
     @property
     def type(self) -> str:
-        """The type as ONNX Runtime writes it."""
+        """The type in ONNX Runtime's notation."""
         text = str(self.info("").type)
         text = f"seq({text})" if self.is_sequence else text
         return f"optional({text})" if self.is_optional else text
 
 
 def element_name(name: str, place: int) -> str:
-    """What an element of a sequence is called among inputs and outputs."""
+    """The name of a sequence's element as an input or output."""
     return f"{name}[{place}]"
 
 
 def presence_name(name: str) -> str:
-    """What the output is called that tells whether an optional one is there."""
+    """The name of the output that says whether an optional output is present."""
     return f"{name}?"
 
 
 def with_tensors(model: onnx.ModelProto, elements: Elements) -> onnx.ModelProto:
-    """A model like one, with inputs and outputs that are tensors in the place of sequences."""
+    """A copy of a model whose inputs and outputs are tensors in place of sequences."""
     flat = onnx.ModelProto.FromString(model.SerializeToString())
     graph, made = flat.graph, list[onnx.NodeProto]()
     del graph.input[:], graph.node[:]
@@ -98,7 +98,7 @@ def with_tensors(model: onnx.ModelProto, elements: Elements) -> onnx.ModelProto:
         else:
             names = [element_name(item.name, place) for place in range(len(ranks))]
             kind, dims = declared.tensor.tensor_type.elem_type, declared_dims(declared.tensor)
-            # A name of a size says nothing of other elements.
+            # A named size may differ between elements.
             sizes = [size if isinstance(size, int) else None for size in dims or ()]
             for name, rank in zip(names, ranks, strict=True):
                 known = sizes if len(sizes) == rank else [None] * rank
@@ -114,7 +114,7 @@ def with_tensors(model: onnx.ModelProto, elements: Elements) -> onnx.ModelProto:
             )
             graph.output.add(name=presence_name(item.name))
         if not declared.is_tensor:
-            item.ClearField("type")  # what it is is found when the model is imported
+            item.ClearField("type")  # the import finds the type
     return flat
 
 

@@ -1,9 +1,9 @@
-"""LeftData: data of large initializers that stay where they are until each is needed.
+"""LeftData: data of large initializers that stay in their files until they are needed.
 
     model.onnx  =  a ModelProto without the data  +  name of initializer -> place of its data
 
-A parser would hold all weights a second time. Here the model is parsed without them, and each is
-read from the model's file, or from the file beside it, straight into the memory of a constant.
+A parser would hold all weights a second time. Here the model is parsed without them, and each
+weight is read from the model's file or an external file into the memory of a constant.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from relay_passes.ir.constants import array_of, memory_of, tensor_over
 from .check_model import SUPPORTED_TYPES
 from .wire_format import Field
 
-# What NumPy has, and as many bits in the file as in memory.
+# Types that NumPy has, with the same number of bits in the file and in memory.
 _READ_STRAIGHT = SUPPORTED_TYPES - {TensorProto.BOOL}
 
 
@@ -35,7 +35,7 @@ class LeftData(AbstractContextManager["LeftData"]):
     file : file or None
         The model. It is closed with this object.
     places : dict of str to Field
-        Where the data of these initializers are, by name.
+        Initializer name -> position of its data in the file.
     """
 
     def __init__(
@@ -54,12 +54,12 @@ class LeftData(AbstractContextManager["LeftData"]):
             self._file.close()
 
     def array(self, tensor: TensorProto) -> np.ndarray:
-        """The data of an initializer, wherever they are.
+        """The data of an initializer, from the model's file, an external file, or the proto.
 
         Raises
         ------
         Exception
-            Of many kinds, if they cannot be read or do not fit the shape.
+            Of many kinds, if the data cannot be read or do not fit the shape.
         """
         shape, dtype = tuple(tensor.dims), helper.tensor_dtype_to_np_dtype(tensor.data_type)
         straight = tensor.data_type in _READ_STRAIGHT
@@ -72,7 +72,7 @@ class LeftData(AbstractContextManager["LeftData"]):
             whole = TensorProto(raw_data=self._file.read(place.end - place.start))
             whole.MergeFrom(tensor)
             return numpy_helper.to_array(whole)
-        raw = tensor.raw_data  # protobuf copies it each time
+        raw = tensor.raw_data  # protobuf copies it at each access
         if tensor.HasField("raw_data") and len(raw) == size > 0:
             return _read(BytesIO(raw), shape, dtype)
         outside = external_data_helper.ExternalDataInfo(tensor)
@@ -83,7 +83,7 @@ class LeftData(AbstractContextManager["LeftData"]):
         for entry in first.external_data:
             if entry.key == "length":
                 entry.value = "1"
-        # Refuses files that a model must not name.
+        # Refuses paths that a model must not name.
         external_data_helper.load_external_data_for_tensor(first, self.folder)
         with open(os.path.join(self.folder, outside.location), "rb") as file:
             file.seek(outside.offset or 0)

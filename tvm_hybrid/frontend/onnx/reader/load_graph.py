@@ -29,7 +29,7 @@ from .read_model import ModelLike, read_model
 
 
 def load_graph(model: onnx.ModelProto, left: LeftData | None = None) -> Graph:
-    """Builds the working graph of `model`, which stays as it is.
+    """Builds the working graph of `model`, which is not changed.
 
     Parameters
     ----------
@@ -47,7 +47,7 @@ def load_graph(model: onnx.ModelProto, left: LeftData | None = None) -> Graph:
     if model.functions:
         try:
             model = onnx.inliner.inline_local_functions(model)
-        except Exception as error:  # the inliner is C++ and raises what it likes
+        except Exception as error:  # the inliner is C++ and raises many kinds
             raise ModelError(f"the model's functions cannot be expanded: {error}") from error
     proto, opset = model.graph, opset_version(model)
     initializers = {tensor.name for tensor in proto.initializer}
@@ -67,8 +67,8 @@ def load_graph(model: onnx.ModelProto, left: LeftData | None = None) -> Graph:
         declared = Interface.of(item)
         if not declared.is_tensor:
             raise ModelError(
-                f"graph input {item.name!r} is {declared.type}: how many tensors it has is part of "
-                "a program; run the model by an InferenceSession, which makes one for each number"
+                f"graph input {item.name!r} is {declared.type}, but a program takes a fixed number "
+                "of tensors; run the model by an InferenceSession, which compiles for each number"
             )
         kind = item.type.tensor_type.elem_type
         graph.types[item.name] = onnx.TypeProto.FromString(item.type.SerializeToString())
@@ -80,7 +80,7 @@ def load_graph(model: onnx.ModelProto, left: LeftData | None = None) -> Graph:
 
 
 def _load_constants(graph: Graph, initializers: Iterable[onnx.TensorProto], left: LeftData) -> None:
-    """Loads the arrays that live nodes or outputs use."""
+    """Removes dead nodes, and loads the arrays that live nodes or outputs use."""
     used = drop_dead_nodes(graph)
     seen: set[str] = set()
     for tensor in initializers:
@@ -103,7 +103,7 @@ def _load_constants(graph: Graph, initializers: Iterable[onnx.TensorProto], left
             array = left.array(tensor)
             if array.shape != shape:
                 raise ValueError(f"the data have shape {array.shape}")
-        except Exception as error:  # numpy's and onnx's own, of many kinds
+        except Exception as error:  # numpy and onnx raise many kinds
             if uses_external_data(tensor):
                 raise ModelError(
                     f"the external data of initializer {tensor.name!r}, beside the model in "
@@ -116,7 +116,7 @@ def _load_constants(graph: Graph, initializers: Iterable[onnx.TensorProto], left
 
 
 def _sort(nodes: list[onnx.NodeProto], defined: set[str]) -> list[onnx.NodeProto]:
-    """Topological order, as near to the given one as it can be (Kahn, lowest index first)."""
+    """Sorts nodes topologically, near the given order (Kahn, lowest index first)."""
     producer: dict[str, int] = {}
     for index, node in enumerate(nodes):
         for name in node.output:
@@ -154,7 +154,7 @@ def _sort(nodes: list[onnx.NodeProto], defined: set[str]) -> list[onnx.NodeProto
     return order
 
 
-# Makes constants of inputs whose values are given.
+# Turns inputs with given values into constants.
 #
 # x: float32[3, 4], axes: int64[1]    values={"axes": [1]}    ->    x: float32[3, 4]
 
@@ -163,12 +163,12 @@ Values = Mapping[str, Any]
 
 
 def read_values(graph: Graph, values: Values | None) -> dict[str, np.ndarray]:
-    """The values as arrays of their inputs' types, by name.
+    """The given values as arrays of their inputs' types, by name.
 
     Raises
     ------
     InputValueError
-        There is no such input, or it is of another type or shape.
+        There is no such input, or the value does not fit its type or shape.
     """
     inputs = [item.name for item in graph.inputs]
     arrays = {}
@@ -189,12 +189,12 @@ def read_values(graph: Graph, values: Values | None) -> dict[str, np.ndarray]:
 
 
 def shapes_with(arrays: Mapping[str, np.ndarray], shapes: Shapes | None) -> Shapes:
-    """The given shapes, and those of the given values.
+    """The given shapes together with the shapes of the given values.
 
     Raises
     ------
     InputValueError
-        A value has another shape than is given for it.
+        A value does not have the given shape.
     """
     known: dict[str, int | Sequence[int | None]] = dict(shapes or {})
     for name, array in arrays.items():
@@ -209,15 +209,15 @@ def shapes_with(arrays: Mapping[str, np.ndarray], shapes: Shapes | None) -> Shap
     return known
 
 
-# A model whose shapes are not all known yet: read and checked, to be imported for given shapes.
+# Models with unknown shapes: read and checked now, imported later for given shapes.
 
 
-SMALL = 1 << 7  # elements of an initializer that inference may want to read
-INFERRED = "unk__"  # what the names begin with that ONNX's inference makes up
+SMALL = 1 << 7  # inference may read the values of initializers of up to this many elements
+INFERRED = "unk__"  # prefix of names that ONNX's inference makes up
 
 
 class OpenModel(NamedTuple):
-    """A checked model and its interface, as declared or, of outputs, inferred."""
+    """A checked model and its interface; types of outputs are declared or inferred."""
 
     proto: onnx.ModelProto
     inputs: tuple[OpenTensorInfo, ...]
@@ -225,14 +225,14 @@ class OpenModel(NamedTuple):
 
 
 def open_model(model: ModelLike, shapes: Shapes | None = None) -> OpenModel:
-    """Reads a model without giving all of its dimensions values.
+    """Reads a model some of whose dimensions may have no values.
 
     Parameters
     ----------
     model : path-like, bytes or onnx.ModelProto
-        The model; it stays as it is.
+        The model; it is not changed.
     shapes : mapping, optional
-        As for `import_onnx`; the interface has the numbers that it gives.
+        As for `import_onnx`; its numbers are filled into the interface.
 
     Raises
     ------
@@ -248,13 +248,13 @@ def open_model(model: ModelLike, shapes: Shapes | None = None) -> OpenModel:
 def declared_interface(
     proto: onnx.ModelProto, graph: Graph, shapes: Shapes | None = None
 ) -> DeclaredInterface:
-    """What a model declares, with the numbers that `shapes` gives; `graph` is just loaded."""
+    """The declared interface with the numbers of `shapes`; `graph` is freshly loaded."""
     inputs = [_info(item) for item in graph.inputs]
     outputs = list(proto.graph.output)
     if any(_info(item).dtype is None or _info(item).shape is None for item in outputs):
         outputs = _inferred(proto)
     made = [_info(item) for item in outputs]
-    if shapes:  # of inputs by their names, of outputs by their dimensions'
+    if shapes:  # by names of inputs, and for outputs by names of dimensions
         sizes, values = open_sizes(graph, shapes)
         given = {item.name: tuple(dims) for item, dims in sizes.items()}
         inputs = [msgspec.structs.replace(each, shape=given[each.name]) for each in inputs]
@@ -265,7 +265,7 @@ def declared_interface(
 
 
 def _inferred(proto: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
-    """The outputs with what ONNX can tell of their types and shapes."""
+    """The outputs with the types and shapes that ONNX can infer."""
     graph = proto.graph
     light = onnx.ModelProto(
         ir_version=proto.ir_version,
@@ -273,7 +273,7 @@ def _inferred(proto: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
         functions=proto.functions,
         graph=onnx.GraphProto(name=graph.name, node=graph.node, output=graph.output),
     )
-    # Inference copies the model, and takes 2 GB at most: weights go without their values.
+    # Inference copies the model, and takes at most 2 GB, so large weights are passed without data.
     large = {item.name: item for item in graph.initializer if math.prod(item.dims) > SMALL}
     light.graph.initializer.extend(item for item in graph.initializer if item.name not in large)
     light.graph.input.extend(item for item in graph.input if item.name not in large)
@@ -281,7 +281,7 @@ def _inferred(proto: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
         light.graph.input.append(helper.make_tensor_value_info(name, item.data_type, item.dims))
     try:
         return list(onnx.shape_inference.infer_shapes(light).graph.output)
-    except Exception:  # C++ inference raises several kinds; what is wrong is said once it matters
+    except Exception:  # C++ inference raises several kinds; the import reports what is wrong
         return list(graph.output)
 
 

@@ -1,4 +1,4 @@
-"""ModelBytes: all bytes that an ONNX model consists of, as a hash."""
+"""ModelBytes: all bytes of an ONNX model, as a hash."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .wire_format import WireError, without_large_data
 if TYPE_CHECKING:
     import onnx
 
-_PIECE = 1 << 18  # stays in a core's cache
+_PIECE = 1 << 18  # fits in a core's cache
 _COARSE = 2_000_000_000
 
 _IN_MEMORY = bytes | bytearray | memoryview
@@ -24,22 +24,22 @@ FileState = tuple[str, int, int, int, int]  # path, bytes, changed, changed or r
 
 
 def is_onnx(model: Any) -> bool:
-    """Whether a model is given in ONNX: by path, as bytes, or as a ModelProto."""
+    """Whether a model is given as ONNX: a path, bytes, or a ModelProto."""
     given = isinstance(model, str | os.PathLike | _IN_MEMORY)
     return given or type(model).__name__ == "ModelProto"
 
 
 class ModelBytes(NamedTuple):
-    """A model at one moment.
+    """The content of a model at one moment.
 
     Attributes
     ----------
     digest : str
-        SHA-256 of all of it.
+        SHA-256 of all bytes.
     data : bytes or None
         The model; None if it was given by path.
     files : tuple
-        The files that it was read from, as they were.
+        The files that it was read from, with their state at that time.
     """
 
     digest: str
@@ -55,7 +55,7 @@ class ModelBytes(NamedTuple):
         OSError
             If a file cannot be read.
         ValueError
-            If the model cannot be written as bytes: one of more than 2 GB.
+            If the model cannot be serialised, as one of more than 2 GB.
         """
         if not isinstance(model, (str, os.PathLike)):
             of_bytes = isinstance(model, _IN_MEMORY)
@@ -68,7 +68,7 @@ class ModelBytes(NamedTuple):
         files = [file_state(path)]
         digest = hashlib.sha256()
         _add_file(digest, path)
-        # A tensor in another file has this key; models are not parsed for nothing.
+        # A model with external data contains this key; other models are not parsed.
         others = _other_files(path) if _mentions(path, b"location") else []
         for other in others:
             files.append(file_state(other))
@@ -77,12 +77,12 @@ class ModelBytes(NamedTuple):
         return ModelBytes(digest.hexdigest(), None, tuple(files))
 
     def model(self, given: Any) -> Any:
-        """The model as it was hashed, whatever becomes of its files or the caller's object.
+        """The model with the hashed content; ValueError if that has changed.
 
         Parameters
         ----------
         given : Any
-            What it was made of.
+            The path, bytes or proto that this was made from.
 
         Raises
         ------
@@ -102,12 +102,12 @@ class ModelBytes(NamedTuple):
 
 
 def file_state(path: Path) -> FileState:
-    """What changes when a file does.
+    """The state of a file: path, size, times and inode, some of which change with the content.
 
     Raises
     ------
     OSError
-        If it is missing.
+        If the file is missing.
     """
     found = path.stat()
     times = found.st_mtime_ns, found.st_ctime_ns
@@ -115,7 +115,7 @@ def file_state(path: Path) -> FileState:
 
 
 def are_unchanged(files: Iterable[FileState]) -> bool:
-    """Whether files are as they were."""
+    """Whether all files still have the given state."""
     try:
         return all(file_state(Path(state[0])) == state for state in files)
     except OSError:
@@ -123,12 +123,12 @@ def are_unchanged(files: Iterable[FileState]) -> bool:
 
 
 def are_older(files: Iterable[FileState], moment: int) -> bool:
-    """Whether files would have other times had they changed after a moment.
+    """Whether no file can have changed since a moment without a change of its times.
 
     Parameters
     ----------
     files : iterable of FileState
-        As they are.
+        State of the files.
     moment : int
         In nanoseconds since 1970. Times of files may be as coarse as two seconds.
     """
@@ -136,30 +136,30 @@ def are_older(files: Iterable[FileState], moment: int) -> bool:
 
 
 def _add_file(digest: hashlib._Hash, path: Path) -> None:
-    """Hashes a file, a piece at a time."""
+    """Adds a file to a hash, in pieces."""
     with path.open("rb", buffering=0) as file:
         while piece := file.read(_PIECE):
             digest.update(piece)
 
 
 def _mentions(path: Path, word: bytes) -> bool:
-    """Whether a word is in a model's file, elsewhere than in the data of large initializers."""
+    """Whether a word is in a model's file, outside the data of large initializers."""
     with path.open("rb") as file:
         try:
             return word in without_large_data(file, os.fstat(file.fileno()).st_size)[0]
-        except WireError:  # it is no model, or of a form that is not read here
+        except WireError:  # not a model, or in a form that we do not read
             return word in path.read_bytes()
 
 
 def _other_files(path: Path) -> list[Path]:
-    """The files that hold tensors of a model."""
+    """The external files with tensors of a model."""
     import onnx
 
     from .read_model import light_model
 
     try:
         proto, left = light_model(path)
-    except ModelError as error:  # compiling says what is wrong
+    except ModelError as error:  # compiling reports what is wrong
         raise ValueError(f"not a model: {error}") from error
     left.close()
     graphs = [proto.graph, *proto.functions]
@@ -174,7 +174,7 @@ def _other_files(path: Path) -> list[Path]:
 
 
 def _tensors(graphs: Iterable[Any]) -> Iterator[onnx.TensorProto]:
-    """Those of graphs and functions, and of the graphs inside of these."""
+    """The tensors in graphs and functions, and in graphs nested inside them."""
     for graph in graphs:
         yield from getattr(graph, "initializer", ())
         for node in graph.node:

@@ -1,11 +1,11 @@
-"""Writes nodes of opsets 1 to 6 as opset 7 has them.
+"""Updates nodes of opsets 1 to 6 to opset 7.
 
     Add(x, b: [C], broadcast=1, axis=1)    ->    Add(x, Unsqueeze(b, [1, 2]))    # x: [N, C, H, W]
     Cast(x, to="FLOAT")                    ->    Cast(x, to=1)
     Reshape(x, shape=[2, -1])              ->    Reshape(x, [2, -1])
 
-ONNX has a converter of versions, which refuses many of these operators. A node is written anew when
-the types of its inputs are known.
+ONNX's version converter refuses many of these operators. A node is updated when the types of its
+inputs are known.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ from microkernels.base.errors import ModelError, UnsupportedOperatorError
 from ..graph.graph import Graph, describe, is_standard
 from ..graph.node_builder import NodeBuilder, attributes_of, optional_input, with_attributes
 
-OPSET = 7  # what the nodes are written for
+OPSET = 7  # the opset of the updated nodes
 CONCAT_NEEDS_AXIS = 4
 EXACT_SELU = 6
 
 _BROADCASTING = (
     *("Add", "And", "Div", "Equal", "Greater", "Less", "Mul", "Or", "Pow", "Sub", "Xor"),
 )
-_SELU = {"alpha": 1.6732, "gamma": 1.0507}  # defaults, later with more digits
+_SELU = {"alpha": 1.6732, "gamma": 1.0507}  # old defaults; later opsets have more digits
 
 
 def renewed(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto] | None:
-    """What opset 7 has in the place of a node; None if the node is one of opset 7.
+    """The nodes of opset 7 that replace a node; None if the node is valid in opset 7.
 
     Raises
     ------
     ModelError
         The node is malformed.
     UnsupportedOperatorError
-        What the node computes depends on values or ranks that are not known, or it is for training.
+        The result depends on unknown values or ranks, or the node is for training.
     """
     if not is_standard(node):
         return None
@@ -68,7 +68,7 @@ def renewed(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto] | None:
         return [copy]
     if node.op_type == "Tile" and len(node.input) > 2:
         return _tile(node, graph)
-    if node.op_type == "PRelu":  # a vector of slopes is one for each channel
+    if node.op_type == "PRelu":  # a vector has one slope for each channel
         rank, own = (_rank(node, graph, name) for name in node.input[:2])
         if own == 1 and rank > 2:
             return _with_sizes_behind(node, graph, own, rank - 2)
@@ -76,7 +76,7 @@ def renewed(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto] | None:
 
 
 def _broadcast(node: onnx.NodeProto, graph: Graph, given: dict[str, Any]) -> list[onnx.NodeProto]:
-    """The second operand gets a size of 1 for each axis behind its own ones."""
+    """Gives the second operand a size of 1 for each axis after its own axes."""
     plain = with_attributes(node, broadcast=None, axis=None)
     axis = given.get("axis")
     if axis is None or not given.get("broadcast"):
@@ -94,7 +94,7 @@ def _broadcast(node: onnx.NodeProto, graph: Graph, given: dict[str, Any]) -> lis
 def _with_sizes_behind(
     node: onnx.NodeProto, graph: Graph, own: int, count: int
 ) -> list[onnx.NodeProto]:
-    """The node with so many axes of size 1 behind the `own` ones of its second input."""
+    """The node with axes of size 1 after the `own` axes of its second input."""
     if not count:
         return [node]
     build, copy = NodeBuilder(graph, node), with_attributes(node)
@@ -163,7 +163,7 @@ def _constant(node: onnx.NodeProto, graph: Graph, position: int, name: str) -> n
     return value
 
 
-# An operator that has such an attribute is of the old form: which attributes change then.
+# A node with such an attribute has the old form; the function returns the changed attributes.
 _FORMS: list[tuple[tuple[str, ...], str, Callable[..., dict[str, Any] | None]]] = [
     (("Gemm",), "broadcast", lambda *_: {"broadcast": None, "axis": None}),
     (("Cast",), "to", _cast),

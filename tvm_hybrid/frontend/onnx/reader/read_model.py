@@ -1,4 +1,4 @@
-"""Reads an ONNX model from a path, bytes or a ModelProto; all else is a ModelError."""
+"""Reads an ONNX model from a path, bytes or a ModelProto; anything else is a ModelError."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _OTHER_FORMATS = {
 
 
 def read_model(model: ModelLike) -> onnx.ModelProto:
-    """Reads a model and, where it was given by path, its external tensor data.
+    """Reads a model and, if it is given by path, its external tensor data.
 
     Parameters
     ----------
@@ -52,27 +52,27 @@ def read_model(model: ModelLike) -> onnx.ModelProto:
 
 
 def read_all_but_large(model: ModelLike) -> tuple[onnx.ModelProto, LeftData]:
-    """As `read_model`, but the data of large initializers stay where they are.
+    """Reads a model without the data of large initializers, which stay in their files.
 
     Returns
     -------
     tuple of onnx.ModelProto and LeftData
-        The model, and the data, which keep the model's file open.
+        The model, and the data, which keeps the model's file open.
 
     Raises
     ------
     ModelError
-        As `read_model`; not where the data of a large initializer cannot be found.
+        As `read_model`, but not if the data of a large initializer are missing.
     """
     return _read(model, whole=False)
 
 
 def _read(model: ModelLike, whole: bool) -> tuple[onnx.ModelProto, LeftData]:
-    """A model, and what it was read without, which is nothing if it is read whole."""
+    """A model, and the data that it was read without; none if `whole`."""
     if isinstance(model, str | os.PathLike):
         path = Path(model)
         proto, left = light_model(path, whole)
-        # At least so many bytes, if the model tells the truth.
+        # Compared with a number of elements: each has a byte, if the declared shape is true.
         large = math.inf if whole else 4 * LARGE_BYTES
         late = {each.name for each in _external_tensors(proto) if math.prod(each.dims) >= large}
         try:
@@ -102,7 +102,7 @@ def _read(model: ModelLike, whole: bool) -> tuple[onnx.ModelProto, LeftData]:
 
 
 def light_model(path: Path, whole: bool = False) -> tuple[onnx.ModelProto, LeftData]:
-    """The model in a file, and the data of large initializers in it; nothing of other files.
+    """The model in a file and the data of its large initializers; external files are not read.
 
     Raises
     ------
@@ -113,7 +113,7 @@ def light_model(path: Path, whole: bool = False) -> tuple[onnx.ModelProto, LeftD
         if path.is_dir():
             raise IsADirectoryError(f"{path} is a directory; give the .onnx file inside it")
         return _parsed(path.open("rb"), str(path), whole)
-    except ModelError:  # a ValueError, too
+    except ModelError:  # it is also a ValueError
         raise
     except FileNotFoundError:
         raise ModelError(f"there is no model file {path}; check the path") from None
@@ -122,7 +122,7 @@ def light_model(path: Path, whole: bool = False) -> tuple[onnx.ModelProto, LeftD
 
 
 def _parsed(file: BufferedIOBase, where: str, whole: bool) -> tuple[onnx.ModelProto, LeftData]:
-    """A model without large data, and these, with which the file stays open."""
+    """A model without large data, and the data, which keeps the file open."""
     size = file.seek(0, os.SEEK_END) if file.seekable() else 0
     if size >= LARGE_BYTES and not whole:
         try:
@@ -131,7 +131,7 @@ def _parsed(file: BufferedIOBase, where: str, whole: bool) -> tuple[onnx.ModelPr
             named = zip(proto.graph.initializer, places, strict=True)
             return proto, LeftData(file, {tensor.name: place for tensor, place in named if place})
         except (WireError, OSError, ModelError):
-            pass  # the parser says what is wrong with it
+            pass  # the parser reports what is wrong
     with file:
         if size:
             file.seek(0)
@@ -139,7 +139,7 @@ def _parsed(file: BufferedIOBase, where: str, whole: bool) -> tuple[onnx.ModelPr
 
 
 def _load_external(proto: onnx.ModelProto, path: Path, left: Container[str]) -> None:
-    """Reads tensors from files beside a model's, all but initializers of these names."""
+    """Reads tensors from external files, except the initializers named in `left`."""
     if not any(True for _ in _external_tensors(proto)):
         return
     kept = [tensor for tensor in proto.graph.initializer if tensor.name in left]
@@ -148,7 +148,7 @@ def _load_external(proto: onnx.ModelProto, path: Path, left: Container[str]) -> 
     proto.graph.initializer.extend(others)
     try:
         load_external_data_for_model(proto, str(path.parent))
-    except Exception as error:  # onnx raises many kinds here, C++ ones among them
+    except Exception as error:  # onnx raises many kinds here, C++ errors among them
         tensors = list(_external_tensors(proto))
         names = ", ".join(tensor.name for tensor in tensors[:3])
         files = {each.value for t in tensors for each in t.external_data if each.key == "location"}
@@ -171,7 +171,7 @@ def _parse(data: bytes, where: str) -> onnx.ModelProto:
     proto = onnx.ModelProto()
     try:
         proto.ParseFromString(data)
-    except Exception:  # protobuf's DecodeError, but also what its C library raises
+    except Exception:  # protobuf's DecodeError, and other errors of its C library
         raise ModelError(
             f"{where}: not an ONNX model, or a damaged or truncated one "
             f"({len(data)} bytes); export it again"

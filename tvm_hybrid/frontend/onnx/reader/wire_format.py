@@ -1,10 +1,10 @@
-"""Protobuf's wire format: the fields of a message in a file, each with its place.
+"""Protobuf's wire format: the fields of a message in a file, each with its position.
 
     tag (number, kind) | value                      kind 0: a varint, 1: 8 bytes, 5: 4 bytes
     tag (number, kind) | length | value             kind 2: bytes, text, another message
 
-Values are not read but passed over, so that a large one costs nothing: a model without the data of
-its large initializers is read from a file of any size. Nothing here imports onnx.
+Values are skipped, not read, so that a large one costs nothing: a model can be read from a file of
+any size without the data of its large initializers. This module does not import onnx.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _MOST_DIGITS = 10
 
 
 class WireError(Exception):
-    """This is no message, or one of a form that is not read here."""
+    """The bytes are not a message, or have a form that we do not read."""
 
 
 class Field(NamedTuple):
@@ -28,11 +28,11 @@ class Field(NamedTuple):
     Attributes
     ----------
     number : int
-        Which field.
+        The field's number.
     kind : int
-        How its value is written.
+        The wire type of its value.
     tag, start, end : int
-        Where the field begins in the file, where its value does, and where both end.
+        Positions in the file: where the field begins, where its value begins, where both end.
     """
 
     number: int
@@ -43,12 +43,12 @@ class Field(NamedTuple):
 
 
 def fields(file: BufferedIOBase, start: int, end: int) -> Iterator[Field]:
-    """The fields of the message between two places of a file, which may be read meanwhile.
+    """Yields the fields of a message from `start` to `end`; the file may be read in between.
 
     Raises
     ------
     WireError
-        If a field does not end where the message does, or is a group.
+        If a field exceeds the message, or is a group.
     """
     place = start
     while place < end:
@@ -69,12 +69,12 @@ def fields(file: BufferedIOBase, start: int, end: int) -> Iterator[Field]:
 
 
 def read_varint(file: BufferedIOBase) -> int:
-    """The number that begins here.
+    """Reads a varint at the file's position.
 
     Raises
     ------
     WireError
-        If it has no end.
+        If the varint does not end.
     """
     value = 0
     for position in range(_MOST_DIGITS):
@@ -88,7 +88,7 @@ def read_varint(file: BufferedIOBase) -> int:
 
 
 def varint(value: int) -> bytes:
-    """A number as it is written."""
+    """A number as a varint."""
     digits = bytearray()
     while value > 127:
         digits.append(value & 127 | 128)
@@ -98,30 +98,30 @@ def varint(value: int) -> bytes:
 
 
 def message(number: int, content: bytes) -> bytes:
-    """A field that holds a message."""
+    """A field that contains a message."""
     return varint(number << 3 | BYTES) + varint(len(content)) + content
 
 
 LARGE_BYTES = 1 << 18
-_GRAPH, _INITIALIZER, _RAW_DATA = 7, 5, 9  # of ModelProto, GraphProto, TensorProto
-# A tensor of these fields (dims, type, name, data, text) is what it seems to be.
+_GRAPH, _INITIALIZER, _RAW_DATA = 7, 5, 9  # fields of ModelProto, GraphProto, TensorProto
+# Only tensors with no other fields (dims, type, name, data, text) are read without their data.
 _PLAIN = {1, 2, 8, 9, 12}
 
 
 def without_large_data(file: BufferedIOBase, size: int) -> tuple[bytes, list[Field | None]]:
-    """A model's file without the data of large initializers.
+    """Reads a model's file without the data of large initializers.
 
     Returns
     -------
     tuple of bytes and list of Field or None
-        The model, and where the data of each initializer are, None if the model has them.
+        The model, and the position of each initializer's data; None if the model contains them.
 
     Raises
     ------
     WireError
-        If it is damaged, or has a form that is not read here.
+        If it is damaged, or has a form that we do not read.
     OSError
-        If it cannot be read.
+        If the file cannot be read.
     """
     places: list[Field | None] = []
     model = bytearray()
@@ -134,7 +134,7 @@ def without_large_data(file: BufferedIOBase, size: int) -> tuple[bytes, list[Fie
 
 
 def _light_graph(file: BufferedIOBase, graph: Field, places: list[Field | None]) -> bytearray:
-    """A graph without large data; `places` receives where those of its initializers are."""
+    """A graph without large data; `places` gets the positions of its initializers' data."""
     light = bytearray()
     for field in fields(file, graph.start, graph.end):
         place = _large_data(file, field) if field.number == _INITIALIZER else None
@@ -150,7 +150,7 @@ def _light_graph(file: BufferedIOBase, graph: Field, places: list[Field | None])
 
 
 def _large_data(file: BufferedIOBase, tensor: Field) -> Field | None:
-    """Where the data of a plain tensor are, if they are large; None else."""
+    """The position of a plain tensor's data if they are large; else None."""
     if tensor.kind != BYTES:
         raise WireError("an initializer that is no message")
     if tensor.end - tensor.start < LARGE_BYTES:

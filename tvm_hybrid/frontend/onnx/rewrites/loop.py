@@ -1,10 +1,10 @@
-"""Loop and Scan with their iterations written out, as many as there are before the condition ends
-them, or as a Repeat, which stays a loop.
+"""Writes out the iterations of Loop and Scan until the condition ends them; a loop that cannot be
+written out becomes a Repeat, which stays a loop.
 
     Loop(M, condition, state, body)
         ->  a copy of the body, and a Loop of our own domain for the iterations after it
         ->  ...
-        ->  Concat of what the iterations made
+        ->  Concat of the iterations' results
 
     Scan(state, x [steps, ...], body)
         ->  Loop(steps, state, Gather(x, step) and the body), whose rows are joined along any axis
@@ -12,13 +12,13 @@ them, or as a Repeat, which stays a loop.
     Loop(limit, condition, states..., body)
         ->  Repeat(limit, condition, states..., captured..., body)
 
-Whether there is a next iteration is decided when the one before it has been folded: a condition
-that is computed from constants is one. States may change their shapes on the way. A loop with too
-many iterations, or with a number of them that depends on data, is a Repeat, of our own domain,
-which says all that its body reads.
+Whether there is a next iteration is decided after the last iteration was folded: a condition that
+is computed from constants is then a constant. States may change their shapes between iterations. A
+loop with too many iterations, or whose number of iterations depends on data, becomes a Repeat, an
+operator of our own domain that lists all values that its body reads.
 
-Before opset 9 the values of a Scan have an axis of batches in front, and each batch is scanned by
-itself; where their number is open, by a scan along them whose body is that scan.
+Before opset 9 the values of a Scan have a leading axis of batches, and each batch is scanned
+separately; if their number is dynamic, by an outer Scan along batches whose body is that Scan.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ from ..graph.node_builder import NodeBuilder, attributes_of, extents_of, optiona
 from ..graph.parameters import require_value
 from .table import rewrites
 
-MAX_LIMIT = 2**31  # a limit of more says that the condition ends the loop
-MAX_NODES = 1024  # that iterations may be written out to
-WITHOUT_BATCHES = 9  # of Scan
+MAX_LIMIT = 2**31  # a larger limit means that the condition ends the loop
+MAX_NODES = 1024  # most nodes that iterations are written out to
+WITHOUT_BATCHES = 9  # first opset whose Scan has no batches
 
 
 @rewrites("Loop")
 def loop(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto]:
-    """The loop before its first iteration."""
+    """Starts a loop, before its first iteration."""
     build, states = NodeBuilder(graph, node), node.input[2:]
     body = Body(build, attributes_of(node)["body"], 2 + len(states), 1 + len(node.output))
     condition = optional_input(node, 1) or build.constant(True)
@@ -59,8 +59,8 @@ def loop(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto]:
 def iterate(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto]:
     """One iteration and the loop after it, or the results if there is no further iteration.
 
-    Its inputs are those of Loop, then the condition and the states now, and what the iterations so
-    far have made.
+    Its inputs are those of Loop, then the current condition and states, and the results of the
+    iterations so far.
     """
     build, form = NodeBuilder(graph, node), attributes_of(node)
     proto, done = form["body"], form["iteration"]
@@ -77,7 +77,7 @@ def iterate(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto]:
             column = made[index::width]
             body.stack(1 + count + index, column[::-1] if backward else column, axis, output)
     elif limit is None or goes_on is None or done >= form["most"]:
-        # From the start: what has been written out so far is read by nothing and dropped.
+        # From the start: nothing reads the iterations written out so far, so they are dropped.
         _repeat(build, proto, start, form)
     else:
         counter, going = (
@@ -91,7 +91,7 @@ def iterate(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto]:
 
 
 def _start(build: NodeBuilder, body: Body, inputs: list[str], form: dict[str, Any]) -> None:
-    """Writes a loop of our own before its first iteration.
+    """Writes a Loop of our own domain before its first iteration.
 
     Parameters
     ----------
@@ -99,7 +99,7 @@ def _start(build: NodeBuilder, body: Body, inputs: list[str], form: dict[str, An
         The limit or ``""``, the condition, the states.
     form
         ``most``, the number of iterations that may be written out; ``axes`` along which rows are
-        joined, and which of them ``backward``, if they are others than Loop has.
+        joined, and ``backward`` flags, if they differ from Loop's.
     """
     count = _known(inputs[0], build.graph)
     if count is not None and form["most"] < count <= MAX_LIMIT:
@@ -111,14 +111,14 @@ def _start(build: NodeBuilder, body: Body, inputs: list[str], form: dict[str, An
 def _rest(
     build: NodeBuilder, body: Body, inputs: list[str], form: dict[str, Any], done: int
 ) -> None:
-    """The loop after some iterations."""
+    """Writes the loop that remains after `done` iterations."""
     form = {**form, "body": body.proto, "iteration": done}
     build.add_many("Loop", *inputs, outputs=build.source.output, domain=OWN_DOMAIN, **form)
-    build.nodes[-1].name = build.prefix  # the model's, for messages
+    build.nodes[-1].name = build.prefix  # the model's name, for messages
 
 
 def _rows(build: NodeBuilder, form: dict[str, Any], states: int) -> list[tuple[str, int, int]]:
-    """The outputs behind the states: the axis along which rows are joined, whether backward."""
+    """The outputs after the states: name, axis along which rows are joined, backward flag."""
     outputs = build.source.output[states:]
     zeros = [0] * len(outputs)
     axes, backward = form.get("axes", zeros), form.get("backward", zeros)
@@ -126,8 +126,8 @@ def _rows(build: NodeBuilder, form: dict[str, Any], states: int) -> list[tuple[s
 
 
 def _known(name: str, graph: Graph) -> int | None:
-    """The number or truth that a value holds, None if it depends on data; without a name a number
-    beyond all limits."""
+    """The number or truth value in a constant; None if it depends on data. Without a name, a number
+    larger than all limits."""
     if not name:
         return MAX_LIMIT + 1
     value = graph.constants.get(name)
@@ -137,8 +137,8 @@ def _known(name: str, graph: Graph) -> int | None:
 def _repeat(
     build: NodeBuilder, proto: onnx.GraphProto, inputs: Sequence[str], form: dict[str, Any]
 ) -> None:
-    """A loop that stays a loop. Its body runs only while the condition holds, so there the
-    condition is a constant."""
+    """Writes a Repeat. Its body only runs while the condition holds, so the condition is constant
+    in it."""
     if listed := [name for name in inputs if name in build.graph.sequences]:
         for name in filter(None, inputs[:2]):
             require_value(describe(build.source), name, build.graph)
@@ -172,7 +172,7 @@ def _repeat(
     build.add_many(
         "Repeat", *inputs, *captured, outputs=outputs, domain=OWN_DOMAIN, body=body, states=count
     )
-    build.nodes[-1].name = build.prefix  # the model's, for messages
+    build.nodes[-1].name = build.prefix  # the model's name, for messages
     for place, (output, axis, backward) in moved.items():
         row = outputs[place]
         if backward:
@@ -185,7 +185,7 @@ def _repeat(
 
 @rewrites("MoveFirstAxis", domain=OWN_DOMAIN)
 def move_first_axis(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto]:
-    """A transpose, once the rank is known."""
+    """Becomes a Transpose once the rank is known."""
     build = NodeBuilder(graph, node)
     rank = len(extents_of(build, node.input[0]))
     order = list(range(1, rank))
@@ -197,8 +197,8 @@ def move_first_axis(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto]:
 @rewrites("Scan")
 @rewrites("Scan", domain=OWN_DOMAIN)
 def scan(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto]:
-    """A loop that takes its own part of every scanned input; those of our own domain are without
-    batches in every opset."""
+    """Scan as a Loop that gathers a slice of every scanned input; a Scan of our own domain has no
+    batches in any opset."""
     if is_standard(node) and graph.opset < WITHOUT_BATCHES:
         return _batches(node, graph)
     build, attributes = NodeBuilder(graph, node), attributes_of(node)
@@ -225,11 +225,11 @@ def scan(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto]:
     if any(directions):
         last = build.add("Sub", limit, build.constant(1, np.int64))
         nodes.append(helper.make_node("Sub", [last, counter], [back]))
-    # Names of their own: a body may call its part as the whole is called outside.
+    # Fresh names: a body may name its slice like the whole input outside.
     parts = {item.name: graph.fresh(item.name) for item in body.proto.input[split:]}
     for place, part in enumerate(parts.values()):
         name, axis = scanned[place], axes[place]
-        if lengths[place] != steps:  # open: the program checks that it is the number of steps
+        if lengths[place] != steps:  # dynamic: the program checks that it equals the steps
             shapes[place][axis] = steps
             name = build.reshape(name, shapes[place])
         index = back if directions[place] else counter
@@ -254,7 +254,7 @@ def scan(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto]:
 
 
 def _batches(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto]:
-    """A scan for each batch, of what has [batch, ...] and [batch, steps, ...] before opset 9."""
+    """Scan before opset 9: one Scan per batch of inputs [batch, ...] and [batch, steps, ...]."""
     build, attributes = NodeBuilder(graph, node), attributes_of(node)
     batches, steps = extents_of(build, node.input[-1])[:2]
     lengths = optional_input(node, 0)
@@ -272,7 +272,7 @@ def _batches(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto]:
         "num_scan_inputs": attributes["num_scan_inputs"],
         "scan_input_directions": _listed(node, "directions", attributes["num_scan_inputs"]),
     }
-    if isinstance(batches, str):  # a scan along the batches, whose body scans one of them
+    if isinstance(batches, str):  # an outer scan along batches, whose body scans one batch
         inputs = [graph.fresh(name) for name in node.input[1:]]
         outputs = [graph.fresh(name or "output") for name in node.output]
         inner = helper.make_node("Scan", inputs, outputs, build.prefix, domain=OWN_DOMAIN, **forms)
@@ -298,7 +298,7 @@ def _batches(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto]:
 
 
 def _listed(node: onnx.NodeProto, name: str, count: int) -> list[int]:
-    """An attribute of one number per value, zeros if it is absent."""
+    """An attribute with one number per value; zeros if it is absent."""
     numbers: list[int] = attributes_of(node).get(name, [0] * count)
     if len(numbers) != count:
         raise ModelError(f"{describe(node)}: {name} has {len(numbers)} numbers, not {count}")
@@ -306,21 +306,21 @@ def _listed(node: onnx.NodeProto, name: str, count: int) -> list[int]:
 
 
 class Body:
-    """A body of a node.
+    """A body of a node, to be copied into the graph.
 
     Parameters
     ----------
     build
-        What the copies are written with.
+        The NodeBuilder that writes the copies.
     proto
         The body. Its constants are added to the graph, so that all copies share them.
     inputs, outputs
-        How many values go in and come out; a ModelError if the body has other numbers of them.
+        Expected numbers of inputs and outputs; a ModelError if the body has others.
 
     Attributes
     ----------
     proto
-        The body without constants of its own.
+        The body without constants.
     """
 
     def __init__(
@@ -334,7 +334,7 @@ class Body:
                     f"not {wanted}"
                 )
         self._build = build
-        # A copy that reads its initialisers and Constants from the graph around it.
+        # Copies read the body's initialisers and Constants from the surrounding graph.
         self.proto = onnx.GraphProto(name=proto.name, input=proto.input, output=proto.output)
         names: dict[str, str] = {}
 
@@ -355,25 +355,25 @@ class Body:
 
     @property
     def most(self) -> int:
-        """How many copies may be written out: more nodes would take long to compile."""
+        """How many copies may be written out; more nodes would take long to compile."""
         return MAX_NODES // max(sum(map(_size, self.proto.node)), 1)
 
     def write(self, inputs: Sequence[str]) -> list[str]:
-        """Writes a copy that reads `inputs`; returns what the body's outputs are called in it."""
+        """Writes a copy that reads `inputs`; returns the names of its outputs."""
         names = dict(zip((item.name for item in self.proto.input), inputs, strict=True))
         build = self._build
         build.nodes += graphs.inline(self.proto.node, names, build.graph, build.prefix)
-        # An output may also be an input of the body or a value from outside.
+        # An output may be an input of the body, or an outer value.
         return [names.get(item.name, item.name) for item in self.proto.output]
 
     def stack(self, position: int, values: Sequence[str], axis: int, output: str) -> None:
-        """Joins what several copies made of one of the body's outputs along a new axis."""
+        """Joins one output of several copies along a new axis."""
         if not output:
             return
         if values:
             self._build.stack(values, axis, output)
             return
-        # Without a copy only the declaration tells the shape; sizes that it leaves open are 0.
+        # Without a copy the shape comes from the declaration, with 0 for dynamic sizes.
         item = self.proto.output[position]
         dims = declared_dims(item.type)
         if dims is None:
@@ -388,5 +388,5 @@ class Body:
 
 
 def _size(node: onnx.NodeProto) -> int:
-    """How many nodes a node is, those of bodies inside it included."""
+    """The number of nodes in a node, those of nested bodies included."""
     return 1 + sum(_size(inner) for body in graphs.subgraphs(node) for inner in body.node)

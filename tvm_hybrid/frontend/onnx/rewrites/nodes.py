@@ -1,14 +1,14 @@
-"""Rewrites of If, as far as its branches can be written out, FlexAttention, CastLike and Transpose.
+"""Rewrites of If, FlexAttention, CastLike and Transpose.
 
     If(constant)                  ->  the nodes of the branch taken
     If(condition) with two pure   ->  the nodes of both branches, then Where(condition, then, else)
     branches of the same shapes
 
-If the shapes differ, or a branch is not one for the inputs' shapes, the condition's value must be
-known where it comes from inputs; else the result has open sizes (ops/selection.py).
+If the shapes differ, or a branch does not fit the inputs' shapes, and the condition is computed
+from inputs, its value must be known; else the result has dynamic sizes (ops/selection.py).
 
-Computing both keeps the whole model one dataflow graph that can be fused and planned; ONNX has no
-side effects, so the branch not taken costs time but changes nothing.
+Computing both branches keeps the model one dataflow graph that can be fused and planned; ONNX has
+no side effects, so the branch that is not taken costs time but changes nothing.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def conditional(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto]:
     for key in ("then_branch", "else_branch"):
         branches[key] = [graph.fresh(f"{build.prefix}/{key}") for _ in node.output]
         build.nodes += _branch(node, bodies[key], branches[key], graph)
-    # The shapes of the branches are known only after these nodes, so the choice is a node too.
+    # The shapes of the branches are only known after these nodes, so the choice is a node too.
     for output, then, other in zip(node.output, *branches.values(), strict=True):
         if output:
             build.add("Select", node.input[0], then, other, output=output, domain=OWN_DOMAIN)
@@ -51,7 +51,7 @@ def conditional(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto]:
 
 @rewrites("Select", domain=OWN_DOMAIN)
 def select(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto] | None:
-    """Where, if both sides have the same static shape; else the node stays, its sizes open."""
+    """Where, if both sides have equal static shapes; else the node stays, with dynamic sizes."""
     condition, then, other = node.input
     source = f"If node {node.name.removesuffix('/Select')!r}"
     types = graph.elem_type(then), graph.elem_type(other)
@@ -81,10 +81,10 @@ def select(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto] | None:
 def _branch(
     node: onnx.NodeProto, body: onnx.GraphProto, outputs: list[str], graph: Graph
 ) -> list[onnx.NodeProto]:
-    """The nodes of a branch, making `outputs`."""
+    """The nodes of a branch; its results get the names `outputs`."""
     build = NodeBuilder(graph, node)
     results = Body(build, body, 0, len(outputs)).write([])
-    # A branch may give an outer value or a constant, or the same value twice: hence Identity.
+    # A result may be an outer value, a constant, or another result, so Identity gives it its name.
     for value, output in zip(results, outputs, strict=True):
         if output:
             build.add("Identity", value, output=output)
@@ -93,7 +93,7 @@ def _branch(
 
 @rewrites("FlexAttention", domain="ai.onnx.preview")
 def flex_attention(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto]:
-    """Attention whose scores and weights two bodies may change.
+    """Attention whose scores and softmax results two bodies may change.
 
     FlexAttention(q, k, v, score_mod, prob_mod)
         ->  FlexMix(prob_mod(Softmax(score_mod(FlexScores(q, k, v)))), v)
@@ -112,36 +112,34 @@ def flex_attention(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto]:
     return build.nodes
 
 
-# What becomes of CastLike and of a Transpose, by what the graph knows of their inputs.
+# CastLike and Transpose, replaced by what the graph knows of their inputs.
 
 
 @rewrites("CastLike")
 def cast_like(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto] | None:
-    """Replaces CastLike by Cast, once types are known.
+    """Replaces CastLike by Cast, once types are known; a narrow type is the model's type.
 
     CastLike(x, like: int32)    ->    Cast(x, to=INT32)
-
-    One Cast; a narrow type is that of the model.
     """
     like = node.input[1]
     elem_type = graph.narrow.get(like) or graph.elem_type(like)
     if not elem_type:
         return None
     build = NodeBuilder(graph, node)
-    # Cast, too, has saturate and round_mode.
+    # Cast has the attributes saturate and round_mode as well.
     build.add("Cast", node.input[0], output=node.output[0], to=elem_type, **attributes_of(node))
     return build.nodes
 
 
 @rewrites("Transpose")
 def transposed_blocks(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto] | None:
-    """Blocks of a constant along another axis.
+    """Transposes a block-wise quantised constant instead of its dequantized values.
 
         Transpose(DequantizeLinear(w: int8 [N, K], ..., axis=1, block_size=32))
             ->  DequantizeLinear(constant w^T: int8 [K, N], ..., axis=0, block_size=32)
 
     Exporters quantise the weight of a linear layer as [N, K] and transpose the floats; products
-    want the integers as [K, N].
+    need the integers as [K, N].
     """
     source = graph.makers.get(node.input[0])
     if source is None or source.op_type != "DequantizeLinear":

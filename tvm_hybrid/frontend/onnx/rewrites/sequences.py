@@ -1,11 +1,11 @@
-"""Operators of sequences and optional values: they are resolved while a model is imported.
+"""Operators on sequences and optional values, which are resolved at import.
 
     SplitToSequence(x [n, 4], split=2, axis=1)  ->  Split into 2 tensors, which the graph notes
-    SequenceAt(parts, 1)                        ->  the second of them
-    ConcatFromSequence(parts, axis=1)           ->  Concat of them
+    SequenceAt(parts, 1)                        ->  the second tensor
+    ConcatFromSequence(parts, axis=1)           ->  Concat of both tensors
 
-`Graph.sequences` lists the tensors of each sequence. Their number and the positions that operators
-name must be known; positions that are inputs of the model are parameters (graph/parameters.py).
+`Graph.sequences` lists the tensors of each sequence. Their number, and positions that operators
+use, must be known; positions that are inputs of the model are parameters (graph/parameters.py).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SPLIT_BY_INPUT = 13
 
 
 def _elements(node: onnx.NodeProto, graph: Graph) -> list[str]:
-    """The values of the sequence that is a node's first input."""
+    """The values in the sequence that is a node's first input."""
     found = graph.sequences.get(node.input[0])
     if found is None:
         raise UnsupportedOperatorError(
@@ -35,13 +35,13 @@ def _elements(node: onnx.NodeProto, graph: Graph) -> list[str]:
 
 
 def _note(node: onnx.NodeProto, graph: Graph, elements: list[str]) -> list[onnx.NodeProto]:
-    """Notes what a node makes; nothing has to be computed for it."""
+    """Notes the elements of a node's result; no node is needed to compute it."""
     graph.sequences[node.output[0]] = elements
     return []
 
 
 def _place(node: onnx.NodeProto, graph: Graph, position: int, count: int, beyond: int = 0) -> int:
-    """A position in a sequence of `count`, or up to `beyond` behind it; without one, the last."""
+    """A position in a sequence of `count`, up to `beyond` after its end; by default the last."""
     name = optional_input(node, position)
     if name and name not in graph.constants:
         raise UnsupportedOperatorError(f"{describe(node)}: its position {name!r} depends on data")
@@ -52,7 +52,7 @@ def _place(node: onnx.NodeProto, graph: Graph, position: int, count: int, beyond
 
 
 def _passed_on(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto]:
-    """A node whose result is its input, a sequence or a tensor."""
+    """Replaces a node whose result equals its input, a sequence or a tensor."""
     if node.input[0] in graph.sequences:
         graph.sequences[node.output[0]] = graph.sequences[node.input[0]]
         return []
@@ -63,20 +63,20 @@ def _passed_on(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto]:
 
 @rewrites("Identity")
 def identity(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto] | None:
-    """The same sequence; an Identity of a tensor stays."""
+    """Passes a sequence on; an Identity of a tensor stays."""
     return _passed_on(node, graph) if node.input[0] in graph.sequences else None
 
 
 @rewrites("SequenceEmpty")
 @rewrites("SequenceConstruct")
 def sequence_construct(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto]:
-    """The inputs."""
+    """A sequence of the inputs."""
     return _note(node, graph, list(node.input))
 
 
 @rewrites("SequenceInsert")
 def sequence_insert(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto]:
-    """One more element, before a place."""
+    """The sequence with one more element, before a position."""
     elements = _elements(node, graph)
     place = _place(node, graph, 2, len(elements), 1)
     return _note(node, graph, [*elements[:place], node.input[1], *elements[place:]])
@@ -84,7 +84,7 @@ def sequence_insert(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto]:
 
 @rewrites("SequenceErase")
 def sequence_erase(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto]:
-    """All elements but one."""
+    """The sequence without one element."""
     elements = _elements(node, graph)
     place = _place(node, graph, 1, len(elements))
     return _note(node, graph, [*elements[:place], *elements[place + 1 :]])
@@ -92,7 +92,7 @@ def sequence_erase(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto]:
 
 @rewrites("SequenceAt")
 def sequence_at(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto]:
-    """One element."""
+    """One element of the sequence."""
     build, elements = NodeBuilder(graph, node), _elements(node, graph)
     build.add("Identity", elements[_place(node, graph, 1, len(elements))], output=node.output[0])
     return build.nodes
@@ -100,14 +100,14 @@ def sequence_at(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto]:
 
 @rewrites("SequenceLength")
 def sequence_length(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto]:
-    """A constant."""
+    """The length of the sequence, as a constant."""
     graph.add_constant(node.output[0], np.array(len(_elements(node, graph)), np.int64))
     return []
 
 
 @rewrites("SplitToSequence")
 def split_to_sequence(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto]:
-    """Split, or Gather where the axis is not kept."""
+    """Split; or Gather if the axis is not kept."""
     build, attributes = NodeBuilder(graph, node), attributes_of(node)
     dims, split = graph.dims(node.input[0]), optional_input(node, 1)
     axis, rank = attributes.get("axis", 0), len(dims or ())
@@ -142,7 +142,7 @@ def split_to_sequence(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto
 
 @rewrites("ConcatFromSequence")
 def concat_from_sequence(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto]:
-    """Concat, along a new axis of tensors that get it before."""
+    """Concat; for a new axis the tensors get the axis first."""
     build, elements, how = NodeBuilder(graph, node), _elements(node, graph), attributes_of(node)
     if not elements:
         raise ShapeError(f"{describe(node)}: its sequence {node.input[0]!r} is empty")
@@ -155,7 +155,7 @@ def concat_from_sequence(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodePr
 
 @rewrites("SequenceMap")
 def sequence_map(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto]:
-    """A copy of the body for each element; inputs that are tensors go into every one."""
+    """A copy of the body for each element; inputs that are tensors are passed to each copy."""
     build = NodeBuilder(graph, node)
     body = Body(build, attributes_of(node)["body"], len(node.input), len(node.output))
     count = len(_elements(node, graph))
@@ -171,7 +171,7 @@ def sequence_map(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto]:
 
 @rewrites("Optional")
 def optional(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto]:
-    """Its input, or a value that is absent."""
+    """The input as an optional value, or an absent value."""
     if optional_input(node, 0):
         return _passed_on(node, graph)
     graph.sequences[node.output[0]] = None
@@ -180,7 +180,7 @@ def optional(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto]:
 
 @rewrites("OptionalGetElement")
 def optional_get_element(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto]:
-    """Its input, which must be there."""
+    """The optional input, which must be present."""
     if graph.sequences.get(node.input[0], []) is None:
         raise ModelError(f"{describe(node)}: its optional input {node.input[0]!r} is absent")
     return _passed_on(node, graph)
@@ -188,7 +188,7 @@ def optional_get_element(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodePr
 
 @rewrites("OptionalHasElement")
 def optional_has_element(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto]:
-    """A constant."""
+    """Whether the optional input is present, as a constant."""
     name = optional_input(node, 0)
     here = bool(name) and graph.sequences.get(name, []) is not None
     graph.add_constant(node.output[0], np.array(here))

@@ -1,8 +1,8 @@
-"""Which function rewrites which operator; those that have none, by the body that ONNX defines.
+"""The table of rewrites by operator; operators without one are replaced by ONNX's function body.
 
 Swish(x, alpha)    ->    Mul(x, Sigmoid(Mul(alpha, x)))
 
-Many newer operators (rare forms of Attention among them) are defined by smaller ones; the body may
+Many newer operators (rare forms of Attention among them) are defined by smaller ones. The body may
 depend on the attributes and on the types of the inputs, so ONNX builds it for each node.
 """
 
@@ -29,9 +29,9 @@ REWRITES: dict[tuple[str, str], Rewrite] = {}
 def rewrites(op_type: str, domain: str = "") -> Callable[[Rewrite], Rewrite]:
     """Registers a rewrite for an operator of a domain.
 
-    The function gets the node and the graph, in which the types of all the node's inputs are known
-    as far as they can be, and returns the nodes that replace it (which make the node's outputs), or
-    None to keep it. It raises an UnsupportedOperatorError for a form that cannot be kept either.
+    The function gets the node and the graph, which has all types of the node's inputs that are
+    known. It returns the nodes that replace the node and make its outputs, or None to keep it. It
+    raises an UnsupportedOperatorError for a form that cannot be kept either.
     """
 
     def register(function: Rewrite) -> Rewrite:
@@ -54,7 +54,7 @@ def is_known(node: onnx.NodeProto) -> bool:
 
 
 def rewrite(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto] | None:
-    """What replaces a node, or None if it stays; without a converter, the body of its function."""
+    """The nodes that replace a node, by its rewrite or its function body; None if it stays."""
     function = REWRITES.get(("" if is_standard(node) else node.domain, node.op_type))
     if function is None and operator_of(node):
         return None
@@ -72,7 +72,7 @@ def rewrite(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto] | None:
 
 
 def _expanded(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto] | None:
-    """The nodes of the function body, or None if ONNX defines none."""
+    """The nodes of a function's body; None if ONNX defines none."""
     versions = graph.opset, onnx.defs.onnx_opset_version()
     known = (each for each in versions if onnx.defs.has(node.op_type, each, ""))
     version = next(known, None) if is_standard(node) else None
@@ -92,7 +92,7 @@ def _expanded(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto] | None
     names |= dict(zip(body.input, node.input, strict=False))
     names |= dict.fromkeys(body.input[len(node.input) :], "")
     nodes = inline(body.node, names, graph, node.name or node.op_type)
-    for inner in nodes:  # attributes that refer to the function's become their values
+    for inner in nodes:  # references to the function's attributes become their values
         kept = []
         for attribute in inner.attribute:
             given = values.get(attribute.ref_attr_name)
@@ -122,7 +122,7 @@ def _function_body(
             text = schema.get_context_dependent_function_with_opset_version(
                 version, node.SerializeToString(), types
             )
-        except Exception as error:  # C++; the operator is then reported as unsupported
+        except Exception as error:  # a C++ error; the operator is then reported as unsupported
             logger.debug("no function body for %s: %s", node.op_type, error)
             return None
     elif schema.has_function:
@@ -135,5 +135,5 @@ def _function_body(
 
 
 def _best(versions: list[int], opset: int) -> int:
-    """The newest version up to the opset, or the oldest there is."""
+    """The newest version up to the opset, else the oldest version."""
     return max((version for version in versions if version <= opset), default=min(versions))
