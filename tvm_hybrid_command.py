@@ -1,6 +1,6 @@
-"""The command `tvm-hybrid`, as it is installed.
+"""The installed command `tvm-hybrid`.
 
-It stands outside of the package, so that Ctrl-C is understood while the package is imported.
+It is outside of the package, so that it can handle Ctrl-C while the package is imported.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ INTERRUPTED = 130
 def main() -> int:
     """Runs the command line; see `tvm_hybrid.cli.group.main`. Returns the exit code."""
     former = signal.getsignal(signal.SIGINT)
-    if former is signal.default_int_handler:  # else a shell said to ignore it
+    if former is signal.default_int_handler:  # else a shell has asked to ignore the signal
         signal.signal(signal.SIGINT, _leave)
     from tvm_hybrid.cli import main as run
 
@@ -24,6 +24,6 @@ def main() -> int:
 
 
 def _leave(number: int, frame: FrameType | None) -> None:
-    """Ends at once: nothing was begun, and an import may turn an exception into another."""
+    """Exits immediately: no work has begun, and an import may convert an exception."""
     os.write(2, b"Error: interrupted\n")
     os._exit(INTERRUPTED)

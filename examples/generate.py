@@ -1,14 +1,14 @@
-"""Generates text with a decoder as onnxruntime-genai exports it.
+"""Generates text with a decoder that onnxruntime-genai exported.
 
     pip install tvm_hybrid tokenizers
     python examples/generate.py FOLDER "Once upon a time"
     python examples/generate.py FOLDER "Once upon a time" --temperature 0    # the likeliest tokens
     python examples/generate.py FOLDER - --temperature 0.8 --top-p 0.95 --seed 1 < prompt.txt
 
-FOLDER has genai_config.json, the ONNX file that it names, and tokenizer.json. The prompt is taken
-as it is: chat templates are the caller's. Without options for it, tokens are chosen as
-genai_config.json says. Text appears as its tokens are chosen; the rates of the
-prompt and of the tokens behind it are printed at the end, to standard error.
+FOLDER contains genai_config.json, the ONNX file that it names, and tokenizer.json. The prompt is
+used unchanged: chat templates are up to the caller. By default, tokens are chosen as
+genai_config.json says. Text is printed as its tokens are chosen; the rates of the prompt and of the
+generated tokens are printed at the end, to standard error.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ import tvm_hybrid
 
 @dataclass(frozen=True)
 class Config:
-    """What genai_config.json says of a decoder.
+    """The parts of genai_config.json that describe a decoder.
 
     Attributes
     ----------
@@ -40,11 +40,11 @@ class Config:
     layers, context : int
         Number of layers, and most tokens.
     inputs, outputs : dict
-        Names of inputs and outputs by their meaning; those of caches hold a %d for the layer.
+        Meaning of an input or output -> its name; names of caches contain %d for the layer.
     ends : tuple of int
         Tokens that end a text.
     search : dict
-        How tokens are chosen unless the caller says otherwise.
+        How tokens are chosen by default.
     """
 
     model: Path
@@ -57,7 +57,7 @@ class Config:
 
     @staticmethod
     def read(folder: Path) -> Config:
-        """The configuration of a folder."""
+        """Reads the configuration of a folder."""
         whole = json.loads((folder / "genai_config.json").read_text(encoding="utf-8"))
         model, ends = whole["model"], whole["model"]["eos_token_id"]
         decoder = model["decoder"]
@@ -73,10 +73,10 @@ class Config:
 
 
 class Decoder:
-    """A decoder and the keys and values of the tokens that it has read.
+    """A decoder, with the keys and values of the tokens that it has read.
 
     Caches are arrays with room for all tokens. Each run is bound to their first rows, so that it
-    writes the rows of new tokens and copies none of the others.
+    writes only the rows of new tokens and copies nothing.
 
     Parameters
     ----------
@@ -103,14 +103,14 @@ class Decoder:
         self.length = 0
 
     def begin(self, room: int) -> None:
-        """Forgets all tokens, and makes room for so many."""
+        """Forgets all tokens, and makes room for `room` tokens."""
         self.length = 0
         for name, _ in self.caches:
             _, heads, _, size = self.infos[name].shape
             self.rows[name] = np.zeros((1, heads, room, size), self.infos[name].dtype)
 
     def read(self, tokens: Sequence[int]) -> np.ndarray:
-        """Scores of all words behind the last one of these tokens, which follow those before."""
+        """Reads further tokens; returns the scores of all tokens that may follow the last one."""
         before, end = self.length, self.length + len(tokens)
         feeds = {
             "input_ids": np.array([tokens]),
@@ -121,7 +121,7 @@ class Decoder:
         binding.bind_output(self.logits_name)
         for meaning, value in feeds.items():
             name = self.names.get(meaning)
-            if name in self.infos:  # GroupQueryAttention finds positions by itself
+            if name in self.infos:  # GroupQueryAttention computes positions itself
                 binding.bind_input(name, value.astype(self.infos[name].dtype))
         for past, present in self.caches:
             binding.bind_input(past, self.rows[past][:, :, :before])
@@ -140,13 +140,13 @@ class Sampler:
     temperature : float
         Scores are divided by it; 0: the token with the highest score is chosen.
     top_k : int
-        Number of tokens with the highest scores to choose from; 0 for all.
+        Number of tokens to choose from, those with the highest scores; 0 for all.
     top_p : float
-        The likeliest tokens that together are at least so likely are chosen from.
+        Chooses from the likeliest tokens whose probabilities add up to at least this.
     penalty : float
-        Positive scores of tokens that were there already are divided by it, others multiplied.
+        Positive scores of earlier tokens are divided by it, negative ones multiplied.
     rng : numpy.random.Generator
-        Where chance comes from.
+        The source of randomness.
     """
 
     temperature: float = 0.0
@@ -156,7 +156,7 @@ class Sampler:
     rng: np.random.Generator = field(default_factory=np.random.default_rng)
 
     def choose(self, scores: np.ndarray, before: Sequence[int]) -> int:
-        """One token, behind the tokens before."""
+        """Chooses a token to follow the tokens `before`."""
         if self.penalty != 1.0:
             seen = np.unique(np.array(before))
             old = scores[seen]
@@ -171,19 +171,19 @@ class Sampler:
 
 
 class Generator:
-    """Text behind a prompt.
+    """Generates text that continues a prompt.
 
     Parameters
     ----------
     folder : Path
-        With genai_config.json and tokenizer.json.
+        Folder with genai_config.json and tokenizer.json.
     threads : int or None
-        As for `Decoder`.
+        See `Decoder`.
 
     Attributes
     ----------
     rates : dict
-        Number of tokens and seconds of the prompt and of the steps, since the last `stream` began.
+        Number of tokens and seconds of the prompt and of the steps, in the last `stream`.
     """
 
     def __init__(self, folder: Path, threads: int | None = None) -> None:
@@ -193,9 +193,10 @@ class Generator:
         self.rates: dict[str, tuple[int, float]] = {}
 
     def sampler(self, **given: Any) -> Sampler:
-        """What the caller gives, else what the configuration says; `seed` makes it repeatable.
+        """Makes a sampler of the caller's values, else of the configuration's.
 
-        Tokens are drawn by chance if the configuration says so, or the caller gives anything.
+        Tokens are random if the configuration says so, or the caller gives any value. A `seed`
+        makes them reproducible.
         """
         given = {name: value for name, value in given.items() if value is not None}
         said = {**self.config.search, **given}
@@ -209,16 +210,16 @@ class Generator:
         )
 
     def stream(self, prompt: str, tokens: int, sampler: Sampler) -> Iterator[str]:
-        """Pieces of text, each of whole characters.
+        """Yields pieces of text, each of whole characters.
 
         Parameters
         ----------
         prompt : str
-            What is before them.
+            The text to continue.
         tokens : int
-            Most tokens.
+            Most new tokens.
         sampler : Sampler
-            Chooses them.
+            Chooses the tokens.
         """
         ids = list(self.tokenizer.encode(prompt).ids)
         if not ids:
@@ -250,13 +251,13 @@ class Generator:
 @click.argument("prompt")
 @click.option("--tokens", default=128, show_default=True, help="Most tokens.")
 @click.option("--temperature", type=float, help="0: always the likeliest token.")
-@click.option("--top-k", type=int, help="Choose among so many of the likeliest; 0: all.")
-@click.option("--top-p", type=float, help="Choose among those that are so likely together.")
+@click.option("--top-k", type=int, help="Choose from this many of the likeliest tokens; 0: all.")
+@click.option("--top-p", type=float, help="Choose from the likeliest tokens of this probability.")
 @click.option("--repetition-penalty", type=float, help="Above 1: fewer repetitions.")
-@click.option("--seed", type=int, help="Makes chance repeatable.")
+@click.option("--seed", type=int, help="Makes random choices reproducible.")
 @click.option("--threads", type=int, help="Default: one on each core.")
 def main(folder: Path, prompt: str, tokens: int, threads: int | None, **sampling: Any) -> None:
-    """Prints the text, then the rates."""
+    """Prints the generated text, then the rates."""
     generator = Generator(folder, threads)
     text = sys.stdin.read() if prompt == "-" else prompt
     try:

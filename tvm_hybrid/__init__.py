@@ -3,7 +3,7 @@
     session = tvm_hybrid.InferenceSession("model.onnx")
     outputs = session.run(None, {"x": x})
 
-Names are imported when they are first used, so that importing the package costs next to nothing.
+Names are imported on first use, so that importing the package costs almost nothing.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from .tvm_routes.byoc import partition_for_tvm_hybrid as partition_for_tvm_hybrid
     from .tvm_routes.tensorized import tensorize as tensorize
 
-# Module -> the names that it has for users.
+# Module -> its public names.
 _NAMES = {
     "api": ["compile"],
     "executable.executable": ["Executable"],
@@ -87,7 +87,7 @@ logs.configure_from_environment()
 _moved.install()
 
 if hasattr(sys.modules.get("tvm"), "relax"):
-    # TVM was imported before us; if we are not installed, its hook has not run.
+    # TVM was imported before us; its hook has not run if we are not installed.
     import_module("._autoload", __name__).register()
 
 

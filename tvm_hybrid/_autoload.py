@@ -1,8 +1,7 @@
-"""What `import tvm` runs: registers our target tags, pipeline and code generator.
+"""Runs at `import tvm`: registers our target tags, pipeline and code generator.
 
-These are names of ours; what TVM does without them stays as it is. TVM calls `register` through
-the entry-point group "tvm.backends" at the end of its own import. What takes time is
-done later, on first use.
+These are new names; TVM's own behaviour does not change. TVM calls `register` through the
+entry-point group "tvm.backends" at the end of its import. Slow work is done later, on first use.
 """
 
 from __future__ import annotations
@@ -19,12 +18,12 @@ _registered = False
 
 
 def register() -> None:
-    """Makes TVM know our targets, the pipeline "tvm_hybrid" and `relax.ext.tvm_hybrid`.
+    """Registers our targets, the pipeline "tvm_hybrid" and `relax.ext.tvm_hybrid` with TVM.
 
-    Where TVM has only its runtime loaded there is no compiler to register with.
+    Does nothing if only TVM's runtime is loaded, which has no compiler.
     """
     global _registered
-    import_tvm()  # if we are installed, it calls this function
+    import_tvm()  # if we are installed, this calls `register`
     import tvm
 
     if _registered or only_runtime():

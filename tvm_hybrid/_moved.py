@@ -19,13 +19,13 @@ MOVED = {
 
 
 def install() -> None:
-    """Makes `import` find modules by their old names; calling it again changes nothing."""
+    """Lets `import` find modules by their old names; calling it again changes nothing."""
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         sys.meta_path.append(_Finder())
 
 
 class _Finder(MetaPathFinder, Loader):
-    """Comes last in `sys.meta_path`: it is asked only for modules that nobody else finds."""
+    """Comes last in `sys.meta_path`, so it is asked only for modules that no other finder finds."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None

@@ -1,4 +1,4 @@
-"""`compile`: a model in, an Executable out."""
+"""`compile`: compiles a model into an Executable."""
 
 from __future__ import annotations
 
@@ -51,18 +51,18 @@ def compile(
     Parameters
     ----------
     model : path-like, bytes, onnx.ModelProto, tvm.IRModule, torch ExportedProgram or nn.Module
-        What to compile. A Relax module has a function `main`, or a single public one.
+        The model. A Relax module needs a function `main`, or a single public function.
     options : CompileOptions, optional
         How to compile it.
     example_inputs : tuple, list or mapping, optional
-        Of a torch module, which must be in evaluation mode: the arguments that `torch.export` calls
-        it with, or those by name.
+        For a torch module, which must be in evaluation mode: positional or keyword arguments for
+        `torch.export`.
     dynamic_shapes : optional
-        Of a torch module: what `torch.export.export` takes by this name. Its dimensions have to
-        get sizes by `shapes`, or stay open with `keep_open`.
+        For a torch module: the argument of `torch.export.export` of this name. Its dimensions need
+        sizes by `shapes`, or stay dynamic with `keep_open`.
     **keywords
-        Any field of `CompileOptions`, such as `target`, `shapes` and `num_threads`; it goes before
-        that of `options`.
+        Any field of `CompileOptions`, such as `target`, `shapes` and `num_threads`; overrides that
+        of `options`.
 
     Returns
     -------
@@ -74,14 +74,14 @@ def compile(
     ModelError, ShapeError, InputValueError, UnsupportedOperatorError
         If the model cannot be read, or lacks a shape or a value.
     TargetError
-        If the target, the description of its machine, threads, weights or spin make no sense, or
-        the fallback is not below the target.
+        If the target, its machine's description, threads, weights or spin are invalid, or the
+        fallback is not below the target.
     RecordError
         If a record file cannot be read.
     CompileError
         If compilation fails, or there is no such precision, level of fusion or of fast_math.
     OutputError
-        If `dump_ir` cannot be written to.
+        If the folder of `dump_ir` is not writable.
     """
     from .records.record_lookup import with_records
 
@@ -119,7 +119,7 @@ def compile(
         )
         below = with_records(below, choices.records_of(options))
         fallback_program = _compiled(imported, below, setting, nodes)
-    keep = isinstance(model, IRModule)  # the caller's
+    keep = isinstance(model, IRModule)  # the caller still owns it
     found = _compiled(imported, passes, setting, nodes, fallback_program, keep)
     del imported
     if kernels is not None:
@@ -152,7 +152,7 @@ def _compiled(
     taken = sum(decision.taken for decision in compiled.decisions)
     uses = uses_tiles(compiled.decisions), uses_half_tiles(compiled.decisions)
     decisions = decisions_with_origins(compiled.decisions, graph, source.nodes)
-    # As a library's manifest has them: with lists for the tuples of configurations.
+    # In a library's manifest's form: lists instead of tuples in configurations.
     stored = msgspec.json.decode(msgspec.json.encode(decisions), type=tuple[Decision, ...])
     manifest = Manifest(
         versions=package_versions(),
@@ -193,7 +193,7 @@ def _compiled(
 
 @functools.cache
 def warn_if_slow(cpu: str, isa: str) -> None:
-    """Says, once for each CPU and instruction set, where bf16 gains no speed."""
+    """Warns, once for each CPU and instruction set, if bf16 is not faster."""
     used = without_slow_dots(isa_named(isa), describe(cpu))
     if not used.multiplies_bf16:
         logger.warning(

@@ -9,4 +9,4 @@ __all__ = sorted(
     if isinstance(each, type) and issubclass(each, errors.TvmHybridError)
 )
 for _name in __all__:
-    globals()[_name].__module__ = __name__  # what tracebacks show is what users import
+    globals()[_name].__module__ = __name__  # tracebacks show the name that users import

@@ -1,4 +1,4 @@
-"""CompileOptions: how a model is compiled, made once where the model comes in, and carried on.
+"""CompileOptions: how a model is compiled; made once at the entry, then passed on.
 
 In: keyword arguments of `compile`, `InferenceSession`, `tune` and of TVM's routes, options of the
 command line and of `torch.compile`. Out: a target, threads, records and the passes' options.
@@ -103,87 +103,87 @@ class CompileOptions(CodeOptions):
     target : str, mapping, tvm.target.Target or None
         The CPU; None for this one. See `tvm_hybrid.targets.resolve.resolve_target`.
     machine : path-like, optional
-        A file that describes the target's CPU for the estimates that choose kernels, in place of
-        the description that comes along; such as `tvm-hybrid calibrate` writes. It says nothing of
-        the fallback.
+        A file that describes the target's CPU for the estimates that choose kernels, as
+        `tvm-hybrid calibrate` writes; it replaces the shipped description. It does not describe the
+        fallback's CPU.
     shapes : mapping, optional
         Input name -> shape, or symbolic dimension -> size.
     values : mapping, optional
-        Input name of an ONNX model -> its value, an array or a list. The program is made for these
-        values and does not take these inputs; `run` accepts them by name and checks them. Values
-        must be given for parameters of operators, such as axes and shapes, that are inputs.
+        Input name of an ONNX model -> its value, an array or a list. The program is compiled for
+        these values and does not take these inputs; `run` accepts them by name and checks them.
+        Values must be given for inputs that are parameters of operators, such as axes and shapes.
     precision : {"auto", "f32", "bf16"}
-        Type of the operands of matrix products. "auto": as the model says. "f32": also those of a
-        bfloat16 model, whose inputs, outputs and weights keep their type. "bf16": the operands of
-        f32 products are rounded to bfloat16, their sums and everything else stay f32; what is
-        quantised to integers stays so. Any CPU can run it, but only one with fast instructions
-        for it faster: with AMX, or such as Zen 4.
+        Type of the operands of matrix products. "auto": as the model says. "f32": also for a
+        bfloat16 model, whose inputs, outputs and weights keep their type. "bf16": operands of f32
+        products are rounded to bfloat16, while their sums and everything else stay f32, and
+        quantised tensors stay integers. Every CPU can run it, but it is faster only with fast
+        instructions for bfloat16: with AMX, or on CPUs like Zen 4.
     fusion : {"coarse", "fine", "none"}
-        What may become one kernel. "coarse": several products too, as in attention and perceptrons;
-        "fine": an operator of ours with the elementwise ones around it; "none": that operator
-        alone. The lower levels are there to compare with.
+        What may become one kernel. "coarse": also several products, as in attention and
+        perceptrons; "fine": one of our operators with the elementwise operators around it; "none":
+        one operator. The lower levels are for comparisons.
     fast_math : {"off", "default", "on"}
-        Where 3x3 and one-dimensional convolutions of f32 may use Winograd's algorithm, whose
-        results round otherwise. "default": where the largest error to expect is within 5e-5 of the
-        results' root mean square; "on": wherever it is faster; "off": nowhere.
+        When 3x3 and one-dimensional convolutions of f32 may use Winograd's algorithm, whose
+        rounding differs. "default": if the largest expected error is within 5e-5 of the results'
+        root mean square; "on": if it is faster; "off": never.
     records : path-like or sequence of path-like, optional
-        Tuning records to apply, in this order: these files', or for None those that
-        `TVM_HYBRID_RECORDS` names; then those that this package brings for the CPU. A region that
-        none of them knows gets the configuration of a region like it, if that promises a gain
+        Tuning records to apply, in this order: these files, or for None those that
+        `TVM_HYBRID_RECORDS` names; then those that this package ships for the CPU. A region without
+        a record gets the configuration of a similar region, if that promises a gain
         (`tvm_hybrid.records.nearest_record`). An empty list, or TVM_HYBRID_RECORDS=none: no
-        records. `Manifest.records` says which were used.
+        records. `Manifest.records` lists the used ones.
     num_threads : int or None
-        Threads of one run; None for the `num-cores` of a target that states them, then
-        `TVM_NUM_THREADS`, or else all cores. 1 builds serial kernels. Without a target at most four
-        for each CPU that this process may use; where a target is named, more may be built for, and
-        only running or loading it here is refused.
+        Threads of one run; None: the `num-cores` of a target that has them, then
+        `TVM_NUM_THREADS`, else all cores. 1 builds serial kernels. Without a target, at most four
+        for each CPU that this process may use. A named target allows more, but then loading and
+        running here is refused.
     threads : int, str, sequence of int or None
-        Where threads run here: "socket:0" or "node:0", by the numbers of Linux; CPUs as "0-3,8" or
-        as numbers; "all". One thread runs on each core of the place, or `num_threads` of them, and
-        each worker is bound to its CPU; the calling thread does a share as well and is never bound.
-        None, or a number, which is another way to give `num_threads`: nothing is bound. It is of
-        this process: an exported library has the number of threads, and `load` takes the place.
+        Where threads run here: "socket:0" or "node:0", numbered as in Linux; CPUs as "0-3,8" or as
+        numbers; "all". One thread runs on each core of the place, or `num_threads` of them, and
+        each worker is bound to its CPU; the calling thread works, too, and is never bound. None, or
+        a number, which is another way to give `num_threads`: nothing is bound. The place belongs to
+        this process: an exported library only has the number of threads, and `load` takes a place.
     weights : {"first-touch", "interleave", "replicate"} or None
-        On which memory nodes weights lie here. "first-touch": where the thread ran that compiled
-        them. "interleave": they go in turns to the nodes of `threads`. "replicate": the same, in
-        one socket; a session bound to another one has weights of its own. None: "replicate" for
-        threads of one socket, else "first-touch". Does nothing where there is one node.
+        Memory nodes of weights here. "first-touch": the node of the thread that compiles them.
+        "interleave": the nodes of `threads` in turns. "replicate": interleaves within one socket; a
+        session bound to another socket has its own weights. None: "replicate" for threads of one
+        socket, else "first-touch". No effect on a machine with one node.
     spin : {"run", "always", "never"} or None
-        For how long threads wait awake here. "run": for moments inside a run; between runs they
-        sleep. "always": workers stay awake as long as the executable lives, each on a CPU, for the
-        shortest time of the next run. "never": they sleep at once. None: what TVM_HYBRID_SPIN says,
-        else "run". It is of this process, as `threads`.
+        How long threads wait awake here. "run": for moments inside a run; between runs they sleep.
+        "always": workers stay awake while the executable lives, each on a CPU, for the shortest
+        time of the next run. "never": they sleep at once. None: the value of TVM_HYBRID_SPIN, else
+        "run". Like `threads`, it belongs to this process.
     strict : bool or "open"
-        Whether an operator that should have a template but gets none is an error. "open": in a
-        program with open sizes alone.
+        Whether an operator that should have a template but gets none is an error. "open": only in a
+        program with dynamic sizes.
     dump_ir : path-like, optional
-        Folder that receives the IR after every pass; that of the fallback goes to a folder in it.
+        Folder for the IR after every pass; the fallback's IR goes to a subfolder.
     fallback : str, mapping or tvm.target.Target, optional
         A second, lower CPU to compile for as well: a target, or the name of an instruction set
-        such as "avx512_vnni", which stands for `target` without what is above it. It runs where the
-        code for `target` cannot: the CPU lacks a feature, or Linux denies AMX tiles. Executable and
-        exported library hold both programs, with packed weights for each; constants that both read
-        alike are exported once.
+        such as "avx512_vnni", which means `target` without the instructions above it. Its code runs
+        if the code for `target` cannot: the CPU lacks a feature, or Linux denies AMX tiles.
+        Executable and exported library hold both programs, each with packed weights; constants that
+        are equal in both are exported once.
     keep_open : bool
-        Dimensions of inputs that `shapes` gives no sizes stay open, and one program runs all sizes.
-        An ONNX model's keep their names, or are named by input and axis; `shapes` of all makes code
-        for just these. Otherwise a dimension without a size is an error.
+        Dimensions of inputs without sizes in `shapes` stay dynamic, and one program runs all sizes.
+        Those of an ONNX model keep their names, or are named by input and axis. If `shapes` has all
+        sizes, code is for these only. Without `keep_open`, a dimension without a size is an error.
     check_indices : bool
-        Of an ONNX model: whether an index out of range, of Gather, GatherElements, GatherND and the
-        scattering operators, is an error when the program runs. It names the node and the range;
-        `InferenceSession` raises a FeedError. Without it such an index is clipped: the nearest
-        element is taken. The check reads all indices once more; without it nothing is checked.
+        For an ONNX model: whether an index out of range, of Gather, GatherElements, GatherND and
+        the scattering operators, is an error of the run, which names the node and the range;
+        `InferenceSession` raises a FeedError. Otherwise the index is clipped, so that the nearest
+        element is taken. The check reads all indices once more.
     cache : bool
-        Whether kernels that were compiled before are taken from a folder of the user's cache, and
-        new ones are kept there. The environment variable TVM_HYBRID_CACHE=0 turns it off for all.
+        Whether kernels that were compiled before are taken from the user's cache folder, and new
+        ones are kept there. The environment variable TVM_HYBRID_CACHE=0 disables all caches.
 
     Raises
     ------
     CompileError
         If `precision`, `fusion`, `fast_math` or `strict` has no such value.
     ShapeError, InputValueError
-        If `shapes` or `values` is no mapping. Other options are
-        checked where a model is compiled; `argument` of every error is the option's name.
+        If `shapes` or `values` is not a mapping. Other options are checked when a model is
+        compiled; `argument` of every error is the option's name.
     """
 
     target: TargetLike = None
@@ -221,23 +221,23 @@ class CompileOptions(CodeOptions):
 def chosen_options(
     options: CompileOptions | None, keywords: Mapping[str, Any], known: type
 ) -> CompileOptions:
-    """What somebody chooses who is given some options, and keywords that go before them.
+    """Combines options with keywords, which override them.
 
     Parameters
     ----------
     options : CompileOptions or None
     keywords : mapping
     known : type
-        The TypedDict of the options that make sense there.
+        The TypedDict of the options that the caller supports.
 
     Raises
     ------
     OptionError
-        If `options` are none, or say something that makes no sense there.
+        If `options` has a wrong type, or sets an option that the caller does not support.
     UnknownOptionError
         If there is no such keyword.
     CompileError
-        As `CompileOptions`.
+        See `CompileOptions`.
     """
     names = known.__annotations__
     for name in keywords:
@@ -259,7 +259,7 @@ def chosen_options(
 
 
 def given(options: CompileOptions) -> set[str]:
-    """The options that are not as by default."""
+    """The names of options that differ from their defaults."""
     found = ((each.name, getattr(options, each.name), each.default) for each in fields(options))
     return {
         name
@@ -269,12 +269,12 @@ def given(options: CompileOptions) -> set[str]:
 
 
 def check_options(options: CompileOptions) -> None:
-    """Refuses options that make no sense on this machine, before there is a model.
+    """Refuses options that are invalid on this machine, before there is a model.
 
     Raises
     ------
     TargetError, RecordError, OutputError
-        As `tvm_hybrid.compile`.
+        See `tvm_hybrid.compile`.
     """
     target_of(options)
     setting_of(options, here=False)
@@ -283,12 +283,12 @@ def check_options(options: CompileOptions) -> None:
 
 
 def target_of(options: CompileOptions) -> Target:
-    """The target, described by the file that `machine` names.
+    """Resolves the target, with the description that `machine` names.
 
     Raises
     ------
     TargetError
-        If there is no such target, or the file is no description.
+        If there is no such target, or the file is not a description.
     """
     with _blaming(options, "target"):
         target = resolve_target(options.target)
@@ -297,7 +297,7 @@ def target_of(options: CompileOptions) -> Target:
 
 
 def fallback_of(options: CompileOptions, target: Target) -> Target | None:
-    """The target of the second program; None if there is none.
+    """Resolves the target of the second program; None without a fallback.
 
     Raises
     ------
@@ -309,12 +309,12 @@ def fallback_of(options: CompileOptions, target: Target) -> Target | None:
 
 
 def setting_of(options: CompileOptions, here: bool) -> PoolSetting:
-    """How many threads a run has, and where; `here` if the code runs on this machine.
+    """Resolves how many threads a run has, and where; `here` if the code runs on this machine.
 
     Raises
     ------
     TargetError
-        If there are no such threads, or no such `spin`.
+        If threads or `spin` are invalid.
     """
     with _blaming(options, "target"):
         number = threads_of(options.target, options.num_threads, options.threads)
@@ -322,7 +322,7 @@ def setting_of(options: CompileOptions, here: bool) -> PoolSetting:
 
 
 def records_of(options: CompileOptions) -> RecordLookup | None:
-    """The records; None if there are to be none.
+    """Makes the lookup of records; None if records are disabled.
 
     Raises
     ------
@@ -336,12 +336,12 @@ def records_of(options: CompileOptions) -> RecordLookup | None:
 
 
 def dump_folder(options: CompileOptions) -> Path | None:
-    """The folder for the IR, which is made; None if there is to be none.
+    """Creates the folder for the IR; None if there is to be none.
 
     Raises
     ------
     OutputError
-        If it cannot be written to.
+        If the folder is not writable.
     """
     if options.dump_ir is None:
         return None
@@ -355,7 +355,7 @@ def dump_folder(options: CompileOptions) -> Path | None:
 def passes_options(
     options: CompileOptions, target: Target, threads: int, lookup: RecordLookup | None = None
 ) -> PipelineOptions:
-    """The options of the passes for a target and a number of threads, with records of a lookup."""
+    """Makes the passes' options for a target and a number of threads, with records of a lookup."""
     from .records.record_lookup import with_records
 
     passes = PipelineOptions(
@@ -370,7 +370,7 @@ def passes_options(
 
 @contextmanager
 def _blaming(options: CompileOptions, argument: str) -> Iterator[None]:
-    """Makes errors that name no argument name this one, if it was given."""
+    """Adds this argument to errors without one, if it was given."""
     try:
         yield
     except TvmHybridError as error:

@@ -1,8 +1,8 @@
-"""The version of tvm_hybrid, and a check of the versions of TVM.
+"""The version of tvm_hybrid, and a check of TVM's version.
 
-Refuses (apache-tvm, apache-tvm-ffi) pairs that are known not to work, before TVM is imported.
-By default pip installs apache-tvm-ffi 0.1.15 with apache-tvm 0.27. That pair crashes the process
-while it saves IR. This gives an error with the right pip command instead.
+Refuses pairs of apache-tvm and apache-tvm-ffi that are known not to work, before TVM is imported.
+By default pip installs apache-tvm-ffi 0.1.15 with apache-tvm 0.27; that pair crashes the process
+when it saves IR. The error has the right pip command.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ _POST = re.compile(r"\.post\d+")
 
 
 def check() -> None:
-    """Checks what is installed.
+    """Checks the installed versions.
 
     Raises
     ------
     UnsupportedTvmError
-        If a package is missing or the pair is not one that works; the message has the pip command.
+        If a package is missing or the pair does not work; the message has the pip command.
     """
     check_pair(_installed("apache-tvm"), _installed("apache-tvm-ffi"))
 
 
 def check_pair(tvm: str | None, ffi: str | None) -> None:
-    """Checks a pair of version texts; None stands for a package that is not installed.
+    """Checks a pair of versions; None stands for a package that is not installed.
 
     Raises
     ------
     UnsupportedTvmError
-        As `check`.
+        See `check`.
     """
     if problem := _problem(tvm, ffi):
         raise _error_type()(f"{problem}; run: {MEND}")
@@ -60,7 +60,7 @@ def _problem(tvm: str | None, ffi: str | None) -> str | None:
 
 
 def _error_type() -> type[Exception]:
-    """UnsupportedTvmError, found without importing its package, which would import TVM."""
+    """Finds UnsupportedTvmError without importing its package, which would import TVM."""
     name = "microkernels.base.errors"
     if name not in sys.modules:
         package = PathFinder.find_spec("microkernels", [str(Path(__file__).parents[1])])

@@ -145,7 +145,7 @@ def test_shapes_and_dims(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
         assert json.loads(capsys.readouterr().out)["outputs"]["y"]["shape"] == [3, 5]
     assert main(["run", path, "--json"]) == 0
     shown = capsys.readouterr()
-    assert "sizes that nobody gives are 1: rows; --dim" in shown.err
+    assert "sizes that are not given are 1: rows; set them by --dim" in shown.err
     assert json.loads(shown.out)["outputs"]["y"]["shape"] == [1, 5]
 
 

@@ -141,7 +141,7 @@ def test_the_interface_names_open_sizes(session: tvm_hybrid.InferenceSession) ->
         ("batch",),
     ]
     assert session.executable.manifest.limits == {"n": POSITIONS}
-    words = f"open dimensions: batch, n from 0 to {POSITIONS}, past"
+    words = f"dynamic dimensions: batch, n from 0 to {POSITIONS}, past"
     assert words in session.explain().summary() or words in str(session.explain())
 
 

@@ -1,8 +1,8 @@
 """Benchmark of one model: this plugin, ONNX Runtime, stock TVM, OpenVINO in one interleaved run.
 
-The plugin may take part several times, with and without parts of its fusion: the three variants of
-the oneDNN Graph Compiler's evaluation (arXiv 2301.01333). All results are compared with those of
-ONNX Runtime without optimisation, as in `verify`.
+The plugin may take part several times, at several levels of fusion: the three variants of the
+oneDNN Graph Compiler's evaluation (arXiv 2301.01333). As in `verify`, all results are compared with
+those of ONNX Runtime without optimisation.
 """
 
 from __future__ import annotations
@@ -37,22 +37,22 @@ class BenchRow(msgspec.Struct, frozen=True, kw_only=True):
     name : str
         The contestant.
     timing : Timing or None
-        None if it could not run.
+        None if the contestant could not run.
     requests_per_second : float or None
-        One run after the other.
+        Runs a second, one after the other.
     gflops : float or None
-        Matrix products' and convolutions' operations over the smallest time, in 1e9 a second;
-        None if the model has none.
+        Operations of matrix products and convolutions over the smallest time, in 1e9 a second; None
+        if the model has none.
     ratio : float or None
         This contestant's smallest time over ours: above 1, we are faster.
     agrees : bool
-        Whether its outputs are right, within the tolerance.
+        Whether its outputs are within the tolerance.
     max_rel : float or None
-        How far they are from the right ones, as `Distance.max_rel`.
+        Error of its outputs, as `Distance.max_rel`.
     note : str
-        Why it is missing, or by how much it differs, where and why.
+        Why the contestant is missing, or how, where and why its outputs differ.
     kernels : tuple of str
-        What each kernel of one run computes, in the report of a run with variants; else empty.
+        What each kernel of one run computes, if there are variants; else empty.
     """
 
     name: str
@@ -67,7 +67,7 @@ class BenchRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BenchReport(ChosenOptions, frozen=True, kw_only=True):
-    """All contestants' results on one model, ours first; the options are those of ours alone."""
+    """All contestants' results on one model, ours first; the options apply only to ours."""
 
     model: str
     threads: int
@@ -76,11 +76,11 @@ class BenchReport(ChosenOptions, frozen=True, kw_only=True):
 
     @property
     def wrong(self) -> list[BenchRow]:
-        """The rows of ours, one for each level of fusion that took part, with wrong results."""
+        """Our rows, one for each measured level of fusion, that have wrong results."""
         return [row for row in self.rows if row.name.startswith(OURS) and not row.agrees]
 
     def row(self, name: str) -> BenchRow | None:
-        """The row of a contestant that was measured, or None."""
+        """Returns the row of a contestant; None if it was not measured."""
         return next((row for row in self.rows if row.name == name and row.timing), None)
 
 
@@ -102,37 +102,37 @@ def bench(
     progress: Callable[[str], object] = lambda message: None,
     turns: Progress = lambda done, total: None,
 ) -> BenchReport:
-    """Measures a model.
+    """Measures all contestants on one model.
 
     Parameters
     ----------
     session : InferenceSession
         Our session, compiled for `threads`.
     model : Path
-        The ONNX file that it was made from.
+        The ONNX file that the session was made from.
     feeds : mapping
-        The inputs that every contestant gets.
+        The inputs of every contestant.
     threads : int
         Threads of every contestant.
     flops : int
-        As `flops.ProductSums` counts them.
+        See `ProductSums.flops`.
     tolerance : Tolerance
-        How far outputs may be from the judge's; a contestant's row says if they are further. The
-        judge is ONNX Runtime without optimisation, or ours where it is missing.
+        Largest difference from the judge's outputs; a row notes if it is exceeded. The judge is
+        ONNX Runtime without optimisation, or our session if that is missing.
     options : CompileOptions, optional
         How our session was compiled; stock TVM gets its target, shapes and values, too.
     peers : sequence of str
         Keys of `PEERS`.
     rounds, seconds, warmup
-        As for `timing.interleave`.
+        See `timing.interleave`.
     variants : mapping, optional
-        Level of fusion -> the same model compiled with it; each gets a row of its own.
+        Level of fusion -> the model compiled with it; each gets a row.
     openvino_python : str or None
         The Python that has OpenVINO; see `peers.openvino_python`.
     progress : callable
-        Gets a line for every step.
+        Receives a line for every step.
     turns : callable
-        As `progress` of `timing.interleave`.
+        See `progress` of `timing.interleave`.
     """
     options = options or CompileOptions()
     known = list(options.values or {})
@@ -180,7 +180,7 @@ def bench(
 
 
 def _judged(judge: Judge, name: str, contestant: Any, precision: str) -> dict[str, Any]:
-    """The fields of a row that say whether its results are right; the precision is that of ours."""
+    """Fields of a row that say whether results are right; `precision` is that of our session."""
     computed = precision if name.startswith(OURS) else "auto"
     found = judge.verdict(contestant.outputs, name in SATURATING, computed)
     return {"agrees": not found.complaint, "max_rel": found.max_rel, "note": found.complaint}
@@ -189,7 +189,7 @@ def _judged(judge: Judge, name: str, contestant: Any, precision: str) -> dict[st
 def _prepared(
     makers: Mapping[str, Callable[[], Any]], stack: ExitStack, progress: Callable[[str], object]
 ) -> tuple[dict[str, Any], dict[str, str]]:
-    """The contestants, which `stack` closes, and why others are left out."""
+    """Makes the contestants, which `stack` closes; returns them and why others are missing."""
     found: dict[str, Any] = {}
     failures: dict[str, str] = {}
     for name, make in makers.items():
@@ -205,42 +205,43 @@ def _prepared(
     return found, failures
 
 
-# Throughput of one model: several callers at once, by streams, beside ONNX Runtime and OpenVINO.
+# Throughput of one model: several callers at once, by streams, against ONNX Runtime and OpenVINO.
 #
-# Every contestant has the same threads in all. ONNX Runtime has no streams: its users call a
-# session from several threads, each run with threads // streams threads, which is what is done
-# here. OpenVINO runs in throughput mode with so many streams, through its asynchronous queue.
+# Every contestant has equally many threads in total. ONNX Runtime has no streams: its users call a
+# session from several threads, and so do we, with threads // streams threads for each run. OpenVINO
+# runs in throughput mode with that number of streams, through its asynchronous queue.
 
 
 BRIEF_ROUNDS, BRIEF_SECONDS = 3, 0.2
-"""Turns of each number of streams, of which the best is chosen."""
+"""Brief turns that choose the best number of streams."""
 
 
 class ThroughputRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One contestant's result with some number of streams.
+    """One contestant's result with one number of streams.
 
     Attributes
     ----------
     name : str
         The contestant.
     streams : int
-        How many runs at once get a share of the threads.
+        Number of concurrent runs that share the threads.
     threads : int
         Threads of one run.
     callers : int
-        How many requests are under way.
+        Number of concurrent requests.
     timing : Timing or None
-        Of requests, waiting included; None if it could not run.
+        Times of requests, waiting included; None if the contestant could not run.
     requests_per_second : float or None
-        Of all callers together.
+        Rate of all callers together.
     ratio : float or None
-        Our requests a second over this contestant's, with as many streams: above 1, we are faster.
+        Our requests a second over this contestant's, with equally many streams: above 1, we are
+        faster.
     agrees : bool
-        Whether its outputs are right, within the tolerance.
+        Whether its outputs are within the tolerance.
     max_rel : float or None
-        How far they are from the right ones, as `Distance.max_rel`.
+        Error of its outputs, as `Distance.max_rel`.
     note : str
-        Why it is missing, or by how much it differs, where and why.
+        Why the contestant is missing, or how, where and why its outputs differ.
     """
 
     name: str
@@ -261,10 +262,10 @@ class ThroughputReport(msgspec.Struct, frozen=True, kw_only=True):
     Attributes
     ----------
     best_ratio : float or None
-        Our best requests a second over the best of all peers, whatever their streams.
+        Our best requests a second over the best of all peers, each with its best number of streams.
     tried : dict of int to float
-        Our requests a second in brief turns, by number of streams, if they chose the number; the
-        rows have the best one.
+        Number of streams -> our requests a second in brief turns, if these chose the number; then
+        the rows have only the best number.
     """
 
     model: str
@@ -298,39 +299,39 @@ def measure_throughput(
     progress: Callable[[str], object] = lambda message: None,
     turns: Progress = lambda done, total: None,
 ) -> ThroughputReport:
-    """Measures a model.
+    """Measures the throughput of all contestants on one model.
 
     Parameters
     ----------
     sessions : mapping
-        Number of streams -> our session with so many.
+        Number of streams -> our session with these streams.
     model : Path
-        The ONNX file that they were made from.
+        The ONNX file that the sessions were made from.
     feeds : mapping
         The inputs of every request.
     threads : int
         Threads of all streams together.
     tolerance : Tolerance
-        As for `bench`.
+        See `bench`.
     known : sequence of str
         Inputs that our sessions do not take.
     callers : int or None
-        How many requests are under way; None: as many as streams.
+        Number of concurrent requests; None: one for each stream.
     choose : bool
-        Whether each number of streams is first tried briefly, without peers, and only the best one
+        Whether every number of streams is first tried briefly, without peers, and only the best one
         is measured.
     peers : sequence of str
         "ort", "openvino".
     rounds, seconds, warmup
-        As for `timing.take_turns`.
+        See `timing.take_turns`.
     precision : str
-        What our sessions were compiled with; peers run the model as it is.
+        Precision of our sessions; peers run the model as it is.
     openvino_python : str or None
         The Python that has OpenVINO.
     progress : callable
-        Gets a line for every step.
+        Receives a line for every step.
     turns : callable
-        As `progress` of `timing.take_turns`.
+        See `progress` of `timing.take_turns`.
     """
     ours = {name: feed for name, feed in feeds.items() if name not in known}
     tried: dict[int, float] = {}
@@ -345,7 +346,7 @@ def measure_throughput(
         progress(f"chosen: {best} streams")
         for count, each in sessions.items():
             if count != best:
-                each.close()  # its threads would wait beside those that are measured
+                each.close()  # its idle threads would disturb the measured ones
         sessions = {best: sessions[best]}
     rows = {}
     for streams, session in sessions.items():
@@ -395,7 +396,7 @@ def measure_throughput(
 
 
 def _rates(contestants: Mapping[int, SessionContestant], seconds: float) -> dict[int, float]:
-    """Requests a second of each, in turns of some seconds after one that does not count."""
+    """Requests a second of each, in turns of `seconds` after a warm-up turn."""
     calls = {str(count): each.load_for for count, each in contestants.items()}
     found, _ = take_turns(calls, BRIEF_ROUNDS, seconds, lambda turn: turn.seconds, warmup=seconds)
     return {int(count): total_rate(turns) for count, turns in found.items()}

@@ -1,4 +1,4 @@
-"""rich tables of benchmarks: a row for each contestant; on a narrow terminal a column."""
+"""rich tables of benchmarks: contestants are rows, or columns on a narrow terminal."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ from .bench import BenchReport, BenchRow, ThroughputReport, ThroughputRow
 from .verify import VerifyReport
 
 NARROW, NARROW_WITH_NOTES = 100, 125
-"""Columns of a terminal that rows of a benchmark need."""
+"""Terminal columns that a table of rows needs, without and with notes."""
 
 _TIMES = ("p50 us", "p95 us", "p99 us", "min us")
-_Cells = list[tuple[str, str]]  # what, and how much
+_Cells = list[tuple[str, str]]  # name and text of each number
 _Block = tuple[str, Sequence[tuple[str, _Cells, "BenchRow | ThroughputRow"]]]
 
 
 class BenchTable:
-    """A table that has rows where there is room for them, else columns.
+    """A table with contestants as rows if the terminal is wide enough, else as columns.
 
     Parameters
     ----------
     blocks : sequence of (str, sequence of (str, cells, row))
-        What belongs together, with a name each: the contestants' names, numbers and rows.
+        Groups of contestants, each with a label: their names, numbers and rows.
     title, caption : str
-        What stands above and below; "" for nothing.
+        Text above and below; "" for none.
     first : str
-        What the blocks' names are.
+        Heading of the labels.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class BenchTable:
         yield self._rows() if options.max_width >= needed else self._columns()
 
     def _rows(self) -> Table:
-        """A row for each contestant."""
+        """Makes a row for each contestant."""
         table = self._empty([])
         table.add_column(self._first, overflow="fold")
         table.add_column("by", no_wrap=True)
@@ -71,7 +71,7 @@ class BenchTable:
         return table
 
     def _columns(self) -> Table:
-        """A column for each contestant, notes below."""
+        """Makes a column for each contestant, with notes below."""
         notes = [Text.assemble(f"{name}: ", _note(row)) for name, row in self._noted]
         table = self._empty(notes)
         table.show_header = False
@@ -94,7 +94,7 @@ class BenchTable:
 
 
 def bench_table(reports: Sequence[BenchReport], title: str = "") -> BenchTable:
-    """Latencies, speeds and ratios of one or more models; ratios are others' time over ours."""
+    """Latencies, speeds and ratios (peer's time over ours) of one or more models."""
     counted = any(row.kernels for report in reports for row in report.rows)
 
     def cells(row: BenchRow) -> _Cells:
@@ -110,7 +110,7 @@ def bench_table(reports: Sequence[BenchReport], title: str = "") -> BenchTable:
 
 
 def throughput_table(report: ThroughputReport, title: str = "") -> BenchTable:
-    """Requests a second and times of requests, by streams; ratios are ours over theirs."""
+    """Requests a second, times of requests and ratios (our rate over theirs), by streams."""
     blocks: dict[str, list[tuple[str, _Cells, BenchRow | ThroughputRow]]] = {}
     for row in report.rows:
         each = f"{row.streams} x {row.threads}T, callers: {row.callers}"
@@ -151,7 +151,7 @@ def _ratio(value: float | None) -> str:
 
 
 def kernel_table(decisions: Sequence[Decision], title: str = "") -> Table:
-    """Which regions got which kernel; nodes that were left are counted by schedule."""
+    """Kernels of the regions, with counts; nodes left to TVM are counted by schedule."""
     counts = Counter(
         (decision.op if decision.taken else "(left)", decision.kernel) for decision in decisions
     )
@@ -165,7 +165,7 @@ def kernel_table(decisions: Sequence[Decision], title: str = "") -> Table:
 
 
 def verify_table(report: VerifyReport, title: str = "") -> Table:
-    """Per output: our distance from the reference, and ONNX Runtime's own."""
+    """For each output: our distance from the reference, and that of optimised ONNX Runtime."""
     caption = "max rel: of the output's largest value; ORT opt.: that of ONNX Runtime optimised"
     notes = [f"{output.name}: {output.note}" for output in report.outputs if output.note]
     table = Table(title=title or None, title_justify="left", caption_justify="left")
@@ -183,7 +183,7 @@ def verify_table(report: VerifyReport, title: str = "") -> Table:
 
 
 def kernel_speed_table(report: KernelReport) -> Table:
-    """Every microkernel's speed, and its share of the peak of its types."""
+    """Speed of every microkernel, and its share of the peak for its types."""
     table = Table(title=report.cpu, title_justify="left")
     for column in ("types", "microkernel"):
         table.add_column(column, no_wrap=True)
@@ -201,17 +201,9 @@ def kernel_speed_table(report: KernelReport) -> Table:
 
 
 def bench_csv(report: BenchReport | ThroughputReport) -> str:
-    """The rows, with their model; times are in microseconds, and what is not known is empty.
+    """Writes the rows of a report as CSV, with a header; times are in microseconds.
 
-    Parameters
-    ----------
-    report : BenchReport or ThroughputReport
-        What was measured.
-
-    Returns
-    -------
-    str
-        Lines with the names of the columns first.
+    Unknown values are empty.
     """
     lines = []
     for row in report.rows:

@@ -1,16 +1,16 @@
-"""Measures this machine, and describes it as `microkernels/machines` describes other ones.
+"""Measures this machine, and writes a description like those of `microkernels/machines`.
 
     clock_scalar             additions that wait for each other: see `core_loops`
-    clock_512, clock_256     from the peak of f32 products: what the description says of FMA ports
-    clock_tiles              from that of 8-bit products on AMX tiles, if there are any
+    clock_512, clock_256     from the peak of f32 products and the described FMA ports
+    clock_tiles              from the peak of 8-bit products on AMX tiles, if there are any
     fma_latency              FMAs that wait for each other
     load_rate_512 or _256    loads of an array that fits into L1
-    l2_rate                  loads of one that fits into L2
-    l3_rate, memory_rate     a row by a weight that is in L3, and by one that is four times as large
+    l2_rate                  loads of an array that fits into L2
+    l3_rate, memory_rate     a row times a weight that fits into L3, and one four times as large
     fork_us                  a parallel loop with a task for each thread, less one such task alone
 
-What is not measured is inherited from the description that is shipped for this CPU; so is what a
-manual or a data sheet says, as a measurement of it includes a loop.
+Numbers that cannot be measured are inherited from the description that is shipped for this CPU. So
+are numbers from a manual or a data sheet, because a measurement of them would include a loop.
 """
 
 from __future__ import annotations
@@ -40,31 +40,31 @@ from ..runtime.threads import use_threads
 from ..targets.resolve import host_target
 from .core_loops import ADDITION_CYCLES, dependent_additions, dependent_fmas, loads
 
-STATED = ("manual", "data sheet")  # kinds that calibration leaves as they are
+STATED = ("manual", "data sheet")  # kinds of numbers that calibration does not replace
 ROUNDS = 7
-CORE_ROUNDS = 50  # of calls of a tenth of a millisecond
+CORE_ROUNDS = 50  # calls, each of a tenth of a millisecond
 FORKS = 200
 ROWS_OF_WEIGHT = 2048
-LINE = 16  # numbers of 64 bits, so that threads write lines of their own
+LINE = 16  # 64-bit numbers, so that threads write to separate cache lines
 TASK_STEPS = 6000  # of two cycles or, through memory, some more
-LEAST_FORK = 0.01  # microseconds; what is measured may be noise
+LEAST_FORK = 0.01  # microseconds, a lower bound because the measurement may be noise
 LARGEST = 1 << 30
-TILE_OPERATIONS = 2 * 16 * 16 * 64  # of a product of two tiles of bytes
+TILE_OPERATIONS = 2 * 16 * 16 * 64  # operations of a product of two tiles of bytes
 
 
 class Calibration(msgspec.Struct, frozen=True, kw_only=True):
-    """What was measured.
+    """The measured numbers of a machine.
 
     Attributes
     ----------
     name : str
         LLVM's name of the CPU.
     title : str
-        What, where and when.
+        CPU, date and number of threads.
     inherits : str
-        The description that states the rest.
+        The description that has all other numbers.
     numbers : dict
-        By name, as in a description.
+        Measured numbers by name, as in a description.
     """
 
     name: str
@@ -73,19 +73,13 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True):
     numbers: dict[str, Number]
 
     def to_json(self) -> str:
-        """The description as a file has it."""
+        """Formats the description as a file."""
         fields = {"title": self.title, "inherits": self.inherits, "numbers": self.numbers}
         return msgspec.json.format(msgspec.json.encode(fields), indent=2).decode() + "\n"
 
 
 def calibrate(threads: int) -> Calibration:
-    """Measures this machine on one thread and on so many, in some seconds; it has to be idle.
-
-    Parameters
-    ----------
-    threads : int
-        On cores of their own.
-    """
+    """Measures this idle machine on one thread and on `threads` cores, in some seconds."""
     name = host_cpu()
     shipped = describe(name)
     numbers = {
@@ -99,7 +93,7 @@ def calibrate(threads: int) -> Calibration:
 
 
 def measure_numbers(threads: int) -> dict[str, Number]:
-    """All numbers that can be measured, whatever the description says of them."""
+    """Measures all measurable numbers, also those that the description takes from a manual."""
     shipped = describe(host_cpu())
     machine = Machine.from_target(host_target())
     counts = sorted({1, threads})
@@ -107,7 +101,7 @@ def measure_numbers(threads: int) -> dict[str, Number]:
     if has_tiles(machine):
         each = TILE_OPERATIONS / machine.tile_core.tdp
         numbers["clock_tiles"] = _clock("uint8", each, "8-bit")
-    # A weight that is well within L3, and of which each thread's part is well beyond L2.
+    # A weight that fits easily into L3, while the part of each thread is much larger than its L2.
     within = ((count, min(machine.l3_bytes // 2, 4 * machine.l2_bytes * count)) for count in counts)
     numbers["l3_rate"] = _curve([(count, _reading(count, size)) for count, size in within])
     beyond = min(4 * machine.l3_bytes, LARGEST)
@@ -118,12 +112,12 @@ def measure_numbers(threads: int) -> dict[str, Number]:
 
 
 def _core(machine: Machine) -> dict[str, Number]:
-    """Clocks of a core, the latency of an FMA, and what it loads from L1 and L2."""
+    """Measures a core's clocks, the latency of an FMA, and load rates from L1 and L2."""
     lanes, found = machine.isa.f32_lanes, machine.description
     call, steps = dependent_additions()
     clocks = [ADDITION_CYCLES * rate for rate in _rates(call, steps)]
     numbers = {"clock_scalar": _best(clocks, "additions that wait for each other")}
-    # By the ports that the description states, and the cycles that it states of a tile product.
+    # Clocks follow from the described FMA ports and cycles of a tile product.
     if lanes == 16:
         rate = 2 * 8 * found.at("fma_rate_256")
         narrow = [one for one in all_microkernels() if one.isa_name == "avx2"
@@ -152,25 +146,25 @@ def _core(machine: Machine) -> dict[str, Number]:
 
 
 def _rates(call: Callable[[], object], steps: int) -> list[float]:
-    """Steps of a call a microsecond, of several calls."""
+    """Steps per microsecond in each of several calls."""
     return [steps / time for time in _times(call, 1, CORE_ROUNDS)]
 
 
 def _best(values: Sequence[float], source: str, digits: int | None = None) -> Number:
-    """The largest of several measurements."""
+    """Makes a number of the largest of several measurements."""
     return Number(round(max(values), digits), "measured", source, _spread(values))
 
 
 def _clock(dtype: str, each: float, what: str) -> Number:
-    """MHz at which `each` operations a cycle reach the peak that is measured."""
+    """MHz at which `each` operations a cycle give the measured peak."""
     clocks = [1e3 * peak_gops(dtype) / each for _ in range(3)]
     return _best(clocks, f"peak of {what} products")
 
 
 def _reading(threads: int, size: int) -> list[float]:
-    """Bytes a microsecond that threads read together of a weight of so many bytes.
+    """Bytes per microsecond that threads read together of a weight of `size` bytes.
 
-    By the product that one row has with it, which takes no longer than reading it.
+    They multiply one row with it, which takes no longer than reading the weight.
     """
     columns = size // 4 // ROWS_OF_WEIGHT
     weight = relax.const(np.ones((ROWS_OF_WEIGHT, columns), np.float32))
@@ -187,15 +181,15 @@ def _reading(threads: int, size: int) -> list[float]:
 
 
 def _forks(threads: int, shipped: Description) -> Number:
-    """As the description says, but scaled to what so many threads take here.
+    """Scales the described fork times to the measured one on `threads` threads.
 
-    Tasks take some microseconds: a thread that starts a loop takes back the tasks that no worker
-    has begun, so that a loop of empty tasks is over before a worker has seen it.
+    Tasks take some microseconds, because the thread that starts a loop takes back tasks that no
+    worker has begun: a loop of empty tasks would be over before a worker sees it.
     """
     parallel, alone = _loop(threads), _loop(1)
     lines = tvm.runtime.tensor(np.ones(threads * LINE, np.int64))
     line = tvm.runtime.tensor(np.ones(LINE, np.int64))
-    # In turns: the difference is small beside both.
+    # In turns, because the difference is small compared with both times.
     forked, plain = [], []
     for _ in range(ROUNDS):
         forked += _times(lambda: [parallel(lines) for _ in range(FORKS)], threads, 1)
@@ -204,35 +198,35 @@ def _forks(threads: int, shipped: Description) -> Number:
     each = [max((time - least) / FORKS, LEAST_FORK) for time in forked]
     scale = min(each) / shipped.at("fork_us", threads)
     curve = shipped.numbers["fork_us"].value
-    assert isinstance(curve, tuple)  # nothing takes 0 for one thread and more for two
+    assert isinstance(curve, tuple)  # no single number gives 0 for one thread and more for two
     scaled = tuple((count, round(value * scale, 3)) for count, value in curve)
     source = f"a parallel loop on {threads} threads; other numbers in proportion to {shipped.name}"
     return Number(scaled, "measured", source, _spread([1 / one for one in each]))
 
 
 def _curve(points: Sequence[tuple[int, list[float]]]) -> Number:
-    """The best rates by threads, and how far apart the rates of the worst measured point are."""
+    """Makes a number of the best rates by threads, with the spread of the worst point."""
     value = tuple((count, round(max(rates))) for count, rates in points)
     error = max(_spread(rates) for _, rates in points)
     return Number(value, "measured", "products of a row with a weight", error)
 
 
 def _spread(values: Sequence[float]) -> float:
-    """How far the median is from the best."""
+    """Relative distance of the median from the best."""
     best = max(values)
     return round(abs(1 - statistics.median(values) / best), 3)
 
 
 def _times(call: Callable[[], object], threads: int, rounds: int = ROUNDS) -> list[float]:
-    """Microseconds of some calls on so many threads, after one that does not count."""
+    """Microseconds of calls on `threads` threads, after a warm-up call."""
     use_threads(threads)
     call()
     return [1e6 * time for _ in range(rounds) for time in time_calls(call, 0.0)]
 
 
 def _loop(threads: int) -> Callable[..., object]:
-    """A task for each thread, of additions that wait for each other, in a line of its own."""
-    use_threads(threads)  # before TVM tells the code where its pool is
+    """Compiles a loop with a task for each thread: dependent additions in a separate line."""
+    use_threads(threads)  # must come before TVM passes its thread pool to the code
     with kernel_function("lines") as builder:
         out = parameter("out", (threads * LINE,), "int64")
         with task_loop(threads) as task, I.serial(TASK_STEPS):

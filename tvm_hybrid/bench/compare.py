@@ -1,38 +1,39 @@
-"""How far two runtimes' results are apart, and how far they may be.
+"""How far results of two runtimes are apart, and how far they may be.
 
-A float32 sum of K products carries a rounding error of about sqrt(K) * u of its own size, with
+A float32 sum of K products has a rounding error of about sqrt(K) * u of its own size, with
 u = 2**-24 (probabilistic bound: Higham and Mary, "A New Approach to Probabilistic Rounding Error
 Analysis", SIAM J. Sci. Comput. 41(5), 2019, theorem 2.4). At worst the errors of a model's sums add
-up on the way to its output. Two runtimes, normalisations and activations in between make it more;
-a factor of 8 covers them. So the tolerance, relative to the largest value of an output, is
+up on the way to its output. A factor of 8 covers the second runtime, and normalisations and
+activations in between. So the tolerance, relative to the largest value of an output, is
 
     8 * 2**-24 * sum over the model's matrix products and convolutions of sqrt(K)
 
-and not less than 1e-5, for models that hardly have any.
+but at least 1e-5, for models with hardly any products.
 
-Where operands are rounded to bfloat16, with v = 2**-8, every product carries a relative error of up
-to 2v besides. The errors of a sum's products are independent and have no preferred sign, so the sum
-is off by at most about 2v times the root of the sum of their squares, which is the size of the sum
-itself; so are the sums of different operators, whose errors therefore add up to sqrt(n) times that
-for n of them. An operator whose result is bfloat16 rounds it once, and counts as one of the n. With
-a factor of 2 for what lies between, the tolerance grows by
+If operands are rounded to bfloat16, with v = 2**-8, every product has a further relative error of
+up to 2v. The errors of a sum's products are independent and have no preferred sign. So the error of
+the sum is at most about 2v times the root of the sum of the products' squares, which is the size of
+the sum itself. Errors of different operators are independent, too, and add up to sqrt(n) times that
+for n operators. An operator whose result is bfloat16 rounds it once, and counts as one of the n.
+With a factor of 2 for the operators in between, the tolerance grows by
 
     4 * 2**-8 * sqrt(n)
 
-In float16 sums are sums of float16, so that both terms are there, with a unit roundoff of 2**-11:
-that of K for products and reductions, that of n for all operators with such a result.
+In float16, sums are float16 too. So both terms are added with a unit roundoff of 2**-11: the term
+with K for products and reductions, the term with n for all operators with float16 results.
 
-Where values are quantised to 8 bits, one that lies next to a tie may be rounded to either of two
-neighbouring integers, 1/255 of its range apart, and from there on further values come next to ties.
-At worst every one of n quantisations differs by a step; steps are independent, as above, and a
-factor of 4 covers outliers:
+If values are quantised to 8 bits, a value next to a tie may be rounded to either of two
+neighbouring integers, 1/255 of its range apart, and then further values come next to ties. At worst
+every one of n quantisations differs by a step. Steps are independent, as above, and a factor of 4
+covers outliers:
 
     4 / 255 * sqrt(n)
 
-An output of 8-bit integers may differ by so many steps, by one if nothing else is quantised. All
-other integers, and outputs of 8 bits in models that quantise nothing, have to be equal.
+An output of 8-bit integers may differ by the corresponding number of steps, or by one if nothing
+else is quantised. All other integers, and 8-bit outputs of models that quantise nothing, must be
+equal.
 
-Nothing of this depends on what another runtime computes.
+The tolerance never depends on what another runtime computes.
 """
 
 from __future__ import annotations
@@ -64,14 +65,14 @@ _STEP_SAFETY = 4.0
 
 
 class Tolerance(msgspec.Struct, frozen=True):
-    """How far results may be apart.
+    """Largest allowed differences.
 
     Attributes
     ----------
     relative : float
-        For floats: the largest difference relative to the output's largest value.
+        For floats: difference relative to the output's largest value.
     steps : int
-        For 8-bit integers: the largest difference.
+        For 8-bit integers: difference.
     """
 
     relative: float
@@ -79,7 +80,7 @@ class Tolerance(msgspec.Struct, frozen=True):
 
     @staticmethod
     def given(relative: float) -> Tolerance:
-        """What a user allows: for 8-bit integers a share of their range."""
+        """Makes a tolerance from a user's number, for 8-bit integers a share of their range."""
         return Tolerance(relative, int(relative / _STEP))
 
 
@@ -90,20 +91,20 @@ def tolerance_for(
     half_lengths: Iterable[int] = (),
     halves: int = 0,
 ) -> Tolerance:
-    """The tolerance for a model; see the module's text.
+    """Computes the tolerance for a model; the module's docstring derives it.
 
     Parameters
     ----------
     lengths : iterable of int
-        Number of products in the sums of every operator.
+        Number of products in each sum of every operator.
     rounded : int
-        How many operators have bfloat16 operands or results.
+        Number of operators with bfloat16 operands or results.
     quantized : int
-        How many tensors the model quantises.
+        Number of tensors that the model quantises.
     half_lengths : iterable of int
-        As `lengths`, of sums of float16.
+        `lengths` of float16 sums.
     halves : int
-        How many operators have float16 results.
+        Number of operators with float16 results.
     """
     summing = _SAFETY * _UNIT_ROUNDOFF * sum(map(math.sqrt, lengths))
     summing += _SAFETY * _F16_UNIT_ROUNDOFF * sum(map(math.sqrt, half_lengths))
@@ -115,23 +116,23 @@ def tolerance_for(
 
 
 class Distance(msgspec.Struct, frozen=True, kw_only=True):
-    """How far one output is from a reference.
+    """The distance of one output from a reference.
 
     Attributes
     ----------
     max_abs : float
-        Largest absolute difference; inf if shapes, types or the places of inf and NaN differ.
+        Largest absolute difference; inf if shapes, types or places of inf and NaN differ.
     max_rel : float
-        Largest absolute difference, relative to the reference's largest absolute value; of 8-bit
-        integers relative to their range, of others inf if there is any.
+        Largest absolute difference relative to the reference's largest absolute value; for 8-bit
+        integers relative to their range; for other integers and booleans inf if there is any.
     max_rel_element : float
-        Largest difference of an element relative to that element of the reference.
+        Largest difference of an element relative to the reference's element.
     cosine : float
-        Cosine of the angle between the two as vectors; 1 if both are zero.
+        Cosine of the angle between both as vectors; 1 if both are zero.
     exact : bool
-        Whether every element is equal (NaN equals NaN).
+        Whether all elements are equal (NaN equals NaN).
     in_steps : bool
-        Whether these are 8-bit integers, which stand for steps of a quantised value.
+        Whether elements are 8-bit integers, which count steps of a quantised value.
     """
 
     max_abs: float
@@ -146,14 +147,14 @@ class Distance(msgspec.Struct, frozen=True, kw_only=True):
         return tolerance.steps * _STEP if self.in_steps else tolerance.relative
 
     def within(self, tolerance: Tolerance) -> bool:
-        """Whether the results agree."""
+        """Whether the distance is within the tolerance."""
         if self.in_steps:
             return self.max_abs <= tolerance.steps
         return self.max_rel <= tolerance.relative
 
 
 def describe(apart: Distance, why: str = "") -> str:
-    """By how much results differ, after the word "differs", and why."""
+    """Says by how much results differ, to follow the word "differs", and why."""
     if apart.in_steps:
         amount = f"by {apart.max_abs:.0f} of 255 steps"
     elif math.isfinite(apart.max_rel):
@@ -171,10 +172,10 @@ _FAR = Distance(
 
 
 def distance(result: np.ndarray, reference: np.ndarray) -> Distance:
-    """The distance of a result from a reference.
+    """Computes the distance of a result from a reference.
 
-    Integers of more than 8 bits and booleans must be equal: any difference counts as infinite
-    relative to the reference. Elements that are infinite or NaN must be the same in both.
+    Integers of more than 8 bits and booleans must be equal: any difference counts as infinite.
+    Elements that are infinite or NaN must agree.
     """
     if result.shape != reference.shape or result.dtype != reference.dtype:
         return _FAR
@@ -215,14 +216,14 @@ def _cosine(got: np.ndarray, wanted: np.ndarray) -> float:
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """What a judge says of a contestant's results.
+    """A judge's opinion of a contestant's results.
 
     Attributes
     ----------
     complaint : str
-        What is wrong with them; "" if nothing is.
+        What is wrong with the results; "" if nothing is.
     max_rel : float
-        The largest difference of all outputs, as `Distance.max_rel`.
+        Largest difference of all outputs, as `Distance.max_rel`.
     """
 
     complaint: str
@@ -230,18 +231,18 @@ class Verdict(msgspec.Struct, frozen=True):
 
 
 class Judge:
-    """Knows what a model's outputs are.
+    """Compares outputs of a model with the right ones.
 
     Parameters
     ----------
     outputs : sequence of numpy.ndarray
-        The right ones.
+        The right outputs.
     tolerance : Tolerance
-        How far others may be from them.
+        Largest allowed differences.
     why : str
-        As `onnx_runtime.why_products_differ` tells it of the model.
+        Result of `onnx_runtime.why_products_differ` for the model.
     names : sequence of str
-        What the outputs are called, if that is known.
+        Names of the outputs, if known.
     """
 
     def __init__(
@@ -254,9 +255,10 @@ class Judge:
     def of(
         path: Path, feeds: Mapping[str, np.ndarray], tolerance: Tolerance, ours: Sequence[Any]
     ) -> Judge:
-        """ONNX Runtime without optimisation; where it cannot run the model, ours are the right.
+        """Makes a judge with outputs of ONNX Runtime without optimisation.
 
-        So they are of a library, which it does not know.
+        Our outputs count as right for a library, which ONNX Runtime cannot read, and for a model
+        that it cannot run.
         """
         if is_library(path):
             return Judge(ours, tolerance)
@@ -264,7 +266,7 @@ class Judge:
             model = read_model(path)
             outputs = outputs_of(literal_session(model), feeds)
         except TvmHybridError as error:
-            logger.warning("nobody judges our own results: %s", error)
+            logger.warning("our own results are not checked: %s", error)
             return Judge(ours, tolerance)
         names = [output.name for output in model.graph.output]
         return Judge(outputs, tolerance, why_products_differ(model), names)
@@ -272,16 +274,16 @@ class Judge:
     def verdict(
         self, outputs: Sequence[Any], multiplies_bytes_fast: bool, precision: str = "auto"
     ) -> Verdict:
-        """What is to be said of outputs; of several that are wrong, of the one furthest off.
+        """Judges all outputs of a contestant; complains about the one that is furthest off.
 
         Parameters
         ----------
         outputs : sequence of numpy.ndarray
             All outputs of a contestant.
         multiplies_bytes_fast : bool
-            Whether it is one of those that `onnx_runtime.why_products_differ` is about.
+            Whether `onnx_runtime.why_products_differ` applies to the contestant.
         precision : str
-            What it computes float products in, if that is not what the model says.
+            The contestant's precision of float products, if the model does not decide it.
         """
         if len(outputs) != len(self._outputs):
             few = f"gives {len(outputs)} outputs instead of {len(self._outputs)}"
@@ -308,20 +310,20 @@ def difference(
     tolerance: Tolerance,
     reasons: Sequence[str] = (),
 ) -> str:
-    """What to say, after the word "differs", of an output that is further off than is allowed.
+    """Describes an output beyond the tolerance, to follow the word "differs".
 
     Parameters
     ----------
     name : str
-        The output; "" if it is not known.
+        Name of the output; "" if unknown.
     result, right : numpy.ndarray
-        What it is and what it should be.
+        The output, and the right one.
     apart : Distance
-        How far apart they are.
+        Their distance.
     tolerance : Tolerance
-        How far they may be.
+        Largest allowed differences.
     reasons : sequence of str
-        What is known of whoever computed it, and would make it differ.
+        Known reasons why the contestant's results may differ.
     """
 
     def at(where: tuple[int, ...]) -> str:
@@ -335,7 +337,7 @@ def difference(
         return f"in type: {what} is {result.dtype} instead of {right.dtype}"
     scalar = not result.ndim
     result, right = np.atleast_1d(result), np.atleast_1d(right)
-    # A type that has all of them, and inf and NaN.
+    # float64 holds every value of all these types, and inf and NaN.
     got, wanted = result.astype(np.float64), right.astype(np.float64)
     odd = (got != wanted) & ~(np.isnan(got) & np.isnan(wanted))
     odd &= ~(np.isfinite(got) & np.isfinite(wanted))
@@ -351,7 +353,7 @@ def difference(
             distances = np.abs(got - wanted)
         distances[np.isnan(distances)] = 0
         where = tuple(map(int, np.unravel_index(int(np.argmax(distances)), distances.shape)))
-        # The largest difference of an element that is allowed, and how the text says it.
+        # The allowed difference of an element, and its text.
         limit = tolerance.relative * float(np.abs(wanted[np.isfinite(wanted)]).max(initial=0.0))
         allowed = f"{tolerance.relative:.1e}" if np.isfinite(apart.max_rel) else "0"
         if apart.in_steps:

@@ -1,7 +1,7 @@
-"""Layouts and loops tuned together, against loops alone, with as many trials: what ALT claims.
+"""Compares ALT's joint tuning of layouts and loops with tuning loops alone, with equal trials.
 
-Two runs of `tune` into two record files that begin empty, then both models in turns. Both have the
-same trials in all; the joint run spends up to `joint_layout.SHARE` of them on layouts.
+Runs `tune` twice, into two new record files, then times both models in turns. Both runs have
+equally many trials in total; the joint run spends up to `joint_layout.SHARE` of them on layouts.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ NAMES = ("loops.jsonl", "joint.jsonl")
 
 @dataclass(frozen=True)
 class LayoutComparison:
-    """What both ways led to.
+    """The result of the comparison.
 
     Attributes
     ----------
     loops_us, joint_us : list of float
-        Microseconds of the whole model after loops alone, and after both; samples at the same place
-        were taken one right after the other.
+        Microseconds of the whole model after tuning loops alone, and after tuning both; samples at
+        equal places were taken one right after the other.
     layouts : JointResult or None
-        What the joint stage found.
+        Outcome of the joint stage.
     loops_trials, joint_trials : int
         Configurations that each run measured.
     """
@@ -50,13 +50,13 @@ class LayoutComparison:
 
     @property
     def speedup(self) -> float:
-        """Time after loops alone over that after both: the median of the pairs' quotients."""
+        """Median quotient of the pairs: time with loops alone over time with both."""
         pairs = zip(self.loops_us, self.joint_us, strict=True)
         return statistics.median(loops / joint for loops, joint in pairs)
 
     @property
     def chance(self) -> float:
-        """How likely so many pairs in favour of the faster one are if both are equal."""
+        """Two-sided p-value of the sign test that both are equally fast."""
         one, other = self.joint_us, self.loops_us
         return min(1.0, 2 * min(sign_test(one, other, 0.0), sign_test(other, one, 0.0)))
 
@@ -76,25 +76,25 @@ def compare_layouts(
     effort: Effort = RACE_EFFORT,
     **settings: Any,
 ) -> LayoutComparison:
-    """Tunes a model in both ways, and runs what comes of it in turns.
+    """Tunes a model in both ways, and times the two results in turns.
 
     Parameters
     ----------
     model : Any
-        As for `tune`.
+        See `tune`.
     folder : path-like
-        Where the record files go: NAMES, which must not be there yet.
+        Folder for the record files NAMES, which must not exist yet.
     options : CompileOptions
         How the model is compiled.
     effort : Effort
-        Of the comparison in the end.
+        Effort of the final comparison.
     **settings
         Further keywords of `tune`, such as `trials`.
 
     Raises
     ------
     RecordError
-        If the folder holds records already: they would not be the same for both.
+        If one of the record files exists: then the runs would not begin alike.
     """
     files = [Path(folder) / name for name in NAMES]
     for file in files:
@@ -117,7 +117,7 @@ def compare_layouts(
 
 
 def _tried(result: TuneResult) -> int:
-    """Configurations that were measured, finals not counted."""
+    """Number of measured configurations, without finals."""
     keys = {each.region.key for each in result.regions}
     elsewhere = {} if result.layouts is None else result.layouts.measured
     other = sum(count for key, count in elsewhere.items() if key not in keys)

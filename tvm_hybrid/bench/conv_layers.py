@@ -1,8 +1,8 @@
-"""Measures convolutions of a network one by one: us, ONNX Runtime and OpenVINO, interleaved.
+"""Measures convolutions of a network one by one, in turns with ONNX Runtime and OpenVINO.
 
 There are two times for each contestant. The time of the whole model, NCHW in and out, includes
 reorders. The time of the kernel alone is what the convolution takes inside a network, where layouts
-stay: the least of several means of a few runs.
+stay: the smallest of several means of a few runs.
 """
 
 from __future__ import annotations
@@ -55,21 +55,21 @@ def measure_layers(
     Parameters
     ----------
     network : str
-        What the layers are called together.
+        Common name of the layers.
     layers : sequence of Layer
         The convolutions.
     threads : sequence of int
         Numbers of threads; all layers are measured with each.
     peers : sequence of str
-        "ort", "openvino". One that is not installed is left out, with a note.
+        "ort", "openvino". A missing one is left out, with a note.
     rounds, seconds
-        As for `timing.interleave`, for whole models and for kernels.
+        See `timing.interleave`; for whole models and for kernels.
     openvino : str or None
         The Python that has OpenVINO; see `peers.openvino_python`.
     options : CompileOptions, optional
-        How layers are compiled; the number of threads is that of `threads`.
+        How layers are compiled; the number of threads comes from `threads`.
     progress : callable
-        Gets a line for every step.
+        Receives a line for every step.
     """
     versions, left_out = {}, {}
     for peer in peers:
@@ -100,7 +100,7 @@ def measure_layers(
 
 @dataclass(frozen=True)
 class _Measurement:
-    """What all layers are measured with; see `measure_layers`."""
+    """Settings shared by all layers; see `measure_layers`."""
 
     peers: Sequence[str]
     rounds: int
@@ -110,7 +110,7 @@ class _Measurement:
     peaks: Mapping[str, float]
 
     def measure(self, path: Path, layer: Layer, dtype: str, count: int) -> LayerTimes:
-        """One layer in one type on so many threads."""
+        """Measures one layer in one type with one number of threads."""
         session = InferenceSession(path, options=self.options, num_threads=count, progress=False)
         executable = session.executable
         feeds = {"x": layer_input(layer, dtype)}
@@ -140,7 +140,7 @@ class _Measurement:
                 except ContestantError as error:
                     failures[OPENVINO] = str(error)
             times, failed = interleave(contestants, self.rounds, self.seconds)
-        # The least mean of a slice.
+        # The smallest mean of a slice.
         kernels = {name: min(means) * 1e6 for name, means in times.items()}
         notes = [f"{row.name}: {row.note}" for row in whole.rows if row.note]
         return LayerTimes(
@@ -156,19 +156,19 @@ class _Measurement:
         )
 
 
-# Contestants that measure the kernels of a model alone, without reorders at its borders and calls.
+# Contestants that time only the kernels of a model, without reorders at its borders and calls.
 #
-# A model of one convolution takes its input and gives its output channel by channel (NCHW), a
-# layout that fast kernels reorder on the way in and out. Such a contestant tells how long what is
-# neither a reorder nor a call takes in one run: of ours by the virtual machine's instrument, half a
-# microsecond too long; of ONNX Runtime's by its profile, whose ticks are microseconds (half a tick
-# is added, what cutting off costs on average). `contestants.OpenVino` does the same for OpenVINO.
+# A model of one convolution has NCHW inputs and outputs, a layout that fast kernels reorder on the
+# way in and out. Such a contestant reports the time of one run without reorders and calls: ours by
+# the virtual machine's instrument, half a microsecond too long; ONNX Runtime's by its profile,
+# whose ticks are microseconds (half a tick is added, the mean loss of rounding down).
+# `contestants.OpenVino` does the same for OpenVINO.
 #
-# As the last only tells the mean of runs, so do all: a turn is cut into slices of a few runs, short
-# enough that another process seldom interrupts one, and gives the mean of each.
+# OpenVINO reports only the mean of several runs, so all contestants do: a turn is cut into slices
+# of a few runs, so short that another process seldom interrupts one, and returns each slice's mean.
 
 
-# Part of the names of ONNX Runtime's operators that count as kernels.
+# Parts of the names of ONNX Runtime's operators that count as kernels.
 ONNX_RUNTIME_KERNELS = ("Conv", "MatMul", "Gemm")
 HALF_A_TICK = 0.5e-6
 
@@ -176,19 +176,12 @@ HALF_A_TICK = 0.5e-6
 class OurKernels:
     """The kernels of a compiled model, except reorders.
 
-    Parameters
-    ----------
-    executable : Executable
-        The model.
-    feeds : mapping
-        Its inputs.
-
     Attributes
     ----------
     functions : frozenset of str
         The kernels in the compiled module.
     names : tuple of str
-        What each computes first, and with which microkernel or schedule.
+        First operator of each kernel, and its microkernel or schedule.
     """
 
     def __init__(self, executable: Executable, feeds: Mapping[str, np.ndarray]) -> None:
@@ -200,7 +193,7 @@ class OurKernels:
         self._runs = max(int(SLICE_SECONDS / min(times)), 1)
 
     def run_for(self, seconds: float) -> list[float]:
-        """Mean seconds of the kernels in one run, of every slice in about `seconds`."""
+        """Returns mean seconds of the kernels per run, for every slice in about `seconds`."""
         return time_slices(self._slice, seconds)
 
     def _slice(self) -> float:
@@ -210,23 +203,13 @@ class OurKernels:
 
 
 class OnnxRuntimeKernels:
-    """The convolutions and matrix products of a model in ONNX Runtime.
-
-    Parameters
-    ----------
-    model : Path
-        An ONNX file.
-    feeds : mapping
-        Its inputs.
-    threads : int
-        Threads of one run.
-    """
+    """The convolutions and matrix products of a model in ONNX Runtime."""
 
     def __init__(self, model: Path, feeds: Mapping[str, np.ndarray], threads: int) -> None:
         self._model, self._feeds, self._threads = str(model), dict(feeds), threads
 
     def run_for(self, seconds: float) -> list[float]:
-        """Mean seconds of the kernels in one run, of every slice in about `seconds`.
+        """Returns mean seconds of the kernels per run, for every slice in about `seconds`.
 
         Raises
         ------
@@ -237,7 +220,7 @@ class OnnxRuntimeKernels:
 
     def _slice(self) -> float:
         with tempfile.TemporaryDirectory(prefix="tvm_hybrid-profile-") as folder:
-            # A profile ends once and for all, so every slice has a session of its own.
+            # A session can end its profile only once, so every slice has a new session.
             prefix = str(Path(folder) / "profile")
             session = optimised_session(self._model, self._threads, profile=prefix)
             try:
@@ -250,9 +233,9 @@ class OnnxRuntimeKernels:
 
 
 def mean_kernel_seconds(profile: bytes, runs: int) -> float:
-    """Mean seconds of the kernels in a run, from ONNX Runtime's profile of `runs` of them.
+    """Mean seconds of the kernels per run, from ONNX Runtime's profile of `runs` runs.
 
-    The first run is left out. Until it ends, time may be needed that later runs do not need.
+    The first run does not count, as it may do work that later runs need not do.
     """
     durations: dict[str, list[int]] = {}
     for event in json.loads(profile):

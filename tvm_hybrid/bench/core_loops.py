@@ -1,8 +1,8 @@
 """Loops that measure one core: dependent operations, and loads from a cache.
 
 additions     v = (v ^ c) + k, two cycles each: the clock of code without vectors
-FMAs          v = v * a + b on whole vectors, each waiting for the one before: their latency
-loads         sums of vectors of an array that fits into a cache: bytes from there
+FMAs          v = v * a + b on whole vectors, each waiting for the previous one: their latency
+loads         sums of the vectors of an array that fits into a cache: bandwidth of the cache
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from tir_schedules.core.emission import kernel_function, opaque_block
 
 from ..targets.resolve import host_target
 
-STEPS = 8  # of a chain, unrolled: its branch costs nothing beside them
-SUMS = 16  # independent ones, so that additions do not wait for each other
+STEPS = 8  # unrolled steps of a chain, so that its branch costs nothing
+SUMS = 16  # independent sums, so that additions do not wait for each other
 ADDITION_CYCLES = 2
-_MOST = 400_000  # cycles or vectors of a call, about: less than a tenth of a millisecond
+_MOST = 400_000  # approximate cycles or vectors of a call: less than a tenth of a millisecond
 
 Call = Callable[[], object]
 
 
 def dependent_additions() -> tuple[Call, int]:
-    """A call, and how many steps of `ADDITION_CYCLES` it takes one after the other."""
+    """Makes a call, and counts its dependent steps of `ADDITION_CYCLES`."""
     rounds = _MOST // STEPS // ADDITION_CYCLES
     with kernel_function("additions") as builder:
         out = parameter("out", (1,), "int64")
@@ -48,7 +48,7 @@ def dependent_additions() -> tuple[Call, int]:
 
 
 def dependent_fmas(lanes: int) -> tuple[Call, int]:
-    """A call, and how many FMAs of vectors it takes one after the other."""
+    """Makes a call, and counts its dependent FMAs of vectors."""
     rounds = _MOST // STEPS // 4
     whole = ramp(0, lanes)
     with kernel_function("fmas") as builder:
@@ -68,7 +68,7 @@ def dependent_fmas(lanes: int) -> tuple[Call, int]:
 
 
 def loads(size: int, lanes: int) -> tuple[Call, int]:
-    """A call, and how many vectors it loads from an array of so many bytes."""
+    """Makes a call, and counts the vectors that it loads from an array of `size` bytes."""
     step = SUMS * lanes
     count = max(size // 4 // step, 1)
     repeats = max(_MOST // (count * SUMS), 1)

@@ -1,4 +1,4 @@
-"""Arrays to feed to a model: from files, or random where none is given."""
+"""Arrays to feed to a model: from files, else random."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 
 
 def load_feeds(arrays: Iterable[str], archive: Path | None = None) -> dict[str, np.ndarray]:
-    """Reads `NAME=FILE.npy` items and an archive; the items win.
+    """Reads `NAME=FILE.npy` items and an archive; items override arrays of the archive.
 
     Raises
     ------
     FeedError
-        If an item has no name, or a file cannot be read as what its name says.
+        If an item has no name, or a file has another format than its ending says.
     """
     feeds: dict[str, np.ndarray] = {}
     if archive is not None:
@@ -46,12 +46,12 @@ def load_feeds(arrays: Iterable[str], archive: Path | None = None) -> dict[str, 
 
 
 def read_arrays(path: Path, expected: str, advice: str = "") -> dict[str, np.ndarray]:
-    """The arrays of a file by name; that of an .npy file is called "".
+    """Reads the arrays of a file by name; the array of an .npy file has the name "".
 
     Raises
     ------
     FeedError
-        If it cannot be read as what is expected, which the message says, with some advice.
+        If the file has another format; the message says what was expected, and gives the advice.
     """
     try:
         loaded = np.load(path, allow_pickle=False)
@@ -63,7 +63,7 @@ def read_arrays(path: Path, expected: str, advice: str = "") -> dict[str, np.nda
         why = "there is no such file"
     except OSError as error:
         why = error.strerror or str(error)
-    except (ValueError, EOFError, zipfile.BadZipFile):  # NumPy advises to load unsafely
+    except (ValueError, EOFError, zipfile.BadZipFile):  # NumPy's message advises to load unsafely
         why = "numpy.save and numpy.savez write such files, of numbers alone"
     raise FeedError(f"{path} cannot be read as {expected}: {why}{advice}")
 
@@ -76,12 +76,12 @@ def _load(path: Path, expected: str) -> dict[str, np.ndarray]:
 
 
 def as_saved(array: np.ndarray) -> np.ndarray:
-    """An array as it was before NumPy wrote it: its files keep bfloat16 only as nameless bits."""
+    """Restores bfloat16, which NumPy's files keep only as raw bits."""
     return array.view(ml_dtypes.bfloat16) if array.dtype.str == "|V2" else array
 
 
 def save_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
-    """Writes an .npz archive; unlike `numpy.savez`, it takes arrays of any name ("file", ...)."""
+    """Writes an .npz archive; unlike `numpy.savez`, allows any names ("file", ...)."""
     with zipfile.ZipFile(path, "w") as archive:
         for name, array in arrays.items():
             with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
@@ -89,7 +89,7 @@ def save_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
 
 
 def random_array(shape: Sequence[int], dtype: str, rng: np.random.Generator) -> np.ndarray:
-    """Values that any model can take: standard normal floats, integers and booleans 0 or 1."""
+    """Random values that any model accepts: normal floats; integers and booleans 0 or 1."""
     wanted = numpy_dtype(dtype)
     if wanted.kind == "f" or "float" in dtype:
         return rng.standard_normal(shape).astype(wanted)
@@ -99,17 +99,17 @@ def random_array(shape: Sequence[int], dtype: str, rng: np.random.Generator) -> 
 def complete_feeds(
     inputs: Sequence[Any], given: Mapping[str, np.ndarray], seed: int = 0
 ) -> tuple[dict[str, np.ndarray], list[str]]:
-    """The given arrays, and random ones for the other inputs.
+    """Adds random arrays for the inputs that are not given.
 
-    Inputs have `name`, `shape` and `dtype`, as `frontend.TensorInfo` and inputs of sessions have
-    them. Of a dynamic dimension random arrays have 1.
+    Inputs have `name`, `shape` and `dtype`, like `frontend.TensorInfo` and inputs of sessions.
+    Random arrays have 1 for dynamic dimensions.
 
     Returns
     -------
     feeds : dict
-        An array for every input. Given arrays are passed on as they are: the session checks them.
+        An array for every input. Given arrays are not checked here: the session does that.
     drawn : list of str
-        Names of the inputs that got random values.
+        Names of the inputs with random values.
 
     Raises
     ------
@@ -137,7 +137,7 @@ def complete_feeds(
 def feeds_of(
     executable: Executable, given: Mapping[str, np.ndarray], seed: int = 0
 ) -> tuple[dict[str, np.ndarray], list[str]]:
-    """The same for all inputs of a program's model, with the values that it was made for.
+    """Completes the feeds of a program's model, with the values that it was compiled for.
 
     Raises
     ------
@@ -149,23 +149,23 @@ def feeds_of(
 
 
 class ProductSums:
-    """Sums of products in a Relax module, before it is lowered.
+    """Counts sums of products in a Relax module, before it is lowered.
 
     Attributes
     ----------
     flops : int
         Two operations for every multiply-add; nothing else is counted.
     lengths : list of int
-        The number K of products that each output element of each operator sums.
+        For each operator, the number K of products that are summed for each output element.
     half_lengths : list of int
-        The same of what is summed in float16, reductions and normalisations as well.
+        `lengths` of float16 sums, including reductions and normalisations.
     float32, bfloat16 : int
-        How many of the matrix products have operands of these types, and with bfloat16 how many
-        convolutions, and other operators with such results, too.
+        Number of matrix products with operands of these types. `bfloat16` also counts convolutions,
+        and other operators with bfloat16 results.
     halves : int
-        How many operators have float16 results.
+        Number of operators with float16 results.
     quantized : int
-        How many tensors are quantised as the model runs.
+        Number of tensors that the model quantises at run time.
     """
 
     def __init__(self, mod: IRModule) -> None:
@@ -177,7 +177,7 @@ class ProductSums:
         for call in (node for function in functions for node in nodes_in(function)):
             if not isinstance(call, relax.Call):
                 continue
-            # Dynamic quantisation quantises its zero point as well, a tensor of no dimensions.
+            # Dynamic quantisation also quantises its zero point, a scalar, which does not count.
             if op_name(call) == "relax.quantize" and static_dims(call) != ():
                 self.quantized += 1
             length = _sum_length(call)
@@ -195,11 +195,11 @@ class ProductSums:
             self.float32 += dtype == "float32" and op_name(call) == "relax.matmul"
 
     def rounded(self, precision: str) -> int:
-        """How many operators have bfloat16 operands when compiled in a precision."""
+        """Number of operators with bfloat16 operands when compiled in a precision."""
         return self.bfloat16 + (self.float32 if precision == "bf16" else 0)
 
     def tolerance(self, precision: str = "auto") -> Tolerance:
-        """How far the model's results may be from the reference's when compiled in a precision."""
+        """Tolerance of the model's results when compiled in a precision."""
         rounded = self.rounded(precision)
         return tolerance_for(self.lengths, rounded, self.quantized, self.half_lengths, self.halves)
 
@@ -222,7 +222,7 @@ def _sum_length(call: relax.Call) -> int | None:
 
 
 def _reduced(call: relax.Call) -> list[int]:
-    """How many elements of its argument each element of a call's result adds up, if it does."""
+    """Number of argument elements summed for each result element of a reduction, else empty."""
     name = op_name(call)
     given = static_dims(call.args[0]) if call.args else None
     if given is None or not math.prod(given):

@@ -1,10 +1,10 @@
-"""Convolutions of published networks, each as an ONNX model of its own.
+"""Convolutions of published networks, each as a separate ONNX model.
 
     float32:  y = Relu(Conv(x, w, b))
     int8:     y = QuantizeLinear(Relu(Conv(DequantizeLinear(x), DequantizeLinear(w), ...)))
 
 Inputs and outputs are NCHW, float32 or uint8. Quantised weights are int8 with a scale for each
-output channel. Numbers are random with a fixed seed, and keep results in range.
+output channel. Values are random with a fixed seed, scaled so that results stay in range.
 """
 
 from __future__ import annotations
@@ -49,15 +49,15 @@ class Layer(msgspec.Struct, frozen=True):
     Attributes
     ----------
     name : str
-        As in the publication.
+        Name in the publication.
     size : int
         Height and width of the image.
     channels, filters : int
         Input and output channels.
     kernel, stride : int
-        Extent of the kernel, and its step.
+        Size of the kernel, and its stride.
     zero_point : int
-        The number that stands for zero in the input when it is quantised. After a ReLU it is 0.
+        Zero point of the quantised input; 0 after a ReLU.
     """
 
     name: str
@@ -75,7 +75,7 @@ class Layer(msgspec.Struct, frozen=True):
 
     @property
     def flops(self) -> int:
-        """Two operations for every multiplication of a kernel's element, in the padding too."""
+        """Two operations for every multiply-add, including those in the padding."""
         return 2 * self.filters * self.result_size**2 * self.channels * self.kernel**2
 
     def __str__(self) -> str:
@@ -84,7 +84,7 @@ class Layer(msgspec.Struct, frozen=True):
         return f"{image} -> {self.filters}, {self.kernel}x{self.kernel}{step}"
 
 
-# arXiv 1805.08166, table 1; C1 is the only one that reads an image with negative values.
+# arXiv 1805.08166, table 1; only C1 reads an image with negative values.
 RESNET18 = (
     Layer("C1", 224, 3, 64, 7, 2, zero_point=128),
     Layer("C2", 56, 64, 64, 3, 1),
@@ -103,15 +103,7 @@ NETWORKS = {"resnet18": RESNET18}
 
 
 def layer_model(layer: Layer, dtype: str) -> onnx.ModelProto:
-    """The model of a layer, with input "x" and output "y".
-
-    Parameters
-    ----------
-    layer : Layer
-        The convolution.
-    dtype : str
-        One of `DTYPES`.
-    """
+    """Makes the model of a layer in one of `DTYPES`, with input "x" and output "y"."""
     graph = OnnxGraph()
     rng = np.random.default_rng(0)
     shape = (layer.filters, layer.channels, layer.kernel, layer.kernel)
@@ -137,7 +129,7 @@ def layer_model(layer: Layer, dtype: str) -> onnx.ModelProto:
         graph.node("Relu", value, output="y")
     else:
         value = graph.node("Relu", value)
-        # Results are spread around zero by about 2 sqrt(K); three of that make the largest byte.
+        # Results have a standard deviation of about 2 sqrt(K); three of these become 255.
         scale = graph.constant(np.float32(6 / 255 * np.sqrt(length)))
         graph.node("QuantizeLinear", value, scale, graph.constant(np.uint8(0)), output="y")
     given = (1, layer.channels, layer.size, layer.size)
@@ -146,7 +138,7 @@ def layer_model(layer: Layer, dtype: str) -> onnx.ModelProto:
 
 
 def layer_input(layer: Layer, dtype: str) -> np.ndarray:
-    """An input for the model: standard normal, or all bytes alike."""
+    """Makes an input: standard normal floats, or uniform bytes."""
     rng = np.random.default_rng(1)
     shape = (1, layer.channels, layer.size, layer.size)
     if dtype == FLOAT32:
@@ -155,7 +147,7 @@ def layer_input(layer: Layer, dtype: str) -> np.ndarray:
 
 
 class OnnxGraph:
-    """Collects nodes and constants."""
+    """Collects nodes and constants of an ONNX graph."""
 
     def __init__(self) -> None:
         self._nodes: list[onnx.NodeProto] = []
@@ -181,7 +173,7 @@ class OnnxGraph:
         return self.node("DequantizeLinear", *operands)
 
     def model(self, name: str, element: int, given: Shapes, result: Shape) -> onnx.ModelProto:
-        """The finished model, checked; inputs and the output "y" have the same type."""
+        """Makes and checks the model; inputs and the output "y" have type `element`."""
         make = helper.make_tensor_value_info
         inputs = [make(each, element, shape) for each, shape in given.items()]
         output = make("y", element, result)
@@ -193,7 +185,7 @@ class OnnxGraph:
 
 
 class LayerTimes(msgspec.Struct, frozen=True, kw_only=True):
-    """What was measured of one layer in one type.
+    """The times of one layer in one type.
 
     Attributes
     ----------
@@ -204,16 +196,16 @@ class LayerTimes(msgspec.Struct, frozen=True, kw_only=True):
     threads : int
         Threads of every contestant.
     kernel : str
-        What we run.
+        Our kernels.
     whole_us, kernel_us : dict
-        Least time of a run of the model, and of its kernel, in microseconds, by contestant.
+        Contestant -> smallest time of a run of the model, and of its kernel, in microseconds.
     share : float
-        Operations of the layer over our kernel's time and the peak of all threads. What skips
-        padding, and Winograd's algorithm, multiply less and may exceed 1.
+        Operations of the layer over our kernel's time and the peak of all threads. Kernels that
+        skip padding, and Winograd's algorithm, multiply less and may exceed 1.
     notes : list of str
-        Who is missing and why, who computes something else.
+        Which contestants are missing and why, and which have wrong results.
     wrong : bool
-        Whether we do.
+        Whether our results are wrong.
     """
 
     layer: Layer
@@ -228,20 +220,20 @@ class LayerTimes(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LayerReport(msgspec.Struct, frozen=True, kw_only=True):
-    """All layers of a network.
+    """The times of all layers of a network.
 
     Attributes
     ----------
     network, cpu : str
-        What was measured where.
+        The network, and the CPU of the measurements.
     versions : dict
-        Versions of the contestants, in the order of their columns.
+        Contestant -> version, in the order of columns.
     peaks : dict
-        1e9 operations a second of one thread, by type.
+        Type -> 1e9 operations a second of one thread.
     rows : list of LayerTimes
         By number of threads, then type, then layer.
     left_out : dict
-        Why, by contestant that is not installed.
+        Contestant that is not installed -> why.
     """
 
     network: str
@@ -259,7 +251,7 @@ def best_ratio(times: Mapping[str, float]) -> float | None:
 
 
 def mean_ratio(ratios: Iterable[float | None]) -> float | None:
-    """The geometric mean of those that are known; None if none is."""
+    """Geometric mean of the known ratios; None if none is known."""
     known = [ratio for ratio in ratios if ratio is not None]
     return statistics.geometric_mean(known) if known else None
 
@@ -271,7 +263,7 @@ _ABOUT_RESNET18 = (
 
 
 def layer_tables(report: LayerReport) -> Iterator[Table]:
-    """A table for every number of threads and type."""
+    """Makes a table for every number of threads and type."""
     left_out = [f"{name} is left out: {why}" for name, why in report.left_out.items()]
     for (threads, dtype), rows in _parts(report):
         table = Table(title_justify="left", caption_justify="left")
@@ -289,10 +281,10 @@ def layer_tables(report: LayerReport) -> Iterator[Table]:
 
 
 def markdown_page(report: LayerReport) -> str:
-    """The page: what was measured and how, then a table for every number of threads and type."""
+    """Writes the page: the method, then a table for every number of threads and type."""
     peers = {name: text for name, text in report.versions.items() if name != OURS}
     others = " and ".join(f"{name} {text}" for name, text in peers.items())
-    absent = "".join(f" {name} was not at hand." for name in report.left_out)
+    absent = "".join(f" {name} was not available." for name in report.left_out)
     peaks = ", ".join(f"{peak:.0f} GOP/s of {dtype}" for dtype, peak in report.peaks.items())
     named = report.network == "resnet18"
     text = Path(__file__).with_suffix(".md").read_text(encoding="utf-8")
@@ -323,7 +315,7 @@ def _columns(report: LayerReport) -> list[str]:
 
 
 def _rows(report: LayerReport, rows: Sequence[LayerTimes]) -> Iterator[list[str]]:
-    """The cells of every layer, then those of their geometric mean."""
+    """Cells of every layer, then the geometric means."""
     ratios = []
     for row in rows:
         kernel = [_time(row.kernel_us.get(name)) for name in report.versions]
@@ -352,10 +344,10 @@ def _ratio(ratio: float | None) -> str:
     return "-" if ratio is None else f"{ratio:.2f}"
 
 
-# The regions on which tuning is judged: products, attentions, chains and convolutions.
+# The regions that tuning is judged by: products, attentions, chains and convolutions.
 #
 # Shapes are published ones: projections of BERT-base (arXiv 1810.04805) and of smaller encoders,
-# an MLP and an attention of arXiv 2301.01333 table 1, the layers C1 to C12 of arXiv 1805.08166
+# an MLP and an attention of arXiv 2301.01333 table 1, and the layers C1 to C12 of arXiv 1805.08166
 # table 1.
 
 
@@ -367,23 +359,18 @@ ATTENTION = (1, 128, 768, 8)
 """Batch, positions, width, heads."""
 
 QUANTIZED_LAYERS = ("C1", "C6", "C8")
-"""Of ResNet-18: an image, a 3x3 and a pointwise convolution."""
+"""Layers of ResNet-18: an image, a 3x3 and a pointwise convolution."""
 
 
 def public_names() -> list[str]:
-    """The names of the regions."""
+    """Names of the regions."""
     return [name for name, _, _ in _models()]
 
 
 def public_regions(options: PipelineOptions, names: Sequence[str] = ()) -> dict[str, Region]:
-    """The regions by name, formed as the compiler forms them for a target and some threads.
+    """Forms the named regions as the compiler does for a target; without names, all regions.
 
-    Parameters
-    ----------
-    options : PipelineOptions
-        The target and the number of threads; the precision follows from the name.
-    names : sequence of str
-        Which; none: all.
+    `options` has the target and the number of threads; the precision follows from the name.
     """
     found = {}
     for name, precision, model in _models():
@@ -396,7 +383,7 @@ def public_regions(options: PipelineOptions, names: Sequence[str] = ()) -> dict[
 
 
 def _models() -> Iterator[tuple[str, str, Callable[[], onnx.ModelProto]]]:
-    """(name of the region, precision, what makes its model)."""
+    """Yields (name of the region, precision, function that makes its model)."""
     for size, (m, k, n) in MATMULS.items():
         for dtype in ("f32", "bf16", "int8"):
             precision = "bf16" if dtype == "bf16" else "auto"
@@ -413,7 +400,7 @@ def _models() -> Iterator[tuple[str, str, Callable[[], onnx.ModelProto]]]:
 
 
 def _mlp(sizes: tuple[int, ...], quantized: bool) -> onnx.ModelProto:
-    """Products with bias and ReLU; int8 ones quantise what they store."""
+    """Makes a chain of products with bias and ReLU; int8 ones quantise their results."""
     graph, rng = OnnxGraph(), np.random.default_rng(0)
     rows, *widths = sizes
     value = "x"
@@ -438,7 +425,7 @@ def _mlp(sizes: tuple[int, ...], quantized: bool) -> onnx.ModelProto:
 
 
 def _attention() -> onnx.ModelProto:
-    """softmax(q k / sqrt(d) + mask) v of heads, from and to [batch, positions, width]."""
+    """Makes softmax(q k / sqrt(d) + mask) v by heads; tensors are [batch, positions, width]."""
     graph = OnnxGraph()
     batch, positions, width, heads = ATTENTION
     parts = graph.constant(np.array([batch, positions, heads, width // heads]))

@@ -1,8 +1,8 @@
-"""Predicts the time of AMX kernels; nothing here is measured, and nothing is run.
+"""Predicts the time of AMX kernels, without measuring or running anything.
 
 The numbers come from a model of the processor (`microkernels.amx.scoreboard`) and of its caches
-(`tir_schedules.cost.amx_cost`). Whoever shows them says so: every report carries `LABEL`, and
-every field and column with a predicted number says "predicted".
+(`tir_schedules.cost.amx_cost`). All output must say so: every report carries `LABEL`, and every
+field and column with a predicted number says "predicted".
 """
 
 from __future__ import annotations
@@ -42,32 +42,32 @@ _ADVICE = (
     "--precision bf16 they do, in bfloat16"
 )
 LABEL = "prediction, not measured"
-# Rows, columns and K of the layers of BERT-base with 128 tokens, and of squares.
+# Rows, columns and K of BERT-base's layers with 128 tokens, and of squares.
 SHAPES = (
     ("projection", 128, 768, 768),
     ("feed-forward up", 128, 3072, 768),
     ("feed-forward down", 128, 768, 3072),
     *(("square", size, size, size) for size in (256, 512, 1024, 2048, 4096)),
 )
-# Types of A, of B, and of the result behind an epilogue.
+# Types of A, of B, and of the result after the epilogue.
 TYPES = {
     "int8": ("uint8", "int8", "int32"),
     "bf16": ("bfloat16", "bfloat16", "float32"),
     "fp16": ("float16", "float16", "float32"),
 }
-BLOCK_FIELDS = ("rows", "vectors", "m_block", "k_block")  # of a TileConfig
-_KERNEL_SIZES = (512, 512, 1024)  # rows, columns and K of the products that stand for kernels
+BLOCK_FIELDS = ("rows", "vectors", "m_block", "k_block")  # fields of a TileConfig
+_KERNEL_SIZES = (512, 512, 1024)  # rows, columns and K of a product that represents a kernel
 
 
 class PredictedProduct(msgspec.Struct, frozen=True, kw_only=True):
-    """One product on AMX tiles: one call, the busiest thread's part.
+    """The prediction for one product on AMX tiles: one call, the busiest thread's part.
 
     Attributes
     ----------
     label : str
-        That it is a prediction.
+        Says that it is a prediction.
     name : str
-        The operators, or what the shape stands for.
+        The operators, or the name of the shape.
     workload : str
         The region's key.
     kernel : str
@@ -75,19 +75,19 @@ class PredictedProduct(msgspec.Struct, frozen=True, kw_only=True):
     m, n, k : int
         Rows, columns and K of the thread's part.
     copies : int
-        How many such products one call does, one after the other, on all threads.
+        Number of such products in one call, one after the other, on all threads.
     blocks : dict
         rows, vectors, m_block and k_block of the configuration.
     predicted_cycles : float
-        Of one product.
+        Cycles of one product.
     predicted_share_of_peak : float
-        Of one dot product of tiles every 16 cycles.
+        Share of the peak, which is one dot product of tiles every 16 cycles.
     predicted_instructions : dict
-        Tile instructions of one product, by mnemonic.
+        Mnemonic -> tile instructions of one product.
     predicted_bytes_loaded : dict
-        What tile loads fetch, by level of the memory.
+        Level of the memory -> bytes that tile loads fetch from it.
     predicted_bytes_stored : int
-        What tile stores write.
+        Bytes that tile stores write.
     """
 
     label: str = LABEL
@@ -107,7 +107,7 @@ class PredictedProduct(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Unpredicted(msgspec.Struct, frozen=True, kw_only=True):
-    """A region that AMX tiles have no part in, or that is not modelled: its operators, its key."""
+    """A region without AMX tiles, or whose order of tiles is not modelled."""
 
     name: str
     workload: str
@@ -120,19 +120,19 @@ class PredictReport(msgspec.Struct, frozen=True, kw_only=True):
     Attributes
     ----------
     label : str
-        That they are predictions.
+        Says that these are predictions.
     cpu : str
         LLVM's name of the CPU.
     model : str
         The model, or "" for the table of shapes.
     kernels : list of PredictedProduct
-        Every kernel's full blocks: K = 1024, the operands in L2, tiles stored without epilogue.
+        Full blocks of every kernel: K = 1024, operands in L2, tiles stored without epilogue.
     products : list of PredictedProduct
         The products of the model or of the table.
     without_prediction : list of Unpredicted
         The other regions of the model.
     advice : str
-        What to do to have more of the model on tiles; "" if nothing is known.
+        How to run more of the model on tiles; "" if there is no advice.
     """
 
     label: str = LABEL
@@ -145,7 +145,7 @@ class PredictReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def predict_shapes(target: Any = "spr", threads: int = 1) -> PredictReport:
-    """Predictions for the AMX kernels of a CPU, and for a table of shapes as configured by default.
+    """Predicts the AMX kernels of a CPU, and a table of shapes with default configurations.
 
     Parameters
     ----------
@@ -178,25 +178,25 @@ def predict_shapes(target: Any = "spr", threads: int = 1) -> PredictReport:
 def predict_model(
     model: Any, options: CompileOptions, threads: int = 1, name: str = "model"
 ) -> PredictReport:
-    """Predictions for the products of a model that run on AMX tiles; each distinct region once.
+    """Predicts the products of a model that run on AMX tiles; each distinct region once.
 
     Parameters
     ----------
     model : Any
-        As for `tvm_hybrid.compile`.
+        See `tvm_hybrid.compile`.
     options : CompileOptions
-        How it is compiled, for a target that has AMX.
+        How it is compiled, for a target with AMX.
     threads : int
         Threads of a run.
     name : str
-        What the report calls the model.
+        Name of the model in the report.
 
     Raises
     ------
     TargetError
         If the target has no AMX.
     TvmHybridError
-        As `tvm_hybrid.compile`.
+        See `tvm_hybrid.compile`.
     """
     resolved, machine = _machine(target_of(options), threads)
     mod = import_model(model, options.shapes, options.values).mod
@@ -204,7 +204,7 @@ def predict_model(
     passes = PipelineOptions(resolved, threads, lookup, **options.code())
     products: list[PredictedProduct] = []
     without: list[Unpredicted] = []
-    floats = 0  # regions with products of float32, which tiles do not multiply
+    floats = 0  # regions with float32 products, which tiles cannot compute
     for region in collect_regions(mod, passes):
         config, _ = choose(region, machine, lookup)
         found = list(_products(region, config, machine))
@@ -228,7 +228,7 @@ def predict_model(
 
 
 def predict_kernels(machine: Machine) -> list[PredictedProduct]:
-    """Full blocks of the AMX kernels of a machine: K = 1024, operands in L2, no epilogue."""
+    """Predicts full blocks of a machine's AMX kernels: K = 1024, operands in L2, no epilogue."""
     m, n, k = _KERNEL_SIZES
     found = []
     for kernel in all_microkernels():
@@ -254,25 +254,25 @@ def _machine(target: Any, threads: int) -> tuple[Target, Machine]:
 def _products(
     region: Region, config: Config, machine: Machine, name: str = "", epilogue: int | None = None
 ) -> Iterator[PredictedProduct]:
-    """The products of a region that run on AMX tiles; of an attention without its softmax.
+    """Predicts the products of a region that run on AMX tiles; an attention's softmax is left out.
 
-    `name` and `epilogue` take the place of what the region's operators tell.
+    `name` and `epilogue` override those that the region's operators give.
     """
     for product in template_for(region.op).products(region, config, machine):
         plan, part, kernel = product.plan, product.part, product.plan.kernel
         if not isinstance(kernel, AmxMicrokernel) or not product.copies:
             continue
         in_place = stores_in_place(part, kernel)
-        # Whether zero points make the accumulators start with something other than zero. What
-        # differs by row is added when results are stored, unless tiles are stored as they are, or
-        # the product is one of an attention.
+        # Whether zero points make the accumulators start with other values than zero. Terms that
+        # differ by row are added when results are stored, unless tiles are stored in place, or the
+        # product belongs to an attention.
         started = False
         if is_integer(part):
             zero_points = ZeroPoints.of(part, kernel)
             started = zero_points.needs_column_sums
             if zero_points.needs_row_sums:
                 started = region.op == "attention" or in_place
-        # On every vector of results; None if the tiles are stored in their place.
+        # Operations on every vector of results; None if tiles are stored in place.
         operations = epilogue
         if epilogue is None and not in_place:
             operations = Epilogue(part, ()).cost
@@ -307,13 +307,13 @@ def _predicted(
 
 
 def _name(region: Region) -> str:
-    """The operators of a region, as decisions name them."""
+    """Names the operators of a region, as decisions do."""
     steps = [step.op for step in region.epilogue if step.op not in ("constant", "item")]
     return " + ".join([region.op, *steps])
 
 
 def predict_tables(report: PredictReport) -> list[Table]:
-    """Tables of the kernels, of the products, and of the regions without a prediction."""
+    """Makes tables of the kernels, the products, and the regions without a prediction."""
     about = report.model or "layers of BERT-base with 128 tokens, and squares,"
     tables = [
         _table(f"AMX kernels on {report.cpu}, full blocks, K = 1024", report.kernels),
@@ -350,7 +350,7 @@ def _table(title: str, products: Sequence[PredictedProduct]) -> Table:
 
 
 def _bytes(count: int) -> str:
-    """A number of bytes in two or three digits."""
+    """Formats a number of bytes in two or three digits."""
     for unit, letter in ((1 << 30, "G"), (1 << 20, "M"), (1 << 10, "k")):
         if count >= unit:
             value = count / unit

@@ -1,7 +1,7 @@
-"""Predicts how a model's time falls with threads; nothing is compiled to code, and nothing is run.
+"""Predicts how a model's time falls with threads, without generating or running code.
 
 For every number of threads the model is lowered as for a real run. `kernel_times` reads its kernels
-and estimates their time on the machine's description.
+and estimates their time from the machine's description.
 """
 
 from __future__ import annotations
@@ -33,29 +33,29 @@ from ..options import CompileOptions, passes_options, records_of, target_of
 from ..targets.resolve import cpu_name, resolve_target
 
 LABEL = "prediction, not measured"
-# A region that takes so much longer with more threads than with half of them is slower.
+# A region counts as slower if doubling the threads makes it slower by this factor.
 _SLOWER = 1.02
 
 
 class RegionTime(msgspec.Struct, frozen=True, kw_only=True):
-    """One call of one kernel, as predicted.
+    """The predicted time of one call of a kernel.
 
     Attributes
     ----------
     node : str
-        The value that it computes.
+        The value that the call computes.
     op : str
-        The operators, if they are known.
+        The operators; "" if unknown.
     function, kernel : str
-        The kernel, and the microkernel or schedule.
+        The kernel, and its microkernel or schedule.
     predicted_us : float
         Microseconds.
     limit : str
-        What takes most of the time beyond an equal share of computing; "compute" if little does.
+        The largest loss beyond evenly shared computing; "compute" if all losses are small.
     parts : dict
-        Microseconds by what takes them; they add up to the time.
+        Microseconds by cause; they add up to the time.
     busy_threads : int
-        Threads that have something to do in the longest phase.
+        Threads with work to do in the longest phase.
     """
 
     node: str
@@ -74,17 +74,17 @@ class ScaleRun(msgspec.Struct, frozen=True, kw_only=True):
     Attributes
     ----------
     threads : int
-        How many.
+        Number of threads.
     predicted_us : float
         Microseconds of a run.
     efficiency : float
-        The time of one thread, divided by this one and by the threads.
+        The time on one thread, divided by this run's time and by its threads.
     regions : list of RegionTime
-        In the order of their calls.
+        Times in the order of calls.
     measured_us : float or None
-        Microseconds of a run on this machine, if it was measured.
+        Measured microseconds of a run on this machine; None if not measured.
     measured : dict
-        Kernel -> microseconds of all its calls in a run, if it was measured.
+        Kernel -> measured microseconds of all its calls in a run; empty if not measured.
     """
 
     threads: int
@@ -101,11 +101,11 @@ class ScaleReport(msgspec.Struct, frozen=True, kw_only=True):
     Attributes
     ----------
     label : str
-        That it is a prediction.
+        Says that these are predictions.
     cpu, machine, model : str
-        LLVM's name of the CPU, the description's title, and what the model is called.
+        LLVM's name of the CPU, the description's title, and the model's name.
     runs : list of ScaleRun
-        By rising number of threads, the first with one.
+        By rising number of threads, from one thread on.
     slower : list of str
         Regions that take longer with some number of threads than with half of it.
     """
@@ -121,24 +121,24 @@ class ScaleReport(msgspec.Struct, frozen=True, kw_only=True):
 def scale_model(
     model: Any, threads: Iterable[int], options: CompileOptions, name: str = "model"
 ) -> ScaleReport:
-    """Predictions for some numbers of threads, and for one.
+    """Predicts a model's time for one thread and for the given numbers of threads.
 
     Parameters
     ----------
     model : Any
-        As for `tvm_hybrid.compile`.
+        See `tvm_hybrid.compile`.
     threads : iterable of int
-        How many threads to predict for.
+        Numbers of threads.
     options : CompileOptions
-        How it is compiled; but a target that is named has its shipped description even if this
-        machine is such a CPU.
+        How the model is compiled. A named target always gets its shipped description, even if this
+        machine has such a CPU.
     name : str
-        What the report calls the model.
+        Name of the model in the report.
 
     Raises
     ------
     TvmHybridError
-        As `tvm_hybrid.compile`.
+        See `tvm_hybrid.compile`.
     """
     resolved = target_of(options)
     described = str(resolved.attrs.get("model", "")).startswith("/")
@@ -169,7 +169,7 @@ def scale_model(
 def predict_regions(
     mod: IRModule, options: PipelineOptions, decisions: DecisionLog
 ) -> list[RegionTime]:
-    """Every kernel that a lowered module calls, with the time that it should take."""
+    """Predicts the time of every kernel call of a lowered module."""
     machine, bits = options.machine, options.machine.isa.vector_bits
     programs = {}
     for gvar, function in mod.functions_items():
@@ -202,7 +202,7 @@ def predict_regions(
 
 
 def slower_regions(runs: Sequence[ScaleRun]) -> list[str]:
-    """Regions that take longer with some number of threads than with half of it, in words."""
+    """Describes regions that take longer with some number of threads than with half of it."""
     by_threads = {run.threads: run for run in runs}
     found = []
     for run in runs:
@@ -213,7 +213,7 @@ def slower_regions(runs: Sequence[ScaleRun]) -> list[str]:
         for region in run.regions:
             other = before.get(region.node)
             if other is None or other.op != region.op:
-                continue  # made of other operators
+                continue  # another region, fused differently
             if region.predicted_us > _SLOWER * other.predicted_us:
                 what = f"{region.node} ({region.op or region.function})"
                 mine = f"{region.predicted_us:.1f} us on {run.threads} threads"
@@ -223,14 +223,14 @@ def slower_regions(runs: Sequence[ScaleRun]) -> list[str]:
 
 
 def scale_table(report: ScaleReport, rows: int = 0) -> Table:
-    """Times of the model and of its regions, by threads.
+    """Makes a table of the times of the model and of its regions, by threads.
 
     Parameters
     ----------
     report : ScaleReport
-        What to show. Regions that have the same kernels on all numbers of threads share a row.
+        The predictions. Regions that use equal kernels for all numbers of threads share a row.
     rows : int
-        How many regions to show at most, the longest first; 0: all.
+        Most regions to show, the longest first; 0: all.
     """
     title = f"{report.model} on {report.machine}: {LABEL}"
     table = Table(title=title, title_justify="left", caption=LABEL)
@@ -243,8 +243,8 @@ def scale_table(report: ScaleReport, rows: int = 0) -> Table:
     table.add_row("model", *total, f"{report.runs[-1].efficiency:.0%}", "", end_section=True)
     efficiencies = [f"{run.efficiency:.0%}" for run in report.runs]
     table.add_row("efficiency", *efficiencies, "", "", end_section=True)
-    # Regions by kernels, each on every number of threads; left out are those that consist of other
-    # operators on some number of threads.
+    # Groups regions by their kernels for every number of threads. Regions that are fused
+    # differently for some number of threads are left out.
     by_node = [{region.node: region for region in run.regions} for run in report.runs]
     by_kernels: dict[tuple[str, ...], list[list[RegionTime]]] = {}
     for node, first in by_node[0].items():
@@ -259,7 +259,7 @@ def scale_table(report: ScaleReport, rows: int = 0) -> Table:
         efficiency = times[0] / (times[-1] * report.runs[-1].threads)
         cells = [*(f"{time:.1f}" for time in times), f"{efficiency:.0%}"]
         table.add_row(_name(last, len(group)), *cells, Text(_limit(last)))
-    # The regions of the last run that are in no group, with how often they are called.
+    # Regions of the last run that are in no group, with the number of their calls.
     shown = {regions[-1].node for group in groups for regions in group}
     others: dict[str, list[RegionTime]] = {}
     for region in report.runs[-1].regions:
@@ -279,20 +279,20 @@ def _name(region: RegionTime, count: int) -> Text:
 
 
 def _limit(region: RegionTime) -> str:
-    """What limits a region, with its share of the time."""
+    """Names a region's limit, with its share of the time."""
     share = region.parts.get(region.limit, 0.0) / region.predicted_us
     return f"{region.limit} ({share:.0%}), {region.busy_threads} busy"
 
 
 def measured_table(run: ScaleRun, rows: int = 0) -> Table:
-    """Predicted and measured times of a run and of its kernels, the longest first.
+    """Makes a table of predicted and measured times of a run and of its kernels.
 
     Parameters
     ----------
     run : ScaleRun
-        One that was measured.
+        A measured run.
     rows : int
-        How many kernels to show at most; 0: all.
+        Most kernels to show, the longest first; 0: all.
     """
     table = Table(title=f"{run.threads} threads: predicted and measured", title_justify="left")
     table.add_column("kernel", overflow="fold")
@@ -323,16 +323,16 @@ SLICE_US = 1e5
 def with_measured(
     report: ScaleReport, executables: Mapping[int, Executable], feeds: Mapping[str, np.ndarray]
 ) -> ScaleReport:
-    """A report with what the model and its kernels really take.
+    """Adds measured times of the model and its kernels to a report.
 
     Parameters
     ----------
     report : ScaleReport
         Predictions for this machine.
     executables : mapping from int to Executable
-        The model by numbers of threads.
+        Number of threads -> compiled model.
     feeds : mapping
-        Its inputs.
+        The model's inputs.
     """
     runs = []
     for run in report.runs:
@@ -344,10 +344,10 @@ def with_measured(
 
 
 def measure(executable: Executable, feeds: Mapping[str, Any]) -> tuple[float, dict[str, float]]:
-    """Microseconds of a run, and of each kernel in it: the least of some turns.
+    """Measures microseconds of a run, and of each kernel in it, as the least of several turns.
 
-    The time of a kernel is without that of the instrument, which is what the kernels take together
-    more than the run, in equal parts for each call.
+    The profiling instrument makes all kernels together slower than the run. This overhead is
+    subtracted in equal parts from each call.
     """
     repeat = max(2, int(SLICE_US / executable.profile(feeds, 2).total_us))
     profiles = [executable.profile(feeds, repeat) for _ in range(TURNS)]
@@ -362,19 +362,19 @@ def measure(executable: Executable, feeds: Mapping[str, Any]) -> tuple[float, di
     return total, {name: max(0.0, time - surplus * calls[name]) for name, time in least.items()}
 
 
-# The kernels that a lowered model calls, in their order, and where their arguments come from.
+# The kernels that a lowered model calls, in order, and the location of their arguments.
 #
-# An argument was touched before: by the kernel that wrote it, or in the run before, as weights are.
-# What was touched since then says which cache still holds it (least recently used).
+# An argument was touched before, by the kernel that wrote it, or, like weights, in the previous
+# run. The bytes touched since then tell which cache still holds it (least recently used).
 
 
-# How much of a cache keeps what was touched before: it is not kept in the order of its use alone.
+# Usable share of a cache, as its replacement is not exactly least recently used.
 USED_CACHE = 0.75
 
 
 @dataclass(frozen=True)
 class Tensor:
-    """An argument: which memory, how many bytes, and whether it is a weight."""
+    """An argument: its memory, its size in bytes, and whether it is a weight."""
 
     memory: int
     size: int
@@ -385,14 +385,12 @@ class Tensor:
 class ModelCall:
     """One call of a kernel.
 
-    Attributes
-    ----------
     node : str
-        The value that it computes.
+        The value that the call computes.
     function : str
         The kernel.
     arguments : tuple of Tensor
-        In the order of the kernel's parameters.
+        Arguments in the order of the kernel's parameters.
     """
 
     node: str
@@ -401,7 +399,7 @@ class ModelCall:
 
 
 def model_calls(mod: IRModule) -> list[ModelCall]:
-    """The calls of `main`, with memory that is used again as soon as nobody reads it any more."""
+    """Lists the calls of `main`; freed memory is reused as soon as possible, as at run time."""
     main = mod["main"]
     graph, _ = named_graph(main, [each for block in main.body.blocks for each in block.bindings])
     kernels = {str(gvar.name_hint) for gvar in mod.get_global_vars()}
@@ -434,23 +432,23 @@ def model_calls(mod: IRModule) -> list[ModelCall]:
 def origins(
     calls: Sequence[ModelCall], machine: Machine, parts: Mapping[str, Mapping[int, Part]]
 ) -> list[dict[int, Origin]]:
-    """For every call where its arguments' bytes are, as `kernel_time` wants it.
+    """Finds the location of every call's arguments, as input of `kernel_time`.
 
     Parameters
     ----------
     calls : sequence of ModelCall
-        In their order.
+        The calls in order.
     machine : Machine
-        With its number of threads.
+        The machine with its number of threads.
     parts : mapping
-        Kernel -> parameter -> what a thread touches of it.
+        Kernel -> parameter -> part that a thread touches.
     """
     threads = machine.threads
     sockets = max(1, -(-threads // int(machine.description.at("cores"))))
     touched: dict[int, int] = {}
     had: dict[int, Part] = {}
     found: list[dict[int, Origin]] = []
-    for _ in range(2):  # in the second run everything was touched before
+    for _ in range(2):  # the second run finds everything touched before
         found = []
         for call in calls:
             levels: dict[int, Origin] = {}
@@ -463,7 +461,7 @@ def origins(
                 near, far = machine.l2_bytes * USED_CACHE, machine.l3_bytes * sockets
                 levels[parameter] = Origin(FAR if distance > far else SHARED)
                 if tensor.weight and part is not None and part.form == ALL:
-                    # Every core that reads all of it has a copy, if that fits.
+                    # Every core that reads all of a weight has a copy, if it fits.
                     if distance <= min(near, far):
                         levels[parameter] = Origin(NEAR)
                 elif distance <= near * threads:

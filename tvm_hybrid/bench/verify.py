@@ -1,8 +1,8 @@
 """Checks a compiled model against ONNX Runtime, and finds the first region that differs.
 
 The reference is ONNX Runtime without graph optimisation and without kernels that saturate (see
-`onnx_runtime.literal_session`): the literal meaning of the model, on every CPU. The report
-also shows how far optimised ONNX Runtime is from that; it decides nothing.
+`onnx_runtime.literal_session`): exactly what the model says, on every CPU. The report also shows
+how far optimised ONNX Runtime is from that, which decides nothing.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Evaluate = Callable[[onnx.ModelProto, Feeds], "tuple[list[np.ndarray], Sequence[
 
 
 class OutputReport(msgspec.Struct, frozen=True):
-    """One output: our distance from the reference, and that of ONNX Runtime's optimised run.
+    """One output: our distance from the reference, and that of optimised ONNX Runtime.
 
     Attributes
     ----------
@@ -37,7 +37,7 @@ class OutputReport(msgspec.Struct, frozen=True):
     allowed : float
         Largest `max_rel` of ours that passes.
     note : str
-        By how much ONNX Runtime's optimised run differs, and why, if it differs by more than that.
+        How and why optimised ONNX Runtime differs, if it is beyond the tolerance.
     """
 
     name: str
@@ -49,14 +49,14 @@ class OutputReport(msgspec.Struct, frozen=True):
 
 
 class FirstDifference(msgspec.Struct, frozen=True, kw_only=True):
-    """Where results begin to differ.
+    """The first node with a wrong result.
 
     Attributes
     ----------
     node, op : str
-        The first ONNX node with a wrong result.
+        The ONNX node, and its operator.
     regions : list of Decision
-        What was compiled for the model up to this node and not for the model before it.
+        Regions of the model up to this node that the model before the node does not have.
     """
 
     node: str
@@ -77,9 +77,9 @@ class VerifyReport(msgspec.Struct, frozen=True, kw_only=True):
     Attributes
     ----------
     tolerance : float
-        Relative to each output's largest value.
+        Largest difference relative to each output's largest value.
     steps : int
-        By how much 8-bit integers may differ.
+        Largest difference of 8-bit integers.
     """
 
     outputs: list[OutputReport]
@@ -89,7 +89,7 @@ class VerifyReport(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def passed(self) -> bool:
-        """Whether every output is near enough."""
+        """Whether every output is within the tolerance."""
         return all(output.passed for output in self.outputs)
 
 
@@ -107,7 +107,7 @@ def verify(
     feeds : mapping
         The inputs that they were computed from.
     tolerance : Tolerance
-        As `compare.tolerance_for` derives it.
+        See `compare.tolerance_for`.
 
     Raises
     ------
@@ -116,7 +116,7 @@ def verify(
     """
     literal = outputs_of(literal_session(model), feeds)
     optimised: list[np.ndarray] = []
-    with contextlib.suppress(ContestantError):  # it cannot run the model
+    with contextlib.suppress(ContestantError):  # some models run only without optimisation
         optimised = outputs_of(optimised_session(model.SerializeToString()), feeds)
     why = why_products_differ(model)
     outputs = []
@@ -135,16 +135,16 @@ def verify(
 def locate(
     model: onnx.ModelProto, feeds: Feeds, tolerance: Tolerance, evaluate: Evaluate
 ) -> FirstDifference | None:
-    """The first node, and the regions, at which we differ from ONNX Runtime.
+    """Finds the first node, and its regions, at which we differ from ONNX Runtime.
 
     Parameters
     ----------
     model : onnx.ModelProto
-        A model that differs.
+        A model with wrong results.
     feeds : mapping
-        Inputs for which it does.
+        Inputs that show them.
     tolerance : Tolerance
-        As for `verify`.
+        See `verify`.
     evaluate : callable
         (model, feeds) -> (our outputs, decisions); a library error counts as a difference.
     """
@@ -176,8 +176,8 @@ def locate(
 # Finds the first node of an ONNX model at which two runtimes differ.
 #
 # The model is cut after node i: the prefix keeps nodes 0..i, and every tensor that a later node or
-# the caller still reads becomes an output. Whether the prefixes' outputs agree is tested by
-# bisection over i, so that what is fused in a prefix is what is fused in the model, up to the cut.
+# the caller reads becomes an output. Bisection over i finds the first prefix whose outputs differ.
+# It uses prefixes because their fusion equals that of the whole model, up to the cut.
 
 
 Agrees = Callable[[onnx.ModelProto], bool]
@@ -190,11 +190,11 @@ class Culprit:
     Attributes
     ----------
     node : str
-        Its name, or that of its first output if it has none.
+        Name of the node, or of its first output if it has no name.
     op : str
-        Its operator.
+        Operator of the node.
     index : int
-        Its place in the model.
+        Position of the node in the model.
     before, after : onnx.ModelProto or None
         The longest prefix that agrees (None if there is none) and the shortest that does not.
     """
@@ -207,19 +207,10 @@ class Culprit:
 
 
 def find_first_difference(model: onnx.ModelProto, agrees: Agrees) -> Culprit | None:
-    """Bisects a model whose results differ.
+    """Bisects a model whose results differ; returns None if it has no nodes.
 
-    Parameters
-    ----------
-    model : onnx.ModelProto
-        The model; all weights inside it.
-    agrees : callable
-        Whether the two runtimes agree on a prefix.
-
-    Returns
-    -------
-    Culprit or None
-        None if the model has no nodes.
+    `agrees` says whether the two runtimes agree on a prefix. The model must have all weights
+    inside.
 
     Raises
     ------
@@ -230,7 +221,7 @@ def find_first_difference(model: onnx.ModelProto, agrees: Agrees) -> Culprit | N
     last = len(model.graph.node) - 1
     if last < 0:
         return None
-    # Where a prefix has outputs, all of known type.
+    # Possible cuts: the prefix must have outputs, all with known types.
     lives = ((index, cuts.live(index)) for index in range(last))
     places = [index for index, live in lives if live and cuts.types.keys() >= {*live}]
     places.append(last)
@@ -250,7 +241,7 @@ def find_first_difference(model: onnx.ModelProto, agrees: Agrees) -> Culprit | N
 
 
 class _Cuts:
-    """The prefixes of one model."""
+    """Makes prefixes of one model."""
 
     def __init__(self, model: onnx.ModelProto) -> None:
         try:
@@ -268,13 +259,13 @@ class _Cuts:
                 self._last_use[name] = index
 
     def live(self, index: int) -> list[str]:
-        """Tensors of the prefix that are read after it, in the order in which they are made."""
+        """Tensors of a prefix that are read after it, in the order of their computation."""
         nodes = self._model.graph.node[: index + 1]
         made = (name for node in nodes for name in node.output if name)
         return [n for n in made if n in self._wanted or self._last_use.get(n, -1) > index]
 
     def prefix(self, index: int) -> onnx.ModelProto:
-        """The model up to and with this node."""
+        """The model up to and including a node."""
         if index == len(self._model.graph.node) - 1:
             return self._model
         graph = self._model.graph
@@ -283,7 +274,7 @@ class _Cuts:
         cut = onnx.ModelProto()
         cut.CopyFrom(self._model)
         made = read.union(*(node.output for node in nodes))
-        kept: dict[str, list[Any]] = {  # inputs stay, to be fed alike
+        kept: dict[str, list[Any]] = {  # all inputs stay, so that feeds fit every prefix
             "node": list(nodes),
             "initializer": [tensor for tensor in graph.initializer if tensor.name in read],
             "value_info": [value for value in graph.value_info if value.name in made],
@@ -296,7 +287,7 @@ class _Cuts:
 
 
 def _names_read(node: onnx.NodeProto) -> Iterator[str]:
-    """What a node reads, its subgraphs' nodes included."""
+    """Yields the tensors that a node reads, including those of its subgraphs."""
     yield from (name for name in node.input if name)
     for attribute in node.attribute:
         for graph in (attribute.g, *attribute.graphs):

@@ -1,4 +1,4 @@
-"""CacheFolder: a folder of files that can be made again: which belong together, and its bound."""
+"""CacheFolder: a folder of files that can be recreated, grouped by key, with a size limit."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ def is_enabled() -> bool:
 
 
 def belongs_to_us(descriptor: int) -> bool:
-    """Whether an open file is of this user or of root: others must not decide what runs."""
+    """Whether an open file is of this user or of root: others must not decide which code runs."""
     return os.fstat(descriptor).st_uid in (0, os.geteuid())
 
 
 @dataclass
 class _Entry:
-    """The files of one key: how many of the first kind, bytes in all, when one was used last."""
+    """The files of one key: count of the first kind, bytes of all, time of the last use."""
 
     count: int = 0
     size: int = 0
@@ -41,16 +41,16 @@ class _Entry:
 
 @dataclass(frozen=True)
 class CacheFolder:
-    """A folder in the cache folder.
+    """A folder inside the user's cache folder.
 
     Attributes
     ----------
     name : str
-        Its name, which says what is in it.
+        Its name, which tells its content.
     suffixes : tuple of str
-        How names of the files of one key end. The first one is removed first.
+        Suffixes of the files of one key. The first one is removed first.
     share : int
-        The folder may have one of so many parts of TVM_HYBRID_CACHE_BYTES.
+        The size limit is TVM_HYBRID_CACHE_BYTES divided by this.
     """
 
     name: str
@@ -59,11 +59,11 @@ class CacheFolder:
 
     @property
     def place(self) -> Path:
-        """Where it is; it need not exist."""
+        """Path of the folder; it need not exist."""
         return cache_dir() / self.name
 
     def make(self) -> None:
-        """Makes the folder, which only its owner can write to.
+        """Creates the folder, writable only by its owner.
 
         Raises
         ------
@@ -73,18 +73,18 @@ class CacheFolder:
         self.place.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def path(self, key: str, suffix: str) -> Path:
-        """A file of a key, which need not exist."""
+        """Path of a file of a key; it need not exist."""
         return self.place / f"{key}{suffix}"
 
     def usage(self) -> tuple[int, int]:
-        """How many files of the first kind there are, and the bytes of the folder."""
+        """Number of files of the first kind, and bytes of the folder."""
         entries = self._entries().values()
         return sum(entry.count for entry in entries), sum(entry.size for entry in entries)
 
     def shrink(self, newest: str = "") -> None:
-        """Removes what was used longest ago until the rest fits; the newest key goes last.
+        """Removes the least recently used keys until the others fit; the newest key goes last.
 
-        What killed processes left behind goes, too. One process at a time does so.
+        Also removes files that killed processes left. Only one process does so at a time.
         """
         from filelock import FileLock, Timeout
 
@@ -106,13 +106,13 @@ class CacheFolder:
             logger.info("%s: another process holds its lock; nothing is removed", self.place)
 
     def remove(self, key: str) -> None:
-        """Removes the files of a key; the first kind first, so that it never lacks the others."""
+        """Removes the files of a key, the first kind first: a library never lacks its note."""
         for suffix in self.suffixes:
             with contextlib.suppress(OSError):
                 self.path(key, suffix).unlink()
 
     def most_bytes(self) -> int:
-        """The bound of the folder."""
+        """Size limit of the folder."""
         text = os.environ.get(BYTES_VARIABLE, "")
         if text.isascii() and text.isdigit():
             return int(text) // self.share
@@ -121,7 +121,7 @@ class CacheFolder:
         return DEFAULT_BYTES // self.share
 
     def _entries(self) -> dict[str, _Entry]:
-        """Its files by their keys."""
+        """Key -> its files."""
         found: dict[str, _Entry] = {}
         for suffix in self.suffixes:
             for path in self.place.glob(f"*{suffix}"):
@@ -136,7 +136,7 @@ class CacheFolder:
         return found
 
     def _remove_drafts(self) -> None:
-        """Removes files and folders that nobody writes to any more."""
+        """Removes drafts that no process writes any more."""
         for path in self.place.glob(f"{DRAFT}*"):
             with contextlib.suppress(OSError):
                 if time.time() - path.stat().st_mtime <= STALE_SECONDS:

@@ -1,9 +1,10 @@
-"""KernelCache: a folder of kernels' machine code, for programs that have some of them again.
+"""KernelCache: a folder with machine code of kernels, for programs that share some of them.
 
-    <key>.kernel    SHA-256 of the rest, and the rest: assembler text as JSON (`codegen`)
+    <key>.kernel    SHA-256 of the content, then the content: assembler text as JSON (`codegen`)
 
-Files appear whole, by renaming, and are checked whenever they are read: LLVM ends the process when
-it reads a damaged text. Nothing here fails a session: what cannot be read or written is compiled.
+Files appear complete, by renaming, and are checked whenever they are read: LLVM ends the process
+when it reads a damaged text. No error here fails a session: a kernel that cannot be read is
+compiled.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ class KernelCache:
     Attributes
     ----------
     asked, found, kept : int
-        How many kernels were looked for, came from the folder, and were written there.
+        Number of kernels that were looked up, found in the folder, and written to it.
     """
 
     def __init__(self) -> None:
@@ -43,7 +44,7 @@ class KernelCache:
         self._lock = threading.Lock()
 
     def find(self, key: str) -> KernelCode | None:
-        """The code that was kept under this key; what is damaged goes."""
+        """Returns the code of this key, or None; removes a damaged file."""
         path = self._path(key)
         with self._lock:
             self.asked += 1
@@ -72,7 +73,7 @@ class KernelCache:
         return code
 
     def keep(self, key: str, code: KernelCode) -> None:
-        """Keeps the code of a kernel, if that can be done."""
+        """Stores the code of a kernel if possible."""
         path, content = self._path(key), msgspec.json.encode(code)
         data = hashlib.sha256(content).digest() + content
         if self._refused or len(data) > KERNELS.most_bytes():
@@ -94,7 +95,7 @@ class KernelCache:
             self.kept += 1
 
     def finish(self) -> None:
-        """Says what was found, and removes what was used longest ago if there is too much."""
+        """Logs the counts, and removes the least recently used kernels beyond the size limit."""
         made = self.asked - self.found
         logger.info("kernels: %d from the cache, %d compiled, %d kept", self.found, made, self.kept)
         if self._refused:
@@ -115,7 +116,7 @@ class KernelCache:
 
 
 def kernel_cache() -> KernelCache | None:
-    """A cache for one program; None if there may be none, or sources changed after their import."""
+    """Makes a cache for one program; None if disabled, or if sources changed after their import."""
     if not is_enabled():
         return None
     if not sources_are_imported():

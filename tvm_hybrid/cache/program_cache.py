@@ -1,12 +1,12 @@
 """ProgramCache: a folder of compiled programs, for sessions that start again.
 
-    <key>.so     a library as `Executable.export` writes it
-    <key>.json   what sessions need to know besides; written before the library
-    model-*.json the digest of a model's file (`model_digest`)
+    <key>.so     a library written by `Executable.export`
+    <key>.json   what sessions need to know in addition; written before the library
+    model-*.json the digest of a model's file (`program_key.model_bytes`)
 
-A failed attempt at one program for all sizes is a note without a library. Files appear whole, by
-renaming; the folder has a bound, and what was used longest ago goes first. Nothing here fails a
-session: what cannot be read, written or removed is logged.
+A failed attempt at one program for all sizes is a note without a library. Files appear complete, by
+renaming. The folder has a size limit; the least recently used files are removed first. No error
+here fails a session: errors of reading, writing or removing are logged.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ from .program_key import Note, read_note, write_note
 def find(
     key: str, threads: ThreadsLike, weights: str | None, spin: str | None = None
 ) -> Executable | None:
-    """A program that was kept, loaded as `tvm_hybrid.load` does; None if there is none.
+    """Loads a program from the folder as `tvm_hybrid.load` does; None if there is none.
 
-    What is damaged goes. The checksums of a library and its weights are computed once, as long as
-    its file stays the same; its size is always looked at.
+    A damaged program is removed. The checksums of a library and its weights are computed once per
+    file; the file's size is always checked.
     """
     library = _library_path(key)
     try:
@@ -58,7 +58,7 @@ def find(
             if library.exists():
                 _drop_damaged(key, error)
             return None
-        except (IsaError, TargetError) as error:  # compiling says so, if it matters
+        except (IsaError, TargetError) as error:  # compiling will raise it if it matters
             logger.info("%s is not used: %s", library, error)
             return None
         executable.declared = note.declared
@@ -72,7 +72,7 @@ def find(
 
 
 def find_refusal(key: str) -> Note | None:
-    """Why there is no such program, if that was found out before."""
+    """Returns the note of why a program cannot exist, if that is known."""
     path = _note_path(key)
     if not path.is_file():
         return None
@@ -88,7 +88,7 @@ def find_refusal(key: str) -> Note | None:
 
 
 def keep(key: str, executable: Executable) -> str:
-    """Keeps a program that was just compiled, if that can be done; else says why not.
+    """Stores a newly compiled program if possible.
 
     Returns
     -------
@@ -109,7 +109,7 @@ def keep(key: str, executable: Executable) -> str:
 
 
 def _kept(key: str, executable: Executable) -> str:
-    """Writes a program into the folder; returns what failed, "" if nothing did."""
+    """Writes a program into the folder; returns the error, "" if there is none."""
     library = _library_path(key)
     started = time.perf_counter()
     try:
@@ -121,7 +121,7 @@ def _kept(key: str, executable: Executable) -> str:
             if not library.exists():
                 PROGRAMS.remove(key)
             raise
-        # The name is the last thing that is given to a file whose checksum was just computed.
+        # Renaming the file comes last, so its checksum, just computed, is that of this file.
         _note_checked(key, Note(declared=executable.declared), file_state(library))
         seconds = time.perf_counter() - started
         logger.info("kept for the next start, in %.1f s: %s", seconds, library)
@@ -134,7 +134,7 @@ def _kept(key: str, executable: Executable) -> str:
 
 
 def keep_refusal(key: str, note: Note) -> None:
-    """Keeps why there is no such program."""
+    """Stores why a program cannot exist."""
     try:
         PROGRAMS.make()
         write_note(_note_path(key), note)
@@ -145,7 +145,7 @@ def keep_refusal(key: str, note: Note) -> None:
 
 @functools.cache
 def say_once(text: str) -> None:
-    """Logs a line the first time."""
+    """Logs a line once per process."""
     logger.info("%s", text)
 
 

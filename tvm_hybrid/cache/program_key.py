@@ -1,4 +1,4 @@
-"""The key of a compiled program: equal only if compiling would give the same program again."""
+"""The key of a compiled program: equal only if compiling would give an equal program."""
 
 from __future__ import annotations
 
@@ -39,39 +39,39 @@ from .cache_folder import NOTE, PROGRAMS
 
 PACKAGES = ("microkernels", "tir_schedules", "relay_passes", "tvm_hybrid")
 _READERS = ("onnx", "numpy", "ml_dtypes")
-_SOURCES = (".py", ".ll", ".json", ".jsonl")  # code, descriptions of CPUs, shipped records
+_SOURCES = (".py", ".ll", ".json", ".jsonl")  # code, CPU descriptions, shipped records
 _IMPORTED = time.time_ns()
 _NOT_AS_GIVEN = frozenset(
     {
-        *("target", "machine", "fallback", "num_threads", "threads", "records"),  # resolved
-        *("shapes", "values"),  # None is as nothing given
-        *("weights", "spin", "cache", "dump_ir"),  # of a process, not of a program
+        *("target", "machine", "fallback", "num_threads", "threads", "records"),  # resolved first
+        *("shapes", "values"),  # None equals an empty mapping
+        *("weights", "spin", "cache", "dump_ir"),  # properties of a process, not of a program
     }
 )
 
 
 @dataclass(frozen=True)
 class ProgramKey:
-    """The name of a program.
+    """The key of a program.
 
     Attributes
     ----------
     text : str
-        SHA-256 of everything that decides it.
+        SHA-256 of everything that decides the program.
     files : tuple
-        The files that were read for it, as they were.
+        States of the files that were read for it.
     """
 
     text: str
     files: tuple[FileState, ...]
 
     def holds(self) -> bool:
-        """Whether what has been compiled since is what the key says: no file has changed."""
+        """Whether a program compiled since then fits the key: no file has changed."""
         return sources_are_imported() and are_unchanged(self.files)
 
 
 def program_key(model: ModelBytes, options: CompileOptions) -> ProgramKey:
-    """The key of a program.
+    """Computes the key of a program.
 
     Parameters
     ----------
@@ -93,7 +93,7 @@ def program_key(model: ModelBytes, options: CompileOptions) -> ProgramKey:
     targets = [target] if second is None else [target, second]
     records, files = _records(options.records)
     given = {name: value for name, value in vars(options).items() if name not in _NOT_AS_GIVEN}
-    # What the caller says to TVM's passes.
+    # The caller's settings of TVM's passes.
     context = PassContext.current()
     passes = [*map(str, context.required_pass)], [*map(str, context.disabled_pass)]
     content = [
@@ -115,7 +115,7 @@ def program_key(model: ModelBytes, options: CompileOptions) -> ProgramKey:
 
 
 def _machine(target: Target) -> list[Any]:
-    """What is known of a CPU."""
+    """The facts of a CPU that decide a program."""
     machine = Machine.from_target(target)
     numbers = {name: number.value for name, number in machine.description.numbers.items()}
     unknown = unknown_numbers(machine.description)
@@ -123,7 +123,7 @@ def _machine(target: Target) -> list[Any]:
 
 
 def _records(records: Records) -> tuple[list[Any] | None, list[FileState]]:
-    """The record files of a user; the package's are sources. None: no records at all."""
+    """The user's record files; the package's count as sources. None: records are disabled."""
     if records is None:
         names: Sequence[str | os.PathLike[str]] = default_record_paths()
         refused = records_refused()
@@ -139,7 +139,7 @@ def _records(records: Records) -> tuple[list[Any] | None, list[FileState]]:
 
 
 def _plain(value: Any) -> Any:
-    """A value as JSON can tell it from others."""
+    """Converts a value to JSON, so that different values stay different."""
     if value is None or isinstance(value, (bool, int, str)):
         return value
     if isinstance(value, float):
@@ -163,19 +163,19 @@ Sources = list[tuple[str, int, int]]
 
 
 def sources_are_imported() -> bool:
-    """Whether the sources of our packages are as they were when this process imported them."""
+    """Whether our packages' sources are unchanged since this process imported them."""
     sources = _sources()
     old = all(changed < _IMPORTED for _, _, changed in sources)
     return old and sources == _first_sources()
 
 
 def stamp() -> str:
-    """Of the sources of our packages, as they were when this process first asked."""
+    """Digest of our packages' sources at the first call in this process."""
     return hashlib.sha256(msgspec.json.encode(_first_sources())).hexdigest()
 
 
 def _sources() -> Sources:
-    """Path, size and time of change of every source."""
+    """Path, size and time of change of every source file."""
     top = Path(__file__).parents[2]
     found = [entry for name in PACKAGES for entry in _walk(str(top / name))]
     return sorted((path.removeprefix(str(top)), size, changed) for path, size, changed in found)
@@ -201,18 +201,18 @@ AnyNote = TypeVar("AnyNote", bound=msgspec.Struct)
 
 
 class Note(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of a program besides its library.
+    """Facts about a program in addition to its library.
 
     Attributes
     ----------
     declared : DeclaredInterface or None
-        What the model declares, if sizes are open.
+        What the model declares, if sizes are dynamic.
     refusal : str
         Why there is no such program; empty if there is one.
     inputs : tuple of str
-        The inputs whose values it would have had to know.
+        Inputs whose values compiling would need.
     checked : tuple or None
-        The library's file as it was when its checksums were right.
+        State of the library's file when its checksums were verified.
     """
 
     declared: DeclaredInterface | None = None
@@ -227,7 +227,7 @@ class _Checked(msgspec.Struct):
 
 
 def write_note(path: Path, note: msgspec.Struct) -> None:
-    """Writes a file with its checksum.
+    """Writes a note with its checksum.
 
     Raises
     ------
@@ -240,7 +240,7 @@ def write_note(path: Path, note: msgspec.Struct) -> None:
 
 
 def read_note(path: Path, kind: type[AnyNote]) -> AnyNote:
-    """The note of a kind in a file.
+    """Reads a note of a kind, and verifies its checksum.
 
     Raises
     ------
@@ -259,20 +259,19 @@ def read_note(path: Path, kind: type[AnyNote]) -> AnyNote:
 
 
 class _ModelDigest(msgspec.Struct, frozen=True):
-    """SHA-256 of a model, and its files as they were."""
+    """SHA-256 of a model, and the state of its files."""
 
     digest: str
     files: tuple[FileState, ...]
 
 
 def model_bytes(model: Any) -> ModelBytes:
-    """The digest of a model in a file, which is computed once while the file stays the same.
+    """Computes the digest of a model, or finds it in the cache if the model's files are unchanged.
 
     A note in the cache of programs has the digest, and size, times and inode of all files of the
-    model. As git does, we do not trust what was hashed soon after it was changed: it may have been
-    changed again without getting another time.
-
-    As `ModelBytes.of`; the files of a path are not read if their digest is known.
+    model. Like git, we do not trust a file that was hashed soon after its last change: it may have
+    changed again within the resolution of its time. Otherwise it works like `ModelBytes.of`, but
+    does not read files whose digest is known.
 
     Raises
     ------
@@ -285,7 +284,7 @@ def model_bytes(model: Any) -> ModelBytes:
         return ModelBytes.of(model)
     name = hashlib.sha256(os.fsencode(Path(model).absolute())).hexdigest()
     note = PROGRAMS.path(f"model-{name}", NOTE)
-    with contextlib.suppress(OSError, ValueError):  # there is none, or it is damaged
+    with contextlib.suppress(OSError, ValueError):  # the note is missing or damaged
         known = read_note(note, _ModelDigest)
         if known.files and are_unchanged(known.files):
             os.utime(note)

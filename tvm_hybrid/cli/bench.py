@@ -1,7 +1,7 @@
-"""`tvm-hybrid bench MODEL`: measures us, ONNX Runtime and stock TVM in one interleaved run.
+"""`tvm-hybrid bench MODEL`: measures us, ONNX Runtime and stock TVM in turns, in one run.
 
 With `--streams` it measures throughput under several callers, with `--layers` the convolutions of a
-network instead. With `--predict` it runs nothing: it shows what a model of AMX predicts.
+network. With `--predict` it runs nothing, but shows predictions of an AMX performance model.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ WARMUP = 0.1
 
 @dataclass(frozen=True)
 class Turns:
-    """What was asked for; None where nothing was.
+    """Requested turns; None for values that were not given.
 
     Attributes
     ----------
@@ -43,7 +43,7 @@ class Turns:
     duration : float or None
         Seconds of all turns of a contestant.
     warmup : float
-        Seconds that do not count.
+        Seconds before measurements.
     """
 
     repeat: int | None
@@ -58,23 +58,23 @@ class Turns:
             raise click.UsageError("--duration needs turns that take some --seconds")
 
     def length(self, default: float) -> float:
-        """Seconds of a turn; not more than there are of all."""
+        """Seconds of a turn, at most the whole duration."""
         length = default if self.seconds is None else self.seconds
         return length if self.duration is None else min(length, self.duration)
 
     def rounds(self, default: int, length: float) -> int:
-        """How many turns each contestant has, if a turn takes `length` by default."""
+        """Number of turns of each contestant; `length` is the default length of a turn."""
         if self.duration is None:
             return self.repeat or default
         return math.ceil(self.duration / self.length(length) - 1e-9)
 
     def of_layers(self) -> tuple[int | None, float | None]:
-        """What `--layers` takes of it.
+        """The values that `--layers` uses.
 
         Raises
         ------
         click.UsageError
-            If more was asked for.
+            If other values were given.
         """
         if self.duration is not None or self.warmup != WARMUP:
             raise click.UsageError("--layers goes with --repeat and --seconds")
@@ -83,25 +83,25 @@ class Turns:
 
 @dataclass(frozen=True)
 class BenchRequest:
-    """The arguments of `tvm-hybrid bench`; the command's help tells what they mean.
+    """The arguments of `tvm-hybrid bench`; the command's help explains them.
 
     Attributes
     ----------
     model : Path or None
-        What is measured; None with `layers`, or for a table of predictions.
+        The model; None with `layers`, or for a table of predictions.
     inputs : Inputs
     source : Path or None
         The ONNX file that a library was made of.
     hint : str or None
-        "latency" or "throughput": whether one run at a time is measured, or several.
+        "latency" or "throughput": one run at a time, or several.
     peers : str or None
-        Names with commas.
+        Names separated by commas.
     turns : Turns
     openvino_python : str or None
     streams : tuple of int or None
     callers : int or None
     table : Path or None
-        Of comma-separated values.
+        File of comma-separated values.
     layers : str or None
         A network.
     markdown : Path or None
@@ -109,7 +109,7 @@ class BenchRequest:
     options : CompileOptions
     as_json : bool
     choose : bool
-        Whether only the best of `streams` is measured beside others.
+        Whether only the best of `streams` is measured against the peers.
     """
 
     model: Path | None
@@ -131,7 +131,7 @@ class BenchRequest:
     choose: bool = False
 
     def run(self) -> int:
-        """Does what is asked for; returns the exit code: 1 if results of ours are wrong.
+        """Runs the benchmark; returns the exit code, 1 if our results are wrong.
 
         Raises
         ------
@@ -181,7 +181,7 @@ class BenchRequest:
         return self._measure_model(self.model)
 
     def _names(self, default: str, known: Collection[str], unknown: str) -> list[str]:
-        """The contestants; of one that is not among `known` is said what is `unknown`."""
+        """The contestants' names; refuses a name that is not in `known` with the text `unknown`."""
         names = (default if self.peers is None else self.peers).split(",")
         for name in filter(None, names):
             if name not in known:
@@ -189,7 +189,7 @@ class BenchRequest:
         return list(filter(None, names))
 
     def _threads(self) -> int:
-        """All threads that runs share."""
+        """Number of threads that all runs share."""
         from ..runtime.threads import resolve_threads
         from ..targets.resolve import threads_of
 
@@ -256,7 +256,7 @@ class BenchRequest:
 
             write_whole(self.table, bench_csv(report))
         show(report, self.as_json, table)
-        # Whoever names contestants wants them all.
+        # A user who names contestants wants all of them.
         missing = self.peers is not None and not all(row.timing for row in report.rows)
         return 1 if report.wrong or missing else 0
 
@@ -314,7 +314,7 @@ class BenchRequest:
         return self._shown(report, throughput_table(report, title))
 
     def _measure_layers(self, network: str) -> int:
-        """With the number of threads in the options; without one, with one and with all."""
+        """Measures with the given number of threads; if none is given, with one and with all."""
         from ..bench.conv_layers import measure_layers
         from ..bench.layer_models import NETWORKS, layer_tables, markdown_page
         from ..options import given
@@ -351,7 +351,7 @@ class BenchRequest:
         return 1 if any(row.wrong for row in report.rows) else 0
 
     def _predict(self) -> int:
-        """Predictions for a model, or for the table of shapes."""
+        """Shows predictions for a model, or for the table of shapes."""
         from ..bench.predict import predict_model, predict_shapes, predict_tables
         from ..options import target_of
         from ..runtime.threads import resolve_threads
@@ -376,7 +376,7 @@ class BenchRequest:
 
 
 def doubled_up_to(threads: int) -> tuple[int, ...]:
-    """1, 2, 4 and so on, and the number of threads last."""
+    """1, 2, 4 and so on, then the number of threads."""
     return (*(1 << power for power in range((threads - 1).bit_length())), threads)
 
 
@@ -387,13 +387,13 @@ def doubled_up_to(threads: int) -> tuple[int, ...]:
 @click.option(
     "--hint",
     type=click.Choice(["latency", "throughput"]),
-    help="latency: one run at a time on all threads. throughput: as many streams as are fastest of "
-    "1, 2, 4, ... and one for each thread, tried briefly.",
+    help="latency: one run at a time on all threads. throughput: the fastest number of streams of "
+    "1, 2, 4, ... and one for each thread, each tried briefly.",
 )
 @click.option(
     "--peers",
     show_default="ort,stock; for layers and streams ort,openvino",
-    help="Contestants besides us: ort (ONNX Runtime), openvino, stock (TVM without this plugin).",
+    help="Contestants in addition to us: ort (ONNX Runtime), openvino, stock (TVM without us).",
 )
 @click.option(
     "--repeat",
@@ -410,8 +410,8 @@ def doubled_up_to(threads: int) -> tuple[int, ...]:
 @click.option(
     "--duration",
     type=shared.SECONDS,
-    help="Seconds that each contestant is measured, with each number of streams, in "
-    "place of --repeat.",
+    help="Seconds that each contestant is measured, with each number of streams, instead of "
+    "--repeat.",
 )
 @click.option(
     "--warmup",
@@ -429,25 +429,25 @@ def doubled_up_to(threads: int) -> tuple[int, ...]:
     "--streams",
     metavar="N,N,...",
     type=shared.counts_of("numbers from 1 up"),
-    help="Measure throughput: so many runs at once, which share --threads.",
+    help="Measure throughput with this many concurrent runs, which share --threads.",
 )
 @click.option(
     "--callers",
     show_default="as many as streams",
     type=shared.AT_LEAST_ONE,
-    help="Requests under way at once, with --streams.",
+    help="Concurrent requests, with --streams.",
 )
 @click.option(
     "--csv",
     "table",
     metavar="FILE",
     type=shared.OutputFile(".csv", ".txt"),
-    help="Write the results into this file, too, as comma-separated values.",
+    help="Also write the results into this file as comma-separated values.",
 )
 @click.option(
     "--layers",
     metavar="NETWORK",
-    help="Measure, in place of a MODEL, each convolution of resnet18, in f32 and int8.",
+    help="Measure each convolution of resnet18, in f32 and int8, instead of a MODEL.",
 )
 @click.option(
     "--markdown",
@@ -457,39 +457,40 @@ def doubled_up_to(threads: int) -> tuple[int, ...]:
 @click.option(
     "--variants",
     is_flag=True,
-    help="Let us also run without coarse fusion (fine) and without any (none), with what it costs.",
+    help="Also run us without coarse fusion (fine) and without any (none), to show its gain.",
 )
 @click.option(
     "--predict",
     is_flag=True,
-    help="Run nothing: show what AMX kernels are predicted to do, for MODEL or a table of shapes.",
+    help="Run nothing: show predictions for AMX kernels, for MODEL or a table of shapes.",
 )
 @shared.compile_options()
 def command(**settings: Any) -> int:
     """Measures MODEL: percentiles and least time of a run, requests a second, GFLOP/s, ratios.
 
-    Results are compared with those of ONNX Runtime without optimisation. A row says by how much a
-    contestant differs, where, and why if that is known; exit code 1 if we do.
+    Results are compared with those of ONNX Runtime without optimisation. A row says how, where and,
+    if known, why a contestant differs; exit code 1 if we differ.
 
-    The contestants take turns; each runs with the same number of threads on the same inputs. Only
-    ratios within one table mean anything. GFLOP/s count matrix products and convolutions, and
-    refer to the least time. With --variants the ratio of such a row is what fusion gains.
+    The contestants take turns, with equal numbers of threads and equal inputs. Only ratios within
+    one table mean anything. GFLOP/s count matrix products and convolutions, and refer to the least
+    time. With --variants, the ratio of a lower fusion level shows what fusion gains.
 
-    With --streams callers send one request after the other, all at once: requests/s are those of
-    all callers, times include waiting, and the ratio is of requests/s. Each run has its share of
-    --threads; ONNX Runtime's session is called by as many threads, OpenVINO is in throughput mode.
-    --hint throughput tries numbers of streams with us, and measures the best one beside the others.
+    With --streams, each caller sends one request after the other, all callers at once: requests/s
+    count all callers, times include waiting, and the ratio is of requests/s. Each run has its share
+    of --threads; ONNX Runtime's session is called by as many threads, OpenVINO is in throughput
+    mode. --hint throughput tries numbers of streams with us, and measures the best against the
+    peers.
 
-    With --layers each convolution of a network is a model of its own. One table gives the time of
+    With --layers, each convolution of a network is a separate model. One table shows the time of
     such a model, whose input and output are NCHW, and that of its kernel alone. Without --threads
     it is measured with one thread and with all.
 
-    MODEL is an ONNX file or a library that `compile` wrote, which is measured alone, or beside the
-    others with the model that --onnx names.
+    MODEL is an ONNX file or a library that `compile` wrote. A library is measured alone, or against
+    the peers with the model that --onnx names.
 
     With --predict nothing is compiled or run, and no AMX is needed: cycles, share of peak, tile
     instructions and bytes from each level of memory come from a performance model, and are labelled
-    so. Without --target it is about Sapphire Rapids.
+    so. The default --target is Sapphire Rapids.
     """
     turns = Turns(**{each.name: settings.pop(each.name) for each in fields(Turns)})
     return BenchRequest(turns=turns, **settings).run()

@@ -1,6 +1,6 @@
 """The `tvm-hybrid` command itself: finds subcommands, shows errors, sets exit codes.
 
-Exit codes: 0 all went well, 1 a check failed, 2 wrong usage or bad input, 130 interrupted.
+Exit codes: 0 success, 1 a check failed, 2 wrong usage or bad input, 130 interrupted.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ COMMANDS = {
     "doctor": "machine",
     "completion": "machine",
 }
-"""Commands in the order of a user's work, and the module of each."""
+"""Command -> its module, in the order of a user's work."""
 
 
 class LazyGroup(click.Group):
-    """A group whose commands are the other modules of this package.
+    """A group whose commands are in the other modules of this package.
 
-    A command's module has a `click.Command` of the command's name. It is imported when the command
-    is used, or when help lists it, so that one command does not pay for the imports of others.
+    The module of a command has a `click.Command` of its name. It is imported when the command is
+    used, or when help lists it, so that a command does not pay for the imports of others.
     """
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -63,7 +63,7 @@ class LazyGroup(click.Group):
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The command called `cmd_name`, or None."""
+        """Returns the command of this name; None if there is none."""
         if cmd_name not in COMMANDS:
             return None
         module = importlib.import_module(f".{COMMANDS[cmd_name]}", __package__)
@@ -75,7 +75,7 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """As of any group; a name that is nearly one of a command gets that for advice."""
+        """Finds the command to run; for an unknown name, suggests a similar one."""
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError as error:
@@ -97,7 +97,7 @@ class LazyGroup(click.Group):
 def cli(context: click.Context, debug: bool) -> None:
     """Compiles ONNX models for Xeon-class CPUs through Apache TVM.
 
-    Exit codes: 0 fine, 1 a check failed, 2 wrong usage or bad input, 130 interrupted.
+    Exit codes: 0 success, 1 a check failed, 2 wrong usage or bad input, 130 interrupted.
     """
     context.obj = {"debug": debug}
     if context.invoked_subcommand is None:
@@ -105,7 +105,7 @@ def cli(context: click.Context, debug: bool) -> None:
         return
     logger = logging.getLogger("tvm_hybrid")
     if os.environ.get(LOG_VARIABLE) or any(isinstance(h, RichHandler) for h in logger.handlers):
-        return  # a log of the user's own shows warnings
+        return  # the user's own log shows warnings
     handler = RichHandler(
         level=logging.WARNING, console=error_console(), show_time=False, show_path=False
     )
@@ -118,7 +118,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Parameters
     ----------
     arguments : sequence of str or None
-        What follows the program's name; None takes it from `sys.argv`.
+        Arguments after the program's name; None: those of `sys.argv`.
 
     Returns
     -------
@@ -127,7 +127,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in arguments
-    # A user puts it where it comes to mind; click knows options of the group only in front.
+    # Users write --debug anywhere; click accepts options of the group only in front.
     arguments = ["--debug"] * debug + [item for item in arguments if item != "--debug"]
     with interruptible() as pressed:
         try:
@@ -142,7 +142,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _told(error: Exception, arguments: Sequence[str]) -> int:
-    """Shows an error that is expected, and gives its exit code; raises any other."""
+    """Shows an expected error and returns its exit code; raises any other error."""
     if isinstance(error, click.ClickException):
         context = getattr(error, "ctx", None)
         if context is not None and isinstance(error, click.UsageError):
@@ -168,11 +168,11 @@ _BLOCKS = Path(__file__).with_name("examples.txt").read_text(encoding="utf-8").s
 EXAMPLES: dict[str, tuple[str, ...]] = {
     name: tuple(line.strip() for line in lines) for name, *lines in map(str.splitlines, _BLOCKS)
 }
-"""Command -> lines for a shell."""
+"""Command -> example lines for a shell."""
 
 
 def add_examples(command: click.Command, name: str) -> None:
-    """Puts examples behind the help of a command, and of those in it."""
+    """Appends examples to the help of a command and of its subcommands."""
     found = EXAMPLES.get(name, ())
     if found:
         command.epilog = "\n".join(("\b", "Examples:", *(f"  {line}" for line in found)))

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 @shared.model_command("inspect")
 @shared.compile_options("shapes", "values")
 def inspect(model: Path, options: CompileOptions, as_json: bool) -> int:
-    """Shows inputs, outputs, operators and opset of MODEL, and what would be refused of it.
+    """Shows inputs, outputs, operators and opset of MODEL, and parts that would be refused.
 
     MODEL is an ONNX file, which is imported but not compiled, or a library that `compile` wrote.
     """
@@ -78,7 +78,7 @@ def _of_onnx(path: Path, options: CompileOptions) -> dict[str, Any]:
 
 
 def _nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
-    """The nodes of a graph, and of those in it."""
+    """Yields the nodes of a graph and of its subgraphs."""
     for node in graph.node:
         yield node
         for attribute in node.attribute:
@@ -101,7 +101,7 @@ def _bytes(tensor: onnx.TensorProto) -> int:
 
 
 def _refused(path: Path, proto: onnx.ModelProto, options: CompileOptions) -> list[str]:
-    """All operators that are not known; the first form of one, or lack, that ends an import."""
+    """Lists all unknown operators; if there are none, the first error of an import."""
     from ..frontend.onnx.onnx_import import import_onnx
     from ..frontend.onnx.rewrites.table import is_known
 
@@ -168,7 +168,7 @@ def profile(
 ) -> int:
     """Times every kernel of MODEL, an ONNX file or a library that `compile` wrote.
 
-    `report` shows more, on a page.
+    `report` writes a page with more details.
     """
     options = sized(model, options, inputs.given)
     executable = session_of(model, options, inputs.given).executable

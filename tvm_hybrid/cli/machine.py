@@ -1,4 +1,4 @@
-"""Commands about this machine: doctor, kernels, calibrate; and the facts that doctor shows."""
+"""Commands about this machine: doctor, kernels, calibrate, completion."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _COLOURS = {"ok": "", "warning": "yellow", "bad": "bold red"}
 def doctor(as_json: bool) -> int:
     """Shows versions, CPU, instruction sets, threads and settings; exit code 1 if something is bad.
 
-    Put its output into bug reports.
+    Include its output in bug reports.
     """
 
     facts = examine()
@@ -64,8 +64,8 @@ def kernels(repeat: int, seconds: float, markdown: Path | None, as_json: bool) -
     """Measures every microkernel that this CPU runs, on one thread, against the CPU's own peak.
 
     The peak of a pair of types is measured in the same run: the fastest tile with its weight in
-    registers. Code for instruction sets that the CPU lacks, or that TVM_HYBRID_ISA forbids, is left
-    out.
+    registers. Microkernels for instruction sets that the CPU lacks, or that TVM_HYBRID_ISA forbids,
+    are left out.
     """
     from ..bench.bench_tables import kernel_speed_table
     from ..report.kernel_speed import kernel_page, measure_kernels
@@ -79,16 +79,16 @@ def kernels(repeat: int, seconds: float, markdown: Path | None, as_json: bool) -
 
 
 @click.command("calibrate")
-@click.option("--threads", type=AT_LEAST_ONE, help="Threads to measure. Default: one a core.")
+@click.option("--threads", type=AT_LEAST_ONE, help="Threads to measure. Default: one per core.")
 @click.option(
-    "--output", type=OutputFile(".json"), help="Write here. Default: a file in the user's cache."
+    "--output", type=OutputFile(".json"), help="File to write. Default: a file in the user's cache."
 )
 def calibrate(threads: int | None, output: Path | None) -> int:
-    """Measures clock, bandwidths and the cost of a fork, and describes this machine by them.
+    """Measures clock, bandwidths and the cost of a fork, and writes a description of this machine.
 
-    Takes some seconds, on an idle machine. A description in the user's cache is in force from
-    then on; TVM_HYBRID_MACHINE or, of other commands, --machine names another. `doctor` shows
-    which one is.
+    Takes some seconds on an idle machine. A description in the user's cache is used from then on;
+    TVM_HYBRID_MACHINE, or --machine of other commands, names another one. `doctor` shows which
+    description is used.
     """
     from microkernels.machines.host import calibrated_path
 
@@ -119,19 +119,19 @@ PACKAGES = ("tvm_hybrid", "apache-tvm", "apache-tvm-ffi", "numpy", "onnx", "onnx
 VARIABLES = {
     "TVM_HYBRID_LOG": "level of the log on standard error: debug, info, warning, error",
     "TVM_HYBRID_ISA": "highest instruction set that code may use",
-    "TVM_HYBRID_MACHINE": "description of this CPU for estimates, in place of the shipped one",
+    "TVM_HYBRID_MACHINE": "description of this CPU for estimates, instead of the shipped one",
     "TVM_HYBRID_RECORDS": "tuning records to apply when none are named, or: none",
-    "TVM_HYBRID_CACHE_DIR": "folder for downloads, compiled programs and what calibrate measures",
-    "TVM_HYBRID_CACHE": "0: no compiled programs and kernels are kept or looked for",
-    "TVM_HYBRID_CACHE_BYTES": "bound of the compiled programs, 4 GiB if not set; kernels: a 16th",
+    "TVM_HYBRID_CACHE_DIR": "folder for downloads, compiled programs and results of calibrate",
+    "TVM_HYBRID_CACHE": "0: compiled programs and kernels are neither kept nor looked up",
+    "TVM_HYBRID_CACHE_BYTES": "most bytes of compiled programs (default 4 GiB); kernels: a 16th",
     "TVM_HYBRID_PROGRESS": "0: sessions write no line about compiling",
     "TVM_HYBRID_SPIN": "how long threads wait awake: run, always, never",
     "TVM_HYBRID_OPENVINO_PYTHON": "a Python that has OpenVINO, for benchmarks",
     "TVM_HYBRID_RULE_ERRORS": "raise: a mistake in a rule for generic loops ends the compilation",
-    "TVM_NUM_THREADS": "threads of a run that names no number",
-    "OMP_NUM_THREADS": "threads of a run that names no number, if TVM_NUM_THREADS is not set",
-    "TVM_BIND_THREADS": "0: workers are not bound to CPUs, whatever place is named",
-    "TVM_THREAD_POOL_SPIN_COUNT": "0: threads never wait awake, where TVM_HYBRID_SPIN is not set",
+    "TVM_NUM_THREADS": "threads of a run without a number",
+    "OMP_NUM_THREADS": "threads of a run without a number, if TVM_NUM_THREADS is not set",
+    "TVM_BIND_THREADS": "0: workers are not bound to CPUs, even if a place is named",
+    "TVM_THREAD_POOL_SPIN_COUNT": "0: threads never wait awake, if TVM_HYBRID_SPIN is not set",
 }
 
 OK, WARNING, BAD = "ok", "warning", "bad"
@@ -139,7 +139,7 @@ OK, WARNING, BAD = "ok", "warning", "bad"
 
 @dataclass(frozen=True)
 class Fact:
-    """One line of the report: what, its value, and whether that is `ok`, `warning` or `bad`."""
+    """A line of the report; `state` is `ok`, `warning` or `bad`."""
 
     topic: str
     name: str
@@ -148,7 +148,7 @@ class Fact:
 
 
 def examine() -> list[Fact]:
-    """Everything worth knowing, topic by topic."""
+    """Collects all facts, topic by topic."""
     variables = (
         Fact("environment", name, f"{os.environ.get(name, '(not set)')}: {meaning}")
         for name, meaning in VARIABLES.items()
@@ -178,7 +178,7 @@ def _versions() -> list[Fact]:
 
 
 def _checked(topic: str, name: str, find: Callable[[], str]) -> Fact:
-    """The value, or the error that finding it raises."""
+    """Makes a fact of the found value, or of the error that finding it raises."""
     try:
         return Fact(topic, name, find())
     except TvmHybridError as error:
@@ -268,7 +268,7 @@ def _threads() -> list[Fact]:
 
 
 def places(topology: Topology) -> list[Fact]:
-    """What threads can be bound to, which CPUs that means, and where weights can lie."""
+    """The places that threads can be bound to, their CPUs, and where weights can lie."""
     from ..runtime.topology import format_cpus
     from ..runtime.weights import refusal
 
@@ -328,7 +328,7 @@ def _first_line(command: list[str]) -> str:
     return done.stdout.partition("\n")[0]
 
 
-# `tvm-hybrid completion bash|zsh|fish`: what a shell needs to complete commands and options.
+# `tvm-hybrid completion bash|zsh|fish`: completion of commands and options in a shell.
 
 
 VARIABLE = "_TVM_HYBRID_COMPLETE"
@@ -340,7 +340,7 @@ VARIABLE = "_TVM_HYBRID_COMPLETE"
 def command(context: click.Context, shell: str) -> None:
     """Prints the script that lets SHELL complete commands, options, targets and files.
 
-    Write it where your shell looks for completions, as the examples do; a new shell then knows it.
+    Write it where your shell looks for completions, as in the examples; new shells then use it.
     """
     from click.shell_completion import get_completion_class
 

@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 def compile_(model: Path, output: Path, options: CompileOptions, as_json: bool) -> int:
     """Compiles MODEL into a library for `tvm-hybrid run`, `tvm_hybrid.load` or TVM's runtime.
 
-    Sizes that the model leaves dynamic stay so, unless --dim or --shape gives them a number.
+    Sizes that the model leaves dynamic stay dynamic, unless --dim or --shape gives a number.
     """
     from ..library.artifact import is_library
 
@@ -67,7 +67,7 @@ def compile_(model: Path, output: Path, options: CompileOptions, as_json: bool) 
         try:
             executable = compile_model(model, replace(options, keep_open=True))
         except (CompileError, UnsupportedOperatorError, ShapeError):
-            # Most of what is refused so is taken with static sizes.
+            # Static sizes may help: most operators that are refused here accept them.
             if dynamic := [info for info in open_inputs(model, options)[0] if info.is_open]:
                 text = f"dynamic: {', '.join(map(str, dynamic))}; --dim makes a size static"
                 say(text, to=error_console())
@@ -106,9 +106,10 @@ def compile_(model: Path, output: Path, options: CompileOptions, as_json: bool) 
 @click.argument("library", type=shared.FILE)
 @shared.json_option
 def check(library: Path, as_json: bool) -> int:
-    """Looks for damage in LIBRARY, which `compile` wrote; exit code 1 if there is any.
+    """Checks LIBRARY, which `compile` wrote, for damage; exit code 1 if there is any.
 
-    Loading checks all but the weights; this reads these, too. Nothing of the library is executed.
+    Loading checks everything but the weights; this command reads them, too. No code of the library
+    is executed.
     """
     from ..library.artifact import read_manifest
 
@@ -131,7 +132,7 @@ def check(library: Path, as_json: bool) -> int:
     "--output",
     metavar="FILE.npz",
     type=shared.OutputFile(".npz"),
-    help="Where to write the outputs, by name.",
+    help="File for the outputs, by name.",
 )
 @shared.compile_options()
 def run(
@@ -165,34 +166,34 @@ def run(
     "--name",
     "names",
     multiple=True,
-    help="What clients call a model; once for each, in their order. Default: the files' names.",
+    help="Name of a model for clients; once for each, in order. Default: the files' names.",
 )
-@click.option("--host", default="127.0.0.1", help="Address to listen at.")
+@click.option("--host", default="127.0.0.1", help="Address to listen on.")
 @click.option(
     "--port",
     default=8000,
     type=click.IntRange(0, 65535),
-    help="Port to listen at; 0 takes one that is free.",
+    help="Port to listen on; 0: any free port.",
 )
 @click.option(
-    "--streams", default=1, type=shared.AT_LEAST_ONE, help="Runs at once, which share --threads."
+    "--streams", default=1, type=shared.AT_LEAST_ONE, help="Concurrent runs, which share --threads."
 )
 @click.option(
     "--queue-size",
     type=shared.AT_LEAST_ONE,
-    help="Runs that may wait; more are refused with 503. Default: four for each stream.",
+    help="Most waiting runs; further ones are refused with 503. Default: four for each stream.",
 )
 @click.option(
     "--max-batch",
     default=1,
     type=shared.AT_LEAST_ONE,
-    help="Rows of requests that are put together into one run; 1: none are.",
+    help="Most rows of requests that are combined into one run; 1: no batching.",
 )
 @click.option(
     "--max-delay-ms",
     default=2.0,
     type=click.FloatRange(min=0),
-    help="Milliseconds that a request waits for others to be put together with.",
+    help="Milliseconds that a request waits for others to be combined with.",
 )
 @shared.compile_options(*shared.OF_CODE, "num_threads", json=False)
 def serve(
@@ -206,8 +207,8 @@ def serve(
 ) -> None:
     """Serves MODELs over HTTP, by the inference protocol, version 2.
 
-    It needs more packages: pip install fastapi prometheus_client uvicorn. Batches are for models
-    whose first dimension is open, and whose rows do not depend on each other.
+    Needs more packages: pip install fastapi prometheus_client uvicorn. Batches need models whose
+    first dimension is dynamic, and whose rows do not depend on each other.
     """
     try:
         import uvicorn
@@ -259,8 +260,8 @@ def verify(
     """Compares MODEL's outputs with ONNX Runtime's; exit code 1 if they differ.
 
     The reference is ONNX Runtime without graph optimisation. A difference is traced to the first
-    node and region that shows it. MODEL is an ONNX file, or a library that `compile` wrote of the
-    one that --onnx names.
+    node and region that show it. MODEL is an ONNX file, or a library that `compile` wrote; then
+    --onnx names the model that it was made of.
     """
     import msgspec
 
@@ -336,8 +337,8 @@ def report(
     """Writes a page that says why MODEL is slow: graph, kernels, roofline, memory, decisions.
 
     MODEL is an ONNX file or a library that `compile` wrote. The page is one HTML file that loads
-    nothing. Machine and model are measured for it: nothing else should run.
-    --json prints what the page shows, and needs no -o.
+    nothing else. The machine and the model are measured for it, so it should be idle. --json prints
+    the content of the page, and needs no -o.
     """
     if output is None and not as_json:
         raise click.UsageError("name the page to write, such as -o report.html, or give --json")
@@ -374,7 +375,7 @@ def report(
 def _beside_onnx_runtime(
     model: Path, executable: Executable, feeds: Mapping[str, np.ndarray]
 ) -> dict[str, float]:
-    """Median microseconds of a run, ours and ONNX Runtime's in turns."""
+    """Median microseconds of a run of ours and of ONNX Runtime, measured in turns."""
     from ..bench.peers.contestants import SessionContestant
     from ..bench.peers.peers import ONNX_RUNTIME, OURS
     from ..report.timing import ContestantError, Timing, interleave
@@ -393,9 +394,9 @@ def _beside_onnx_runtime(
 @shared.model_command("scale")
 @input_options
 @click.option(
-    "--measure", is_flag=True, help="Also run it here, which must be idle, and show both times."
+    "--measure", is_flag=True, help="Also run it here, on an idle machine, and show both times."
 )
-@click.option("--rows", type=shared.AT_LEAST_ONE, help="Show so many regions at most.")
+@click.option("--rows", type=shared.AT_LEAST_ONE, help="Most regions to show.")
 @click.option(
     "--threads",
     "counts",
@@ -417,8 +418,8 @@ def scale(
     """Predicts the time of MODEL and of its regions by threads; nothing is run.
 
     The numbers come from the machine's description: instructions of the kernels as they would be
-    built, bytes at each level of the memory, forks, and how unequal the threads' shares are. For
-    each region the table names what limits it on the most threads.
+    built, bytes at each level of the memory, forks, and load balance. For each region the table
+    names what limits it on the most threads.
     """
     if measure and options.target is not None:
         raise click.UsageError("--measure is for this machine, and excludes --target")
@@ -459,7 +460,7 @@ def scale(
     metavar="DIR|FILE.npz",
     type=click.Path(path_type=Path),
     help="Samples: a folder of .npz (arrays by input), .npy or input_0.pb files, or "
-    "one .npz whose arrays have the samples along a first axis.",
+    "one .npz with the samples along the first axis of its arrays.",
 )
 @click.option(
     "--static",
@@ -473,49 +474,50 @@ def scale(
     "--dynamic",
     "mode",
     flag_value="dynamic",
-    help="Ranges of activations are found at every run; products alone are quantised.",
+    help="Ranges of activations are computed in every run; only products are quantised.",
 )
 @click.option(
     "--weights",
     "bits",
     type=click.Choice(["4", "8"]),
-    help="Only weights of products are narrow, of so many bits (MatMulNBits).",
+    help="Only weights of products become narrow, with this many bits (MatMulNBits).",
 )
 @click.option(
     "--block",
     default=32,
     type=shared.AT_LEAST_ONE,
-    help="How many weights share a scale with --weights.",
+    help="Number of weights that share a scale with --weights.",
 )
 @click.option(
     "--weight-range",
     default="auto",
     type=click.Choice(["auto", "full", "reduced"]),
-    help="Weights of 8 bits (full) or 7. auto: 7 for a CPU without VNNI, which is faster so.",
+    help="Weights of 8 bits (full) or 7 (reduced). auto: 7 for a CPU without VNNI, where it is "
+    "faster.",
 )
 @click.option(
     "--calibration",
     default="minmax",
     type=click.Choice(["minmax", "entropy", "percentile"]),
-    help="How ranges follow from the samples.",
+    help="How ranges are computed from the samples.",
 )
 @click.option(
     "--operators",
     metavar="Conv,MatMul",
     help="Types of nodes to quantise. Default: products and convolutions, and with "
-    "convolutions what lies between them.",
+    "convolutions the operators between them.",
 )
 @click.option("--exclude", metavar="NODE", multiple=True, help="A node that stays float32.")
-@click.option("--samples", default=128, type=shared.AT_LEAST_ONE, help="Samples to read at most.")
-@shared.target_option("--target", "CPU that the model is meant for. Default: this one.")
+@click.option("--samples", default=128, type=shared.AT_LEAST_ONE, help="Most samples to read.")
+@shared.target_option("--target", "CPU that the model is meant for. Default: this CPU.")
 @shared.num_threads_option
 @click.option(
     "--seconds",
     default=0.05,
     type=click.FloatRange(min=0),
-    help="Length of a turn of the measurement; 0: none.",
+    help="Length of a turn of the measurement; 0: no measurement.",
 )
-@click.option("--seed", default=0, help="For random inputs.")
+@click.option("--seed", default=0, help="Seed of random inputs.")
 @shared.json_option
 def quantize(
     model: Path,
@@ -526,12 +528,12 @@ def quantize(
     as_json: bool,
     **settings: Any,
 ) -> int:
-    """Quantises MODEL, of float32, by onnxruntime's quantiser, and checks and measures the result.
+    """Quantises float32 MODEL by onnxruntime's quantiser, and checks and measures the result.
 
-    The settings are those that kernels here like: QDQ, int8 weights with a scale for each column,
+    The settings are those that our kernels prefer: QDQ, int8 weights with a scale for each column,
     uint8 activations. The tables show how far results are from those of MODEL, here and in ONNX
-    Runtime, and what a run takes. Exit code 1 if results of the quantised model here are not those
-    of ONNX Runtime. The file appears whole or not at all.
+    Runtime, and the times of a run. Exit code 1 if results of the quantised model differ from those
+    of ONNX Runtime. A file is written only if it is complete.
     """
     if bits is not None and mode == "dynamic":
         raise click.UsageError("--dynamic and --weights exclude each other")

@@ -43,16 +43,16 @@ def command(context: click.Context) -> None:
 @click.argument("folder", metavar="DIR", type=FOLDER)
 @format_option
 @click.option("--machine", help="Only records of this CPU, by its LLVM name.")
-@click.option("--threads", type=AT_LEAST_ONE, help="Only records of so many threads.")
+@click.option("--threads", type=AT_LEAST_ONE, help="Only records with this number of threads.")
 @click.option(
-    "--model", type=EXISTING, help="Write also for the programs that TVM makes of this model."
+    "--model", type=EXISTING, help="Also write for the programs that TVM makes of this model."
 )
 @json_option
 def export(file: Path, folder: Path, as_json: bool, **chosen: Any) -> None:
     """Writes the best record of every region into DIR, as a database of MetaSchedule.
 
-    tvm_hybrid.metaschedule.apply_database(mod, DIR) applies it to a module. What a schedule cannot
-    express is listed with the reason.
+    tvm_hybrid.metaschedule.apply_database(mod, DIR) applies it to a module. Records that a schedule
+    cannot express are listed with the reason.
     """
     from ..records.record_store import RecordStore
     from ..tvm_routes.metaschedule import export_records
@@ -73,10 +73,10 @@ def export(file: Path, folder: Path, as_json: bool, **chosen: Any) -> None:
 )
 @json_option
 def import_(folder: Path, file: Path, model: Path | None, as_json: bool) -> None:
-    """Adds the records of a database in DIR to FILE, those that it lacks.
+    """Adds the records of a database in DIR to FILE, unless FILE has them.
 
-    What `export` wrote comes back as it was. Traces of others are kept for regions that are
-    recognised: `list` counts them, `export` writes them back, `compile` never chooses them.
+    Records that `export` wrote return unchanged. Traces from other sources are kept for recognised
+    regions: `list` counts them, `export` writes them back, `compile` never chooses them.
     """
     from ..records.record_store import RecordStore
     from ..tvm_routes.metaschedule import import_records, regions_of_model
@@ -108,7 +108,7 @@ file_argument = click.argument("file", type=FILE)
 @file_argument
 @json_option
 def list_(file: Path, as_json: bool) -> None:
-    """Counts the measurements of every region, machine and number of threads: one line for each."""
+    """Counts the measurements of every region, machine and number of threads, one line for each."""
     from ..records.record_store import trusted
 
     store = _store(file)
@@ -148,9 +148,9 @@ def list_(file: Path, as_json: bool) -> None:
 @click.argument("pattern", default="")
 @json_option
 def show_(file: Path, pattern: str, as_json: bool) -> None:
-    """Shows every measurement, line by line; with a PATTERN those of regions that contain it.
+    """Shows every measurement, line by line; with a PATTERN, of regions that contain it.
 
-    `list` counts them.
+    `list` only counts them.
     """
     located = [item for item in _store(file) if pattern in item.record.workload]
 
@@ -193,10 +193,10 @@ def best(file: Path, as_json: bool) -> None:
 @file_argument
 @json_option
 def check(file: Path, as_json: bool) -> int:
-    """Reports every line that is damaged, or that this version would not use; exit code 1 if any.
+    """Reports every line that is damaged or unusable for this version; exit code 1 if any.
 
-    Lines that cannot be used: not a whole record, another template version, a configuration that
-    the template refuses to build, a key that does not belong to its region.
+    Unusable lines: not a whole record, another template version, a configuration that the template
+    refuses to build, a key that does not belong to its region.
     """
     from ..records.record_rewrite import problems
 
@@ -213,8 +213,8 @@ def check(file: Path, as_json: bool) -> int:
 def merge(files: tuple[Path, ...], output: Path, as_json: bool) -> None:
     """Writes the lines of several FILES into one, each line once, in their order.
 
-    What cannot be read is left out, and named. OUTPUT may be one of the FILES, even while a tuner
-    writes to it.
+    Lines that cannot be read are left out, and named. OUTPUT may be one of the FILES, even while a
+    tuner writes to it.
     """
     from ..records.record_rewrite import merge as merge_files
 
@@ -230,14 +230,14 @@ def merge(files: tuple[Path, ...], output: Path, as_json: bool) -> None:
     type=click.IntRange(min=0),
     help="Configurations to keep of every region, machine and number of threads.",
 )
-@click.option("--keep-failures", is_flag=True, help="Keep those that failed, too.")
-@click.option("--dry-run", is_flag=True, help="Say what would be removed; change nothing.")
+@click.option("--keep-failures", is_flag=True, help="Also keep failed configurations.")
+@click.option("--dry-run", is_flag=True, help="Report what would be removed; change nothing.")
 @json_option
 def prune(file: Path, best: int, keep_failures: bool, dry_run: bool, as_json: bool) -> None:
-    """Removes all but the best measurements of every region, and of the default.
+    """Removes all measurements but the best and the default of every region.
 
-    What other versions of a template measured, repeated measurements and unreadable lines go, too.
-    A tuner may be writing to the FILE.
+    Also removes measurements of other template versions, repeated measurements and unreadable
+    lines. A tuner may be writing to the FILE.
     """
     from ..records.record_rewrite import prune as prune_file
 

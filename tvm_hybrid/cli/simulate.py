@@ -1,4 +1,4 @@
-"""`tvm-hybrid simulate` and `record-spaces`: searches of whole spaces that were measured once."""
+"""`tvm-hybrid simulate` and `record-spaces`: search and record completely measured spaces."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ FAILED = 1
     "--share",
     default=0.98,
     type=click.FloatRange(min=0, min_open=True, max=1),
-    help="Of the optimum's speed, at which a search ends.",
+    help="Share of the optimum's speed at which a search ends.",
 )
 @click.option(
-    "--batch", default=8, type=AT_LEAST_ONE, help="Trials after which their results are told."
+    "--batch", default=8, type=AT_LEAST_ONE, help="Trials before a strategy learns their results."
 )
 @click.option("--jobs", default=min(2, busy_cpus()), type=AT_LEAST_ONE, help="Processes.")
 @click.option(
@@ -57,7 +57,7 @@ FAILED = 1
     is_flag=True,
     help="Show instead which configuration each region would borrow if only the others were tuned.",
 )
-@click.option("--check", is_flag=True, help="Exit with 1 if one of the project's bars is missed.")
+@click.option("--check", is_flag=True, help="Exit with 1 if a goal of the project is missed.")
 @json_option
 def simulate(
     recordings: tuple[str, ...],
@@ -71,9 +71,8 @@ def simulate(
 ) -> int:
     """Counts the trials that search strategies need on recorded spaces.
 
-    RECORDING is a record file (JSON lines, or those compressed by xz) that holds every
-    configuration of a region, or the name of one that the package holds; without any, all of those
-    are searched.
+    RECORDING is a record file (JSON lines, plain or compressed by xz) with every configuration of a
+    region, or the name of one that the package ships. Without any, all shipped ones are searched.
     """
     from ..tuning.recordings.simulate import shipped_recordings
     from ..tuning.study.search_study import (
@@ -124,15 +123,15 @@ def _show_loans(sources: Sequence[str], as_json: bool) -> None:
     "--folder",
     default=".",
     type=FOLDER,
-    help="Where NAME.jsonl and, when it is complete, NAME.jsonl.xz are written.",
+    help="Folder for NAME.jsonl and, when it is complete, NAME.jsonl.xz.",
 )
 @click.option("--cpu", type=click.IntRange(min=0), help="The CPU to measure on.")
 @click.option("--list", "only_list", is_flag=True, help="Name the regions; measure nothing.")
 def record_spaces(names: tuple[str, ...], folder: Path, cpu: int | None, only_list: bool) -> None:
     """Measures every configuration of public regions on one thread, minutes for each.
 
-    NAME is one of those that --list tells; without any, all. The same command continues after an
-    interruption, and measures the fastest of a finished space again.
+    NAME is one of the names that --list shows; without any, all are measured. The same command
+    continues after an interruption, and measures the fastest of a finished space again.
     """
     from relay_passes.pipeline_options import PipelineOptions
     from tir_schedules.core.template import template_for

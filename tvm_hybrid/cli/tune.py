@@ -1,4 +1,4 @@
-"""`tvm-hybrid tune MODEL` and `layouts MODEL`: measure configurations into a record file."""
+"""`tvm-hybrid tune MODEL` and `layouts MODEL`: measure configurations and record them."""
 
 from __future__ import annotations
 
@@ -40,15 +40,15 @@ if TYPE_CHECKING:
     "--trials",
     default=1000,
     type=shared.AT_LEAST_ONE,
-    help="Configurations of the whole model, those in the file included.",
+    help="Most configurations of the whole model, including those in the file.",
 )
 @click.option(
     "--trials-per-region",
     type=shared.AT_LEAST_ONE,
-    help="Configurations of each region at most, those in the file included.",
+    help="Most configurations of each region, including those in the file.",
 )
 @click.option(
-    "--time-limit", metavar="SECONDS", type=shared.SECONDS, help="Seconds that the search may take."
+    "--time-limit", metavar="SECONDS", type=shared.SECONDS, help="Most seconds for the search."
 )
 @click.option(
     "--min-gain",
@@ -59,7 +59,7 @@ if TYPE_CHECKING:
 @click.option(
     "--strategy",
     default="model",
-    help="What is tried next: model (learns), evolutionary, random or grid.",
+    help="How to choose the next configuration: model (learns), evolutionary, random or grid.",
 )
 @click.option(
     "--batch",
@@ -67,15 +67,15 @@ if TYPE_CHECKING:
     type=shared.AT_LEAST_ONE,
     help="Configurations that a region gets at a time.",
 )
-@click.option("--seed", default=0, help="Of the search.")
+@click.option("--seed", default=0, help="Seed of the search.")
 @click.option(
-    "--timeout", default=30.0, type=shared.SECONDS, help="Seconds that one configuration may take."
+    "--timeout", default=30.0, type=shared.SECONDS, help="Most seconds for one configuration."
 )
 @click.option(
     "--resume/--again",
     default=True,
     show_default=False,
-    help="Leave out, or measure again, what the file holds.",
+    help="Use the measurements in the file, or measure them again.",
 )
 @click.option(
     "--replay",
@@ -92,23 +92,23 @@ if TYPE_CHECKING:
 @click.option(
     "--tracker",
     metavar="HOST:PORT",
-    help="Measure at the servers of this TVM RPC tracker, and for their CPU, instead of here.",
+    help="Measure on the servers of this TVM RPC tracker, for their CPU, instead of here.",
 )
 @click.option(
-    "--key", default="", show_default=False, help="The key that these servers were started with."
+    "--key", default="", show_default=False, help="Key that the servers were started with."
 )
 @click.option(
     "--rpc-timeout",
     default=10.0,
     metavar="SECONDS",
     type=shared.SECONDS,
-    help="Time that one configuration may occupy a server, besides its samples.",
+    help="Most seconds that one configuration may occupy a server, in addition to its samples.",
 )
 @click.option(
     "--layouts",
     default="fixed",
     type=click.Choice(["fixed", "joint"]),
-    help="joint: search layouts together with loops first. fixed: those known to the file.",
+    help="joint: first search layouts together with loops. fixed: use layouts from the file.",
 )
 @shared.compile_options(*shared.OF_CODE, "threads", "strict", "dump_ir")
 def tune(
@@ -121,13 +121,13 @@ def tune(
 ) -> int:
     """Measures configurations of the regions of MODEL into a record file.
 
-    Where it shortens the model's time most, first. Apply the records with --records of the other
-    commands: only what was confirmed to be faster than the default is used. Ctrl-C keeps everything
-    that was measured; the same command continues.
+    Regions come first where tuning shortens the model's time most. Other commands apply the records
+    with --records: only configurations that were confirmed to be faster than the default are used.
+    Ctrl-C keeps all finished measurements; the same command continues.
     """
     from ..tuning.tune_model import tune as tune_model
 
-    if plot is not None:  # found out before an hour of measurements, not after it
+    if plot is not None:  # fail before an hour of measurements, not after it
         from ..tuning.study.tune_plot import new_figure
 
         formats = new_figure(1, 1).canvas.get_supported_filetypes()
@@ -152,7 +152,7 @@ def tune(
 
 
 def _parts(result: TuneResult, records: Path) -> Iterator[RenderableType]:
-    """What a terminal shows."""
+    """Yields the parts of the result for a terminal."""
 
     table = Table("speed-up", "runs", "default us", "best us", "tried", "failed", "region", "best")
     for region in result.regions:
@@ -196,27 +196,24 @@ def _as_json(result: TuneResult) -> dict[str, object]:
     "--folder",
     default=".",
     type=shared.FOLDER,
-    help="Where both record files go: loops.jsonl and joint.jsonl, which must not exist.",
+    help="Folder for the record files loops.jsonl and joint.jsonl, which must not exist.",
 )
 @click.option(
     "--trials",
     default=400,
     type=shared.AT_LEAST_ONE,
-    help="Configurations that each of both runs measures.",
+    help="Configurations that each of the two runs measures.",
 )
 @click.option(
-    "--time-limit",
-    metavar="SECONDS",
-    type=shared.SECONDS,
-    help="Seconds that each of both may take.",
+    "--time-limit", metavar="SECONDS", type=shared.SECONDS, help="Most seconds for each run."
 )
-@click.option("--strategy", default="model", help="As for tune.")
-@click.option("--seed", default=0, help="Of both searches.")
+@click.option("--strategy", default="model", help="Strategy of both searches; see tune.")
+@click.option("--seed", default=0, help="Seed of both searches.")
 @shared.compile_options(*shared.OF_CODE, "num_threads")
 def layouts(
     model: Path, folder: Path, options: CompileOptions, as_json: bool, **settings: Any
 ) -> None:
-    """Tunes MODEL twice with as many trials, with its layouts and without, and compares both."""
+    """Tunes MODEL twice with equal trials, with and without its layouts, and compares both."""
     from ..bench.compare_layouts import compare_layouts
 
     options = sized(model, options, {})
@@ -235,14 +232,14 @@ def layouts(
 
 
 LINE_SECONDS = 10.0
-"""So often a plain line is printed while one region is searched."""
+"""Seconds between two plain lines while one region is searched."""
 
 LONGEST_KEY = 72
-"""Of a region's key in a line of progress, in characters."""
+"""Longest part of a region's key in a line of progress, in characters."""
 
 
 def table_of(tasks: tuple[TaskInfo, ...]) -> Table:
-    """What will be tuned."""
+    """Makes the table of regions that will be tuned."""
     table = Table("#", "runs", "configurations", "known", "region")
     for column in table.columns[:-1]:
         column.justify = "right"
@@ -253,7 +250,7 @@ def table_of(tasks: tuple[TaskInfo, ...]) -> Table:
 
 
 def describe(trial: Trial) -> str:
-    """One line of text."""
+    """Describes a trial in one line."""
     task = trial.task
     parts = [
         f"trial {trial.trials_done:,}{_of(trial)}",
@@ -266,20 +263,20 @@ def describe(trial: Trial) -> str:
     if trial.seconds_left is not None:
         parts.append(f"{duration(trial.seconds_left)} left at most")
     key = task.region.key
-    if len(key) > LONGEST_KEY:  # the table at the beginning has all of it
+    if len(key) > LONGEST_KEY:  # the table at the beginning shows the whole key
         key = f"{key[: LONGEST_KEY - 3]}..."
     return f"{', '.join(parts)}: {key}"
 
 
 def _found(task: TaskInfo) -> list[str]:
-    """What the search of a region has found, and what it expects."""
+    """Describes the best and the predicted speed of a region."""
     best = [] if task.best is None else [f"best {task.best:.3f}x of the default"]
     gain = task.predicted_gain
     return best if gain is None else [*best, f"predicted {gain:+.1%}"]
 
 
 def duration(seconds: float) -> str:
-    """Seconds as 1:02:03 or 2:03."""
+    """Formats seconds as 1:02:03 or 2:03."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
@@ -290,7 +287,7 @@ def _of(trial: Trial) -> str:
 
 
 class _Lines:
-    """A line when another region's turn comes, when a better one is found, and now and then."""
+    """Prints a line when the region changes, when a better configuration is found, and at times."""
 
     def __init__(self, console: Console, clock: Callable[[], float] = time.monotonic) -> None:
         self.console, self.clock = console, clock
@@ -329,7 +326,7 @@ class _Lines:
 
 @contextmanager
 def shown() -> Iterator[Callback]:
-    """A callback of `tune` that shows progress on standard error: bars, or else lines."""
+    """Yields a callback of `tune` that shows progress on standard error: bars, or else lines."""
     console = error_console()
     if not console.is_terminal:
         yield _Lines(console)

@@ -1,7 +1,7 @@
-"""Recognises files of this repository, reads a page, measures; see the package's text.
+"""Recognises files of this repository, reads a page, and measures the models.
 
-Exit codes: 0 all went well, 1 a result, a label or a text is wrong, 2 something is missing,
-130 interrupted.
+Exit codes: 0 success, 1 a result, a label or a text is wrong, 2 something is missing, 130
+interrupted.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from . import file_types, models
 
 
 def demonstrate(threads: int, seconds: float) -> None:
-    """The whole demonstration.
+    """Runs the whole demonstration.
 
     Raises
     ------

@@ -20,7 +20,7 @@ STEPS = 4
 
 
 def demonstrate_file_types(threads: int, seconds: float, steps: Steps) -> list[BenchReport]:
-    """Fetches, compiles and verifies magika, recognises files with it, measures it.
+    """Fetches, compiles and verifies magika, recognises files with it, and measures it.
 
     Raises
     ------
@@ -45,12 +45,12 @@ def demonstrate_file_types(threads: int, seconds: float, steps: Steps) -> list[B
 
 
 def recognise(classifier: Classifier) -> Table:
-    """The table of recognised files.
+    """Makes the table of recognised files.
 
     Raises
     ------
     VerifyError
-        If a label is not what the file is.
+        If a label is wrong.
     """
     table = Table(title="what magika says", title_justify="left")
     for column in ("file", "label", "score"):
@@ -69,11 +69,11 @@ def recognise(classifier: Classifier) -> Table:
     return table
 
 
-# What surrounds magika's network: features out of a file, a label out of the scores.
+# Pre- and postprocessing of magika's network: features from a file, a label from the scores.
 #
 # The features are those of magika's version 3 models: of the first and the last `block_size` bytes,
 # stripped of white space on the outer side, the first `beg_size` and the last `end_size`, padded.
-# Which label is reported follows magika's high-confidence mode.
+# The reported label follows magika's high-confidence mode.
 
 
 class ClassifierConfig(msgspec.Struct, frozen=True):
@@ -110,7 +110,7 @@ class ClassifierConfig(msgspec.Struct, frozen=True):
 
 
 def load_text_labels(path: Path) -> frozenset[str]:
-    """The labels that stand for text, from magika's content_types_kb.min.json.
+    """Reads the labels of text types from magika's content_types_kb.min.json.
 
     Raises
     ------
@@ -129,16 +129,16 @@ class _ContentType(msgspec.Struct, frozen=True):
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """What a file is.
+    """The type of a file.
 
     Attributes
     ----------
     label : str
-        What magika would report.
+        The label that magika would report.
     score : float
-        The network's confidence in its first choice; 1 where the network is not asked.
+        The network's confidence in its first choice; 1 if the network was not used.
     first_choice : str
-        The network's own label; "" where it is not asked.
+        The network's own label; "" if it was not used.
     """
 
     label: str
@@ -156,14 +156,14 @@ class Classifier:
     config : ClassifierConfig
         Its description.
     labels : collection of str
-        Those that stand for text.
+        Labels of text types.
     """
 
     def __init__(self, session: Any, config: ClassifierConfig, labels: Collection[str]) -> None:
         self._session, self._config, self._text_labels = session, config, labels
 
     def features(self, content: bytes) -> np.ndarray | None:
-        """The network's input for a file's content.
+        """Computes the network's input for a file's content.
 
         Returns
         -------
@@ -182,7 +182,7 @@ class Classifier:
         return row
 
     def classify(self, content: bytes) -> Verdict:
-        """What a file with this content is."""
+        """Recognises the type of a file with this content."""
         if not content:
             return Verdict("empty", 1.0)
         features = self.features(content)
@@ -196,7 +196,7 @@ class Classifier:
         return self.verdict(scores[0])
 
     def verdict(self, scores: Sequence[float] | np.ndarray) -> Verdict:
-        """The label for the network's scores; a generic one if it is not sure enough."""
+        """Chooses the label for the network's scores; a generic one if the score is too low."""
         config = self._config
         place = int(np.argmax(scores))
         score, choice = float(scores[place]), config.target_labels_space[place]
@@ -243,11 +243,11 @@ SAMPLES = {
 
 
 class SampleError(TvmHybridError, RuntimeError):
-    """The demonstration's files are not there."""
+    """Files for the demonstration are missing."""
 
 
 def sample_paths() -> dict[Path, str]:
-    """The samples that are in this checkout, with their labels.
+    """Returns the sample files of this checkout, with their labels.
 
     Raises
     ------

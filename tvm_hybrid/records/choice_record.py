@@ -1,12 +1,12 @@
-"""Choices that were measured to be faster than the compiler's own; lines of a record file.
+"""Records of choices that were measured to be faster than the compiler's default.
 
     {"schema": 1, "version": 1, "machine": "znver4", ..., "kind": "layout", "graph": "bc29856cd8",
      "labels": {"4 conv2d ...": "first", ...}}
     {"schema": 1, "version": 1, "machine": "znver4", ..., "kind": "arrangement",
      "contraction": "ab,cb->ac a12 b64 c128 float32 ...", "swapped": true, "batches": "", ...}
 
-The newest line that fits is used. One that makes the compiler's own choice takes back what was
-written before, or says that nothing else was faster.
+The newest line that fits is used. A line with the compiler's default revokes earlier lines, or
+states that no other choice was faster.
 """
 
 from __future__ import annotations
@@ -37,18 +37,18 @@ class ChoiceRecord(RecordLine, frozen=True, kw_only=True):
     Attributes
     ----------
     version : int
-        Of what the choice means; only records of `VERSION` are used.
+        Version of the choice's meaning; only records of `VERSION` are used.
     machine, isa, threads
-        As in a `Record`.
+        See `Record`.
     precision : str
         How the model was compiled.
     times_us, default_times_us : list of float
-        Microseconds with this choice and with the compiler's own; samples at the same place were
-        taken one right after the other. None if this is the compiler's own.
+        Microseconds with this choice and with the compiler's default; samples at equal places were
+        taken one right after the other. Empty if this is the compiler's default.
     date, tvm : str
-        As in a `Record`.
+        See `Record`.
     NAME : str
-        What `explain` calls such choices.
+        Name of such choices in `explain`.
     """
 
     NAME: ClassVar[str]
@@ -65,12 +65,12 @@ class ChoiceRecord(RecordLine, frozen=True, kw_only=True):
 
     @property
     def key(self) -> str:
-        """What the choice is for."""
+        """Key of the part of the model that the choice is for."""
         raise NotImplementedError
 
     @property
     def speedup(self) -> float:
-        """The time of the compiler's own choice over this one's: the median of the quotients."""
+        """How many times faster than the compiler's default: the median of the quotients."""
         pairs = list(zip(self.default_times_us, self.times_us, strict=False))
         return statistics.median(other / mine for other, mine in pairs) if pairs else 1.0
 
@@ -82,7 +82,7 @@ class ChoiceRecord(RecordLine, frozen=True, kw_only=True):
         default_times_us: Times,
         **fields: Any,
     ) -> R:
-        """A record of now."""
+        """Makes a record with the current date."""
         mine, others = ([round(us, 3) for us in each] for each in (times_us, default_times_us))
         about = {**cls._setting(options), **fields, **stamp()}
         return cls(times_us=mine, default_times_us=others, **about)
@@ -91,7 +91,7 @@ class ChoiceRecord(RecordLine, frozen=True, kw_only=True):
     def find(
         cls: type[R], files: Iterable[RecordFile], key: str, options: PipelineOptions
     ) -> tuple[R, str] | None:
-        """What files know for a key and such a compilation, with FILE:LINE; earlier files first."""
+        """Finds a record and its FILE:LINE for a key and a compilation; earlier files first."""
         wanted = cls._setting(options)
         for file in files:
             for record, place in reversed(file.of_kind(cls)):
@@ -102,7 +102,7 @@ class ChoiceRecord(RecordLine, frozen=True, kw_only=True):
 
     @classmethod
     def _setting(cls, options: PipelineOptions) -> dict[str, Any]:
-        """The fields in which two compilations must be alike to share a choice."""
+        """The fields that must be equal for two compilations to share a choice."""
         machine = options.machine
         setting = {"version": cls.VERSION, "machine": machine.name, "isa": machine.isa.name}
         setting |= {"threads": options.threads, **options.code()}
@@ -110,7 +110,7 @@ class ChoiceRecord(RecordLine, frozen=True, kw_only=True):
 
 
 class LayoutRecord(ChoiceRecord, frozen=True, kw_only=True):
-    """Layouts of one block; times are those of the whole model with all its blocks' layouts.
+    """Layouts of one block; times are those of the whole model with the layouts of all its blocks.
 
     Attributes
     ----------
@@ -119,9 +119,9 @@ class LayoutRecord(ChoiceRecord, frozen=True, kw_only=True):
     fusion, fast_math : str
         How the model was compiled.
     labels : dict
-        Operator -> "first" or "last", for every one that has a choice.
+        Operator -> "first" or "last", for every operator with a choice.
     trials : int
-        Configurations that were measured on the way.
+        Configurations measured by the search.
     """
 
     KIND: ClassVar[str] = "layout"
@@ -139,12 +139,12 @@ class LayoutRecord(ChoiceRecord, frozen=True, kw_only=True):
 
     @staticmethod
     def names_of(labels: Mapping[str, int]) -> dict[str, Label]:
-        """Labels of passes as `labels` has them."""
+        """Converts the passes' labels to those of a record."""
         return {name: _NAMES[label] for name, label in labels.items()}
 
     @property
     def numbers(self) -> dict[str, int]:
-        """The labels as passes have them."""
+        """The labels in the form that passes use."""
         return {name: _NUMBERS[label] for name, label in self.labels.items()}
 
 
@@ -156,11 +156,11 @@ class ArrangementRecord(ChoiceRecord, frozen=True, kw_only=True):
     contraction : str
         `ArrangementProblem.key`.
     swapped : bool
-        Whether the operands change places.
+        Whether the operands are swapped.
     batches, rows, columns, steps : str
-        The letters of the axes of each group, in order.
+        Letters of the axes of each group, in order.
     tried : int
-        Candidates that were measured.
+        Number of measured candidates.
     """
 
     KIND: ClassVar[str] = "arrangement"
@@ -180,5 +180,5 @@ class ArrangementRecord(ChoiceRecord, frozen=True, kw_only=True):
 
     @property
     def choice(self) -> ArrangementChoice:
-        """What was best."""
+        """The best arrangement."""
         return ArrangementChoice(self.swapped, self.batches, self.rows, self.columns, self.steps)

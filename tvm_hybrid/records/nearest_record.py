@@ -1,20 +1,20 @@
-"""Records of the nearest region of the same kind, for a region that has none.
+"""Borrows a configuration from the nearest similar region, for a region without records.
 
-Two regions are of one kind if they differ in nothing but sizes: the same template, attributes and
-steps, element types, constants, and sizes of 1 (a vector is no small matrix). Their distance is the
-largest |log2| of the quotient of two corresponding sizes: 0 for equal regions, 1 if some size is
-twice the other's.
+Two regions are similar ("of one kind") if they differ only in sizes: they have the same template,
+attributes and steps, element types, constants, and sizes of 1 (a vector is not a small matrix).
+Their distance is the largest |log2| of the quotient of two corresponding sizes: 0 for equal
+regions, 1 if some size is twice the other's.
 
-A configuration that suits one region may harm another, and nobody has measured it there. So only
-the nearest region counts, within a distance of FARTHEST; if its own default was the best, so is
-this one's. Its best must have been confirmed to be faster than its default by LEAST_GAIN at least,
-on this very machine with as many threads. It is fitted to the region's sizes, within its space (see
-`fit_config`), and must not look worse to the template, beside its default, than where it was
-measured, if the template `refuses_loans`.
+A configuration that suits one region may harm another, where it was never measured. So only the
+nearest region counts, within a distance of FARTHEST; if its own default was best, the borrower
+keeps its default, too. The lent configuration must have been confirmed to be faster than the
+default by at least LEAST_GAIN, on the same machine with equally many threads. It is fitted to the
+borrower's sizes, within its space (see `fit_config`). If the template `refuses_loans`, it must not
+look worse to the template, relative to the default, than in the region where it was measured.
 
-A region with open sizes borrows from regions that are the same for some numbers, of which those
-count whose product is nearest to `size.SAMPLE`, within a factor of 2 ** FARTHEST_SAMPLE: one kernel
-runs all sizes, and is as good as it can be at usual ones.
+A region with dynamic sizes borrows from regions that equal it for some values of its symbols. Of
+these, the one counts whose product of values is nearest to `size.SAMPLE`, within a factor of
+2 ** FARTHEST_SAMPLE: one kernel runs all sizes, and should be good at usual ones.
 """
 
 from __future__ import annotations
@@ -38,40 +38,40 @@ from .record_file import Located
 from .record_store import ConfigSpace, Found, flat_fields, trusted
 
 FARTHEST = 0.5
-"""The largest distance: a factor of 1.41 in some size. On the package's recordings, loans between
+"""Largest distance: a factor of 1.41 in some size. On the package's recordings, loans between
 regions at distance 1 gained 1% to 2% as often as they lost 2% to 5%."""
 FARTHEST_SAMPLE = 2.0
 LEAST_GAIN = 0.03
-"""What must have been gained over the default, as a fraction of the time after that."""
+"""Least gain over the default, as a fraction of the time with the lent configuration."""
 MARGIN = 0.05
-"""By how much more than there a template may expect it to be slower than the default here."""
+"""Tolerance when the template's estimates, relative to the default, are compared for a loan."""
 
 
 class Borrowed(NamedTuple):
-    """A configuration of another region."""
+    """A configuration from another region, and the distance of the regions."""
 
     found: Found
     distance: float
 
 
 class NearestRecords:
-    """Finds records of other regions in a store.
+    """Finds records of similar regions in a store.
 
     Parameters
     ----------
     by_workload : callable
-        As `RecordStore.by_workload`: key -> records of that region; the same object until one is
-        added.
+        See `RecordStore.by_workload`: returns key -> records of that region, as one object until a
+        record is added.
     """
 
     def __init__(self, by_workload: Callable[[], Mapping[str, list[Located]]]) -> None:
         self.by_workload = by_workload
         self._indexed: Mapping[str, list[Located]] | None = None
-        # Sizes and keys of regions that have records, by their kind.
+        # Kind -> sizes and keys of the regions with records.
         self._neighbours: dict[Hashable, list[tuple[tuple[int, ...], str]]] = {}
 
     def find(self, region: Region, machine: Machine) -> Borrowed | None:
-        """What may be borrowed for a region, or None."""
+        """Finds the configuration that a region may borrow; None if there is none."""
         try:
             template = template_for(region.op)
         except ConfigError:
@@ -90,9 +90,9 @@ class NearestRecords:
     def _near(
         self, region: Region, groups: Mapping[str, list[Located]]
     ) -> Iterator[tuple[float, str]]:
-        """Distances and keys of regions of the same kind and nearly the same sizes.
+        """Yields distances and keys of similar regions with nearly equal sizes.
 
-        Of an open region, those that it is for numbers of a usual size.
+        For a dynamic region: of equal regions with static sizes near the sample.
         """
         if region.is_open:
             for workload, located in groups.items():
@@ -118,7 +118,7 @@ class NearestRecords:
 def lent(
     record: Record, region: Region, template: Template[Any], machine: Machine
 ) -> Config | None:
-    """The configuration of another region's record for this one; None if it is not lent."""
+    """Fits a record's configuration to another region; None if it is not lent."""
     if record.relative is None or record.relative > 1 / (1 + LEAST_GAIN):
         return None
     try:
@@ -131,7 +131,7 @@ def lent(
     if ours is None or ours == spaces[1].configs[0]:
         return None
     if template.refuses_loans:
-        slower = []  # cycles over those of the default; 1 if the template estimates none
+        slower = []  # estimated cycles over the default's; 1 without an estimate
         for one, config, space in zip(regions, (theirs, ours), spaces, strict=True):
             mine, usual = (
                 template.estimate(one, each, machine) for each in (config, space.configs[0])
@@ -143,7 +143,7 @@ def lent(
 
 
 def kind_of(region: Region) -> Hashable:
-    """Equal for regions that differ in nothing but sizes other than 1."""
+    """A key that is equal for regions that differ only in sizes other than 1."""
     tensors = [
         (tensor.dtype, tensor.constant, tuple(size == 1 for size in tensor.shape))
         for tensor in _tensors(region)
@@ -154,13 +154,13 @@ def kind_of(region: Region) -> Hashable:
 
 
 def sizes_of(region: Region) -> tuple[int, ...]:
-    """All sizes of a region's tensors; those of regions of one kind correspond."""
+    """All sizes of a region's tensors, in an order that is common to regions of one kind."""
     own = [size for tensor in _tensors(region) for size in tensor.shape]
     return (*own, *(size for part in region.parts for size in sizes_of(part)))
 
 
 def distance(a: tuple[int, ...], b: tuple[int, ...]) -> float:
-    """The largest |log2| of the quotient of two corresponding sizes; empty tensors are far away."""
+    """Largest |log2| of the quotient of two corresponding sizes; infinite if only one is 0."""
     far = 0.0
     for x, y in zip(a, b, strict=True):
         if x != y:
@@ -176,25 +176,24 @@ def _tensors(region: Region) -> Iterator[Tensor]:
 
 
 MOST = 0.5
-"""The largest difference: a factor of 1.4."""
+"""Largest sum of differences: a factor of 1.4."""
 
 
 def fit_config(config: Config, source: ConfigSpace, target: ConfigSpace) -> Config | None:
     """Fits a configuration of one region to the sizes of another region of its kind.
 
-    Blocks depend on sizes: that of K = 128 in one piece is k_block 128, that of K = 256 in one
-    piece is 256. So a number is taken to mean either itself or its share of the largest that its
-    space has, and what is chosen is the configuration of the other space that differs least. The
-    difference of two numbers is |log2| of their quotient, in whichever meaning it is smaller; what
-    is no number must be equal; the differences of all fields are added up. Of equals, the numbers
-    themselves decide.
+    Blocks depend on sizes: without a split of K, k_block is 128 for K = 128 and 256 for K = 256. So
+    a number may mean itself, or its share of the largest number in its space. The result is the
+    configuration of the target space that differs least. The difference of two numbers is |log2| of
+    their quotient, in whichever meaning it is smaller; other values must be equal; the differences
+    of all fields are added up. Ties are decided by the numbers themselves.
 
-    The configuration of another space that differs least from one; None if all differ much.
+    Returns None if all configurations differ much.
 
     Parameters
     ----------
     config : Config
-        A configuration of the first region.
+        A configuration of the source region.
     source, target : ConfigSpace
         The spaces of both regions.
     """
@@ -215,39 +214,34 @@ def fit_config(config: Config, source: ConfigSpace, target: ConfigSpace) -> Conf
 
 
 def _values(space: ConfigSpace) -> dict[str, tuple[Any, ...]]:
-    """The values of every field, in which configurations differ or not."""
+    """The values of every field in a space, including fields that never change."""
     fields = {name: (value,) for name, value in flat_fields(space.configs[0].to_dict())}
     return {**fields, **dict(zip(space.knobs, space.values, strict=True))}
 
 
 def _apart(a: Any, b: Any, factors: Sequence[float]) -> float:
-    """How far b is from a, if any of some factors may be taken out."""
+    """Difference of two values, with the best of some factors taken out."""
     if not (_is_number(a) and _is_number(b)):
         return 0.0 if a == b else math.inf
     return min(abs(math.log2(b / a * factor)) for factor in factors)
 
 
 def _is_number(value: Any) -> bool:
-    """Whether it is a number that may be scaled."""
+    """Whether a value is a number that may be scaled."""
     return isinstance(value, (int, float)) and not isinstance(value, bool) and value > 0
 
 
-# Which numbers the symbols of a region stand for in another one, and how usual these are.
+# Finds the values of a dynamic region's symbols in a static region.
 #
 #     matmul(float32[batchxseqx384], ...)    matmul(float32[1x128x384], ...)    batch = 1, seq = 128
 #
-# A region with open sizes has records of the sizes that somebody tuned.
+# A dynamic region borrows from records of the static sizes that were tuned.
 
 
 def symbols_in(opened: Region, known: Region) -> dict[str, int] | None:
-    """Symbol -> its number; None if the regions differ in anything else.
+    """Returns symbol -> value; None if the regions differ in anything else.
 
-    Parameters
-    ----------
-    opened : Region
-        A region with open sizes.
-    known : Region
-        One without.
+    `opened` is a region with dynamic sizes, `known` a static one.
     """
     if known.is_open or _ranks(opened) != _ranks(known):
         return None
@@ -264,12 +258,12 @@ def symbols_in(opened: Region, known: Region) -> dict[str, int] | None:
 
 
 def _ranks(region: Region) -> list[object]:
-    """How many sizes there are, and where."""
+    """Ranks of all tensors, part by part."""
     return [*(len(tensor.shape) for tensor in region.tensors), *map(_ranks, region.parts)]
 
 
 def _sizes(opened: Region, known: Region) -> Iterator[tuple[int, int]]:
-    """Sizes at the same places."""
+    """Pairs of sizes at corresponding places."""
     for a, b in zip(opened.tensors, known.tensors, strict=True):
         yield from zip(a.shape, b.shape, strict=True)
     for part, other in zip(opened.parts, known.parts, strict=True):

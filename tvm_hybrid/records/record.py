@@ -1,4 +1,4 @@
-"""Record: what one measurement of one configuration found; one JSON object on one line."""
+"""Record: the result of measuring one configuration; one JSON object on one line."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from tir_schedules.core.config import Config
 from tir_schedules.core.region import Region
 from tir_schedules.core.template import Template
 
-# Lines of record files: what all kinds share, and what is wrong with those that cannot be read.
+# Lines of record files: fields common to all kinds, and errors of unreadable lines.
 #
-# Every line is a JSON object with the version of its format in `schema`. One without `kind` is a
+# Every line is a JSON object with the version of its format in `schema`. A line without `kind` is a
 # `Record`; others, such as choices of layouts, name their kind.
 
 
@@ -30,13 +30,13 @@ L = TypeVar("L", bound="RecordLine")
 
 
 class UnreadableLine(RecordError):
-    """A line that is passed over.
+    """A line that cannot be read and is skipped.
 
     Attributes
     ----------
     why : str
-        "torn": not a whole line of JSON; "foreign": JSON, but nothing of ours; "newer": a later
-        version wrote it.
+        "torn": not a whole line of JSON; "foreign": JSON, but not a record; "newer": written by a
+        later version.
     """
 
     def __init__(self, why: Why, message: str) -> None:
@@ -45,7 +45,7 @@ class UnreadableLine(RecordError):
 
 
 class Header(msgspec.Struct, frozen=True):
-    """What all lines have."""
+    """The fields that all lines have."""
 
     schema: int
     kind: str = RECORD
@@ -57,7 +57,7 @@ class RecordLine(msgspec.Struct, frozen=True, kw_only=True):
     Attributes
     ----------
     KIND : str
-        What `kind` holds.
+        The value of `kind`.
     schema : int
         Version of this format.
     """
@@ -66,17 +66,17 @@ class RecordLine(msgspec.Struct, frozen=True, kw_only=True):
     schema: int = SCHEMA
 
     def to_line(self) -> bytes:
-        """The record as one line of JSON, newline included."""
+        """Formats the record as one line of JSON, newline included."""
         return msgspec.json.encode(self) + b"\n"
 
     @classmethod
     def from_line(cls: type[L], line: bytes) -> L:
-        """The record that `to_line` wrote.
+        """Parses a line of `to_line`.
 
         Raises
         ------
         UnreadableLine
-            If the line is not of this kind, or if a newer version wrote it.
+            If the line is not of this kind, or was written by a newer version.
         """
         if read_header(line).kind != cls.KIND:
             raise UnreadableLine("foreign", f"JSON, but of another kind than {cls.KIND!r}")
@@ -84,17 +84,17 @@ class RecordLine(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def _decoded(cls: type[L], line: bytes) -> L:
-        """The record of a line whose header is checked."""
+        """Parses a line whose header has been checked."""
         return decode(line, cls)
 
 
 def read_header(line: bytes) -> Header:
-    """The line's format and kind.
+    """Parses a line's format and kind.
 
     Raises
     ------
     UnreadableLine
-        If it is torn or foreign, or if a newer version wrote it.
+        If the line is torn or foreign, or was written by a newer version.
     """
     header = decode(line, Header)
     if header.schema > SCHEMA:
@@ -104,7 +104,7 @@ def read_header(line: bytes) -> Header:
 
 
 def decode(line: bytes, type: Any) -> Any:
-    """A line as a type, errors told apart.
+    """Parses a line as a type, and classifies errors.
 
     Raises
     ------
@@ -120,7 +120,7 @@ def decode(line: bytes, type: Any) -> Any:
 
 
 def stamp() -> dict[str, Any]:
-    """The fields `date` (ISO 8601, UTC) and `tvm` (its version) of a record of now."""
+    """Makes the fields `date` (now; ISO 8601, UTC) and `tvm` (its version) of a record."""
     now = datetime.now(timezone.utc).isoformat(timespec="seconds")
     return {"date": now, "tvm": tvm.__version__}
 
@@ -129,12 +129,12 @@ Status = Literal["ok", "compile_error", "runtime_error", "wrong_result", "timeou
 
 
 class Record(RecordLine, frozen=True, kw_only=True):
-    """One configuration of one region, tried on one machine.
+    """A measurement of one configuration of one region on one machine.
 
     Attributes
     ----------
     schema
-        As in every line.
+        See `RecordLine`.
     workload : str
         The region's key.
     region : Region
@@ -144,7 +144,7 @@ class Record(RecordLine, frozen=True, kw_only=True):
     version : int
         The template's version; measurements of another version are not used.
     isa : str
-        The instruction set that the code was built for.
+        Instruction set of the code.
     machine : str
         The CPU's LLVM name.
     threads : int
@@ -152,21 +152,21 @@ class Record(RecordLine, frozen=True, kw_only=True):
     config : dict
         Fields of the template's Config.
     status : str
-        "ok", or what went wrong.
+        "ok", or the kind of failure.
     times_us : list of float
         Microseconds of one call, one number for each sample; empty unless `status` is "ok".
     baseline_us : float or None
-        Median microseconds of the default configuration, sampled in turns with this one, so that
-        the quotient of both does not depend on what the machine did meanwhile.
+        Microseconds of the default configuration, sampled in turns with this one, so that the
+        quotient does not depend on the state of the machine.
     confirmed : bool or None
-        Whether a longer measurement at the end of a search showed with significance that it is
-        faster than the default configuration; always true of the default itself. Once one record
-        of a region on a machine says so or not, only confirmed ones are chosen. None: not known.
+        Whether a longer measurement at the end of a search showed significantly that it is faster
+        than the default configuration; always true for the default itself. Once any record of a
+        region on a machine has a value, only confirmed ones are chosen. None: unknown.
     predicted : float or None
-        Speed as a multiple of the default configuration's that the search expected before it
-        measured; None if it expected nothing.
+        Speed relative to the default configuration that the search predicted before it measured;
+        None without a prediction.
     error : str
-        What went wrong, in words.
+        Description of the failure.
     date : str
         ISO 8601, UTC.
     tvm : str
@@ -198,18 +198,18 @@ class Record(RecordLine, frozen=True, kw_only=True):
 
     @property
     def relative(self) -> float | None:
-        """Time as a multiple of the default configuration's; None if that was not measured."""
+        """Time as a multiple of the default configuration's; None if that is unknown."""
         if not self.times_us or not self.baseline_us:
             return None
         return self.median_us / self.baseline_us
 
     @property
     def is_default(self) -> bool:
-        """Whether this was the default configuration when it was measured: its own baseline."""
+        """Whether this was the default configuration at its measurement, and so its baseline."""
         return self.relative == 1.0
 
     def fits(self, template: Template[Any], machine: Machine) -> bool:
-        """Whether it was measured with this template's code and as many threads on this ISA."""
+        """Whether template, version, ISA and number of threads agree."""
         mine = self.template, self.version, self.isa, self.threads
         return mine == (template.name, template.version, machine.isa.name, machine.threads)
 
@@ -236,12 +236,12 @@ class Record(RecordLine, frozen=True, kw_only=True):
             raise UnreadableLine("foreign", f"JSON, but not of ours: {error}") from error
 
 
-# JSON has no such numbers: constants of an epilogue are written as these strings.
+# JSON has no infinity and NaN: constants of an epilogue are written as these strings.
 _INFINITIES = ("Infinity", "-Infinity", "NaN")
 
 
 def _steps_of(region: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """The steps of a region's epilogue and of those of its parts."""
+    """The steps of all epilogues in a region and its parts."""
     yield from region.get("epilogue", ())
     for part in region.get("parts", ()):
         yield from _steps_of(part)
@@ -257,7 +257,7 @@ def make_record(
     baseline_us: float | None = None,
     **fields: Any,
 ) -> Record:
-    """A record of now, with everything that follows from the region, template and machine."""
+    """Makes a record with the current date and the facts of region, template and machine."""
     return Record(
         workload=region.key,
         region=region,

@@ -1,4 +1,4 @@
-"""A file of records: appended so that nothing finished is lost, read so that damage is survived."""
+"""A file of records: appending loses no finished record, and reading survives damaged lines."""
 
 from __future__ import annotations
 
@@ -21,29 +21,29 @@ from .record import RECORD, L, Record, RecordLine, UnreadableLine, read_header
 
 LOCK_SECONDS = 120.0
 _POLL_SECONDS = 0.005
-_LONGEST = 1 << 20  # bytes of a line that tell its kind
+_LONGEST = 1 << 20  # bytes of a line that suffice to tell its kind
 
 
 def lock_of(path: Path) -> FileLock:
-    """The lock of a file, the same by whatever name it is called."""
+    """The lock of a file; all names of a file share it."""
     return FileLock(f"{real_path(path)}.lock", LOCK_SECONDS, poll_interval=_POLL_SECONDS)
 
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Holds a file's lock; makes the folder, if need be.
+    """Holds a file's lock; makes the folder if necessary.
 
     Raises
     ------
     RecordError
         If another process holds it too long.
     OSError
-        If nothing can be written there.
+        If the folder is not writable.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     lock = lock_of(path)
     if not os.path.exists(lock.lock_file):
-        # In some folders, as of /proc, a lock that cannot be made looks like one that is held.
+        # In some folders, such as /proc, a lock that cannot be made looks like one that is held.
         require_room(real_path(path).parent)
     try:
         with lock:
@@ -56,17 +56,17 @@ def locked(path: Path) -> Iterator[None]:
 
 
 def real_path(path: Path) -> Path:
-    """The file behind symbolic links; it need not exist."""
+    """Resolves symbolic links; the file need not exist."""
     return Path(os.path.realpath(path))
 
 
 def require_appendable(path: Path) -> None:
-    """Refuses a file that could not be appended to now; makes its folder, but not the file.
+    """Refuses a file that cannot be appended to; makes its folder, but not the file.
 
     Raises
     ------
     RecordError
-        If it cannot be written, or holds something else than records.
+        If it cannot be written, or is not a record file.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -80,12 +80,12 @@ def require_appendable(path: Path) -> None:
 
 
 def require_records(path: Path) -> None:
-    """Refuses a file whose first line is neither a record nor one that was cut off.
+    """Refuses a file whose first line is neither a record nor a record that was cut off.
 
     Raises
     ------
     RecordError
-        If there is such a line.
+        If the first line is something else.
     OSError
         If the file cannot be read.
     """
@@ -103,12 +103,12 @@ def require_records(path: Path) -> None:
 
 
 def append_line(path: Path, line: bytes) -> None:
-    """Adds a line, which ends with a newline; when this returns, it is on the disk.
+    """Appends a line that ends with a newline; when this returns, the line is on disk.
 
     Raises
     ------
     RecordError
-        If the file cannot be written, or is no record file. It is then as it was before.
+        If the file cannot be written, or is not a record file. Then it is unchanged.
     """
     try:
         with locked(path):
@@ -120,15 +120,15 @@ def append_line(path: Path, line: bytes) -> None:
 
 
 def replace_lines(path: Path, lines: Iterable[bytes]) -> None:
-    """Makes these lines, without newlines, all that the file holds; the caller has its lock.
+    """Replaces the content of a file by lines without newlines; the caller must hold its lock.
 
     Raises
     ------
     OSError
-        If the file cannot be written. It is then as it was before.
+        If the file cannot be written. Then it is unchanged.
     """
     path = real_path(path)
-    # The lock makes this name ours; what a killed process left there is overwritten.
+    # The lock protects this name, too; a draft of a killed process is overwritten.
     draft = path.with_name(f"{path.name}.new")
     try:
         with draft.open("wb") as file:
@@ -145,7 +145,7 @@ def replace_lines(path: Path, lines: Iterable[bytes]) -> None:
 
 
 def is_being_written(path: Path, size: int) -> bool:
-    """Whether someone is writing the file, or has since it had this size."""
+    """Whether another process is writing the file, or has written since it had this size."""
     lock = lock_of(path)
     if not os.path.exists(lock.lock_file):
         return False
@@ -154,7 +154,7 @@ def is_being_written(path: Path, size: int) -> bool:
             return path.stat().st_size != size
     except Timeout:
         return True
-    except OSError:  # one may read where one may not write
+    except OSError:  # files may be readable in folders that are not writable
         return False
 
 
@@ -177,17 +177,17 @@ def _append(path: Path, line: bytes) -> None:
     finally:
         os.close(descriptor)
     if new:
-        # The name of a new file is on the disk only after its folder is.
+        # The name of a new file is on disk only after its folder is synced.
         sync(path.parent)
 
 
 def not_written(path: Path, error: OSError) -> RecordError:
-    """What to raise when a file of records cannot be written."""
+    """Makes the error for a record file that cannot be written."""
     return RecordError(why_not_written(path, error, "records to"))
 
 
 class Located(NamedTuple):
-    """A record and where it stands."""
+    """A record and its place."""
 
     record: Record
     place: str
@@ -195,14 +195,12 @@ class Located(NamedTuple):
 
 
 class RecordFile:
-    """One file, read once and again only from where it grew.
-
-    Several threads may use it at once.
+    """A record file; only appended lines are read again. It is thread-safe.
 
     Parameters
     ----------
     path : path-like
-        Need not exist; it is made by the first `append`.
+        Need not exist; the first `append` creates it.
 
     Attributes
     ----------
@@ -211,7 +209,7 @@ class RecordFile:
     others : dict
         Kind -> lines of kinds other than records.
     damaged : list of str
-        Where lines were passed over, and why: "FILE:LINE: skipped, torn: ...".
+        Place of every skipped line, and why: "FILE:LINE: skipped, torn: ...".
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -233,7 +231,7 @@ class RecordFile:
         self._tail_in: list[Any] = []
 
     def append(self, record: RecordLine) -> None:
-        """Adds one line; when this returns, it is on the disk.
+        """Appends one line; when this returns, the line is on disk.
 
         Raises
         ------
@@ -243,7 +241,7 @@ class RecordFile:
         append_line(self.path, record.to_line())
 
     def refresh(self) -> list[Located]:
-        """All records; reads what was added since the last call.
+        """Returns all records; reads only what was added since the last call.
 
         Raises
         ------
@@ -274,7 +272,7 @@ class RecordFile:
         elif (
             identity != self._identity
             or status.st_size < known
-            # Whether the last line known is still there: a new file may have an old one's number.
+            # Check the last known line: a new file may have the inode number of an old one.
             or os.pread(file.fileno(), len(self._last), self._offset - len(self._last))
             != self._last
         ):
@@ -285,7 +283,7 @@ class RecordFile:
 
     def _read(self, text: bytes) -> None:
         if self._tail_in:
-            # It is read again, now perhaps with its newline.
+            # The unfinished last line is read again, now perhaps with its newline.
             self._tail_in.pop()
             self._tail_in = []
             self.generation += 1
@@ -304,7 +302,7 @@ class RecordFile:
             self._tail_in = self._take(tail, f"{self.path}:{self._lines + 1}", size) or []
 
     def _take(self, text: bytes, place: str, size: int | None = None) -> list[Any] | None:
-        """Where the line went; None if it was skipped. Without a newline, `size` is the file's."""
+        """Stores a line and returns its list; None if skipped. `size`: file size, if unfinished."""
         line = _line(text, place)
         if line.record is not None:
             self.records.append(Located(line.record, place))
@@ -315,7 +313,7 @@ class RecordFile:
             return others
         message = f"{place}: skipped, {line.problem}"
         written = size is not None and is_being_written(self.path, size)
-        if not written and self.damaged[-1:] != [message]:  # a tail is read twice
+        if not written and self.damaged[-1:] != [message]:  # an unfinished line is read twice
             self.damaged.append(message)
             logger.warning("%s", message)
         return None
@@ -324,9 +322,9 @@ class RecordFile:
         return iter(self.refresh())
 
     def of_kind(self, kind: type[L]) -> list[tuple[L, str]]:
-        """The lines of another kind than records, with FILE:LINE.
+        """Lines of a kind other than records, with FILE:LINE.
 
-        A line whose fields are not as they should be is passed over with a warning.
+        A line with wrong fields is skipped with a warning.
         """
         self.refresh()
         found = []
@@ -348,15 +346,15 @@ class Line:
     Attributes
     ----------
     text : bytes
-        Without its newline.
+        The line without its newline.
     place : str
         FILE:LINE.
     record : Record or None
-        The record that it is; None if it is something else.
+        The record; None if the line is something else.
     problem : UnreadableLine or None
-        Why it cannot be read, if so.
+        Why the line cannot be read; None if it can.
     kind : str
-        What it is, if it can be read; whoever writes that kind understands it.
+        Kind of a readable line.
     """
 
     text: bytes
@@ -367,12 +365,12 @@ class Line:
 
     @property
     def lost(self) -> bool:
-        """Whether nobody can read it; what a newer version wrote, that version can."""
+        """Whether the line is unreadable for all versions; a newer version can read its own."""
         return self.problem is not None and self.problem.why != "newer"
 
 
 def read_records(path: str | os.PathLike[str]) -> list[Located]:
-    """The records of a file, in the order of its lines.
+    """Reads the records of a file, in the order of its lines.
 
     Damaged lines are skipped with a warning that names them.
 
@@ -394,7 +392,7 @@ def read_records(path: str | os.PathLike[str]) -> list[Located]:
 
 
 def read_lines(path: Path) -> list[Line]:
-    """All lines of a file but empty ones, read once.
+    """Reads all lines of a file except empty ones.
 
     Raises
     ------

@@ -1,12 +1,12 @@
-"""RecordLookup: where a region's configuration comes from, in which order records are asked.
+"""RecordLookup: finds a region's configuration in records, in this order:
 
-1. the user's records of this very region, measured on such a machine;
-2. the package's (`shipped`);
+1. the user's records of exactly this region, measured on such a machine;
+2. the package's records (`shipped`) of exactly this region;
 3. the user's records of this region from another machine with the same instruction set;
-4. the user's records of the nearest region of its kind (`nearest_record`): borrowed;
-5. the package's, borrowed.
+4. the user's records of the nearest similar region (`nearest_record`): borrowed;
+5. the package's records of the nearest similar region, borrowed.
 
-If none has one, the template's default is used.
+If none has a configuration, the template's default is used.
 """
 
 from __future__ import annotations
@@ -36,17 +36,12 @@ Records = str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None
 
 
 class RecordLookup:
-    """Asks the user's records, then the package's; remembers which were used.
-
-    Parameters
-    ----------
-    store : RecordStore
-        The user's.
+    """Looks up the user's records, then the package's, and notes which ones were used.
 
     Attributes
     ----------
     store : RecordStore
-        The user's.
+        The user's records.
     uses : dict
         Key of a region -> the record that it got.
     """
@@ -57,7 +52,7 @@ class RecordLookup:
         self._nearest: dict[int, NearestRecords] = {}
 
     def __call__(self, region: Region, machine: Machine) -> tuple[Config, str] | None:
-        """A region's configuration and where it comes from, in words; None for the default."""
+        """Returns a region's configuration and a text about its source; None for the default."""
         shipped = shipped_records(machine.name)
         stores = [self.store] if shipped is None else [self.store, shipped]
         for store in stores:
@@ -65,7 +60,7 @@ class RecordLookup:
                 name = place_text(found.place, store is shipped)
                 if found.record.is_default:
                     default = template_for(region.op).default_config(region, machine)
-                    if found.config != default:  # the formula has improved since
+                    if found.config != default:  # the default has changed since the measurement
                         return default, f"default; {name} knows nothing faster"
                 return self._use(region, found, "exact", store is shipped, name)
         if found := self.store.find(region, machine, elsewhere=True):
@@ -93,13 +88,13 @@ class RecordLookup:
 
 
 def lookup_of(records: Records) -> RecordLookup | None:
-    """The lookup for what a user named.
+    """Makes the lookup for records that a user named.
 
     Parameters
     ----------
     records : path-like, sequence of path-like, or None
-        Record files, to be asked before the package's own; None for those that `TVM_HYBRID_RECORDS`
-        names, and for no records at all if it is "none". An empty sequence: no records at all.
+        Record files that come before the package's. None: the files that `TVM_HYBRID_RECORDS`
+        names, or no records at all if it is "none". An empty sequence: no records at all.
 
     Returns
     -------
@@ -118,10 +113,10 @@ def lookup_of(records: Records) -> RecordLookup | None:
     return RecordLookup(RecordStore(records))
 
 
-# Tells compilation the layouts of blocks and the arrangements of contractions that records hold.
+# Gives compilation the recorded layouts of blocks and arrangements of contractions.
 #
 # The user's records come before the package's, as for configurations. But choices are not borrowed,
-# neither from another machine nor for a similar graph.
+# neither from another machine nor from a similar graph.
 
 
 R = TypeVar("R", bound=ChoiceRecord)
@@ -129,15 +124,15 @@ T = TypeVar("T")
 
 
 def with_records(options: PipelineOptions, lookup: RecordLookup | None) -> PipelineOptions:
-    """Options under which compilation takes configurations, layouts and arrangements of records."""
+    """Adds recorded configurations, layouts and arrangements to compile options."""
     layouts, arrange = layouts_of(lookup, options), arrangements_of(lookup, options)
     return replace(options, lookup=lookup, layouts=layouts, arrange=arrange)
 
 
 def layouts_of(lookup: RecordLookup | None, options: PipelineOptions) -> ChooseLabels | None:
-    """What tells compilation the layouts of blocks, and notes in `lookup` which records were used.
+    """Makes the function that chooses layouts of blocks, and notes used records in `lookup`.
 
-    None if no file holds any.
+    Returns None if no file has layouts.
     """
 
     def is_used(problem: Any, record: LayoutRecord) -> bool:
@@ -152,9 +147,9 @@ def layouts_of(lookup: RecordLookup | None, options: PipelineOptions) -> ChooseL
 def arrangements_of(
     lookup: RecordLookup | None, options: PipelineOptions
 ) -> ChooseArrangement | None:
-    """What tells compilation how to arrange, and notes in `lookup` which records were used.
+    """Makes the function that chooses arrangements, and notes used records in `lookup`.
 
-    None if no file holds any.
+    Returns None if no file has arrangements.
     """
 
     def is_used(problem: Any, record: ArrangementRecord) -> bool:
@@ -176,7 +171,7 @@ def _chooser(
     is_used: Callable[[Any, R], bool],
     choice: Callable[[R, str], T],
 ) -> Callable[[Any], T | None] | None:
-    """Problem -> `choice` of the record for its key and where that comes from, in words."""
+    """Makes a function from a problem to the choice of its record, with a text of its source."""
     if lookup is None:
         return None
     shipped = shipped_records(options.machine.name)
@@ -199,31 +194,28 @@ def _chooser(
     return choose
 
 
-# Records that this package brings along: `shipped/CPU.jsonl`, by the CPU's LLVM name.
+# Records that come with this package: `shipped/CPU.jsonl`, by the CPU's LLVM name.
 #
-# They were measured on such a CPU with this version's templates, and hold of every region the
-# default and what was confirmed to be faster. Records of the user's own go before them.
+# They were measured on such a CPU with this version's templates. For every region they hold the
+# default and the configurations that were confirmed to be faster. The user's records override them.
 
 
 FOLDER = Path(__file__).parent / "shipped"
 
 
 def shipped_records(cpu: str) -> RecordStore | None:
-    """The package's records for a CPU; None if it has none. The file is read when it is used.
+    """The package's records for a CPU, given by LLVM's name such as "znver4"; None without any.
 
-    Parameters
-    ----------
-    cpu : str
-        LLVM's name of it, such as "znver4".
+    The file is read when it is used.
     """
     path = FOLDER / f"{cpu}.jsonl"
     return _store(path) if path.is_file() else None
 
 
-# One store of each file in a process: it is read once, however many models are compiled.
+# One store for each file in a process, so that the file is read once for all models.
 _store = functools.cache(RecordStore)
 
 
 def place_text(place: str, shipped: bool) -> str:
-    """FILE:LINE of a record in words, with the whole path if the user wrote the file."""
+    """Describes a record's FILE:LINE, with the whole path only if it is the user's file."""
     return f"shipped record {os.path.basename(place)}" if shipped else f"record {place}"

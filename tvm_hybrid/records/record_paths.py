@@ -9,11 +9,11 @@ from microkernels.base.logs import logger
 
 RECORDS_VARIABLE = "TVM_HYBRID_RECORDS"
 NO_RECORDS = "none"
-"""The value of the variable that asks for no records at all, not even those of this package."""
+"""Value of the variable that disables all records, including those of this package."""
 
 
 def default_record_paths() -> list[Path]:
-    """The files that `TVM_HYBRID_RECORDS` names, separated as in PATH; those there are."""
+    """The existing files that `TVM_HYBRID_RECORDS` names, separated as in PATH."""
     paths: list[Path] = []
     if records_refused():
         return paths
@@ -26,5 +26,5 @@ def default_record_paths() -> list[Path]:
 
 
 def records_refused() -> bool:
-    """Whether `TVM_HYBRID_RECORDS` asks for no records at all."""
+    """Whether `TVM_HYBRID_RECORDS` disables all records."""
     return os.environ.get(RECORDS_VARIABLE) == NO_RECORDS

@@ -1,7 +1,7 @@
-"""Merging and pruning of record files: lines are kept as they are, byte by byte.
+"""Merges and prunes record files; lines stay as they are, byte by byte.
 
-A file is rewritten under its lock and takes its name when it is complete, so that tuners may go on
-writing to it meanwhile; see `record_file`.
+A file is rewritten under its lock and replaced when complete, so that tuners may continue writing
+to it; see `record_file`.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ from .record_store import RecordStore, config_key, latest, trusted, why_not_buil
 
 @dataclass
 class Rewritten:
-    """What was done.
+    """The result of rewriting a file.
 
     Attributes
     ----------
     kept : int
-        Lines that are there now.
+        Number of lines in the file.
     removed : Counter
-        Why -> how many lines are not.
+        Reason -> number of removed lines.
     skipped : list of str
-        Place and reason of each line that is not there because it cannot be read.
+        Place and reason of each line that was dropped because it cannot be read.
     """
 
     kept: int = 0
@@ -58,9 +58,9 @@ def merge(paths: Sequence[Path], out: Path) -> Rewritten:
     Parameters
     ----------
     paths : sequence of Path
-        What to read. Torn and foreign lines are left out.
+        The files to read. Torn and foreign lines are left out.
     out : Path
-        What to write; if it is there already, it must be one of `paths`.
+        The file to write; if it exists, it must be one of `paths`.
 
     Raises
     ------
@@ -94,23 +94,23 @@ def merge(paths: Sequence[Path], out: Path) -> Rewritten:
 def prune(
     path: Path, best: int = 3, keep_failures: bool = False, dry_run: bool = False
 ) -> Rewritten:
-    """Leaves of each region, ISA, machine and number of threads the best and the default.
+    """Keeps the best and the default of each region, ISA, machine and number of threads.
 
-    Of each configuration the newest measurement stays, and the newest that says whether it was
-    confirmed. Records of former template versions, repeated measurements, failures and unreadable
-    lines go; lines of other kinds, and what a newer version wrote, stay. A later search measures
-    again what is gone.
+    Of each configuration it keeps the newest measurement, and the newest that says whether it was
+    confirmed. It removes records of former template versions, repeated measurements, failures and
+    unreadable lines; it keeps lines of other kinds, and of newer versions. A later search measures
+    removed configurations again.
 
     Parameters
     ----------
     path : Path
         The file.
     best : int
-        How many configurations of each region, the default not counted.
+        Number of configurations to keep of each region, the default not counted.
     keep_failures : bool
-        Whether configurations that failed stay, so that they are not tried again.
+        Whether to keep failed configurations, so that they are not tried again.
     dry_run : bool
-        Whether to say only what would be done.
+        Whether to report only, without writing.
 
     Raises
     ------
@@ -141,7 +141,7 @@ def prune(
 
 
 def _rewrite(path: Path, make: Callable[[], list[Line]]) -> int:
-    """Gives a file the lines that `make` returns, called under its lock; how many there are."""
+    """Writes the lines of `make`, which is called under the file's lock; returns their number."""
     try:
         with locked(path):
             before = path.read_bytes() if path.exists() else None
@@ -154,7 +154,7 @@ def _rewrite(path: Path, make: Callable[[], list[Line]]) -> int:
 
 
 def _why_removed(lines: Iterable[Line], best: int, keep_failures: bool) -> dict[str, str]:
-    """Place -> why it goes."""
+    """Place of a line to remove -> reason."""
     whys: dict[str, str] = {}
     groups: dict[tuple[object, ...], list[Located]] = defaultdict(list)
     for record, place in ((line.record, line.place) for line in lines):
@@ -188,20 +188,20 @@ def _why_removed(lines: Iterable[Line], best: int, keep_failures: bool) -> dict[
 
 
 def _default_keys(record: Record) -> set[bytes]:
-    """Today's default configuration for a record's region and machine, if there is one."""
+    """Key of the current default configuration for a record's region and machine, if any."""
     try:
         isa = isa_named(record.isa)
         target = Target({"kind": "llvm", "mcpu": record.machine})
         machine = replace(Machine.from_target(target, record.threads), isa=isa)
         default = template_for(record.template).default_config(record.region, machine)
-    except Exception as error:  # what is in a file may break a template in any way
+    except Exception as error:  # contents of a file may break a template in any way
         logger.debug("no default configuration of %s: %s", record.workload, error)
         return set()
     return {config_key(default.to_dict())}
 
 
 def problems(store: RecordStore) -> list[str]:
-    """One sentence for every line that is damaged or that this version would not use."""
+    """Describes every line that is damaged or that this version would not use."""
     found = [f"{place}: {problem}" for record, place in store for problem in _of_record(record)]
     return [message for file in store.files for message in file.damaged] + found
 

@@ -1,4 +1,4 @@
-"""RecordStore: the records of some files, found by region; lowering asks it for configurations."""
+"""RecordStore: finds records by region, from one or several files."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
 
 class Found(NamedTuple):
-    """A configuration and the record that it comes from."""
+    """A configuration and its record."""
 
     config: Config
     record: Record
@@ -37,15 +37,14 @@ class Found(NamedTuple):
 
 
 class RecordStore:
-    """Records of one or several files. Several threads may use it at once.
+    """Records of one or several files; it is thread-safe.
 
     Parameters
     ----------
     paths : path-like, sequence of path-like, or None
-        The files; None takes those that `TVM_HYBRID_RECORDS` names. Records are appended to the
-        first.
+        The files; None: those that `TVM_HYBRID_RECORDS` names. New records go to the first.
     must_exist : bool
-        Whether a file that is not there is an error.
+        Whether a missing file is an error.
 
     Raises
     ------
@@ -69,7 +68,7 @@ class RecordStore:
         self._mutex = threading.Lock()
 
     def append(self, record: RecordLine) -> None:
-        """Adds one line to the first file; when this returns, it is on the disk.
+        """Appends one line to the first file; when this returns, the line is on disk.
 
         Raises
         ------
@@ -85,11 +84,11 @@ class RecordStore:
             yield from file
 
     def of_workload(self, key: str) -> list[Located]:
-        """The records of one region, file by file, in the order in which they were written."""
+        """Records of one region, file by file, in the order in which they were written."""
         return self.by_workload().get(key, [])
 
     def by_workload(self) -> Mapping[str, list[Located]]:
-        """Key -> records of that region; the same object until a file changes."""
+        """Key -> records of that region; one object until a file changes."""
         with self._mutex:
             records = [file.refresh() for file in self.files]
             state = tuple((file.generation, len(file.records)) for file in self.files)
@@ -101,21 +100,21 @@ class RecordStore:
             return self._index
 
     def tried(self, region: Region, template: Template[Any], machine: Machine) -> list[Located]:
-        """What was tried for a region on this very machine with as many threads, come what may."""
+        """Records of a region on this machine with equally many threads, failures included."""
         here = (i for i in self.of_workload(region.key) if i.record.machine == machine.name)
         return [item for item in here if item.record.fits(template, machine)]
 
     def find(self, region: Region, machine: Machine, elsewhere: bool = False) -> Found | None:
-        """The best known configuration of exactly this region.
+        """Finds the best known configuration of exactly this region.
 
         Records of other thread counts, ISAs or template versions are not used. Once a search has
-        confirmed its best, only what is confirmed is; see `trusted`. A configuration that cannot
-        be built any more is passed over with a warning.
+        confirmed its best, only confirmed ones are used; see `trusted`. A configuration that
+        cannot be built any more is skipped with a warning.
 
         Parameters
         ----------
         elsewhere : bool
-            Whether to look at the records of other machines, or at those of this one.
+            Whether to use records of other machines instead of this one's.
         """
         fitting = self.of_workload(region.key)
         if not fitting:
@@ -142,18 +141,18 @@ class RecordStore:
 
 
 def why_not_built(region: Region, template: Template[Any], isa: Isa, config: Config) -> str | None:
-    """None if the template builds the configuration, else the reason why not."""
+    """Why the template cannot build a configuration; None if it can."""
     try:
         template.build(region, config, isa)
     except TvmHybridError as error:
         return str(error)
-    except Exception as error:  # a number from a file may break a template in any way
+    except Exception as error:  # numbers from a file may break a template in any way
         return f"{type(error).__name__}: {error}"
     return None
 
 
 def latest(records: Iterable[Located]) -> list[Located]:
-    """The newest record of every configuration: a later measurement replaces an earlier one."""
+    """Keeps the newest record of every configuration."""
     newest: dict[bytes, Located] = {}
     for located in records:
         key = config_key(located.record.config)
@@ -163,12 +162,13 @@ def latest(records: Iterable[Located]) -> list[Located]:
 
 
 def trusted(records: Iterable[Located]) -> list[Located]:
-    """Those of one region on one machine that may be chosen, best first.
+    """Selects records of one region on one machine that may be chosen, best first.
 
-    A search measures its best again, longer, and says whether they are faster than the default by
-    more than chance. If any record says so or not, only confirmed ones are trusted, of each
-    configuration as it was last judged; the default is always one of them. What failed when it was
-    measured last is not trusted, nor what was slower than the default beside it.
+    A search measures its best again, longer, and records whether they are significantly faster than
+    the default. If any record has such a result, only confirmed records are trusted, each
+    configuration by its newest result; the default always counts as confirmed. Configurations whose
+    newest measurement failed are not trusted. Without any such result, records that were slower
+    than the default are not trusted.
     """
     records = list(records)
     judged = [item for item in records if item.record.confirmed is not None]
@@ -181,11 +181,10 @@ def trusted(records: Iterable[Located]) -> list[Located]:
 
 
 def ranked(records: Iterable[Located]) -> list[Located]:
-    """The successful records, newest of each configuration, fastest first.
+    """Sorts the successful records, newest of each configuration, fastest first.
 
-    They are compared by their quotient to the default configuration measured in turns with them;
-    if some record lacks it (one written by hand), by their times. Equals are ordered by their
-    configurations, wherever in the file they stand.
+    They are compared by their time relative to the default, measured in turns; if some record lacks
+    it (written by hand), by their times. Ties are ordered by configuration, not by line.
     """
     ok = [item for item in latest(records) if item.record.status == "ok" and item.record.times_us]
     compared = all(item.record.relative is not None for item in ok)
@@ -198,15 +197,15 @@ def ranked(records: Iterable[Located]) -> list[Located]:
 
 
 def config_key(config: dict[str, object]) -> bytes:
-    """Equal for equal configurations, whatever the order of their fields."""
+    """A key that is equal for equal configurations, regardless of the order of fields."""
     return msgspec.json.encode(config, order="deterministic")
 
 
 # ConfigSpace: a template's legal configurations for a region, as points of a grid of knobs.
 #
-# A knob is a field of the Config (of a nested one: "matmuls.0.rows"); its values are those that
-# occur in the space. A point holds the number of each knob's value. Not every point of the grid is
-# a legal configuration, so searches work on indices into the list of those that are.
+# A knob is a field of the Config (of a nested one: "matmuls.0.rows"); its values are those in the
+# space. A point holds the index of each knob's value. Not every point of the grid is a legal
+# configuration, so searches work on indices into the list of legal ones.
 
 
 class ConfigSpace:
@@ -217,18 +216,18 @@ class ConfigSpace:
     default : Config
         The template's default configuration.
     configs : iterable of Config
-        The others; the default may be among them.
+        The other configurations; may contain the default.
 
     Attributes
     ----------
     configs : tuple of Config
-        All of them.
+        All configurations.
     knobs : tuple of str
-        The fields in which they differ.
+        The fields in which configurations differ.
     values : tuple of tuple
         The values of each knob, sorted.
     points : numpy.ndarray
-        [configurations, knobs], int32: the number of each knob's value.
+        [configurations, knobs], int32: the index of each knob's value.
     """
 
     def __init__(self, default: Config, configs: Iterable[Config]) -> None:
@@ -250,7 +249,7 @@ class ConfigSpace:
 
     @staticmethod
     def of(region: Region, template: Template[Any], machine: Machine) -> ConfigSpace:
-        """The template's own space for a region, in the same order in every process."""
+        """Makes the template's space for a region, in an order that is equal in every process."""
 
         def place(config: Config) -> list[tuple[str, tuple[int, float, str]]]:
             return [(name, _order(value)) for name, value in flat_fields(config.to_dict())]
@@ -262,12 +261,12 @@ class ConfigSpace:
         return len(self.configs)
 
     def index_of(self, config: Config) -> int | None:
-        """The place of a configuration; None if the space lacks it."""
+        """Index of a configuration; None if the space lacks it."""
         return self._index.get(config_key(config.to_dict()))
 
 
 def flat_fields(fields: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """(dotted name, value) of every plain field of nested dictionaries and lists."""
+    """Yields (dotted name, value) for every leaf of nested dictionaries and lists."""
     if isinstance(fields, dict):
         items: Iterable[tuple[Any, Any]] = fields.items()
     elif isinstance(fields, (list, tuple)):

@@ -1,1 +1,1 @@
-"""What the command line and the demo measure, check and print."""
+"""Measurements and reports for the command line and the demo."""

@@ -1,9 +1,9 @@
-"""Speed of every microkernel on this machine, as a share of what the machine can do.
+"""Speed of every microkernel on this machine, as a share of the machine's peak.
 
 A microkernel is run on operands that stay in the first-level cache. The peak of a pair of types is
-measured too: the fastest of all its tiles when the weight stays in registers, so that nothing but
-the multiplications counts (AMX loads it all the same, but always the same tiles). Tiles take turns,
-and the median of their times counts: CPU time has outliers to either side.
+measured, too: the fastest of all its tiles with the weight in registers, so that only the
+multiplications count (AMX still loads the weight, but always the same tiles). Tiles take turns, and
+the median of their times counts, because CPU time has outliers in both directions.
 """
 
 from __future__ import annotations
@@ -36,30 +36,30 @@ from microkernels.vector.expressions import Expr, parameter, ramp
 from ..targets.resolve import cpu_name, host_target
 from .timing import interleave, markdown_table, time_calls
 
-# Multiplications and additions of one measured call: a millisecond on vectors, and on tiles so long
-# that calling and configuring do not count.
+# Operations of one measured call: a millisecond on vectors, and on tiles long enough that calling
+# and configuring do not count.
 OPERATIONS = 2e8
-# Exactly one in every operand type, as it is stored.
+# The stored form of 1 in every operand type.
 _ONE = {"float32": ("float32", 1), "bfloat16": ("uint16", 0x3F80)}
 
 
 class KernelSpeed(msgspec.Struct, frozen=True):
-    """What was measured of one microkernel.
+    """The speed of one microkernel.
 
     Attributes
     ----------
     name : str
         The microkernel.
     isa : str
-        The instruction set that it is made for.
+        Its instruction set.
     types : str
         Its operands and accumulators, such as "uint8 x int8 -> int32".
     tile : str
         Rows x columns.
     gops : float
-        1e9 operations a second, a multiplication and an addition being two.
+        1e9 operations a second, where a multiply-add counts two.
     share : float
-        The same, over the peak of these types on this machine.
+        `gops` over the peak of these types on this machine.
     """
 
     name: str
@@ -71,7 +71,7 @@ class KernelSpeed(msgspec.Struct, frozen=True):
 
 
 class KernelReport(msgspec.Struct, frozen=True, kw_only=True):
-    """The microkernels that this machine runs, its peaks in 1e9 operations a second by types."""
+    """Speeds of this machine's microkernels, and its peaks (1e9 operations a second) by types."""
 
     cpu: str
     peaks: dict[str, float]
@@ -87,17 +87,17 @@ class _Tile:
     operations: int
 
     def run_for(self, seconds: float) -> list[float]:
-        """Seconds of this thread's CPU time of each call."""
+        """Returns this thread's CPU seconds of each call."""
         return time_calls(self.call, seconds, time.thread_time)
 
 
 def runs_here(kernel: Microkernel) -> bool:
-    """Whether this CPU itself may run a microkernel."""
+    """Whether this CPU can run a microkernel without emulation."""
     return allowed_on_host(kernel.isa) and not emulated_on_host(kernel.isa)
 
 
 def types_of(kernel: Microkernel) -> str:
-    """A microkernel's operands and accumulators in words."""
+    """Formats a microkernel's operands and accumulators."""
     return f"{kernel.a_dtype} x {kernel.b_dtype} -> {kernel.acc_dtype}"
 
 
@@ -109,8 +109,8 @@ def measure_kernels(
     Parameters
     ----------
     kernels : sequence of Microkernel or None
-        Which; None for all. Those that this CPU lacks or an emulator executes, and those that
-        `TVM_HYBRID_ISA` forbids, are left out and named in the report.
+        Microkernels to measure; None for all. Those that this CPU lacks or only emulates, and those
+        that `TVM_HYBRID_ISA` forbids, are left out and named in the report.
     rounds : int
         Turns of each.
     seconds : float
@@ -119,7 +119,7 @@ def measure_kernels(
     Raises
     ------
     CompileError
-        If a microkernel computes something wrong.
+        If a microkernel's result is wrong.
     """
     wanted = all_microkernels() if kernels is None else kernels
     here = [kernel for kernel in wanted if runs_here(kernel)]
@@ -147,7 +147,7 @@ def measure_kernels(
 
 
 def _tile(kernel: Microkernel, reload_weight: bool) -> _Tile:
-    """A full tile, compiled for this machine, with operands of ones; its result is checked."""
+    """Compiles a full tile for this machine, with operands of ones, and checks its result."""
     (a_type, one_a), (b_type, one_b) = (
         _ONE.get(dtype, (dtype, 1)) for dtype in (kernel.a_dtype, kernel.b_dtype)
     )
@@ -164,7 +164,7 @@ def _tile(kernel: Microkernel, reload_weight: bool) -> _Tile:
     b = tvm.runtime.tensor(np.full(steps * kernel.nr * kernel.kr, one_b, b_type))
     c = tvm.runtime.empty((kernel.mr, kernel.nr), kernel.acc_dtype)
     function(a, b, c)
-    # Sums of ones, below 2**24: exact in every type.
+    # Sums of ones below 2**24 are exact in every type.
     if not (c.numpy() == repeats * steps * kernel.kr).all():
         raise CompileError(f"{kernel.name} computes something wrong on {cpu_name(host_target())}")
     return _Tile(lambda: function(a, b, c), once * repeats)
@@ -173,7 +173,7 @@ def _tile(kernel: Microkernel, reload_weight: bool) -> _Tile:
 def tile_program(
     kernel: Microkernel, a_type: str, b_type: str, repeats: int, steps: int, reload_weight: bool
 ) -> tirx.PrimFunc:
-    """C = `repeats` times A times B, in one tile; or A times the first step of B at every step."""
+    """C = `repeats` * A * B in one tile; without `reload_weight`, B's first step at every step."""
     lanes, kr = kernel.lanes, kernel.kr
     pitch, group = steps * kr, lanes * kr
     with IRBuilder() as builder, I.prim_func(s_tir=True):
@@ -207,7 +207,7 @@ def tile_program(
 
 
 def kernel_page(report: KernelReport) -> str:
-    """One row for every instruction set and pair of types: its tiles and shares of the peak."""
+    """A row for every instruction set and pair of types: its tiles and shares of the peak."""
     lines = [
         f"Measured on {report.cpu}, one core, operands in the first-level cache. Percentages are",
         "of the peak of the same types, measured in the same run.",
@@ -227,27 +227,27 @@ def kernel_page(report: KernelReport) -> str:
     return "\n".join(lines) + "\n"
 
 
-# The limits of this machine: operations per second by type, bytes per second from memory.
+# Limits of this machine: operations per second by type, bytes per second from memory.
 #
-# Both together are a roofline (Williams, Waterman, Patterson: CACM 52(4), 2009): a kernel that does
-# i operations for every byte of its tensors is no faster than min(peak, i * bandwidth).
+# Together they are a roofline (Williams, Waterman, Patterson: CACM 52(4), 2009): a kernel with i
+# operations per byte of its tensors is no faster than min(peak, i * bandwidth).
 
 
-# Tiles of the highest instruction set that are measured to find a peak; the largest come near it.
+# Number of tiles of the highest instruction set that are measured for a peak, the largest ones.
 TILES_FOR_PEAK = 3
 LEAST_COPY, LARGEST_COPY = 64 << 20, 256 << 20
 COPIES = 5
 
 
 class Cache(msgspec.Struct, frozen=True):
-    """A cache as the machine's description has it.
+    """A cache in the machine's description.
 
     Attributes
     ----------
     name : str
-        "L2" or "L3"; "memory" of what is behind them.
+        "L2" or "L3", or "memory".
     nbytes : int
-        What it holds, of all threads together.
+        Capacity for all threads together.
     bandwidth : float
         1e9 bytes a second that all threads read from it.
     """
@@ -258,18 +258,18 @@ class Cache(msgspec.Struct, frozen=True):
 
 
 class Roof(msgspec.Struct, frozen=True, kw_only=True):
-    """The limits of some threads.
+    """The limits of a number of threads.
 
     Attributes
     ----------
     threads : int
-        How many; each on a core of its own.
+        Number of threads, each on a separate core.
     peaks : dict
-        1e9 operations a second of all threads, by type of the products' first operand.
+        Type of the products' first operand -> 1e9 operations a second of all threads.
     bandwidth : float
-        1e9 bytes a second, read and written, that copying memory reaches.
+        1e9 bytes a second, read and written, of copying memory.
     caches : tuple of Cache
-        The smallest first.
+        Caches, the smallest first.
     """
 
     threads: int
@@ -278,35 +278,35 @@ class Roof(msgspec.Struct, frozen=True, kw_only=True):
     caches: tuple[Cache, ...] = ()
 
     def holding(self, nbytes: int) -> Cache:
-        """The smallest cache that holds so many bytes; memory if there is none."""
+        """The smallest cache that holds this many bytes; memory if none does."""
         found = (cache for cache in self.caches if nbytes <= cache.nbytes)
         return next(found, Cache("memory", nbytes, self.bandwidth))
 
     def limit(self, dtype: str, intensity: float) -> float:
-        """1e9 operations a second that are possible with so many operations for each byte.
+        """Most 1e9 operations a second at this many operations per byte.
 
-        Of a type that was not measured, what the bandwidth allows.
+        For a type that was not measured, only the bandwidth limits.
         """
         return min(self.peaks.get(dtype, math.inf), intensity * self.bandwidth)
 
 
 def measure_roof(dtypes: Sequence[str], threads: int) -> Roof:
-    """Measures this machine; takes some seconds.
+    """Measures this machine, in some seconds.
 
     Parameters
     ----------
     dtypes : sequence of str
-        As for `peak_gops`; one that no microkernel of this CPU takes is left out.
+        See `peak_gops`; types that no microkernel of this CPU takes are left out.
     threads : int
-        How many work at a time; the peak of one is multiplied, the bandwidth measured with all.
+        Number of threads; the peak of one thread is multiplied, the bandwidth measured with all.
     """
     peaks = {dtype: peak_gops(dtype) * threads for dtype in dict.fromkeys(dtypes) if _here(dtype)}
     machine = Machine.from_target(host_target())
-    # Arrays larger than all caches are copied.
+    # Copy arrays that are larger than all caches.
     beyond_caches = 4 * machine.l3_bytes
     size = min(max(beyond_caches, LEAST_COPY), LARGEST_COPY) // threads
     pairs = [(np.ones(size, np.uint8), np.zeros(size, np.uint8)) for _ in range(threads)]
-    # Alone, a thread is timed by its own CPU time, which other processes do not disturb.
+    # A single thread is timed by its CPU time, which other processes do not disturb.
     clock = time.thread_time if threads == 1 else time.perf_counter
     best = math.inf
     with ThreadPoolExecutor(threads) as pool:  # numpy copies without holding the interpreter
@@ -324,9 +324,9 @@ def measure_roof(dtypes: Sequence[str], threads: int) -> Roof:
 
 
 def peak_gops(dtype: str) -> float:
-    """1e9 operations a second of one thread by products whose first operand is of a type.
+    """Measures 1e9 operations a second of one thread, for products with a first operand of a type.
 
-    Measured as `kernel_speed` does; a multiplication and an addition are two.
+    A multiply-add counts two operations.
 
     Parameters
     ----------
@@ -341,5 +341,5 @@ def peak_gops(dtype: str) -> float:
 
 
 def _here(dtype: str) -> list[Microkernel]:
-    """The microkernels that this CPU runs on operands of a type."""
+    """Microkernels for a type that this CPU runs."""
     return [one for one in all_microkernels() if one.a_dtype == dtype and runs_here(one)]

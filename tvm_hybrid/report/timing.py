@@ -16,13 +16,13 @@ from microkernels.base.errors import TvmHybridError
 # ONNX Runtime's workers spin for a while after a run; the next contestant must not share a core
 # with them.
 PAUSE_SECONDS = 0.02
-# A contestant that has used this many times its share of seconds sits out the other rounds.
+# A contestant that has used this multiple of its seconds skips the remaining rounds.
 PATIENCE = 4.0
-# Where only the mean of several runs is known: seconds of runs in a slice.
+# Seconds of a slice of runs, for contestants that only know the mean of several runs.
 SLICE_SECONDS = 2e-3
 
 T = TypeVar("T")
-# Of turns: how many are over, and how many there are.
+# Finished turns, and all turns.
 Progress = Callable[[int, int], object]
 
 
@@ -31,7 +31,7 @@ class ContestantError(TvmHybridError, RuntimeError):
 
 
 class Contestant(Protocol):
-    """Something that can run one inference again and again."""
+    """Something that can run one inference repeatedly."""
 
     def run_for(self, seconds: float) -> list[float]:
         """Runs for about `seconds`, at least once; returns the seconds of every run."""
@@ -39,9 +39,9 @@ class Contestant(Protocol):
 
 @dataclass(frozen=True)
 class Timing:
-    """What was measured of one contestant; times in microseconds of wall time.
+    """Statistics of one contestant's runs; times are in microseconds of wall time.
 
-    `median_us`, the 50th percentile, lies between two runs if their number is even.
+    `median_us`, the 50th percentile, is the mean of two runs if their number is even.
     """
 
     median_us: float
@@ -54,12 +54,12 @@ class Timing:
 
     @property
     def runs_per_second(self) -> float:
-        """Of runs one after the other."""
+        """Rate of runs one after the other."""
         return 1e6 / self.mean_us
 
     @staticmethod
     def of(seconds: list[float]) -> Timing:
-        """The statistics of a list of run times.
+        """Computes the statistics of run times.
 
         Raises
         ------
@@ -77,7 +77,7 @@ class Timing:
 
 
 def _percentile(ordered: Sequence[float], percent: int) -> float:
-    """Nearest rank: the smallest time that at least so many percent of the runs do not exceed."""
+    """Nearest rank: the smallest time that at least `percent` percent of the runs do not exceed."""
     return ordered[-(-percent * len(ordered) // 100) - 1]
 
 
@@ -86,10 +86,7 @@ def time_calls(
 ) -> list[float]:
     """Calls for about `seconds`, at least once, without garbage collection.
 
-    Returns
-    -------
-    list of float
-        Seconds of each call.
+    Returns the seconds of each call.
     """
     times = []
     collected = gc.isenabled()
@@ -110,7 +107,7 @@ def time_calls(
 
 
 def time_slices(measure: Callable[[], float], seconds: float) -> list[float]:
-    """What slices give, one after the other for about `seconds`, at least one."""
+    """Repeats a measurement for about `seconds`, at least once; returns all results."""
     end = time.perf_counter() + seconds
     means = [measure()]
     while time.perf_counter() < end:
@@ -126,21 +123,21 @@ def interleave(
     warmup: float = 0.0,
     progress: Progress = lambda done, total: None,
 ) -> tuple[dict[str, list[float]], dict[str, str]]:
-    """In every round every contestant runs for `seconds`.
+    """Runs every contestant for `seconds` in every round.
 
     Parameters
     ----------
     contestants : mapping
         Contestants by name, in the order of their turns.
     rounds, seconds, pause, warmup, progress
-        As for `take_turns`.
+        See `take_turns`.
 
     Returns
     -------
     times : dict
-        Seconds of every run, by contestant that did not fail.
+        Contestant that did not fail -> seconds of every run.
     failures : dict
-        Why, by contestant that failed.
+        Contestant that failed -> why.
     """
     calls = {name: contestant.run_for for name, contestant in contestants.items()}
     turns, failures = take_turns(calls, rounds, seconds, math.fsum, pause, warmup, progress)
@@ -156,34 +153,34 @@ def take_turns(
     warmup: float = 0.0,
     progress: Progress = lambda done, total: None,
 ) -> tuple[dict[str, list[T]], dict[str, str]]:
-    """In every round every contestant has a turn of about `seconds`.
+    """Gives every contestant a turn of about `seconds` in every round.
 
-    One whose turn is much longer than that takes part in fewer rounds, but in at least one. One
-    that raises ContestantError is left out from there on.
+    A contestant whose turns are much longer takes part in fewer rounds, but in at least one. One
+    that raises ContestantError is left out from then on.
 
     Parameters
     ----------
     contestants : mapping
-        What each does in a turn, by name, in the order of their turns.
+        Name -> function that runs one turn; the order is that of turns.
     rounds : int
         Number of turns of each.
     seconds : float
         Length of a turn.
     cost : callable
-        How many seconds a turn took.
+        Seconds that a turn took, from its result.
     pause : float
         Seconds between two turns.
     warmup : float
         Length of a first turn that does not count; 0 for none.
     progress : callable
-        Is told after each turn.
+        Called after each turn.
 
     Returns
     -------
     turns : dict
-        What the turns gave, by contestant that did not fail.
+        Contestant that did not fail -> results of its turns.
     failures : dict
-        Why, by contestant that failed.
+        Contestant that failed -> why.
     """
     turns: dict[str, list[T]] = {name: [] for name in contestants}
     used = dict.fromkeys(contestants, 0.0)
@@ -211,6 +208,6 @@ def take_turns(
 
 
 def markdown_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    """The lines of a table, after an empty one."""
+    """Formats a table as lines, with an empty line first."""
     lines = [f"| {' | '.join(cells)} |" for cells in (columns, *rows)]
     return ["", lines[0], f"|{'---|' * len(columns)}", *lines[1:]]

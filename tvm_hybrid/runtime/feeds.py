@@ -1,7 +1,7 @@
-"""Checks the arrays that callers give, and makes tensors of them that kernels can read.
+"""Checks the arrays that callers give, and wraps them as tensors that kernels can read.
 
 NumPy aligns arrays to 16 bytes. Our templates read arrays of any alignment; TVM's own kernels
-expect 64 bytes. So an array is copied if it goes to one of TVM's kernels and is not aligned, or if
+expect 64 bytes. So an array is copied if one of TVM's kernels reads it and it is not aligned, or if
 it is so small that a copy costs less than passing it.
 """
 
@@ -29,7 +29,7 @@ ZERO_COPY_BYTES = 1 << 13
 
 
 def aligned_empty(info: TensorInfo) -> np.ndarray:
-    """An array without contents, aligned for kernels; its sizes must be known."""
+    """Makes an uninitialised array, aligned for kernels; the shape must be static."""
     shape = info.static_shape
     assert shape is not None
     raw = np.empty(info.nbytes + ALIGNMENT, np.uint8)
@@ -38,15 +38,15 @@ def aligned_empty(info: TensorInfo) -> np.ndarray:
 
 
 def to_array(value: Any, info: InputInfo) -> np.ndarray:
-    """A value as an array of the input's type and shape.
+    """Converts a value to an array of the input's type and shape.
 
-    Arrays must have the right type already; lists and numbers are converted if no information of
-    another kind gets lost (integers may become floats, floats may not become integers).
+    Arrays must have the right type already; lists and numbers are converted within NumPy's
+    casting rule "same_kind" (integers may become floats, floats may not become integers).
 
     Raises
     ------
     FeedError
-        Naming the input, what it expects and what it got.
+        Names the input, what it expects and what it got.
     """
     if isinstance(value, (np.ndarray, np.generic)):
         array = np.asarray(value)
@@ -77,7 +77,7 @@ def check_feeds(
     Raises
     ------
     FeedError
-        Naming the input, or the sizes.
+        Names the input, or the sizes.
     """
     arrays = map(to_array, values, infos)
     check_sizes(infos, [array.shape for array in arrays], limits)
@@ -86,13 +86,13 @@ def check_feeds(
 def named_feeds(
     feeds: Any, names: Sequence[str], values: Sequence[InputValue] = ()
 ) -> dict[str, Any]:
-    """Feeds, in the order of the inputs' names; those of known values are checked and left out.
+    """Orders feeds by the inputs' names; feeds of known values are checked and dropped.
 
     Raises
     ------
     FeedError
-        If they are no dictionary, or one is missing or unknown; if one has another value than the
-        program was made for.
+        If `feeds` is not a mapping, a feed is missing or unknown, or one differs from the value
+        that the program was compiled for.
     """
     if not isinstance(feeds, Mapping):
         raise FeedError(
@@ -112,12 +112,12 @@ def named_feeds(
 
 
 def output_places(names: Sequence[str], places: Mapping[str, int]) -> list[int]:
-    """The places of outputs that are asked for; of all, if none is.
+    """Returns the places of the requested outputs; of all outputs if `names` is empty.
 
     Raises
     ------
     FeedError
-        If there is no such output, or one is asked for twice.
+        If there is no such output, or one is requested twice.
     """
     if isinstance(names, str) or not isinstance(names, Sequence):
         known = ", ".join(map(repr, places))
@@ -130,19 +130,19 @@ def output_places(names: Sequence[str], places: Mapping[str, int]) -> list[int]:
 
 
 def check_output(name: object, names: Sequence[str]) -> None:
-    """Refuses, by FeedError, the name of an output that the model does not have."""
+    """Raises FeedError if the model has no output of this name."""
     if name not in names:
         known = ", ".join(map(repr, names))
         raise FeedError(f"the model has no output {name!r}; its outputs are {known}")
 
 
 def _dtype(info: InputInfo) -> np.dtype[Any]:
-    assert info.dtype is not None  # of inputs it is known
+    assert info.dtype is not None  # always known for inputs
     return numpy_dtype(info.dtype)
 
 
 def to_tensor(array: np.ndarray) -> Tensor:
-    """An array as an aligned tensor; shares its memory if that is aligned already."""
+    """Converts an array to an aligned tensor; shares its memory if that is aligned already."""
     flags = array.flags
     if not (flags.c_contiguous and flags.writeable and is_aligned(array)):
         aligned = aligned_empty(TensorInfo("", array.shape, str(array.dtype)))
@@ -152,7 +152,7 @@ def to_tensor(array: np.ndarray) -> Tensor:
 
 
 def is_aligned(array: np.ndarray) -> bool:
-    """Whether any kernel can read a plain array where it is."""
+    """Whether any kernel can read a contiguous array where it is."""
     return array.ctypes.data % ALIGNMENT == 0
 
 
@@ -185,9 +185,9 @@ def check_sizes(
     Raises
     ------
     FeedError
-        Naming the sizes.
+        Names the sizes.
     """
-    # Open size in words, its number, and where it is.
+    # For each dynamic size: its text, its number, and its place.
     places = [
         (text, found, f"input {info.name!r}, axis {axis}")
         for info, shape in zip(infos, shapes, strict=True)
@@ -220,7 +220,7 @@ class _Shaped(Protocol):
 
 
 def sample_shapes(infos: Sequence[_Shaped], size: int = 1) -> list[Shape]:
-    """Shapes of the inputs with this size for every open dimension of its own."""
+    """Makes shapes of the inputs, with `size` for every named dynamic dimension."""
     names = {
         text: size
         for info in infos
@@ -234,15 +234,15 @@ def sample_shapes(infos: Sequence[_Shaped], size: int = 1) -> list[Shape]:
 
 
 def open_dimensions(infos: Sequence[TensorInfo], limits: Mapping[str, int]) -> str:
-    """The open dimensions in words, with what is known of them; "" if there are none."""
+    """Describes the dynamic dimensions and their limits; "" if there are none."""
     texts = [text for info in infos for text in info.shape if isinstance(text, str)]
     names = [text for text in dict.fromkeys(texts) if not is_relation(text)]
     found = [f"{name} from 0 to {limits[name]}" if name in limits else name for name in names]
     found += [f"{text} at most {most}" for text, most in limits.items() if text not in names]
-    return f"open dimensions: {', '.join(found)}" if found else ""
+    return f"dynamic dimensions: {', '.join(found)}" if found else ""
 
 
-# Arrays as tensors and back, without a copy.
+# Conversion between arrays and tensors, without a copy.
 #
 # NumPy's DLPack has no bfloat16. So such an array is passed as its bits (uint16), and the receiver
 # corrects the type.
@@ -253,29 +253,29 @@ BITS = np.dtype(np.uint16)
 
 
 def tensor_of(array: np.ndarray) -> Tensor:
-    """The memory of an array of consecutive elements as a tensor, wherever it lies.
+    """Wraps a contiguous array as a tensor, at any address.
 
-    An array without elements gives a tensor of its own: kernels expect other strides than NumPy's.
+    An empty array gives a new tensor, because kernels expect other strides than NumPy's.
     """
     return view_of(array) if array.size else tvm.runtime.empty(array.shape, array.dtype.name)
 
 
 def view_of(array: np.ndarray) -> Tensor:
-    """The memory of an array as a tensor of the same strides."""
+    """Wraps an array as a tensor with the array's strides."""
     if array.dtype != BFLOAT16:
-        return cast(Tensor, tvm_ffi.from_dlpack(array))  # TVM has registered its own class
+        return cast(Tensor, tvm_ffi.from_dlpack(array))  # returns TVM's registered class
     return _view(tvm_ffi.from_dlpack(array.view(BITS)), array.shape, BFLOAT16)
 
 
 def array_of(tensor: Tensor) -> np.ndarray:
-    """The memory of a tensor as an array."""
+    """Wraps a tensor's memory as an array."""
     if str(tensor.dtype) != "bfloat16":
         return np.from_dlpack(tensor)
     return np.from_dlpack(_view(tensor, tuple(tensor.shape), BITS)).view(BFLOAT16)
 
 
 def _view(tensor: tvm_ffi.Tensor, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Tensor:
-    """The tensor's memory with another element type."""
+    """Views a tensor's memory as another element type."""
     return create_view()(tensor, _shape(shape), _dtype_dlpack(dtype.name), 0)
 
 
@@ -284,12 +284,12 @@ _dtype_dlpack = functools.cache(tvm.DataType)
 
 
 def raise_size_error(error: Exception) -> None:
-    """Raises the error in our words, if a check of sizes raised it.
+    """Raises FeedError if the error comes from a check of sizes or indices.
 
     Raises
     ------
     FeedError
-        Saying what may have gone wrong: TVM does not tell the node, but a check of indices does.
+        Says what may be wrong: a failed check of sizes does not name the node, one of indices does.
     """
     if OUT_OF_RANGE in str(error):
         place = str(error).index(OUT_OF_RANGE)
@@ -302,18 +302,18 @@ def raise_size_error(error: Exception) -> None:
         ) from error
 
 
-MOST_SHOWN = 64  # elements
+MOST_SHOWN = 64  # most elements that a message shows
 
 
 class InputValue(msgspec.Struct, frozen=True):
-    """The value that a program was made for; it is no input of the program.
+    """The value of an input that a program was compiled for; the program does not take the input.
 
     Attributes
     ----------
     name : str
-        The input, as in the model.
+        Name in the model.
     shape : tuple of int
-        Its sizes.
+        Sizes.
     dtype : str
         NumPy's name of the element type.
     data : bytes
@@ -327,16 +327,16 @@ class InputValue(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, name: str, array: np.ndarray) -> InputValue:
-        """The value of an input."""
+        """Stores the value of an input."""
         return cls(name, array.shape, str(array.dtype), array.tobytes())
 
     @property
     def array(self) -> np.ndarray:
-        """The value; it cannot be written to."""
+        """The value as a read-only array."""
         return np.frombuffer(self.data, numpy_dtype(self.dtype)).reshape(self.shape)
 
     def check(self, value: Any) -> None:
-        """Refuses, by FeedError, another value."""
+        """Raises FeedError if another value is given."""
         given = to_array(value, TensorInfo(self.name, self.shape, self.dtype))
         if given.tobytes() != self.data:
             raise FeedError(
@@ -352,5 +352,5 @@ class InputValue(msgspec.Struct, frozen=True):
 
 
 def arrays_of(values: Sequence[InputValue]) -> dict[str, np.ndarray]:
-    """The values by the names of their inputs."""
+    """Input name -> value."""
     return {value.name: value.array for value in values}

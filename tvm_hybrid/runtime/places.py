@@ -1,4 +1,4 @@
-"""Places: parts of the machine that threads of a run are bound to, by name or as a list of CPUs."""
+"""Places: sets of CPUs that the threads of a run are bound to, given by name or as a list."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ _GROUPS: dict[str, Callable[[Cpu], int]] = {
 
 
 def cpus_of(place: PlaceLike, topology: Topology) -> tuple[Cpu, ...]:
-    """The CPUs of a place that this process may use: one of each core, then the others.
+    """Returns the CPUs of a place that this process may use: one of each core first.
 
     Parameters
     ----------
     place : str or sequence of int
-        "all"; "socket:N" and "node:N", by the numbers of Linux; CPUs as a list "0-3,8" or as
-        numbers, in the order in which threads get them.
+        "all"; "socket:N" and "node:N", numbered as in Linux; CPUs as a list "0-3,8" or as numbers,
+        in the order in which threads get them.
     topology : Topology
         The machine.
 
     Raises
     ------
     TargetError
-        Saying what there is instead.
+        If there is no such place; names the existing ones.
     """
     if not isinstance(place, str):
         return _listed(_numbers(place), topology)
@@ -102,17 +102,17 @@ def _listed(numbers: tuple[int, ...], topology: Topology) -> tuple[Cpu, ...]:
 
 @dataclass(frozen=True)
 class PoolSetting:
-    """What the pool of threads does for a calling thread.
+    """How the thread pool serves a calling thread.
 
     Attributes
     ----------
     count : int
         Threads of a run, the calling thread included.
     cpus : tuple of int
-        A CPU for each, the first for the calling thread, which is not bound to it; empty if
+        A CPU for each thread, the first for the calling thread, which is not bound to it; empty if
         workers may run wherever the process may.
     spin : {"run", "always", "never"}
-        For how long threads wait awake.
+        How long threads wait awake.
     """
 
     count: int
@@ -121,7 +121,7 @@ class PoolSetting:
 
     @staticmethod
     def of(count: int, cpus: tuple[int, ...] = (), spin: str | None = None) -> PoolSetting:
-        """The same object for the same setting: every run asks whether its own is in force.
+        """Returns one shared object per setting, so that a run can compare settings by identity.
 
         Raises
         ------
@@ -138,8 +138,8 @@ def _of(count: int, cpus: tuple[int, ...], spin: str) -> PoolSetting:
 
 @contextmanager
 def on_cpus(cpus: Sequence[int]) -> Iterator[None]:
-    """Inside, the calling thread and what it starts run on these CPUs alone; on any if there are
-    none.
+    """Inside, the calling thread and threads that it starts run only on these CPUs; an empty
+    sequence changes nothing.
     """
     if not cpus:
         yield

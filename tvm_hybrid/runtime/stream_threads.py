@@ -1,10 +1,11 @@
 """StreamThreads: the threads of a session's streams, and the queue that they serve.
 
-AsyncRuns is what a session offers by them to callers who do not wait.
+AsyncRuns is the part of a session that uses them, for callers that do not wait.
 
-A thread is started when a request finds no stream that is idle, and sleeps while there is none. It
-does not hold the session. All of them end when the session is closed or collected; what waits then
-is served before. At the end of the interpreter they are joined: none runs while it is torn down.
+A thread is started when a request finds no idle stream, and sleeps while there is no request. It
+does not keep the session alive. All threads end when the session is closed or collected, after they
+have served waiting requests. They are joined at interpreter exit, so that none runs while it shuts
+down.
 """
 
 from __future__ import annotations
@@ -35,27 +36,27 @@ _alive: weakref.WeakSet[StreamThreads] = weakref.WeakSet()
 class StreamThreads:
     """A bounded queue of requests and the threads that serve it, first come, first served.
 
-    A caller who waits anyhow runs in his own thread if a stream is free; else his request waits in
-    the same queue. A stream's thread serves it then: its memory is still in the caches, and no core
-    is idle until the next caller has woken up.
+    A caller that waits for its result runs in its own thread if a stream is free; else its request
+    waits in the queue. Then a stream's thread serves it: its memory is still in the caches, and no
+    core is idle until the caller has woken up.
 
     Parameters
     ----------
     count : int
-        How many runs there are at once at most, those of callers included.
+        Most concurrent runs, those of waiting callers included.
     queue_size : int
-        The most requests of callers who do not wait that are in the queue.
+        Most queued requests of callers that do not wait.
 
     Attributes
     ----------
     is_closed : bool
-        Whether it takes no more requests.
+        Whether it refuses further requests.
     """
 
     def __init__(self, count: int, queue_size: int) -> None:
         self._count, self._size = count, queue_size
         self._queue: deque[Request] = deque()
-        self._bounded = 0  # requests in the queue that queue_size counts
+        self._bounded = 0  # queued requests that count against queue_size
         # Reentrant: the garbage collector may call `stop` while this thread holds it.
         self._lock = threading.RLock()
         self._arrived = threading.Condition(self._lock)
@@ -67,16 +68,16 @@ class StreamThreads:
         self._process = os.getpid()
 
     def call(self, function: Callable[..., T], *arguments: Any, **named: Any) -> T:
-        """Calls a function for a caller who waits, when it is his turn; returns its result.
+        """Calls a function for a caller that waits, in its turn; returns the result.
 
         Raises
         ------
         SessionClosedError
             If the session is closed.
         Exception
-            What the function raises.
+            An exception of the function.
         """
-        if threading.get_ident() in self._threads:  # a callback, whose stream has its turn
+        if threading.get_ident() in self._threads:  # a callback: its stream has the turn already
             return function(*arguments, **named)
         with self._lock:
             self._require_open()
@@ -93,22 +94,22 @@ class StreamThreads:
                 request.future.cancel()
                 raise
             finally:
-                del request  # which holds the error, and by that this frame
+                del request  # it holds the error, which holds this frame
         try:
             return function(*arguments, **named)
         finally:
             self._end_run()
 
     def put(self, request: Request, timeout: float | None) -> None:
-        """Puts a request of a caller who does not wait into the queue.
+        """Queues a request of a caller that does not wait.
 
         Parameters
         ----------
         request : Request
             The request.
         timeout : float or None
-            Seconds to wait for room; None: as long as it takes. A stream's own thread, in which
-            callbacks run, never waits: it is the one to make room.
+            Seconds to wait for room; None: without limit. A stream's own thread, which runs
+            callbacks, never waits, because it must make the room.
 
         Raises
         ------
@@ -134,7 +135,7 @@ class StreamThreads:
     def _require_open(self) -> None:
         if self.is_closed:
             raise errors.SessionClosedError(CLOSED)
-        if self._process != os.getpid():  # forked: there are no threads, and nobody waits
+        if self._process != os.getpid():  # after a fork: no threads, and no waiting callers
             self._threads, self._process = {}, os.getpid()
             self._running = self._idle = self._bounded = 0
             self._queue.clear()
@@ -157,7 +158,7 @@ class StreamThreads:
 
     def _start(self) -> None:
         number = len(self._threads) + 1
-        # A daemon: else the interpreter would wait for it before it can be told to end.
+        # A daemon thread: else the interpreter would wait for it before `_end_all` can end it.
         thread = threading.Thread(
             target=self._serve, name=f"tvm_hybrid stream {number}", daemon=True
         )
@@ -165,7 +166,7 @@ class StreamThreads:
         try:
             thread.start()
         except RuntimeError as error:
-            if not self._threads:  # nobody would serve it
+            if not self._threads:  # no thread would serve it
                 self._drop(self._queue.pop())
                 raise
             logger.warning("only %d streams of %d: %s", number - 1, self._count, error)
@@ -175,11 +176,11 @@ class StreamThreads:
     def _serve(self) -> None:
         while (request := self._next()) is not None:
             request.serve()
-            del request  # and with it, perhaps, the session
+            del request  # it may hold the last reference to the session
             self._end_run()
 
     def _next(self) -> Request | None:
-        """The next request, whose turn begins; None when there will be none."""
+        """Waits for the next request and its turn; None when the queue is closed and empty."""
         with self._lock:
             while not self._queue or self._running >= self._count:
                 if self.is_closed and not self._queue:
@@ -193,7 +194,7 @@ class StreamThreads:
             return self._drop(self._queue.popleft())
 
     def _drop(self, request: Request) -> Request:
-        """A request that was taken out of the queue."""
+        """Updates the counts for a request that was taken out of the queue."""
         if request.bounded:
             self._bounded -= 1
             self._room.notify()
@@ -206,12 +207,12 @@ class StreamThreads:
                 self._arrived.notify()
 
     def stop(self, cancel: bool = False) -> None:
-        """Takes no more requests; threads end when those that wait are served.
+        """Refuses further requests; threads end when waiting requests are served.
 
         Parameters
         ----------
         cancel : bool
-            Whether those that wait fail instead.
+            Whether waiting requests fail instead.
         """
         with self._lock:
             self.is_closed = True
@@ -226,20 +227,20 @@ class StreamThreads:
             )
 
     def join(self) -> None:
-        """Waits until all threads have ended, but for the calling one."""
+        """Waits until all threads but the calling one have ended."""
         if self._process == os.getpid():
             for thread in list(self._threads.values()):
                 if thread is not threading.current_thread():
                     thread.join()
 
     def alive(self) -> int:
-        """How many threads there are."""
+        """Number of living threads."""
         return sum(thread.is_alive() for thread in list(self._threads.values()))
 
 
 @atexit.register
 def _end_all() -> None:
-    """What waits is served, and no thread is left."""
+    """Serves all waiting requests, and ends all threads."""
     streams = list(_alive)
     for each in streams:
         each.stop()
@@ -253,23 +254,23 @@ Callback = Callable[[Results, Any, str], object]
 
 
 class Request:
-    """What to call, and the future that gets the results.
+    """A call, and the future that gets its result.
 
-    It holds the session: what waits is served, even if nobody else has the session any more.
+    It keeps the session alive: waiting requests are served even if no one else holds the session.
 
     Parameters
     ----------
     call : callable
         A method of the session.
     *arguments
-        What it is called with.
+        Its arguments.
 
     Attributes
     ----------
     bounded : bool
-        Whether the queue's size counts it.
+        Whether it counts against the queue's size.
     future : concurrent.futures.Future
-        Gets the results, or the error.
+        Gets the result, or the error.
     """
 
     def __init__(self, call: Callable[..., Any], *arguments: Any) -> None:
@@ -278,19 +279,19 @@ class Request:
         self.future: Future[Any] = Future()
 
     def serve(self) -> None:
-        """Makes the call, and hands over its results or its error, unless it was cancelled."""
+        """Makes the call and sets the future's result or error, unless it was cancelled."""
         if not self.future.set_running_or_notify_cancel():
             return
         try:
             results = self._call(*self._arguments)
-        except BaseException as error:  # the stream goes on; whoever asked is told
+        except BaseException as error:  # the stream must go on; the future reports the error
             self.future.set_exception(error)
-            del self  # whose future holds the error, and by that this frame
+            del self  # its future holds the error, which holds this frame
         else:
             self.future.set_result(results)
 
     def fail(self, error: BaseException) -> None:
-        """Hands over why there are no results, unless it was cancelled."""
+        """Sets the future's error, unless it was cancelled."""
         if self.future.set_running_or_notify_cancel():
             self.future.set_exception(error)
 
@@ -307,7 +308,7 @@ Self = TypeVar("Self", bound="AsyncRuns")
 
 
 class AsyncRuns:
-    """The part of a session that has streams; see docs/serving.md."""
+    """The part of a session that manages streams; see docs/serving.md."""
 
     if TYPE_CHECKING:
 
@@ -317,7 +318,7 @@ class AsyncRuns:
     def _make_streams(
         self, streams: int | None, queue_size: int | None, threads: ThreadsLike
     ) -> None:
-        """Checks the options and makes a queue; its threads are started when they are needed."""
+        """Checks the options and makes a queue; threads are started when needed."""
         _require_count("streams", streams, MOST_STREAMS)
         _require_count("queue_size", queue_size)
         if streams is not None and not isinstance(threads, int | None):
@@ -332,12 +333,12 @@ class AsyncRuns:
         weakref.finalize(self, self._requests.stop).atexit = False
 
     def _require_unbound(self, cpus: tuple[int, ...]) -> None:
-        """Refuses streams of a program whose workers are bound: all would be bound to the same."""
+        """Refuses streams of a bound program: all streams would be bound to the same CPUs."""
         if cpus and (self._streams or 1) > 1:
             raise errors.TargetError(f"this model's threads are bound to CPUs {cpus}, {_NO_PLACE}")
 
     def _share_of(self, threads: int) -> int:
-        """Threads of one stream, if all have so many; the log says what that makes."""
+        """Divides threads among the streams; logs the result."""
         if self._streams is None:
             return threads
         self._threads_of_all = threads
@@ -346,7 +347,7 @@ class AsyncRuns:
         return share
 
     def _stream_note(self, each: int) -> str:
-        """How threads are shared out, for `explain` and the log; "" without streams."""
+        """Describes the streams' threads, for `explain` and the log; "" without streams."""
         if self._streams is None:
             return ""
         text = f"{self._streams} stream{'s' * (self._streams > 1)} of {each} thread"
@@ -359,9 +360,9 @@ class AsyncRuns:
         return text
 
     def _finish(self) -> None:
-        """Does what is left once there is a program, or a program for each combination.
+        """Completes the session once it can run.
 
-        If there are streams, runs that are called wait for their turn.
+        With streams, `run` and `run_with_iobinding` wait for their turn from now on.
         """
         if self._streams is not None:
             call = self._requests.call
@@ -369,7 +370,7 @@ class AsyncRuns:
             self.__dict__.update({name: partial(call, self._direct[name]) for name in _RUNS})
 
     def _direct_run(self) -> Callable[..., Results]:
-        """What runs without waiting for a turn."""
+        """Returns the `run` that does not wait for a turn."""
         return self._direct.get("run", self.run)
 
     def submit(
@@ -380,16 +381,15 @@ class AsyncRuns:
         *,
         timeout: float | None = None,
     ) -> Future[Results]:
-        """Has a stream run the model; the caller goes on.
+        """Lets a stream run the model, and returns immediately.
 
         Parameters
         ----------
         output_names, input_feed, run_options
-            As for `run`. Arrays are read when the request is run: leave them as they are until
-            then.
+            See `run`. Arrays are read when the request runs: do not change them before.
         timeout : float, optional
-            Seconds to wait for room in the queue if it is full; 0 does not wait, None waits as
-            long as it takes. A callback of `run_async` never waits.
+            Seconds to wait for room in a full queue; 0 does not wait, None waits without limit. A
+            callback of `run_async` never waits.
 
         Returns
         -------
@@ -417,25 +417,25 @@ class AsyncRuns:
         user_data: Any = None,
         run_options: Any = None,
     ) -> None:
-        """Has a stream run the model and call a function, as ONNX Runtime's `run_async`.
+        """Lets a stream run the model and call a function, like ONNX Runtime's `run_async`.
 
-        It waits for room in the queue if that is full; in a callback it does not.
+        It waits for room in a full queue, except in a callback.
 
         Parameters
         ----------
         output_names, input_feed, run_options
-            As for `submit`.
+            See `submit`.
         callback : callable
-            Is called as `callback(results, user_data, error)` in the stream's thread: with a list
-            of arrays and "", or with an empty list and the error's text. It holds up its stream,
-            so it should be short; an exception in it is logged.
+            Called as `callback(results, user_data, error)` in the stream's thread: with a list of
+            arrays and "", or with an empty list and the error's text. It blocks its stream, so it
+            should be short; its exceptions are logged.
         user_data : Any
-            Handed on to the callback.
+            Passed to the callback.
 
         Raises
         ------
         FeedError
-            If the callback cannot be called.
+            If the callback is not callable.
         QueueFullError
             If it is called in a callback while the queue is full.
         SessionClosedError
@@ -450,14 +450,14 @@ class AsyncRuns:
         self._requests.put(request, None)
 
     def close(self, cancel: bool = False) -> None:
-        """Ends the session's threads; it takes no more requests, nor calls of `run`.
+        """Ends the session's threads; it refuses further requests and calls of `run`.
 
         A session that is collected, or left as a context manager, is closed as well.
 
         Parameters
         ----------
         cancel : bool
-            Whether requests that wait fail with SessionClosedError; else they are served first.
+            Whether waiting requests fail with SessionClosedError; else they are served first.
         """
         self._requests.stop(cancel)
         self.__dict__.update(dict.fromkeys(_RUNS, _refuse))

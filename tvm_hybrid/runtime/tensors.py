@@ -1,4 +1,4 @@
-"""Name, shape and type of a model's inputs and outputs."""
+"""Names, shapes and types of a model's inputs and outputs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _ONNX_TYPE_NAMES = {
     "float8_e8m0fnu": "float8e8m0",
     "float4_e2m1fn": "float4e2m1",
 }
-# Types of ml_dtypes that compiled models take and give as integers: by value, or floats by bits.
+# Types of ml_dtypes that compiled models handle as integers: ints by value, floats by bits.
 _STORED_TYPES = {
     **{"int2": "int8", "int4": "int8", "uint2": "uint8", "uint4": "uint8"},
     **{name: "uint8" for name in _ONNX_TYPE_NAMES if name.startswith(("float8", "float4"))},
@@ -38,12 +38,12 @@ class TensorInfo(msgspec.Struct, frozen=True):
     Attributes
     ----------
     name : str
-        As in the model.
+        Name in the model.
     shape : tuple
-        Sizes. Where a size is open, its name, or what it is in terms of others, such as
+        Sizes. A dynamic size is its name, or an expression of other names, such as
         "past + sequence".
     dtype : str
-        NumPy's name of the element type, or that of ml_dtypes.
+        NumPy's or ml_dtypes' name of the element type.
     """
 
     name: str
@@ -52,21 +52,21 @@ class TensorInfo(msgspec.Struct, frozen=True):
 
     @property
     def static_shape(self) -> tuple[int, ...] | None:
-        """The shape; None if a size is open."""
+        """The shape; None if it is dynamic."""
         return _static(self.shape)
 
     def fits(self, shape: tuple[int, ...]) -> bool:
-        """Whether an array of this shape can be the tensor's value; open sizes are any."""
+        """Whether an array of this shape can be the tensor's value; dynamic sizes fit any size."""
         return shape == self.shape or shape_fits(self.shape, shape)
 
     @property
     def stored(self) -> TensorInfo:
-        """What the compiled code takes or gives; differs for types of 2, 4 and 8 bits."""
+        """The tensor as compiled code sees it; differs for types of 2, 4 and 8 bits."""
         return TensorInfo(self.name, self.shape, _STORED_TYPES.get(self.dtype, self.dtype))
 
     @property
     def nbytes(self) -> int:
-        """Size of the tensor in bytes; of an open one with sizes of 1."""
+        """Size of the tensor in bytes; dynamic sizes count as 1."""
         sizes = (size if isinstance(size, int) else 1 for size in self.shape)
         return math.prod(sizes) * numpy_dtype(self.dtype).itemsize
 
@@ -85,10 +85,10 @@ class OutputInfo(msgspec.Struct, frozen=True):
     Attributes
     ----------
     name : str
-        As in the model.
+        Name in the model.
     shape : tuple
-        Sizes. Where a size depends on the inputs' values, the name that the model gives it, or
-        None if it has none.
+        Sizes. A size that depends on the inputs' values is the model's name for it, or None without
+        a name.
     dtype : str
         NumPy's name of the element type.
     """
@@ -118,17 +118,17 @@ class OutputInfo(msgspec.Struct, frozen=True):
 
 
 class OpenTensorInfo(msgspec.Struct, frozen=True):
-    """One input or output of a model some of whose sizes are not known yet.
+    """An input or output as the model declares it, perhaps with unknown sizes.
 
     Attributes
     ----------
     name : str
-        As in the model.
+        Name in the model.
     shape : tuple or None
-        A number, the name of a symbolic dimension, or None where the model tells nothing. None if
-        it does not even tell how many dimensions there are.
+        Each size is a number, the name of a symbolic dimension, or None if unknown. None if the
+        rank is unknown.
     dtype : str or None
-        NumPy's name of the element type; None if the model does not tell that of an output.
+        NumPy's name of the element type; None if unknown, which only happens for outputs.
     """
 
     name: str
@@ -142,7 +142,7 @@ class OpenTensorInfo(msgspec.Struct, frozen=True):
 
     @property
     def is_open(self) -> bool:
-        """Whether a size is not known."""
+        """Whether a size is unknown."""
         return self.shape is None or not all(isinstance(size, int) for size in self.shape)
 
     def fits(self, shape: tuple[int, ...]) -> bool:
@@ -155,7 +155,7 @@ class OpenTensorInfo(msgspec.Struct, frozen=True):
 
 
 class DeclaredInterface(msgspec.Struct, frozen=True):
-    """The inputs and outputs as a model with open sizes declares them."""
+    """The inputs and outputs that a model with dynamic sizes declares."""
 
     inputs: tuple[OpenTensorInfo, ...]
     outputs: tuple[OpenTensorInfo, ...]
@@ -166,7 +166,7 @@ Described = InputInfo | OutputInfo
 
 
 def shape_fits(declared: Sequence[object] | None, shape: Sequence[int]) -> bool:
-    """Whether an array may have a shape where this one is declared; open sizes are any."""
+    """Whether a shape fits a declared one; dynamic sizes fit any size."""
     return declared is None or (
         len(shape) == len(declared)
         and all(
@@ -187,12 +187,12 @@ def _sizes(shape: tuple[int | str | None, ...]) -> str:
 
 
 def is_narrow(dtype: str) -> bool:
-    """Whether arrays of callers and of compiled code differ for an element type."""
+    """Whether callers and compiled code use different arrays for an element type."""
     return dtype in _STORED_TYPES
 
 
 def to_stored(array: np.ndarray) -> np.ndarray:
-    """An array of a caller as compiled code takes it."""
+    """Converts a caller's array to the type that compiled code uses."""
     wanted = _stored_type(array.dtype)
     if wanted is None:
         return array
@@ -201,12 +201,12 @@ def to_stored(array: np.ndarray) -> np.ndarray:
 
 @functools.lru_cache(maxsize=64)
 def _stored_type(dtype: np.dtype[Any]) -> str | None:
-    """The type that compiled code takes in place of this one; NumPy makes a type's name anew."""
+    """The type that compiled code uses instead; cached, as NumPy builds a type's name each time."""
     return _STORED_TYPES.get(dtype.name)
 
 
 def from_stored(array: np.ndarray, dtype: str) -> np.ndarray:
-    """An array that compiled code gave, with the element type that the caller wants."""
+    """Converts an array of compiled code to the caller's element type."""
     wanted = numpy_dtype(dtype)
     return array.astype(wanted) if "int" in dtype else array.view(wanted)
 
@@ -218,14 +218,14 @@ def numpy_dtype(name: str) -> np.dtype:
 
 
 def onnx_type(dtype: str) -> str:
-    """An element type as ONNX Runtime writes it, such as "tensor(float)"."""
+    """Formats an element type like ONNX Runtime, such as "tensor(float)"."""
     return f"tensor({_ONNX_TYPE_NAMES.get(dtype, dtype)})"
 
 
-# Sizes in words: `batch`, `past + sequence`, `2 * rows`, as models and manifests write them.
+# Sizes as text: `batch`, `past + sequence`, `2 * rows`, as in models and manifests.
 #
-# A text is a sum, difference, product or quotient (rounded down) of names and numbers. It means the
-# same for numbers and for TVM's variables.
+# A text is a sum, difference, product or quotient (rounded down) of names and numbers. It can be
+# evaluated with numbers and with TVM's variables.
 
 
 _OPERATORS: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
@@ -241,18 +241,18 @@ _SIGNS: tuple[tuple[type[Any], str], ...] = (
     (tirx.Mul, "*"),
     (tirx.FloorDiv, "//"),
 )
-LONGEST = 200  # characters of a text that is taken for an expression
+LONGEST = 200  # longest text, in characters, that can be an expression
 
 
 def evaluate(text: str, sizes: Mapping[str, Any]) -> Any:
-    """The size that a text means where names mean `sizes`.
+    """Evaluates a size for the given values of names.
 
     Raises
     ------
     KeyError
-        A name has no size.
+        If a name has no value.
     ZeroDivisionError
-        It divides by 0.
+        If it divides by 0.
     """
     if text in sizes:
         return sizes[text]
@@ -263,7 +263,7 @@ def evaluate(text: str, sizes: Mapping[str, Any]) -> Any:
 
 
 def names_in(text: str) -> frozenset[str]:
-    """The names in a text; the text itself if it is no expression."""
+    """The names in an expression; the text itself if it is not an expression."""
     tree = _tree(text)
     if tree is None:
         return frozenset({text})
@@ -271,13 +271,13 @@ def names_in(text: str) -> frozenset[str]:
 
 
 def is_relation(text: str) -> bool:
-    """Whether a text is an expression, and not a mere name."""
+    """Whether a text is an expression, and not just a name."""
     tree = _tree(text)
     return tree is not None and not isinstance(tree, ast.Name)
 
 
 def renamed(text: str, names: Mapping[str, str]) -> str:
-    """An expression with other names, or numbers in words, in the place of its names."""
+    """Replaces names in an expression by other names or by numbers as text."""
     tree = ast.parse(text.strip(), mode="eval").body
     for node in ast.walk(tree):
         if isinstance(node, ast.Name):
@@ -287,7 +287,7 @@ def renamed(text: str, names: Mapping[str, str]) -> str:
 
 @lru_cache(maxsize=1024)
 def _tree(text: str) -> ast.expr | None:
-    """The expression in a text, None if it is none."""
+    """Parses an expression; returns None for other texts."""
     if len(text) > LONGEST:
         return None
     try:
@@ -316,7 +316,7 @@ def _value(node: ast.expr, sizes: Mapping[str, Any]) -> Any:
 
 
 def text_of(size: Any) -> int | str | None:
-    """A size in words, a number as it is; None if it is no simple expression of variables."""
+    """A size as text, or a number unchanged; None if it is not a simple expression of variables."""
     if isinstance(size, int | tirx.IntImm):
         return int(size)
     text = _text(size)
@@ -336,7 +336,7 @@ def _text(size: Any) -> str | None:
 
 
 def refuse_copies(what: object, name: str) -> NoReturn:
-    """Says what to do instead of pickling or copying, by `copy` and `multiprocessing` too."""
+    """Refuses pickling and copying, also by `copy` and `multiprocessing`; says what to do."""
     raise TypeError(
         f"{type(what).__name__} cannot be pickled or copied: it holds machine code of this "
         f'process. Threads may share it; for another process export it, {name}.export("model.so"), '

@@ -1,17 +1,17 @@
-"""How many threads a run uses and where, and making the thread pool do exactly that.
+"""Decides how many threads a run uses and where, and configures the thread pool accordingly.
 
-The pool is the process's own (`thread_pool`): calling threads share its workers, which run on every
-CPU that the process may use; those of a place have a pool of their own, each bound to its CPU. The
-setting belongs to the calling thread. Every run sets its own again if another one is in force, so
-two executables with different numbers do not disturb each other. Other TVM code in the same thread
-sees the number of whoever ran last, and shares the pool if it was loaded after ours.
+The process has its own pool (`thread_pool`). Calling threads share its workers, which run on every
+CPU that the process may use; each place has a separate pool, whose workers are bound to its CPUs.
+The setting belongs to the calling thread. Every run applies its setting again if another one is in
+force, so two executables with different numbers do not disturb each other. Other TVM code in the
+same thread sees the number of the last run, and shares the pool if it was loaded after ours.
 
-A process with TVM's runtime alone has TVM's pools, one for every thread that calls. Such a pool
-gets its workers on first use and never more; the number that a parallel loop is split over can then
-be lowered and raised within that. By default TVM makes a pool of half the logical CPUs, pins the
-calling thread to the first of them, and counts the CPUs anew in every parallel loop (6 us). So
-the calling thread's pool is configured before its first run. TVM changes the affinity of the
-calling thread, too; that is undone.
+A process with TVM's runtime alone uses TVM's pools, one for every calling thread. Such a pool gets
+its workers on first use and never more; the number of threads for a parallel loop can then vary
+within that. By default TVM makes a pool of half the logical CPUs, pins the calling thread to the
+first of them, and counts the CPUs again in every parallel loop (6 us). So the calling thread's pool
+is configured before its first run. TVM also changes the affinity of the calling thread; that is
+undone.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ MOST_ANYWHERE = 8192
 
 
 class _Current(threading.local):
-    """The setting in force in the calling thread; 0 threads: whatever TVM has."""
+    """The setting in force in the calling thread; 0 threads: TVM's pool as it is."""
 
     setting = PoolSetting(0)
 
@@ -49,22 +49,22 @@ current = _Current()
 
 
 def default_threads() -> int:
-    """What `num_threads=None` means: TVM_NUM_THREADS, else OMP_NUM_THREADS, else all cores.
+    """The meaning of `num_threads=None`: TVM_NUM_THREADS, else OMP_NUM_THREADS, else all cores.
 
     Cores are the physical ones among the CPUs that this process may use; a quota of CPU time, as
-    containers have, bounds their number.
+    containers have, limits their number.
 
     Raises
     ------
     TargetError
-        If TVM_NUM_THREADS is no number of threads. OMP_NUM_THREADS, which is not ours, may hold
-        other things.
+        If TVM_NUM_THREADS is not a number of threads. Other contents of OMP_NUM_THREADS are
+        ignored.
     """
     return _default()[0]
 
 
 def _default() -> tuple[int, str | Argument]:
-    """The number, and who says so."""
+    """Returns the default number, and the variable or argument that decides it."""
     text = os.environ.get(VARIABLE, "")
     if text:
         number = _number(text) or _refuse(text, VARIABLE, " must be a whole number from 1 up")
@@ -74,12 +74,12 @@ def _default() -> tuple[int, str | Argument]:
 
 
 def why_default_threads() -> str:
-    """What bounds `default_threads`: a variable, the quota of CPU time, or the cores.
+    """Says what decides `default_threads`: a variable, the quota of CPU time, or the cores.
 
     Raises
     ------
     TargetError
-        As `default_threads`.
+        See `default_threads`.
     """
     number, named = _default()
     if named != _ARGUMENT:
@@ -91,7 +91,7 @@ def why_default_threads() -> str:
 
 
 def _number(text: str) -> int:
-    """The number from 1 up that a text says; 0 if it says none."""
+    """Parses a number from 1 up; returns 0 for other texts."""
     return int(text) if text.isascii() and text.isdigit() else 0
 
 
@@ -100,12 +100,12 @@ def _refuse(value: object, *rule: str | Argument) -> NoReturn:
 
 
 def physical_cores() -> int:
-    """Number of cores behind the CPUs that this process may use."""
+    """Number of cores among the CPUs that this process may use."""
     return cores_of(host_topology().usable)
 
 
 def cores_in_quota() -> int:
-    """`physical_cores`, or fewer where a quota is less CPU time; the nearest number, at least 1."""
+    """`physical_cores`, limited by a quota of CPU time, rounded; at least 1."""
     cores, quota = physical_cores(), host_topology().quota
     return cores if quota is None else min(cores, quota.nearest)
 
@@ -117,31 +117,31 @@ def resolve_setting(
     topology: Topology | None = None,
     spin: str | None = None,
 ) -> PoolSetting:
-    """How many threads a run has, and where.
+    """Resolves how many threads a run has, and where.
 
     Parameters
     ----------
     threads : int, str, sequence of int or None
-        A number, as `num_threads`; or a place that workers are bound to, see `affinity.places`.
+        A number, like `num_threads`; or a place that workers are bound to, see `runtime.places`.
     num_threads : int or None
-        How many. None: one for each core of the place, or as `resolve_threads`.
+        Number of threads. None: one for each core of the place, or see `resolve_threads`.
     here : bool
-        As for `resolve_threads`.
+        See `resolve_threads`.
     topology : Topology or None
-        The machine that a place is on; None for this one.
+        The machine of the place; None for this one.
     spin : {"run", "always", "never"} or None
-        For how long threads wait awake, as `resolve_spin`.
+        How long threads wait awake; see `resolve_spin`.
 
     Returns
     -------
     PoolSetting
-        One of `PoolSetting.of`.
+        A result of `PoolSetting.of`.
 
     Raises
     ------
     TargetError
-        If there is no such place, or it has fewer CPUs than threads are asked for; if both give a
-        number, and not the same; if there is no such `spin`; or as `resolve_threads`.
+        If there is no such place, or it has fewer CPUs than threads; if both arguments give
+        different numbers; if there is no such `spin`; or see `resolve_threads`.
     """
     if threads is None or isinstance(threads, int):
         if None not in (threads, num_threads) and threads != num_threads:
@@ -160,20 +160,20 @@ def resolve_setting(
 
 
 def resolve_threads(num_threads: int | None, here: bool = False) -> int:
-    """The number of threads to build for.
+    """Resolves the number of threads to build for.
 
     Parameters
     ----------
     num_threads : int or None
         None for `default_threads()`.
     here : bool
-        Whether the code runs on this machine; code for another may name more threads.
+        Whether the code runs on this machine; code for another may have more threads.
 
     Raises
     ------
     TargetError
-        If it is not a whole number from 1 up, or more than make sense; or if TVM_NUM_THREADS is no
-        number, whether it is asked for or not: TVM reads it too.
+        If it is not a whole number from 1 up, or too large; or if TVM_NUM_THREADS is not a number,
+        even if it is not used here, because TVM reads it too.
     """
     count, named = _default()
     if num_threads is not None:
@@ -188,12 +188,12 @@ def resolve_threads(num_threads: int | None, here: bool = False) -> int:
 
 
 def require_runnable(count: int, what: str) -> None:
-    """Refuses a program of more threads than make sense on this machine.
+    """Refuses a program with more threads than make sense on this machine.
 
     Raises
     ------
     TargetError
-        Saying of `what` how many there may be; or if TVM_NUM_THREADS is no number.
+        Says how many threads `what` may have; or if TVM_NUM_THREADS is not a number.
     """
     default_threads()
     _require_few(count, f"the number of threads of {what}")
@@ -212,14 +212,14 @@ def _require_few(count: int, named: str | Argument) -> None:
 
 
 def use_threads(count: int) -> None:
-    """Makes parallel loops that the calling thread starts use `count` threads, itself included."""
+    """Makes parallel loops of the calling thread use `count` threads, itself included."""
     use_setting(PoolSetting.of(count))
 
 
 def use_setting(setting: PoolSetting) -> None:
-    """Lets parallel loops that the calling thread starts run as a setting says.
+    """Applies a setting to parallel loops that the calling thread starts.
 
-    The calling thread may run where it could before.
+    The affinity of the calling thread does not change.
     """
     if current.setting is setting:
         return

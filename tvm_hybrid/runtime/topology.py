@@ -1,4 +1,4 @@
-"""What Linux says of CPUs: cores, sockets, memory nodes, shared caches."""
+"""The CPUs of a machine as Linux describes them: cores, sockets, memory nodes, shared caches."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ _CPUS = "sys/devices/system/cpu"
 _NODES = "sys/devices/system/node"
 _STATUS = "proc/self/status"
 
-# Taken at import: other code may narrow the calling thread's affinity later.
+# Read at import, because other code may narrow the calling thread's affinity later.
 ALLOWED_CPUS = frozenset(os.sched_getaffinity(0))
 
 
 @dataclass(frozen=True)
 class Cpu:
-    """One logical CPU that is online.
+    """A logical CPU that is online.
 
     Attributes
     ----------
     number : int
-        As Linux counts.
+        Number in Linux.
     core : int
-        The first CPU of those on the same core.
+        Lowest CPU number on its core.
     socket : int
         Linux's number of the package.
     node : int
-        The memory node that is next to it.
+        The nearest memory node.
     cluster : int
-        The first CPU of those that share its last-level cache.
+        Lowest CPU number among those that share its last-level cache.
     """
 
     number: int
@@ -51,13 +51,13 @@ class Topology:
     Attributes
     ----------
     cpus : tuple of Cpu
-        Those that are online, rising.
+        CPUs that are online, in rising order.
     allowed : frozenset of int
-        The CPUs that this process may run on.
+        CPUs that this process may run on.
     memory_nodes : tuple of int
-        The nodes with memory that this process may use, rising.
+        Memory nodes that this process may use, in rising order.
     quota : Quota or None
-        The least quota of CPU time of its control groups; None if they have none.
+        Smallest CPU-time quota of the process's control groups; None without a quota.
     """
 
     cpus: tuple[Cpu, ...]
@@ -69,13 +69,13 @@ class Topology:
     def usable(self) -> tuple[Cpu, ...]:
         """CPUs that are online and allowed: first one of each core, then the second of each.
 
-        Neighbours in socket, node and cache come after each other.
+        Within that order, CPUs of one socket, node and cache are neighbours.
         """
         mine = [cpu for cpu in self.cpus if cpu.number in self.allowed]
         return cores_first(sorted(mine, key=lambda c: (c.socket, c.node, c.cluster, c.number)))
 
     def groups(self, of: Callable[[Cpu], int]) -> dict[int, tuple[int, ...]]:
-        """The usable CPUs by socket, node or whatever `of` tells of each."""
+        """Groups the usable CPUs by socket, node or another key that `of` returns."""
         found: dict[int, list[int]] = {}
         for cpu in sorted(self.usable, key=lambda cpu: cpu.number):
             found.setdefault(of(cpu), []).append(cpu.number)
@@ -83,7 +83,7 @@ class Topology:
 
 
 def cores_first(cpus: Iterable[Cpu]) -> tuple[Cpu, ...]:
-    """One CPU of each core, then the second of each, and so on; in their order otherwise."""
+    """Orders CPUs: one of each core, then the second of each, and so on; stable otherwise."""
     seen: Counter[int] = Counter()
     ranked: list[tuple[int, Cpu]] = []
     for cpu in cpus:
@@ -93,28 +93,28 @@ def cores_first(cpus: Iterable[Cpu]) -> tuple[Cpu, ...]:
 
 
 def cores_of(cpus: Iterable[Cpu]) -> int:
-    """How many cores are behind some CPUs."""
+    """Number of cores that these CPUs belong to."""
     return len({cpu.core for cpu in cpus})
 
 
 @functools.cache
 def host_topology() -> Topology:
-    """This machine's, as it was when first asked."""
+    """The topology of this machine at the first call."""
     return read_topology(Path("/"), ALLOWED_CPUS)
 
 
 def read_topology(root: Path, allowed: Iterable[int]) -> Topology:
-    """What the folders `sys` and `proc` of a machine tell.
+    """Reads a topology from the folders `sys` and `proc`.
 
-    What they do not tell, as in some containers, is taken to be one socket and one node, and a core
-    for each CPU.
+    Missing information, as in some containers, counts as one socket, one node, and a core for each
+    CPU.
 
     Parameters
     ----------
     root : Path
-        The folder that has them.
+        The folder that contains `sys` and `proc`.
     allowed : iterable of int
-        The CPUs that the process may run on.
+        CPUs that the process may run on.
     """
     allowed = frozenset(allowed)
     online = _listed(root / _CPUS / "online") or tuple(sorted(allowed))
@@ -124,7 +124,7 @@ def read_topology(root: Path, allowed: Iterable[int]) -> Topology:
     }
     node_of = {cpu: node for node, cpus in nodes.items() for cpu in cpus}
     with_memory = _listed(root / _NODES / "has_memory") or tuple(sorted(nodes)) or (0,)
-    # The nodes whose memory a cpuset leaves, if Linux tells.
+    # Memory nodes that a cpuset allows, if Linux lists them.
     key = "Mems_allowed_list:"
     told = [line for line in text_of(root / _STATUS).splitlines() if line.startswith(key)]
     permitted = parse_cpus(told[0].removeprefix(key)) if told else with_memory
@@ -138,7 +138,7 @@ def read_topology(root: Path, allowed: Iterable[int]) -> Topology:
 
 def _cpu(folder: Path, number: int, node_of: dict[int, int]) -> Cpu:
     socket = _number(folder / "topology/physical_package_id")
-    last = max((folder / "cache").glob("index*"), default=folder)  # they are listed by level
+    last = max((folder / "cache").glob("index*"), default=folder)  # numbered by level
     siblings = _listed(folder / "topology/thread_siblings_list")
     return Cpu(
         number,
@@ -157,21 +157,21 @@ def _listed(path: Path) -> tuple[int, ...]:
 
 
 def _number(path: Path) -> int:
-    """What a file says; 0 if it says nothing, or -1 as where there is no such number."""
+    """Reads a number; 0 if the file is missing, or has -1, which means that there is none."""
     text = text_of(path).strip()
     return int(text) if text.isdigit() else 0
 
 
-_MOST = 1 << 16  # more numbers than CPUs of Linux: what comes after it is a slip
+_MOST = 1 << 16  # more than any CPU number of Linux: a larger number is a typing error
 
 
 def parse_cpus(text: str) -> tuple[int, ...]:
-    """The numbers of a list, in its order.
+    """Parses a list of CPUs, and keeps its order.
 
     Raises
     ------
     ValueError
-        If it is no such list.
+        If the text has another form.
     """
     found: list[int] = []
     for part in text.strip().split(",") if text.strip() else ():
@@ -184,7 +184,7 @@ def parse_cpus(text: str) -> tuple[int, ...]:
 
 
 def format_cpus(cpus: Iterable[int]) -> str:
-    """The shortest list of these numbers, rising."""
+    """Formats numbers in rising order as the shortest list."""
     runs: list[list[int]] = []
     for cpu in sorted(cpus):
         if runs and cpu == runs[-1][1] + 1:

@@ -1,7 +1,7 @@
-"""On which memory nodes the weights of a program lie.
+"""Places the weights of a program on memory nodes.
 
-Linux puts a page where the thread runs that writes to it first: for weights the one that compiles
-or loads. Threads next to other nodes read it more slowly. Every program has weights of its own,
+Linux puts a page on the node of the thread that writes to it first: for weights the thread that
+compiles or loads. Threads near other nodes read it more slowly. Every program has its own weights,
 whether compiled or loaded, so programs that are bound to different sockets are replicas.
 """
 
@@ -29,24 +29,24 @@ Nodes = tuple[int, ...]
 
 
 def nodes_for(weights: str | None, setting: PoolSetting, topology: Topology) -> Nodes:
-    """The nodes that weights are to be spread over; none where they stay as they are.
+    """Chooses the nodes to spread weights over; empty if weights stay where they are.
 
     Parameters
     ----------
     weights : {"first-touch", "interleave", "replicate"} or None
-        "first-touch": they stay. "interleave": pages go in turns to the nodes of the CPUs that
-        threads run on. "replicate": the same, within one socket; programs that are bound to other
-        sockets have weights of their own there. None: "replicate" for threads that are bound to
-        one socket, else "first-touch".
+        "first-touch": weights stay. "interleave": pages go in turns to the nodes of the threads'
+        CPUs. "replicate": interleaves within one socket; programs that are bound to other sockets
+        have their own weights there. None: "replicate" for threads that are bound to one socket,
+        else "first-touch".
     setting : PoolSetting
-        Where threads run.
+        CPUs of the threads.
     topology : Topology
         The machine.
 
     Raises
     ------
     TargetError
-        If there is no such choice, or threads of several sockets are to have replicas.
+        If there is no such choice, or "replicate" is asked of threads on several sockets.
     """
     if weights not in (None, *WEIGHTS):
         known = ", ".join(map(repr, WEIGHTS))
@@ -78,10 +78,7 @@ def nodes_for(weights: str | None, setting: PoolSetting, topology: Topology) -> 
 def place_weights(tensors: Iterable[Tensor], nodes: Nodes, calls: MemoryCalls | None = None) -> int:
     """Moves the whole pages of tensors to nodes, in turns, and keeps them there.
 
-    Returns
-    -------
-    int
-        Bytes that lie there. A refusal of Linux is a warning, and no byte is placed after it.
+    Returns the number of bytes placed. If Linux refuses, it warns and stops.
     """
     calls, placed, listed = calls or LinuxCalls(), 0, ", ".join(map(str, nodes))
     ranges = {(tensor.data_ptr(), bytes_of(tensor)) for tensor in tensors}
@@ -105,7 +102,7 @@ def place_weights(tensors: Iterable[Tensor], nodes: Nodes, calls: MemoryCalls | 
 
 
 def refusal(nodes: Nodes, calls: MemoryCalls | None = None) -> str:
-    """Why Linux places no memory for this process; empty if it does."""
+    """Why Linux refuses to place memory for this process; empty if it does not."""
     page = mmap.mmap(-1, PAGE)
     try:
         (calls or LinuxCalls()).place(np.frombuffer(page, np.uint8).ctypes.data, PAGE, nodes)
@@ -115,18 +112,18 @@ def refusal(nodes: Nodes, calls: MemoryCalls | None = None) -> str:
 
 
 PAGE = mmap.PAGESIZE
-# Nodes take turns by so many bytes: a huge page moves as a whole.
+# Nodes alternate after this many bytes, because a huge page moves as a whole.
 TURN = 1 << 21
 
-# Of x86-64; Linux, include/uapi/linux/mempolicy.h and arch/x86/entry/syscalls/syscall_64.tbl.
+# System calls of x86-64; Linux, include/uapi/linux/mempolicy.h and arch/x86/entry/syscalls.
 _MBIND, _MOVE_PAGES = 237, 279
 _PREFERRED, _INTERLEAVE = 1, 3
-_MOVE = 1 << 1  # pages of this process that lie elsewhere already, too
+_MOVE = 1 << 1  # also moves pages of this process that lie on other nodes already
 _WORD = 8 * ctypes.sizeof(ctypes.c_ulong)
 
 
 class MemoryCalls(Protocol):
-    """What is asked of the operating system; tests have one of their own."""
+    """Calls of the operating system, which tests replace."""
 
     def place(self, start: int, size: int, nodes: Sequence[int]) -> int:
         """Moves whole pages to nodes, in turns, and keeps them there.
@@ -134,31 +131,31 @@ class MemoryCalls(Protocol):
         Returns
         -------
         int
-            Bytes that are there; not those of pages that nobody has touched, or that are busy.
+            Bytes that are on their nodes; pages that were never touched, or are busy, do not count.
 
         Raises
         ------
         OSError
-            If Linux refuses, as it does in many containers.
+            If Linux refuses, as in many containers.
         """
 
 
 class LinuxCalls:
-    """The system calls themselves."""
+    """The real system calls."""
 
     def __init__(self) -> None:
         self._libc = ctypes.CDLL(None, use_errno=True)
 
     def place(self, start: int, size: int, nodes: Sequence[int]) -> int:
-        """As `MemoryCalls.place`, by `mbind` and `move_pages`.
+        """Implements `MemoryCalls.place` by `mbind` and `move_pages`.
 
-        `mbind` alone would leave a page where it is that lies on any of the nodes.
+        `mbind` alone would leave a page that already lies on any of the nodes.
         """
-        # The nodes as bits, and one more than there are: Linux does not look at the last.
+        # The nodes as bits, and one bit more, as Linux ignores the last bit.
         mask = (ctypes.c_ulong * (max(nodes) // _WORD + 1))()
         for node in nodes:
             mask[node // _WORD] |= 1 << node % _WORD
-        # One node is preferred, so that a full one is no error; several get pages in turns.
+        # A single node is only preferred, so that a full one is no error; several alternate.
         policy = _PREFERRED if len(nodes) == 1 else _INTERLEAVE
         self._call(_MBIND, start, size, policy, mask, _WORD * len(mask) + 1, 0)
         pages = np.arange(start, start + size, PAGE, dtype=np.uint64)
@@ -166,7 +163,7 @@ class LinuxCalls:
         return PAGE * int(np.count_nonzero(self._move(pages, wanted) == wanted))
 
     def nodes_of(self, start: int, size: int) -> list[int]:
-        """The node of each page; negative: an errno, as of one that nobody has touched.
+        """Returns the node of each page; negative values are an errno, as for untouched pages.
 
         Raises
         ------
@@ -178,7 +175,7 @@ class LinuxCalls:
     def _move(
         self, pages: np.ndarray[Any, Any], nodes: np.ndarray[Any, Any] | None
     ) -> np.ndarray[Any, Any]:
-        """The node of each page after it was moved, or as it is."""
+        """Moves pages, if nodes are given, and returns the node of each page."""
         found = np.empty(len(pages), np.int32)
         wanted = None if nodes is None else nodes.ctypes.data_as(ctypes.c_void_p)
         addresses, answers = (each.ctypes.data_as(ctypes.c_void_p) for each in (pages, found))

@@ -1,5 +1,5 @@
 """An example server: models behind the HTTP protocol of KServe and Triton, version 2.
 
-FastAPI and uvicorn do HTTP, prometheus_client the metrics (the extra `serve`). `tensors` turns
-requests into arrays and back, `batching` puts requests together, `app` has the addresses.
+FastAPI and uvicorn serve HTTP, prometheus_client the metrics (the extra `serve`). `tensors`
+converts requests to arrays and back, `batching` combines requests, `app` has the routes.
 """

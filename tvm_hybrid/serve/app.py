@@ -1,4 +1,4 @@
-"""The addresses of the inference protocol, version 2, for some sessions."""
+"""The routes of the inference protocol, version 2."""
 
 from __future__ import annotations
 
@@ -32,24 +32,24 @@ from .tensors import VERSION, answer, metadata, read_request
 if TYPE_CHECKING:
     from ..session.inference_session import InferenceSession
 
-LARGE_BODY = 1 << 16  # is read by another thread: the event loop goes on
+LARGE_BODY = 1 << 16  # larger bodies are parsed in another thread, so that the event loop goes on
 TEXT_SIZE = "Inference-Header-Content-Length"
-"""The header that says how many bytes of a body are JSON; those of tensors come behind."""
+"""Header with the number of JSON bytes of a body; bytes of tensors follow."""
 
 
 class UnknownModelError(TvmHybridError):
-    """A request names a model or version that is not served."""
+    """A request names an unknown model or version."""
 
 
 class Server:
-    """Some sessions behind the protocol; `application` is what an ASGI server runs.
+    """Serves sessions by the protocol; `application` is the ASGI application.
 
     Parameters
     ----------
     sessions : mapping
-        Sessions by the models' names. They are closed when the application ends.
+        Model name -> session. Sessions are closed when the application ends.
     max_batch, max_delay
-        As for `batching.Batcher`.
+        See `batching.Batcher`.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class Server:
         return _json({"ready": True})
 
     async def ready(self, name: str, version: str = VERSION) -> Response:
-        """Whether there is such a model."""
+        """Whether the model exists."""
         self._batcher(name, version)
         return _json({"name": name, "ready": True})
 
@@ -124,18 +124,18 @@ class Server:
         )
 
     async def statistics(self, name: str, version: str = VERSION) -> Response:
-        """How many requests were answered, and by how many runs."""
+        """Number of answered requests, and of runs for them."""
         batcher = self._batcher(name, version)
         counts = {"inference_count": batcher.requests, "execution_count": batcher.runs}
         return _json({"model_stats": [{"name": name, "version": VERSION, **counts}]})
 
     async def metrics(self) -> Response:
-        """Times of requests by model and status, and runs, as Prometheus reads them."""
+        """Times of requests by model and status, and runs, in Prometheus' format."""
         text = prometheus_client.generate_latest(self._metrics)
         return Response(text, media_type=prometheus_client.CONTENT_TYPE_LATEST)
 
     def collect(self) -> Iterator[CounterMetricFamily]:
-        """The runs of each model, for the registry of metrics."""
+        """Yields the runs of each model, for the registry of metrics."""
         text = "Runs, each of which answers one request or several"
         found = CounterMetricFamily("tvm_hybrid_runs", text, labels=["model"])
         for name, batcher in self._batchers.items():
@@ -187,7 +187,7 @@ class Server:
 
 
 async def _aside(size: int, function: Callable[..., Any], *arguments: Any) -> Any:
-    """Calls a function; in another thread if it has much to do."""
+    """Calls a function; in another thread if it has much data."""
     if size > LARGE_BODY:
         return await asyncio.to_thread(function, *arguments)
     return function(*arguments)
@@ -198,7 +198,7 @@ def _json(value: object, status: int = 200) -> Response:
 
 
 def _status(error: Exception) -> int:
-    """The HTTP status of an error."""
+    """Returns the HTTP status of an error."""
     if isinstance(error, HTTPException):
         return error.status_code
     if isinstance(error, UnknownModelError):
@@ -209,7 +209,7 @@ def _status(error: Exception) -> int:
 
 
 async def _refused(_request: Request, error: Exception) -> Response:
-    """Every error as the protocol has it."""
+    """Answers a request with an error in the protocol's form."""
     status = _status(error)
     if status == 500:
         logger.error("a request failed: %s", error)

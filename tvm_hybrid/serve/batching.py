@@ -1,4 +1,4 @@
-"""Requests that arrive at about the same time become one run."""
+"""Combines requests that arrive at about the same time into one run."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _Key = tuple[tuple[str, tuple[int, ...]], ...]
 
 @dataclass(eq=False)
 class _Waiting:
-    """A request that waits for others."""
+    """A request that waits to be combined with others."""
 
     feeds: Feeds
     rows: int
@@ -32,7 +32,7 @@ class _Waiting:
 
 @dataclass(eq=False)
 class _Batch:
-    """Requests that will be one run."""
+    """Requests that will be served by one run."""
 
     requests: list[_Waiting] = field(default_factory=list)
     timer: asyncio.TimerHandle | None = None
@@ -44,30 +44,30 @@ class _Batch:
 
 
 class Batcher:
-    """Runs requests on a session's streams, several in one run if there are several in time.
+    """Runs requests on a session's streams, and combines requests that arrive in time.
 
     A session that compiles for each shape gets batches of 1, 2, 4, ... rows: the last row is
-    repeated, and what is computed of it is dropped. A batch that fails is run again, request by
-    request, so that each has its own answer. One event loop uses it.
+    repeated, and its additional results are dropped. A batch that fails is run again request by
+    request, so that each gets its own answer. Only one event loop may use it.
 
     Parameters
     ----------
     session : InferenceSession
-        What is run. Its streams say how many batches run at once.
+        The session. Its number of streams is the number of concurrent batches.
     max_batch : int
-        The most rows of one run; 1 for no batches.
+        Most rows of one run; 1 for no batches.
     max_delay : float
         Seconds that the first request of a batch waits for others.
 
     Attributes
     ----------
     requests, runs : int
-        How many requests were answered, and by how many runs.
+        Number of answered requests, and of runs for them.
 
     Raises
     ------
     ShapeError
-        If there are to be batches, and the first size of an input or output is not open.
+        With batches, if the first size of an input or output is not dynamic.
     """
 
     def __init__(
@@ -87,23 +87,23 @@ class Batcher:
         for info in [*session.get_inputs(), *session.get_outputs()] if max_batch > 1 else ():
             if not info.shape or isinstance(info.shape[0], int):
                 raise ShapeError(
-                    f"{info.name!r} of the shape {info.shape} has no open first size: requests "
-                    "cannot be put together; leave max_batch at 1, or export the model with an "
-                    "open batch"
+                    f"{info.name!r} of the shape {info.shape} has no dynamic first size: requests "
+                    "cannot be combined; leave max_batch at 1, or export the model with a dynamic "
+                    "batch"
                 )
 
     async def infer(self, feeds: Feeds) -> list[np.ndarray]:
-        """All outputs for these inputs.
+        """Computes all outputs for these inputs.
 
         Raises
         ------
         FeedError
             If the inputs do not fit the model.
         QueueFullError
-            If as many runs wait as the session's queue has room for.
+            If the session's queue is full.
         """
         for name, value in named_feeds(feeds, list(self._inputs)).items():
-            to_array(value, self._inputs[name])  # what does not fit would spoil a batch
+            to_array(value, self._inputs[name])  # a misfit would spoil the whole batch
         if self._max_batch == 1:
             results = await self._run(feeds)
             self.requests += 1
@@ -118,7 +118,7 @@ class Batcher:
         return results
 
     def _add(self, request: _Waiting) -> None:
-        """Puts a request into the batch of its kind, and begins the batch if it is full."""
+        """Adds a request to the batch of its shapes, and starts the batch if it is full."""
         key = tuple((name, request.feeds[name].shape[1:]) for name in sorted(request.feeds))
         batch = self._batches.get(key)
         if batch is not None and batch.rows + request.rows > self._max_batch:
@@ -137,11 +137,11 @@ class Batcher:
         if batch.timer is not None:
             batch.timer.cancel()
         task = asyncio.get_running_loop().create_task(self._serve(batch.requests))
-        self._tasks.add(task)  # else it might be collected before it is done
+        self._tasks.add(task)  # keeps the task alive until it is done
         task.add_done_callback(self._tasks.discard)
 
     async def _serve(self, requests: list[_Waiting]) -> None:
-        """Runs requests as one, and hands out the rows of each."""
+        """Runs requests as one, and returns to each its rows."""
         requests = [request for request in requests if not request.done.done()]
         if not requests:
             return
@@ -159,12 +159,12 @@ class Batcher:
         start = 0
         for request in requests:
             end = start + request.rows
-            if not request.done.done():  # its caller may have gone
+            if not request.done.done():  # its caller may have cancelled
                 request.done.set_result([result[start:end] for result in results])
             start = end
 
     def _stacked(self, feeds: list[Feeds]) -> Feeds:
-        """One below the other; more rows if the session should not compile for just these."""
+        """Stacks feeds; pads them to a power of 2 if the session compiles for each size."""
         rows = sum(next(iter(each.values())).shape[0] for each in feeds)
         more = 0 if self._any_size else (1 << (rows - 1).bit_length()) - rows if rows else 0
         return {

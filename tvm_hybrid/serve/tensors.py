@@ -2,9 +2,9 @@
 
     {"name": "x", "shape": [1, 3], "datatype": "FP32", "data": [1.0, 2.0, 3.0]}
 
-`data` is flat in row-major order, or nested as the shape is. JSON has no NaN and no infinity.
-A tensor with the parameter `binary_data_size` has no data: so many bytes, little-endian and in
-row-major order, come behind the JSON text, in the order of the tensors.
+`data` is flat in row-major order, or nested like the shape. JSON has no NaN and no infinity. A
+tensor with the parameter `binary_data_size` has no `data`: this number of bytes, little-endian and
+in row-major order, follows the JSON text, in the order of the tensors.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ..runtime.tensors import numpy_dtype
 from ..session.onnxruntime_api.model_surface import NodeArg
 
 VERSION = "1"
-"""Of every model."""
+"""The only version of every model."""
 
 _TYPES = {
     "bool": "BOOL",
@@ -34,7 +34,7 @@ _DTYPES = {name: dtype for dtype, name in _TYPES.items()}
 
 
 class Parameters(msgspec.Struct):
-    """What a request, or a tensor of it, says of bytes behind the JSON text."""
+    """Parameters of a request or tensor about bytes after the JSON text."""
 
     binary_data_size: int | None = None
     binary_data: bool | None = None
@@ -59,7 +59,7 @@ class WantedOutput(msgspec.Struct):
 
 
 class InferRequest(msgspec.Struct):
-    """What is sent to be inferred."""
+    """An inference request."""
 
     inputs: list[InputTensor]
     id: str = ""
@@ -68,18 +68,18 @@ class InferRequest(msgspec.Struct):
 
 
 def read_request(body: bytes, text: int) -> tuple[InferRequest, dict[str, np.ndarray]]:
-    """A request and its inputs.
+    """Parses a request and its inputs.
 
     Parameters
     ----------
     body : bytes
     text : int
-        How many of them are JSON; the bytes of tensors come behind.
+        Number of bytes of JSON; bytes of tensors follow.
 
     Raises
     ------
     FeedError
-        If it is no such request, or an input is not what it says.
+        If it is not an inference request, or an input is inconsistent.
     """
     try:
         request = msgspec.json.decode(body[:text], type=InferRequest)
@@ -103,7 +103,7 @@ def read_request(body: bytes, text: int) -> tuple[InferRequest, dict[str, np.nda
 
 
 def array_of(tensor: InputTensor, data: bytes | None = None) -> np.ndarray:
-    """A tensor as an array.
+    """Converts a tensor to an array.
 
     Parameters
     ----------
@@ -114,7 +114,7 @@ def array_of(tensor: InputTensor, data: bytes | None = None) -> np.ndarray:
     Raises
     ------
     FeedError
-        If type, shape and data do not go together.
+        If type, shape and data do not fit each other.
     """
     if tensor.datatype not in _DTYPES:
         raise FeedError(
@@ -139,7 +139,7 @@ def array_of(tensor: InputTensor, data: bytes | None = None) -> np.ndarray:
 
 
 def _holds(dtype: np.dtype[Any], values: np.ndarray) -> bool:
-    """Whether a type holds numbers of JSON: no fractions among integers, none out of range."""
+    """Whether a type can hold JSON numbers: no fractions in integers, no value out of range."""
     if "float" in dtype.name:
         return values.dtype.kind in "fiu"
     if dtype.kind == "b" or values.dtype.kind not in "iu":
@@ -151,9 +151,9 @@ def _holds(dtype: np.dtype[Any], values: np.ndarray) -> bool:
 def answer(
     model: str, request: InferRequest, results: Mapping[str, np.ndarray]
 ) -> tuple[bytes, list[bytes]]:
-    """What is sent back: JSON, and the bytes behind it.
+    """Makes the response: JSON, and the bytes that follow it.
 
-    Numbers that JSON does not have become null in it.
+    NaN and infinity become null in JSON.
     """
     asked = {each.name: each.parameters.binary_data for each in request.outputs or ()}
     outputs: list[dict[str, Any]] = []
@@ -175,12 +175,12 @@ def answer(
 
 
 def _plain(array: np.ndarray) -> np.ndarray:
-    """In a type that turns into Python's numbers."""
+    """Converts to a type that becomes Python numbers."""
     return array if array.dtype.kind in "biuf" else array.astype(np.float32)
 
 
 def metadata(args: Sequence[NodeArg]) -> list[Mapping[str, Any]]:
-    """Names, types and shapes of inputs or outputs; an open size is -1."""
+    """Names, types and shapes of inputs or outputs; a dynamic size is -1."""
     return [
         {
             "name": arg.name,

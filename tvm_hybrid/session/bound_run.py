@@ -1,4 +1,4 @@
-"""Runs a program on arrays that are bound to its inputs and outputs."""
+"""Runs a program on arrays that are bound to inputs and outputs."""
 
 from __future__ import annotations
 
@@ -28,27 +28,27 @@ from ..runtime.feeds import (
 from ..runtime.tensors import OutputInfo, TensorInfo, from_stored, is_narrow, numpy_dtype, to_stored
 
 Bound = Mapping[str, "np.ndarray | None"]
-_MOST_ROOMS = 64  # that are remembered
+_MOST_ROOMS = 64  # cached results of `room_of`
 
 
 @dataclass(frozen=True, slots=True)
 class _Slot:
-    """What is known of an input or output before arrays are."""
+    """Facts about an input or output that do not depend on the bound array."""
 
     info: TensorInfo | OutputInfo
     number: int
     is_output: bool
-    cache: int | None  # of an output, the input that may be its beginning
-    has_room: bool  # kernels take an array whose heads lie apart
-    anywhere: bool  # and one of any alignment
+    cache: int | None  # for an output: the input that may share its beginning
+    has_room: bool  # kernels accept an array whose heads are not adjacent
+    anywhere: bool  # kernels accept any alignment
     name: str
-    dtype: np.dtype[Any] | None  # None if kernels take another type
-    stored: np.dtype[Any]  # what kernels take
+    dtype: np.dtype[Any] | None  # None if kernels use another type
+    stored: np.dtype[Any]  # type that kernels use
     rank: int
 
 
 class _Copy:
-    """Aligned memory for the value of one input, which grows as it has to."""
+    """Aligned memory for copies of one input; it grows as needed."""
 
     def __init__(self) -> None:
         self.memory = aligned_empty(TensorInfo("", (ZERO_COPY_BYTES,), "uint8"))
@@ -56,14 +56,14 @@ class _Copy:
         self.tensor: Tensor | None = None
 
     def takes(self, value: Any, dtype: np.dtype[Any] | None, info: TensorInfo) -> bool:
-        """Whether a value is a small array that needs neither a conversion nor a message."""
+        """Whether a value is a small array that needs no conversion and no message."""
         if type(value) is not np.ndarray or value.dtype is not dtype:
             return False
         fits = value.shape == self.array.shape or info.fits(value.shape)
         return fits and 0 < value.nbytes < ZERO_COPY_BYTES
 
     def filled(self, array: np.ndarray) -> Tensor:
-        """A tensor with the elements of an array of that type, until it is called again."""
+        """Copies an array into a tensor, which is valid until the next call."""
         if self.tensor is None or array.shape != self.array.shape:
             if array.nbytes > self.memory.size:
                 self.memory = aligned_empty(TensorInfo("", (array.nbytes,), "uint8"))
@@ -74,9 +74,9 @@ class _Copy:
 
 
 class BoundRun:
-    """What one thread runs a program with that can write outputs into given memory.
+    """One thread's runs of a program that can write outputs into given memory.
 
-    Every step of a decoder binds other arrays: what is done for each of them costs microseconds.
+    Every step of a decoder binds new arrays, so every operation on them costs microseconds.
 
     Parameters
     ----------
@@ -101,15 +101,15 @@ class BoundRun:
         self.main, self.shapes = executable.into_entries()
         self.copies: dict[int, _Copy] = {}
         self.rooms: dict[Any, Room] = {}
-        self.told: set[str] = set()
+        self.logged: set[str] = set()
 
     def run(self, feeds: Mapping[str, Any], bound: Bound) -> list[np.ndarray]:
-        """All outputs; those that are bound are these arrays.
+        """Runs the program; returns all outputs, with the bound arrays among them.
 
         Raises
         ------
         FeedError
-            If an array does not fit, or an output overlaps anything else.
+            If an array does not fit, or an output overlaps another array.
         """
         places: list[Place] = []
         tensors = [self._input(slot, feeds[slot.name], places) for slot in self.inputs]
@@ -137,9 +137,9 @@ class BoundRun:
         try:
             made = self.main(*tensors, *targets)
         except Exception:
-            # Names may have told wrong sizes of new arrays; they are not asked again. Two
-            # dimensions may have one name, but not one size: a module may name two variables alike,
-            # and a model may declare what it does not keep.
+            # Sizes taken from dimension names may be wrong; then these names are not used again.
+            # Dimensions of one name may have different sizes: a module may give two variables one
+            # name, and a model may violate its declaration.
             misled = False
             shapes = [tuple(shape) for shape in self.shapes(*tensors)]
             for place, (slot, shape) in enumerate(zip(self.targets, shapes, strict=True)):
@@ -164,7 +164,7 @@ class BoundRun:
             if given is not None:
                 for slot in self.targets:
                     if slot.number == number:
-                        self._tell("output", slot, given)
+                        self._log_copy("output", slot, given)
                 array = copied(array, info, given)
             elif self.shared[number] and number not in fresh:
                 array = array.copy()
@@ -172,7 +172,7 @@ class BoundRun:
         return results
 
     def _in_place(self, slot: _Slot, array: Any, places: list[Place]) -> Tensor | None:
-        """A tensor of an array's own memory; None if kernels cannot use it where it is."""
+        """Wraps an array's own memory; returns None if kernels cannot use it where it is."""
         if type(array) is not np.ndarray or array.dtype is not slot.dtype:
             return None
         if array.flags.carray and array.size:
@@ -192,7 +192,7 @@ class BoundRun:
         return tensor
 
     def _room(self, array: np.ndarray) -> Room:
-        """`room_of`, remembered: arrays of one cache differ in the number of rows only."""
+        """`room_of`, cached: arrays of one cache differ only in their number of rows."""
         key = array.itemsize, array.strides, array.shape[:-2], array.shape[-1:]
         try:
             return self.rooms[key]
@@ -203,7 +203,7 @@ class BoundRun:
             return room
 
     def _input(self, slot: _Slot, value: Any, places: list[Place]) -> Tensor:
-        """A tensor of what is bound to an input: its own memory, or a copy."""
+        """Makes a tensor of a bound input: its own memory, or a copy."""
         tensor = self._in_place(slot, value, places)
         if tensor is not None:
             return tensor
@@ -214,16 +214,16 @@ class BoundRun:
         array = to_array(value, info)
         if not array.size:
             return tensor_of(to_stored(array))
-        self._tell("input", slot, array)
+        self._log_copy("input", slot, array)
         if known is None:
             known = self.copies[slot.number] = _Copy()
         return known.filled(to_stored(array))
 
-    def _tell(self, what: str, slot: _Slot, array: np.ndarray) -> None:
-        """Logs, once, that a large array is copied, and why."""
-        if array.nbytes < ZERO_COPY_BYTES or slot.name in self.told:
+    def _log_copy(self, what: str, slot: _Slot, array: np.ndarray) -> None:
+        """Logs once that a large array is copied, and why."""
+        if array.nbytes < ZERO_COPY_BYTES or slot.name in self.logged:
             return
-        self.told.add(slot.name)
+        self.logged.add(slot.name)
         if slot.dtype is None:
             why = f"kernels have no type {slot.info.dtype}"
         elif not array.flags.c_contiguous:
@@ -237,7 +237,7 @@ class BoundRun:
 
 def _slot(info: TensorInfo | OutputInfo, bound: BoundOutput, is_output: bool) -> _Slot:
     dtype = None if is_narrow(info.dtype) else numpy_dtype(info.dtype)
-    has_room = bound.has_room and dtype != BFLOAT16  # TVM has no such views of it
+    has_room = bound.has_room and dtype != BFLOAT16  # TVM cannot make such views of bfloat16
     stored = numpy_dtype(TensorInfo("", (), info.dtype).stored.dtype)
     where = bound.number, is_output, bound.cache, has_room, bound.anywhere
     return _Slot(info, *where, info.name, dtype, stored, len(info.shape))
@@ -246,7 +246,7 @@ def _slot(info: TensorInfo | OutputInfo, bound: BoundOutput, is_output: bool) ->
 def _sizes(
     info: TensorInfo | OutputInfo, inputs: list[_Slot]
 ) -> list[int | tuple[str, int]] | None:
-    """An output's sizes: each a number, or an input and its axis of that name; None if not so."""
+    """An output's sizes, each a number, or an input and its axis; None if one is unknown."""
     places = {
         size: (slot.name, axis)
         for slot in inputs
@@ -258,7 +258,7 @@ def _sizes(
 
 
 def _size(size: int | tuple[str, int], feeds: Mapping[str, Any]) -> int:
-    """A size of an output for such inputs; the program checks it."""
+    """A size of an output for these inputs; the program checks it later."""
     if isinstance(size, int):
         return size
     name, axis = size
@@ -266,21 +266,21 @@ def _size(size: int | tuple[str, int], feeds: Mapping[str, Any]) -> int:
 
 
 def _memory(slot: _Slot, shape: tuple[int, ...]) -> np.ndarray:
-    """A new array for what the program gives for an output; NumPy's cost a seventh of TVM's."""
+    """Allocates an output; NumPy's allocation costs a seventh of TVM's."""
     if slot.anywhere:
         return np.empty(shape, slot.stored)
     return aligned_empty(TensorInfo("", shape, slot.stored.name))
 
 
 def copied(array: np.ndarray, info: OutputInfo, given: np.ndarray) -> np.ndarray:
-    """The given array, with an output in it."""
+    """Copies an output into the given array, and returns that."""
     _check_array(given, info, array.shape)
     given[...] = array
     return given
 
 
 def _check_array(given: np.ndarray, info: TensorInfo | OutputInfo, shape: tuple[int, ...]) -> None:
-    """Refuses an array that is not just what an output is."""
+    """Refuses an array that does not have exactly the shape and type of an output."""
     if given.shape != shape or given.dtype != numpy_dtype(info.dtype):
         wanted, got = (
             TensorInfo(info.name, tuple(sizes), dtype)
@@ -290,16 +290,16 @@ def _check_array(given: np.ndarray, info: TensorInfo | OutputInfo, shape: tuple[
 
 
 _MOST_ELEMENTS = 2**31  # kernels count them in 32 bits
-_WORK = 10_000  # of NumPy, to find out whether two arrays have an element in common
+_WORK = 10_000  # limit of NumPy's search for elements that two arrays share
 
 
 class Room(NamedTuple):
-    """What an array [..., rows, columns] has that is the first rows of each head of a larger one.
+    """Room of an array [..., rows, columns] that is the first rows of each head of a larger one.
 
     Attributes
     ----------
     rows : int
-        That each head has room for.
+        Rows that each head has room for.
     last : int
         Bytes from the first head to the last one.
     """
@@ -312,7 +312,7 @@ NO_ROOM = Room(-1, 0)
 
 
 def room_of(array: np.ndarray) -> Room:
-    """The room of an array; `NO_ROOM` if it lies otherwise.
+    """Computes the room of an array; `NO_ROOM` if it has another layout.
 
     >>> cache = np.zeros((2, 3, 9, 4), np.float32)
     >>> room_of(cache[:, :, :5]).rows, room_of(cache[..., :3]).rows
@@ -326,7 +326,7 @@ def room_of(array: np.ndarray) -> Room:
         return NO_ROOM
     distance = expected = 0
     for size, stride in zip(reversed(leading), reversed(apart), strict=True):
-        if size == 1:  # of which the stride means nothing
+        if size == 1:  # its stride has no meaning
             continue
         distance = distance or stride
         expected = expected or stride
@@ -340,14 +340,14 @@ def room_of(array: np.ndarray) -> Room:
 
 
 class Place(NamedTuple):
-    """Where an array lies that a program reads or writes.
+    """Location of an array that a program reads or writes.
 
     Attributes
     ----------
     start, end : int
         Addresses.
     slot : _Slot
-        What it is bound to.
+        The input or output that it is bound to.
     array : numpy.ndarray
     """
 
@@ -358,12 +358,12 @@ class Place(NamedTuple):
 
 
 def refuse_overlap(places: list[Place]) -> None:
-    """Checks that no output lies over anything else, but for caches that grow.
+    """Checks that no output overlaps another array, except caches that grow.
 
     Raises
     ------
     FeedError
-        Naming two that do.
+        Names two arrays that overlap.
     """
     before: list[Place] = []
     end = 0

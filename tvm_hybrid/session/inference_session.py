@@ -38,7 +38,7 @@ from .model_programs import ModelPrograms, OpenSession
 from .onnxruntime_api.model_surface import NodeArg, SessionFace, loaded
 from .onnxruntime_api.ort_value import plain
 from .onnxruntime_api.run_options import check_run_options, without_unused
-from .programs import Program, Programs
+from .programs import KeptProgram, Programs
 from .progress import ProgressLike
 from .thread_runs import ThreadState, short_constant_run, short_run
 
@@ -58,71 +58,72 @@ class InferenceSession(SessionStart):
     path_or_bytes : path-like, bytes, onnx.ModelProto, tvm.IRModule, ExportedProgram or Executable
         The model, or a library that `Executable.export` wrote.
     sess_options : SessionOptions, optional
-        Options under ONNX Runtime's names. The arguments below go before them.
+        Options under ONNX Runtime's names. The arguments below override them.
     providers : sequence of str or (str, dict), optional
-        There is "CPUExecutionProvider"; Python's `warnings` warn of others, which are left out.
+        Only "CPUExecutionProvider" exists; others are ignored, with a warning of Python's
+        `warnings`.
     provider_options : sequence of dict, optional
         Options of each provider; none has a meaning here.
     options : CompileOptions, optional
         How the model is compiled.
     streams : int, optional
-        How many requests run at once, each on its share of `num_threads`, at least one; weights
-        are held once. Callers of `run` wait for their turn. A library, and an Executable, has the
-        number of threads of a stream. None: callers of `run` do not wait for each other,
-        `run_async` and `submit` have one stream.
+        Number of requests that run at once, each on its share of `num_threads`, at least one
+        thread; they share the weights. Callers of `run` wait for their turn. A library or an
+        Executable has the number of threads of one stream. None: callers of `run` do not wait for
+        each other; `run_async` and `submit` use one stream.
     queue_size : int, optional
-        How many requests of `run_async` and `submit` may wait; None: four for each stream.
+        Number of requests of `run_async` and `submit` that may wait; None: four for each stream.
     progress : callable, bool or None
-        What tells how far compiling is, here and in calls of `run` that compile. A callable gets
+        Reports the progress of compiling, here and in calls of `run` that compile. A callable gets
         every `Stage`, in the thread that compiles; an exception that it raises ends compiling.
-        None: after two seconds a line on standard error says it, unless TVM_HYBRID_PROGRESS=0, or
-        the `log_severity_level` of `sess_options` or of the logger is 3 or more. True: in any case;
-        False: nothing does.
+        None: after two seconds a line on standard error reports it, unless TVM_HYBRID_PROGRESS=0,
+        or the `log_severity_level` of `sess_options` or of the logger is 3 or more. True: always
+        writes the line; False: no report.
     start : str
-        "fast": the session of an ONNX model whose program is in no cache answers at once, by NumPy,
-        while the program is compiled in a thread; calls of `run` change to the program when it is
-        there. Results differ as floats do that are added in another order; errors of compiling are
-        raised by `ready` and the next `run`. Whatever needs the program waits for it. "compiled":
-        the program is compiled first.
+        "fast": if the program of an ONNX model is not in the cache, the session answers by NumPy
+        while a thread compiles the program; calls of `run` use the program as soon as it is ready.
+        Results differ like floats that are added in another order; errors of compiling are raised
+        by `ready` and the next `run`. Everything that needs the program waits for it. "compiled":
+        compiles the program first.
     **keywords
-        Fields of `CompileOptions`, such as `target`, `shapes` and `num_threads`, which go before
+        Fields of `CompileOptions`, such as `target`, `shapes` and `num_threads`, which override
         those of `options`: all but `strict`, `dump_ir` and `keep_open`. With `cache`, programs of
         an ONNX model are kept, too.
 
     Raises
     ------
     TvmHybridError
-        As `tvm_hybrid.compile` and `tvm_hybrid.load`.
+        See `tvm_hybrid.compile` and `tvm_hybrid.load`.
     TargetError
-        If `streams` or `queue_size` is no such number, or `threads` is a place and there are
-        streams.
+        If `streams` or `queue_size` is out of range, or `threads` is a place and there are streams.
     OptionError
         If an option of `sess_options` would change results, or one of these arguments has a wrong
         form.
 
     Notes
     -----
-    `shapes` may be given for all open dimensions, some, or none. An ONNX model whose dimensions
-    stay open is compiled once, for all sizes, if its products, convolutions and normalisations are
-    as fast so; else when inputs arrive, once for each combination of shapes. `explain` says why,
-    and so does the log (level INFO).
+    `shapes` may give all dynamic dimensions, some, or none. An ONNX model with further dynamic
+    dimensions is compiled once, for all sizes, if its products, convolutions and normalisations
+    stay as fast; else it is compiled when inputs arrive, once for each combination of shapes.
+    `explain` and the log (level INFO) say why.
 
-    An ONNX model with parameters among its inputs, such as axes, shapes or what a branch depends
-    on, has a program for each combination of those that `values` does not give. It is made when
-    they arrive; both programs of a single boolean, such as `use_cache_branch`, are made here.
-    `programs` says for which values they are.
+    An ONNX model whose inputs include parameters, such as axes, shapes or the condition of a
+    branch, has a program for each combination of those that `values` does not give. It is compiled
+    when they arrive; both programs of a single boolean, such as `use_cache_branch`, are compiled
+    here. `programs` lists the values of each program.
 
-    A model whose inputs or outputs are sequences of tensors, or optional, takes and gives lists of
-    arrays, and None for what is absent, as in ONNX Runtime. It has a program for each number of
-    elements, made when they arrive. It has no fast start, no profile, and binds no arrays.
+    A model with inputs or outputs that are sequences of tensors, or optional, takes and returns
+    lists of arrays, and None for an absent value, as in ONNX Runtime. It has a program for each
+    number of elements, compiled when they arrive. It has no fast start, no profile, and no IO
+    binding.
 
-    A library is compiled already: it has its number of threads, and takes `threads`, `weights` and
-    `spin` as `tvm_hybrid.load` does. An Executable has these, too.
+    A library is compiled already: it has a fixed number of threads, and takes `threads`, `weights`
+    and `spin` like `tvm_hybrid.load`. An Executable has fixed values of these, too.
 
     `run` may be called from several threads at once; without `streams` they do not wait for each
-    other. `with InferenceSession(...) as session` closes it at the end. A session is neither copied
-    nor pickled: for processes of `multiprocessing`, export its executable once,
-    `session.executable.export("model.so")`, and make a session of the library in each of them.
+    other. `with InferenceSession(...) as session` closes the session at the end. A session cannot
+    be copied or pickled: for processes of `multiprocessing`, export its executable once,
+    `session.executable.export("model.so")`, and make a session of the library in each process.
     """
 
     def __init__(
@@ -194,7 +195,7 @@ class InferenceSession(SessionStart):
                 self._finish()
 
     def _use(self, found: Executable) -> None:
-        """Runs this program, or its fallback."""
+        """Makes the session run this program, or its fallback."""
         self._programs: Programs | SequencePrograms | None = None
         self.executable = found.for_host()
         declared = found.declared if self.executable.is_open else None
@@ -217,7 +218,7 @@ class InferenceSession(SessionStart):
         self._parallel = self._setting.count > 1
         self._open = self.executable.is_open
         self._local = threading.local()
-        with contextlib.suppress(IsaError):  # for another CPU: it can be looked at
+        with contextlib.suppress(IsaError):  # a program for another CPU can be inspected
             self.executable.make_code()
         self._runner = self._face.watched(self.executable)
 
@@ -227,7 +228,7 @@ class InferenceSession(SessionStart):
         shapes: Mapping[str, Any] | None,
         values: Mapping[str, Any] | None,
     ) -> None:
-        """Has the program for all sizes, or leaves them open."""
+        """Makes the program for all sizes, or prepares to compile when inputs arrive."""
         found = programs.for_all_sizes(shapes, values)
         if isinstance(found, Executable):
             self._use(found)
@@ -267,7 +268,7 @@ class InferenceSession(SessionStart):
         self.__dict__["run"] = run
 
     def _open_sequences(self, model: Any, options: CompileOptions, progress: ProgressLike) -> None:
-        """Has a session for each number of elements of the model's sequences."""
+        """Prepares a session for each number of elements of the model's sequences."""
         from .sequences import SequencePrograms
 
         if self._face.profiler is not None:
@@ -303,20 +304,20 @@ class InferenceSession(SessionStart):
         refuse_copies(self, "session.executable")
 
     @property
-    def programs(self) -> tuple[Program, ...]:
-        """The programs that are kept, with the shapes and values that they were made for.
+    def programs(self) -> tuple[KeptProgram, ...]:
+        """The kept programs, with the shapes and values that they were compiled for.
 
-        Each has the attributes `shapes`, `values` and `executable`. A session of a model whose
-        shapes and parameters are known, or that is compiled for all sizes, has one program; where
-        a size is open, `shapes` has its name. Others keep at most eight, the one used
-        last at the end; the log says (level INFO) when one is compiled.
+        Each has the attributes `shapes`, `values` and `executable`. A session has one program if
+        its model has static shapes and no parameters, or is compiled for all sizes; then `shapes`
+        has the names of dynamic dimensions. Other sessions keep at most eight programs, the most
+        recently used last; the log says (level INFO) when one is compiled.
         """
         if self._programs is None:
-            return (Program.of(self.executable),)
+            return (KeptProgram.of(self.executable),)
         return self._programs.kept()
 
     def get_inputs(self) -> list[NodeArg]:
-        """The inputs, without those whose values were given."""
+        """The inputs, except those with known values."""
         return list(self._inputs)
 
     def get_outputs(self) -> list[NodeArg]:
@@ -324,9 +325,9 @@ class InferenceSession(SessionStart):
         return list(self._outputs)
 
     def explain(self) -> Explanation:
-        """As `Executable.explain`, of what ran last if shapes or parameters were open; streams.
+        """Explains the program, or of several the last one that ran; see `Executable.explain`.
 
-        While the program is compiled it says that NumPy runs every node.
+        Streams have a note. While the program is compiled, it says that NumPy runs every node.
         """
         if self._answers is not None and "executable" not in vars(self):
             return self._answers.explain()
@@ -345,31 +346,30 @@ class InferenceSession(SessionStart):
         Parameters
         ----------
         output_names : sequence of str or None
-            The outputs wanted, in the order wanted; None, or none of them, for all.
+            The wanted outputs in order; None, or an empty sequence, for all.
         input_feed : mapping from str to array_like
             A value for every input: an array of exactly its shape and type, or a list. Arrays of
-            bfloat16 and of types with 2, 4 or 8 bits per element, of inputs and outputs, are those
-            of the package ml_dtypes. Inputs whose values were given may be left out; otherwise they
-            are checked.
-        run_options : None
-            Accepted for compatibility; only None.
+            bfloat16, and of types with 2, 4 or 8 bits per element, use the types of the package
+            ml_dtypes. Inputs with known values may be left out; otherwise they are checked.
+        run_options : RunOptions or None
+            Only checked; see `RunOptions`.
 
         Returns
         -------
         list of numpy.ndarray
-            Fresh arrays, which later runs do not touch.
+            New arrays, which later runs do not change.
 
         Raises
         ------
         FeedError
-            If a name, shape or type is wrong, an input has another value than was given, or values
-            make sizes that do not fit the model.
+            If a name, shape or type is wrong, an input differs from its known value, or values lead
+            to sizes that do not fit the model.
         OptionError
-            If `run_options` are no such options, or say that the run shall end.
+            If `run_options` has a wrong type, or asks to end the run.
         ModelError, CompileError
-            If a model with open shapes or parameters cannot be compiled for these inputs.
+            If a model with dynamic shapes or parameters cannot be compiled for these inputs.
         IsaError
-            If the model was compiled for a CPU that this one is not.
+            If the model was compiled for another CPU.
         SessionClosedError
             If the session is closed.
         """
@@ -408,26 +408,26 @@ class InferenceSession(SessionStart):
         return arrays if places is None else [arrays[place] for place in places]
 
     def io_binding(self) -> IOBinding:
-        """A new set of arrays for inputs and outputs, for `run_with_iobinding`."""
+        """Makes an empty binding of inputs and outputs, for `run_with_iobinding`."""
         return IOBinding(self)
 
     def run_with_iobinding(self, iobinding: IOBinding, run_options: Any = None) -> None:
-        """Runs the model on bound arrays; the outputs are in these, and in `get_outputs`.
+        """Runs the model on bound arrays; outputs are in these, and in `get_outputs`.
 
         Parameters
         ----------
         iobinding : IOBinding
-            Every input has to be bound, and the outputs that are wanted.
+            Every input must be bound, and the wanted outputs.
         run_options : RunOptions or None
-            As for `run`.
+            See `run`.
 
         Raises
         ------
         FeedError
-            As `run`; if an output is bound to an array that is not just what the output is, or that
+            See `run`; also if an output is bound to an array of another shape or type, or that
             overlaps an input or another output.
         ModelError, CompileError, IsaError
-            As `run`.
+            See `run`.
         """
         if run_options is not None:
             check_run_options(run_options)
@@ -440,9 +440,9 @@ class InferenceSession(SessionStart):
         iobinding.keep([arrays[session._places[name]] for name in bound])
 
     def _run_bound(self, feeds: Mapping[str, Any], bound: Bound) -> list[np.ndarray]:
-        """All outputs, in bound arrays where there are such."""
+        """Returns all outputs, with the bound arrays among them."""
         if not self.executable.manifest.bound_outputs:
-            arrays = InferenceSession.run(self, None, feeds)  # which waits for no other slot
+            arrays = InferenceSession.run(self, None, feeds)  # needs no other stream's slot
             for place, info in enumerate(self.executable.outputs):
                 if (given := bound.get(info.name)) is not None:
                     arrays[place] = copied(arrays[place], info, given)
@@ -464,13 +464,13 @@ class InferenceSession(SessionStart):
             raise
 
     def _check_feeds(self, feeds: Mapping[str, Any]) -> None:
-        """Says which sizes are wrong; the program looks at them, but only says that some are."""
+        """Raises an error that names the wrong sizes; the program only says that some are wrong."""
         manifest = self.executable.manifest
         values = [plain(feeds[info.name]) for info in manifest.inputs]
         check_feeds(values, manifest.inputs, manifest.limits)
 
     def _new_state(self) -> ThreadState:
-        """What the calling thread runs with; the first one may get the short way."""
+        """Makes the calling thread's state; the first thread may get the short way."""
         state = ThreadState(self._runner)
         manifest = self.executable.manifest
         plain = len(manifest.outputs) == 1 and manifest.unaligned_inputs in ((), (True,))
@@ -483,7 +483,7 @@ class InferenceSession(SessionStart):
         return state
 
     def _feed_slowly(self, state: ThreadState, feeds: Any) -> list[Any]:
-        """Feeds anything acceptable, or says what is not."""
+        """Converts any acceptable feeds, or says what is wrong."""
         feeds = self._named_feeds(feeds)
         infos = self.executable.inputs
         return [
@@ -492,7 +492,7 @@ class InferenceSession(SessionStart):
         ]
 
     def _named_feeds(self, feeds: Any) -> Mapping[str, Any]:
-        """Feeds of just the program's inputs."""
+        """Feeds of exactly the program's inputs."""
         if type(feeds) is dict and feeds.keys() == self._names:
             return feeds
         names = [info.name for info in self.executable.inputs]

@@ -1,13 +1,13 @@
-"""IOBinding: arrays that a session reads and writes from run to run.
+"""IOBinding: arrays that a session reads and writes in every run.
 
     binding = session.io_binding()
     binding.bind_input("x", x)
     binding.bind_output("y", y)
     session.run_with_iobinding(binding)          y has the result
 
-A kernel writes straight into a bound array if it is contiguous; else the result is copied there.
-Keys and values of a decoder may be rows of a larger array. Bound to past and present, of which one
-is the beginning of the other, only new rows are written:
+A kernel writes directly into a bound array if it is contiguous; else the result is copied there.
+Keys and values of a decoder may be rows of a larger array. If past and present are bound to arrays
+with a common beginning, only new rows are written:
 
     cache = np.empty((batch, heads, 2048, columns), np.float32)
     binding.bind_input("past_key", cache[:, :, :n])
@@ -31,14 +31,14 @@ if TYPE_CHECKING:
 
 
 class IOBinding:
-    """The arrays of one session's inputs and outputs; made by `InferenceSession.io_binding`.
+    """Arrays of one session's inputs and outputs; made by `InferenceSession.io_binding`.
 
-    One thread uses it at a time.
+    Only one thread may use it at a time.
 
     Parameters
     ----------
     session : InferenceSession
-        Whose inputs and outputs they are.
+        The session.
     """
 
     def __init__(self, session: InferenceSession) -> None:
@@ -47,7 +47,7 @@ class IOBinding:
         self._inputs: dict[str, Any] = {}
         self._outputs: dict[str, np.ndarray | None] = {}
         self._results: list[np.ndarray] = []
-        self._given: dict[str, Any] = {}  # arrays and values that outputs are bound to
+        self._given: dict[str, Any] = {}  # arrays and values of bound outputs
 
     def bind_input(
         self,
@@ -60,18 +60,18 @@ class IOBinding:
         *,
         device_type: str | None = None,
     ) -> None:
-        """Has the model read an input from an array, whatever that holds when it runs.
+        """Binds an input to an array; each run reads the array's current content.
 
         Parameters
         ----------
         name : str
             The input.
         value : array_like or str
-            As for `InferenceSession.run`. An array that is contiguous, or the first rows of each
-            head of a cache, is read where it is. Or ONNX Runtime's device, "cpu", which the
-            arguments below follow.
+            See `InferenceSession.run`. A contiguous array, or the first rows of each head of a
+            cache, is read without a copy. Or ONNX Runtime's device, "cpu", with the arguments
+            below.
         device_id, element_type, shape, buffer_ptr : int, dtype-like, sequence of int, int
-            With a device: the memory that is read. The caller keeps it alive.
+            With a device: the memory to read. The caller keeps it alive.
         device_type : str, optional
             The device by its name in ONNX Runtime.
 
@@ -82,7 +82,7 @@ class IOBinding:
         OptionError
             If there is no such device.
         """
-        if type(value) is np.ndarray and device_type is None:  # the way of every step of a decoder
+        if type(value) is np.ndarray and device_type is None:  # fast path for steps of a decoder
             self._inputs[name] = value
             return
         device, value = _device_of(value, device_type)
@@ -94,26 +94,26 @@ class IOBinding:
         self._inputs[name] = plain(value)
 
     def bind_cpu_input(self, name: str, arr_on_cpu: Any) -> None:
-        """As `bind_input`, under the name that ONNX Runtime has for it.
+        """`bind_input` under another name of ONNX Runtime.
 
         Parameters
         ----------
         name : str
             The input.
         arr_on_cpu : array_like
-            As for `bind_input`.
+            See `bind_input`.
         """
         self.bind_input(name, arr_on_cpu)
 
     def bind_ortvalue_input(self, name: str, ortvalue: Any) -> None:
-        """As `bind_input`, with an `OrtValue`.
+        """Binds an input to an `OrtValue`.
 
         Parameters
         ----------
         name : str
             The input.
         ortvalue : OrtValue
-            What is read.
+            The value to read.
         """
         self.bind_input(name, ortvalue)
 
@@ -128,24 +128,24 @@ class IOBinding:
         *,
         device_type: str | None = None,
     ) -> None:
-        """Has the model write an output into an array; without one, into a new one in every run.
+        """Binds an output to an array; without one, every run makes a new array.
 
         Parameters
         ----------
         name : str
             The output.
         value : numpy.ndarray or str, optional
-            Of just the shape and type that the output has when it runs. Or ONNX Runtime's device,
-            "cpu", which the arguments below may follow.
+            An array with exactly the shape and type of the output in the run. Or ONNX Runtime's
+            device, "cpu", optionally with the arguments below.
         device_id, element_type, shape, buffer_ptr : int, dtype-like, sequence of int, int
-            With a device: the memory that is written to, if any. The caller keeps it alive.
+            With a device: the memory to write to, if any. The caller keeps it alive.
         device_type : str, optional
             The device by its name in ONNX Runtime.
 
         Raises
         ------
         FeedError
-            If there is no such output, or the value is not an array that can be written to.
+            If there is no such output, or the value is not a writable array.
         OptionError
             If there is no such device.
         """
@@ -162,78 +162,78 @@ class IOBinding:
             self._given[name] = array
 
     def bind_ortvalue_output(self, name: str, ortvalue: OrtValue) -> None:
-        """As `bind_output`, with an `OrtValue`.
+        """Binds an output to an `OrtValue`.
 
         Parameters
         ----------
         name : str
             The output.
         ortvalue : OrtValue
-            What is written to.
+            The value to write to.
         """
         self.bind_output(name, plain(ortvalue))
         self._given[name] = ortvalue
 
     def synchronize_inputs(self) -> None:
-        """Does nothing: what is in the CPU's memory is there."""
+        """Does nothing: inputs are in the CPU's memory already."""
 
     def synchronize_outputs(self) -> None:
-        """Does nothing: a run has ended when it returns."""
+        """Does nothing: a run is complete when it returns."""
 
     def clear_binding_inputs(self) -> None:
         """Forgets all inputs."""
         self._inputs.clear()
 
     def clear_binding_outputs(self) -> None:
-        """Forgets all outputs, and what the last run gave."""
+        """Forgets all outputs, and the results of the last run."""
         self._outputs.clear()
         self._given.clear()
         self._results = []
 
     def run(self) -> None:
-        """As `InferenceSession.run_with_iobinding`."""
+        """Calls `InferenceSession.run_with_iobinding`."""
         self._session.run_with_iobinding(self)
 
     @property
     def bound_inputs(self) -> Mapping[str, Any]:
-        """What is bound, by name."""
+        """Input name -> bound array."""
         return self._inputs
 
     @property
     def bound_outputs(self) -> Mapping[str, np.ndarray | None]:
-        """What is bound, by name; None for a new array in every run."""
+        """Output name -> bound array; None for a new array in every run."""
         return self._outputs
 
     def keep(self, results: list[np.ndarray]) -> None:
-        """Takes what a run gave, in the order in which outputs were bound; sessions call it.
+        """Stores the results of a run, in the order in which outputs were bound; for sessions.
 
         Parameters
         ----------
         results : list of numpy.ndarray
-            One for each output that is bound.
+            One for each bound output.
         """
         self._results = results
 
     def get_outputs(self) -> list[Any]:
-        """What the last run gave for the outputs, in the order in which they were bound.
+        """Returns the outputs of the last run, in the order in which they were bound.
 
         Returns
         -------
         list of numpy.ndarray and OrtValue
-            The very arrays and values that outputs were bound to, a value for each other one.
+            The bound arrays and values themselves; a new value for each other output.
         """
-        pairs = zip(self._outputs, self._results, strict=False)  # more may be bound since
+        pairs = zip(self._outputs, self._results, strict=False)  # newer bindings have no result yet
         return [
             self._given[name] if name in self._given else OrtValue(result) for name, result in pairs
         ]
 
     def copy_outputs_to_cpu(self) -> list[np.ndarray]:
-        """Copies of what the last run gave."""
+        """Copies the outputs of the last run."""
         return [result.copy() for result in self._results]
 
 
 def _device_of(value: Any, device_type: str | None) -> tuple[str | None, Any]:
-    """The device, if one is named, and the value, if one is given."""
+    """Splits an argument into a device, if it names one, and a value, if it is one."""
     if device_type is None and isinstance(value, str):
         return value, None
     return device_type, value

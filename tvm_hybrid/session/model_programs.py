@@ -1,4 +1,4 @@
-"""ModelPrograms: the programs of one model under the same options, from the cache or compiled."""
+"""ModelPrograms: programs of one model with fixed options, from the cache or newly compiled."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ if TYPE_CHECKING:
     from ..frontend.onnx.reader.load_graph import OpenModel
 
 Given = Mapping[str, Any] | None
-MOST_SHOWN = 40  # characters of a shape or value in the line about progress
+MOST_SHOWN = 40  # longest text of a shape or value in the progress line
 _FOR_ALL_SIZES: Mapping[str, Any] = {"keep_open": True, "strict": "open"}
 
 
 class OpenSession(NamedTuple):
-    """What a session is that compiles when inputs arrive.
+    """What a session knows that compiles only when inputs arrive.
 
     Attributes
     ----------
     declared : DeclaredInterface
         The model's inputs and outputs.
     reason : str
-        Why there is no program for all sizes.
+        Why there is no single program for all sizes.
     parameters : tuple of str
-        Inputs whose values are needed.
+        Inputs whose values are needed for compiling.
     """
 
     declared: DeclaredInterface
@@ -50,17 +50,17 @@ class OpenSession(NamedTuple):
 
 
 class ModelPrograms:
-    """The programs of a model.
+    """Finds or compiles programs of a model.
 
     Parameters
     ----------
     model : Any
-        As for `compile`.
+        See `compile`.
     options : CompileOptions
-        What holds for all of them. With its `cache`, programs of an ONNX model are looked for in
-        the cache, too, and kept there.
+        Options of all programs. With `cache`, programs of an ONNX model are looked up in the cache,
+        and kept there.
     progress : Progress
-        What tells how far compiling is.
+        Reports the progress of compiling.
     """
 
     def __init__(self, model: Any, options: CompileOptions, progress: Progress) -> None:
@@ -76,12 +76,12 @@ class ModelPrograms:
         else:
             try:
                 self._bytes = model_bytes(model)
-            except (OSError, ValueError) as error:  # compiling says what is wrong with it
+            except (OSError, ValueError) as error:  # compiling will raise the real error
                 self._not_kept = str(error)
                 program_cache.say_once(f"programs of this model are not kept: {error}")
 
     def kept_for_all_sizes(self, shapes: Given, values: Given) -> Executable | OpenSession | None:
-        """What `for_all_sizes` returns if nothing has to be compiled for that; else None."""
+        """Returns what `for_all_sizes` would, if that needs no compilation; else None."""
         key = self._key(self._for(shapes, values, _FOR_ALL_SIZES))
         if key is None:
             return None
@@ -93,25 +93,25 @@ class ModelPrograms:
         return None
 
     def for_all_sizes(self, shapes: Given, values: Given) -> Executable | OpenSession:
-        """One program; or, where a program for each combination of inputs is better, why.
+        """Returns one program for all sizes, or why a program for each combination is better.
 
         Raises
         ------
         TvmHybridError
-            As `tvm_hybrid.compile`, if both are out of the question.
+            See `tvm_hybrid.compile`; if neither is possible.
         """
         if (kept := self.kept_for_all_sizes(shapes, values)) is not None:
             return kept
         options = self._for(shapes, values, _FOR_ALL_SIZES)
         key = self._key(options)
         try:
-            # One program for all sizes only if all of it is as fast as with known ones.
+            # One program for all sizes only if every part is as fast as with static sizes.
             return self._compile(key, options)
         except (errors.CompileError, errors.ModelError) as error:
             opened = self._opened(shapes, error)
             if opened is None:
                 raise
-            # The same attempt may succeed tomorrow where memory or a disk has failed.
+            # A failure of memory or a disk is not recorded: the next attempt may succeed.
             of_the_moment = isinstance(error.__cause__, (MemoryError, OSError))
             if key is not None and key.holds() and not of_the_moment:
                 declared, reason, parameters = opened
@@ -120,12 +120,12 @@ class ModelPrograms:
             return opened
 
     def for_sizes(self, shapes: Given, values: Given) -> Executable:
-        """The program for these.
+        """Returns the program for these shapes and values.
 
         Raises
         ------
         TvmHybridError
-            As `tvm_hybrid.compile`.
+            See `tvm_hybrid.compile`.
         """
         options = self._for(shapes, values)
         key = self._key(options)
@@ -144,14 +144,14 @@ class ModelPrograms:
             raise
 
     def open(self, shapes: Given, from_now_on: bool) -> OpenModel:
-        """The model, read and checked; what the caller does to his own changes nothing any more.
+        """Reads and checks the model; later changes to the caller's object have no effect.
 
-        If `from_now_on`, a model in a file is not read again, which takes more memory.
+        With `from_now_on`, a model in a file is not read again, which takes more memory.
 
         Raises
         ------
         CompileError
-            If it is no ONNX model.
+            If it is not an ONNX model.
         ModelError
             If it cannot be read or is not valid, or the shapes do not fit it.
         """
@@ -170,7 +170,7 @@ class ModelPrograms:
     def _opened(
         self, shapes: Given, error: errors.CompileError | errors.ModelError
     ) -> OpenSession | None:
-        """What a session is after this error; None if the error is one of the model's."""
+        """Makes an OpenSession after an error; None if arriving sizes or values would not help."""
         if not is_onnx(self._model):
             return None
         opened = self.open(shapes, from_now_on=True)
@@ -181,7 +181,7 @@ class ModelPrograms:
         return OpenSession(declared, str(error), parameters)
 
     def _take_snapshot(self) -> bool:
-        """Takes the model as it was hashed, to compile it later; False if it cannot be had."""
+        """Fixes the model to the bytes that were hashed; False if they are not available."""
         assert self._bytes is not None
         try:
             self._model = self._bytes.model(self._model)
@@ -190,7 +190,7 @@ class ModelPrograms:
         return True
 
     def _for(self, shapes: Given, values: Given, how: Mapping[str, Any] = {}) -> CompileOptions:
-        """The options of one program."""
+        """Makes the options of one program."""
         return replace(self._options, shapes=shapes, values=values, **how)
 
     def _key(self, options: CompileOptions) -> ProgramKey | None:
@@ -200,11 +200,11 @@ class ModelPrograms:
             return program_key(self._bytes, options)
         except (errors.TvmHybridError, OSError, TypeError, ValueError) as error:
             self._not_kept = str(error)
-            program_cache.say_once(f"a program is not kept: {error}")  # compiling says what matters
+            program_cache.say_once(f"a program is not kept: {error}")  # compiling raises the rest
             return None
 
     def _find(self, key: ProgramKey, anew: bool = False) -> Executable | None:
-        """The program from the cache; `anew` if it has just been compiled."""
+        """Looks up a program in the cache; `anew` if it has just been compiled."""
         options = self._options
         found = program_cache.find(key.text, options.threads, options.weights, options.spin)
         if found is None or anew:
@@ -217,12 +217,12 @@ class ModelPrograms:
         return found
 
     def _compile(self, key: ProgramKey | None, options: CompileOptions) -> Executable:
-        from ..api import compile as compile_model  # a program from the cache needs no compiler
+        from ..api import compile as compile_model  # late: a cached program needs no compiler
 
         if key is not None:
             logger.info("compiling: the program is not in the cache, %s", key.text)
         not_kept = self._not_kept if key is None else ""
-        # Which program of a model it is, in a few words.
+        # Describe briefly which program of the model it is.
         given = {**(options.shapes or {}), **(options.values or {})}
         texts = ((name, str(np.asarray(each).tolist())) for name, each in given.items())
         which = ", ".join(f"{name}={text}" for name, text in texts if len(text) <= MOST_SHOWN)
@@ -231,7 +231,7 @@ class ModelPrograms:
             if key is not None:
                 if key.holds():
                     outcome.not_kept = program_cache.keep(key.text, found)
-                    if not found.has_bare_kernel:  # the library has machine code already
+                    if not found.has_bare_kernel:  # else the machine code is made already
                         found = self._find(key, anew=True) or found
                         return_what_compiling_took()
                 else:
@@ -240,6 +240,6 @@ class ModelPrograms:
                         "a program is not kept: files of the model, of records or of this package "
                         "have changed since they were read"
                     )
-            with contextlib.suppress(errors.IsaError):  # for another CPU: it can be looked at
+            with contextlib.suppress(errors.IsaError):  # a program for another CPU can be inspected
                 found.make_code()
         return found

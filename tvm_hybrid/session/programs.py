@@ -1,10 +1,9 @@
-"""Compiles one model for the values of parameters that arrive and, if it must, for their shapes.
+"""Compiles one model for each combination of parameter values and, if necessary, of shapes.
 
 A parameter is an input whose value decides what is computed: axes, a sampling rate, or the flag
-`use_cache_branch` of a merged decoder. Such an input has a program for each of its values. Each
-program takes dynamic shapes if all of it is as fast so; else there is one for each combination of
-shapes too. What was compiled is kept. Threads wait for each other only where they want the same
-program.
+`use_cache_branch` of a merged decoder. Each of its values needs a program. A program has dynamic
+shapes if all of it is as fast as with static ones; else each combination of shapes has a program,
+too. Compiled programs are kept. Threads wait for each other only if they need one program.
 """
 
 from __future__ import annotations
@@ -37,21 +36,21 @@ CompileFor = Callable[
 ]
 Key = tuple[tuple[Shape, ...] | None, Values]
 MOST_PROGRAMS = 8
-MOST_REMEMBERED = 1000  # of the programs that were dropped
-MOST_RECENT = 64  # feeds whose program is found without a look at every input
-MOST_REFUSALS = 2  # of dynamic programs one after the other, until no more are tried
+MOST_REMEMBERED = 1000  # dropped programs
+MOST_RECENT = 64  # feeds whose program is found without looking at every input
+MOST_REFUSALS = 2  # consecutive failures of dynamic programs before no more are tried
 
 
 @dataclass(frozen=True)
-class Program:
-    """One of the programs that a session keeps.
+class KeptProgram:
+    """A program that a session keeps.
 
     Attributes
     ----------
     shapes : dict
-        Input name -> the shape that it was made for; open sizes are texts.
+        Input name -> shape of the program; dynamic dimensions are str.
     values : dict
-        Input name -> the value that it was made for, of inputs that are parameters.
+        Name of an input that is a parameter -> its value in the program.
     executable : Executable
         The program.
     """
@@ -61,8 +60,8 @@ class Program:
     executable: Executable = field(repr=False)
 
     @classmethod
-    def of(cls, executable: Executable) -> Program:
-        """The program and what it was made for."""
+    def of(cls, executable: Executable) -> KeptProgram:
+        """Makes the entry of an executable."""
         values = executable.values
         shapes: dict[str, tuple[int | str, ...]]
         shapes = {info.name: info.shape for info in executable.inputs}
@@ -71,19 +70,19 @@ class Program:
 
 
 class Programs:
-    """The programs of one model by the values of parameters and, if need be, by shapes.
+    """Programs of one model by the values of its parameters and, if necessary, by shapes.
 
-    The program that was not used for the longest time is dropped.
+    The least recently used program is dropped.
 
     Parameters
     ----------
     inputs : tuple of OpenTensorInfo
-        As declared.
+        Declared inputs.
     opened : OpenSession
-        Why there is no single program, and the parameters that are known. Compiling may find more.
+        Why there is no single program, and the known parameters. Compiling may find more of them.
     compile_for : callable
-        Makes a session for shapes and values. Shapes that are None ask for one of dynamic shapes;
-        the callable returns an OpenSession if there is no such program.
+        Makes a session for shapes and values. Shapes of None ask for dynamic shapes; then it
+        returns an OpenSession if there is no such program.
     """
 
     def __init__(
@@ -93,24 +92,24 @@ class Programs:
         self._parameters = opened.parameters
         self._compile_for = compile_for
         self._sessions: OrderedDict[Key, InferenceSession] = OrderedDict()
-        self.reason = opened.reason  # why there are several programs, as far as that is known
+        self.reason = opened.reason  # why there are several programs, as far as known
         self._by_shape: dict[Values, str] = {} if opened.parameters else {(): opened.reason}
         self._refusals = 0
         self._dropped: set[Key] = set()
         self._warned = False
-        self._lock = threading.Lock()  # of what is above; nothing is compiled under it
+        self._lock = threading.Lock()  # protects all fields; not held during compilation
         self._compiling: dict[Key, threading.Event] = {}
         self._names = [info.name for info in inputs]
         self._recent: dict[Any, tuple[Key, InferenceSession]] = {}
-        self._last: InferenceSession | None = None  # that was used
+        self._last: InferenceSession | None = None  # the most recently used session
 
-    def kept(self) -> tuple[Program, ...]:
-        """The programs, the one that was used last at the end."""
+    def kept(self) -> tuple[KeptProgram, ...]:
+        """The programs, the most recently used last."""
         with self._lock:
-            return tuple(Program.of(session.executable) for session in self._sessions.values())
+            return tuple(KeptProgram.of(session.executable) for session in self._sessions.values())
 
     def why_several(self, executable: Executable) -> str:
-        """Why a program of this session is one of several; for `explain`."""
+        """Says for `explain` why there are several programs."""
         names = ", ".join(map(repr, self._parameters))
         texts = [f"one program for each value of {names}"] if names else []
         with self._lock:
@@ -122,9 +121,9 @@ class Programs:
         return "; ".join(texts)
 
     def make_for_flag(self) -> None:
-        """Makes the programs for both values of the only parameter if it is a single boolean.
+        """Makes both programs if the only parameter is a single boolean.
 
-        A program that cannot be made is left to the call that wants it, which raises the error.
+        A failure is ignored: a call that needs the program raises the error.
         """
         known = self._parameters
         infos = [info for info in self._inputs if info.name in known]
@@ -140,14 +139,14 @@ class Programs:
                 return
 
     def session_for(self, feeds: Mapping[str, Any]) -> InferenceSession:
-        """The session for these inputs, compiled if there is none yet.
+        """Returns the session for these inputs; compiles it if necessary.
 
         Raises
         ------
         FeedError
             If an input is missing or does not fit the model.
         ModelError, CompileError
-            If the model cannot be compiled for such inputs.
+            If the model cannot be compiled for these inputs.
         """
         with self._lock:
             known = self._recent.get(self._recent_key(feeds))
@@ -166,7 +165,7 @@ class Programs:
                 if other is None:
                     done = self._compiling[key] = threading.Event()
             if other is not None:
-                other.wait()  # the other thread may have failed; then this one tries
+                other.wait()  # if the other thread fails, this one tries next
                 continue
             try:
                 session = self._make(key, shapes)
@@ -178,7 +177,7 @@ class Programs:
                 return session
 
     def missing(self, feeds: Mapping[str, Any]) -> Key | None:
-        """What `session_for` would have to compile for these inputs; None if that is there.
+        """Key of the program that `session_for` would have to compile; None if it exists.
 
         Raises
         ------
@@ -192,14 +191,14 @@ class Programs:
             return None if key in self._sessions else key
 
     def without_parameters(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
-        """The feeds of the session that `session_for` found: it was made for the other values."""
+        """Drops feeds that are parameters: the session was compiled for their values."""
         return {name: feed for name, feed in feeds.items() if name not in self._parameters}
 
     def _recent_key(self, feeds: Mapping[str, Any]) -> tuple[Any, ...] | None:
-        """What tells these feeds from those of other programs; None if they are no plain arrays.
+        """Fast key of feeds, unique for a program; None if feeds are not plain arrays.
 
-        A `Key` has an `InputValue` with the name of a type, which NumPy makes anew each time:
-        three scalars took 22 us, this key takes 2.
+        A `Key` has an `InputValue` with the name of a type, which NumPy builds anew each time: for
+        three scalars that took 22 us; this key takes 2 us.
         """
         try:
             arrays = [feeds[name] for name in self._names]
@@ -212,7 +211,7 @@ class Programs:
         return (*[(value.dtype, value.shape, value.tobytes()) for value in values], *shapes)
 
     def _remember(self, feeds: Mapping[str, Any], key: Key, session: InferenceSession) -> None:
-        """Has `_recent` find this program for such feeds, until the program is dropped."""
+        """Lets `_recent` find this program for such feeds, until any program is dropped."""
         recent = self._recent_key(feeds)
         if recent is not None:
             if len(self._recent) >= MOST_RECENT:
@@ -220,14 +219,14 @@ class Programs:
             self._recent[recent] = key, session
 
     def _used(self, key: Key, session: InferenceSession) -> InferenceSession:
-        """The program, which is now the last one that is dropped."""
+        """Marks a program as the most recently used one."""
         if session is not self._last:
             self._sessions.move_to_end(key)
             self._last = session
         return session
 
     def _make(self, key: Key, shapes: dict[str, Shape]) -> InferenceSession | None:
-        """A new session; None if another key is needed: more values, or shapes."""
+        """Makes a session; returns None if the key must change: more values, or shapes."""
         values = arrays_of(key[1])
         which = "dynamic shapes" if key[0] is None else f"shapes {shapes}"
         text = which + "".join(f", {value}" for value in key[1])
@@ -271,19 +270,19 @@ class Programs:
         return found
 
     def _key(self, shapes: dict[str, Shape], values: Values) -> Key:
-        # By shape if there is no program of dynamic shapes for these values, or no hope of one.
+        # By shape if dynamic shapes failed for these values, or too often for other values.
         by_shape = values in self._by_shape or self._refusals >= MOST_REFUSALS
         return (tuple(shapes.values()) if by_shape else None, values)
 
     def _need_values(self, names: tuple[str, ...], reason: str) -> None:
-        """Makes the values of these inputs part of every key."""
+        """Makes the values of these inputs part of all keys."""
         logger.debug("the values of input %s are needed", ", ".join(map(repr, names)))
         with self._lock:
             self.reason = reason
             self._parameters += tuple(each for each in names if each not in self._parameters)
 
     def _values(self, feeds: Mapping[str, Any]) -> Values:
-        """The values of parameters; no other input is read."""
+        """The values of parameters; other inputs are not read."""
         infos = (info for info in self._inputs if info.name in self._parameters)
         return tuple(InputValue.of(info.name, to_array(feeds[info.name], info)) for info in infos)
 

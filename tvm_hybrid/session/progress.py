@@ -1,10 +1,10 @@
-"""Progress: what a session tells while it compiles; after two seconds, a line on standard error.
+"""Progress: reports the stages of compiling; after two seconds, as a line on standard error.
 
     tvm_hybrid: compiling model.onnx: stage 9 of 10 (3 of 12 done), kernels optimised by LLVM
 
-A terminal shows the line until compiling ends, with what is done so far; then the line says how
-long it took, and whether the program is kept. Elsewhere a line is written once. Each compilation
-that takes so long has a thread that writes its line, and that ends with it.
+A terminal shows and updates the line until compiling ends; then the line says how long it took, and
+whether the program is kept. Elsewhere the line is written once. Each compilation has a thread that
+writes its line, and that ends with it.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ ProgressLike = Listener | bool | None
 
 
 class Progress:
-    """What a session tells while it compiles.
+    """Reports the progress of a session's compilations.
 
     Parameters
     ----------
     wanted : callable, bool or None
-        A callable gets every `Stage`, and no line is written. False: nothing is told. True: the
-        line is written. None: it is written unless TVM_HYBRID_PROGRESS=0 or `quiet`.
+        A callable gets every `Stage`, and no line is written. False: no report. True: the line is
+        written. None: the line is written unless TVM_HYBRID_PROGRESS=0 or `quiet`.
     name : str
-        What is compiled.
+        Name of the model.
     quiet : bool
-        Whether the session's log shows errors alone.
+        Whether the session logs only errors.
 
     Raises
     ------
@@ -61,15 +61,15 @@ class Progress:
 
     @contextmanager
     def shown(self, which: str = "", not_kept: str = "") -> Iterator[Outcome]:
-        """Inside, the stages of this thread's compilation are told.
+        """Reports the stages of compiling in this thread, inside the context.
 
         Parameters
         ----------
         which : str
-            Which program of the model it is; "" if there is but one.
+            Which program of the model is compiled; "" if there is only one.
         not_kept : str
-            Why the program will not be kept for the next start; "" if it will, unless the
-            outcome says why not.
+            Why the program will not be kept for the next start; "" if it will, unless the yielded
+            outcome gets a reason.
         """
         outcome = Outcome(not_kept)
         if self._listener is not None:
@@ -84,13 +84,7 @@ class Progress:
 
 
 class Outcome:
-    """Whether a program is kept for the next start.
-
-    Attributes
-    ----------
-    not_kept : str
-        Why not; "" if it is.
-    """
+    """Whether a program is kept for the next start; `not_kept` is the reason if it is not."""
 
     def __init__(self, not_kept: str) -> None:
         self.not_kept = not_kept
@@ -100,16 +94,16 @@ class Outcome:
 
 
 class _Line:
-    """The line about one compilation."""
+    """The line of one compilation."""
 
-    _writing = threading.Lock()  # of standard error, and of what is below
-    _owner: _Line | None = None  # whose line the terminal shows; others write theirs above it
+    _writing = threading.Lock()  # protects standard error and `_owner`
+    _owner: _Line | None = None  # the line on the terminal; other lines are written above it
 
     def __init__(self, what: str, outcome: Outcome) -> None:
         self._what = what
         self._outcome = outcome
         self._stage: Stage | None = None
-        self._said: str | None = None  # whether it is kept, as the line told; None: no line yet
+        self._said: str | None = None  # the outcome that was last written; None: no line yet
         self._ended = threading.Event()
 
     def note(self, stage: Stage) -> None:
@@ -118,7 +112,7 @@ class _Line:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Writes and updates the line while what is inside takes longer than two seconds."""
+        """Writes and updates the line if the context takes longer than two seconds."""
         began = time.monotonic()
         thread = threading.Thread(target=self._watch, name="tvm_hybrid progress", daemon=True)
         thread.start()
@@ -155,7 +149,7 @@ class _Line:
                 _put(f"\r\x1b[Ktvm_hybrid: {text}\n")
 
     def _end(self, thread: threading.Thread, text: str) -> None:
-        """Ends the thread, and the line with a text; "" removes it from a terminal."""
+        """Ends the thread, and the line with a final text; "" removes it from a terminal."""
         self._ended.set()
         thread.join()
         if self._said is None:
@@ -170,21 +164,21 @@ class _Line:
 
 
 def _is_terminal() -> bool:
-    """Whether standard error is a terminal on which a line can be written over."""
+    """Whether standard error is a terminal on which a line can be overwritten."""
     try:
         return sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
-    except (AttributeError, ValueError):  # there is none, or it is closed
+    except (AttributeError, ValueError):  # standard error is missing or closed
         return False
 
 
 def _fitting(text: str) -> str:
-    """A text that the terminal does not fold: a folded line cannot be written over."""
+    """Cuts a text to the terminal's width, because a wrapped line cannot be overwritten."""
     width = shutil.get_terminal_size().columns - 1
     return text if len(text) <= width else text[: max(0, width - 3)] + "..."
 
 
 def _put(text: str) -> None:
-    """Writes to standard error; nobody's program fails because it cannot be written to."""
+    """Writes to standard error; ignores errors, which must not end the program."""
     with contextlib.suppress(AttributeError, OSError, ValueError):
         sys.stderr.write(text)
         sys.stderr.flush()

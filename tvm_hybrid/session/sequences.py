@@ -1,4 +1,4 @@
-"""The programs of a model whose inputs or outputs are sequences, or are optional."""
+"""Programs of a model with inputs or outputs that are sequences or optional."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from ..runtime.feeds import named_feeds, output_places
 from ..runtime.stream_threads import Names, Results
 from .onnxruntime_api.model_surface import NodeArg
 from .onnxruntime_api.ort_value import plain
-from .programs import MOST_PROGRAMS, Program, Programs
+from .programs import MOST_PROGRAMS, KeptProgram, Programs
 
 if TYPE_CHECKING:
     from ..executable.executable import Executable
@@ -35,9 +35,9 @@ if TYPE_CHECKING:
 
 
 class SequencePrograms:
-    """Sessions of a model by the number of elements that its sequences have.
+    """Sessions of a model, one for each number of elements in its sequences.
 
-    The session that was not used for the longest time is dropped.
+    The least recently used session is dropped.
 
     Parameters
     ----------
@@ -49,7 +49,7 @@ class SequencePrograms:
     Raises
     ------
     ModelError
-        If it cannot be read or is not valid.
+        If the model cannot be read or is not valid.
     """
 
     reason = "sequences of other numbers of elements are other programs"
@@ -69,30 +69,30 @@ class SequencePrograms:
         self._sessions: OrderedDict[Hashable, InferenceSession] = OrderedDict()
         self._lock = threading.Lock()
 
-    def kept(self) -> tuple[Program, ...]:
-        """The programs of all sessions."""
+    def kept(self) -> tuple[KeptProgram, ...]:
+        """All programs of all sessions."""
         with self._lock:
             sessions = list(self._sessions.values())
         return tuple(program for session in sessions for program in session.programs)
 
     def why_several(self, _executable: Executable) -> str:
-        """Why a program is one of several; for `explain`."""
+        """Says for `explain` why there are several programs."""
         names = ", ".join(name for name, each in self._declared.items() if not each.is_tensor)
         return f"one program for each number of elements of {names}" if names else ""
 
     def session_for(self, _feeds: Any) -> NoReturn:
-        """Refuses what `run_with_iobinding` asks for."""
+        """Refuses `run_with_iobinding`."""
         raise FeedError("sequences and optional values cannot be bound; call run")
 
     def run(self, names: Names, feeds: Any, run_options: Any) -> tuple[InferenceSession, Results]:
-        """The session of these feeds, and the outputs.
+        """Runs the model; returns the session for these feeds, and the outputs.
 
         Raises
         ------
         FeedError
             If an input is missing or does not fit the model.
         ModelError, CompileError
-            If the model cannot be compiled for such inputs.
+            If the model cannot be compiled for these inputs.
         """
         names = list(self._made) if names is None else names
         wanted = output_places(names, {name: place for place, name in enumerate(self._made)})
@@ -115,7 +115,7 @@ class SequencePrograms:
                 raise FeedError(f"input {name!r}: a list of arrays is expected, not {kind}")
         session = self._session(elements)
         several = session._programs
-        if isinstance(several, Programs):  # by shapes or values: the one of these
+        if isinstance(several, Programs):  # choose by shapes or values
             session, flat = several.session_for(flat), several.without_parameters(flat)
         results = session.run(None, flat, run_options)
         infos = session.executable.outputs
@@ -124,7 +124,7 @@ class SequencePrograms:
         return session, [made[place] for place in wanted]
 
     def _grouped(self, name: str, declared: Interface, found: Mapping[str, np.ndarray]) -> Any:
-        """An output of the model, put together from those of the program."""
+        """Assembles an output of the model from outputs of the program."""
         if not declared.is_sequence or found.get(presence_name(name), True) == np.False_:
             return found.get(name)
         places = itertools.takewhile(
@@ -134,7 +134,7 @@ class SequencePrograms:
 
     def _session(self, elements: Elements) -> InferenceSession:
         key = tuple(elements.items())
-        with self._lock:  # others wait while a session is made
+        with self._lock:  # other threads wait while a session is made
             if key not in self._sessions:
                 logger.info("making a program for sequences of %s", elements)
                 self._sessions[key] = self._session_of(with_tensors(self._model, elements))
@@ -147,5 +147,5 @@ class SequencePrograms:
 def _node_arg(name: str, declared: Interface) -> NodeArg:
     found = NodeArg(declared.info(name))
     found.type = declared.type
-    found.shape = [] if declared.is_sequence else found.shape  # as ONNX Runtime has it
+    found.shape = [] if declared.is_sequence else found.shape  # like ONNX Runtime
     return found

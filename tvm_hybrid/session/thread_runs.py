@@ -1,4 +1,4 @@
-"""What a session keeps for each thread that runs it, and its short way of running."""
+"""A session's state for each thread that runs it, and its short way of running."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from ..runtime.stream_threads import Names
 from ..runtime.tensors import TensorInfo, is_narrow, numpy_dtype, to_stored
 
 from_dlpack, empty = np.from_dlpack, np.empty
-# The C library keeps freed blocks of this size; larger ones may go back to the system, and cost a
-# page fault every 4 KiB when they are used again.
+# malloc keeps freed blocks of this size. Larger ones may go back to the system, and then cost a
+# page fault for every 4 KiB when they are used again.
 NUMPY_KEEPS_BYTES = 1 << 16
 
 Feed = Callable[[Any], Any]
 
 
 def _narrow_feeder(info: TensorInfo) -> Feed:
-    """As `_feeder`, for types that compiled code takes as integers."""
+    """Makes a feeder (see `_feeder`) for types that compiled code takes as integers."""
     memory = feeds.aligned_empty(info.stored)
     tensor = feeds.tensor_of(memory)
 
@@ -34,8 +34,8 @@ def _narrow_feeder(info: TensorInfo) -> Feed:
     return feed
 
 
-def _open_feeder(info: TensorInfo, anywhere: bool) -> Feed:
-    """As `_feeder`, for inputs with open sizes: memory for what is copied grows as it has to."""
+def _dynamic_feeder(info: TensorInfo, anywhere: bool) -> Feed:
+    """Makes a feeder (see `_feeder`) for dynamic shapes; its copies grow as needed."""
     bfloat16, narrow = info.dtype == "bfloat16", is_narrow(info.dtype)
     dtype, rank = numpy_dtype(info.dtype), len(info.shape)
     memory = feeds.aligned_empty(TensorInfo("", (feeds.ZERO_COPY_BYTES,), "uint8"))
@@ -61,13 +61,13 @@ def _open_feeder(info: TensorInfo, anywhere: bool) -> Feed:
 
 
 def _feeder(info: TensorInfo, anywhere: bool) -> Feed:
-    """What turns a caller's value for one input into what the model is called with.
+    """Makes a function that converts a caller's value for one input to an argument of the model.
 
-    Small values are copied into aligned memory of this thread; a large one is handed over as it is
-    if the kernels that read it can read it there.
+    It copies small values into aligned memory of this thread, and passes large ones without a copy
+    if the kernels can read them where they are.
     """
     if info.static_shape is None:
-        return _open_feeder(info, anywhere)
+        return _dynamic_feeder(info, anywhere)
     if is_narrow(info.dtype):
         return _narrow_feeder(info)
     memory = feeds.aligned_empty(info)
@@ -88,14 +88,14 @@ def _feeder(info: TensorInfo, anywhere: bool) -> Feed:
 
 
 class ThreadState:
-    """What one thread runs with.
+    """Everything that one thread runs with.
 
     Attributes
     ----------
     main : callable
         The function of the virtual machine.
     feeds : list
-        Input name, and what turns a caller's value into what `main` takes.
+        Input name, and function that converts a caller's value to an argument of `main`.
     """
 
     def __init__(self, executable: Executable) -> None:
@@ -111,12 +111,12 @@ Run = Callable[..., list[np.ndarray]]
 
 
 def short_run(executable: Executable, main: Any, whole: Run) -> Run:
-    """`InferenceSession.run` of a model with one input and one output, for the calling thread.
+    """Makes a fast `InferenceSession.run` for one input and one output, for the calling thread.
 
-    Behind a kernel that has filled the caches with its weights every Python object costs a miss:
-    this way takes 1 us less than the whole one (matmul 1x1024x1024), to which it leaves whatever
-    is not the common case. A model that is one kernel with a small result needs no virtual machine,
-    which saves another half.
+    After a kernel that has filled the caches with its weights, every Python object costs a cache
+    miss: this way takes 1 us less than `whole` (matmul 1x1024x1024), to which it leaves all rare
+    cases. A model of one kernel with a small result needs no virtual machine, which saves another
+    0.5 us.
     """
     (info,) = executable.inputs
     takes_bits, gives_bits = (info.dtype == "bfloat16" for info in (info, executable.outputs[0]))
@@ -168,7 +168,7 @@ def short_run(executable: Executable, main: Any, whole: Run) -> Run:
 
 
 def short_constant_run(executable: Executable, main: Any, whole: Run) -> Run:
-    """As `short_run`, of a model with one output and no input, such as a range of known values."""
+    """Makes a fast `run` for one output and no input, such as a range of known values."""
     owner, setting, in_force = get_ident(), executable.setting, threads.current
     serial = setting.count == 1
     (shared,) = executable.manifest.shared_outputs

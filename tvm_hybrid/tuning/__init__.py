@@ -1,7 +1,7 @@
 """Tuning: finds fast configurations by measuring, and keeps them in records.
 
-In: a model. Out: a record file, which later compilations read. `tune_model` is the entry. It tunes
-how contractions are arranged (`tune_arrangements`), layouts if asked to (`joint_layout`), then
+In: a model. Out: a record file, which later compilations read. The entry is `tune_model`: it tunes
+how contractions are arranged (`tune_arrangements`), layouts on request (`joint_layout`), then
 regions (`tune_regions`, one `TuningTask` each).
 """
 
@@ -25,7 +25,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    # Imported on use: a compilation with records, or a worker, does not need the tuner.
+    # Imported on use: compiling with records, or running a worker, does not need the tuner.
     if name in _HOMES:
         return getattr(import_module(f".{_HOMES[name]}", __name__), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

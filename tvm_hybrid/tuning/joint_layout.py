@@ -1,18 +1,18 @@
-"""The joint stage: layouts of activations and weights are chosen together with loops.
+"""The joint stage: chooses layouts of activations and weights together with loops.
 
     for every labelling that the walk proposes:             ALT, arXiv 2210.12415: joint stage
-        regions of the model in these layouts               those not seen yet get a few trials
+        regions of the model in these layouts               new regions get a few trials
         kernels of the model in these layouts               each timed once, conversions too
         sum of calls * microseconds                         the labelling's cost
     the best against the cheapest cut, the whole model, in turns
     then the layouts are frozen, and only loops are searched        loop-only stage
 
-How a weight is stored, its panels, vectors and their order, is part of every region's
-configuration, so it is chosen with the blocks by whatever searches those. What is left to choose
-for activations is which axis of a tensor comes last, and with it which kernels there can be: pools,
-reductions, concatenations and such in either layout, convolutions of one tap as pixels times
-weights or as weights times planes. Conversions are kernels of their own, or become part of the
-kernels around them; either way they are in the sum.
+How a weight is stored (its panels, vectors and their order) is part of every region's
+configuration, so the search for loops chooses it together with the blocks. For activations, the
+choice is which axis of a tensor comes last. That decides which kernels are possible: pools,
+reductions, concatenations and the like in either layout, 1x1 convolutions as pixels times weights
+or as weights times planes. A conversion is a kernel of its own or becomes part of a neighbouring
+kernel; either way the sum contains it.
 """
 
 from __future__ import annotations
@@ -45,33 +45,33 @@ from .measuring.sampling import is_faster
 TRIES = 24
 ROUNDS = 8
 SHARE = 0.4
-"""Of a run's trials and time, at most, for the joint stage: 8,000 of 20,000 trials in the paper."""
+"""Most of a run's trials and time for the joint stage: 8,000 of 20,000 trials in the paper."""
 
 Loops = Callable[[Sequence[tuple[Region, int]], int, float], Mapping[str, int]]
-"""(regions and how often each runs, trials of each, seconds for all) -> a region's key ->
-measurements made; writes records."""
+"""(regions and how often each runs, trials of each, seconds for all) -> measurements made, by
+region key; writes records."""
 
 RunRace = Callable[[Program, Program], Race]
 
 
 @dataclass(frozen=True)
 class JointPlan:
-    """How much the joint stage may do.
+    """Limits of the joint stage.
 
     Attributes
     ----------
     tries : int
-        Labellings, the cheapest cut included.
+        Labellings to try, the cheapest cut included.
     rounds : int
-        Configurations of each region, the default and those known included.
+        Configurations of each region, the default and those already known included.
     trials : int or None
-        Measurements of configurations at most.
+        Most measurements of configurations.
     time_limit : float or None
-        Seconds at most; what has begun is finished.
+        Seconds; a measurement that has begun is finished.
     seed : int
-        Of the walk.
+        Seed of the walk.
     resume : bool
-        Whether layouts that the store holds are taken as they are.
+        Whether layouts from the store are used without a new search.
     """
 
     tries: int = TRIES
@@ -84,33 +84,33 @@ class JointPlan:
 
 @dataclass(frozen=True)
 class JointResult:
-    """What the joint stage found.
+    """The outcome of the joint stage.
 
     Attributes
     ----------
     choices : int
-        Operators whose layout was searched for.
+        Number of operators whose layout was searched for.
     changed : tuple of str
-        Operators that run in another layout than by the cheapest cut; empty if that is the best.
+        Operators with another layout than in the cheapest cut; empty if the cheapest cut is best.
     default_us, best_us : float
-        The sum of all kernels by the cheapest cut, and with the labels that were best.
-    steps : tuple of Step
-        Everything that was tried.
+        Sum of all kernels' times with the cheapest cut, and with the best labels.
+    steps : tuple of TriedLabelling
+        Every labelling that was tried.
     times_us, default_times_us : tuple of float
-        The whole model with both, sampled in turns; empty if there was nothing to compare.
+        Times of the whole model with both, sampled in turns; empty if they were not compared.
     chosen : bool
-        Whether the labels are used: the model was faster with them, and significantly.
+        Whether the labels are used: the model was significantly faster with them.
     measured : dict
         Key of a region -> measurements of its configurations.
     source : str
-        Where the labels come from if they were known: "FILE:LINE".
+        "FILE:LINE" of the labels if they were known; else empty.
     """
 
     choices: int
     changed: tuple[str, ...] = ()
     default_us: float = 0.0
     best_us: float = 0.0
-    steps: tuple[Step, ...] = ()
+    steps: tuple[TriedLabelling, ...] = ()
     times_us: tuple[float, ...] = ()
     default_times_us: tuple[float, ...] = ()
     chosen: bool = False
@@ -119,12 +119,12 @@ class JointResult:
 
     @property
     def speedup(self) -> float | None:
-        """The whole model: the cheapest cut's time over this one's; None without a comparison."""
+        """How many times faster the whole model is than with the cheapest cut; None if unknown."""
         pairs = list(zip(self.default_times_us, self.times_us, strict=True))
         return statistics.median(other / mine for other, mine in pairs) if pairs else None
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything that was found."""
+        """All fields and the speedup, for JSON."""
         return {**asdict(self), "speedup": self.speedup}
 
     def __str__(self) -> str:
@@ -150,11 +150,11 @@ class JointStage:
     Parameters
     ----------
     mod : IRModule
-        As imported.
+        The imported model.
     options : PipelineOptions
-        How it is compiled; `lookup` and `layouts` are replaced.
+        How to compile it; `lookup` and `layouts` are replaced.
     store : RecordStore
-        Where configurations come from, and where layouts are written.
+        Holds known configurations; layouts are written to it.
     loops : callable
         Measures configurations of regions.
     clock : Clock
@@ -175,7 +175,7 @@ class JointStage:
         self.measured: dict[str, int] = {}
 
     def run(self, plan: JointPlan) -> JointResult:
-        """Searches, and writes the layouts if they are better for certain."""
+        """Searches for layouts, and writes them if they are significantly better."""
         found_problems = layout_problems(self.mod, self.options)
         problems = list({each.key: each for each in found_problems}.values())
         choices = sum(operator.leads for each in problems for operator in each.operators)
@@ -197,7 +197,7 @@ class JointStage:
         result = JointResult(choices, (), *us, found.steps, measured=made)
         if not found.is_default:
             result = self._compared(problems, found, result)
-        if not result.chosen:  # the cheapest cut, over what was not found to be better again
+        if not result.chosen:  # overwrites recorded layouts that did not win again
             for problem, record in zip(problems, known, strict=True):
                 if record is not None:
                     self._append(problem.key, problem.default, [], [])
@@ -205,11 +205,10 @@ class JointStage:
         return result
 
     def cost(self, labelling: Labelling, plan: JointPlan, seconds: float = math.inf) -> float:
-        """Microseconds of all kernels in these layouts, with the best configurations known after
-        regions that are new have had their trials.
+        """Measures new regions, then returns the microseconds of all kernels in these layouts.
 
-        No labelling gets more than half of the trials and of the seconds that are left; regions for
-        which there are none have their default configurations.
+        Every region uses its best known configuration. A labelling gets at most half of the
+        remaining trials and seconds; regions without trials use their default configurations.
         """
         options = replace(self.options, layouts=chooser(labelling, "the joint stage"))
         counted = count_regions(self.mod, options)
@@ -225,12 +224,12 @@ class JointStage:
     def _compared(
         self, problems: Sequence[LayoutProblem], found: WalkResult, result: JointResult
     ) -> JointResult:
-        """The best labelling against the cheapest cut."""
+        """Runs the best labelling against the cheapest cut, and records it if it is faster."""
         options = replace(self.options, lookup=RecordLookup(self.store))
         chosen = replace(options, layouts=chooser(found.best, "the joint stage"))
         times, default_times, same = self.race((self.mod, chosen), (self.mod, options))
         if not same:
-            logger.warning("a model computes something else in other layouts; they are not used")
+            logger.warning("the model's results differ in other layouts, which are not used")
         changed = {each.key: each.differences(found.best[each.key]) for each in problems}
         faster = same and is_faster(times, default_times)
         if faster:
@@ -244,14 +243,14 @@ class JointStage:
     def _append(
         self, key: str, labels: Mapping[str, int], times: list[float], default_times: list[float]
     ) -> None:
-        """Writes the labels of a block."""
+        """Writes a record of the labels of a block."""
         names, trials = LayoutRecord.names_of(labels), sum(self.measured.values())
         fields = {"graph": key, "labels": names, "trials": trials}
         self.store.append(LayoutRecord.made(self.options, times, default_times, **fields))
 
 
 def chooser(labelling: Labelling, source: str) -> ChooseLabels:
-    """What gives every block that a labelling knows its labels."""
+    """Makes a function that looks up the labels of a block in a labelling."""
 
     def choose(problem: LayoutProblem) -> LayoutChoice | None:
         labels = labelling.get(problem.key)
@@ -262,13 +261,13 @@ def chooser(labelling: Labelling, source: str) -> ChooseLabels:
 
 # The walk of the joint stage: which layouts of a model are tried next.
 #
-# ALT (arXiv 2210.12415) has two actors take turns: one proposes a layout, the other searches
-# loops for it for some rounds, and the best time that was found is the layout's reward. So it is
-# here, with a seeded annealing walk (Kirkpatrick, Gelatt and Vecchi, 1983) in place of the layout
-# actor's network, which a few dozen proposals could not train. A state is what operators that lead
-# are asked to run in; those in between follow by the cheapest cut
-# (`relay_passes.layout.search_space`). A move changes the layout of one such operator, or of
-# several connected ones: a layout may pay only if neighbours have it too.
+# ALT (arXiv 2210.12415) has two actors take turns: one proposes a layout, the other searches loops
+# for it for some rounds, and the best time is the layout's reward. This walk works likewise, but
+# seeded annealing (Kirkpatrick, Gelatt and Vecchi, 1983) replaces the layout actor's network, which
+# a few dozen proposals could not train. A state maps leading operators to the layouts they are
+# asked to use; the operators between them follow by the cheapest cut
+# (`relay_passes.layout.search_space`). A move changes the layout of one leading operator, or of
+# several connected ones: a layout may pay only if neighbours use it too.
 
 
 Labelling = Mapping[str, Labels]
@@ -277,19 +276,19 @@ Labelling = Mapping[str, Labels]
 Cost = Callable[[Labelling], float]
 """Microseconds of the whole model in these layouts; infinite if it cannot be measured."""
 
-HOTTEST = 0.05  # a walk begins by accepting what takes that much longer, one time in e
+HOTTEST = 0.05  # relative slowdown that is at first accepted with probability 1/e
 _Leader = tuple[str, str]  # key of the block, name of the operator
 _State = dict[_Leader, int]
 
 
 @dataclass(frozen=True)
-class Step:
-    """One labelling that was tried.
+class TriedLabelling:
+    """A labelling that was tried.
 
     Attributes
     ----------
     changed : tuple of str
-        Operators that run in another layout than by the cheapest cut.
+        Operators with another layout than in the cheapest cut.
     us : float
         Microseconds of the whole model; infinite if it cannot be measured.
     """
@@ -300,38 +299,38 @@ class Step:
 
 @dataclass(frozen=True)
 class WalkResult:
-    """What a walk found.
+    """The outcome of a walk.
 
     Attributes
     ----------
     best : Labelling
-        The labels of all blocks with which the model is fastest.
+        Labels of all blocks of the fastest labelling.
     best_us, default_us : float
-        Its time, and that of the cheapest cut.
-    steps : tuple of Step
-        Everything that was tried, the cheapest cut first.
+        Time of the fastest labelling, and of the cheapest cut.
+    steps : tuple of TriedLabelling
+        Every labelling that was tried, the cheapest cut first.
     """
 
     best: Labelling
     best_us: float
     default_us: float
-    steps: tuple[Step, ...]
+    steps: tuple[TriedLabelling, ...]
 
     @property
     def is_default(self) -> bool:
-        """Whether nothing is better than the cheapest cut."""
+        """Whether no labelling is better than the cheapest cut."""
         return self.best_us >= self.default_us
 
 
 class Walk:
-    """Tries labellings of a model, the better ones' relatives more often.
+    """Tries labellings of a model by simulated annealing.
 
     Parameters
     ----------
     problems : sequence of LayoutProblem
-        The blocks that have a choice, with different keys.
+        Blocks with a choice; their keys differ.
     cost : callable
-        Measures a labelling; asked about each at most once.
+        Measures a labelling; called at most once for each.
     seed : int
         Equal seeds and equal costs make equal walks.
     """
@@ -347,11 +346,11 @@ class Walk:
         }
         self.default = {key: problem.default for key, problem in self.problems.items()}
         self.known: set[tuple[int, ...]] = set()
-        self.steps: list[Step] = []
+        self.steps: list[TriedLabelling] = []
         self.best: Labelling = self.default
 
     def run(self, tries: int, stop: Callable[[], bool] = lambda: False) -> WalkResult:
-        """Tries so many labellings, the cheapest cut included, or fewer if it is told to stop."""
+        """Tries up to `tries` labellings, the cheapest cut included; ends early if `stop()`."""
         default_us = best_us = current_us = self.measure(self.default)
         current: _State = {}
         proposals = self.beginnings()
@@ -377,7 +376,7 @@ class Walk:
         self.known.add(self.signature(labelling))
         problems = self.problems.items()
         changed = (name for key, each in problems for name in each.differences(labelling[key]))
-        self.steps.append(Step(tuple(changed), microseconds))
+        self.steps.append(TriedLabelling(tuple(changed), microseconds))
         return microseconds
 
     def signature(self, labelling: Labelling) -> tuple[int, ...]:
@@ -387,7 +386,7 @@ class Walk:
         return tuple(labelling[key][name] for key, name in operators)
 
     def labelling(self, state: _State) -> Labelling | None:
-        """The labels of all blocks where some operators have theirs; None if that cannot be."""
+        """Labels of all blocks with the state's layouts; None if they are not possible."""
         found: dict[str, Labels] = {}
         for key, problem in self.problems.items():
             wanted = {name: label for (block, name), label in state.items() if block == key}
@@ -398,9 +397,9 @@ class Walk:
         return found
 
     def beginnings(self) -> Iterator[_State]:
-        """Everything that can be channels first, everything last, then each in its other layout.
+        """First states: all channels first, all channels last, then single operators changed.
 
-        Those next to the ends of a model come first: there is where reorders are.
+        Operators at the ends of a model come first: reorders are there.
         """
         for label in (FIRST, LAST):
             yield dict.fromkeys(self.around, label)
@@ -411,7 +410,7 @@ class Walk:
             yield {one: self.other_label(one, {})}
 
     def move(self, state: _State) -> _State | None:
-        """A state next to this one that was not tried; None if there seems to be none."""
+        """Returns an untried neighbour of a state; None if 64 attempts find none."""
         leaders = list(self.around)
         for _ in range(64):
             group = self.group(self.generator.choice(leaders))
@@ -423,7 +422,7 @@ class Walk:
         return None
 
     def group(self, start: _Leader) -> list[_Leader]:
-        """One operator, or with each further one half as often, connected ones."""
+        """Connected operators: one, and another with probability 1/2 each time."""
         group = [start]
         while self.generator.random() < 0.5:
             border = sorted({other for one in group for other in self.around[one]} - set(group))
@@ -433,7 +432,7 @@ class Walk:
         return group
 
     def other_label(self, leader: _Leader, state: _State) -> int:
-        """The label that an operator does not have in a state."""
+        """The layout that an operator does not have in a state."""
         key, name = leader
         now = (self.labelling(state) or self.default)[key][name]
         return FIRST if now == LAST else LAST

@@ -1,17 +1,17 @@
-"""TaskScheduler: which region of a model gets the next measurements, and when it is enough.
+"""TaskScheduler: decides which region of a model gets the next measurements, and when to stop.
 
 The gradient of Ansor (Zheng et al., arXiv 2006.06762, section 6), for the sum over regions of how
-often a region occurs times its best time. Time is counted in batches. What the next batch of a
-region gains per occurrence is guessed as
+often a region occurs times its best time. Time is counted in batches. The next batch of a region is
+expected to gain, per occurrence,
 
-    0.2 * (what it gained a batch, over the last three) + 0.8 * min(g / (2 (t + 1)), g - g')
+    0.2 * (mean gain of its last three batches) + 0.8 * min(g / (2 (t + 1)), g - g')
 
-with its best time g after t batches. Ansor takes for g' what similar regions reach; here it is the
-time that the strategy expects of the best untried configuration. A strategy that expects nothing
-is taken to draw at random: the excess of its best sqrt(n) scores over the next is then taken for
-exponential, whose largest of n + b draws exceeds that of n by the mean excess times log(1 + b / n).
-In the first two batches g' is not believed. Where Ansor has g / t we have half of it: no kernel
-takes no time.
+with its best time g after t batches. In Ansor g' is what similar regions reach; here it is the time
+that the strategy expects of the best untried configuration. A strategy without an expectation
+counts as random: the excess of its best sqrt(n) scores over the next one is taken for exponential,
+so that the largest of n + b draws exceeds that of n by the mean excess times log(1 + b / n). During
+the first two batches g' is ignored. Ansor has g / t instead of half of it: but no kernel takes no
+time.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from dataclasses import dataclass
 
 ALPHA = 0.2
 WINDOW = 3
-BELIEVED_FROM = 2  # batches
-GIVE_UP = 3  # batches of which nothing ran
+BELIEVED_FROM = 2  # batches after which g' counts
+GIVE_UP = 3  # batches without a configuration that ran
 ALL_TRIED = "every configuration was tried"
 
 
@@ -39,12 +39,12 @@ class TaskState:
     size : int
         Configurations of its space.
     scores : tuple of float
-        Of the configurations measured, in their order, the default first: speed as a multiple of
-        `reference_us`; 0.0 where nothing ran.
+        Speed of each measured configuration, in order, the default first: a multiple of that of
+        `reference_us`; 0.0 for failures.
     reference_us : float or None
-        The time that a score of one stands for; None while nothing ran.
+        Time of a score of 1; None while nothing ran.
     predicted : float or None
-        The best score that the strategy expects of what was not tried.
+        Best score that the strategy expects of untried configurations.
     ended : str
         Why there is nothing more to measure; empty while there is.
     """
@@ -58,14 +58,14 @@ class TaskState:
 
     @property
     def best_us(self) -> float | None:
-        """The shortest time; None while nothing ran."""
+        """Time of the best score; None while nothing ran."""
         best = max(self.scores, default=0.0)
         return self.reference_us / best if self.reference_us and best else None
 
 
 @dataclass(frozen=True)
 class Batch:
-    """The scheduler's decision: so many configurations of that task."""
+    """The scheduler's decision to measure `count` configurations of a task."""
 
     task: int
     count: int
@@ -85,15 +85,15 @@ class TaskScheduler:
     Parameters
     ----------
     trials : int or None
-        Measurements of all tasks together, earlier ones included; None: no limit.
+        Most measurements of all tasks together, earlier ones included; None: no limit.
     trials_per_region : int or None
-        The same for each task.
+        Most measurements of each task; None: no limit.
     batch : int
-        Measurements that are given at once.
+        Measurements in one decision.
     min_gain : float
         The search ends when it is expected to shorten the model's time by less than this share. A
-        task stops when its next batch is expected to gain less than that divided by the number of
-        tasks. 0: never.
+        task stops when its next batch is expected to gain less than `min_gain` divided by the
+        number of tasks. 0: never.
     """
 
     trials: int | None = None
@@ -102,9 +102,9 @@ class TaskScheduler:
     min_gain: float = 0.005
 
     def next(self, states: Sequence[TaskState]) -> Batch | Halt:
-        """Where the next measurements are spent, a function of nothing but the states.
+        """Decides the next measurements, from the states alone.
 
-        Every task's default comes first. Then the task with the largest expected gain.
+        First comes every task's default, then always the task with the largest expected gain.
         """
         left = math.inf
         if self.trials is not None:
@@ -125,7 +125,7 @@ class TaskScheduler:
         return Batch(chosen, int(min(left, self.batch)))
 
     def stopped(self, states: Sequence[TaskState]) -> list[str | None]:
-        """Why each task gets no more trials; None while it does."""
+        """Why each task gets no more trials; None for tasks that go on."""
         least = self.min_gain / len(states) * model_us(states) if states else 0.0
         return [self._why_stopped(state, least) for state in states]
 
@@ -150,7 +150,7 @@ class TaskScheduler:
         best = state.best_us
         if best is None:
             return math.inf  # without this region the model does not run at all
-        # The best time of the default, then after each batch, as far as something ran.
+        # Best times: of the default, then after each batch, from the first that ran.
         assert state.reference_us is not None
         bests = list(itertools.accumulate(state.scores, max))
         ends = [0, *range(self.batch, len(bests), self.batch)]
@@ -171,12 +171,12 @@ class TaskScheduler:
 
 
 def model_us(states: Sequence[TaskState]) -> float:
-    """The time of the model, as far as its regions run."""
+    """Time of the model's regions that run."""
     return sum(state.weight * (state.best_us or 0.0) for state in states)
 
 
 def expected_best(scores: Sequence[float], batch: int) -> float | None:
-    """The best score expected after so many more random draws; None from less than four."""
+    """Best score expected after `batch` more random draws; None from fewer than four scores."""
     ran = sorted((score for score in scores if score), reverse=True)
     if len(ran) < 4:
         return None

@@ -1,12 +1,12 @@
-"""Measures how contractions are arranged best, before anything else of a model is tuned.
+"""Measures how to arrange contractions best, before anything else of a model is tuned.
 
-    for every contraction that the model's programs have, and that the file does not know:
+    for every contraction of the model's programs that the file does not know:
         for every candidate, the best by estimate first:
-            that contraction alone, arranged so, against the estimate's, in turns
-        the fastest that is faster for certain, else the estimate's -> a record
+            the contraction alone in this arrangement, in turns with the estimate's choice
+        the fastest one that is certainly faster, else the estimate's choice -> a record
 
-Contractions are measured by themselves: whether a copy of an operand would become part of the
-kernel before it is not seen.
+Contractions are measured alone. So it does not count whether a copy of an operand would become part
+of the previous kernel.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from .measuring.sampling import Effort, is_faster
 
 MOST_CANDIDATES = 6
 SHARE = 0.2
-"""Of a run's time, at most."""
+"""Most of a run's time for arrangements."""
 EFFORT = Effort(samples=51, seconds=2.0)
 
 RunRace = Callable[[Program, Program, Effort], Race]
@@ -41,20 +41,20 @@ RunRace = Callable[[Program, Program, Effort], Race]
 
 @dataclass(frozen=True)
 class ArrangementResult:
-    """What was found of one contraction.
+    """The outcome for one contraction.
 
     Attributes
     ----------
     contraction : str
         Its key.
     chosen : str
-        How it is arranged, in words.
+        Description of the chosen arrangement.
     speedup : float
-        The estimate's time over the chosen one's; 1.0 if that is the estimate's.
+        Time of the estimate's choice over the chosen one's; 1.0 if they are the same.
     tried : int
         Candidates that were measured in this run.
     source : str
-        FILE:LINE if it was known before.
+        FILE:LINE of the record if it was known before.
     """
 
     contraction: str
@@ -81,15 +81,15 @@ def tune_arrangements(
     Parameters
     ----------
     mod : IRModule
-        As imported.
+        The imported model.
     options : PipelineOptions
-        How it is compiled; `lookup` and `layouts` are replaced.
+        How to compile it; `lookup` and `layouts` are replaced.
     store : RecordStore
-        Where configurations come from; receives a record of each contraction when it is done.
+        Holds known configurations; receives a record of each contraction when it is done.
     resume : bool
-        Whether to leave out what the store holds already.
+        Whether contractions that the store knows are skipped.
     seconds : float or None
-        No contraction is begun afterwards.
+        No contraction is begun after this time.
     race : callable
         Compares two programs.
     """
@@ -117,7 +117,7 @@ def tune_arrangements(
 def _measured(
     problem: ArrangementProblem, options: PipelineOptions, race: RunRace
 ) -> ArrangementRecord:
-    """The best candidate of a contraction."""
+    """Races all candidates of a contraction against the estimate's, and returns the best."""
     lanes = options.machine.isa.f32_lanes
     default, *others = problem.candidates[:MOST_CANDIDATES]
     first = arranged_module(problem, default, lanes)

@@ -1,4 +1,4 @@
-"""`tvm_hybrid.tune`: searches configurations for every region of a model, into a record file."""
+"""`tvm_hybrid.tune`: searches fast configurations for every region of a model."""
 
 from __future__ import annotations
 
@@ -82,87 +82,89 @@ def tune(
 ) -> TuneResult:
     """Measures configurations of the regions of a model, and writes records of them.
 
-    Contractions in programs without operators (docs/tensorization.md) come first: the ways to
-    arrange them, each by itself, in turns with the estimate's, with at most 20% of the time; not
-    at servers or in a replay. Then the regions' default configurations; what follows is spent where
-    it is expected to shorten the model's time most. Each configuration is built, checked against
-    the region's meaning and timed in a process of its own, so that one that crashes, hangs or is
-    wrong costs nothing but its own time. In the end the fastest of each region are measured again,
-    longer, in two fresh processes, in turns with the default: only one that is faster by more than
-    1%, by a sign test at the level 0.01, takes its place when the model is compiled with these
-    records.
+    Contractions in programs without operators (docs/tensorization.md) come first: each is measured
+    alone in its possible arrangements, in turns with the estimate's choice, with at most 20% of the
+    time; not on servers or in a replay. Then come the regions' default configurations. All further
+    trials go to the region where they are expected to shorten the model's time most. Each
+    configuration is built, checked against the region's exact result and timed in a separate
+    process, so that one that crashes, hangs or is wrong costs nothing but its time. In the end the
+    fastest of each region are measured again, longer, in two fresh processes, in turns with the
+    default. A compilation with these records uses one only if it is faster than the default by more
+    than 1%, by a sign test at the level 0.01.
 
-    Every finished measurement is in the file before the next is looked at: Ctrl-C, or any other
+    Every finished measurement is in the file before the next one is read. So Ctrl-C, or any other
     end, loses none, and the same call continues where the last one stopped.
 
     Parameters
     ----------
     model : path, bytes, onnx.ModelProto or IRModule
-        What to tune.
+        The model to tune.
     options : CompileOptions, optional
-        How the model is to be compiled. `compile` finds records of another precision or level of
-        fusion or fast_math only where the regions agree.
+        How the model will be compiled. `compile` with another precision, fusion or fast_math finds
+        only the records of regions that stay equal.
     trials : int or None
-        Configurations of the whole model (what MetaSchedule calls `max_trials_global`): the default
-        ones, and those that the file holds already, included; the finals, at most a few for each
-        region, are not. None: as many as there are.
+        Most configurations of the whole model (MetaSchedule's `max_trials_global`), including
+        defaults and those that the file already holds, but not the finals, which are at most a few
+        for each region. None: no limit.
     trials_per_region : int or None
-        The same for each region.
+        Most configurations of each region, counted like `trials`. None: no limit.
     time_limit : float or None
-        Seconds that the search and its finals may take; what is being measured then is finished.
+        Seconds for the search and its finals; a measurement that has begun is finished.
     min_gain : float
-        The search ends when going on is expected to shorten the model's time by less than this
-        share; see `task_scheduler`. 0: never.
+        The search ends when it is expected to shorten the model's time by less than this share; see
+        `task_scheduler`. 0: never.
     records : path-like
-        The file to append to; made if it is not there.
+        The file to append to; created if missing.
     strategy : str
-        Which configuration is tried next: "model" learns what makes them fast, also from records
-        of other regions; "evolutionary", "random", "grid".
+        How to choose the next configuration: "model" learns what makes configurations fast, also
+        from records of other regions; "evolutionary", "random", "grid".
     batch : int
         Configurations that a region gets at a time; the strategy learns after each batch.
     seed : int
-        Of the search and of the kernels' arguments.
+        Seed of the search and of the kernels' arguments.
     timeout : float
-        Seconds that one configuration may take.
+        Seconds for building one configuration, and again for measuring it.
     resume : bool
-        Whether to leave out what the file holds already.
+        Whether configurations in the file are not measured again.
     replay : path-like or None
-        A record file to simulate the search from: nothing is measured, regions and configurations
-        that the file lacks do not exist. Then `records` is not written, and there are no finals.
+        A record file to simulate the search from: nothing is measured, and regions and
+        configurations that the file lacks are left out. Then `records` is not written, and there
+        are no finals.
     tracker : str or None
-        HOST:PORT of a TVM RPC tracker: its servers measure, and not this machine; see
+        HOST:PORT of a TVM RPC tracker: its servers measure instead of this machine; see
         `tvm_hybrid.tuning.rpc`. Records bear the name of their CPU.
     key : str
-        What the servers were started with.
+        The key that the servers were started with.
     rpc_timeout : float
-        Seconds that one configuration may occupy a server, besides those of its samples.
+        Most seconds that one configuration may occupy a server, in addition to those for its
+        samples.
     layouts : {"fixed", "joint"}
-        "joint": before the rest, layouts of activations are searched together with the loops of the
-        regions that there are in them, conversions counted, with at most 40% of the trials and the
-        time; see `joint_layout`. "fixed": layouts are those that the file holds, or else move the
-        fewest bytes. Kernels of whole models are timed on this machine: no tracker, no replay.
+        "joint": first searches layouts of activations together with the loops of the regions in
+        these layouts, conversions counted, with at most 40% of the trials and the time; see
+        `joint_layout`. "fixed": uses the layouts from the file, or else those that move the fewest
+        bytes. "joint" times kernels of whole models on this machine: no tracker, no replay.
     callbacks : sequence of callable
-        Called with a `tuning.Trial` after every measurement, at the beginning and at the end. One
-        that raises `tuning.StopTuning` ends the search; finals are still made.
+        Called with a `tuning.Trial` after every measurement, at the beginning and at the end. A
+        callback that raises `tuning.StopTuning` ends the search; finals are still made.
     **keywords
-        Fields of `CompileOptions`, which go before those of `options`: `target`, `machine`,
+        Fields of `CompileOptions`, which override those of `options`: `target`, `machine`,
         `shapes`, `values`, `precision`, `fusion`, `fast_math`, `num_threads`, `threads`, `strict`,
         `dump_ir`.
 
     Notes
     -----
-    This machine, or the servers, must be able to run the code of `target`; None is the CPU of
-    whoever measures. A record is used only with the number of threads it was measured with;
-    `num_threads` of None is, with servers, as many as they have. With a place in `threads`, this
-    process runs on the CPUs of that place alone while it tunes; servers and a replay take none.
-    `strict` refuses what could not be tuned, as no template takes it. `dump_ir` gets the passes
+    This machine, or the servers, must be able to run the code of `target`; None is the CPU of the
+    machine that measures. A record is used only with the number of threads it was measured with; if
+    `num_threads` is None, servers use their own number. With a place in `threads`, this process
+    runs only on the CPUs of that place while it tunes; servers and a replay take no place. `strict`
+    refuses operators that cannot be tuned because no template takes them. `dump_ir` gets the passes
     until regions are formed.
 
     Returns
     -------
     TuneResult
-        Default and best configuration of every region, and why it ended; `interrupted` if Ctrl-C
-        ended it.
+        Default and best configuration of every region, and why the run ended; `interrupted` if
+        Ctrl-C ended it.
 
     Raises
     ------
@@ -175,7 +177,7 @@ def tune(
     RecordError
         If the record file cannot be written.
     ServerError
-        If there is no tracker, no server, or one that cannot run the target's code.
+        If there is no tracker, no server, or a server cannot run the target's code.
     """
     check_strategy(strategy)
     plan = Plan(strategy, trials, trials_per_region, batch, min_gain, time_limit, seed, resume)
@@ -247,22 +249,22 @@ def _check(plan: Plan, timeout: float, layouts: str, here: bool) -> None:
 
 @dataclass(frozen=True)
 class ModelTuning:
-    """How one model is tuned.
+    """The tuning of one model.
 
     Parameters
     ----------
     mod : IRModule
-        As imported.
+        The imported model.
     options : PipelineOptions
-        How it is compiled.
+        How to compile it.
     store : RecordStore
         Receives records and, if they are better, layouts and arrangements.
     measurer : Measurer
         Measures configurations of regions.
     plan : Plan
-        Of the whole run.
+        Limits of the whole run.
     callbacks : sequence of callable
-        Told every measurement.
+        Called after every measurement.
     """
 
     mod: IRModule
@@ -273,7 +275,7 @@ class ModelTuning:
     callbacks: Sequence[Callback] = ()
 
     def run(self, machine: Machine, here: bool, joint: bool) -> TuneResult:
-        """Arrangements, if this machine measures, then layouts if they are joint, then regions."""
+        """Tunes arrangements, if this machine measures; then layouts, if joint; then regions."""
         begin, found, plan, options = time.monotonic(), None, self.plan, self.options
         arrangements: list[ArrangementResult] = []
         try:
@@ -298,12 +300,8 @@ class ModelTuning:
     def joint_layouts(self) -> JointResult | None:
         """Runs the joint stage with at most `joint_layout.SHARE` of a run's trials and time.
 
-        Callbacks are told every measurement of a configuration, but no beginning and no end.
-
-        Returns
-        -------
-        JointResult or None
-            None if a callback stopped it. KeyboardInterrupt passes through.
+        Callbacks get the measurements, but no beginning and no end. Returns None if a callback
+        stopped the stage; KeyboardInterrupt passes through.
         """
 
         def loops(
@@ -355,23 +353,14 @@ def footprint_of(mod: IRModule) -> int:
 
 
 def with_layouts(options: PipelineOptions, store: RecordStore) -> PipelineOptions:
-    """The layouts that compilation with this store will have."""
+    """Adds the layouts that a compilation with this store would use."""
     return replace(options, layouts=layouts_of(RecordLookup(store), options))
 
 
 def rest_of(plan: Plan, found: JointResult | None, keys: Collection[str], seconds: float) -> Plan:
-    """What a run may still do after the joint stage.
+    """Reduces a plan by what the joint stage used.
 
-    Parameters
-    ----------
-    plan : Plan
-        Of the whole run.
-    found : JointResult or None
-        What the joint stage did.
-    keys : collection of str
-        The regions that are left; their trials count when they are tuned.
-    seconds : float
-        That have passed.
+    Trials of regions in `keys` are not subtracted, as they count again when these are tuned.
     """
     if found is None:
         return plan

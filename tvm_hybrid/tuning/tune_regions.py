@@ -1,7 +1,7 @@
-"""Tuning a list of regions: try, record, try where it helps most, measure the best again.
+"""Tunes a list of regions: measure, record, continue where it helps most, confirm the best.
 
-Every measurement is on the disk before the next is looked at. What a run would do next follows from
-the records alone, so a run that was ended at any moment is continued by the next.
+Every measurement is on disk before the next one is read. The records alone decide what a run does
+next, so the next run can continue one that ended at any moment.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ from .tuning_task import FINALISTS, Plan, TuningTask
 
 SEARCH_EFFORT = Effort(samples=15, seconds=0.1, accuracy=0.01)
 FINAL_EFFORT = Effort(samples=42, seconds=4.0, processes=2)
-FINAL_ROUNDS = 3  # of FINALISTS each
-_FINAL_COST = 15.0  # of one of the search, until one was seen
+FINAL_ROUNDS = 3  # of up to FINALISTS measurements each
+_FINAL_COST = 15.0  # estimated time of a final, in measurements of the search, until one is timed
 
 
 def tune_regions(
@@ -47,33 +47,33 @@ def tune_regions(
     plan: Plan,
     callbacks: Sequence[Callback] = (),
 ) -> TuneResult:
-    """Searches the regions, those first where it shortens the time of the model most.
+    """Tunes regions, in the order in which that shortens the model's time most.
 
     Parameters
     ----------
     counted : sequence of (Region, int)
-        The different ones, and how often the model runs each.
+        The distinct regions, and how often the model runs each.
     machine : Machine
-        What for.
+        The machine to tune for.
     measurer : Measurer
-        Who measures.
+        Measures candidates.
     store : RecordStore
-        What is known, and where to everything is written.
+        Holds known records; receives all new ones.
     plan : Plan
-        How to search, and when it is enough.
+        How to search, and when to stop.
     callbacks : sequence of callable
-        Told every step; see `tune_result`. Their exceptions end the run: StopTuning in order,
-        others as they are.
+        Called at every step; see `tune_result`. StopTuning ends the run in order, other exceptions
+        pass through.
 
     Returns
     -------
     TuneResult
-        Ctrl-C ends the run, too, and what was found so far is returned.
+        What was found, also if Ctrl-C ended the run.
 
     Raises
     ------
     CompileError
-        If none of the regions can be measured. One that cannot is left out, with a warning.
+        If no region can be measured. A single one is left out, with a warning.
     RecordError
         If the record file cannot be written.
     """
@@ -136,7 +136,7 @@ class _Run:
                 return choice.reason
             if time.monotonic() + self._reserve() >= self.deadline:
                 return f"{self.plan.time_limit:g} s are over"
-            # So many trials, fewer if the task has no more or the time is over.
+            # Measure the chosen trials; fewer if the task runs out of them or the time is over.
             task, count = self.tasks[choice.task], choice.count
             while count:
                 configs = task.propose(count)
@@ -147,17 +147,17 @@ class _Run:
                 count -= len(configs)
 
     def _finals(self) -> str:
-        """Measures the few best again: the fastest of many measurements is partly luck."""
+        """Measures the best few again, as the fastest of many measurements is partly luck."""
 
         def gain_us(task: TuningTask) -> float:
             state = task.state()
             return state.weight * ((state.reference_us or 0.0) - (state.best_us or 0.0))
 
-        # Those first whose best would shorten the model's time most.
+        # Begin with the tasks whose best configuration would shorten the model's time most.
         for task in sorted(self.tasks, key=gain_us, reverse=True):
             default = task.default_record
             if default is not None and default.confirmed is None and default.times_us:
-                # Tuned by an earlier version: from now on, only what is confirmed is chosen.
+                # Tuned by an earlier version: from now on only confirmed configurations are chosen.
                 self._keep(task, msgspec.structs.replace(default, confirmed=True))
             for _ in range(FINAL_ROUNDS):
                 configs = task.finalists()
@@ -169,7 +169,7 @@ class _Run:
         return ""
 
     def _attempt(self, task: TuningTask, configs: Sequence[Config], stage: Stage) -> list[Record]:
-        """Measures; a region that cannot be measured at all does not end the others' search."""
+        """Measures configurations; a region that cannot be measured ends only its own search."""
         try:
             return list(self._measured(task, configs, stage))
         except CompileError as error:
@@ -183,7 +183,7 @@ class _Run:
     def _measured(
         self, task: TuningTask, configs: Sequence[Config], stage: Stage
     ) -> Iterator[Record]:
-        """Records of some configurations, written, as they come in; fewer if the time is over."""
+        """Measures configurations and yields their records once written; stops at the deadline."""
         effort, expected = FINAL_EFFORT, {}
         if stage == "search":
             best = max(task.state().scores, default=0.0)
@@ -220,7 +220,7 @@ class _Run:
             logger.info("%s: %s: %s", measured.status, config, measured.error)
         confirmed = None
         if stage == "final" and task.baseline is None:
-            confirmed = measured.status == "ok"  # it is faster than what does not run
+            confirmed = measured.status == "ok"  # it runs, and the default does not
         elif stage == "final":
             confirmed = is_faster(measured.times_us, measured.baseline_times_us, FINALISTS)
         about = task.region, task.template, self.machine, config
@@ -238,14 +238,14 @@ class _Run:
         task.take(record)
 
     def _seconds(self, stage: Stage) -> float:
-        """The mean of one measurement."""
+        """Mean seconds of one measurement."""
         costs = self.costs[stage]
         if costs:
             return sum(costs) / len(costs)
         return 0.0 if stage == "search" else _FINAL_COST * self._seconds("search")
 
     def _reserve(self) -> float:
-        """Seconds that the finals will take."""
+        """Expected seconds of the finals."""
         if not self.plan.finals:
             return 0.0
         return self._seconds("final") * sum(len(task.finalists()) for task in self.tasks)
@@ -269,15 +269,12 @@ class _Run:
 
 
 class Interruption:
-    """Ctrl-C that loses nothing: it ends a measurement at once, and everything else at the next
-    step.
+    """Handles Ctrl-C without losing results: inside `at_once` it raises immediately, elsewhere only
+    at the next `check`.
 
-    Python raises KeyboardInterrupt wherever it happens to be: between a measurement and its
-    writing, or inside a destructor, where it is swallowed and the program goes on.
-
-    Whether Ctrl-C was pressed; in force while it is entered as a context.
-
-    Outside the main thread, or if the program has a SIGINT handler of its own, nothing is changed.
+    Python would raise KeyboardInterrupt anywhere: between a measurement and its record, or inside a
+    destructor, which swallows it. The handler is active inside the context. It is not installed
+    outside the main thread, or if the program has a SIGINT handler of its own.
     """
 
     def __init__(self) -> None:
@@ -302,7 +299,7 @@ class Interruption:
 
     @contextmanager
     def at_once(self) -> Iterator[None]:
-        """Inside, Ctrl-C raises KeyboardInterrupt where it finds the program."""
+        """Inside, Ctrl-C raises KeyboardInterrupt immediately."""
         self._may_raise = True
         try:
             yield

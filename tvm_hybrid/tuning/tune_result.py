@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RegionResult:
-    """What tuning one region found.
+    """The outcome of tuning one region.
 
     Attributes
     ----------
@@ -30,18 +30,18 @@ class RegionResult:
     default_us, best_us : float or None
         Median microseconds of the default and of the best configuration; None if none ran.
     best : dict or None
-        Fields of the best Config: the fastest of those that were confirmed to be faster than the
-        default, else the default.
+        Fields of the best Config: the fastest one that was confirmed to be faster than the default,
+        else the default.
     speedup : float
         The default's time over the best's, measured in turns; 1.0 if the default is the best.
     trials, tried : int
-        Measurements made in this run, finals included; configurations measured by now.
+        Measurements made in this run, finals included; configurations measured so far.
     known : int
-        Configurations that the file held already.
+        Configurations that the file already held.
     failures : int
-        Configurations that did not come out "ok".
+        Configurations whose status is not "ok".
     stopped : str
-        Why it got no more trials; empty if the run ended first.
+        Why the region got no more trials; empty if the run ended first.
     """
 
     region: Region
@@ -65,19 +65,19 @@ class TuneResult:
     Attributes
     ----------
     regions : list of RegionResult
-        Those that were begun.
+        The regions whose tuning was begun.
     interrupted : bool
-        Whether Ctrl-C ended it.
+        Whether Ctrl-C ended the run.
     reason : str
-        Why it ended.
+        Why the run ended.
     seconds : float
-        How long it took.
+        Duration of the run.
     records : list of Record
-        Of these regions: those known before, then those measured in this run, in their order.
+        Records of these regions: those known before, then those of this run, in order.
     layouts : JointResult or None
-        What the joint stage found, if there was one.
+        The outcome of the joint stage; None without one.
     arrangements : list of ArrangementResult
-        Of contractions in programs without operators.
+        Outcomes for contractions in programs without operators.
     """
 
     regions: list[RegionResult] = field(default_factory=list)
@@ -90,12 +90,12 @@ class TuneResult:
 
     @property
     def default_us(self) -> float:
-        """Microseconds of all regions of one run of the model, by default, as far as they ran."""
+        """Microseconds of all regions that ran, in one run of the model, with the defaults."""
         return sum(found.weight * (found.default_us or 0.0) for found in self.regions)
 
     @property
     def best_us(self) -> float:
-        """The same with what was found."""
+        """Microseconds of all regions that ran, in one run of the model, as tuned."""
         return sum(
             found.weight * (found.default_us or 0.0) / found.speedup for found in self.regions
         )
@@ -112,7 +112,7 @@ class TuneResult:
         return "\n".join([*lines, *map(str, self.arrangements), *joint, whole])
 
 
-# What a tuning run tells those who watch it, and how they stop it.
+# What a tuning run reports to callbacks, and how a callback stops it.
 #
 # def watch(trial: Trial) -> None:
 #     print(trial.trials_done, trial.task.region.key, trial.task.best)
@@ -126,17 +126,17 @@ Stage = Literal["begin", "search", "final", "end"]
 
 
 class StopTuning(Exception):
-    """Raised by a callback to end the search; what leads is still measured again, longer."""
+    """Raised by a callback to end the search; finalists are still measured again."""
 
 
 @dataclass(frozen=True)
 class TaskInfo:
-    """One region of a run.
+    """The state of one region during a run.
 
     Attributes
     ----------
     number : int
-        From 0, in the order of `Trial.tasks`.
+        Place in `Trial.tasks`, from 0.
     region : Region
         The region.
     weight : int
@@ -144,16 +144,16 @@ class TaskInfo:
     size : int
         Configurations of its space.
     known : int
-        Of these, how many the record file held before the run.
+        Configurations that the record file held before the run.
     tried : int
-        How many were measured by now, known ones included.
+        Configurations measured so far, known ones included.
     default_us : float or None
         Median microseconds of the default configuration; None if it was not measured, or failed.
     best : float or None
-        The best speed so far as a multiple of the default's, not yet confirmed.
+        Best speed so far relative to the default, not yet confirmed.
     predicted_gain : float or None
         By which share the strategy expects the best untried configuration to be faster than the
-        best so far; None if it does not say.
+        best so far; None without an expectation.
     stopped : str
         Why it gets no more trials; empty while it does.
     """
@@ -179,17 +179,17 @@ class Trial:
     stage : str
         "begin", once; "search" and "final", after each measurement; "end", once.
     tasks : tuple of TaskInfo
-        All regions, as they are now.
+        Current state of all regions.
     number : int
-        Which of them was measured.
+        Place in `tasks` of the region that was measured.
     record : Record or None
-        The measurement; it is on the disk. None at the beginning and at the end.
+        The measurement, already on disk. None at the beginning and at the end.
     trials_done : int
-        Configurations measured by now, known ones included, finals not.
+        Configurations measured so far, known ones included, finals not.
     trials_left : int or None
-        How many more there may be; None if there is no limit but the spaces.
+        Remaining trials; None if only the spaces limit them.
     seconds_left : float or None
-        At most so long, by the mean of what was measured in this run; None while nothing was.
+        Most remaining seconds, from the mean of this run's measurements; None while unknown.
     """
 
     stage: Stage
@@ -207,7 +207,7 @@ class Trial:
 
     @property
     def best(self) -> float | None:
-        """The best speed of that region so far as a multiple of the default's."""
+        """The best speed of that region so far, relative to the default."""
         return self.task.best
 
     @property

@@ -1,4 +1,4 @@
-"""TuningTask: the search of one region: its space, its strategy, and what was measured so far."""
+"""TuningTask: the search of one region, with its space, its strategy, and its measurements."""
 
 from __future__ import annotations
 
@@ -31,24 +31,24 @@ Space = Callable[[Region, Template[Any]], Iterable[Config]]
 
 @dataclass(frozen=True)
 class Plan:
-    """How to search.
+    """How to search, and when to stop.
 
     Attributes
     ----------
     strategy : str or callable
-        A name of `strategies.STRATEGIES`, or what makes a strategy of (task, generator).
+        A name of `strategies.STRATEGIES`, or a function (task, generator) -> strategy.
     trials, trials_per_region, batch, min_gain
         See `TaskScheduler`.
     time_limit : float or None
-        Seconds after which no measurement is begun.
+        No measurement is begun after this many seconds.
     seed : int
-        Of the strategy.
+        Seed of the strategy.
     resume : bool
-        Whether what the file holds is not measured again.
+        Whether configurations in the file are not measured again.
     finals : bool
         Whether the best are measured again, longer, and chosen only if that confirms them.
     space : callable or None
-        (region, template) -> configurations, the default first; None for the template's own space.
+        (region, template) -> configurations, the default first; None for the template's space.
     """
 
     strategy: str | MakeStrategy = "model"
@@ -65,29 +65,29 @@ class Plan:
 
 @dataclass(eq=False)
 class TuningTask:
-    """One region.
+    """The tuning of one region.
 
     Parameters
     ----------
     number : int
-        Its place among the tasks.
+        Place among the tasks.
     region : Region
-        What is tuned.
+        The region.
     weight : int
         How often the model runs it.
     machine : Machine
-        What for.
+        The machine to tune for.
     store : RecordStore
-        What is known already, of this region and of others.
+        Records of this region and of others.
     plan : Plan
         How to search.
 
     Attributes
     ----------
     default : Config
-        The configuration that all are compared with.
+        The configuration that all others are compared with.
     found : list of Located
-        All its records so far, in their order.
+        All records of the region so far, in order.
     known, measured : int
         Configurations that the file held; measurements made since, finals included.
     stopped : str
@@ -125,12 +125,12 @@ class TuningTask:
                 self._keep(record)
         default = self.default_record
         if self.plan.finals and default is not None and default.relative not in (None, 1.0):
-            # It was a candidate, in turns with what was the default then.
+            # Measured as a candidate, in turns with an earlier default: measure it again.
             del self._records[self._default_key]
         self.known = len(self._records)
 
     def _keep(self, record: Record) -> None:
-        # The newest of each configuration, but in the order in which they were first tried.
+        # Keeps the newest record of each configuration, in the order of first trials.
         self._records[config_key(record.config)] = record
         self.found.append(Located(record, ""))
         self._state = self._finalists = None
@@ -146,13 +146,13 @@ class TuningTask:
 
     @property
     def baseline(self) -> Config | None:
-        """What candidates are sampled in turns with; None if the default does not run."""
+        """The configuration to sample candidates in turns with; None if the default fails."""
         record = self.default_record
         return self.default if record is not None and record.times_us else None
 
     @property
     def reference_us(self) -> float | None:
-        """The time that a score of one stands for: the default's, or the first that ran."""
+        """Time of a score of 1: the default's, or that of the first configuration that ran."""
         record = self.default_record
         ran = [record] if record is not None and record.times_us else self._ran()
         return ran[0].median_us if ran else None
@@ -161,7 +161,7 @@ class TuningTask:
         return [record for record in self._records.values() if record.times_us]
 
     def score(self, record: Record) -> float:
-        """Speed as a multiple of the default's; FAILED if it did not run."""
+        """Speed relative to the default; FAILED if it did not run."""
         if record.status != "ok" or not record.times_us:
             return FAILED
         if record.relative:
@@ -171,12 +171,12 @@ class TuningTask:
 
     @property
     def _default_relative(self) -> float:
-        """One, unless the file was measured in turns with what was the default then."""
+        """The default's time over that of the baseline at the time of its measurement."""
         default = self.default_record
         return default.relative or 1.0 if default is not None else 1.0
 
     def state(self) -> TaskState:
-        """What the scheduler goes by; the default counts as tried first."""
+        """The state for the scheduler; the default counts as tried first."""
         if self._state is None:
             scores = [self.score(record) for record in self._records.values()]
             if self.default_record is None:
@@ -188,12 +188,12 @@ class TuningTask:
         return self._state
 
     def propose(self, count: int) -> list[Config]:
-        """What to measure next: the default if it was not, else what the strategy says, which may
-        be less than `count` if it wants to learn from it first."""
+        """Returns what to measure next: first the default, then the strategy's proposals, which may
+        be fewer than `count` if the strategy wants to learn first."""
         if self.default_record is None:
             return [self.default]
         if self._strategy is None:
-            # Not before: until now other regions may have got records to learn from.
+            # Made late, because other regions may have got records to learn from until now.
             history = partial(earlier_records, self.store, self.machine, self.region.key)
             task = SearchTask(self.region, self.template, self.machine, self.space, history)
             name, seed = self.plan.strategy, self.plan.seed
@@ -208,22 +208,22 @@ class TuningTask:
         return [self.space.configs[index] for index in chosen]
 
     def end(self, reason: str) -> None:
-        """Nothing more is measured of it."""
+        """Ends the search of this region."""
         self._ended, self._state = reason, None
 
     def expected(self, config: Config) -> float | None:
-        """The score that the strategy expects of a configuration, if it says."""
+        """Score that the strategy expects of a configuration; None if it makes no predictions."""
         tell = getattr(self._strategy, "prediction", None)
         index = self.space.index_of(config)
         return tell(index) if tell is not None and index is not None else None
 
     def observe(self, records: Sequence[Record]) -> None:
-        """Tells the strategy what became of a batch."""
+        """Tells the strategy the scores of a batch."""
         if self._strategy is None:
             return
         results = []
         for record in records:
-            with contextlib.suppress(ConfigError):  # written by hand
+            with contextlib.suppress(ConfigError):  # an illegal record, written by hand
                 index = self.space.index_of(self.template.config_type.from_dict(record.config))
                 if index is not None:
                     results.append((index, self.score(record)))
@@ -231,20 +231,20 @@ class TuningTask:
         self._predicted, self._state = self._strategy.predicted(), None
 
     def take(self, record: Record) -> None:
-        """Keeps a record that was measured."""
+        """Adds the record of a new measurement."""
         self._keep(record)
         self.measured += 1
 
     def finalists(self) -> list[Config]:
-        """What may be the best, but was not measured long enough to say so; the best first.
+        """Returns up to FINALISTS configurations that need a longer measurement, the best first.
 
-        It must be faster than what is confirmed already, and than the default by more than the
-        margin that confirmation asks for.
+        They must be faster than the confirmed ones, and than the default by more than the margin of
+        the confirmation.
         """
         if self._finalists is not None:
             return self._finalists
         confirmed = [self.score(record) for record in self._ran() if record.confirmed]
-        bar = 0.0  # the default does not run: whatever does is better
+        bar = 0.0  # if the default does not run, anything that runs is better
         if self.baseline is not None:
             bar = max(1 / (1 - MARGIN), *confirmed, 0.0)
         elif confirmed:
@@ -255,12 +255,12 @@ class TuningTask:
         waiting.sort(key=lambda each: (-self.score(each), config_key(each.config)))
         self._finalists = []
         for record in self._outdated() or waiting[:FINALISTS]:
-            with contextlib.suppress(ConfigError):  # written by hand
+            with contextlib.suppress(ConfigError):  # an illegal record, written by hand
                 self._finalists.append(self.template.config_type.from_dict(record.config))
         return self._finalists
 
     def _outdated(self) -> list[Record]:
-        """What was confirmed to be faster than another default, before this one was the default."""
+        """Records that were confirmed against another default than today's."""
         confirmed: dict[bytes, Record] = {}
         is_default = False
         for record, _ in self.found:
@@ -274,7 +274,7 @@ class TuningTask:
         return list(confirmed.values()) if is_default else []
 
     def info(self) -> TaskInfo:
-        """For those who watch."""
+        """The state for callbacks."""
         default = self.default_record
         best = max(self.state().scores, default=0.0) or None
         return TaskInfo(
@@ -290,9 +290,9 @@ class TuningTask:
         return {**about, "known": self.known, "tried": len(self._records), "stopped": self.stopped}
 
     def result(self) -> RegionResult:
-        """What was found."""
+        """The outcome."""
         found, default = next(iter(trusted(self.found)), None), self.default_record
-        best = found.record if found is not None else None  # what a compilation would choose
+        best = found.record if found is not None else None  # what a compilation chooses
         default_us = default.median_us if default is not None and default.times_us else None
         if best is not None and best.baseline_us:
             # Measured in turns with the best.

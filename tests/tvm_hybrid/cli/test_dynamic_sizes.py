@@ -15,7 +15,7 @@ from tvm_hybrid.cli import main
 from tvm_hybrid.cli.base.models import sized
 from tvm_hybrid.options import CompileOptions
 
-NOTE = "sizes that nobody gives are 1: rows; --dim NAME=SIZE gives others\n"
+NOTE = "sizes that are not given are 1: rows; set them by --dim NAME=SIZE\n"
 TURNS = ["--peers", "ort", "--repeat", "1", "--seconds", "0", "--warmup", "0"]
 COMMANDS = {
     "run": ["run", "M"],
@@ -124,7 +124,7 @@ def test_sizes_of_several_inputs(tmp_path: Path, capsys: pytest.CaptureFixture[s
 
     assert found(CompileOptions()) == {"a": (1, 1), "b": (1, 2), "c": (1, 1), "d": (2, 1)}
     said = capsys.readouterr().err
-    assert said.startswith("sizes that nobody gives are 1: batch, past, new, dimension 1 of c;")
+    assert said.startswith("sizes that are not given are 1: batch, past, new, dimension 1 of c;")
     assert found(CompileOptions(), a=(4, 5)) == {"a": (4, 5), "b": (4, 6), "c": (4, 1), "d": (2, 4)}
     assert "batch" not in capsys.readouterr().err
     given = found(CompileOptions(shapes={"batch": 3, "past": 2}), c=(3, 7))

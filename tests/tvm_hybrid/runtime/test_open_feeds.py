@@ -46,6 +46,6 @@ def test_examples_keep_the_relations() -> None:
 
 
 def test_open_dimensions_in_words() -> None:
-    words = "open dimensions: batch, new from 0 to 8, past, past + new at most 16"
+    words = "dynamic dimensions: batch, new from 0 to 8, past, past + new at most 16"
     assert open_dimensions(INFOS, LIMITS) == words
     assert open_dimensions([TensorInfo("x", (1, 2), "int8")], {}) == ""

@@ -1,5 +1,5 @@
-"""Times of kernels predicted from their TIR: instructions, loops, bytes.
+"""Predicts times of kernels from their TIR: instructions, loops, bytes.
 
-In: any PrimFunc, whoever wrote it. Out: the busiest thread's cycles and its bytes at every level of
-the memory. Nothing is compiled or run.
+In: any PrimFunc. Out: the busiest thread's cycles, and its bytes at every level of the memory.
+Nothing is compiled or run.
 """

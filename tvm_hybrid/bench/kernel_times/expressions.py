@@ -1,4 +1,4 @@
-"""Expressions of TIR as values: each computed once, by so many instructions of a kind."""
+"""Values of TIR expressions: each is computed once, by counted instructions of one kind."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from tvm import tirx
 from . import nodes
 from .index import UNKNOWN, Index, Integers, key
 
-# Calls that cost nothing, or what their first argument costs.
+# Calls that cost nothing beyond their first argument.
 _FREE = ("tirx.likely", "tirx.reinterpret", "tirx.buffer_data")
 
-# Expressions that take an instruction for each vector, and their operands.
+# Expressions that take one instruction for each vector, and their operands.
 _VECTORS = {
     "Select": ("condition", "true_value", "false_value"),
     "Cast": ("value",),
@@ -22,13 +22,7 @@ _VECTORS = {
 
 
 class Expressions:
-    """What expressions of a function yield while it is read.
-
-    Parameters
-    ----------
-    vector_bits : int
-        Bits of one register.
-    """
+    """Evaluates expressions of a function while it is read; registers have `vector_bits` bits."""
 
     def __init__(self, vector_bits: int) -> None:
         self.vector_bits = vector_bits
@@ -38,7 +32,7 @@ class Expressions:
         self.bound: dict[Any, nodes.Value] = {}
 
     def bind(self, var: Any, value: Any) -> None:
-        """Gives an expression a name."""
+        """Binds a variable to an expression."""
         index = self.integers.find(value)
         if index is not None:
             self.integers.known[key(var)] = index
@@ -46,7 +40,7 @@ class Expressions:
             self.bound[key(var)] = self.value(value)
 
     def value(self, node: Any) -> nodes.Value:
-        """What an expression yields."""
+        """Returns the value of an expression."""
         kind = type(node).__name__
         if kind == "Var" and key(node) in self.bound:
             return self.bound[key(node)]
@@ -81,7 +75,7 @@ class Expressions:
         raise NotImplementedError(f"no meaning of {kind}")
 
     def _of_index(self, index: Index) -> nodes.Value:
-        """An integer as a value: addresses are computed beside the vectors, for nothing."""
+        """Makes a value of an integer; address computations run beside vectors and cost nothing."""
         name = ("index", index)
         known = self.scopes.known(name)
         if known is not None:
@@ -99,7 +93,7 @@ class Expressions:
     def _computed(
         self, name: Any, operands: list[nodes.Value], kind: str, dtype: Any
     ) -> nodes.Value:
-        """A value by one kind of instruction; only once for the same operands."""
+        """Makes a value by one kind of instruction, or finds it if it was computed before."""
         name = (name, str(dtype), *(each.number for each in operands))
         known = self.scopes.known(name)
         if known is not None:
@@ -130,7 +124,7 @@ class Expressions:
         return self._computed(name, operands, "vector", node.ty.dtype)
 
     def _arranged(self, node: Any, kind: str) -> nodes.Value:
-        """A vector of lanes that are alike, count up, or come from other vectors."""
+        """Makes a vector of equal lanes, of counting lanes, or of lanes of other vectors."""
         if kind == "Ramp":
             value = self.value(node.base)
             moved = "" if value.constant else "vector"
@@ -138,7 +132,7 @@ class Expressions:
         if kind == "Shuffle":
             parts = [self.value(each) for each in node.vectors]
             lanes = tuple(int(each.value) for each in node.indices)
-            # The low part of a register is there.
+            # The low part of a register needs no instruction.
             free = len(parts) == 1 and lanes == tuple(range(len(lanes)))
             moved = "" if free else "vector"
             return self._computed(("shuffle", lanes), parts, moved, node.ty.dtype)
@@ -202,22 +196,12 @@ _TILE_ROWS, _TILE_BYTES = 16, 64
 
 
 def vectors_of(dtype: Any, vector_bits: int) -> int:
-    """Registers that a value of some type takes."""
+    """Number of registers of a value of this type."""
     return max(1, -(-int(dtype.bits) * int(dtype.lanes) // vector_bits))
 
 
 class Arrays:
-    """Parameters, arrays in memory, and registers.
-
-    Parameters
-    ----------
-    integers : Integers
-        What is known of indices.
-    scopes : Scopes
-        The loops around what is being read.
-    vector_bits : int
-        Bits of one register.
-    """
+    """The function's parameters, arrays in memory, and arrays in registers."""
 
     def __init__(self, integers: Integers, scopes: nodes.Scopes, vector_bits: int) -> None:
         self.integers, self.scopes, self.vector_bits = integers, scopes, vector_bits
@@ -228,43 +212,43 @@ class Arrays:
         self._versions: dict[Any, int] = {}
 
     def add_parameter(self, var: Any, position: int) -> nodes.Memory:
-        """An array that the kernel is given."""
+        """Adds an array that is a parameter of the kernel."""
         memory = nodes.Memory(str(var.name), position, nodes.size_of(var))
         self._memories[key(var)] = memory
         return memory
 
     def allocate(self, buffer: Any, shared: bool) -> None:
-        """An array of the kernel's own; whether threads see the same one."""
+        """Adds an array of the kernel's own, either shared by all threads or one for each."""
         number = -1 - len(self._memories)
         self._memories[key(buffer)] = nodes.Memory(
             str(buffer.name), number, nodes.size_of(buffer), shared
         )
 
     def declare(self, node: tirx.DeclBuffer) -> None:
-        """A view of an array."""
+        """Adds a view of an array."""
         found = self._memories.get(key(nodes.base_of(node)))
         if found is not None:
             self._memories[key(node.buffer)] = found
 
     def name_of(self, buffer: Any) -> Any:
-        """One for an array and all its views."""
+        """A common name for an array and all its views."""
         memory = self._memories.get(key(buffer))
         return memory if memory is not None else key(buffer)
 
     def are_new(self, arrays: frozenset[Any]) -> bool:
-        """Whether registers hold what does not depend on what was made of them before."""
+        """Whether registers of these arrays do not depend on the outer loop's last iteration."""
         held = [value for slot, value in self.held.items() if slot[0] in arrays]
         return bool(held) and all(value.chain is None for value in held)
 
     def forget(self, arrays: frozenset[Any], loop: int) -> None:
-        """From here on, what arrays hold is not known; it was written in a loop."""
+        """Marks the contents of arrays as unknown from here on, because `loop` writes them."""
         for each in arrays:
             self._versions[each] = self._versions.get(each, 0) + 1
             self._opened[each] = loop
         self.held = {slot: v for slot, v in self.held.items() if slot[0] not in arrays}
 
     def store(self, buffer: Any, index: Any, value: nodes.Value, dtype: Any) -> None:
-        """Writes a value."""
+        """Records a write of a value."""
         memory = self.name_of(buffer)
         if key(buffer) in self.registers:
             self.held[(memory, self._place(index), int(dtype.lanes))] = value
@@ -278,7 +262,7 @@ class Arrays:
         self.scopes.inner.values[name] = value
 
     def load(self, buffer: Any, index: Any, dtype: Any, kind: str = "load") -> nodes.Value:
-        """Reads a value; once, if nothing was written since."""
+        """Records a read, unless the value was read and nothing was written since."""
         memory = self.name_of(buffer)
         if key(buffer) in self.registers:
             slot = (memory, self._place(index), int(dtype.lanes))
@@ -308,7 +292,7 @@ class Arrays:
         return value
 
     def tile(self, pointer: Any, stride: int, kind: str) -> None:
-        """Reads or writes a tile of AMX."""
+        """Records a read or write of an AMX tile."""
         if getattr(getattr(pointer, "op", None), "name", "") != "tirx.address_of":
             return
         element = pointer.args[0]
@@ -325,7 +309,7 @@ class Arrays:
         memory = self._memories.get(key(buffer)) or nodes.Memory(str(buffer.name), -1000, 0)
         size, lanes = (int(dtype.bits) + 7) // 8, int(dtype.lanes)
         found = self._lanes(index)
-        if found is None:  # wherever data say
+        if found is None:  # the address depends on data
             self.integers.of_data(index)
             return nodes.Access(memory, UNKNOWN, size, lanes, size, store)
         start, step = found[0].times(size), found[1]
@@ -334,7 +318,7 @@ class Arrays:
         return nodes.Access(memory, start, size, lanes, size * step, store)
 
     def _lanes(self, index: Any) -> tuple[Index, int] | None:
-        """The first of consecutive indices and the distance of lanes, if it is fixed."""
+        """First index and distance of consecutive lanes; None if the distance varies."""
         vector = int(index.ty.dtype.lanes) > 1
         return self.integers.ramp(index) if vector else (self.integers.index(index), 1)
 

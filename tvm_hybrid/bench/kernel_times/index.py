@@ -1,7 +1,7 @@
-"""Integers of a kernel: where it reads, and how often a loop runs, as functions of loop variables.
+"""Integers of a kernel, such as addresses and trip counts, as functions of loop variables.
 
-A sum of atoms with factors. An atom is a loop's number, or an operation that is not linear, such as
-a division. What depends on data is unknown, and taken for 0.
+An index is a sum of atoms with factors. An atom is a loop's variable, or a nonlinear operation such
+as a division. Integers that depend on data are unknown, and count as 0.
 """
 
 from __future__ import annotations
@@ -35,20 +35,20 @@ OPERATIONS: dict[str, Callable[..., int]] = {
     "tirx.shift_left": lambda a, b: a << b,
     "tirx.shift_right": lambda a, b: a >> b,
 }
-"""TIR's nodes and calls that compute integers; sizes are not negative, so that divisions agree."""
+"""TIR nodes and calls that compute integers. Sizes are never negative, so all divisions agree."""
 
 _SAME = {"Div": "FloorDiv", "Mod": "FloorMod"}
 
 
 @dataclass(frozen=True)
 class Operation:
-    """An operation that is not linear; "unknown" has no operands."""
+    """A nonlinear operation; "unknown" has no operands."""
 
     name: str
     operands: tuple[Index, ...]
 
     def evaluate(self, environment: Environment) -> int:
-        """Its value for some values of the loops' variables."""
+        """Evaluates the operation for given loop variables."""
         if self.name == "unknown":
             return 0
         return OPERATIONS[self.name](*(each.evaluate(environment) for each in self.operands))
@@ -64,7 +64,7 @@ class Index:
     Attributes
     ----------
     constant : int
-        What is added.
+        The constant part.
     terms : tuple of (atom, factor)
         Each atom once, no factor 0, in a fixed order.
     """
@@ -81,14 +81,14 @@ class Index:
 
     @cached_property
     def loops(self) -> frozenset[int]:
-        """The loops on whose variables it depends."""
+        """The loops whose variables the index depends on."""
         own = frozenset(atom for atom, _ in self.terms if isinstance(atom, int))
         others = (atom.operands for atom, _ in self.terms if not isinstance(atom, int))
         return own.union(*(each.loops for operands in others for each in operands))
 
     @cached_property
     def known(self) -> bool:
-        """Whether no part of it depends on data."""
+        """Whether no part of the index depends on data."""
         return all(
             isinstance(atom, int)
             or (atom.name != "unknown" and all(each.known for each in atom.operands))
@@ -96,7 +96,7 @@ class Index:
         )
 
     def evaluate(self, environment: Environment) -> int:
-        """Its value for some values of the loops' variables."""
+        """Evaluates the index for given loop variables."""
         total = self.constant
         for atom, factor in self.terms:
             value = environment[atom] if isinstance(atom, int) else atom.evaluate(environment)
@@ -104,7 +104,7 @@ class Index:
         return total
 
     def plus(self, other: Index, sign: int = 1) -> Index:
-        """The sum, or with -1 the difference."""
+        """The sum, or with sign -1 the difference."""
         if not other.terms:
             return Index(self.constant + sign * other.constant, self.terms)
         terms = dict(self.terms)
@@ -114,7 +114,7 @@ class Index:
         return Index(self.constant + sign * other.constant, tuple(sorted(left, key=_order)))
 
     def times(self, factor: int) -> Index:
-        """A multiple."""
+        """The index multiplied by a constant."""
         if factor == 0:
             return Index(0)
         return Index(self.constant * factor, tuple((a, f * factor) for a, f in self.terms))
@@ -129,7 +129,7 @@ def _order(term: tuple[Atom, int]) -> tuple[int, int]:
 
 
 def apply(name: str, *operands: Index) -> Index:
-    """An operation on integers, kept linear where it is."""
+    """Applies an operation to integers; the result stays linear if possible."""
     if name in ("Add", "Sub"):
         return operands[0].plus(operands[1], 1 if name == "Add" else -1)
     if not any(each.terms for each in operands):
@@ -159,17 +159,14 @@ def apply(name: str, *operands: Index) -> Index:
 
 
 def key(node: Any) -> int:
-    """What tells one node from another."""
+    """Identifies a node."""
     return int(node.__chandle__())
 
 
 class Integers:
-    """What is known of the integers of a function while it is read.
+    """Finds integers of a function while it is read.
 
-    Parameters
-    ----------
-    of_data : callable
-        Called with an expression that depends on data, wherever an index is needed.
+    `of_data` is called with an expression that depends on data but is used as an index.
     """
 
     def __init__(self, of_data: Callable[[Any], object]) -> None:
@@ -177,7 +174,7 @@ class Integers:
         self.of_data = of_data
 
     def ramp(self, node: Any) -> tuple[Index, int] | None:
-        """The first lane of consecutive indices and the distance of lanes, if it is fixed."""
+        """First index and distance of the lanes of a vector; None if the distance varies."""
         kind = type(node).__name__
         if kind == "Ramp":
             start, step = self.index(node.base), self.index(node.stride)
@@ -201,7 +198,7 @@ class Integers:
         return None
 
     def index(self, node: Any) -> Index:
-        """An index; unknown if it depends on data."""
+        """Returns an index; UNKNOWN if it depends on data."""
         found = self.find(node)
         if found is not None:
             return found
@@ -209,7 +206,7 @@ class Integers:
         return UNKNOWN
 
     def find(self, node: Any) -> Index | None:
-        """An index, or None if it depends on data or is no integer."""
+        """Returns an index; None if it depends on data or is not an integer."""
         kind = type(node).__name__
         if kind == "IntImm":
             return Index(int(node.value))

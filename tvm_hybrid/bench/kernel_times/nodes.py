@@ -22,13 +22,13 @@ class Memory:
     Attributes
     ----------
     name : str
-        In the kernel.
+        Name in the kernel.
     parameter : int
-        Which parameter it is; -1 if it is the kernel's own.
+        Position among the parameters; negative for an array of the kernel's own.
     size : int
         Bytes.
     shared : bool
-        Whether threads see the same one.
+        Whether all threads share the array.
     """
 
     name: str
@@ -44,15 +44,15 @@ class Access:
     Attributes
     ----------
     memory : Memory
-        Where.
+        The array.
     start : Index
         The first byte.
     width : int
         Bytes of a piece.
     pieces, stride : int
-        How many pieces, and bytes from one to the next.
+        Number of pieces, and bytes from one to the next.
     store : bool
-        Whether it writes.
+        Whether the access writes.
     """
 
     memory: Memory
@@ -70,12 +70,12 @@ class Work:
     Attributes
     ----------
     counts : Counter of str
-        Instructions by kind; "products" are single multiplications with a sum.
+        Number of instructions by kind; "products" are scalar multiply-adds.
     accesses : list of Access
-        To memory.
+        Accesses to memory.
     chains : set of (int, int)
-        Multiply-adds, and other operations, of which each waits for the one before, and the first
-        one for the last of the round before.
+        Lengths of dependent chains (multiply-adds, other operations): each operation waits for the
+        one before, and the first one for the last of the previous iteration.
     """
 
     counts: Counter[str] = field(default_factory=Counter)
@@ -85,34 +85,34 @@ class Work:
 
 @dataclass(eq=False)
 class Body:
-    """Instructions, and the loops and branches among them, in their order."""
+    """Instructions, with the loops and branches among them in order."""
 
     work: Work = field(default_factory=Work)
     children: list[Loop | Branch] = field(default_factory=list)
 
     @cached_property
     def controls(self) -> frozenset[int]:
-        """The loops outside on which it depends how often something in here runs."""
+        """Outer loops that decide how often parts of this body run."""
         return frozenset[int]().union(*(child.controls for child in self.children))
 
 
 @dataclass(eq=False)
 class Loop:
-    """A loop from 0 on.
+    """A loop that starts from 0.
 
     Attributes
     ----------
     number : int
-        Its name.
+        Identifies the loop.
     extent : Index
-        How many rounds it has.
+        Number of iterations.
     parallel : bool
-        Whether threads share them.
+        Whether iterations are spread over threads.
     body : Body
-        What a round does.
+        The loop's body.
     anew : bool
-        Whether registers that its rounds change have other values before it, which do not depend
-        on what it made of them in the round before of the loop around.
+        Whether the registers that the loop changes are initialised before it, so that iterations of
+        the loop around do not depend on each other through them.
     """
 
     number: int
@@ -123,13 +123,13 @@ class Loop:
 
     @property
     def controls(self) -> frozenset[int]:
-        """The loops outside on which it depends how often something in here runs."""
+        """Outer loops that decide how often parts of this loop run."""
         return self.extent.loops | (self.body.controls - {self.number})
 
 
 @dataclass(eq=False)
 class Branch:
-    """What runs if a condition holds, and what else."""
+    """Two bodies, chosen by a condition."""
 
     condition: Index
     then: Body
@@ -137,11 +137,11 @@ class Branch:
 
     @property
     def controls(self) -> frozenset[int]:
-        """The loops outside on which it depends how often something in here runs."""
+        """Outer loops that decide how often parts of this branch run."""
         return self.condition.loops | self.then.controls | self.otherwise.controls
 
     def taken(self, environment: Environment) -> Body:
-        """What runs for some values of the loops around; what else if that depends on data."""
+        """The body that runs for given loop variables; `otherwise` if that depends on data."""
         holds = self.condition.known and self.condition.evaluate(environment)
         return self.then if holds else self.otherwise
 
@@ -150,45 +150,45 @@ Found = TypeVar("Found")
 
 
 class Walk(ABC, Generic[Found]):
-    """Follows a kernel's loops; what a body comes to is found once for the same values around."""
+    """Walks over a kernel's loops; results are cached by body and the loop variables it needs."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[int, tuple[int, ...]], tuple[Body, Found]] = {}
 
     def body(self, body: Body, environment: Environment) -> Found:
-        """Of instructions, loops and branches, for some values of the loops around them."""
+        """Result for a body, given the variables of the loops around it."""
         key = id(body), tuple(environment[loop] for loop in sorted(body.controls))
         if key not in self._known:
             self._known[key] = body, self.inside(body, environment)
         return self._known[key][1]
 
     def child(self, child: Loop | Branch, environment: Environment) -> Found:
-        """Of a loop, or of a branch."""
+        """Result for a loop or a branch."""
         if isinstance(child, Branch):
             return self.body(child.taken(environment), environment)
         return self.loop(child, child.extent.evaluate(environment), environment)
 
     @abstractmethod
     def inside(self, body: Body, environment: Environment) -> Found:
-        """What `body` returns, found anew."""
+        """Computes the result for a body."""
 
     @abstractmethod
     def loop(self, loop: Loop, count: int, environment: Environment, first: int = 0) -> Found:
-        """Of some rounds of a loop."""
+        """Result for `count` iterations of a loop, from `first` on."""
 
 
 @dataclass(frozen=True)
-class Program:
-    """A kernel.
+class KernelLoops:
+    """A kernel as loops and counted instructions.
 
     Attributes
     ----------
     name : str
-        Of its function.
+        Name of the function.
     body : Body
-        What it does.
+        The function's body.
     parameters : tuple of Memory
-        By position.
+        Parameters by position.
     """
 
     name: str
@@ -196,7 +196,7 @@ class Program:
     parameters: tuple[Memory, ...]
 
 
-# Pieces of names of intrinsics, and what they are; the first that fits.
+# Parts of intrinsics' names, and the kinds of instructions; the first match counts.
 _INTRINSICS = (
     ("x86.tdp", "tile_product"),
     ("dpbf16", "bf16"),
@@ -216,7 +216,7 @@ LIBRARY = ("tirx.exp", "tirx.log", "tirx.tanh", "tirx.erf", "tirx.pow", "tirx.si
 
 
 def kind_of(name: str) -> str:
-    """The kind of an intrinsic or of a function of ours; any other one works on vectors."""
+    """Kind of an intrinsic or external function; unknown ones count as vector instructions."""
     return next((kind for part, kind in _INTRINSICS if part in name), "vector")
 
 
@@ -225,7 +225,7 @@ Chain = tuple[int, int, int]  # the loop, multiply-adds, other operations
 
 @dataclass(frozen=True, eq=False)
 class Value:
-    """What an expression yields: on which loops it depends, and how long a chain leads to it."""
+    """A value: the loops that it depends on, and the longest dependent chain up to it."""
 
     number: int
     loops: frozenset[int] = frozenset()
@@ -235,17 +235,17 @@ class Value:
 
 @dataclass(eq=False)
 class Scope:
-    """A loop, a branch, or the whole function, while it is read."""
+    """A loop, a branch, or the whole function, while it is being read."""
 
     body: Body
     loop: int = -1
-    fixed: bool = True  # whether nothing moves out of it
+    fixed: bool = True  # whether values cannot be hoisted out of it
     values: dict[Any, Value] = field(default_factory=dict)
     stored: frozenset[Any] = frozenset()
 
 
 class Scopes:
-    """The loops and branches around what is being read, and the values computed in each."""
+    """The loops and branches around the current statement, and the values computed in each."""
 
     def __init__(self, body: Body) -> None:
         self.stack = [Scope(body)]
@@ -253,32 +253,32 @@ class Scopes:
 
     @property
     def inner(self) -> Scope:
-        """The innermost one."""
+        """The innermost scope."""
         return self.stack[-1]
 
     def loop(self) -> int:
-        """The innermost loop; -1 if there is none."""
+        """Number of the innermost loop; -1 outside of loops."""
         return next((scope.loop for scope in reversed(self.stack) if scope.loop >= 0), -1)
 
     def new(
         self, loops: frozenset[int], chain: Chain | None = None, constant: bool = False
     ) -> Value:
-        """A value that there was not before."""
+        """Makes a new value."""
         self._numbers += 1
         return Value(self._numbers, loops, chain, constant)
 
     def known(self, name: Any) -> Value | None:
-        """A value that was computed before and still is there."""
+        """Finds a value that was computed before and is still available; None if there is none."""
         there = (scope.values[name] for scope in reversed(self.stack) if name in scope.values)
         return next(there, None)
 
     def place_of(self, loops: frozenset[int]) -> Scope:
-        """Where a value that depends on some loops is computed."""
+        """The scope in which a value that depends on these loops is computed."""
         places = (each for each in reversed(self.stack) if each.fixed or each.loop in loops)
         return next(places, self.stack[0])
 
     def chain(self, operands: list[Value], kind: str) -> Chain | None:
-        """The longest chain that leads through operands, by one operation longer."""
+        """Extends the longest chain of the operands by one operation."""
         loop = self.loop()
         chains = [each.chain for each in operands if each.chain and each.chain[0] == loop]
         if not chains:
@@ -290,7 +290,7 @@ class Scopes:
 
 
 def lowered(function: tirx.PrimFunc, target: Target) -> tirx.PrimFunc:
-    """A function with flat arrays, explicit vectors, and its unrolled loops written out."""
+    """Lowers a function to flat arrays and explicit vectors, with unrolled loops written out."""
     function = function.with_attr("target", target)
     transform, general = s_tir.transform, tirx.transform
     passes = [
@@ -312,7 +312,7 @@ def lowered(function: tirx.PrimFunc, target: Target) -> tirx.PrimFunc:
 
 
 def base_of(node: tirx.DeclBuffer) -> Any:
-    """The array that a view shows."""
+    """The array that a view refers to."""
     data: Any = node.data
     while getattr(getattr(data, "op", None), "name", "") == "tirx.buffer_data":
         data = data.args[0]
@@ -340,7 +340,7 @@ def size_of(var: Any) -> int:
 
 
 def intrinsic(node: Any) -> str:
-    """The name of what a call of an intrinsic or of a function calls."""
+    """Name of the intrinsic or function that a call calls."""
     first = node.args[0]
     if type(first).__name__ == "StringImm":
         return str(first.value)

@@ -1,7 +1,7 @@
-"""Reads a PrimFunc as LLVM will: equal values once, what does not change outside of the loop.
+"""Reads a PrimFunc as LLVM will compile it: common subexpressions once, invariants hoisted.
 
-Arrays that a kernel has for itself and reads at constant places only are registers. A value is
-computed in the innermost loop on which it depends. A product that is added is one instruction.
+A kernel's own arrays that are accessed only at constant indices are registers. A value is computed
+in the innermost loop that it depends on. A product that is added to something is one instruction.
 """
 
 from __future__ import annotations
@@ -17,29 +17,29 @@ from tvm.target import Target
 
 from .expressions import Expressions
 from .index import Index, key
-from .nodes import Body, Branch, Loop, Program, Scope, base_of, intrinsic, is_constant, lowered
+from .nodes import Body, Branch, KernelLoops, Loop, Scope, base_of, intrinsic, is_constant, lowered
 
 
-def read(function: tirx.PrimFunc, target: Target, vector_bits: int, name: str = "") -> Program:
-    """A function as loops and counted instructions.
+def read(function: tirx.PrimFunc, target: Target, vector_bits: int, name: str = "") -> KernelLoops:
+    """Reads a function as loops and counted instructions.
 
     Parameters
     ----------
     function : tirx.PrimFunc
-        As the pipeline hands it to LLVM.
+        A function as the pipeline passes it to LLVM.
     target : tvm.target.Target
-        What it is for.
+        The target.
     vector_bits : int
         Bits of one register.
     name : str
-        What to call it.
+        Name of the result.
     """
     flat, reader = lowered(function, target), _Reader(vector_bits)
     arrays = reader.arrays
     parameters = [arrays.add_parameter(var, place) for place, var in enumerate(flat.params)]
     arrays.registers = registers_of(flat.body)
     reader.statement(flat.body)
-    return Program(name, reader.scopes.inner.body, tuple(parameters))
+    return KernelLoops(name, reader.scopes.inner.body, tuple(parameters))
 
 
 class _Reader:
@@ -116,7 +116,7 @@ _ADDRESSES = ("tirx.masked_load", "tirx.masked_store", "tirx.address_of", "tirx.
 
 
 def registers_of(body: Any) -> set[Any]:
-    """Arrays of its own that a kernel reads and writes at constant places only."""
+    """A kernel's own arrays that are read and written at constant indices only."""
     own: set[Any] = set()
     moving: set[Any] = set()
 
@@ -141,7 +141,7 @@ def registers_of(body: Any) -> set[Any]:
 
 
 def stored_in(name: Callable[[Any], Any], body: Any) -> frozenset[Any]:
-    """What the arrays are called that a statement writes."""
+    """Names of the arrays that a statement writes."""
     found = set()
 
     def stored(node: tirx.BufferStore) -> None:

@@ -1,12 +1,12 @@
-"""The time of a kernel on so many threads: of the busiest one, in named parts.
+"""Time of a kernel on several threads: that of the busiest thread, in named parts.
 
-TVM cuts a parallel loop into as many runs of rounds as there are threads, all but the last of the
-same length. A thread computes while it fetches, so that the longest of computing, fetching from L2,
-and fetching from beyond counts.
+TVM cuts a parallel loop into one run of iterations for each thread, all of equal length except the
+last. A thread computes while it fetches, so the longest of computing, fetching from L2, and
+fetching from beyond counts.
 
-Instructions keep their ports busy, or wait for each other. What waits in one round of a loop does
-not keep the next round waiting if its sums begin anew there: as many rounds are under way as the
-core's reorder buffer holds, if it foresees the branches between them.
+Instructions keep their ports busy, or wait for each other. Waiting in one iteration does not delay
+the next one if its sums are initialised there: then as many iterations overlap as the core's
+reorder buffer holds, if it predicts the branches between them.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ from math import ceil
 from microkernels.machines.machine import Machine
 
 from .index import Environment
-from .nodes import Body, Branch, Loop, Program, Walk, Work
+from .nodes import Body, Branch, KernelLoops, Loop, Walk, Work
 from .traffic import Part, Touched, Traffic, footprint, foreign_bytes, parts_of, split_lines
 
 
 @dataclass(frozen=True)
 class Pace:
-    """What limits some instructions.
+    """The limits of a sequence of instructions.
 
     Attributes
     ----------
     busy : float
-        Cycles in which they keep ports busy.
+        Cycles that the instructions keep ports busy.
     waiting : float
-        Cycles if each one that needs another's result waits for it; no less than `busy`.
+        Cycles if each instruction waits for the results that it needs; at least `busy`.
     entries : float
-        Of the reorder buffer that they take.
+        Entries of the reorder buffer that they take.
     counts : Counter of str
-        The instructions by kind.
+        Number of instructions by kind.
     """
 
     busy: float = 0.0
@@ -45,7 +45,7 @@ class Pace:
     counts: Counter[str] = field(default_factory=Counter)
 
     def plus(self, other: Pace, times: int = 1) -> Pace:
-        """With so many times of something else behind it."""
+        """The pace of this followed by `times` repetitions of another."""
         counts = self.counts.copy()
         for kind, number in other.counts.items():
             counts[kind] += times * number
@@ -53,14 +53,14 @@ class Pace:
         return Pace(busy, waiting, self.entries + times * other.entries, counts)
 
     def side_by_side(self, entries: float) -> Pace:
-        """Where what follows does not wait for it, with so many entries of the reorder buffer."""
+        """The pace if the next instructions overlap with it, in a reorder buffer of this size."""
         under_way = max(1.0, entries / self.entries) if self.entries else 1.0
         cycles = max(self.busy, self.waiting / under_way)
         return Pace(cycles, cycles, self.entries, self.counts)
 
 
 def work_pace(work: Work, machine: Machine) -> Pace:
-    """Of instructions without a loop around them."""
+    """Computes the pace of instructions without loops."""
     counts = work.counts
     products = counts["fma"] + counts["dot"]
     halves = counts["bf16"] / machine.bf16_rate if counts["bf16"] else 0.0
@@ -91,14 +91,14 @@ def work_pace(work: Work, machine: Machine) -> Pace:
 
 
 class Cycles(Walk[Pace]):
-    """Follows a kernel's loops on a machine; also sums up its instructions."""
+    """Computes the pace of a kernel's loops on a machine, and sums up its instructions."""
 
     def __init__(self, machine: Machine) -> None:
         super().__init__()
         self.machine = machine
 
     def inside(self, body: Body, environment: Environment) -> Pace:
-        """Everything in a body, one after the other."""
+        """Pace of a body, with all parts one after the other."""
         pace = work_pace(body.work, self.machine)
         if body.children:
             pace = replace(pace, busy=pace.waiting)
@@ -107,7 +107,7 @@ class Cycles(Walk[Pace]):
         return pace
 
     def loop(self, loop: Loop, count: int, environment: Environment, first: int = 0) -> Pace:
-        """Of some rounds of a loop."""
+        """Pace of some iterations of a loop."""
         if count <= 0:
             return Pace()
         varies = loop.number in loop.body.controls
@@ -126,35 +126,35 @@ class Cycles(Walk[Pace]):
 
 NEAR, SHARED, FAR, FOREIGN = "L2", "L3", "memory", "another core"
 COMPUTE, IMBALANCE = "compute", "imbalance"
-LEAST_LOSS = 0.1  # of the time, to be called the limit
+LEAST_LOSS = 0.1  # share of the time below which losses are not called the limit
 
 
 @dataclass(frozen=True)
 class Phase:
-    """A parallel loop, or what one thread does before, between and after those.
+    """A parallel loop, or a serial part before, between or after parallel loops.
 
     Attributes
     ----------
     threads : int
-        Threads that have something to do; 1 if nothing is parallel.
+        Threads with work to do; 1 if serial.
     parallel : bool
-        Whether it is forked.
+        Whether the phase is forked.
     compute : float
-        Microseconds in which the busiest thread computes from its first cache.
+        Microseconds of computing of the busiest thread, with all data in its L1.
     mean : float
-        The same, if work were divided equally among all threads.
+        Microseconds of computing if work were divided equally among all threads.
     bytes : dict
-        What the busiest thread fetches, by level.
+        Level -> bytes that the busiest thread fetches.
     transfer : dict
-        Microseconds that this takes, by level.
+        Level -> microseconds of these transfers.
     fork : float
         Microseconds of forking and joining.
     sharing : float
-        Microseconds of waiting for lines that another thread writes too.
+        Microseconds of waiting for lines that another thread writes, too.
     first_pass : float
-        Microseconds of `transfer` in which a loop fetches what it then reads again and again.
+        Microseconds of `transfer` in which a loop fetches data that it then reads repeatedly.
     overlap : float
-        How much of the shorter of computing and moving hides behind the longer, 0 to 1.
+        Share of the shorter of computing and moving that overlaps with the longer, 0 to 1.
     """
 
     threads: int
@@ -170,7 +170,7 @@ class Phase:
 
     @property
     def named(self) -> dict[str, float]:
-        """Microseconds by what takes them; together the time."""
+        """Microseconds by cause; they add up to the time."""
         found = {COMPUTE: self.mean, IMBALANCE: self.compute - self.mean, "forks": self.fork}
         found["shared lines"] = self.sharing
         rest = self.time - sum(found.values())
@@ -181,7 +181,7 @@ class Phase:
 
     @property
     def beyond(self) -> float:
-        """Microseconds that fetching from beyond L2 takes."""
+        """Microseconds of fetching from beyond L2."""
         return sum(time for level, time in self.transfer.items() if level in (SHARED, FAR))
 
     @property
@@ -195,18 +195,18 @@ class Phase:
 
 @dataclass(frozen=True)
 class KernelTime:
-    """One call of a kernel.
+    """The time of one call of a kernel.
 
     Attributes
     ----------
     phases : tuple of Phase
-        One after the other.
+        The phases in order.
     call : float
         Microseconds of the call.
     counts : Counter of str
         Instructions of all threads, by kind.
     parts : mapping from int to Part
-        What the busiest thread touches of each parameter, in the last phase that does.
+        Parameter -> what the busiest thread touches of it, in the last phase that uses it.
     """
 
     phases: tuple[Phase, ...]
@@ -221,7 +221,7 @@ class KernelTime:
 
     @property
     def named(self) -> dict[str, float]:
-        """Microseconds by what takes them; together the time."""
+        """Microseconds by cause; they add up to the time."""
         found: dict[str, float] = defaultdict(float)
         found["call"] += self.call
         parallel = any(phase.parallel for phase in self.phases)
@@ -233,7 +233,7 @@ class KernelTime:
 
     @property
     def limit(self) -> str:
-        """What takes the most beyond an equal share of computing; that, if little does."""
+        """The largest loss beyond evenly shared computing; COMPUTE if all losses are small."""
         named = self.named
         losses = {name: time for name, time in named.items() if name != COMPUTE}
         worst = max(losses, key=lambda name: losses[name], default=COMPUTE)
@@ -241,11 +241,11 @@ class KernelTime:
 
     @property
     def busy(self) -> int:
-        """Threads that have something to do in the longest phase."""
+        """Threads with work to do in the longest phase."""
         return max(self.phases, key=lambda phase: phase.time).threads if self.phases else 1
 
 
-# What comes from L2 so many times as often as from beyond was fetched by the first pass of a loop.
+# Data that comes from L2 this much more often than from beyond was fetched by a loop's first pass.
 READ_AGAIN = 2.0
 
 
@@ -258,7 +258,8 @@ class Origin:
     level : str
         The nearest level that holds them.
     part : Part or None
-        The part that each thread has in its own caches, if the level is L2; None: its own part.
+        The part that each thread has in its own caches, if the level is L2; None: exactly the part
+        that it needs.
     """
 
     level: str
@@ -266,18 +267,18 @@ class Origin:
 
 
 def kernel_time(
-    program: Program, machine: Machine, origins: Mapping[int, Origin] | None = None
+    program: KernelLoops, machine: Machine, origins: Mapping[int, Origin] | None = None
 ) -> KernelTime:
-    """How long a kernel takes on a machine with its number of threads.
+    """Predicts how long a kernel takes on a machine with its number of threads.
 
     Parameters
     ----------
-    program : Program
+    program : KernelLoops
         The kernel.
     machine : Machine
-        Where it runs.
+        The machine.
     origins : mapping from int to Origin
-        Parameter -> where its bytes are when the kernel begins; L2 for those that are not named.
+        Parameter -> location of its bytes when the kernel begins; L2 for missing parameters.
     """
     timer = _Timer(machine, origins or {})
     phases = tuple(timer.phases(program.body, {}))
@@ -293,7 +294,7 @@ class _Timer:
         self.parts: dict[int, Part] = {}
 
     def phases(self, body: Body, environment: Environment) -> Iterator[Phase]:
-        """The phases of what may have parallel loops in it; neighbours in series are one."""
+        """Splits a body into phases at its parallel loops; serial neighbours are one phase."""
         serial = Body(body.work)
         for child in body.children:
             if not _forks(child):
@@ -361,11 +362,11 @@ class _Timer:
             moved = {SHARED: size - once}
             origin = self.origins.get(memory.parameter, Origin(NEAR))
             had = origin.part if memory.parameter >= 0 else None
-            had = self.parts.get(memory.parameter, had)  # an earlier phase's
+            had = self.parts.get(memory.parameter, had)  # from an earlier phase
             if had is not None or origin.level == NEAR:
                 moved[FOREIGN] = foreign_bytes(once, memory, parts.get(memory.parameter), had)
             else:
-                # What one thread has got from memory, others get from the shared cache.
+                # Data that one thread has fetched from memory, others get from the shared cache.
                 share = min(once, memory.size / threads) if origin.level == FAR else once
                 moved[SHARED] += once - share
                 moved[origin.level] = moved.get(origin.level, 0.0) + share
@@ -397,7 +398,7 @@ class _Timer:
 
 
 def _forks(node: Loop | Branch) -> bool:
-    """Whether a parallel loop is in it."""
+    """Whether a node contains a parallel loop."""
     if isinstance(node, Loop):
         return node.parallel or any(_forks(child) for child in node.body.children)
     return any(_forks(child) for body in (node.then, node.otherwise) for child in body.children)

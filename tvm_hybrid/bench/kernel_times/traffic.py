@@ -1,9 +1,9 @@
 """Traffic: the bytes that a thread gets from every level of the memory.
 
 The layer conditions of Kerncraft's Execution-Cache-Memory model (Treibig and Hager 2010; Hammer,
-Eitzinger, Hager and Wellein 2017), for any nest of loops: if what one round of a loop touches fits
-into a cache, what rounds have in common is there, and the loop fetches its footprint once. If it
-does not, every round fetches what it touches again.
+Eitzinger, Hager and Wellein 2017), for any nest of loops. If the bytes that one iteration touches
+fit into a cache, data common to iterations stays there, and the loop fetches its footprint once.
+Else every iteration fetches everything that it touches again.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ Bytes = dict[Memory, float]
 
 @dataclass(frozen=True)
 class Touched:
-    """What something touches and fetches.
+    """What a part of a kernel touches and fetches.
 
     Attributes
     ----------
     patterns : list of Pattern
-        Its footprint.
+        The footprint.
     fetched : tuple of dict
-        For every cache: array -> bytes that come into it.
+        For every cache: array -> bytes that enter the cache.
     """
 
     patterns: list[Pattern]
@@ -41,7 +41,7 @@ class Touched:
 
 
 def footprint(patterns: Sequence[Pattern]) -> Bytes:
-    """Bytes that patterns touch, by array; no more than it has."""
+    """Bytes that patterns touch, by array; at most the size of the array."""
     found: Bytes = {}
     for pattern in patterns:
         size = found.get(pattern.memory, 0.0) + pattern.size
@@ -50,7 +50,7 @@ def footprint(patterns: Sequence[Pattern]) -> Bytes:
 
 
 def _distinct(patterns: Sequence[Pattern]) -> list[Pattern]:
-    """Patterns once that are the same but for being read or written."""
+    """Removes patterns that differ only in being read or written; a write is kept."""
     found: dict[object, Pattern] = {}
     for pattern in patterns:
         key = (pattern.memory, pattern.moves, pattern.width, pattern.dimensions)
@@ -60,20 +60,14 @@ def _distinct(patterns: Sequence[Pattern]) -> list[Pattern]:
 
 
 class Traffic(Walk[Touched]):
-    """Follows a kernel's loops.
-
-    Parameters
-    ----------
-    caches : sequence of int
-        Bytes of the caches of a thread, the nearest first.
-    """
+    """Computes the traffic of a kernel's loops; `caches` are a thread's cache sizes, L1 first."""
 
     def __init__(self, caches: Sequence[int]) -> None:
         super().__init__()
         self.caches = tuple(caches)
 
     def inside(self, body: Body, environment: Environment) -> Touched:
-        """Everything in a body, one after the other."""
+        """Traffic of a body, with all parts one after the other."""
         own = patterns_of(body.work.accesses)
         parts = [Touched(own, tuple(footprint(own) for _ in self.caches))]
         parts += [self.child(child, environment) for child in body.children]
@@ -83,7 +77,7 @@ class Traffic(Walk[Touched]):
         return self._touched(patterns, parts, 1.0, sum(footprint(patterns).values()))
 
     def loop(self, loop: Loop, count: int, environment: Environment, first: int = 0) -> Touched:
-        """Of some rounds of a loop."""
+        """Traffic of some iterations of a loop."""
         if count <= 0:
             return Touched([], tuple({} for _ in self.caches))
         varies = loop.number in loop.body.controls
@@ -100,7 +94,7 @@ class Traffic(Walk[Touched]):
     def _touched(
         self, patterns: list[Pattern], parts: Sequence[Touched], share: float, size: float
     ) -> Touched:
-        """What is fetched for the parts, each so often; once where a cache holds `size`."""
+        """Sums up the parts' fetches, `share` times each; only once if a cache holds `size`."""
         fetched = []
         for level, cache in enumerate(self.caches):
             total: Bytes = {}
@@ -117,13 +111,13 @@ class Traffic(Walk[Touched]):
 # Footprints: how many lines of an array instructions touch while the loops around them run.
 #
 # A pattern is a run of bytes, repeated along some dimensions. A loop around it adds a dimension, or
-# makes an existing one longer where its steps fit: rows of a window that moves by rows.
+# extends an existing one if the steps fit: rows of a window that moves by rows.
 
 
 LINE = 64
-_TRIED = 64  # values of a variable in an index that is not linear
+_TRIED = 64  # sampled values of a variable in a nonlinear index
 
-Dimension = tuple[int, int]  # bytes from one to the next, how many
+Dimension = tuple[int, int]  # distance in bytes, and count
 
 
 @dataclass(frozen=True)
@@ -133,15 +127,15 @@ class Pattern:
     Attributes
     ----------
     memory : Memory
-        Which array.
+        The array.
     moves : Index
-        By what it moves with loops that are not yet counted in.
+        How the pattern moves with outer loops that are not counted yet.
     width : int
-        Bytes in a row.
+        Consecutive bytes.
     dimensions : tuple of (bytes, count)
-        How often, by rising distance.
+        Repetitions, by rising distance.
     store : bool
-        Whether anything of it is written.
+        Whether any of the bytes is written.
     """
 
     memory: Memory
@@ -152,7 +146,7 @@ class Pattern:
 
     @property
     def size(self) -> float:
-        """Bytes of the lines that it touches."""
+        """Bytes of the touched lines."""
         pieces = 1
         for _, count in self.dimensions:
             pieces *= count
@@ -160,11 +154,11 @@ class Pattern:
 
     @property
     def hull(self) -> int:
-        """Bytes from the first to the last."""
+        """Bytes from the first to the last touched one."""
         return self.width + sum(step * (count - 1) for step, count in self.dimensions)
 
     def along(self, loop: int, count: int, environment: Environment) -> Pattern:
-        """What it touches while a loop runs so often."""
+        """The pattern of all `count` iterations of a loop."""
         if loop not in self.moves.loops or count <= 1:
             return replace(self, moves=_without(self.moves, loop))
         factors = dict(self.moves.terms)
@@ -178,22 +172,22 @@ class Pattern:
 
 
 def _lines(width: int) -> float:
-    """Lines that so many bytes lie in, by the mean over where they begin."""
+    """Mean number of lines that `width` bytes touch, over all start addresses."""
     return ceil(width / LINE) if width % LINE == 0 else (width + LINE - 4) / LINE
 
 
 def _loops(atom: Atom) -> frozenset[int]:
-    """The loops on which an atom depends."""
+    """Loops that an atom depends on."""
     return Index(0, ((atom, 1),)).loops
 
 
 def _without(moves: Index, loop: int) -> Index:
-    """Without what moves with a loop."""
+    """Drops the terms that move with a loop."""
     return Index(0, tuple(term for term in moves.terms if loop not in _loops(term[0])))
 
 
 def _steps(moves: Index, loop: int, count: int, environment: Environment) -> list[Dimension]:
-    """The places to which an index that is not linear moves, as one or two dimensions."""
+    """Positions of a nonlinear index, as one or two dimensions."""
     values = range(count) if count <= _TRIED else [count * i // _TRIED for i in range(_TRIED)]
     places = sorted({moves.evaluate({**environment, loop: value}) for value in values})
     if count > _TRIED:
@@ -204,7 +198,7 @@ def _steps(moves: Index, loop: int, count: int, environment: Environment) -> lis
 
 
 def dimensions_of(places: Sequence[int]) -> list[Dimension]:
-    """Sorted places as dimensions: exact if they are a grid, else a row of as many."""
+    """Describes sorted positions as dimensions: exact for a grid, else an even row."""
     if len(places) <= 1:
         return []
     gaps = [b - a for a, b in pairwise(places)]
@@ -219,7 +213,7 @@ def dimensions_of(places: Sequence[int]) -> list[Dimension]:
 
 
 def _merged(width: int, dimensions: Iterable[Dimension]) -> tuple[int, tuple[Dimension, ...]]:
-    """The same bytes with as few dimensions as possible."""
+    """Describes a pattern by as few dimensions as possible."""
     merged: list[Dimension] = []
     for step, count in sorted(d for d in dimensions if d[0] > 0 and d[1] > 1):
         if not merged and step <= max(width, LINE):
@@ -235,7 +229,7 @@ def _merged(width: int, dimensions: Iterable[Dimension]) -> tuple[int, tuple[Dim
 
 
 def patterns_of(accesses: Iterable[Access]) -> list[Pattern]:
-    """The accesses of some instructions, those to neighbouring places together."""
+    """Patterns of the accesses of some instructions; neighbouring places become one pattern."""
     groups: dict[tuple[Memory, Index, int, int, int], dict[int, bool]] = {}
     for access in accesses:
         moves = Index(0, access.start.terms)
@@ -259,14 +253,14 @@ ROWS, COLUMNS, ALL = "rows", "columns", "all"
 
 @dataclass(frozen=True)
 class Part:
-    """What the busiest thread touches of a parameter.
+    """The part of a parameter that the busiest thread touches.
 
     Attributes
     ----------
     form : str
         A run of rows, columns, or all of it.
     threads : int
-        That share it.
+        Threads that share the parameter.
     """
 
     form: str
@@ -274,7 +268,7 @@ class Part:
 
 
 def parts_of(patterns: Sequence[Pattern], threads: int) -> dict[int, Part]:
-    """What form the parts of the parameters have that a thread touches."""
+    """Finds the form of the parts that a thread touches of the shared arrays."""
     sizes, found = footprint(patterns), {}
     for pattern in patterns:
         memory = pattern.memory
@@ -291,7 +285,7 @@ def parts_of(patterns: Sequence[Pattern], threads: int) -> dict[int, Part]:
 
 
 def foreign_bytes(touched: float, memory: Memory, part: Part | None, had: Part | None) -> float:
-    """Bytes of what a thread touches that another core had."""
+    """Bytes of a thread's footprint that lie in another core's caches."""
     if had is None or part is None:
         return 0.0
     if part == had and part.form != ALL:
@@ -301,7 +295,7 @@ def foreign_bytes(touched: float, memory: Memory, part: Part | None, had: Part |
 
 
 def split_lines(patterns: Sequence[Pattern], parts: Mapping[int, Part]) -> float:
-    """Lines at the borders of a thread's columns that a neighbour writes too."""
+    """Lines at the borders of a thread's columns that a neighbour writes, too."""
     found: dict[Memory, int] = {}
     for pattern in patterns:
         part = parts.get(pattern.memory.parameter)

@@ -1,7 +1,7 @@
 """The contestants of a benchmark: this plugin, ONNX Runtime, TVM without the plugin.
 
 Each is prepared once, keeps its outputs for comparison, and has `run_for` (see `timing`). A
-contestant that cannot be prepared raises ContestantError; the benchmark says so and continues
+contestant that cannot be prepared raises ContestantError; the benchmark reports it and continues
 without it.
 """
 
@@ -32,25 +32,25 @@ Feeds = Mapping[str, np.ndarray]
 
 
 class WorkerContestant:
-    """Runs one model in a worker, which answers with lines of JSON.
+    """Runs one model in a worker process, which answers with lines of JSON.
 
-    The worker reads the file named by its last argument, a JSON object: what `job` says, and
-    "feeds" and "outputs", the paths of .npz files with the inputs and for the results. When it has
-    run the model once it answers {"ready": SECONDS}. After that, for every line with a number of
-    seconds it answers {"times": [SECONDS, ...]}. {"error": REASON} ends it at any time.
+    The worker's last argument names a file with a JSON object: `job`, and "feeds" and "outputs",
+    the paths of .npz files for inputs and results. When it has run the model once, it answers
+    {"ready": SECONDS}. Then it answers {"times": [SECONDS, ...]} for every line with a number of
+    seconds. {"error": REASON} ends it at any time.
 
     Parameters
     ----------
     name : str
-        What messages call it.
+        Name in messages.
     command : sequence of str
-        Program and arguments, to which the path of the job is added.
+        Program and arguments; the path of the job is added.
     job : mapping
-        What the worker is told besides; JSON values.
+        Further settings for the worker, as JSON values.
     feeds : mapping
         The inputs.
     environment : mapping
-        Environment variables besides this process's own.
+        Variables that are added to this process's environment.
     time_limit : float
         Seconds after which a silent worker is given up.
 
@@ -99,7 +99,7 @@ class WorkerContestant:
         return [float(time) for time in self._answer("times")]
 
     def _answer(self, field: str) -> Any:
-        """That field of the worker's next answer; other lines are libraries' own."""
+        """Waits for an answer with this field; skips lines that libraries print."""
         while True:
             try:
                 line = self._child.answer(self._time_limit)
@@ -125,15 +125,15 @@ class WorkerContestant:
 
 @dataclass(frozen=True)
 class LoadTurn:
-    """What callers saw in one turn.
+    """The result of one turn of concurrent callers.
 
     Attributes
     ----------
     times : list of float
-        Seconds from sending to the result, of every request.
+        Seconds from sending to the result, for every request.
     rate : float
-        Requests a second: the sum of the callers' own rates, each until its last result, so that
-        it does not matter that some end earlier than others.
+        Requests a second: the sum of the callers' rates, each until the caller's last result, so
+        that callers may end at different times.
     """
 
     times: list[float]
@@ -141,12 +141,12 @@ class LoadTurn:
 
     @property
     def seconds(self) -> float:
-        """How long so many requests take at this rate."""
+        """Duration of these requests at this rate."""
         return len(self.times) / self.rate
 
 
 def total_rate(turns: Iterable[LoadTurn]) -> float:
-    """Requests a second in several turns."""
+    """Requests a second over several turns."""
     turns = list(turns)
     return sum(len(turn.times) for turn in turns) / sum(turn.seconds for turn in turns)
 
@@ -157,23 +157,23 @@ def load_turn(
     seconds: float,
     clock: Callable[[], float] = time.perf_counter,
 ) -> LoadTurn:
-    """Has threads call for about `seconds`, each at least once.
+    """Calls from several threads for about `seconds`, from each at least once.
 
     Parameters
     ----------
     call : callable
-        One request; it returns when the result is there.
+        Makes one request, and returns when the result is there.
     callers : int
-        How many threads call.
+        Number of threads.
     seconds : float
-        When no more requests are sent.
+        No request is sent after this time.
     clock : callable
-        Tells the time.
+        Returns the time in seconds.
 
     Raises
     ------
     Exception
-        What a call raised first.
+        The first exception of a call.
     """
     found: list[tuple[list[float], float]] = []
     errors: list[BaseException] = []
@@ -211,16 +211,16 @@ def load_turn(
 
 
 class SessionContestant:
-    """Callers of one session with onnxruntime's interface, in this process.
+    """Calls one session with onnxruntime's interface, in this process.
 
     Parameters
     ----------
     session : InferenceSession
-        Whose `run` is called.
+        The session.
     feeds : mapping
         The inputs, which all callers share.
     callers : int
-        How many threads call in `load_for`.
+        Number of calling threads in `load_for`.
 
     Attributes
     ----------
@@ -243,16 +243,16 @@ class SessionContestant:
         return load_turn(lambda: run(None, feeds), self._callers, seconds)
 
     def close(self) -> None:
-        """Nothing to free."""
+        """Frees nothing."""
 
     @staticmethod
     def of_onnx(model: Path, feeds: Feeds, threads: int, callers: int = 1) -> SessionContestant:
-        """ONNX Runtime with its default optimisations.
+        """Makes a session of ONNX Runtime with its default optimisations.
 
         Raises
         ------
         ContestantError
-            If it is not installed, or cannot load or run the model.
+            If onnxruntime is not installed, or cannot load or run the model.
         """
         session = optimised_session(str(model), threads)
         try:
@@ -271,7 +271,7 @@ class StockTvm(WorkerContestant):
     feeds : mapping
         The inputs.
     options : CompileOptions
-        Its shapes, its target, and the inputs whose values it knows are TVM's too.
+        Gives TVM shapes, target, and the inputs with known values.
     threads : int
         Size of TVM's thread pool.
     limit : float
@@ -298,23 +298,23 @@ class StockTvm(WorkerContestant):
         super().__init__("stock TVM", command, job, feeds, environment, limit)
 
 
-# OpenVINO as a contestant: in a worker, with a Python of its own if need be.
+# OpenVINO as a contestant: in a worker process, with another Python if necessary.
 #
-# It is optional: without a Python that has it, benchmarks say so and continue without it.
+# It is optional: if no Python has it, benchmarks report that and continue without it.
 
 
-# Run as a script it would have this folder before the libraries.
+# Not run as a script: then this folder would come before the libraries in sys.path.
 _RUN = "import runpy, sys; runpy.run_path(sys.argv[1], run_name='__main__')"
 _WORKER = Path(__file__).with_name("openvino_worker.py")
 
 
 def openvino_version(python: str) -> str:
-    """The version of OpenVINO that a Python has.
+    """Returns the version of OpenVINO that a Python has.
 
     Raises
     ------
     ContestantError
-        If it has none, or cannot be started.
+        If it does not have OpenVINO, or cannot be started.
     """
     program = "import openvino; print(openvino.__version__.split('-')[0])"
     try:
@@ -332,7 +332,7 @@ def openvino_version(python: str) -> str:
 
 
 class OpenVino(WorkerContestant):
-    """OpenVINO's CPU plugin: one stream, latency mode; or throughput mode.
+    """OpenVINO's CPU plugin, in latency mode with one stream, or in throughput mode.
 
     Parameters
     ----------
@@ -345,13 +345,11 @@ class OpenVino(WorkerContestant):
     python : str or None
         See `openvino_python`.
     kernels : bool
-        Whether to measure, instead of whole runs, the time of convolutions and matrix products in
-        them: its mean of each slice of runs.
+        Whether to time only convolutions and matrix products, as means over slices of runs.
     precision : str
         "f32" or "bf16": what float operators compute in. Integers stay as the model says.
     streams, callers : int
-        If there are callers: throughput mode with so many streams, which share the threads, for
-        `load_for`.
+        With callers: throughput mode for `load_for`, with this many streams that share the threads.
 
     Raises
     ------
@@ -383,11 +381,11 @@ class OpenVino(WorkerContestant):
             super().__init__("OpenVINO", [program, "-c", _RUN, str(_WORKER)], job, feeds, {})
         except ContestantError as error:
             if not isinstance(error.__cause__, OSError):
-                openvino_version(program)  # says how to get it, if that is what is wrong
+                openvino_version(program)  # raises with advice if OpenVINO is missing
             raise
 
     def load_for(self, seconds: float) -> LoadTurn:
-        """Keeps all callers' requests under way for about `seconds`."""
+        """Keeps all callers busy for about `seconds`."""
         self._child.send(seconds)
         load = self._answer("load")
         return LoadTurn([float(time) for time in load["times"]], float(load["rate"]))

@@ -1,8 +1,8 @@
-"""Sessions of ONNX Runtime: one that computes what a model says, one that is fast.
+"""Sessions of ONNX Runtime: one that computes exactly what a model says, and one that is fast.
 
-Where a CPU lacks VNNI, its kernels of uint8 by int8 saturate. The first kind of session does
-without them (see `unsigned_products`) and so is right on every CPU. The second sets
-`session.x64quantprecision`, with which ONNX Runtime avoids most of them, there alone.
+On a CPU without VNNI, ONNX Runtime's kernels of uint8 by int8 saturate. The first kind of session
+avoids them (see `unsigned_products`), so it is right on every CPU. The second kind sets
+`session.x64quantprecision`, with which ONNX Runtime avoids most of them on such CPUs.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from microkernels.isa import host_features
 
 from ...report.timing import ContestantError
 
-# Where an operator's inputs hold an operand: value, scale (None: there is none), zero point.
+# Positions of an operand among the inputs: value, scale (None: no scale), zero point.
 _Operand = tuple[int, int | None, int]
 _TWO_OPERANDS: dict[str, tuple[_Operand, _Operand]] = {
     "MatMulInteger": ((0, None, 2), (1, None, 3)),
@@ -42,26 +42,22 @@ PRODUCTS = _TWO_OPERANDS.keys() | _WEIGHTS.keys()
 def unsigned_products(model: onnx.ModelProto) -> onnx.ModelProto:
     """Rewrites integer products so that ONNX Runtime computes them exactly on every CPU.
 
-    Where a CPU lacks VNNI, ONNX Runtime multiplies uint8 by int8 with vpmaddubsw, which saturates
+    On a CPU without VNNI, ONNX Runtime multiplies uint8 by int8 with vpmaddubsw, which saturates
     sums of two products at 16 bits, with graph optimisation or without. Its kernels of uint8 by
-    uint8 are exact everywhere. v - z stays the same when both grow by 128, so signed operands
-    become unsigned:
+    uint8 are exact everywhere. v - z stays equal when both grow by 128, so signed operands become
+    unsigned:
 
         y = MatMulInteger(a: u8, b: s8, za, zb)
         ->
         b2, zb2 = Cast(Cast(b, s32) + 128, u8), Cast(Cast(zb, s32) + 128, u8)
         y = MatMulInteger(a: u8, b2: u8, za, zb2)
 
-    Constants are computed at once; a zero point that is left out becomes 128. Products of two
-    signed operands are exact and stay.
-
-    The same model without products of an unsigned and a signed operand.
-
-    The given one is not changed. An operand of a type that cannot be inferred stays.
+    Constants are folded; a missing zero point becomes 128. Products of two signed operands are
+    exact and stay. An operand whose type cannot be inferred stays. The given model is not changed.
     """
     if not any(node.op_type in PRODUCTS for node in model.graph.node):
         return model
-    # Element types of what is known, by name.
+    # Element types of all known tensors, by name.
     inferred = onnx.shape_inference.infer_shapes(model).graph
     values = (*inferred.input, *inferred.value_info)
     types = {value.name: value.type.tensor_type.elem_type for value in values}
@@ -79,7 +75,7 @@ def unsigned_products(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _signed(node: onnx.NodeProto, types: Mapping[str, int]) -> list[_Operand]:
-    """The operands that are signed beside an unsigned one."""
+    """The signed operands of a node that also has an unsigned one."""
 
     def is_signed(operand: _Operand) -> bool:
         names = (*node.input[operand[0] :][:1], *node.input[operand[2] :][:1])
@@ -92,7 +88,7 @@ def _signed(node: onnx.NodeProto, types: Mapping[str, int]) -> list[_Operand]:
 
 
 class _Rewriter:
-    """Appends what unsigned operands need to a graph."""
+    """Appends nodes and constants for unsigned operands to a graph."""
 
     def __init__(self, graph: onnx.GraphProto) -> None:
         self._graph = graph
@@ -100,7 +96,7 @@ class _Rewriter:
         self._unsigned: dict[str, str] = {}
 
     def shift(self, node: onnx.NodeProto, operand: _Operand) -> None:
-        """Gives the node an unsigned operand and its zero point."""
+        """Makes an operand of a node, and its zero point, unsigned."""
         value, scale, zero = operand
         node.input.extend([""] * (zero + 1 - len(node.input)))
         node.input[value] = self._shifted(node.input[value])
@@ -128,7 +124,7 @@ class _Rewriter:
         return self._unsigned[name]
 
     def _constant(self, name: str, shape: tuple[int, ...], dtype: type) -> str:
-        """Adds an array of 128."""
+        """Adds a constant full of 128."""
         tensor = numpy_helper.from_array(np.full(shape, SHIFT, dtype), name)
         self._graph.initializer.append(tensor)
         return name
@@ -140,16 +136,10 @@ _QUANTIZED = PRODUCTS | {"QuantizeLinear", "DynamicQuantizeLinear"}
 
 
 def literal_session(model: onnx.ModelProto, threads: int = 1) -> Any:
-    """A session that computes what the model says, operator by operator, integers exactly.
+    """Makes a session that computes exactly what the model says, operator by operator.
 
-    Of bfloat16 it computes in float32, and rounds the outputs.
-
-    Parameters
-    ----------
-    model : onnx.ModelProto
-        The model, all weights inside it.
-    threads : int
-        Threads inside one operator.
+    bfloat16 is computed in float32, and outputs are rounded. The model must have all weights
+    inside; `threads` work on one operator.
 
     Raises
     ------
@@ -168,7 +158,7 @@ def literal_session(model: onnx.ModelProto, threads: int = 1) -> Any:
 
 
 class _Rounding:
-    """A session of a widened model that takes and gives what the model itself does."""
+    """A session of a widened model with the inputs and outputs of the original one."""
 
     def __init__(self, session: Any, model: onnx.ModelProto) -> None:
         self._session = session
@@ -178,7 +168,7 @@ class _Rounding:
         }
 
     def run(self, names: list[str] | None, feeds: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-        """As of any session."""
+        """Runs the session."""
         wide = {
             name: value.astype(np.float32) if value.dtype == ml_dtypes.bfloat16 else value
             for name, value in feeds.items()
@@ -189,7 +179,7 @@ class _Rounding:
 
 
 def optimised_session(model: str | bytes, threads: int = 1, profile: str = "") -> Any:
-    """A session with ONNX Runtime's default optimisations.
+    """Makes a session with ONNX Runtime's default optimisations.
 
     Parameters
     ----------
@@ -198,7 +188,7 @@ def optimised_session(model: str | bytes, threads: int = 1, profile: str = "") -
     threads : int
         Threads inside one operator; operators run one after the other.
     profile : str
-        First part of the path of the profile to write; "" for none.
+        Prefix of the path of the profile to write; "" for none.
 
     Raises
     ------
@@ -213,7 +203,7 @@ def optimised_session(model: str | bytes, threads: int = 1, profile: str = "") -
     try:
         options.add_session_config_entry(_PRECISION, "1")
         return _open(runtime, model, options)
-    except Exception:  # it turns a product of two signed operands into one that it has no kernel of
+    except Exception:  # with this entry, it may want a kernel for two signed operands, and has none
         options.add_session_config_entry(_PRECISION, "0")
     try:
         return _open(runtime, model, options)
@@ -222,12 +212,12 @@ def optimised_session(model: str | bytes, threads: int = 1, profile: str = "") -
 
 
 def outputs_of(session: Any, feeds: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-    """All outputs of a session.
+    """Runs a session and returns all outputs.
 
     Raises
     ------
     ContestantError
-        If ONNX Runtime fails on the way.
+        If ONNX Runtime fails.
     """
     try:
         return list(session.run(None, dict(feeds)))
@@ -236,10 +226,10 @@ def outputs_of(session: Any, feeds: Mapping[str, np.ndarray]) -> list[np.ndarray
 
 
 def why_products_differ(model: onnx.ModelProto) -> str:
-    """Why a library's integer products of a model may be wrong on this CPU; "" if they are right.
+    """Why another library's integer products may be wrong on this CPU; "" if they are right.
 
-    Without VNNI the instruction for bytes is vpmaddubsw; ONNX Runtime and oneDNN, which OpenVINO
-    uses, take it for uint8 by int8.
+    Without VNNI, ONNX Runtime and oneDNN (which OpenVINO uses) multiply uint8 by int8 with
+    vpmaddubsw, which saturates.
     """
     quantized = any(node.op_type in _QUANTIZED for node in model.graph.node)
     saturates = quantized and not _VNNI & host_features()
@@ -247,13 +237,13 @@ def why_products_differ(model: onnx.ModelProto) -> str:
 
 
 def last_line(error: BaseException) -> str:
-    """The last line of an error's message."""
+    """Last line of an error's message."""
     lines = str(error).strip().splitlines()
     return lines[-1] if lines else type(error).__name__
 
 
 def import_runtime() -> Any:
-    """The module onnxruntime.
+    """Imports onnxruntime.
 
     Raises
     ------
@@ -281,21 +271,19 @@ def _open(runtime: Any, model: str | bytes, options: Any) -> Any:
     return runtime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
 
 
-# Attributes that name an element type.
+# Node attributes whose value is an element type.
 _NAME_TYPES = frozenset({"to", "dtype", "output_dtype"})
 
 
 def wide_model(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Rewrites a model of bfloat16 as one of float32, which ONNX Runtime has kernels for on a CPU.
+    """Rewrites a bfloat16 model in float32, as ONNX Runtime lacks CPU kernels for bfloat16.
 
         y: bf16 = MatMul(x: bf16, w: bf16)
         ->
         y: f32 = MatMul(x: f32, w: f32)
 
-    Every bfloat16 is a float32, so inputs and weights stay what they are, and what is computed of
-    them is the exact result next to one that is rounded to bfloat16 on the way.
-
-    The model in float32; the given one, unchanged, if nothing of it is bfloat16.
+    Every bfloat16 is a float32, so inputs and weights keep their values. Results count as exact
+    compared with those that are rounded to bfloat16. A model without bfloat16 is returned as it is.
     """
     narrow = TensorProto.BFLOAT16
     if not any(getattr(holder, field) == narrow for holder, field in _types(model.graph)):
@@ -314,7 +302,7 @@ def wide_model(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _types(graph: onnx.GraphProto) -> Iterator[tuple[Any, str]]:
-    """All that has an element type, and the field that holds it, in bodies of nodes too."""
+    """Yields every object with an element type, and the field that holds it, subgraphs included."""
     for value in (*graph.input, *graph.output, *graph.value_info):
         yield value.type.tensor_type, "elem_type"
     yield from ((tensor, "data_type") for tensor in graph.initializer)

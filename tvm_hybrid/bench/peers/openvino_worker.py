@@ -1,13 +1,13 @@
 """Worker process that runs a model through OpenVINO; see `contestants` for its job and answers.
 
-It imports nothing of this project, and is run by its path: the Python that has OpenVINO needs only
-NumPy besides. The job has, apart from the files, "model" (an ONNX file), "threads", "precision"
-("f32" or "bf16", of floats) and "slice". If that is not 0, a turn's answer is not the times of
-whole runs: each is the mean time, by OpenVINO's own counters, that convolutions and matrix products
-take in the runs of a slice of so many seconds.
+It imports nothing of this project and is run by its path: so the Python that has OpenVINO needs
+only NumPy in addition. Apart from the files, the job has "model" (an ONNX file), "threads",
+"precision" (of floats: "f32" or "bf16") and "slice". If "slice" is not 0, a turn's answer has no
+times of whole runs. Each time is then the mean, over the runs of a slice of this many seconds, that
+convolutions and matrix products take by OpenVINO's own counters.
 
-A job with "callers" is about throughput: "streams" share the threads, and as many requests as there
-are callers are always under way. An answer then has "load": the time of every request and the rate.
+A job with "callers" measures throughput: "streams" share the threads, and one request per caller is
+always under way. An answer then has "load": the time of every request and the rate.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import openvino
 
 # Types of nodes that count as kernels.
 KERNELS = ("Convolution", "GroupConvolution", "MatMul", "FullyConnected")
-# Counters drop fractions of a microsecond in every run.
+# Counters round the times of every run down to whole microseconds.
 HALF_A_TICK = 0.5e-6
 
 
@@ -45,13 +45,13 @@ class Model:
             self._feeds = {name: arrays[name] for name in arrays.files}
 
     def request(self, counting: bool = False) -> Any:
-        """A request of a freshly compiled model with its inputs set."""
+        """Makes a request of a newly compiled model, with its inputs set."""
         request = self._compiled(counting).create_infer_request()
         self._fill(request)
         return request
 
     def queue(self, jobs: int) -> Any:
-        """Requests that run at once, of a freshly compiled model, with their inputs set."""
+        """Makes a queue of concurrent requests of a newly compiled model, with inputs set."""
         queue = openvino.AsyncInferQueue(self._compiled(False), jobs)
         for request in queue:
             self._fill(request)
@@ -69,12 +69,12 @@ class Model:
 
 
 def outputs_of(request: Any) -> list[np.ndarray]:
-    """The results of the last run."""
+    """Results of the last run."""
     return [np.array(tensor.data) for tensor in request.output_tensors]
 
 
 def run_times(request: Any, seconds: float) -> list[float]:
-    """Runs for about `seconds`, at least once; the seconds of every run."""
+    """Runs for about `seconds`, at least once; returns the seconds of every run."""
     times = []
     start = time.perf_counter()
     end = start + seconds
@@ -88,11 +88,11 @@ def run_times(request: Any, seconds: float) -> list[float]:
 
 
 def loaded(queue: Any, seconds: float) -> dict[str, Any]:
-    """All requests of a queue under way for about `seconds`: their times and the rate.
+    """Keeps all requests of a queue under way for about `seconds`; returns times and the rate.
 
     Each request is a caller that sends again when it has its result; see `contestants.LoadTurn`.
     """
-    if len(queue) == 1:  # nobody has to be told
+    if len(queue) == 1:  # a single request needs no callback
         alone = run_times(queue[0], seconds)
         return {"times": alone, "rate": len(alone) / sum(alone)}
     times: dict[int, list[float]] = {}
@@ -117,10 +117,10 @@ def loaded(queue: Any, seconds: float) -> dict[str, Any]:
 
 
 def kernel_time(model: Model, seconds: float) -> float:
-    """Mean seconds that kernels take in one run, of about `seconds` of runs.
+    """Mean seconds of the kernels per run, in about `seconds` of runs.
 
-    Counters give the mean of all runs since the model was compiled, so it is compiled anew, and the
-    first run is taken out.
+    Counters give the mean of all runs since the model was compiled. So it is compiled again, and
+    the first run is subtracted.
     """
     request = model.request(counting=True)
     request.infer()
@@ -130,13 +130,13 @@ def kernel_time(model: Model, seconds: float) -> float:
 
 
 def counted(request: Any) -> float:
-    """Mean seconds of the kernels in all runs of a request."""
+    """Mean seconds of the kernels over all runs of a request."""
     kernels = (info for info in request.get_profiling_info() if info.node_type in KERNELS)
     return sum(info.real_time.total_seconds() for info in kernels)
 
 
 def serve(job: dict[str, Any], requests: TextIO, answers: TextIO) -> None:
-    """Prepares the job, then runs it as requested until there is no request."""
+    """Prepares the job, then answers requests until the input ends."""
 
     def answer(**fields: Any) -> None:
         answers.write(json.dumps(fields) + "\n")
@@ -149,7 +149,7 @@ def serve(job: dict[str, Any], requests: TextIO, answers: TextIO) -> None:
         request.infer()
         np.savez(job["outputs"], *outputs_of(request))
         queue = model.queue(job["callers"]) if job.get("callers") else None
-    except Exception as error:  # whatever OpenVINO raises is this contestant's result
+    except Exception as error:  # any error of OpenVINO is this contestant's result
         lines = str(error).strip().splitlines()
         answer(error=f"{type(error).__name__}: {lines[-1] if lines else ''}")
         return

@@ -1,13 +1,13 @@
 """Worker process that runs a model through TVM alone, as `tvm.compile` does without this plugin.
 
-It has a process of its own because its compilation may take very long or end in LLVM, and because
+It is a separate process because its compilation may take very long or crash in LLVM, and because
 TVM's thread pool belongs to a process. It imports with our frontend, since stock TVM takes fewer
-models, and from there uses TVM's default pipeline.
+models, and then uses TVM's default pipeline.
 
     python -m tvm_hybrid.bench.peers.stock_worker JOB.json
 
-The job is that of `contestants.StockTvm`; see `contestants.WorkerContestant` for the answers. A
-request is a line with the number of seconds to run for. The end of input ends it.
+`contestants.StockTvm` writes the job; see `contestants.WorkerContestant` for the answers. A request
+is a line with the number of seconds to run for. The worker ends with its input.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from ..feeds import as_saved
 
 
 def _prepare(job: dict[str, Any]) -> tuple[Any, list[Any]]:
-    """The compiled `main` and its arguments."""
+    """Compiles `main` and makes its arguments."""
     given = (job["shapes"] or {}).items()
     shapes = {name: tuple(each) if isinstance(each, list) else each for name, each in given}
     with np.load(job["feeds"]) as arrays:
@@ -41,7 +41,7 @@ def _prepare(job: dict[str, Any]) -> tuple[Any, list[Any]]:
 
 
 def serve(job: dict[str, Any], requests: TextIO, answers: TextIO) -> None:
-    """Prepares the job, then runs it as requested until there is no request."""
+    """Prepares the job, then answers requests until the input ends."""
 
     def answer(**fields: Any) -> None:
         answers.write(json.dumps(fields) + "\n")
@@ -53,7 +53,7 @@ def serve(job: dict[str, Any], requests: TextIO, answers: TextIO) -> None:
         result = main(*feeds)  # one tensor or a tuple of them
         tensors = [result] if hasattr(result, "numpy") else list(result)
         outputs = [tensor.numpy() for tensor in tensors]
-    except Exception as error:  # whatever TVM raises is this contestant's result
+    except Exception as error:  # any error of TVM is this contestant's result
         lines = str(error).strip().splitlines()
         answer(error=f"{type(error).__name__}: {lines[-1] if lines else ''}")
         return

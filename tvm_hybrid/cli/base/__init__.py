@@ -1,4 +1,4 @@
-"""What the commands share: their options, the model they are given, tables and progress.
+"""Code that commands share: their options, their model argument, tables and progress.
 
-In: words of the command line. Out: `CompileOptions`, feeds, and what the terminal shows.
+In: arguments of the command line. Out: `CompileOptions`, feeds, and output on the terminal.
 """

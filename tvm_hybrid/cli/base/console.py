@@ -25,18 +25,18 @@ _PLAIN_WIDTH = 140
 
 
 class FittingConsole(Console):
-    """A console on which no table is cut: it becomes a list where there is no room for it."""
+    """A console that never cuts tables off: a table that is too wide becomes a list."""
 
     def print(self, *objects: Any, **options: Any) -> None:
-        """As of any console."""
+        """Prints like any console, but fits tables."""
         fitting = (shown_on(self, each) if isinstance(each, Table) else each for each in objects)
         super().print(*fitting, **options)
 
 
 def output_console() -> Console:
-    """Writes results; a file or a pipe gets lines that are not folded to a terminal's 80 columns.
+    """Makes a console for results; lines in a file or a pipe are not wrapped at 80 columns.
 
-    Made anew for each use, so that it follows a redirected `sys.stdout`.
+    Made again for each use, so that it follows a redirected `sys.stdout`.
     """
     console = FittingConsole()
     if not console.is_terminal:
@@ -45,17 +45,17 @@ def output_console() -> Console:
 
 
 def error_console() -> Console:
-    """Writes progress, warnings and errors."""
+    """Makes a console for progress, warnings and errors."""
     return FittingConsole(stderr=True)
 
 
 def say(*lines: object, to: Console | None = None) -> None:
-    """Prints lines as they are: not folded, not coloured, and brackets mean nothing.
+    """Prints lines exactly as they are, without wrapping, colour or markup.
 
     Parameters
     ----------
     to : Console or None
-        Where; None: results, on standard output.
+        The console; None: standard output.
     """
     console = to or output_console()
     for line in lines:
@@ -74,7 +74,7 @@ def print_json(value: Any) -> None:
 
 
 def show(value: Any, as_json: bool, *parts: RenderableType) -> None:
-    """Prints what a command found: `value` as JSON, or its tables and lines of text."""
+    """Prints a command's result: `value` as JSON, or its tables and lines of text."""
     if as_json:
         print_json(value)
         return
@@ -87,9 +87,9 @@ def show(value: Any, as_json: bool, *parts: RenderableType) -> None:
 
 @contextmanager
 def working(message: str) -> Iterator[Callable[[str], None]]:
-    """Shows that something is going on: a spinner on a terminal, one line anywhere else.
+    """Shows activity: a spinner on a terminal, one line anywhere else.
 
-    What it gives shows another message, of a step that begins.
+    Yields a function that shows another message.
     """
     console = error_console()
     if console.is_terminal:
@@ -106,9 +106,9 @@ def working(message: str) -> Iterator[Callable[[str], None]]:
 
 @contextmanager
 def turns_bar(message: str) -> Iterator[tuple[Callable[[str], None], Callable[[int, int], None]]]:
-    """Shows what goes on, as `working`; on a terminal also how much is done, and what is left.
+    """Shows activity like `working`, on a terminal with a progress bar and the remaining time.
 
-    What it gives shows another message, and takes how many turns are over and how many there are.
+    Yields a function that shows another message, and one that takes the finished and all turns.
     """
     console = error_console()
     if not console.is_terminal:
@@ -133,13 +133,12 @@ _MOMENT = 0.05
 def interruptible() -> Iterator[Callable[[], bool]]:
     """Keeps Ctrl-C from being lost in our own programs; the library does not touch signals.
 
-    Python ignores a KeyboardInterrupt in a destructor, or in a callback that may not fail, after
-    reporting it. In other places, as when NumPy is imported from C, it becomes another error.
+    Python reports and then ignores a KeyboardInterrupt in a destructor, or in a callback that may
+    not fail. In other places, as when NumPy is imported from C, it becomes another error. Inside
+    this context, a Ctrl-C that was swallowed is sent again.
 
-    Inside, Ctrl-C that is swallowed is pressed again.
-
-    What it gives tells whether Ctrl-C was pressed: an error may then be none of its own. Outside
-    the main thread, which alone gets signals, it never was.
+    Yields a function that tells whether Ctrl-C was pressed, as an error may be a result of that.
+    Outside the main thread, which alone gets signals, it returns False.
     """
     former = sys.unraisablehook
     again: list[threading.Timer] = []
@@ -149,7 +148,7 @@ def interruptible() -> Iterator[Callable[[], bool]]:
         if not issubclass(swallowed.exc_type, KeyboardInterrupt):
             former(swallowed)
             return
-        # Not while this runs, where it would be swallowed as well, and for good.
+        # Send it later: while this hook runs, it would be swallowed again, and for good.
         hooked.set()
         again.append(threading.Timer(_MOMENT, _press_after, [hooked, left]))
         again[-1].start()
@@ -170,10 +169,10 @@ def interruptible() -> Iterator[Callable[[], bool]]:
 
 
 def _press_after(hooked: threading.Event, left: threading.Event) -> None:
-    """Presses Ctrl-C once the hook has returned; a busy machine may hold it up.
+    """Sends Ctrl-C again once the hook has returned, which may take long on a busy machine.
 
-    A signal that comes after Python looked for one and before `time.sleep` waits does not wake it.
-    So it is pressed until the main thread has moved on: one that is pending stays one.
+    A signal between Python's check for signals and the wait of `time.sleep` does not wake the main
+    thread. So it is sent until the main thread has moved on; a pending signal is not doubled.
     """
     while hooked.is_set():
         time.sleep(_MOMENT)
@@ -181,7 +180,7 @@ def _press_after(hooked: threading.Event, left: threading.Event) -> None:
     assert main is not None
     while not left.is_set():
         signal.pthread_kill(main, signal.SIGINT)
-        # A move before the signal, to where it does not wake, is none that answers it.
+        # Read the place after the signal: an earlier move is no reaction to it.
         place = _place(main)
         time.sleep(_MOMENT)
         if _place(main) != place:
@@ -189,19 +188,19 @@ def _press_after(hooked: threading.Event, left: threading.Event) -> None:
 
 
 def _place(thread: int) -> tuple[int, int]:
-    """Which instruction of which frame a thread is at."""
+    """Identifies a thread's current frame and instruction."""
     frame = sys._current_frames()[thread]
     return id(frame), frame.f_lasti
 
 
 @contextmanager
 def _listening() -> Iterator[Callable[[], bool]]:
-    """Whether a SIGINT came, whoever handles it and whatever becomes of it."""
+    """Yields a function that tells whether a SIGINT came, even if other code handled it."""
     reading, writing = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     seen = bytearray()
 
     def pressed() -> bool:
-        with suppress(BlockingIOError):  # nothing came
+        with suppress(BlockingIOError):  # no signal came
             seen.extend(os.read(reading, _MANY))
         return signal.SIGINT in seen
 
@@ -215,11 +214,11 @@ def _listening() -> Iterator[Callable[[], bool]]:
 
 
 THINNEST = 24
-"""So many characters a column with longer words has at least, if these may be folded."""
+"""Least width in characters of a column whose longer words may be folded."""
 
 
 def shown_on(console: Console, table: Table) -> RenderableType:
-    """A table as it is if the console is wide enough, and else as a list of its rows.
+    """Returns a table unchanged if the console is wide enough, else as a list of its rows.
 
     Words may be folded, but nothing is cut off.
     """
@@ -237,7 +236,7 @@ def shown_on(console: Console, table: Table) -> RenderableType:
 
 
 def _as_list(console: Console, table: Table) -> RenderableType:
-    """Every row as lines, a line for each column that has something to say."""
+    """Turns every row into lines, one for each column that is not empty."""
 
     def text(cell: RenderableType) -> Text:
         return cell if isinstance(cell, Text) else console.render_str(str(cell), highlight=False)
@@ -254,7 +253,7 @@ def _as_list(console: Console, table: Table) -> RenderableType:
         if lines and any(headers):
             lines.append("")
         for header, cell in zip(headers, map(text, row), strict=True):
-            if cell.plain:  # behind its column's header, folded beside it
+            if cell.plain:  # next to its column's header, folded if necessary
                 line = Table.grid()
                 line.add_column(no_wrap=True)
                 line.add_column(overflow="fold", ratio=1)

@@ -36,7 +36,7 @@ def executable_of(model: Path, options: CompileOptions) -> Executable:
     click.UsageError
         If options of compilation are given for a library.
     TvmHybridError
-        As `tvm_hybrid.compile` and `tvm_hybrid.load`.
+        See `tvm_hybrid.compile` and `tvm_hybrid.load`.
     """
     from ... import compile as compile_model
     from ... import load
@@ -54,18 +54,18 @@ def executable_of(model: Path, options: CompileOptions) -> Executable:
 
 
 def session_of(model: Path, options: CompileOptions, given: Mapping[str, Any]) -> InferenceSession:
-    """A session of the same; what cannot run here is refused before it is compiled.
+    """Makes a session of a model or library; checks threads before it compiles.
 
     Parameters
     ----------
     given : mapping
-        The inputs. Those of them that must be known when the model is compiled, are its values.
+        Given inputs. Those that must be known at compilation become values of the program.
 
     Raises
     ------
     click.UsageError
     TvmHybridError
-        As `executable_of`.
+        See `executable_of`.
     """
     from ...errors import InputValueError
     from ...runtime.threads import resolve_setting
@@ -84,14 +84,15 @@ def session_of(model: Path, options: CompileOptions, given: Mapping[str, Any]) -
 
 
 def sized(model: Path, options: CompileOptions, given: Mapping[str, Any]) -> CompileOptions:
-    """The options with numbers for the sizes that an ONNX model leaves dynamic.
+    """Makes the dynamic sizes of an ONNX model static.
 
-    They are those of given arrays, else 1, which is said. With `keep_open` they stay dynamic.
+    Sizes come from given arrays, else they are 1, with a message. With `keep_open` they stay
+    dynamic.
 
     Parameters
     ----------
     given : mapping
-        Arrays by the names of inputs.
+        Input name -> array.
     """
     from ...library.artifact import is_library
     from ...runtime.tensors import evaluate, is_relation, names_in
@@ -101,7 +102,7 @@ def sized(model: Path, options: CompileOptions, given: Mapping[str, Any]) -> Com
     try:
         inputs, names = open_inputs(model, options)
     except ModelError:
-        return options  # compiling says so, after it has looked at the options
+        return options  # compiling reports the error, after it has checked the options
     inputs = [info for info in inputs if info.shape is not None or info.name in given]
     for info in (info for info in inputs if info.name in given):
         names |= dict(zip(map(str, info.shape or ()), given[info.name].shape, strict=False))
@@ -121,7 +122,7 @@ def sized(model: Path, options: CompileOptions, given: Mapping[str, Any]) -> Com
             sizes.append(names.get(size, size) if isinstance(size, str) else size)
         shapes[info.name] = given[info.name].shape if info.name in given else tuple(sizes)
     if unsaid:
-        text = f"sizes that nobody gives are 1: {', '.join(unsaid)}; --dim NAME=SIZE gives others"
+        text = f"sizes that are not given are 1: {', '.join(unsaid)}; set them by --dim NAME=SIZE"
         say(text, to=error_console())
     return replace(options, shapes={**(options.shapes or {}), **shapes} or None)
 
@@ -129,7 +130,7 @@ def sized(model: Path, options: CompileOptions, given: Mapping[str, Any]) -> Com
 def open_inputs(
     model: Path, options: CompileOptions
 ) -> tuple[list[OpenTensorInfo], dict[str, int]]:
-    """The inputs with sizes that neither model nor options tell; the named sizes that these do."""
+    """Returns the inputs that the options leave dynamic, and the named sizes that these set."""
     from ...frontend.onnx.reader.load_graph import declared_interface, load_graph
     from ...frontend.onnx.reader.read_model import read_all_but_large
 
@@ -152,7 +153,7 @@ def open_inputs(
 
 
 def sums_of(model: Any, program: Executable, feeds: Mapping[str, np.ndarray]) -> ProductSums:
-    """What tells how far results of a program may be off; `model` as for `import_onnx`."""
+    """Computes tolerances for a program's results; for `model`, see `import_onnx`."""
     from ...bench.feeds import ProductSums
     from ...frontend import import_onnx
     from ...runtime.feeds import arrays_of
@@ -166,22 +167,22 @@ source_option = click.option(
     "source",
     metavar="FILE.onnx",
     type=FILE,
-    help="The model that a library was made of: what it is compared with.",
+    help="The model that a library was made of, to compare it with.",
 )
 
 
 @dataclass(frozen=True)
 class Inputs:
-    """What `--input`, `--inputs` and `--seed` say of a model's inputs.
+    """The values of `--input`, `--inputs` and `--seed`.
 
     Attributes
     ----------
     arrays : tuple of str
         `NAME=FILE.npy`, each for one input.
     archive : Path or None
-        An .npz file with arrays for several.
+        An .npz file with arrays for several inputs.
     seed : int
-        For the random values of the others.
+        Seed of random values for the other inputs.
     """
 
     arrays: tuple[str, ...]
@@ -193,18 +194,18 @@ class Inputs:
 
     @cached_property
     def given(self) -> dict[str, np.ndarray]:
-        """The arrays by the names of their inputs."""
+        """Input name -> given array."""
         from ...bench.feeds import load_feeds
 
         return load_feeds(self.arrays, self.archive)
 
     def feeds_of(self, executable: Executable) -> tuple[dict[str, np.ndarray], list[str]]:
-        """Arrays for all inputs, and the names of those with random values, which are told."""
+        """Returns arrays for all inputs, and the names of random ones, with a message."""
         from ...bench.feeds import feeds_of
 
         feeds, drawn = feeds_of(executable, self.given, self.seed)
         if drawn:
-            text = f"random values for input {', '.join(drawn)}; --input NAME=FILE.npy gives others"
+            text = f"random values for input {', '.join(drawn)}; set them by --input NAME=FILE.npy"
             say(text, to=error_console())
         return feeds, drawn
 
@@ -212,7 +213,7 @@ class Inputs:
 def input_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Adds `--input`, `--inputs` and `--seed`; the command gets `inputs`."""
 
-    @click.option("--seed", default=0, help="For random inputs.")
+    @click.option("--seed", default=0, help="Seed of random inputs.")
     @wraps(command)
     def with_seed(*, inputs: Inputs, seed: int, **others: Any) -> Any:
         return command(inputs=replace(inputs, seed=seed), **others)
@@ -221,14 +222,14 @@ def input_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def array_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds `--input` and `--inputs`, of which a model has its sizes; the command gets `inputs`."""
+    """Adds `--input` and `--inputs`, which also set a model's sizes; the command gets `inputs`."""
 
     @click.option(
         "--input",
         "arrays",
         metavar="NAME=FILE.npy",
         multiple=True,
-        help="The array for one input, which says its size, too. Others are random.",
+        help="Array for one input, which also sets its size. Other inputs are random.",
     )
     @click.option(
         "--inputs",
@@ -246,9 +247,9 @@ def array_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 @contextmanager
 def stages_shown(message: str, lines: bool = True) -> Iterator[Callable[[str], None]]:
-    """Shows the stage on a terminal and, if `lines`, leaves a line with the time of each stage.
+    """Shows compiler stages on a terminal; with `lines`, leaves a line with each stage's time.
 
-    What it gives names a stage that is not one of the compiler's.
+    Yields a function that begins another stage by name.
     """
     console = error_console()
     if not console.is_terminal:

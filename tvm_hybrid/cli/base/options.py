@@ -1,4 +1,4 @@
-"""Options that several commands share, with one spelling and one meaning each."""
+"""Options that several commands share, each with one spelling and one meaning."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ AT_LEAST_ONE = click.IntRange(min=1)
 
 
 class OutputFile(click.Path):
-    """A file that a command writes; its name ends as its kind does, unless it is a device.
+    """A file that a command writes; its ending must fit, unless it is a device.
 
     Parameters
     ----------
     *suffixes : str
-        How the name may end, such as ".so"; without any, in any way.
+        Allowed endings, such as ".so"; none: all are allowed.
     """
 
     def __init__(self, *suffixes: str) -> None:
@@ -44,7 +44,7 @@ class OutputFile(click.Path):
         self.suffixes = suffixes
 
     def convert(self, value: Any, param: Any, ctx: Any) -> Any:
-        """The path, with the right suffix."""
+        """Checks the ending of a path."""
         path: Any = super().convert(value, param, ctx)
         if self.suffixes and path.suffix.lower() not in self.suffixes and not is_special(path):
             self.fail(f"{path} does not end in {' or '.join(self.suffixes)}", param, ctx)
@@ -52,17 +52,17 @@ class OutputFile(click.Path):
 
 
 class SharedOption(click.Option):
-    """An option of several commands, which help shows behind a command's own."""
+    """An option of several commands, which help shows after the command's own options."""
 
 
 shared_option = functools.partial(click.option, cls=SharedOption)
 
 
 class FileCommand(click.Command):
-    """A command of files: those that it writes can be written, and are none that it reads."""
+    """A command with files: its output files must be writable, and must differ from its inputs."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Writes the command's own options, then those of all commands that compile."""
+        """Writes the command's own options, then the shared ones."""
         own: list[tuple[str, str]] = []
         shared: list[tuple[str, str]] = []
         for param in self.get_params(ctx):
@@ -74,7 +74,7 @@ class FileCommand(click.Command):
                     formatter.write_dl(records)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Looks at the files before anything else is done."""
+        """Checks the files before the command starts."""
         for param in self.params:
             path = ctx.params.get(param.name or "")
             if isinstance(param.type, OutputFile) and path is not None:
@@ -89,7 +89,7 @@ class FileCommand(click.Command):
 
 
 def _files_in(value: Any) -> Iterator[str | Path]:
-    """Whatever may be a file in the value of a parameter: a path, or what is behind `NAME=`."""
+    """Yields all parts of a parameter's value that may be files: a path, text after `NAME=`."""
     if isinstance(value, tuple | list):
         for each in value:
             yield from _files_in(each)
@@ -100,10 +100,10 @@ def _files_in(value: Any) -> Iterator[str | Path]:
 
 
 class PrecisionChoice(click.Choice[str]):
-    """The precisions of floats; whoever asks for another one is told where it is made."""
+    """The precisions of floats; for an integer type, the error names `quantize`."""
 
     def convert(self, value: Any, param: Any, ctx: Any) -> Any:
-        """The choice."""
+        """Checks the choice."""
         if str(value).lstrip("u").startswith("int"):
             self.fail(f"{value!r} is in the model: `tvm-hybrid quantize` makes one", param, ctx)
         return super().convert(value, param, ctx)
@@ -113,7 +113,7 @@ _OTHER_NAMES = {"num_threads": "--threads", "shapes": "--shape or --dim", "value
 
 
 def in_options(error: TvmHybridError) -> str:
-    """An error's message, with the command's options for the arguments of functions."""
+    """An error's message, with function arguments replaced by the command's options."""
     message = "".join(
         _option(part) if isinstance(part, Argument) else str(part) for part in error.args
     )
@@ -146,7 +146,7 @@ def _option(argument: Argument) -> str:
 
 
 def target_name(value: str) -> str | dict[str, Any]:
-    """A target's name as it is, a JSON object as a dictionary."""
+    """Converts a target: a JSON object becomes a dictionary, a name stays."""
     if not value.lstrip().startswith("{"):
         return value
     try:
@@ -156,7 +156,7 @@ def target_name(value: str) -> str | dict[str, Any]:
 
 
 def target_option(name: str, text: str) -> Decorator:
-    """An option for a target; shells complete short names of CPUs, and LLVM's."""
+    """Makes an option for a target; shells complete our short names of CPUs, and LLVM's."""
     names = [*ARCHITECTURES, *ARCHITECTURES.values()]
     return shared_option(
         name,
@@ -168,20 +168,20 @@ def target_option(name: str, text: str) -> Decorator:
 
 
 def threads_choice(value: str) -> int | str:
-    """A number of threads, or a place for them as it is, which is looked at later."""
+    """Converts a number of threads; a place stays text, and is checked later."""
     is_number = value.lstrip("-").isdigit()
     return AT_LEAST_ONE.convert(int(value), None, None) if is_number else value
 
 
 def named(wanted: str, read: Callable[[str], Any]) -> Callable[[str], tuple[str, Any]]:
-    """What reads `NAME=TEXT`; the name may itself contain an equals sign.
+    """Makes a converter of `NAME=TEXT`, where the name may contain an equals sign.
 
     Parameters
     ----------
     wanted : str
         The form and an example, for messages.
     read : callable
-        What the text says; ValueError if it says nothing.
+        Converts the text; raises ValueError if it is wrong.
     """
 
     def convert(value: str) -> tuple[str, Any]:
@@ -215,12 +215,12 @@ named_size = named("NAME=SIZE, such as batch=8", _size)
 
 
 def counts_of(what: str) -> Callable[[str], tuple[int, ...]]:
-    """What reads numbers from 1 up with commas between them, as `1,2,4`: each once, as given.
+    """Makes a converter of a list such as `1,2,4`: numbers from 1 up, without repetitions.
 
     Parameters
     ----------
     what : str
-        What they are, for messages.
+        Description of the numbers, for messages.
     """
 
     def convert(value: str) -> tuple[int, ...]:
@@ -239,7 +239,7 @@ num_threads_option = shared_option(
     "--threads",
     "num_threads",
     type=AT_LEAST_ONE,
-    help="Threads of one run. Default: all that TVM would use.",
+    help="Threads of one run. Default: TVM_NUM_THREADS, else all cores.",
 )
 
 
@@ -247,7 +247,7 @@ def _both(one: Decorator, other: Decorator) -> Decorator:
     return lambda command: one(other(command))
 
 
-# Fields of `CompileOptions`, in the order of the help, and what a user gives for each.
+# Field of `CompileOptions` -> its option or options, in the order of the help.
 _OPTIONS: dict[str, Decorator] = {
     "shapes": _both(
         shared_option(
@@ -273,49 +273,50 @@ _OPTIONS: dict[str, Decorator] = {
         metavar="NAME=[0,1]",
         type=named("NAME=VALUE, such as k=5 or axes=[0,1]", _value),
         multiple=True,
-        help="Value of an input that is made a constant, such as axes, shapes or k.",
+        help="Value of an input that becomes a constant, such as axes, shapes or k.",
     ),
     "target": target_option(
         "--target",
-        "CPU to compile for: spr, sapphirerapids, a TVM target as JSON. Default: this one.",
+        "CPU to compile for: spr, sapphirerapids, a TVM target as JSON. Default: this CPU.",
     ),
     "machine": shared_option(
         "--machine",
         metavar="FILE",
         type=FILE,
         help="Description of the target's CPU for estimates, as calibrate writes. "
-        "Default: for this CPU TVM_HYBRID_MACHINE or what was calibrated; else what "
-        "comes along.",
+        "Default: for this CPU TVM_HYBRID_MACHINE or the calibrated one; else the shipped "
+        "one.",
     ),
     "precision": shared_option(
         "--precision",
         default="auto",
         type=PrecisionChoice(["auto", "f32", "bf16"]),
-        help="Operands of matrix products. auto: as the model says.",
+        help="Type of the operands of matrix products. auto: as the model says.",
     ),
     "fusion": shared_option(
         "--fusion",
         default="coarse",
         type=click.Choice(["coarse", "fine", "none"]),
-        help="What may become one kernel: several products, one with what is around it, "
-        "or it alone.",
+        help="What may become one kernel. coarse: several products; fine: an operator with its "
+        "neighbours; none: one operator.",
     ),
     "fast_math": shared_option(
         "--fast-math",
         default="default",
         type=click.Choice(["off", "default", "on"]),
-        help="Winograd's convolutions: nowhere, where they err by 5e-5 at most, wherever faster.",
+        help="Winograd convolutions. off: never; default: if the error is at most 5e-5; on: if "
+        "faster.",
     ),
     "keep_open": shared_option(
         "--keep-open",
         is_flag=True,
-        help="Keep sizes dynamic that the model leaves dynamic and --shape and --dim do not "
-        "give, as compile always does: one program for all of them.",
+        help="Keep dynamic sizes that --shape and --dim do not give, as compile always does: one "
+        "program for all of them.",
     ),
     "check_indices": shared_option(
         "--check-indices",
         is_flag=True,
-        help="Make an index out of range an error when the program runs. Otherwise it is clipped.",
+        help="Make an index out of range an error of the run. Otherwise it is clipped.",
     ),
     "num_threads": num_threads_option,
     "threads": shared_option(
@@ -323,15 +324,15 @@ _OPTIONS: dict[str, Decorator] = {
         "where",
         metavar="N|PLACE",
         type=threads_choice,
-        help="Threads of one run: how many, or the place whose cores they are bound to, "
+        help="Threads of one run: a number, or the place whose cores they are bound to, "
         "such as socket:0, node:0, all or CPUs 0-13,28. Default: all cores, not "
         "bound.",
     ),
     "weights": shared_option(
         "--weights",
         type=click.Choice(["first-touch", "interleave", "replicate"]),
-        help="Memory nodes of weights: where they are made, in turns those of --threads, "
-        "or those of its socket. Default: replicate for threads of one socket, else "
+        help="Memory nodes of weights: the node of the compiling thread, all nodes of --threads in "
+        "turns, or nodes of its socket. Default: replicate for threads of one socket, else "
         "first-touch.",
     ),
     "spin": shared_option(
@@ -342,24 +343,23 @@ _OPTIONS: dict[str, Decorator] = {
     ),
     "fallback": target_option(
         "--fallback",
-        "Compile also for this lower CPU, or for the same one with a lower instruction set, "
-        "such as avx512_vnni: code to run where AMX is missing or denied.",
+        "Also compile for this lower CPU, or for the same CPU with a lower instruction set such "
+        "as avx512_vnni, to run where AMX is missing or denied.",
     ),
     "records": _both(
         shared_option(
             "--records",
             multiple=True,
             metavar="FILE",
-            help="Tuning records to apply, before those that tvm_hybrid brings along.",
+            help="Tuning records to apply, before those that tvm_hybrid ships.",
         ),
         shared_option("--no-records", is_flag=True, help="Apply no tuning records at all."),
     ),
     "strict": shared_option(
         "--strict",
         is_flag=True,
-        help="Refuse products, convolutions, norms and other operators that there is a "
-        "template for but that it does not take, as float64; operators without any "
-        "template remain.",
+        help="Refuse operators whose template does not accept them, such as float64 products, "
+        "convolutions and norms; operators without any template remain.",
     ),
     "dump_ir": shared_option(
         "--dump-ir",
@@ -369,12 +369,12 @@ _OPTIONS: dict[str, Decorator] = {
     ),
 }
 OF_CODE = ("shapes", "values", "target", "machine", "precision", "fusion", "fast_math")
-"""The options that say which code a model becomes, but for the number of threads."""
+"""Options that decide which code a model becomes, except the number of threads."""
 ALL = tuple(name for name in _OPTIONS if name != "num_threads")
 
 
 def model_command(name: str) -> Decorator:
-    """A command whose first argument is a model."""
+    """Makes a decorator for a command whose first argument is a model."""
     return lambda function: click.command(name, cls=FileCommand)(model_argument(function))
 
 
@@ -384,10 +384,10 @@ def compile_options(*names: str, json: bool = True) -> Decorator:
     Parameters
     ----------
     *names : str
-        The fields of `CompileOptions` that a user may give; none for ALL. "threads" may be a number
-        or a place, "num_threads" is a number.
+        Fields of `CompileOptions` to offer; none: ALL. "threads" may be a number or a place,
+        "num_threads" is a number.
     json : bool
-        Whether --json comes behind them.
+        Whether to add --json as well.
     """
     wanted = names or ALL
 
@@ -406,7 +406,7 @@ def compile_options(*names: str, json: bool = True) -> Decorator:
 
 
 def _taken(names: Collection[str], given: dict[str, Any]) -> CompileOptions:
-    """The options, which are taken out of a command's arguments."""
+    """Takes the options out of a command's arguments."""
     from ...options import CompileOptions
 
     found: dict[str, Any] = {}

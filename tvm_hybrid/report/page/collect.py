@@ -1,4 +1,4 @@
-"""Collects what the page shows: of an executable, a profile of it, and the machine's limits."""
+"""Collects the page's data from an executable, its profile, and the machine's limits."""
 
 from __future__ import annotations
 
@@ -39,16 +39,16 @@ def collect(
     repeat: int = 10,
     roof: Roof | None = None,
 ) -> PageData:
-    """Runs a model with the instrument, and puts together what there is to say about it.
+    """Profiles a model, and assembles the page's data.
 
     Parameters
     ----------
     executable : Executable
         The model. If it cannot run on this CPU, the page has no times.
     inputs : mapping or sequence, optional
-        As for `Executable.profile`.
+        See `Executable.profile`.
     model : str
-        What it is called; the size of the file, if it is the path of one, is told too.
+        Name of the model; if it is the path of a file, the page shows the file's size.
     repeat : int
         Number of runs.
     roof : Roof or None
@@ -63,11 +63,11 @@ def collect(
 
 
 Moving = tuple[float, str]
-"""Microseconds of moving bytes, and the cache that most of them take, or "memory"."""
+"""Microseconds of moving bytes, and the cache (or "memory") that most of the time goes to."""
 
 
 class _Collector:
-    """A program, a profile of it and the machine's limits."""
+    """Collects data of a program, with its profile and the machine's limits."""
 
     def __init__(self, executable: Executable, model: str, roof: Roof | None) -> None:
         self.executable, self.model, self.roof = executable, model, roof
@@ -80,7 +80,7 @@ class _Collector:
         self.memory = memory_of(self.program, path.stat().st_size if path.is_file() else None)
 
     def page(self, inputs: Mapping[str, Any] | Sequence[Any] | None, repeat: int) -> PageData:
-        """Everything; runs the model first."""
+        """Runs the model, and assembles all data."""
         manifest, graph = self.manifest, self.graph
         try:
             require_host(manifest.features, self.model, manifest.cpu)
@@ -90,7 +90,7 @@ class _Collector:
             self.profile = self.program.profile(inputs, repeat)
         if graph is not None:
             calls = list(graph.calls)
-        else:  # a library keeps no graph
+        else:  # a library has no graph
             known = (each for each in manifest.decisions if each.function)
             calls = [KernelCall(each.node, each.function, (), ()) for each in known]
         times = call_times(self.profile, [call.function for call in calls])
@@ -131,7 +131,7 @@ class _Collector:
     def region(
         self, number: int, call: KernelCall, decision: Decision | None, us: float | None
     ) -> RegionCard:
-        """One call with all that is known of it."""
+        """Makes the card of one call."""
         name, why = call.function, "a function of the runtime"
         known = decision or Decision(
             node=call.node, op=name, taken=False, function=name, kernel="runtime", reason=why
@@ -158,12 +158,12 @@ class _Collector:
         )
 
     def tensors(self, numbers: Iterable[int]) -> list[Tensor]:
-        """What the page shows of values, each once."""
+        """Converts values to the page's form, each once."""
         values = self.graph.values if self.graph else ()
         return [tensor_of(values[number]) for number in dict.fromkeys(numbers)] if values else []
 
     def kernels(self, regions: Sequence[RegionCard]) -> list[KernelRow]:
-        """Regions by kernel, the one that takes longest first."""
+        """Groups regions by kernel, the slowest kernel first."""
         groups: dict[str, list[RegionCard]] = {}
         for region in regions:
             groups.setdefault(region.function, []).append(region)
@@ -183,9 +183,10 @@ class _Collector:
         return sorted(rows, key=lambda row: -(row.work.us or 0.0))
 
     def moving(self, weights: int, values: int) -> Moving:
-        """The time of moving so many bytes from where they lie.
+        """Time of moving bytes from where they lie.
 
-        Weights come from what holds all that a run touches, other tensors from what holds these.
+        Weights come from the cache that holds everything a run touches; other tensors come from the
+        cache that holds these tensors.
         """
         if self.roof is None:
             return 0.0, ""
@@ -200,7 +201,7 @@ class _Collector:
         return sum(us for us, _ in found), max(found)[1]
 
     def work(self, us: float | None, flops: int, nbytes: int, dtype: str, moving: Moving) -> Work:
-        """Time and work of one call, or of all calls of a kernel."""
+        """Computes time and work of one call, or of all calls of a kernel."""
         gflops = flops / us / 1e3 if us and flops else None
         peak = self.roof.peaks.get(dtype) if self.roof else None
         computing = flops / peak / 1e3 if peak and flops else 0.0
@@ -222,7 +223,7 @@ class _Collector:
         )
 
     def head(self, regions: Sequence[RegionCard]) -> Head:
-        """The program, and how long a run takes."""
+        """Describes the program, and how long a run takes."""
         manifest, profile, roof = self.manifest, self.profile, self.roof
         least = None
         if roof is not None:
@@ -260,18 +261,18 @@ class _Collector:
 
 
 def _same(source: Any, *names: str) -> dict[str, Any]:
-    """The attributes of those names."""
+    """Selects attributes by name."""
     return {name: getattr(source, name) for name in names}
 
 
 _BYTES = re.compile(r"u8|s8")
-# They read as much of a table as they write.
+# Operators that read only as many elements of a table as they write.
 _PICKING = re.compile(r"(?:^|_)(?:take|gather|strided_slice|dynamic_strided_slice)")
 _RESULT = re.compile(r"-> (\w+)\[([\dx]+)\]$")
 
 
 def operand_type(decision: Decision) -> str:
-    """The type of a region's operands, as far as peaks depend on it."""
+    """Type of a region's operands that decides its peak."""
     if "bf16_bf16" in decision.kernel or "amx_bf16" in decision.kernel:
         return "bfloat16"
     return "uint8" if _BYTES.search(decision.kernel) else "float32"
@@ -280,10 +281,8 @@ def operand_type(decision: Decision) -> str:
 def moved(decision: Decision, call: KernelCall, graph: ProgramGraph) -> tuple[int, int]:
     """Bytes of weights that a call reads, and of other tensors that it reads and writes, each once.
 
-    Both are 0 if a size is open.
-
-    Of a tensor that it only writes a part of, this part; of a table that it picks rows from, as
-    many as it writes.
+    Both are 0 if a size is dynamic. Of an output that is only partly written, the part counts; of a
+    table that it picks rows from, as much as it writes.
     """
     read = [graph.values[each] for each in {*call.reads} if each not in call.updates]
     writes = [graph.values[each].nbytes for each in call.writes]
@@ -291,7 +290,7 @@ def moved(decision: Decision, call: KernelCall, graph: ProgramGraph) -> tuple[in
         return 0, 0
     written = sum(writes)
     found = _RESULT.search(decision.workload)
-    if found is not None:  # the region's own result
+    if found is not None:  # the size of the region's own result
         width = (int(DataType(found[1]).bits) + 7) // 8
         written = min(written, width * math.prod(map(int, found[2].split("x"))) or written)
     most = written if not decision.taken and _PICKING.search(decision.op) else math.inf
@@ -301,7 +300,7 @@ def moved(decision: Decision, call: KernelCall, graph: ProgramGraph) -> tuple[in
 
 
 def memory_of(executable: Executable, model_file: int | None) -> Memory:
-    """Bytes of a program; of a library without an outline, those of weights."""
+    """Memory use of a program; for a library without an outline, only the weights are known."""
 
     def nbytes(info: Any) -> int:
         shape = info.static_shape
@@ -322,11 +321,10 @@ def memory_of(executable: Executable, model_file: int | None) -> Memory:
 
 
 def between_kernels(profile: Profile, functions: Sequence[str]) -> float | None:
-    """Microseconds of a run that are spent outside of kernels.
+    """Microseconds of a run that are spent outside of kernels; None if unknown.
 
-    In the same run, so that nothing else that the machine does lies between two measurements; but
-    less than runs without the instrument leave, which takes time there itself. None if that cannot
-    be told.
+    Measured within single runs, so that differences between runs do not count. It is an upper
+    bound, because the instrument itself also takes time between kernels.
     """
     known = frozenset(functions)
     count, rest = divmod(len(profile.events), profile.repeat)
@@ -341,15 +339,15 @@ def between_kernels(profile: Profile, functions: Sequence[str]) -> float | None:
 
 
 def call_times(profile: Profile | None, functions: Sequence[str]) -> list[float | None]:
-    """Median microseconds of each call.
+    """Median microseconds of each call; None without a profile.
 
     Parameters
     ----------
     profile : Profile or None
-        None: nothing was run.
+        The profile, or None.
     functions : sequence of str
-        The kernels, in the order in which a run calls them. If runs do not do so, as where a
-        branch is taken, each call gets the mean of its kernel's; None if that was not called.
+        The kernels in the order of a run's calls. If runs call others, as in a branch, each call
+        gets its kernel's mean, or None if the kernel was not called.
     """
     if profile is None:
         return [None] * len(functions)

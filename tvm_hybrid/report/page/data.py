@@ -1,7 +1,7 @@
-"""What the page shows, how it is written, and advice: what would make a model faster.
+"""The page's data, its HTML file, and advice on making a model faster.
 
-The data is embedded as JSON, and is what `tvm-hybrid report --json` prints. Advice promises nothing
-that is not measured.
+The data is embedded as JSON; `tvm-hybrid report --json` prints it. Advice promises nothing that is
+not measured.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from .picture import Picture, RegionCard, Work
 
 
 class KernelRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A kernel with all its calls; `regions` are their numbers."""
+    """A kernel with all its calls; `regions` are the calls' numbers."""
 
     function: str
     kernel: str
@@ -39,24 +39,24 @@ class KernelRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Memory(msgspec.Struct, frozen=True, kw_only=True):
-    """Bytes.
+    """Memory use in bytes.
 
     Attributes
     ----------
     model_file : int or None
-        Of the file, if the model comes from one.
+        Size of the file, if the model comes from one.
     weights : int
-        Of all constants, as kernels read them: packed, and of the types that they compute with.
+        All constants as kernels read them: packed, in the types that they compute with.
     planned : int or None
-        Of the storage for values between kernels, all blocks together; None if it is not known.
+        Storage for values between kernels, all blocks together; None if unknown.
     peak : int or None
-        The most of it that is in use at a time.
+        Largest part of it that is in use at a time.
     blocks : int
         Number of blocks.
     values : int
-        Of these values, if each had memory of its own.
+        Size of these values, if each had separate memory.
     inputs, outputs : int
-        Of the model's own.
+        Size of the model's inputs and outputs.
     """
 
     model_file: int | None
@@ -70,7 +70,7 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Note(msgspec.Struct, frozen=True, kw_only=True):
-    """A decision about no kernel of its own."""
+    """A decision without a kernel."""
 
     node: str
     op: str
@@ -89,7 +89,7 @@ class RecordLine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Advice(msgspec.Struct, frozen=True, kw_only=True):
-    """What would make the model faster: `share` of the time is concerned, None if unknown."""
+    """How to make the model faster; `share` is the affected share of the time, None if unknown."""
 
     title: str
     text: str
@@ -98,7 +98,7 @@ class Advice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PageData(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything."""
+    """All data of the page."""
 
     head: Head
     regions: list[RegionCard]
@@ -114,18 +114,18 @@ class PageData(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Head(ChosenOptions, frozen=True, kw_only=True):
-    """What was compiled and measured, for what, and how long it takes.
+    """The program and its target, and how long a run takes.
 
     Attributes
     ----------
     total_us : float or None
-        Median microseconds of a whole run, without the instrument; None if nothing was run.
+        Median microseconds of a whole run, without the instrument; None if not measured.
     least_total_us : float or None
-        Those of the fastest run: much less if something else disturbed the others.
+        Microseconds of the fastest run: much less if something else disturbed the others.
     kernels_us : float or None
-        The sum of all kernels; each has about half a microsecond of the instrument in it.
+        Sum of all kernels; each includes about half a microsecond of the instrument.
     outside_us : float or None
-        Microseconds of a run between kernels, at most.
+        Most microseconds of a run between kernels.
     least_us : float or None
         Microseconds of all products at the machine's peak.
     of_peak : float or None
@@ -135,7 +135,7 @@ class Head(ChosenOptions, frozen=True, kw_only=True):
     unmeasured : str
         Why nothing was run; "" if it was.
     others_us : dict
-        Microseconds of a run, ours among them, of libraries that were measured in turns with it.
+        Library, ours included -> microseconds of a run, measured in turns; empty if not measured.
     """
 
     model: str
@@ -160,12 +160,12 @@ class Head(ChosenOptions, frozen=True, kw_only=True):
     others_us: dict[str, float] = msgspec.field(default_factory=dict)
 
 
-# In the order in which they are run, as one script.
+# Order of execution: they are joined into one script.
 SCRIPTS = ("elements", "panel", "graph", "table", "roofline", "sections", "page")
 
 
 def write_page(data: PageData, path: str | os.PathLike[str]) -> None:
-    """Writes the page at once or not at all.
+    """Writes the page, completely or not at all.
 
     Raises
     ------
@@ -176,7 +176,7 @@ def write_page(data: PageData, path: str | os.PathLike[str]) -> None:
 
 
 def page_of(data: PageData) -> str:
-    """The page as text. It loads nothing, and runs no script but its own."""
+    """Makes the page's text. It loads nothing, and runs only its own script."""
     joined = "\n".join(_file(f"{name}.js") for name in SCRIPTS)
     script = f'"use strict";\n(() => {{\n{joined}\n}})();\n'
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
@@ -187,12 +187,12 @@ def page_of(data: PageData) -> str:
         "data": embedded(data),
         "hash": f"'sha256-{digest}'",
     }
-    # In one go: what is put in may itself look like a place.
+    # Substitute in one pass, because inserted text may itself look like a placeholder.
     return re.sub(r"\{\{(\w+)\}\}", lambda place: contents[place[1]], _file("page.html"))
 
 
 def embedded(data: PageData) -> str:
-    """The data as JSON that no markup in it can end."""
+    """Encodes the data as JSON that contains no markup."""
     text = msgspec.json.encode(data, enc_hook=str).decode()
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
@@ -202,20 +202,20 @@ def _file(name: str) -> str:
 
 
 LEAST_SHARE = 0.01
-# A tenth of the time of a run, outside of kernels, is worth a word.
+# Share of a run's time outside of kernels above which advice is given.
 LEAST_OUTSIDE = 0.1
 
 
 def advice_for(data: PageData, manifest: Manifest) -> list[Advice]:
-    """All advice for a program; what concerns more of its time first, tuning last."""
+    """Collects all advice for a program, by share of its time; tuning comes last."""
     ways = (_bf16, _int8, _left, _reorders, _open_sizes, _threads, _isa, _fusion, _outside)
     found = [advice for way in ways for advice in way(data, manifest)]
     found.sort(key=lambda advice: -(advice.share if advice.share is not None else 1.0))
-    return [*found, *_records(data, manifest)]  # which gain least
+    return [*found, *_records(data, manifest)]  # records gain least
 
 
 def _share(data: PageData, which: Callable[[RegionCard], bool]) -> float | None:
-    """The part of all kernels' time that some regions take; None if nothing was measured."""
+    """Share of all kernels' time that some regions take; None if nothing was measured."""
     if data.head.kernels_us is None:
         return None
     return sum(each.work.share or 0.0 for each in data.regions if which(each))
@@ -244,7 +244,7 @@ def _int8(data: PageData, manifest: Manifest) -> Iterable[Advice]:
     wide = ("_f32_", "bf16_bf16")
     share = _share(data, lambda each: any(types in each.kernel for types in wide))
     has = any(types in each.kernel for each in data.regions for types in wide)
-    narrow = any("u8s8" in each.kernel for each in data.regions)  # it is quantised already
+    narrow = any("u8s8" in each.kernel for each in data.regions)  # already quantised
     if has and not narrow and _matters(share) and isa_named(manifest.isa).multiplies_bytes:
         yield Advice(
             title="Products of 8 bits",
@@ -274,7 +274,7 @@ def _reorders(data: PageData, manifest: Manifest) -> Iterable[Advice]:
     if data.reorders and _matters(share):
         yield Advice(
             title="Reorders between layouts",
-            text=f"{len(data.reorders)} tensors are stored anew in another layout. A search finds "
+            text=f"{len(data.reorders)} tensors are copied into another layout. A search finds "
             "out whether other layouts need fewer of them.",
             command="tvm-hybrid tune MODEL --layouts joint --records r.jsonl",
             share=share,
@@ -285,9 +285,9 @@ def _open_sizes(data: PageData, manifest: Manifest) -> Iterable[Advice]:
     names = [each.name for each in manifest.inputs if each.static_shape is None]
     if names:
         yield Advice(
-            title="Sizes are open",
+            title="Sizes are dynamic",
             text=f"Inputs {', '.join(names)} have sizes that are known at run time only: kernels "
-            "choose their tiles then. Code for just one size is often faster.",
+            "choose their tiles then. Code for one static size is often faster.",
             command="--shape NAME=1x128 or --dim NAME=128",
         )
 

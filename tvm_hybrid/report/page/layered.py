@@ -1,10 +1,9 @@
 """Places the boxes of a graph in layers, such that edges go down and few of them cross.
 
-After Sugiyama, Tagawa and Toda (IEEE Trans. SMC 11(2), 1981): a box lies below all that it reads
-from; an edge over several layers has a joint in each,
-which it shares with others from the same box; the order in a layer follows the mean place
-of the neighbours (barycentre), some times down and up; then boxes come as near to their neighbours
-as order and distances allow.
+After Sugiyama, Tagawa and Toda (IEEE Trans. SMC 11(2), 1981). A box lies below all boxes that it
+reads from. An edge over several layers has a joint in each layer, which it shares with other edges
+from its box. The order in a layer follows the mean place of the neighbours (barycentre), in several
+sweeps down and up. Then boxes move as near to their neighbours as order and distances allow.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from itertools import pairwise
 from statistics import fmean
 
 JOINT_WIDTH, LAYER_GAP = 10.0, 44.0
-# A graph that is longer than wide is cut into columns, until it is about so wide for its height.
+# A graph that is longer than wide is cut into columns until it has about this aspect ratio.
 ASPECT, LEAST_LAYERS, GUTTER, TURN = 1.5, 8, 72.0, 20.0
 
 Numbers = Sequence[float]
@@ -25,9 +24,9 @@ Near = Mapping[int, list[int]]  # box -> its neighbours
 
 @dataclass(frozen=True)
 class Layout:
-    """Left upper corners of boxes, points of edges (the first and last touch boxes), and extent.
+    """Upper left corners of boxes, points of edges (the first and last touch boxes), and extent.
 
-    Columns follow each other from left to right, each read from its top to its bottom.
+    Columns go from left to right, each is read from top to bottom.
     """
 
     places: list[tuple[float, float]]
@@ -37,14 +36,14 @@ class Layout:
 
 
 def layered(sizes: Sequence[tuple[float, float]], edges: Sequence[tuple[int, int]]) -> Layout:
-    """Places boxes.
+    """Computes the places of boxes.
 
     Parameters
     ----------
     sizes : sequence of (float, float)
         Width and height of each box.
     edges : sequence of (int, int)
-        From which box to which; without cycles, each goes from a lower number to a higher one.
+        Source and target of each edge; a target's number is higher than its source's.
     """
     depth = _depths(len(sizes), edges)
     widths = [width for width, _ in sizes]
@@ -78,7 +77,7 @@ def layered(sizes: Sequence[tuple[float, float]], edges: Sequence[tuple[int, int
         inside[column] += layer
     extents = [_reach(boxes, widths, middle) for boxes in inside]
     tops, bottom = _tops(heights, columns)
-    # Where each column begins; they stand side by side.
+    # Columns stand side by side; find where each begins.
     begins, total = [], 0.0
     for start, end in extents:
         begins.append(total)
@@ -109,7 +108,7 @@ def layered(sizes: Sequence[tuple[float, float]], edges: Sequence[tuple[int, int
 
 
 def _columns(heights: Sequence[float], width: float) -> list[int]:
-    """The column of each layer: of about equal heights."""
+    """Assigns layers to columns of about equal height."""
     total = sum(heights) + LAYER_GAP * len(heights)
     wanted = round(math.sqrt(ASPECT * total / (width + GUTTER))) if heights else 1
     count = max(1, min(wanted, len(heights) // LEAST_LAYERS))
@@ -121,13 +120,13 @@ def _columns(heights: Sequence[float], width: float) -> list[int]:
 
 
 def _reach(boxes: Sequence[int], widths: Numbers, middle: Numbers) -> tuple[float, float]:
-    """From where to where boxes reach."""
+    """Left and right end of some boxes."""
     left = min((middle[box] - widths[box] / 2 for box in boxes), default=0.0)
     return left, max((middle[box] + widths[box] / 2 for box in boxes), default=0.0)
 
 
 def _tops(heights: Sequence[float], columns: Sequence[int]) -> tuple[list[float], float]:
-    """Where each layer begins, and where the longest column ends."""
+    """Top of each layer, and bottom of the longest column."""
     tops: list[float] = []
     bottom = 0.0
     for level, height in enumerate(heights):
@@ -138,7 +137,7 @@ def _tops(heights: Sequence[float], columns: Sequence[int]) -> tuple[list[float]
 
 
 def _depths(count: int, edges: Sequence[tuple[int, int]]) -> list[int]:
-    """Boxes on the longest way to each; a box that reads nothing goes right above its reader."""
+    """Length of the longest path to each box; a box without inputs goes right above its reader."""
     depth = [0] * count
     incoming = [False] * count
     for source, target in sorted(edges, key=lambda edge: edge[1]):
@@ -179,7 +178,7 @@ def order_layers(layers: list[list[int]], above: Near, below: Near) -> None:
 
 
 def _crossings(layers: Sequence[Sequence[int]], below: Mapping[int, list[int]]) -> int:
-    """How many pairs of edges between neighbouring layers cross."""
+    """Counts crossing pairs of edges between neighbouring layers."""
     total = 0
     for upper, lower in pairwise(layers):
         place = {box: index for index, box in enumerate(lower)}
@@ -197,7 +196,7 @@ GAP = 28.0
 def middles_of(
     layers: Sequence[Sequence[int]], widths: Numbers, above: Near, below: Near
 ) -> list[float]:
-    """Where the middle of each box comes, beneath and above its neighbours' if possible."""
+    """Computes the middle of each box, above and below its neighbours' middles if possible."""
     middle = [0.0] * len(widths)
     for layer in layers:
         wanted = [0.0] * len(layer)
@@ -218,9 +217,9 @@ def middles_of(
 
 
 def _put(layer: Sequence[int], wanted: Numbers, widths: Numbers, middle: list[float]) -> None:
-    """The middles next to the wanted ones, in the least squares' sense, that keep distances.
+    """Finds the middles nearest to the wanted ones, by least squares, that keep distances.
 
-    Boxes that would overlap are put together into blocks, as pools of an isotonic regression.
+    Boxes that would overlap are joined into blocks, as pools of an isotonic regression.
     """
     offsets, offset = [], 0.0
     for index, box in enumerate(layer):

@@ -1,4 +1,4 @@
-"""The picture of a program's graph: a box for every region, input and output, and their places."""
+"""The picture of a program's graph: boxes for regions, inputs and outputs, with their places."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ MOST_LINES, MOST_LETTERS, MOST_IN_TITLE = 5, 29, 18
 
 
 def tensor_of(value: Value) -> Tensor:
-    """A value, as the page shows it."""
+    """Converts a value to the page's form."""
     return Tensor(name=value.name, text=text_of(value), kind=value.kind, nbytes=value.nbytes)
 
 
 def text_of(value: Value) -> str:
-    """Type and sizes."""
+    """Formats type and sizes."""
     return f"{value.dtype}[{'x'.join(map(str, value.shape)) or 'scalar'}]"
 
 
 def picture_of(graph: ProgramGraph, regions: Sequence[RegionCard]) -> Picture:
-    """Boxes and edges with their places; a weight is no box."""
+    """Makes boxes and edges with their places; weights have no boxes."""
     contents: list[tuple[str, list[str], str, int]] = []
     maker: dict[int, int] = {}
     for number in graph.inputs:
@@ -41,7 +41,7 @@ def picture_of(graph: ProgramGraph, regions: Sequence[RegionCard]) -> Picture:
         box = len(contents)
         kind = "region" if region.taken else "left"
         title = title_of(region.op) if region.taken or region.op == REORDER else "generic"
-        # The operators of a region, an anchor with what is fused with it in a line.
+        # One line for each anchor with the operators that are fused with it.
         lines = [_cut(" + ".join(part)) for part in region.parts if part != [title]]
         if len(lines) > MOST_LINES:
             lines = [*lines[: MOST_LINES - 1], f"and {len(lines) - MOST_LINES + 1} more"]
@@ -77,7 +77,7 @@ def _cut(text: str, most: int = MOST_LETTERS) -> str:
 
 
 class Box(msgspec.Struct, frozen=True):
-    """A rectangle of the picture: of a region (its number), an input or an output (then -1)."""
+    """A rectangle of the picture; `region` is the region's number, -1 for inputs and outputs."""
 
     title: str
     lines: list[str]
@@ -90,7 +90,7 @@ class Box(msgspec.Struct, frozen=True):
 
 
 class Edge(msgspec.Struct, frozen=True):
-    """A tensor that goes from one box to another; `points` are where the line goes."""
+    """A tensor that goes from one box to another; `points` are those of the line."""
 
     source: int
     target: int
@@ -99,7 +99,7 @@ class Edge(msgspec.Struct, frozen=True):
 
 
 class Picture(msgspec.Struct, frozen=True, kw_only=True):
-    """The graph with its places."""
+    """The boxes and edges of a graph, with their places."""
 
     width: float
     height: float
@@ -112,23 +112,23 @@ _SENTENCE = re.compile(r"; (?![^()]*\))")
 
 
 def parts_of(op: str) -> list[list[str]]:
-    """The operators of each anchor of a region, in order."""
+    """Splits a region's operators by anchor, in order."""
     merged = _MERGED.fullmatch(op)
     return [_split(each, " + ") for each in _split(merged[1] if merged else op, ", ")]
 
 
 def title_of(op: str) -> str:
-    """What a region is, in a word: its template, or its first operator."""
+    """A region's title: its template, or its first operator."""
     return re.split(r"[ (]", op, maxsplit=1)[0]
 
 
 def reasons_of(reason: str) -> list[str]:
-    """The sentences of a reason."""
+    """Splits a reason into sentences."""
     return [each for each in _SENTENCE.split(reason) if each]
 
 
 def _split(text: str, separator: str) -> list[str]:
-    """Splits outside of parentheses."""
+    """Splits a text, but not inside of parentheses."""
     found, depth, start, position = [], 0, 0, 0
     while position < len(text):
         depth += (text[position] == "(") - (text[position] == ")")
@@ -146,13 +146,13 @@ class Tensor(msgspec.Struct, frozen=True, kw_only=True):
     Attributes
     ----------
     name : str
-        Its variable; "" of a weight.
+        Name of its variable; "" for a weight.
     text : str
         Type and sizes, such as "float32[1x128]".
     kind : str
         "input", "weight" or "value".
     nbytes : int
-        Bytes in memory; 0 if a size is open.
+        Bytes in memory; 0 if a size is dynamic.
     """
 
     name: str
@@ -167,28 +167,28 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
     Attributes
     ----------
     us : float or None
-        Microseconds in one run: the median of several; None if nothing was run.
+        Microseconds in one run: the median of several; None if not measured.
     share : float or None
-        Part of the time of all kernels, 0 to 1.
+        Share of the time of all kernels, 0 to 1.
     flops : int
         Operations; 0 if they are not counted.
     nbytes : int
-        Bytes of the tensors that are read and written; 0 if a size is open.
+        Bytes of the tensors that are read and written; 0 if a size is dynamic.
     gflops, gbytes : float or None
         1e9 operations and bytes a second.
     of_peak : float or None
         Operations a second over the machine's peak for the operands' type.
     least_us : float or None
-        Microseconds that the roofline allows: the longer of computing at the peak and of moving the
+        Microseconds that the roofline allows: the longer of computing at the peak and moving the
         bytes from where they lie.
     moving_us : float
         Microseconds of moving the bytes.
     place : str
-        Where most of them lie: "L2", "L3" or "memory"; "" if the limits are not known.
+        Where most of the bytes lie: "L2", "L3" or "memory"; "" if the limits are unknown.
     bound : str
-        What is longer: "compute", or `place`; "" if that is not known.
+        The longer one: "compute", or `place`; "" if unknown.
     dtype : str
-        The type whose peak counts.
+        Type whose peak counts.
     """
 
     us: float | None = None
@@ -206,28 +206,28 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RegionCard(msgspec.Struct, frozen=True, kw_only=True):
-    """One call of a kernel: what is in it, why, and how long it takes.
+    """One call of a kernel: its content, the reasons, and its time.
 
     Attributes
     ----------
     number : int
-        Its place in `PageData.regions`.
+        Index in `PageData.regions`.
     node, op, function, kernel, config, source, on_vectors, at_run_time, workload
-        As of `relay_passes.ir.decisions.Decision`.
+        See `relay_passes.ir.decisions.Decision`.
     taken : bool
-        Whether a template of ours builds it.
+        Whether one of our templates builds it.
     parts : list of list of str
-        Its operators: those of each anchor with what is fused with it.
+        Its operators: each anchor with the operators that are fused with it.
     origins : list of str
-        The nodes of an ONNX model that it comes from, each with its operator.
+        The ONNX nodes that it comes from, each with its operator.
     reasons : list of str
-        Why, one sentence each.
+        The reasons of the decision, one sentence each.
     record : str
         The tuning record that it was built with; "" if none.
     reads, writes : list of Tensor
         Its tensors.
     work : Work
-        Its time.
+        Its time and work.
     """
 
     number: int

@@ -1,4 +1,4 @@
-// The barrier: the only place where all tasks of a region have to run at once.
+// The barrier: the only operation that needs all tasks of a region to run at once.
 
 #pragma once
 
@@ -9,7 +9,7 @@
 #include "threads.h"
 #include "waiting.h"
 
-// Gives tasks that nobody has begun to extra threads.
+// Gives tasks that no thread has begun to extra threads.
 RARE static void begin_all(Region* region) {
   for (int task; (task = take_loose(region)) >= 0;) {
     atomic_fetch_add(&region->pending, 1);
@@ -40,7 +40,7 @@ static int barrier(int task, Group* group) {
   }
   Spin waiting = {kPatience, 0, 0};
   while (atomic_load(&region->generation) == generation) {
-    if (atomic_load(&region->failed)) return -1;  // a task that failed never comes here
+    if (atomic_load(&region->failed)) return -1;  // a failed task never comes here
     if (spin(&waiting)) continue;
     begin_all(region);
     atomic_fetch_add(&region->sleepers, 1);

@@ -1,10 +1,10 @@
-"""Loads the pool into the process, and sets what parallel loops of the calling thread do.
+"""Loads the pool into the process, and sets how it runs parallel loops of the calling thread.
 
-TVM gives each module that it loads the addresses of the functions that start a parallel loop and
-wait at a barrier. `installed` has it give the pool's to all modules that it loads from then on. In
-a thread that has no setting of ours these only hand over to TVM's own functions, so programs of
-others stay on TVM's pool. The pool is LLVM code, which TVM's compiler makes machine code of: a
-process with TVM's runtime alone has TVM's pool.
+TVM gives every module that it loads the addresses of the functions that start a parallel loop and
+wait at a barrier. `installed` replaces them by the pool's for all modules that are loaded later. In
+a thread without a setting of ours, the pool calls TVM's own functions, so other programs stay on
+TVM's pool. The pool is LLVM code, compiled by TVM: a process with TVM's runtime alone uses TVM's
+pool.
 """
 
 from __future__ import annotations
@@ -30,15 +30,14 @@ _pool: NativePool | None = None
 
 
 class NativePool:
-    """The functions of the pool, once in a process; made by `installed`.
+    """The functions of the pool; `installed` makes one in a process.
 
     Attributes
     ----------
     add_always : callable
-        Takes by how many more there are of those that want workers awake between runs; where there
-        are none, workers sleep.
+        Changes the number of users that want workers awake between runs; at 0, workers sleep.
     launch, barrier : int
-        Addresses of what modules of TVM call.
+        Addresses of the functions that TVM's modules call.
     """
 
     def __init__(self) -> None:
@@ -55,19 +54,19 @@ class NativePool:
         tvm_side.replace_parallel(self.launch, self.barrier, number)
 
     def use(self, count: int, spin: str, bound: bool, cpus: Sequence[int]) -> None:
-        """Sets what parallel loops that the calling thread starts do.
+        """Sets how the pool runs parallel loops that the calling thread starts.
 
         Parameters
         ----------
         count : int
-            Threads, itself included; 0: as TVM has it.
+            Threads, itself included; 0: uses TVM's pool.
         spin : {"run", "always", "never"}
             How threads wait.
         bound : bool
-            Whether the n-th worker is bound to the n-th CPU, counted from 0 and 1 on; else all may
-            run on each.
+            Whether worker i is bound to CPU i + 1 of the list; else all workers may run on all of
+            them.
         cpus : sequence of int
-            Where workers may run.
+            CPUs for the workers.
 
         Raises
         ------
@@ -80,7 +79,7 @@ class NativePool:
 
 
 def installed() -> NativePool | None:
-    """The pool of this process; None where TVM's own pool has to do, which the log says."""
+    """Loads the pool once; returns None, with a log line, if TVM's pool must be used."""
     global _tried, _pool
     if _tried:
         return _pool
@@ -114,13 +113,13 @@ _OF_TVM = "TVM_THREAD_POOL_SPIN_COUNT"
 
 
 def resolve_spin(spin: str | None) -> str:
-    """How threads wait.
+    """Resolves how threads wait.
 
     Parameters
     ----------
     spin : {"run", "always", "never"} or None
-        None: what TVM_HYBRID_SPIN says; else "never" if TVM_THREAD_POOL_SPIN_COUNT is 0, by which
-        TVM's own pool does not spin; else "run".
+        None: the value of TVM_HYBRID_SPIN; else "never" if TVM_THREAD_POOL_SPIN_COUNT is 0, as
+        TVM's own pool does not spin then; else "run".
 
     Raises
     ------
@@ -140,7 +139,7 @@ def resolve_spin(spin: str | None) -> str:
 
 
 def note_user(program: object, spin: str) -> None:
-    """Lets workers stay awake between the runs of a program of several threads, if it says so."""
+    """Lets workers stay awake between runs while a program with spin "always" lives."""
     pool = installed() if spin == ALWAYS else None
     if pool is not None:
         pool.add_always(1)

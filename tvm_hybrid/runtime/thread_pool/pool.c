@@ -1,21 +1,21 @@
 // The thread pool of the process: runs the parallel regions of compiled kernels.
 //
-// A region is n tasks of one function. The calling thread runs task 0. Each other task is offered to
-// a worker that has nothing to do, task i to worker i - 1 if it can be, so that a worker finds its
-// share of the weights in its cache. What is offered to nobody is loose: whoever is done with a
-// task takes a loose one. In the end the caller takes back what no worker has begun. So a region is
-// done however few workers there are, and any number of threads share a pool.
+// A region is n tasks of one function. The calling thread runs task 0. Each other task is offered
+// to an idle worker, task i to worker i - 1 if possible, so that a worker finds its part of the
+// weights in its cache. A task that no worker accepts is loose: a thread that has finished a task
+// takes a loose one. In the end the caller takes back the tasks that no worker has begun. So a
+// region ends with any number of workers, and any number of threads can share a pool.
 //
 // Only a barrier needs all tasks of a region at once. A task that waits there too long for tasks
-// that nobody has begun gives them to extra threads, which end when they have been idle for a while.
+// that no thread has begun gives them to extra threads, which end when they have been idle a while.
 //
-// Whoever waits, spins for a short time and then sleeps on a futex. A worker has one word, its box:
-// what it does, or what it is offered. The word of a region counts the helpers that may still use
-// the region, which lies on the caller's stack.
+// A waiting thread spins for a short time and then sleeps on a futex. A worker has one word, its
+// box: its state, or an offer. A word of the region counts the helpers that may still use the
+// region, which lies on the caller's stack.
 //
-// A thread that has no setting of ours gets TVM's own pool: `launch`, `barrier` and `number` hand
-// over to TVM's functions. Here is what TVM and Python call; the headers are parts of this file, in
-// the order of their includes. `tools/thread_pool_code.py` makes pool.ll of all of them.
+// A thread without a setting of ours uses TVM's own pool: `launch`, `barrier` and `number` call
+// TVM's functions. This file has the functions that TVM and Python call; the headers are parts of
+// it, in the order of their includes. `tools/thread_pool_code.py` compiles all of it to pool.ll.
 
 #define _GNU_SOURCE
 #include <errno.h>
@@ -35,7 +35,7 @@
 #include "regions.h"
 #include "barrier.h"
 
-// What TVM's code calls.
+// Functions that TVM's code calls.
 
 static int launch(Task task, void* data, int count) {
   State* state = pthread_getspecific(state_key);
@@ -53,7 +53,7 @@ static int number(void* self, const Any* arguments, int32_t count, Any* result) 
   return 0;
 }
 
-// What Python calls.
+// Functions that Python calls.
 
 static Pool* pool_of(bool bound, const int* cpus, int cpu_count) {
   pthread_mutex_lock(&pools_lock);
@@ -78,7 +78,7 @@ static Pool* pool_of(bool bound, const int* cpus, int cpu_count) {
   return pool;
 }
 
-// Sets what regions of the calling thread do; 0 threads: TVM's own pool. Returns 0 or an errno.
+// Sets how regions of the calling thread run; 0 threads: TVM's own pool. Returns 0 or an errno.
 static int use(int count, int spin, int bound, const int* cpus, int cpu_count) {
   State* state = pthread_getspecific(state_key);
   if (count == 0) {
@@ -95,7 +95,7 @@ static int use(int count, int spin, int bound, const int* cpus, int cpu_count) {
   return 0;
 }
 
-// More or fewer users of kAlways.
+// Changes the number of users of kAlways.
 static void add_always(int change) { atomic_fetch_add(&always_users, change); }
 
 // The child of a fork has no workers.
@@ -109,7 +109,7 @@ static void forget_threads(void) {
   }
 }
 
-// glibc's own name of pthread_atfork, which is in no shared library.
+// glibc's internal name of pthread_atfork, which no shared library exports.
 extern int __register_atfork(void (*)(void), void (*)(void), void (*)(void), void*);
 
 static int start(const Tvm* functions) {
@@ -118,7 +118,7 @@ static int start(const Tvm* functions) {
   return code ? code : __register_atfork(NULL, NULL, forget_threads, NULL);
 }
 
-// TVM finds this as the module's function "addresses": argument i asks for the i-th.
+// TVM calls this as the module's function "addresses": argument i returns the i-th address.
 int __tvm_ffi_addresses(void* self, const Any* arguments, int32_t count, Any* result) {
   (void)self;
   void* const all[] = {(void*)start, (void*)use,     (void*)add_always,

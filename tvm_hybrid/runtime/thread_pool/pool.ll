@@ -1,4 +1,4 @@
-; Made by `python -m tools.thread_pool_code` of pool.c and its headers, sha256 bae1bcef9098a45d0e7d140e6f11293b7b96b1219e7a99aabfbd28a9199548f2
+; Made by `python -m tools.thread_pool_code` of pool.c and its headers, sha256 a333fe1085fff6bc6a06b61bf3bf6468e9d4268cf1d45f04bad2f85946e9db9f
 ; ModuleID = 'pool.c'
 source_filename = "pool.c"
 target datalayout = "e-m:e-p270:32:32-p271:32:32-p272:64:64-i64:64-i128:128-f80:128-n8:16:32:64-S128"

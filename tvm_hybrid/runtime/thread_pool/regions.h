@@ -1,4 +1,4 @@
-// Regions: one runs from its first task until no helper may use it any more.
+// Regions: a region runs from its first task until no helper may use it any more.
 
 #pragma once
 
@@ -9,8 +9,8 @@
 #include "threads.h"
 #include "waiting.h"
 
-// Offers the tasks from 1 on to that many workers at most; those that nobody gets become loose.
-// Returns how many are offered.
+// Offers the tasks from 1 on to at most `most` workers; tasks that nobody gets become loose.
+// Returns the number of offered tasks.
 static int offer_tasks(Region* region, int most) {
   Pool* pool = region->pool;
   const int others = region->group.count - 1;
@@ -20,7 +20,7 @@ static int offer_tasks(Region* region, int most) {
     grow(pool, needed);
     size = atomic_load(&pool->size);
   }
-  int offered = 0, next = others;  // workers from there on prefer no task of this region
+  int offered = 0, next = others;  // workers from `next` on are preferred by no task of this region
   for (int task = 1; task <= others; ++task) {
     bool found = offered < most && task <= size && offer(pool->workers[task - 1], region, task);
     while (!found && offered < most && next < size) found = offer(pool->workers[next++], region, task);
@@ -54,7 +54,7 @@ static int run_region(State* state, Task task, void* data, int count) {
     region.loose = calloc(region.words, sizeof(region.loose[0]));
     if (!region.loose) return tvm.launch(task, data, count);
   }
-  const int most = state->depth == 0 ? state->count - 1 : 0;  // workers
+  const int most = state->depth == 0 ? state->count - 1 : 0;  // most workers to use
   const bool shared = count > 1 && most > 0;
   ++state->depth;
   if (shared) {
@@ -66,7 +66,7 @@ static int run_region(State* state, Task task, void* data, int count) {
   }
   run_task(&region, 0);
   for (int own; (own = take_loose(&region)) >= 0;) {
-    // Workers of another region may have become free.
+    // Workers of another region may be free by now.
     if (shared && atomic_load(&region.pending) < (uint32_t)most && has_loose(&region)) {
       atomic_fetch_add(&region.pending, 1);
       if (offer_any(region.pool, &region, own)) continue;

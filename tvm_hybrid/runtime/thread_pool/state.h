@@ -1,4 +1,4 @@
-// What lies in memory: the states of calling threads, regions, workers, extra threads and pools.
+// Data structures: states of calling threads, regions, workers, extra threads and pools.
 
 #pragma once
 
@@ -11,29 +11,29 @@
 
 #include "tvm_types.h"
 
-enum { kRun, kAlways, kNever };  // for how long to spin
+enum { kRun, kAlways, kNever };  // how long to spin
 static int64_t spin_ns[] = {100000, INT64_MAX, 0};
 static atomic_int always_users;
 
 enum { kMostWorkers = 8192, kInlineWords = 2, kLine = 64 };
-static const int64_t kPatience = 50000;          // ns before a barrier starts extra threads
-static const int64_t kRecheck = 10000000;        // ns until it looks again
-static const int64_t kExtraIdle = 1000000000ll;  // ns until an extra thread ends
+static const int64_t kPatience = 50000;          // ns until a barrier starts extra threads
+static const int64_t kRecheck = 10000000;        // ns until a barrier looks again
+static const int64_t kExtraIdle = 1000000000ll;  // ns until an idle extra thread ends
 
 typedef struct Pool Pool;
 
-typedef struct {  // of a calling thread, or a worker
+typedef struct {  // state of a calling thread or of a worker
   Pool* pool;
   int count, spin;
-  int depth;  // of regions
+  int depth;  // nesting depth of regions
 } State;
 static pthread_key_t state_key;
 
 typedef struct {
-  Group group;  // the first; its `sync` is its own address
+  Group group;  // must be first; its `sync` holds its own address
   Task task;
   void* data;
-  _Atomic uint32_t pending;  // helpers that may still use this, and kSleeping
+  _Atomic uint32_t pending;  // number of helpers that may still use this, and kSleeping
   int spin;
   Pool* pool;
   void* _Atomic error;
@@ -44,10 +44,10 @@ typedef struct {
   atomic_int arrived, sleepers;  // at the barrier
   _Atomic uint64_t inline_words[kInlineWords];
 } Region;
-static const uint32_t kSleeping = 1u << 31;  // the caller does
+static const uint32_t kSleeping = 1u << 31;  // the caller sleeps
 
-// A box. Larger values are an offer: the region's address, and in the upper 16 bits the task.
-// kWaking: still asleep, but a caller is about to offer something and to wake it.
+// States of a box. Larger values are an offer: the region's address, with the task in the upper
+// 16 bits. kWaking: still asleep, but a caller is about to make an offer and to wake the worker.
 enum { kIdle, kAsleep, kWaking, kBusy };
 enum { kTaskShift = 48 };
 
@@ -56,10 +56,10 @@ typedef struct {
   Pool* pool;
   int number;
   pid_t thread;
-  int cpu;        // where it woke
-  // Who owns the box owns what follows: the waker at kWaking, else the worker.
-  bool movable;   // may be kept off CPUs
-  bool kept_off;  // is, until it has woken; then `left` is where it may run
+  int cpu;        // CPU on which it woke
+  // The owner of the box owns the following fields: the waker at kWaking, else the worker.
+  bool movable;   // its affinity may be changed
+  bool kept_off;  // its affinity is reduced to `left` until it has woken
   cpu_set_t left;
 } Worker;
 
@@ -74,12 +74,12 @@ typedef struct Extra {
 struct Pool {
   Pool* next;
   pthread_mutex_t lock;
-  atomic_int size;          // workers
-  bool bound;               // worker i to CPU i + 1
+  atomic_int size;          // number of workers
+  bool bound;               // worker i is bound to CPU i + 1
   int cpu_count;
   int* cpus;
-  cpu_set_t all;            // the same
-  atomic_ushort awake[CPU_SETSIZE];  // for each CPU, workers that woke there and are awake
+  cpu_set_t all;            // `cpus` as a set
+  atomic_ushort awake[CPU_SETSIZE];  // for each CPU: workers that woke there and are awake
   Extra* idle;
   Worker* workers[kMostWorkers];
 };

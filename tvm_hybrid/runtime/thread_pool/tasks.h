@@ -1,4 +1,4 @@
-// Tasks of a region: running one, loose ones, and those that are offered to workers.
+// Tasks of a region: running a task, loose tasks, and tasks that are offered to workers.
 
 #pragma once
 
@@ -10,12 +10,12 @@ static void run_task(Region* region, int task) {
   if (region->task(task, &region->group, region->data) == 0) return;
   void* error = NULL;
   void* none = NULL;
-  tvm.take_error(&error);  // of this thread
+  tvm.take_error(&error);  // TVM keeps it in this thread
   atomic_store(&region->failed, true);
   if (error && !atomic_compare_exchange_strong(&region->error, &none, error)) tvm.release(error);
 }
 
-// A loose task, which is none any more; -1 if there is none.
+// Takes a loose task; returns -1 if there is none.
 static int take_loose(Region* region) {
   for (int i = 0; i < region->words; ++i) {
     uint64_t bits = atomic_load_explicit(&region->loose[i], memory_order_relaxed);
@@ -39,7 +39,7 @@ static bool has_loose(const Region* region) {
   return false;
 }
 
-// A helper leaves; its region may be gone then.
+// Ends a helper's use of its region, which may not exist any more afterwards.
 static void leave(Region* region) {
   if (atomic_fetch_sub(&region->pending, 1) == (kSleeping | 1)) futex_wake(&region->pending, 1);
 }
@@ -63,7 +63,7 @@ static bool offer_any(Pool* pool, Region* region, int task) {
   return false;
 }
 
-// Takes an offer back; -1 if that worker has none of this region, or has begun.
+// Takes an offer back; returns -1 if the worker has no offer of this region, or has begun it.
 static int take_back(Worker* worker, const Region* region) {
   uint64_t box = atomic_load(&worker->box);
   const uint64_t address = box & ((1ull << kTaskShift) - 1);

@@ -1,4 +1,4 @@
-// Threads of a pool: how they start, what workers and extra threads do.
+// Threads of a pool: starting them, and the loops of workers and extra threads.
 
 #pragma once
 
@@ -18,7 +18,7 @@ RARE static bool start_thread(Pool* pool, int worker, void* (*run)(void*), void*
     CPU_ZERO(&cpus);
     CPU_SET(pool->cpus[worker + 1], &cpus);
   }
-  // Signals are for the threads of the program; but for those that this thread's own code causes.
+  // Block all signals for the program's threads; but not those that this thread's code causes.
   sigset_t blocked, before;
   sigfillset(&blocked);
   const int own[] = {SIGILL, SIGSEGV, SIGBUS, SIGFPE, SIGTRAP, SIGSYS};
@@ -28,7 +28,7 @@ RARE static bool start_thread(Pool* pool, int worker, void* (*run)(void*), void*
   pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
   pthread_t thread;
   pthread_sigmask(SIG_SETMASK, &blocked, &before);
-  // A CPU may have gone: then the thread runs where this one may.
+  // If a CPU has gone offline, the thread runs where this one may.
   pthread_attr_setaffinity_np(&attributes, sizeof(cpus), &cpus);
   int code = pthread_create(&thread, &attributes, run, argument);
   if (code == EINVAL) {
@@ -41,7 +41,7 @@ RARE static bool start_thread(Pool* pool, int worker, void* (*run)(void*), void*
   return code == 0;
 }
 
-// What a thread of the pool is to a kernel: regions inside a task run in its thread.
+// Sets the state of a thread of the pool: regions inside a task run in its thread alone.
 static void become_helper(Pool* pool, const char* name) {
   State* state = calloc(1, sizeof(State));
   if (state) {
@@ -94,7 +94,7 @@ static void* run_extra(void* argument) {
       pthread_mutex_lock(&pool->lock);
       Extra** place = &pool->idle;
       while (*place && *place != extra) place = &(*place)->next;
-      const bool unused = *place != NULL;  // else somebody has just taken it
+      const bool unused = *place != NULL;  // false if another thread has just taken it
       if (unused) *place = extra->next;
       pthread_mutex_unlock(&pool->lock);
       if (unused) {
@@ -105,7 +105,7 @@ static void* run_extra(void* argument) {
   }
 }
 
-// Lets an extra thread run a task; it is counted in `pending` already. False if there is none.
+// Lets an extra thread run a task that `pending` counts already; false if there is no thread.
 RARE static bool give_to_extra(Region* region, int task) {
   Pool* pool = region->pool;
   pthread_mutex_lock(&pool->lock);
@@ -127,7 +127,7 @@ RARE static bool give_to_extra(Region* region, int task) {
   return true;
 }
 
-// Starts workers until there are so many, or as many as the system allows.
+// Starts workers until there are `size`, or as many as the system allows.
 RARE static void grow(Pool* pool, int size) {
   pthread_mutex_lock(&pool->lock);
   for (int i = atomic_load(&pool->size); i < size; ++i) {

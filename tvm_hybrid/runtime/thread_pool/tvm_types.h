@@ -1,4 +1,4 @@
-// What the pool knows of TVM: see tvm/runtime/c_backend_api.h and tvm/ffi/c_api.h.
+// Types of TVM that the pool uses: see tvm/runtime/c_backend_api.h and tvm/ffi/c_api.h.
 
 #pragma once
 
@@ -23,6 +23,6 @@ typedef struct {
   void (*take_error)(void** error);
   void (*raise_error)(void* error);
   int (*release)(void* object);
-  void* threads_of_tvm;  // its function runtime.NumThreads
+  void* threads_of_tvm;  // TVM's function runtime.NumThreads
 } Tvm;
 static Tvm tvm;

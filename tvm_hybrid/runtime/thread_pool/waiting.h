@@ -34,7 +34,7 @@ typedef struct {
   unsigned steps;
 } Spin;
 
-// Waits a moment; false if that was long enough. Looks at the clock now and then.
+// Waits a moment; returns false when the spinning time is over. Looks at the clock now and then.
 static inline bool spin(Spin* spin) {
   if (spin->limit == 0) return false;
   __builtin_ia32_pause();

@@ -1,10 +1,10 @@
-// A worker sleeps, and is woken where nobody of this pool is at work.
+// Sleeping and waking of workers: a worker is woken on a CPU where no thread of this pool works.
 //
-// Linux may put a worker behind the thread that wakes it though another CPU is idle, above all in a
-// virtual machine. So a waker keeps the worker off some CPUs before it wakes it, and the worker
-// takes them back before it runs anything. It does so only with a worker that may run on all CPUs
-// of the pool: where others have chosen, a place, `taskset` or a cpuset, their choice stays. Only who
-// chooses between a look and the change that follows at once has to choose again.
+// Linux may put a worker on the CPU of the thread that wakes it though another CPU is idle, above
+// all in a virtual machine. So a waker removes some CPUs from the worker's affinity before it wakes
+// it, and the worker restores its affinity before it runs anything. This is done only if the worker
+// may run on all CPUs of the pool: an affinity set by others (a place, `taskset`, a cpuset) stays.
+// Only a change by others between our check and our own change is lost.
 
 #pragma once
 
@@ -38,7 +38,8 @@ static void note_awake(Worker* worker) {
   count_awake(worker, 1);
 }
 
-// The first that a worker does. Who could not take CPUs back (seccomp may forbid) never loses any.
+// First action of a worker. If it could not restore its affinity (seccomp may forbid it), nobody
+// may reduce it.
 static void begin_work(Worker* worker) {
   const Pool* pool = worker->pool;
   worker->thread = (pid_t)syscall(SYS_gettid);  // glibc 2.28 has no gettid
@@ -46,7 +47,7 @@ static void begin_work(Worker* worker) {
   note_awake(worker);
 }
 
-// Keeps a worker that sleeps off this thread's CPU, and those of workers that are awake.
+// Removes from a sleeping worker's affinity this thread's CPU, and those of workers that are awake.
 static void keep_off(Worker* worker) {
   Pool* pool = worker->pool;
   const int here = sched_getcpu();
@@ -70,7 +71,7 @@ RARE static void wake(Worker* worker, uint64_t offered) {
   futex_wake(&worker->box, 1);
 }
 
-// Sleeps until there is an offer, and may run anywhere then.
+// Sleeps until there is an offer; then restores the affinity.
 RARE static void rest(Worker* worker) {
   count_awake(worker, -1);
   uint64_t box = kIdle;

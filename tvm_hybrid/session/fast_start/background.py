@@ -1,8 +1,8 @@
-"""Compilation in a thread, and the answers that NumPy gives meanwhile."""
+"""Compiles in a background thread, while NumPy answers."""
 
 from __future__ import annotations
 
-import concurrent.futures.thread  # noqa: F401  # it registers before us
+import concurrent.futures.thread  # noqa: F401  # must register its exit function before ours
 import threading
 import time
 import weakref
@@ -25,24 +25,24 @@ from ..onnxruntime_api.ort_value import plain
 from .numpy_operators import operators
 
 PATIENCE = 8.0
-"""Seconds after which a run by NumPy is given up: it shares the CPUs with the compiler."""
+"""Seconds after which a run by NumPy is given up, as it shares the CPUs with the compiler."""
 
 
 class Compilation:
-    """A thread that makes a program; it begins at once.
+    """A thread that makes a program; it starts at once.
 
-    Python waits for it at its end: also where a script ends after its first answer, the program is
-    kept for the next start.
+    Python waits for it at exit, so that the program is kept for the next start even if a script
+    ends after its first answer.
 
     Parameters
     ----------
     make : callable
-        Makes the program, and has the session use it.
+        Makes the program, and lets the session use it.
 
     Attributes
     ----------
     thread : threading.Thread
-        Makes the program.
+        The thread.
     """
 
     def __init__(self, make: Callable[[], object]) -> None:
@@ -68,12 +68,12 @@ class Compilation:
         return self._done.is_set()
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Waits until there is a program; False if there is none after so many seconds.
+        """Waits until there is a program; returns False after `timeout` seconds.
 
         Raises
         ------
         TvmHybridError
-            What making it raised.
+            The error of making the program.
         """
         found = self._done.wait(timeout)
         if self._error is not None:
@@ -87,21 +87,21 @@ def _join_all() -> None:
 
 
 _alive: weakref.WeakSet[Compilation] = weakref.WeakSet()
-# Executors take nothing more when the main thread has ended, which is before Python joins threads
-# or calls what `atexit` knows. What is registered last is called first: before theirs.
+# Executors refuse work once the main thread has ended, which is before Python joins threads or
+# calls functions of `atexit`. Functions registered last are called first, so before theirs.
 if register := getattr(threading, "_register_atexit", None):
     register(_join_all)
 
 
 class NumpyAnswers:
-    """What a session answers by while a program is made.
+    """Answers a session's runs by NumPy while its program is made.
 
     Parameters
     ----------
     opened : OpenModel
         The model.
     values : mapping
-        Inputs whose values are known.
+        Input name -> known value.
 
     Raises
     ------
@@ -120,7 +120,7 @@ class NumpyAnswers:
         self.outputs = opened.outputs
 
     def arrays_of(self, feeds: Any) -> dict[str, np.ndarray]:
-        """An array for every input.
+        """Converts feeds to an array for every input.
 
         Raises
         ------
@@ -137,9 +137,9 @@ class NumpyAnswers:
     def answer(
         self, arrays: Mapping[str, np.ndarray], compilation: Compilation
     ) -> list[np.ndarray] | None:
-        """All outputs; None if the program is to be waited for, which the log says.
+        """Computes all outputs; returns None if the caller must wait for the program.
 
-        That is so if it is there first, if NumPy fails, or has taken too long.
+        That is so if the program is ready first, or if NumPy fails or takes too long (logged).
         """
         if self._is_slow:
             return None
@@ -154,18 +154,18 @@ class NumpyAnswers:
             if self._is_slow:
                 logger.info("NumPy has no answer after %.0f s: no more is tried", PATIENCE)
             return None
-        except Exception as error:  # NumPy's, of an operator that cannot take these inputs
+        except Exception as error:  # any error of NumPy, from an operator that refuses these inputs
             logger.info("NumPy cannot answer, the program has to be waited for: %s", error)
             return None
 
     def explain(self) -> Explanation:
-        """That NumPy runs every node until its kernel is there."""
+        """Explains that NumPy runs every node until its kernel is compiled."""
         reason = "its kernel is being compiled; NumPy answers until then"
         return Explanation(self._model.decisions(reason), "the program is being compiled")
 
 
 def _named(info: OpenTensorInfo, shape: tuple[int, ...]) -> TensorInfo:
-    """An input with the names of its open sizes; what is no name has the number that arrived."""
+    """An input with the names of its dynamic dimensions; unnamed ones get the size that arrived."""
     declared = shape if info.shape is None else info.shape
     sizes = (
         size if isinstance(size, str) and not is_relation(size) else found
@@ -178,11 +178,11 @@ KERNEL = "NumPy"
 
 
 class NotNeededError(Exception):
-    """The run was given up, because its answer comes from elsewhere."""
+    """The run was given up because its answer comes from the program."""
 
 
 class _Evaluator(ReferenceEvaluator):  # type: ignore[misc]  # has no types
-    """The evaluator of a graph or a subgraph; it tells before every node what it is about to do."""
+    """The evaluator of a graph or a subgraph; it calls `_log` before every node."""
 
     current = threading.local()
 
@@ -193,7 +193,7 @@ class _Evaluator(ReferenceEvaluator):  # type: ignore[misc]  # has no types
 
 
 class NumpyModel:
-    """A model that runs at once, at the speed of NumPy and its products of matrices.
+    """A model that NumPy runs immediately, without compilation.
 
     Parameters
     ----------
@@ -203,7 +203,7 @@ class NumpyModel:
     Raises
     ------
     CompileError
-        If the evaluator does not know an operator; nothing else finds that out before.
+        If the evaluator does not know an operator; only making the evaluator finds that out.
     """
 
     def __init__(self, opened: OpenModel) -> None:
@@ -212,21 +212,21 @@ class NumpyModel:
         versions = {each.domain: each.version for each in opened.proto.opset_import}
         try:
             self._evaluator = _Evaluator(opened.proto, new_ops=operators(versions.get("", 1)))
-        except Exception as error:  # it raises whatever its operators do
+        except Exception as error:  # its operators raise any kind of error
             first = str(error).strip().partition("\n")[0]
             raise CompileError(f"NumPy cannot run this model: {first}") from error
 
     def run(
         self, feeds: Mapping[str, np.ndarray], is_needed: Callable[[], bool]
     ) -> list[np.ndarray]:
-        """All outputs, in order, as arrays of their own; errors are those of NumPy.
+        """Returns all outputs in order, as new arrays; errors are those of NumPy.
 
-        `is_needed` is asked before every operator.
+        `is_needed` is called before every operator.
 
         Raises
         ------
         NotNeededError
-            If the answer is not wanted any more.
+            If the answer is not needed any more.
         """
         _Evaluator.current.is_needed = is_needed
         try:
@@ -238,7 +238,7 @@ class NumpyModel:
         return [np.array(each, dtype and numpy_dtype(dtype)) for each, dtype in typed]
 
     def decisions(self, reason: str) -> list[Decision]:
-        """That NumPy runs every node of the graph, and why."""
+        """Decisions that NumPy runs every node of the graph, with a reason."""
         common: dict[str, Any] = {"taken": False, "kernel": KERNEL, "reason": reason}
         found = []
         for node in self._graph.node:

@@ -1,6 +1,6 @@
-"""Operators in NumPy that ONNX's reference evaluator lacks, or has in a slow or inexact form.
+"""NumPy versions of operators that ONNX's reference evaluator lacks, or has slow or inexact.
 
-Functions take the inputs of an operator, and its attributes by name.
+Each function takes the inputs of an operator, and its attributes by name.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .windows import average_pool, conv, conv_transpose, convolved, max_pool, pe
 
 
 def matmul(a: Any, b: Any) -> np.ndarray:
-    """MatMul; products of whole numbers wrap around, as NumPy's do."""
+    """MatMul; integer products wrap around, as in NumPy."""
     if a.dtype.kind in "iu":
         return np.asarray(a @ b)
     wide = wide_type(a.dtype)
@@ -45,7 +45,7 @@ def _of(dtype: Any, number: float) -> Any:
 
 
 def conv_integer(x: Any, w: Any, x_zero: Any = None, w_zero: Any = None, **form: Any) -> np.ndarray:
-    """ConvInteger: int32."""
+    """ConvInteger, with int32 results."""
     x, w = x.astype(np.int32), w.astype(np.int32)
     if x_zero is not None:
         x = x - np.int32(x_zero.item())
@@ -55,7 +55,7 @@ def conv_integer(x: Any, w: Any, x_zero: Any = None, w_zero: Any = None, **form:
 
 
 def qlinear_conv(*inputs: Any, **form: Any) -> np.ndarray:
-    """QLinearConv: integers next to the sums times the scales."""
+    """QLinearConv, rounded to nearest even and saturated."""
     x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero, *bias = inputs
     sums = conv_integer(x, w, x_zero, w_zero, **form)
     if bias and bias[0] is not None:
@@ -67,7 +67,7 @@ def qlinear_conv(*inputs: Any, **form: Any) -> np.ndarray:
 
 
 def matmul_integer(a: Any, b: Any, a_zero: Any = None, b_zero: Any = None) -> np.ndarray:
-    """MatMulInteger: int32."""
+    """MatMulInteger, with int32 results."""
     left, right = a.astype(np.float64), b.astype(np.float64)
     if a_zero is not None:
         left = left - (a_zero.astype(np.float64)[..., None] if a_zero.ndim else a_zero)
@@ -77,7 +77,7 @@ def matmul_integer(a: Any, b: Any, a_zero: Any = None, b_zero: Any = None) -> np
 
 
 def matmul_nbits(*inputs: Any, K: int, N: int, block_size: int, **form: Any) -> np.ndarray:
-    """MatMulNBits, whatever accuracy_level permits: float32."""
+    """MatMulNBits in float32, regardless of accuracy_level."""
     x, packed, scales, zeros, order, bias, *_ = (*inputs, None, None, None)
     bits = form.get("bits", 4)
     if order is not None:
@@ -106,7 +106,7 @@ def erf(x: np.ndarray) -> np.ndarray:
     return np.asarray(np.copysign(1 - rest, x), x.dtype)
 
 
-# From the highest power down.
+# Coefficients, from the highest power down.
 _ERFC = (
     *(0.17087277, -0.82215223, 1.48851587, -1.13520398, 0.27886807),
     *(-0.18628806, 0.09678418, 0.37409196, 1.00002368, -1.26551223),
@@ -116,7 +116,7 @@ _ERFC = (
 def resize(
     x: np.ndarray, scales: Any, sizes: Any, how: Resizing, axes: Sequence[int]
 ) -> np.ndarray:
-    """Resize by scales or to sizes, of all axes in turn."""
+    """Resize by scales or to sizes, one axis after the other."""
     result: Any = x.astype(np.float64 if x.dtype == np.float64 else np.float32)
     for place, axis in enumerate(axes):
         extent = x.shape[axis]
@@ -138,7 +138,7 @@ def resize(
 
 
 def _class(name: str, run: Callable[..., np.ndarray], domain: str = "") -> type:
-    """The class that the evaluator finds by the operator's name."""
+    """Makes a class that the evaluator finds by the operator's name."""
 
     def _run(_: Any, *inputs: Any, **form: Any) -> tuple[np.ndarray, ...]:
         return (run(*inputs, **form),)
@@ -181,7 +181,7 @@ def _resize_class(version: int) -> type:
 
 
 def _refusing(name: str, refuses: Callable[[onnx.NodeProto], bool]) -> type:
-    """A class that takes the nodes alone which the evaluator computes as ONNX wants."""
+    """Makes a class that refuses the nodes that the evaluator computes wrongly."""
     plain: Any = load_op("", name)
 
     def __init__(self: Any, node: onnx.NodeProto, *others: Any) -> None:
@@ -193,7 +193,7 @@ def _refusing(name: str, refuses: Callable[[onnx.NodeProto], bool]) -> type:
 
 
 def operators(version: int) -> list[type]:
-    """All operators, for a version of ONNX's."""
+    """All operators, for a version of ONNX's operator set."""
     return [*_OPERATORS, _resize_class(version)]
 
 
@@ -211,7 +211,7 @@ _OPERATORS: list[type] = [
     _max_pool_class(),
     _refusing("Loop", lambda node: len(node.output) > len(node.input) - 2),
     _refusing("Scan", lambda node: True),
-    # The newest forms, for the older versions that the evaluator lacks.
+    # The newest versions also serve older operator versions, which the evaluator lacks.
     type("DequantizeLinear", (load_op("", "DequantizeLinear"),), {}),
     type("QuantizeLinear", (load_op("", "QuantizeLinear"),), {}),
 ]

@@ -1,4 +1,4 @@
-"""SessionStart: what an InferenceSession has that answers before its program is compiled."""
+"""SessionStart: lets an InferenceSession answer before its program is compiled."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 Run = Callable[..., Results]
 STARTS = ("compiled", "fast")
 AWAITED = ("executable", "_programs", "_names", "_local", "_runner")
-"""What a session has once its program is there."""
+"""Attributes of a session that exist once its program is ready."""
 
 
 class SessionStart(SessionMethods):
-    """The part of a session that is about `start="fast"`."""
+    """The part of a session that implements `start="fast"`."""
 
     _compilation: Compilation | None = None
     _answers: NumpyAnswers | None = None
@@ -46,28 +46,28 @@ class SessionStart(SessionMethods):
         def _compile(self, programs: ModelPrograms, shapes: Given, values: Given) -> None: ...
 
     def ready(self, timeout: float | None = None) -> bool:
-        """Waits until the program is there, if the session was made with `start="fast"`.
+        """Waits until the program is ready, if the session was made with `start="fast"`.
 
         Parameters
         ----------
         timeout : float, optional
-            Seconds to wait at most; 0 does not wait.
+            Most seconds to wait; 0 does not wait.
 
         Returns
         -------
         bool
-            Whether calls of `run` use the program. If each combination of parameters or sizes has a
-        program of its own, it is whether that was found out; NumPy answers while one is compiled.
+            Whether calls of `run` use the program. If each combination of parameters or sizes has
+            its own program: whether that is known already; NumPy answers while one is compiled.
 
         Raises
         ------
         TvmHybridError
-            What compiling raised.
+            The error of compiling.
         """
         return self._compilation is None or self._compilation.wait(timeout)
 
     def _begin_fast(self, programs: ModelPrograms, shapes: Given, values: Given) -> bool:
-        """Answers by NumPy, and compiles in a thread; False if that cannot be, or need not."""
+        """Answers by NumPy and compiles in a thread; False if impossible or unnecessary."""
         from .background import Compilation, NumpyAnswers
 
         if programs.kept_for_all_sizes(shapes, values) is not None:
@@ -90,11 +90,11 @@ class SessionStart(SessionMethods):
         def make() -> None:
             self._compile(programs, shapes, values)
             if vars(self).get("run") is run:
-                del self.__dict__["run"]  # from now on it is the method
+                del self.__dict__["run"]  # from now on, the class's method is called
             if isinstance(self._programs, Programs):
                 self.__dict__["run"] = self._by_combination(self._programs, self.run)
             else:
-                self._answers = None  # which holds the weights
+                self._answers = None  # frees the weights
             self._finish()
             if self._requests.is_closed:
                 self.close()
@@ -104,7 +104,7 @@ class SessionStart(SessionMethods):
         return True
 
     def _by_combination(self, programs: Programs, run: Run) -> Run:
-        """What runs where each combination of inputs has a program: NumPy until that is there."""
+        """Makes a `run` for one program per combination of inputs; NumPy answers meanwhile."""
         from .background import Compilation
 
         made: dict[Any, Compilation] = {}
@@ -121,7 +121,7 @@ class SessionStart(SessionMethods):
                 if compilation is None:
                     compilation = Compilation(partial(programs.session_for, copies))
                     made[key] = compilation
-                elif compilation.is_done:  # it failed, or what it made was dropped
+                elif compilation.is_done:  # it failed, or its program was dropped
                     del made[key]
                     return run(*what)
             return self._run_early(compilation, lambda: run, *what)
@@ -131,7 +131,7 @@ class SessionStart(SessionMethods):
     def _run_early(
         self, compilation: Compilation, program: Callable[[], Run], *what: Any
     ) -> Results:
-        """An answer by NumPy or, if the program is there first, by that."""
+        """Answers by NumPy or, if it is ready first, by the program."""
         names, feeds, run_options = what
         answers = self._answers
         if answers is None or compilation.is_done:
@@ -147,7 +147,7 @@ class SessionStart(SessionMethods):
         return arrays if places is None else [arrays[place] for place in places]
 
     def _waited_for(self, name: str) -> bool:
-        """Whether an attribute was missing because the program was; now it is there."""
+        """Waits for the program if the attribute needs it; True if the attribute now exists."""
         compilation = self._compilation
         if compilation is None or compilation.is_done or name not in AWAITED:
             return False

@@ -1,8 +1,8 @@
 """Convolutions and pools in NumPy.
 
-They go over the taps of a kernel: the elements that all windows have at one tap are a strided view
-of the padded image. Sums of float16 and bfloat16 are float32, those of integers are exact in
-float64. Functions take the inputs of an ONNX operator, and its attributes by name.
+They loop over the taps of a kernel: the elements that all windows have at one tap are a strided
+view of the padded image. Sums of float16 and bfloat16 are computed in float32, those of integers
+exactly in float64. Each function takes the inputs of an ONNX operator, and its attributes by name.
 """
 
 from __future__ import annotations
@@ -13,22 +13,22 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-BLOCK_BYTES = 1 << 22  # of what one product of matrices reads
+BLOCK_BYTES = 1 << 22  # bytes that one matrix product reads
 Places = tuple[Any, ...]
 """An index of an array."""
 
 
 class Windows(NamedTuple):
-    """Where the windows of a convolution or pool lie; a number for each spatial axis.
+    """The windows of a convolution or pool, with a number for each spatial axis.
 
     Attributes
     ----------
     kernel, strides, dilations : tuple of int
-        Of the operator.
+        The operator's attributes.
     before, after : tuple of int
         Elements of padding.
     counts : tuple of int
-        Windows.
+        Number of windows.
     """
 
     kernel: tuple[int, ...]
@@ -40,8 +40,8 @@ class Windows(NamedTuple):
 
     @classmethod
     def of(cls, sizes: Sequence[int], kernel: Sequence[int], **form: Any) -> Windows:
-        """The windows over images of these sizes; `form` are ONNX's attributes, None or left out
-        where they are as by default.
+        """Makes the windows over images of these sizes; `form` holds ONNX's attributes, where None
+        or missing means the default.
         """
         rank, auto_pad, ceil_mode = len(sizes), form.get("auto_pad"), form.get("ceil_mode")
         strides, dilations = (form.get(name) or [1] * rank for name in ("strides", "dilations"))
@@ -57,21 +57,21 @@ class Windows(NamedTuple):
             room = size + before[axis] + after[axis] - extent
             count = (-(-room // stride) if ceil_mode else room // stride) + 1
             if ceil_mode and (count - 1) * stride >= size + before[axis]:
-                count -= 1  # it would begin in the padding
+                count -= 1  # the last window would lie entirely in the padding
             counts.append(count)
         fields = (kernel, strides, dilations, before, after, counts)
         return cls(*(tuple(map(int, field)) for field in fields))
 
     def views(self, images: np.ndarray, fill: Any = 0) -> list[np.ndarray]:
-        """For each tap the elements that the windows have there: [..., *counts].
+        """For each tap, the elements that the windows have there: [..., *counts].
 
-        `images` is [..., *sizes]; `fill` is what padding consists of.
+        `images` is [..., *sizes]; `fill` is the value of the padding.
         """
         rank = len(self.kernel)
         reach = [(n - 1) * s + 1 for n, s in zip(self.counts, self.strides, strict=True)]
         pads = [(0, 0)] * (images.ndim - rank)
         for axis, size in enumerate(images.shape[-rank:]):
-            # A last window may reach beyond the padding.
+            # The last window may reach beyond the padding.
             extent = reach[axis] + (self.kernel[axis] - 1) * self.dilations[axis]
             beyond = extent - size - self.before[axis]
             pads.append((self.before[axis], max(self.after[axis], beyond)))
@@ -85,19 +85,19 @@ class Windows(NamedTuple):
 
 
 def wide_type(dtype: np.dtype[Any]) -> Any:
-    """The type of sums of products."""
+    """Type for sums of products."""
     return np.float64 if dtype.kind in "iu" or dtype == np.float64 else np.float32
 
 
 def per_channel(values: np.ndarray, rank: int, axis: int = 1) -> np.ndarray:
-    """A number, or one for each channel, to be combined with an array of this rank."""
+    """Reshapes a scalar or a value per channel to broadcast with an array of this rank."""
     return values.reshape([-1 if each == axis else 1 for each in range(rank)])
 
 
 def convolved(
     x: np.ndarray, w: np.ndarray, *, group: Any, kernel_shape: Any, **form: Any
 ) -> np.ndarray:
-    """The convolution of x [N, C, *sizes] and w [M, C / group, *kernel], in the type of sums."""
+    """Convolves x [N, C, *sizes] with w [M, C / group, *kernel], in the type of sums."""
     windows = Windows.of(x.shape[2:], w.shape[2:], **form)
     wide, groups, outer = wide_type(x.dtype), group or 1, w.shape[0] // (group or 1)
     inner = x.shape[1] // groups
@@ -111,7 +111,7 @@ def convolved(
             result += factors * view.reshape(x.shape[0], groups, 1, *result.shape[-2:])
     else:
         matrix = weights.swapaxes(2, 3).reshape(groups, outer, -1)
-        row = len(views) * x[:, :, 0].size * result.itemsize  # of the image before its windows
+        row = len(views) * x[:, :, 0].size * result.itemsize  # bytes of windows for one image row
         step = max(1, BLOCK_BYTES // max(row, 1))
         for begin in range(0, first, step):
             parts = [view[:, :, begin : begin + step] for view in views]
@@ -134,7 +134,7 @@ def conv(x: Any, w: Any, b: Any = None, **form: Any) -> np.ndarray:
 def conv_transpose(
     x: Any, w: Any, b: Any = None, *, auto_pad: Any, output_shape: Any, **form: Any
 ) -> np.ndarray:
-    """ConvTranspose: the product of every tap is added where its windows are."""
+    """ConvTranspose: adds the product of every tap where its windows are."""
     sizes, kernel, rank, groups = x.shape[2:], w.shape[2:], x.ndim - 2, form["group"] or 1
     strides, dilations = (form[name] or [1] * rank for name in ("strides", "dilations"))
     pads = list(form["pads"] or [0] * (2 * rank))
@@ -172,7 +172,7 @@ def conv_transpose(
 
 
 def max_pool(x: Any, *, kernel_shape: Any, storage_order: Any = 0, **form: Any) -> np.ndarray:
-    """MaxPool, without the places of the maxima."""
+    """MaxPool, without the indices of the maxima."""
     windows = Windows.of(x.shape[2:], kernel_shape, **form)
     lowest = np.iinfo(x.dtype).min if x.dtype.kind in "iu" else -np.inf
     result = np.full((*x.shape[:2], *windows.counts), lowest, x.dtype)

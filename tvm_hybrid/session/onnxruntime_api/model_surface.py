@@ -1,6 +1,6 @@
-"""What a session has for scripts of ONNX Runtime: ModelSurface, SessionMethods and SessionFace.
+"""The parts of a session for scripts of ONNX Runtime: ModelSurface, SessionMethods, SessionFace.
 
-ModelSurface is what an ONNX model says of itself and its inputs; nodes and weights are skipped.
+ModelSurface holds an ONNX model's metadata and facts about its inputs; it skips nodes and weights.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ from .session_options import CPU, checked_providers
 
 @dataclass(eq=False)
 class ModelMetadata:
-    """What a model says of itself, under the names of ONNX Runtime.
+    """A model's metadata, under the names of ONNX Runtime.
 
     Parameters
     ----------
     producer_name, graph_name, domain, description, graph_description : str
-        As in the model; all empty for a library, and for a model that is not ONNX.
+        Texts of the model; empty for a library, and for a model that is not ONNX.
     version : int
-        As in the model.
+        Version of the model.
     custom_metadata_map : mapping from str to str
-        What else it says.
+        Further properties.
 
     Attributes
     ----------
@@ -73,19 +73,19 @@ class NodeArg:
     Parameters
     ----------
     info : TensorInfo, OutputInfo or OpenTensorInfo
-        What is known of it.
+        Our description.
 
     Attributes
     ----------
     name : str
-        As in the model.
+        Name in the model.
     shape : list or None
-        Sizes; a name or None for a dimension that is still open. None if the model does not tell
-        how many dimensions there are before inputs are known.
+        Sizes; a name or None for a dynamic dimension. None if the rank is unknown until inputs are
+        known.
     type : str or None
-        Such as "tensor(float)"; None if the model does not tell before inputs are known.
+        Such as "tensor(float)"; None if unknown until inputs are known.
     dtype : str or None
-        NumPy's name of the element type, or that of ml_dtypes. None as `type`.
+        NumPy's or ml_dtypes' name of the element type; None if unknown until inputs are known.
     """
 
     def __init__(self, info: Described) -> None:
@@ -98,27 +98,27 @@ class NodeArg:
         return f"NodeArg(name={self.name!r}, type={self.type!r}, shape={self.shape})"
 
 
-# Numbers of fields in onnx.proto; a session of a program in the cache does not import onnx.
+# Field numbers of onnx.proto; a session of a cached program does not import onnx.
 _PRODUCER, _DOMAIN, _VERSION, _DESCRIPTION, _GRAPH, _PROPERTIES = _OF_MODEL = 2, 4, 5, 6, 7, 14
 _GRAPH_NAME, _GRAPH_DESCRIPTION, _INPUTS, _OUTPUTS = _OF_GRAPH = 2, 10, 11, 12
 _KEY, _VALUE = _OF_PROPERTY = 1, 2
 _TYPE, _TENSOR, _SHAPE, _DIMENSIONS = _TO_DIMENSIONS = 2, 1, 2, 1
 _NAME, _DENOTATION = _OF_DIMENSION = 2, 3
-_SEQUENCES = 4, 9  # of types: a sequence, an optional value
+_SEQUENCES = 4, 9  # types of values: a sequence, an optional value
 
 Place = tuple[int, int]
-"""Where a field's value begins in a file, and where it ends."""
+"""Begin and end of a field's value in a file."""
 
 
 class ModelSurface(NamedTuple):
-    """What a model says of itself.
+    """Facts about a model.
 
     Attributes
     ----------
     metadata : ModelMetadata
-        Its texts.
+        The model's metadata.
     dimensions : tuple of (str, str)
-        Name and denotation of every dimension of its inputs that has a name.
+        Name and denotation of every named dimension of the inputs.
     has_sequences : bool
         Whether an input or output is a sequence, or optional.
     """
@@ -129,9 +129,9 @@ class ModelSurface(NamedTuple):
 
     @staticmethod
     def of(model: Any) -> ModelSurface:
-        """Reads a path, bytes or a ModelProto; of anything else there is nothing to say.
+        """Reads a path, bytes or a ModelProto; anything else, or a damaged model, has no facts.
 
-        What is wrong with a model is said by whoever compiles it.
+        Compiling reports what is wrong with a model.
         """
         try:
             return _surface(model) if is_onnx(model) else _NOTHING
@@ -139,7 +139,7 @@ class ModelSurface(NamedTuple):
             return _NOTHING
 
     def sizes(self, by_name: Mapping[str, int], by_denotation: Mapping[str, int]) -> dict[str, int]:
-        """Those of the sizes that are for dimensions of the model, by name."""
+        """Selects the sizes of the model's dimensions, by name."""
         sizes = {name: by_denotation[d] for name, d in self.dimensions if d in by_denotation}
         return sizes | {name: by_name[name] for name, _ in self.dimensions if name in by_name}
 
@@ -174,7 +174,7 @@ def _surface(model: Any) -> ModelSurface:
 
 
 def _in_file(file: BufferedIOBase, size: int) -> ModelSurface:
-    """As `_surface`; the file is not parsed."""
+    """Reads the facts of a serialised model, without parsing all of it."""
     model = _picked(file, [(0, size)], _OF_MODEL)
     graph = _picked(file, model[_GRAPH], _OF_GRAPH)
     entries = [_picked(file, [place], _OF_PROPERTY) for place in model[_PROPERTIES]]
@@ -201,7 +201,7 @@ def _in_file(file: BufferedIOBase, size: int) -> ModelSurface:
 def _picked(
     file: BufferedIOBase, messages: Sequence[Place], numbers: Sequence[int]
 ) -> dict[int, list[Place]]:
-    """The values of some fields; several messages are pieces of one, as Protobuf has it."""
+    """Finds the values of some fields; several messages count as one, as in Protobuf."""
     found: dict[int, list[Place]] = {number: [] for number in numbers}
     for start, end in messages:
         for field in fields(file, start, end):
@@ -211,7 +211,7 @@ def _picked(
 
 
 def _text(file: BufferedIOBase, places: Sequence[Place]) -> str:
-    """The last of some texts; "" if there is none."""
+    """Reads the last of several texts; "" if there is none."""
     if not places:
         return ""
     start, end = places[-1]
@@ -220,7 +220,7 @@ def _text(file: BufferedIOBase, places: Sequence[Place]) -> str:
 
 
 def _number(file: BufferedIOBase, places: Sequence[Place]) -> int:
-    """The last of some signed numbers; 0 if there is none."""
+    """Reads the last of several signed numbers; 0 if there is none."""
     if not places:
         return 0
     file.seek(places[-1][0])
@@ -229,7 +229,7 @@ def _number(file: BufferedIOBase, places: Sequence[Place]) -> int:
 
 
 class SessionMethods(AsyncRuns):
-    """What `InferenceSession` has from ONNX Runtime beside running and binding."""
+    """Methods of ONNX Runtime's InferenceSession besides running and binding."""
 
     _face: SessionFace
 
@@ -239,7 +239,7 @@ class SessionMethods(AsyncRuns):
 
     @property
     def _model_path(self) -> str | None:
-        """The model's file, if it was given by path; optimum reads this of ONNX Runtime's class."""
+        """The model's file, if it was given by path; the package optimum reads this attribute."""
         return self._face.path
 
     def run_with_ort_values(
@@ -248,16 +248,16 @@ class SessionMethods(AsyncRuns):
         input_dict_ort_values: Mapping[str, Any],
         run_options: Any = None,
     ) -> list[OrtValue]:
-        """As `run`, on values of `OrtValue`.
+        """`run` with values of `OrtValue`.
 
         Parameters
         ----------
         output_names : sequence of str or None
-            As for `run`.
+            See `run`.
         input_dict_ort_values : mapping from str to OrtValue
             A value for every input.
         run_options : RunOptions or None
-            As for `run`.
+            See `run`.
 
         Returns
         -------
@@ -267,7 +267,7 @@ class SessionMethods(AsyncRuns):
         Raises
         ------
         FeedError
-            As `run`; if an input or output of the model is a sequence, or optional.
+            See `run`; also if an input or output of the model is a sequence, or optional.
         """
         if self._face.has_sequences:
             raise FeedError("no OrtValue holds a sequence or an optional value; call run")
@@ -275,7 +275,7 @@ class SessionMethods(AsyncRuns):
         return [OrtValue(each) for each in self.run(output_names, feeds, run_options)]
 
     def get_modelmeta(self) -> ModelMetadata:
-        """What the model says of itself; of a library, and of a model that is not ONNX, nothing."""
+        """The model's metadata; empty for a library, and for a model that is not ONNX."""
         return self._face.metadata
 
     def get_session_options(self) -> Any:
@@ -283,17 +283,17 @@ class SessionMethods(AsyncRuns):
         return self._face.given
 
     def get_providers(self) -> list[str]:
-        """What the session runs on: `["CPUExecutionProvider"]`."""
+        """The session's only provider: `["CPUExecutionProvider"]`."""
         return [CPU]
 
     def get_provider_options(self) -> dict[str, dict[str, str]]:
-        """The options of that provider: none."""
+        """The options of that provider, which are empty."""
         return {CPU: {}}
 
     def set_providers(
         self, providers: Sequence[Any] | None = None, provider_options: Sequence[Any] | None = None
     ) -> None:
-        """Warns of providers that there are not; the session stays as it is.
+        """Warns of providers that do not exist; the session does not change.
 
         Parameters
         ----------
@@ -303,25 +303,25 @@ class SessionMethods(AsyncRuns):
         checked_providers(providers, provider_options)
 
     def enable_fallback(self) -> None:
-        """Does nothing: there is no other provider to fall back to."""
+        """Does nothing: there is no other provider."""
 
     def disable_fallback(self) -> None:
-        """Does nothing: there is no other provider to fall back to."""
+        """Does nothing: there is no other provider."""
 
     def get_overridable_initializers(self) -> list[NodeArg]:
-        """The initializers that runs may replace: none, they are packed into the program."""
+        """The initializers that runs may replace: none, as they are packed into the program."""
         return []
 
     def get_profiling_start_time_ns(self) -> int:
-        """When profiling began, by `time.monotonic_ns`; 0 if it is not enabled."""
+        """Start of profiling, by `time.monotonic_ns`; 0 if it is not enabled."""
         return 0 if self._face.profiler is None else self._face.profiler.start_ns
 
     def end_profiling(self) -> str:
         """Ends profiling, and writes every kernel of every run as a trace.
 
         chrome://tracing and ui.perfetto.dev show the file: an event of the category "Node" for each
-        kernel, "Session" for each run, "Runtime" for what else was called. A session that is gone
-        has written its file as well.
+        kernel, "Session" for each run, "Runtime" for other functions. The file is also written when
+        the session is deleted.
 
         Returns
         -------
@@ -336,7 +336,7 @@ class SessionMethods(AsyncRuns):
         return "" if self._face.profiler is None else self._face.profiler.end()
 
 
-ERROR = 3  # of ONNX Runtime's log severities
+ERROR = 3  # one of ONNX Runtime's log severities
 
 
 OF_LIBRARIES = frozenset({"num_threads", "threads", "weights", "spin", "cache"})
@@ -344,12 +344,12 @@ OF_LIBRARIES = frozenset({"num_threads", "threads", "weights", "spin", "cache"})
 
 
 def loaded(library: Path, options: CompileOptions) -> Executable:
-    """A library as a session runs it, for whose program options come too late.
+    """Loads a library for a session; options of compilation come too late for it.
 
     Raises
     ------
     TvmHybridError
-        As `load`; if one of the options says how a program is compiled.
+        See `load`; also if an option says how a program is compiled.
     """
     if others := sorted(given(options) - OF_LIBRARIES):
         raise ArtifactError(
@@ -361,18 +361,18 @@ def loaded(library: Path, options: CompileOptions) -> Executable:
 
 
 class SessionFace:
-    """What a session keeps of the arguments that are ONNX Runtime's.
+    """A session's arguments from ONNX Runtime's interface.
 
     Parameters
     ----------
     model : Any
-        As for `InferenceSession`.
+        See `InferenceSession`.
     options : SessionOptions or None
         The session's options.
     providers, provider_options : sequence or None
-        As ONNX Runtime takes them.
+        See ONNX Runtime.
     progress : callable, bool or None
-        As for `InferenceSession`.
+        See `InferenceSession`.
 
     Attributes
     ----------
@@ -381,13 +381,13 @@ class SessionFace:
     path : str or None
         The model's file, if it was given by path.
     metadata : ModelMetadata
-        What the model says of itself.
+        The model's metadata.
     has_sequences : bool
-        Whether an input or output of it is a sequence, or optional.
+        Whether an input or output of the model is a sequence, or optional.
     progress : Progress
-        What tells how far compiling is.
+        Reports the progress of compiling.
     profiler : Profiler or None
-        What notes the runs, if the options say so.
+        Records the runs, if the options say so.
 
     Raises
     ------
@@ -423,7 +423,7 @@ class SessionFace:
         self.profiler = Profiler(self._options.profile_file_prefix) if enabled else None
 
     def shapes(self, given: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
-        """The session's shapes and, where they say nothing, the overrides of the options."""
+        """The session's shapes, completed by the options' overrides."""
         options = self._options
         wanted = {**options.sizes_by_denotation, **options.sizes_by_name}
         if not wanted:
@@ -433,7 +433,7 @@ class SessionFace:
         return {**sizes, **(given or {})} or None
 
     def num_threads(self, given: int | None, threads: Any) -> int | None:
-        """The session's number of threads or, where it says nothing, that of the options."""
+        """The session's number of threads, or else that of the options."""
         wanted = self._options.intra_op_num_threads
         if given is not None or threads is not None or wanted < 1:
             return given
@@ -450,16 +450,16 @@ class SessionFace:
         return wanted
 
     def watched(self, executable: Executable) -> Any:
-        """What runs: the executable, or one like it whose runs are noted."""
+        """Wraps an executable so that its runs are recorded, if profiling is enabled."""
         return executable if self.profiler is None else WatchedExecutable(executable, self.profiler)
 
     def finish(self, session: Any) -> None:
-        """Does what options ask of a session that is made: exports it, ends its profile with it.
+        """Completes a new session as options say: exports it, and ends its profile with it.
 
         Raises
         ------
         ShapeError
-            If it is to be exported, and compiles only when inputs arrive.
+            If it must be exported, but compiles only when inputs arrive.
         ArtifactError
             If the library cannot be written.
         """

@@ -1,4 +1,4 @@
-"""OrtValue: a tensor as scripts of ONNX Runtime hold it."""
+"""OrtValue: ONNX Runtime's class for a tensor."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from ...runtime.tensors import numpy_dtype, onnx_type
 
 
 class OrtValue:
-    """An array with the methods of ONNX Runtime's class; NumPy takes it, and it can be indexed.
+    """An array with the methods of ONNX Runtime's class; NumPy accepts it, and it can be indexed.
 
     Parameters
     ----------
     array : numpy.ndarray
-        Numbers. It is held, not copied.
+        The elements. They are shared, not copied.
 
     Raises
     ------
     OptionError
-        If there are no tensors of its element type here, such as texts.
+        If the element type is not supported, such as strings.
     """
 
     __slots__ = ("_array",)
@@ -42,12 +42,12 @@ class OrtValue:
     def ortvalue_from_numpy(
         cls, numpy_obj: np.ndarray, /, device_type: str = "cpu", device_id: int = 0
     ) -> OrtValue:
-        """An array's memory as a value; a copy if its elements are not consecutive.
+        """Makes a value that shares an array's memory; a copy if it is not contiguous.
 
         Parameters
         ----------
         numpy_obj : numpy.ndarray
-            Numbers.
+            The elements.
         device_type : str
             Only "cpu".
         device_id : int
@@ -56,7 +56,7 @@ class OrtValue:
         Raises
         ------
         OptionError
-            If there is no such device, or there are no such tensors here.
+            If there is no such device, or the element type is not supported.
         """
         require_cpu(device_type, device_id)
         return cls(np.ascontiguousarray(numpy_obj).reshape(np.shape(numpy_obj)))
@@ -65,19 +65,19 @@ class OrtValue:
     def ortvalue_from_numpy_with_onnx_type(
         cls, data: np.ndarray, /, onnx_element_type: int
     ) -> OrtValue:
-        """An array's memory under another type of the same size.
+        """Makes a value that shares an array's memory under another type of equal size.
 
         Parameters
         ----------
         data : numpy.ndarray
-            Such as bits of bfloat16 as uint16.
+            An array, such as bits of bfloat16 as uint16.
         onnx_element_type : int
             ONNX's TensorProto.DataType.
 
         Raises
         ------
         OptionError
-            If there are no such tensors here, or elements have another size.
+            If the element type is not supported, or elements have another size.
         """
         dtype = element_dtype(int(onnx_element_type))
         if data.dtype.itemsize != dtype.itemsize:
@@ -88,14 +88,14 @@ class OrtValue:
     def ortvalue_from_shape_and_type(
         cls, shape: Sequence[int], element_type: Any, device_type: str = "cpu", device_id: int = 0
     ) -> OrtValue:
-        """A new value; what it holds is not said.
+        """Makes a new value with arbitrary content.
 
         Parameters
         ----------
         shape : sequence of int
             Sizes.
         element_type : dtype-like or int
-            An int is one of ONNX's TensorProto.DataType.
+            An int is ONNX's TensorProto.DataType.
         device_type : str
             Only "cpu".
         device_id : int
@@ -104,19 +104,19 @@ class OrtValue:
         Raises
         ------
         OptionError
-            If there is no such device, or there are no such tensors here.
+            If there is no such device, or the element type is not supported.
         """
         require_cpu(device_type, device_id)
         return cls(np.empty(tuple(shape), element_dtype(element_type)))
 
     @classmethod
     def from_dlpack(cls, data: Any, /) -> OrtValue:
-        """The memory of another library's tensor.
+        """Makes a value that shares the memory of another library's tensor.
 
         Parameters
         ----------
         data : object
-            With `__dlpack__`, or such a capsule; of consecutive elements in the CPU's memory.
+            A contiguous tensor in the CPU's memory with `__dlpack__`, or a DLPack capsule.
         """
         return cls(array_of(cast(Tensor, tvm_ffi.from_dlpack(data))))
 
@@ -145,37 +145,37 @@ class OrtValue:
         return "cpu"
 
     def tensor_size_in_bytes(self) -> int:
-        """How many bytes the elements have."""
+        """Number of bytes of the elements."""
         return int(self._array.nbytes)
 
     def has_value(self) -> bool:
-        """Whether there is one: always."""
+        """True: there is always a value."""
         return True
 
     def is_tensor(self) -> bool:
-        """Whether it is a tensor: always."""
+        """True: only tensors are supported."""
         return True
 
     def is_sparse_tensor(self) -> bool:
-        """Whether it is sparse: never."""
+        """False: sparse tensors are not supported."""
         return False
 
     def is_tensor_sequence(self) -> bool:
-        """Whether it is a sequence: never."""
+        """False: sequences are not supported."""
         return False
 
     def update_inplace(self, data: np.ndarray | OrtValue) -> None:
-        """Copies an array's elements into the value, whose memory stays where it is.
+        """Copies an array's elements into the value's memory.
 
         Parameters
         ----------
         data : numpy.ndarray or OrtValue
-            Of the same shape and type.
+            An array of equal shape and type.
 
         Raises
         ------
         FeedError
-            If it has others, or the memory cannot be written to.
+            If shape or type differ, or the memory is read-only.
         """
         array = data.numpy() if isinstance(data, OrtValue) else np.asarray(data)
         mine = self._array
@@ -209,21 +209,21 @@ class OrtValue:
 
 
 def plain(value: Any) -> Any:
-    """The array that a value holds, also one of ONNX Runtime's class; else what is given."""
+    """Unwraps an OrtValue, also one of ONNX Runtime's class; returns other values unchanged."""
     if isinstance(value, OrtValue):
         return value.numpy()
     return value.numpy() if hasattr(value, "ortvalue_from_numpy") else value
 
 
 class OrtDevice:
-    """The one device that there is, as ONNX Runtime describes devices.
+    """The only device, as ONNX Runtime describes devices.
 
     Parameters
     ----------
     device_type, mem_type : int
         `cpu()` and `default_memory()`, which are 0.
     *numbers : int
-        A vendor, which may be left out, and the number of the device: 0.
+        An optional vendor, and the number of the device: 0.
 
     Raises
     ------
@@ -237,14 +237,14 @@ class OrtDevice:
 
     @staticmethod
     def make(ort_device_name: str, device_id: int, vendor_id: int = -1) -> OrtDevice:
-        """The device of a name: "cpu", 0.
+        """Makes the device of a name; only "cpu" with number 0 exists.
 
         Parameters
         ----------
         ort_device_name : str
         device_id : int
         vendor_id : int
-            Not looked at.
+            Ignored.
 
         Raises
         ------
@@ -256,13 +256,13 @@ class OrtDevice:
 
     @staticmethod
     def cpu() -> int:
-        """The number of this type of device."""
+        """The number of the CPU's device type."""
         return 0
 
     default_memory = cpu
 
     def device_id(self) -> int:
-        """0, as all that follow."""
+        """Returns 0, like all numbers of this device."""
         return 0
 
     device_type = device_mem_type = device_vendor_id = mem_type = vendor_id = device_id
@@ -274,14 +274,14 @@ def require_cpu(device_type: Any, device_id: int) -> None:
     Parameters
     ----------
     device_type : str
-        ONNX Runtime's name.
+        ONNX Runtime's name of the device.
     device_id : int
-        Its number; CPU 0 is all of them.
+        Its number; 0 stands for all CPUs.
 
     Raises
     ------
     OptionError
-        If it is another one.
+        If it is another device.
     """
     if not isinstance(device_type, str) or device_type.lower() != "cpu" or device_id != 0:
         raise OptionError(
@@ -291,21 +291,21 @@ def require_cpu(device_type: Any, device_id: int) -> None:
 
 
 def array_at(address: Any, shape: Sequence[int] | None, element_type: Any) -> np.ndarray:
-    """The memory at an address as an array; the caller keeps it alive.
+    """Makes an array of the memory at an address; the caller keeps it alive.
 
     Parameters
     ----------
     address : int
-        Of the first element.
+        Address of the first element.
     shape : sequence of int
-        Sizes; elements are consecutive.
+        Sizes; elements are contiguous.
     element_type : dtype-like or int
-        As `element_dtype` takes it.
+        See `element_dtype`.
 
     Raises
     ------
     OptionError
-        If one of them is missing, or is no such thing.
+        If an argument is missing, or has a wrong type.
     """
     if shape is None or element_type is None or not isinstance(address, int):
         raise OptionError("memory is given by buffer_ptr, shape and element_type: all three")
@@ -319,7 +319,7 @@ def array_at(address: Any, shape: Sequence[int] | None, element_type: Any) -> np
     return np.frombuffer(memoryview(memory), dtype).reshape(sizes)
 
 
-# TensorProto.DataType. Types of 2 and 4 bits are packed there and not here.
+# TensorProto.DataType -> name. Types of 2 and 4 bits are missing, as ONNX packs them.
 _NAMES = {
     1: "float32",
     2: "uint8",
@@ -344,17 +344,14 @@ _NUMBERS = {name: number for number, name in _NAMES.items()}
 
 
 def element_dtype(element_type: Any) -> np.dtype[Any]:
-    """NumPy's type, or that of ml_dtypes.
+    """Converts an element type to NumPy's type, or to that of ml_dtypes.
 
-    Parameters
-    ----------
-    element_type : dtype-like or int
-        An int is one of ONNX's TensorProto.DataType.
+    An int is ONNX's TensorProto.DataType.
 
     Raises
     ------
     OptionError
-        If there are no tensors of that type here.
+        If the type is not supported.
     """
     if isinstance(element_type, int):
         if element_type not in _NAMES:
@@ -374,7 +371,7 @@ def number_of(dtype: np.dtype[Any]) -> int:
     Raises
     ------
     OptionError
-        If there are no tensors of that type here.
+        If the type is not supported.
     """
     if dtype.name not in _NUMBERS:
         raise OptionError(f"there are no tensors of {dtype.name} here, only of numbers")

@@ -1,7 +1,7 @@
-"""Profiler: notes when kernels of a session's runs begin and end, and writes them as a trace.
+"""Profiler: records when kernels of a session's runs begin and end, and writes them as a trace.
 
-The virtual machine calls an instrument before and after every function that it calls. What it does
-itself between kernels, such as taking memory, has no event: the trace shows a gap.
+The virtual machine calls an instrument before and after every function that it calls. Its own work
+between kernels, such as allocation, has no event: the trace shows a gap.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ...executable.executable import Executable
 from ...explain.origins import by_function, origins_in_run
 
 MOST_EVENTS = 1_000_000
-_OWN_FUNCTIONS = "vm.builtin."  # of the virtual machine
+_OWN_FUNCTIONS = "vm.builtin."  # prefix of the virtual machine's own functions
 _RUN = "model_run"
 
 
@@ -35,12 +35,7 @@ class _Event(NamedTuple):
 
 
 class Profiler:
-    """The events of one session.
-
-    Parameters
-    ----------
-    prefix : str
-        How the file's name begins.
+    """The events of one session; `prefix` begins the file's name.
 
     Raises
     ------
@@ -59,7 +54,7 @@ class Profiler:
         self._lock = threading.Lock()
 
     def note(self, event: _Event) -> None:
-        """Keeps an event, of the first million."""
+        """Stores an event, up to the first million."""
         if self._ended:
             return
         if len(self._events) < MOST_EVENTS:
@@ -68,7 +63,7 @@ class Profiler:
             self._lost += 1
 
     def end(self) -> str:
-        """Writes the trace, once; the path, or "" if it was written before.
+        """Writes the trace once; returns its path, or "" if it was written before.
 
         Raises
         ------
@@ -88,7 +83,7 @@ class Profiler:
         origins = _origins(ordered)
         lines = []
         for place, event in enumerate(ordered):
-            # As chrome://tracing and ui.perfetto.dev read it; times in microseconds.
+            # The format of chrome://tracing and ui.perfetto.dev; times are in microseconds.
             entry: dict[str, Any] = {
                 "cat": "Session" if event.name == _RUN else "Runtime",
                 "pid": process,
@@ -111,7 +106,7 @@ class Profiler:
 
 
 def _origins(events: Sequence[_Event]) -> dict[int, tuple[str, ...]]:
-    """The nodes of a model that events come from, by place; in the order of their begin."""
+    """Finds the model's nodes that each event comes from; `events` are ordered by their begin."""
     runs: dict[int, list[list[int]]] = {}  # by thread
     for place, event in enumerate(events):
         mine = runs.setdefault(event.thread, [[]])
@@ -127,15 +122,7 @@ def _origins(events: Sequence[_Event]) -> dict[int, tuple[str, ...]]:
 
 
 class WatchedExecutable:
-    """An executable whose machines note what they run; like the other one in all else.
-
-    Parameters
-    ----------
-    executable : Executable
-        What runs.
-    profiler : Profiler
-        What keeps the events.
-    """
+    """An executable whose machines record their calls; it behaves like `executable` otherwise."""
 
     def __init__(self, executable: Executable, profiler: Profiler) -> None:
         self._executable, self._profiler = executable, profiler
@@ -145,23 +132,23 @@ class WatchedExecutable:
         return getattr(self._executable, name)
 
     def numpy_main(self) -> Any:
-        """As `Executable.numpy_main`."""
+        """`Executable.numpy_main` that records events."""
         starts: list[int] = []
         machine = self._machine(starts)
         return self._noted(machine[BITS_ENTRY if self.has_bfloat16 else MAIN], starts)
 
     def into_entries(self) -> tuple[Any, Any]:
-        """As `Executable.into_entries`."""
+        """`Executable.into_entries` that record events."""
         starts: list[int] = []
         machine = self._machine(starts)
         return self._noted(machine[INTO_ENTRY], starts), machine[SHAPES_ENTRY]
 
     def bare_kernel(self) -> None:
-        """None: a kernel that is called alone would not be noted."""
+        """Returns None, because a kernel called without a machine would not be recorded."""
         return None
 
     def _machine(self, starts: list[int]) -> Any:
-        """A machine for the calling thread that notes the functions that it calls."""
+        """Makes a machine for the calling thread that records the functions that it calls."""
         thread, clock, note = threading.get_native_id(), time.monotonic_ns, self._profiler.note
         kernels = self._kernels
 
@@ -180,11 +167,11 @@ class WatchedExecutable:
         return machine
 
     def _noted(self, main: Callable[..., Any], starts: list[int]) -> Callable[..., Any]:
-        """The entry, with an event for every run."""
+        """Wraps an entry so that it records an event for every run."""
         thread, clock, note = threading.get_native_id(), time.monotonic_ns, self._profiler.note
 
         def run(*arguments: Any) -> Any:
-            starts.clear()  # those of a run that failed
+            starts.clear()  # from a run that failed
             start = clock()
             try:
                 return main(*arguments)

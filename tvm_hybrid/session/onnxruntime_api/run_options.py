@@ -1,4 +1,4 @@
-"""RunOptions: what a script of ONNX Runtime asks of one run."""
+"""RunOptions: ONNX Runtime's options of one run."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from .session_options import SessionOptions, add_entry, entry
 class RunOptions:
     """Options of a run, under the names of ONNX Runtime.
 
-    Those that say nothing below are taken and have no meaning here.
+    Options without a description are accepted and have no meaning here.
 
     Attributes
     ----------
     terminate : bool
-        Whether runs with these options end before they begin. One that has begun is not ended.
+        Whether runs with these options end before they begin. A run that has begun does not end.
     only_execute_path_to_fetches : bool
-        All outputs are computed, whichever are asked for.
+        No effect: all outputs are always computed.
     log_severity_level, log_verbosity_level : int
     logid : str
         The run's tag.
     entries : dict of str to str
-        What `add_run_config_entry` added.
+        Entries from `add_run_config_entry`.
     """
 
     entries: dict[str, str] = field(default_factory=dict, init=False)
@@ -39,42 +39,42 @@ class RunOptions:
     terminate: bool = field(default=False, init=False)
 
     def add_run_config_entry(self, key: str, value: str) -> None:
-        """Adds a pair, or replaces it; none has a meaning here.
+        """Adds or replaces an entry; none has a meaning here.
 
         Parameters
         ----------
         key, value : str
-            As ONNX Runtime knows them.
+            See ONNX Runtime.
 
         Raises
         ------
         TypeError
-            If one of them is no text.
+            If one of them is not a str.
         """
         add_entry(self.entries, key, value)
 
     def get_run_config_entry(self, key: str) -> str:
-        """The value that was added.
+        """Returns the value of an entry.
 
         Parameters
         ----------
         key : str
-            As it was added.
+            Key of the entry.
 
         Raises
         ------
         OptionError
-            If it was not.
+            If there is no such entry.
         """
         return entry(self.entries, key)
 
     def add_active_adapter(self, adapter: Any) -> NoReturn:
-        """Refuses: a program has no adapters, which would change its weights.
+        """Refuses adapters: they would change the weights of the program.
 
         Parameters
         ----------
         adapter : object
-            An adapter of ONNX Runtime's.
+            An adapter of ONNX Runtime.
 
         Raises
         ------
@@ -88,12 +88,9 @@ _PLAIN = RunOptions()
 
 
 def check_run_options(options: Any) -> None:
-    """Refuses what a run cannot do; a debug line says what it does not look at.
+    """Refuses options that a run cannot follow; a debug line names the ignored ones.
 
-    Parameters
-    ----------
-    options : RunOptions
-        Or an object of ONNX Runtime's own class.
+    `options` may be an object of ONNX Runtime's class.
 
     Raises
     ------
@@ -113,7 +110,7 @@ _KEYWORDS = ("disabled_optimizers", "enable_fallback", "read_config_from_model")
 
 
 def without_unused(keywords: Mapping[str, Any]) -> dict[str, Any]:
-    """Keywords of a session without those of ONNX Runtime's; a debug line names these."""
+    """Drops keywords that only ONNX Runtime uses; a debug line names them."""
     unused = [f"{name}={keywords[name]!r}" for name in _KEYWORDS if name in keywords]
     if unused:
         logger.debug("options without a meaning here: %s", ", ".join(unused))
@@ -121,7 +118,7 @@ def without_unused(keywords: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _log_unused(what: str, options: Any, defaults: Any, used: Collection[str]) -> None:
-    """Says, in a debug line, which options are not as by default and have no meaning here."""
+    """Names, in a debug line, non-default options that have no meaning here."""
     unused = [
         f"{each.name}={getattr(options, each.name)!r}"
         for each in fields(defaults)
@@ -143,7 +140,7 @@ _USED = (
     "sizes_by_name",
 )
 _ANY = "..."
-# Of ONNX Runtime's keys those that change results or files: key, value, why not.
+# ONNX Runtime's keys that change results or files: key, value, reason of the refusal.
 _REFUSED = (
     ("session.set_denormal_as_zero", "1", "kernels keep denormal numbers"),
     ("session.load_model_format", "ORT", "models of format ORT are not read; give the ONNX model"),
@@ -157,13 +154,10 @@ _REFUSED = (
 
 
 def own_options(options: Any) -> SessionOptions:
-    """Options as our class has them.
+    """Converts options to our class.
 
-    Parameters
-    ----------
-    options : SessionOptions or None
-        Or an object of ONNX Runtime's own class: a script may have swapped the session only. Its
-        overrides of dimensions cannot be read.
+    `options` may be an object of ONNX Runtime's class, as a script may have replaced only the
+    session; its overrides of dimensions cannot be read.
 
     Raises
     ------
@@ -183,22 +177,22 @@ def own_options(options: Any) -> SessionOptions:
     for each in fields(own):
         if hasattr(options, each.name):
             value = getattr(options, each.name)
-            setattr(own, each.name, int(value) if hasattr(value, "name") else value)  # enumerations
+            setattr(own, each.name, int(value) if hasattr(value, "name") else value)  # enum -> int
     for key, _, _ in _REFUSED:
         try:
             own.entries[key] = options.get_session_config_entry(key)
-        except RuntimeError:  # it has none
+        except RuntimeError:  # no such entry
             continue
     return own
 
 
 def check_options(options: SessionOptions) -> None:
-    """Refuses what would change results; a debug line says what has no meaning here.
+    """Refuses options that would change results; a debug line names the ignored ones.
 
     Raises
     ------
     OptionError
-        Naming the option, and what to do.
+        Names the option, and what to do.
     """
     for key, value, why in _REFUSED:
         if key in options.entries and value in (_ANY, options.entries[key]):

@@ -1,4 +1,4 @@
-"""SessionOptions: what a script of ONNX Runtime asks of a session."""
+"""SessionOptions: ONNX Runtime's options of a session."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from microkernels.base.logs import logger
 
 
 class GraphOptimizationLevel(IntEnum):
-    """How much ONNX Runtime rewrites a model; taken and not used: `fusion` is our option.
+    """How much ONNX Runtime rewrites a model; accepted but ignored: use `fusion` instead.
 
     Attributes
     ----------
     ORT_DISABLE_ALL, ORT_ENABLE_BASIC, ORT_ENABLE_EXTENDED, ORT_ENABLE_LAYOUT, ORT_ENABLE_ALL
-        As there.
+        See ONNX Runtime.
     """
 
     ORT_DISABLE_ALL = 0
@@ -31,12 +31,12 @@ class GraphOptimizationLevel(IntEnum):
 
 
 class ExecutionMode(IntEnum):
-    """Whether ONNX Runtime runs operators at the same time; taken and not used.
+    """Whether ONNX Runtime runs operators concurrently; accepted but ignored.
 
     Attributes
     ----------
     ORT_SEQUENTIAL, ORT_PARALLEL
-        Kernels run one after another here, each on all threads.
+        Here, kernels run one after another, each on all threads.
     """
 
     ORT_SEQUENTIAL = 0
@@ -44,12 +44,12 @@ class ExecutionMode(IntEnum):
 
 
 class ExecutionOrder(IntEnum):
-    """In which order ONNX Runtime runs operators; taken and not used.
+    """In which order ONNX Runtime runs operators; accepted but ignored.
 
     Attributes
     ----------
     DEFAULT, PRIORITY_BASED, MEMORY_EFFICIENT
-        The order is chosen when a model is compiled here.
+        Here, the order is chosen when a model is compiled.
     """
 
     DEFAULT = 0
@@ -61,37 +61,37 @@ class ExecutionOrder(IntEnum):
 class SessionOptions:
     """Options of a session, under the names of ONNX Runtime.
 
-    The session looks at them when it is made. Those that say nothing below are taken, have no
-    meaning here, and are named in one debug line if they are not what they are by default.
+    The session reads them when it is made. Options without a description are accepted and have no
+    meaning here; one debug line names those that differ from their defaults.
 
     Attributes
     ----------
     intra_op_num_threads : int
-        As `num_threads` of the session, which goes before it; 0: all cores.
+        `num_threads` of the session, if that is not given; 0: all cores.
     inter_op_num_threads : int
     execution_mode : ExecutionMode
     execution_order : ExecutionOrder
     graph_optimization_level : GraphOptimizationLevel
-        `fusion` of the session is the option that we have.
+        Ignored; use `fusion` of the session instead.
     optimized_model_filepath : str
-        Where the session exports its library, which a session takes in place of the model; "":
-        nowhere.
+        The session exports its library to this file, which a session accepts in place of the model;
+        "": no export.
     enable_profiling : bool
-        Whether the time of every kernel of every run is noted, for `end_profiling` of the session.
-        Runs take longer meanwhile: about a microsecond for every function that a run calls.
+        Whether the time of every kernel of every run is recorded, for `end_profiling` of the
+        session. That costs about a microsecond for every function that a run calls.
     profile_file_prefix : str
-        How the name of the profile's file begins; a moment and ".json" follow.
+        Prefix of the profile's file name; the time and ".json" follow.
     log_severity_level : int
-        From 3 on, a session does not write how far compiling is; -1: the level that
-        `set_default_logger_severity` sets decides. Nothing else depends on it.
+        From 3 on, a session does not report the progress of compiling; -1: the level of
+        `set_default_logger_severity` decides. It has no other effect.
     log_verbosity_level : int
     logid : str
     enable_cpu_mem_arena, enable_mem_pattern, enable_mem_reuse : bool
     use_deterministic_compute : bool
-        Runs of one program give the same bits anyway.
+        No effect: runs of one program always give equal bits.
     use_per_session_threads : bool
     entries, sizes_by_name, sizes_by_denotation : dict
-        What the methods below added.
+        Entries added by the methods below.
     """
 
     enable_cpu_mem_arena: bool = field(default=True, init=False)
@@ -117,61 +117,61 @@ class SessionOptions:
     use_per_session_threads: bool = field(default=True, init=False)
 
     def add_session_config_entry(self, key: str, value: str) -> None:
-        """Adds a pair of texts, or replaces it.
+        """Adds or replaces an entry.
 
         Parameters
         ----------
         key, value : str
-            As ONNX Runtime knows them. A session refuses those that would change results.
+            See ONNX Runtime. A session refuses entries that would change results.
 
         Raises
         ------
         TypeError
-            If one of them is no text.
+            If one of them is not a str.
         """
         add_entry(self.entries, key, value)
 
     def get_session_config_entry(self, key: str) -> str:
-        """The value that was added.
+        """Returns the value of an entry.
 
         Parameters
         ----------
         key : str
-            As it was added.
+            Key of the entry.
 
         Raises
         ------
         OptionError
-            If none was.
+            If there is no such entry.
         """
         return entry(self.entries, key)
 
     def add_free_dimension_override_by_name(self, name: str, size: int) -> None:
-        """Gives a symbolic dimension its size, as `shapes` of a session does.
+        """Gives a symbolic dimension its size, like `shapes` of a session.
 
         Parameters
         ----------
         name : str
-            The dimension. A model without it takes no notice.
+            The dimension. It is ignored if the model does not have it.
         size : int
-            From 0 up.
+            At least 0.
         """
         self.sizes_by_name[name] = int(size)
 
     def add_free_dimension_override_by_denotation(self, denotation: str, size: int) -> None:
-        """Gives symbolic dimensions of a meaning, such as "DATA_BATCH", their size.
+        """Gives symbolic dimensions of a denotation, such as "DATA_BATCH", their size.
 
         Parameters
         ----------
         denotation : str
-            What the model says of the dimensions, which must have names.
+            Denotation of the dimensions in the model; they must have names.
         size : int
-            From 0 up.
+            At least 0.
         """
         self.sizes_by_denotation[denotation] = int(size)
 
     def register_custom_ops_library(self, path: str | os.PathLike[str]) -> NoReturn:
-        """Refuses: operators of a library of ONNX Runtime's cannot be compiled.
+        """Refuses custom operators: code for ONNX Runtime cannot be compiled.
 
         Parameters
         ----------
@@ -189,14 +189,14 @@ class SessionOptions:
         )
 
     def add_initializer(self, name: str, ort_value: Any) -> NoReturn:
-        """Refuses: weights are part of a compiled program.
+        """Refuses initializers: weights are part of a compiled program.
 
         Parameters
         ----------
         name : str
             The initializer.
         ort_value : OrtValue
-            What it would be.
+            Its new value.
 
         Raises
         ------
@@ -209,7 +209,7 @@ class SessionOptions:
         )
 
     def add_provider(self, name: str, options: dict[str, str]) -> None:
-        """As `providers` of a session: there is but one, and others are warned of.
+        """Checks a provider like `providers` of a session: warns if it is not the CPU's.
 
         Parameters
         ----------
@@ -221,17 +221,17 @@ class SessionOptions:
         checked_providers([(name, options)], None)
 
     def has_providers(self) -> bool:
-        """False: a session knows its only provider without being told."""
+        """False: a session always uses its only provider."""
         return False
 
 
 def add_entry(entries: dict[str, str], key: str, value: str) -> None:
-    """Adds a pair, or replaces it.
+    """Adds or replaces an entry.
 
     Raises
     ------
     TypeError
-        If one of them is no text; as in ONNX Runtime.
+        If key or value is not a str, as in ONNX Runtime.
     """
     if not isinstance(key, str) or not isinstance(value, str):
         raise TypeError(f"keys and values of options are texts, not {key!r}: {value!r}")
@@ -239,12 +239,12 @@ def add_entry(entries: dict[str, str], key: str, value: str) -> None:
 
 
 def entry(entries: dict[str, str], key: str) -> str:
-    """The value that was added.
+    """Returns the value of an entry.
 
     Raises
     ------
     OptionError
-        If none was.
+        If there is no such entry.
     """
     if key not in entries:
         known = ", ".join(sorted(entries)) or "none"
@@ -258,7 +258,7 @@ _LEVELS = (logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR, logging.
 def set_default_logger_severity(severity: int) -> None:
     """Sets the level of the logger `tvm_hybrid`.
 
-    Nothing is shown before the application handles that logger, or TVM_HYBRID_LOG is set.
+    Messages appear only if the application handles that logger, or TVM_HYBRID_LOG is set.
 
     Parameters
     ----------
@@ -276,23 +276,23 @@ def set_default_logger_severity(severity: int) -> None:
 
 
 def set_default_logger_verbosity(verbosity: int) -> None:
-    """Does nothing but say so: levels are all that the logger has.
+    """Does nothing but write a debug line: the logger has only levels.
 
     Parameters
     ----------
     verbosity : int
-        As ONNX Runtime takes it.
+        See ONNX Runtime.
     """
     logger.debug("a verbosity has no meaning here: %s", verbosity)
 
 
 def set_seed(seed: int) -> None:
-    """Does nothing but say so: a random operator without a seed of its own differs in each run.
+    """Does nothing but warn: random operators without a seed in the model differ in each run.
 
     Parameters
     ----------
     seed : int
-        As ONNX Runtime takes it.
+        See ONNX Runtime.
     """
     logger.warning("set_seed(%s): random operators have the seeds of the model, or none", seed)
 
@@ -306,7 +306,7 @@ def disable_telemetry_events() -> None:
 
 
 def get_version_string() -> str:
-    """The version of this package, not one of ONNX Runtime's."""
+    """The version of this package, not of ONNX Runtime."""
     from ...version_check import __version__
 
     return __version__
@@ -322,7 +322,7 @@ def get_build_info() -> str:
 def preload_dlls(
     cuda: bool = True, cudnn: bool = True, msvc: bool = True, directory: str | None = None
 ) -> None:
-    """Does nothing: there are no libraries of other devices to load.
+    """Does nothing: no libraries of other devices are needed.
 
     Parameters
     ----------
@@ -333,7 +333,7 @@ def preload_dlls(
 
 
 CPU = "CPUExecutionProvider"
-_CALLER = 4  # of functions above a warning: who makes the session
+_CALLER = 4  # stack level of the code that makes the session
 
 
 def get_available_providers() -> list[str]:
@@ -342,29 +342,29 @@ def get_available_providers() -> list[str]:
 
 
 def get_all_providers() -> list[str]:
-    """As `get_available_providers`."""
+    """Returns what `get_available_providers` does."""
     return [CPU]
 
 
 def get_device() -> str:
-    """What models run on: "CPU"."""
+    """The device that models run on: "CPU"."""
     return "CPU"
 
 
 def checked_providers(providers: Any, options: Any) -> None:
-    """Looks at what a script says of providers, as ONNX Runtime does: others are warned of.
+    """Checks providers as ONNX Runtime does: warns of those that do not exist.
 
     Parameters
     ----------
     providers : sequence of str or (str, dict), optional
-        Names, with options or without.
+        Names, with or without options.
     options : sequence of dict, optional
-        Options of each, if `providers` are names only.
+        Options of each, if `providers` are only names.
 
     Raises
     ------
     OptionError
-        If they have another form.
+        If an argument has another form.
     """
     if providers is None:
         return

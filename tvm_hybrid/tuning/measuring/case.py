@@ -1,4 +1,4 @@
-"""Case: what all candidates of one region have in common, as worker processes are told it."""
+"""Case: everything that the candidates of one region share, as it is sent to worker processes."""
 
 from __future__ import annotations
 
@@ -35,24 +35,25 @@ LARGEST_ROTATION = 256 << 20
 
 
 class Case(msgspec.Struct, frozen=True, kw_only=True):
-    """One region, to be measured in one way.
+    """A region and how to measure its candidates.
 
     Attributes
     ----------
     region : Region
         What is computed.
     module : str
-        The Python module that defines, and when imported registers, the template.
+        Python module that defines the template, and registers it when imported.
     isa : str
-        The instruction set to build for.
+        Instruction set to build for.
     target : str
-        The TVM target as JSON.
+        TVM target as JSON.
     threads : int
-        Threads the kernels use.
+        Threads that the kernels use.
     footprint_bytes : int
-        Bytes of all constants of the model: kernels read theirs from so much memory in turn.
+        Bytes of all constants of the model: kernels read their constants from this much memory in
+        turn.
     seed : int
-        For the arguments.
+        Seed of the arguments.
     """
 
     region: Region
@@ -72,42 +73,34 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
         footprint_bytes: int = 0,
         seed: int = 0,
     ) -> Case:
-        """The case of a region on a machine, with as many threads as that has."""
+        """Makes the case of a region for a machine and its number of threads."""
         return Case(
             region=region,
             module=type(template).__module__,
             isa=machine.isa.name,
             target=target,
             threads=machine.threads,
-            # More than twice the L3 makes no difference.
+            # More than twice the L3 makes no measurable difference.
             footprint_bytes=min(footprint_bytes, 2 * machine.l3_bytes, LARGEST_ROTATION),
             seed=seed,
         )
 
     def template(self) -> Template[Any]:
-        """The region's template; its module is imported if nobody has."""
+        """The region's template; imports its module if necessary."""
         if self.region.op not in {template.name for template in all_templates()}:
             importlib.import_module(self.module)
         return template_for(self.region.op)
 
 
 def compiled(function: tirx.PrimFunc, name: str, threads: int, target: Target) -> Any:
-    """The code that a model gets of a kernel; in it, the kernel has that name."""
+    """Compiles a kernel as in a model, with the given function name."""
     with kernel_context([function]):
         named = made_for(function.with_attr("global_symbol", name), threads)
         return tvm.compile(named, target, tir_pipeline=pipeline_for(threads))
 
 
 class PreparedCase:
-    """A case with its arguments and its exact result, for candidates one after the other.
-
-    Parameters
-    ----------
-    case : Case
-        What is measured.
-    template : Template
-        What builds it.
-    """
+    """A case with its arguments and exact result, for measuring candidates one after the other."""
 
     def __init__(self, case: Case, template: Template[Any]) -> None:
         self.region, self.template, self.threads = case.region, template, case.threads
@@ -116,7 +109,7 @@ class PreparedCase:
         self.arrays, self.expected = known_case(case.region, template, case.seed)
 
     def compile(self, config: Config, name: str) -> tuple[Any, dict[int, np.ndarray]]:
-        """A candidate's code, and the constants that it reads, packed, by argument."""
+        """Builds a candidate: its code, and its packed constants by argument number."""
         function = self.template.build(self.region, config, self.isa)
         code = compiled(function, name, self.threads, self.target)
         constants = {}
@@ -132,34 +125,29 @@ class PreparedCase:
 
 SAMPLE_SECONDS = 1e-3
 SLICES = 4
-"""Parts of a sample; interruptions make some of them longer, and none of them shorter."""
+"""Parts of a sample: the fastest counts, as interruptions only ever make a part longer."""
 
 LONG_CALL = 2e-3
-"""Seconds; what a longer call finds in the caches at its beginning does not matter."""
+"""Seconds; for a longer call, the initial state of the caches does not matter."""
 
 MOST_COPIES = 256
 _LINE, _PAGE = 64, 4096
-_OWN_PAGES = 128 << 10  # C's allocator gives such a block pages of its own
+_OWN_PAGES = 128 << 10  # malloc gives a block of this size pages of its own
 
 
 class Rotation:
-    """Memory that holds a kernel's constants many times over; the next kernel uses it again.
+    """Memory with many copies of a kernel's constants, reused by the next kernel.
 
     In a model, other layers' weights pass through the caches between two runs of a kernel. So every
-    call reads another copy, and a round over all of them reads as many bytes as the model has.
-    The copies lie as separate tensors would: a cache line past the beginning of a page, in pages of
-    ordinary size.
-
-    Parameters
-    ----------
-    bytes : int
-        What a round should read.
+    call reads another copy, and a cycle over all copies reads as many bytes as the model has. The
+    copies lie as separate tensors would: one cache line past the beginning of a page, in pages of
+    ordinary size. `bytes` is the size of a cycle.
 
     Attributes
     ----------
     next : int
-        Number of the copy whose turn it is. The next kernel goes on where the last one stopped:
-        from the first copy on, it would find in the caches what the last one had left there.
+        Number of the next copy to read. The next kernel continues there: if it began with the first
+        copy, it would find in the caches what the previous kernel left.
     """
 
     def __init__(self, bytes: int) -> None:
@@ -169,10 +157,10 @@ class Rotation:
         self._held: list[tuple[str, int]] = []
 
     def copies(self, arrays: Sequence[np.ndarray]) -> list[list[Any]]:
-        """Tensors of these arrays, copy by copy.
+        """Makes tensors of these arrays, copy by copy.
 
-        Only the first copy need be right: the others are read, but what comes of it is not looked
-        at. They keep what an earlier kernel had there if that is of the same types and sizes.
+        Only the first copy needs right values, as results from the others are ignored. The others
+        keep an earlier kernel's values if these have equal types and sizes.
         """
         size = sum(array.nbytes for array in arrays)
         if not size:
@@ -201,17 +189,17 @@ class Rotation:
 
 
 class Sampled(ABC):
-    """Something whose calls are timed a millisecond at a time."""
+    """Something that is timed in samples of about a millisecond."""
 
     calls = 0
     short = True
 
     @abstractmethod
     def seconds(self, calls: int, clock: Callable[[], float]) -> float:
-        """The time of so many calls."""
+        """Times this many calls."""
 
     def warm_up(self, clock: Callable[[], float]) -> None:
-        """Runs it until it is known how many calls one sample needs."""
+        """Runs calls until it is known how many of them make a sample."""
         if self.calls:
             self.seconds(1, clock)
             return
@@ -225,8 +213,8 @@ class Sampled(ABC):
         self.calls = max(1, round(calls * SAMPLE_SECONDS / max(taken, SAMPLE_SECONDS / 8)))
 
     def sample(self, clock: Callable[[], float]) -> float:
-        """Seconds of one call, as the mean of the fastest slice of about a millisecond."""
-        if self.short:  # what the contestant before left in the caches is replaced
+        """Seconds of one call: the mean of the fastest of `SLICES` parts of a sample."""
+        if self.short:  # refill the caches that the other contestant used
             self.seconds(1, clock)
         slices = min(SLICES, self.calls)
         calls = self.calls // slices
@@ -243,14 +231,14 @@ class Kernel(Sampled):
     arrays : sequence of numpy.ndarray
         All arguments but the output, constants unpacked.
     constants : mapping
-        Number of an argument -> the array that takes its place, of which there are copies.
+        Number of an argument -> packed constant that replaces it, of which there are copies.
     blank : numpy.ndarray
-        What the output holds before it is run; see `never_right`.
+        Initial content of the output; see `never_right`.
     rotation : Rotation
-        Where its constants go; whichever kernel was made with it before is no longer to be run.
+        Memory of the constants; a kernel made with it earlier must not be run any more.
     common : Rotation
-        Where its other arguments and its output go. Kernels that are compared share it, so that
-        none is luckier with the places that its pages have in the caches.
+        Memory of the other arguments and the output. Kernels that are compared share it, so that
+        all have equally lucky or unlucky pages in the caches.
     """
 
     def __init__(
@@ -272,13 +260,13 @@ class Kernel(Sampled):
             self.arguments.append((*(row[i] for i in range(len(arrays))), self.output))
 
     def run(self) -> np.ndarray:
-        """One call; the output."""
+        """Calls the code once and returns the output."""
         self.function(*self.arguments[0])
         output: np.ndarray = self.output.numpy()
         return output
 
     def seconds(self, calls: int, clock: Callable[[], float]) -> float:
-        """The time of so many calls."""
+        """Times this many calls."""
         function, rows, first = self.function, self.arguments, self.rotation.next
         order = [rows[(first + i) % len(rows)] for i in range(calls)]
         self.rotation.next += calls
@@ -291,9 +279,9 @@ class Kernel(Sampled):
 def time_in_turns(
     kernel: Sampled, other: Sampled | None, effort: Effort, threads: int
 ) -> tuple[list[float], list[float]]:
-    """Samples of both in microseconds, taken in turns in this process without garbage collection.
+    """Samples both in turns in this process, without garbage collection, in microseconds.
 
-    Something serial is timed by its own CPU time, which other processes do not disturb.
+    Serial code is timed by its CPU time, which other processes do not disturb.
     """
     clock = time.thread_time if threads == 1 else time.perf_counter
     collecting = gc.isenabled()
@@ -309,12 +297,12 @@ def time_in_turns(
 
 
 def never_right(region: Region, expected: np.ndarray) -> np.ndarray:
-    """An output buffer in which an element that was not written shows."""
+    """Makes an output buffer whose every element is wrong, so that unwritten elements show."""
     dtype = element_type(region.output.dtype)
     if dtype.kind == "b":
         return np.ascontiguousarray(expected == 0)
     if dtype.kind not in "iu":
         return np.full(expected.shape, np.nan, dtype)
-    # Half of all values further on: off by more than any tolerance.
+    # Flip the top bit: half the value range away, beyond any tolerance.
     half = np.array(1 << 8 * dtype.itemsize - 1, np.dtype(f"u{dtype.itemsize}"))
     return np.ascontiguousarray((expected.astype(dtype).view(half.dtype) ^ half).view(dtype))

@@ -1,4 +1,4 @@
-"""A process of ours that may crash or hang: JSON lines go in, JSON lines come out, or nothing."""
+"""A child process that may crash or hang: it is asked and answers in lines of JSON."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ from microkernels.base.files import undisturbed
 START_SECONDS = 120.0
 _READ_BYTES = 1 << 16
 
-# A child that asks to end with its parent ends with the parent's thread that started it. Whoever
-# uses a child may be a thread that ends sooner than the child should.
+# A child that asks the kernel to die with its parent dies with the thread that started it. The
+# thread that uses a child may end sooner than the child should, so this one starts all of them.
 _STARTER = ThreadPoolExecutor(1, "starter of children")
 
 
 class ChildProcess:
-    """Started when it is first needed, and again after each death.
+    """A child process that starts when it is first needed, and again after each death.
 
     Parameters
     ----------
     command : sequence of str
-        What to run. It says a first line when it is ready.
+        What to run. The process must print a line when it is ready.
     environment : mapping
-        Variables that it gets besides this process's.
+        Variables that are added to this process's environment.
     """
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str] = {}) -> None:
@@ -52,7 +52,7 @@ class ChildProcess:
     ) -> ChildProcess:
         """Runs `python -m MODULE PARENT_PID ARGUMENT...`.
 
-        The module should end with its parent, whose id it is told.
+        The module should end with its parent, whose process id it gets; see `die_with`.
         """
         path = os.pathsep.join(path or os.getcwd() for path in sys.path)
         command = [sys.executable, "-m", module, str(os.getpid()), *arguments]
@@ -60,17 +60,17 @@ class ChildProcess:
 
     @property
     def pid(self) -> int | None:
-        """The process's id while it lives."""
+        """The process's id; None if it is not running."""
         return self._process.pid if self._process is not None else None
 
     def spawn(self) -> None:
-        """Starts it if it does not live; whoever asks it something waits until it is ready."""
+        """Starts the process if it is not running, without waiting until it is ready."""
         if self._process is not None and self._process.poll() is not None:
-            self.close()  # it died of something else than a question
+            self.close()  # it died between two questions
         if self._process is not None:
             return
         self._errors = os.memfd_create("errors of a child")
-        # A session of its own: Ctrl-C in the terminal is for the tuner, which then ends the child.
+        # A session of its own: Ctrl-C in the terminal goes to the tuner, which then ends the child.
         with undisturbed():
             self._process = _STARTER.submit(
                 subprocess.Popen,
@@ -84,12 +84,12 @@ class ChildProcess:
         self._ready = False
 
     def start(self) -> None:
-        """Starts it if it does not live, and waits until it is ready.
+        """Starts the process if it is not running, and waits until it is ready.
 
         Raises
         ------
         CompileError
-            If it does not get ready.
+            If it does not become ready.
         """
         self.spawn()
         if self._ready:
@@ -104,24 +104,24 @@ class ChildProcess:
         self._ready = True
 
     def ask(self, question: object) -> None:
-        """Sends a question when it is ready; if it is dead, `answer` will tell."""
+        """Sends a question when the process is ready; a death shows in `answer`."""
         self.start()
         self.send(question)
 
     def send(self, question: object) -> None:
-        """Sends a question, as a line of JSON, to a child that was started."""
+        """Sends a question, as a line of JSON, to a process that was started."""
         assert self._process is not None and self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.write(msgspec.json.encode(question) + b"\n")
             self._process.stdin.flush()
 
     def answer(self, seconds: float) -> bytes | None:
-        """The next line; None if the process is dead.
+        """Returns the next line; None if the process is dead.
 
         Raises
         ------
         TimeoutError
-            If there is none after so many seconds.
+            If there is no line after this many seconds.
         """
         assert self._process is not None and self._process.stdout is not None
         pipe = self._process.stdout.fileno()
@@ -139,7 +139,7 @@ class ChildProcess:
         return line
 
     def ended(self) -> tuple[int, str]:
-        """How it died, as an exit code (negative: a signal) and in words; forgets it."""
+        """Returns the exit code (negative: a signal) and a description, and forgets the process."""
         assert self._process is not None and self._errors is not None
         code = self._process.wait()
         size = os.fstat(self._errors).st_size
@@ -151,7 +151,7 @@ class ChildProcess:
         return code, f"{how} ({telling[-1].strip()[:300]})" if telling else how
 
     def close(self) -> None:
-        """Ends it, whatever it is doing."""
+        """Kills the process."""
         process, errors = self._process, self._errors
         self._process = self._errors = None
         self._unread = b""
@@ -166,7 +166,7 @@ class ChildProcess:
 
 
 def wait_for(children: Iterable[ChildProcess], seconds: float | None) -> None:
-    """Returns when one of them has something to say or is dead, or after so many seconds."""
+    """Waits until a child has an answer or is dead, at most this many seconds."""
     with selectors.DefaultSelector() as selector:
         for child in children:
             process = child._process
@@ -180,11 +180,11 @@ C = TypeVar("C", bound="Closing")
 
 
 class Closing(ABC):
-    """Something that is closed at the end of a `with`."""
+    """An object that `with` closes at its end."""
 
     @abstractmethod
     def close(self) -> None:
-        """Ends it."""
+        """Releases what the object holds."""
 
     def __enter__(self: C) -> C:
         return self
@@ -197,9 +197,10 @@ _PR_SET_PDEATHSIG = 1
 
 
 class Answers:
-    """JSON lines to the parent, on what was standard output.
+    """Writes JSON lines to the parent, on the original standard output.
 
-    What a candidate prints must not end up among them: it goes to standard error from now on.
+    From now on standard output goes to standard error, so that a candidate's own output does not
+    get between the answers.
     """
 
     def __init__(self) -> None:
@@ -213,7 +214,7 @@ class Answers:
 
 
 def die_with(parent: int) -> None:
-    """Has the kernel end this process when its parent ends."""
+    """Has the kernel kill this process when its parent ends."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
-        sys.exit(0)  # it was gone before we asked
+        sys.exit(0)  # the parent ended before the call

@@ -1,8 +1,8 @@
-"""KernelClock: how long the kernels of a lowered module take, each alone, in a process of its own.
+"""KernelClock: times each kernel of a lowered module alone, in a child process.
 
 Regions have tuning records; other kernels of a model, such as conversions between layouts, have
-none. Here all kernels are timed in the same way, as they are compiled, so that their sum compares
-two programs of one model. A kernel of both programs is timed once, and does not add to the
+none. Here all kernels are timed in one way, as they are compiled, so that their sums compare two
+programs of one model. A kernel that is in both programs is timed once, so it does not add to the
 difference.
 """
 
@@ -29,30 +29,30 @@ from .case import Kernel, Rotation, compiled, time_in_turns
 from .child_process import Answers, ChildProcess, Closing, die_with
 from .sampling import Effort
 
-if TYPE_CHECKING:  # the child process, which is this file, starts sooner without it
+if TYPE_CHECKING:  # the child process, which runs this file, starts faster without it
     from .model_race import ProgramKernel
 
 
 CALL_US = 0.3
-"""What the virtual machine takes for one more kernel."""
+"""Overhead of the virtual machine for each kernel."""
 TIMEOUT = 30.0
-"""Seconds that one kernel may take, its compilation included."""
+"""Most seconds for one kernel, its compilation included."""
 
 
 class Clock(Protocol):
-    """Whoever knows how long kernels take."""
+    """Knows how long kernels take."""
 
     def microseconds(self, kernel: ProgramKernel) -> float:
-        """One call; infinite if it cannot be measured."""
+        """Time of one call; infinite if it cannot be measured."""
 
 
 class KernelClock(Closing):
-    """Times kernels in a child process, each once.
+    """Times kernels in a child process, each kernel once.
 
     Parameters
     ----------
     options : PipelineOptions
-        Target and threads.
+        Gives the target and the number of threads.
     footprint_bytes : int
         Bytes of all constants of the model; decides how cold the caches are kept.
     """
@@ -67,7 +67,7 @@ class KernelClock(Closing):
         )
 
     def microseconds(self, kernel: ProgramKernel) -> float:
-        """One call; infinite if it crashes, hangs or cannot be compiled."""
+        """Time of one call; infinite if the kernel crashes, hangs or cannot be compiled."""
         if kernel.key not in self._known:
             found = self._ask(kernel)
             us = math.inf if found.microseconds is None else found.microseconds + CALL_US
@@ -99,33 +99,33 @@ class KernelClock(Closing):
 
 
 def total_us(clock: Clock, kernels: Iterable[ProgramKernel]) -> float:
-    """One run of all kernels."""
+    """Time of all calls of all kernels in one run."""
     return sum(kernel.calls * clock.microseconds(kernel) for kernel in kernels)
 
 
-# The process that times kernels of lowered modules, which `KernelClock` starts.
+# The child process of `KernelClock`, which times kernels of lowered modules.
 #
-# Unlike a candidate of a region, a kernel of a lowered module has no reference to be checked
-# against: it is what the compiler makes of a model anyway. Floats are a half and integers 0, which
-# every kernel accepts: 0 is a valid index.
+# Unlike a candidate of a region, such a kernel has no reference result to be checked against: it is
+# what the compiler makes of a model anyway. Floats are 0.5 and integers 0, a valid index for every
+# kernel.
 
 
 EFFORT = Effort(samples=15, seconds=0.3, accuracy=0.01)
 
 
 class KernelJob(msgspec.Struct, frozen=True):
-    """One kernel to time.
+    """A kernel to time.
 
     Attributes
     ----------
     function : str
-        The PrimFunc, as TVM writes it in JSON.
+        The PrimFunc in TVM's JSON.
     constants : tuple of int
-        Arguments that are read from `footprint_bytes` of memory in turn.
+        Numbers of the arguments that are read from `footprint_bytes` of memory in turn.
     target : str
-        The TVM target as JSON.
+        TVM target as JSON.
     threads : int
-        Threads the kernel uses.
+        Threads that the kernel uses.
     footprint_bytes : int
         Bytes of all constants of the model.
     """
@@ -138,7 +138,7 @@ class KernelJob(msgspec.Struct, frozen=True):
 
 
 class KernelTime(msgspec.Struct, frozen=True, kw_only=True):
-    """Median microseconds of one call, or why there are none."""
+    """Median microseconds of one call, or an error."""
 
     microseconds: float | None = None
     error: str = ""
@@ -149,7 +149,7 @@ def time_kernel(job: KernelJob) -> KernelTime:
     use_threads(job.threads)
     try:
         times, _ = time_in_turns(_compiled(job), None, EFFORT, job.threads)
-    except Exception as error:  # whatever a kernel does is a result
+    except Exception as error:  # any failure of a kernel is a result
         return KernelTime(error=f"{type(error).__name__}: {error}"[:500])
     found = statistics.median(times)
     return KernelTime(microseconds=found) if math.isfinite(found) else KernelTime(error="no time")

@@ -28,31 +28,31 @@ from .measure import Candidates, Effort, Measurement, joined
 from .worker import BUILDING, Job, Lost, WorkerProcess
 
 MOST_LOSSES = 2
-"""So many workers or servers that are lost with a candidate are the candidate's doing."""
+"""A candidate fails when this many workers or servers were lost with it."""
 
 
 class ProcessMeasurer(Closing):
-    """Measures candidates in processes that start when they are needed, again after each death.
+    """Measures candidates in processes that start when needed, and again after each death.
 
-    A candidate that crashes, hangs, or yields something wrong is a result like any other. One whose
-    worker or server was lost, as by a signal from outside, is measured once more.
+    A candidate that crashes, hangs, or computes a wrong result gives a result like any other. A
+    candidate whose worker or server was lost, as by a signal from outside, is measured once more.
 
     Parameters
     ----------
     machine : Machine
-        ISA and threads.
+        Gives the ISA and the number of threads.
     target : str
-        The TVM target as JSON.
+        TVM target as JSON.
     timeout : float
-        Seconds that building one candidate may take, and measuring it as many again.
+        Most seconds for building a candidate, and again for measuring it.
     footprint_bytes : int
         Bytes of all constants of the model; decides how cold the caches are kept.
     seed : int
-        For the arguments of the kernels.
+        Seed of the kernels' arguments.
     """
 
     poll_seconds: float | None = None
-    """How often `_watch` is called at least while nothing happens; None: not then."""
+    """Longest time between two calls of `_watch`; None: only after an event."""
 
     def __init__(
         self, machine: Machine, target: str, timeout: float, footprint_bytes: int, seed: int
@@ -62,16 +62,16 @@ class ProcessMeasurer(Closing):
         self._workers: Sequence[WorkerProcess] = []
 
     def measure(self, wanted: Candidates) -> Generator[tuple[Config, Measurement], None, None]:
-        """Each candidate with what came of it, in order of completion; see `Measurer.measure`.
+        """Yields each candidate with its outcome, as they complete; see `Measurer.measure`.
 
-        If `effort` names the best so far, what is found becomes the best for those that follow.
+        If `effort` has a best ratio, faster candidates improve it for those that follow.
 
         Raises
         ------
         CompileError
             If no process can be started, or none can measure any candidate of this region.
         ServerError
-            If servers are needed, and there is none that can run the code.
+            If servers are needed, and none can run the code.
         """
         region, template, configs, baseline, effort = wanted
         if configs:
@@ -82,7 +82,7 @@ class ProcessMeasurer(Closing):
         losses: Counter[int] = Counter()
 
         def go_on() -> None:
-            """Gives idle workers something to do."""
+            """Gives jobs to idle workers."""
             for worker in self._workers:
                 if worker.job is None and todo and self._joins(worker, len(todo)):
                     number = todo.popleft()
@@ -112,7 +112,7 @@ class ProcessMeasurer(Closing):
                         )
                     effort = with_best(effort, outcome)
                     if len(self._workers) > 1:
-                        go_on()  # on other CPUs than whoever looks at this
+                        go_on()  # the workers go on while the caller looks at this result
                     yield configs[number], outcome
                 go_on()
         finally:
@@ -121,17 +121,17 @@ class ProcessMeasurer(Closing):
                     worker.close()
 
     def _prepare(self, candidates: int) -> None:
-        """Makes workers ready for so many candidates."""
+        """Makes workers ready for this many candidates."""
 
     def _joins(self, worker: WorkerProcess, candidates: int) -> bool:
-        """Whether a worker takes part when so many candidates are waiting."""
+        """Whether a worker takes part while this many candidates are waiting."""
         return True
 
     def _watch(self) -> None:
-        """Looks at what workers are doing, whenever something happened."""
+        """Supervises the workers; called whenever something happened."""
 
     def _outcomes(self) -> Iterator[tuple[WorkerProcess, Measurement | Lost]]:
-        """The candidates that are done; waits for something to happen."""
+        """Waits until something happens, and yields the candidates that are done."""
         busy = [worker for worker in self._workers if worker.job is not None]
         limits = [left for worker in busy if (left := worker.seconds_left) is not None]
         if self.poll_seconds is not None:
@@ -150,7 +150,7 @@ class ProcessMeasurer(Closing):
 
 
 def with_best(effort: Effort, measured: Measurement) -> Effort:
-    """The effort for the candidates after this one."""
+    """Updates the best ratio for the candidates after this one."""
     ratio = measured.ratio
     if effort.best_ratio is None or ratio is None or ratio >= effort.best_ratio:
         return effort
@@ -158,23 +158,23 @@ def with_best(effort: Effort, measured: Measurement) -> Effort:
 
 
 MANY = 8
-"""Candidates for which a second process is worth its start."""
+"""Fewest candidates that are worth the start of a second process."""
 
 
 class LocalMeasurer(ProcessMeasurer):
-    """Measures candidates on this machine; after a wrong one the process is replaced.
+    """Measures candidates on this machine; a process is replaced after a wrong result.
 
     Parameters
     ----------
     machine, target, timeout, footprint_bytes, seed
         See `ProcessMeasurer`.
     cpu : int or None
-        Where serial kernels are measured; None: on the last CPU that this process may use, because
-        the first ones serve most interrupts. Kernels of several threads run on all that it may use.
+        CPU that measures serial kernels; None: the last CPU that this process may use, because the
+        first ones serve most interrupts. Parallel kernels run on all CPUs that it may use.
     builders : sequence of int or None
-        CPUs on which a second process builds serial kernels while one is measured; empty: there is
-        no second process. None: those of other cores than the one that measures, as many as this
-        process may keep busy beside it; none where a quota has no more than one CPU.
+        CPUs on which a second process builds serial kernels during measurements; empty: there is no
+        second process. None: CPUs of other cores than the measuring one, as many as this process
+        may keep busy beside it; a quota of one CPU leaves none.
 
     Raises
     ------
@@ -213,11 +213,11 @@ class LocalMeasurer(ProcessMeasurer):
 
     @property
     def pid(self) -> int | None:
-        """The first process's id while it lives."""
+        """The first process's id; None if it is not running."""
         return self._workers[0].child.pid
 
     def measure(self, wanted: Candidates) -> Generator[tuple[Config, Measurement], None, None]:
-        """As `ProcessMeasurer.measure`; samples may be shared among fresh processes."""
+        """See `ProcessMeasurer.measure`; samples may be spread over fresh processes."""
         effort = wanted.effort
         if effort.processes == 1:
             yield from super().measure(wanted)
@@ -238,7 +238,7 @@ class LocalMeasurer(ProcessMeasurer):
         return worker is self._workers[0] or worker.child.pid is not None or candidates >= MANY
 
     def _watch(self) -> None:
-        """One process measures at a time."""
+        """Lets one process measure at a time."""
         busy = [worker for worker in self._workers if worker.job is not None]
         waiting = [worker for worker in busy if worker.stage == "wait"]
         if waiting and not any(worker.stage == "measure" for worker in busy):

@@ -1,6 +1,6 @@
-"""Measuring one candidate in this process: build, compile, check, time.
+"""Measures one candidate in this process: builds, compiles, checks and times it.
 
-Runs inside a worker process only, because a candidate may crash or never return.
+Used inside worker processes only, because a candidate may crash or never return.
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ Report = Callable[[str], None]
 
 
 class Measurement(msgspec.Struct, frozen=True, kw_only=True):
-    """What came out.
+    """The outcome of measuring one candidate.
 
     Attributes
     ----------
     status : str
-        "ok", or what went wrong.
+        "ok", or the kind of failure.
     times_us : list of float
         Microseconds of one call, one number for each sample.
     baseline_times_us : list of float
-        The same of the configuration that it was sampled in turns with: samples at the same place
-        were taken one right after the other.
+        Microseconds of one call of the baseline; samples at equal places were taken one right after
+        the other.
     baseline_us : float or None
-        What the median of `times_us` has to be divided by for the median of the pairs' quotients:
-        their medians alone would not be of the same moments.
+        The median of `times_us` divided by the median quotient of the pairs. (The baseline's own
+        median would be of other moments than the candidate's.)
     error : str
-        What went wrong, in words.
+        Description of the failure.
     """
 
     status: Status
@@ -56,7 +56,7 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def ratio(self) -> float | None:
-        """Time as a multiple of the baseline's; None if that is not known."""
+        """Time as a multiple of the baseline's; None without a baseline."""
         if not self.times_us or not self.baseline_us:
             return None
         return statistics.median(self.times_us) / self.baseline_us
@@ -74,23 +74,14 @@ class Bench(PreparedCase):
     def measure(
         self, config: Config, baseline: Config | None, effort: Effort, report: Report
     ) -> Measurement:
-        """Builds, checks and times one candidate.
+        """Builds, checks and times one candidate, in turns with the baseline if there is one.
 
-        Parameters
-        ----------
-        config : Config
-            The candidate.
-        baseline : Config or None
-            The configuration to sample in turns with it.
-        effort : Effort
-            How long.
-        report : callable
-            Told the name of every stage before it begins.
+        `report` is called with the name of every stage before it begins.
         """
         report("compile")
         try:
             kernel = self._kernel(config, self.rotation)
-        except Exception as error:  # whatever a candidate does is a result
+        except Exception as error:  # any failure of a candidate is a result
             return Measurement(status="compile_error", error=error_text(error))
         report("check")
         try:
@@ -113,7 +104,7 @@ class Bench(PreparedCase):
 
 
 def measured(times_us: Sequence[float], baseline_times_us: Sequence[float]) -> Measurement:
-    """The outcome of samples; there may be none of the baseline."""
+    """Makes the outcome of successful samples; the baseline's may be empty."""
     baseline_us = None
     if baseline_times_us:
         pairs = zip(times_us, baseline_times_us, strict=True)
@@ -126,7 +117,7 @@ def measured(times_us: Sequence[float], baseline_times_us: Sequence[float]) -> M
 
 
 def joined(parts: Sequence[Measurement]) -> Measurement:
-    """The outcome of several measurements of one candidate; the last one if that failed."""
+    """Joins several measurements of one candidate; returns the last one if that failed."""
     if parts[-1].status != "ok":
         return parts[-1]
     times = [time for part in parts for time in part.times_us]
@@ -134,26 +125,26 @@ def joined(parts: Sequence[Measurement]) -> Measurement:
 
 
 def error_text(error: Exception) -> str:
-    """What a record says of an error: its type and the last line of its message."""
+    """Describes an error for a record: its type and the last line of its message."""
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[-1] if lines else ''}"[:500]
 
 
 class Candidates(NamedTuple):
-    """What a measurer is asked for.
+    """Candidates to measure.
 
     Attributes
     ----------
     region : Region
         What is computed.
     template : Template
-        What builds it.
+        Builds the candidates.
     configs : sequence of Config
         The candidates.
     baseline : Config or None
-        The configuration that each is sampled in turns with.
+        The configuration that each candidate is sampled in turns with.
     effort : Effort
-        How long.
+        How much time to spend.
     """
 
     region: Region
@@ -167,7 +158,7 @@ class Measurer(Protocol):
     """Measures candidates of a region."""
 
     def measure(self, wanted: Candidates) -> Iterator[tuple[Config, Measurement]]:
-        """Each candidate with what came of it, as soon as it is known, in any order.
+        """Yields each candidate with its outcome as soon as it is known, in any order.
 
         Raises
         ------
@@ -177,14 +168,14 @@ class Measurer(Protocol):
 
 
 class Replay:
-    """A measurer that only knows what was measured before.
+    """A measurer that returns recorded measurements.
 
     Parameters
     ----------
     path : path-like
-        Where from: a record file, plain or compressed by xz.
+        A record file, plain or compressed by xz.
     machine : Machine
-        Whose records: its name, ISA and threads.
+        Selects records by its name, ISA and threads.
 
     Raises
     ------
@@ -201,16 +192,16 @@ class Replay:
         self._known: dict[tuple[str, str], dict[bytes, Record]] = {}
 
     def knows(self, region: Region, template: Template[Any]) -> bool:
-        """Whether anything is recorded of a region."""
+        """Whether the file has records of a region."""
         return bool(self._of(region, template))
 
     def space(self, region: Region, template: Template[Any]) -> Iterator[Config]:
-        """The configurations that the file holds for a region."""
+        """Yields the configurations that the file holds for a region."""
         for record in self._of(region, template).values():
             yield template.config_type.from_dict(record.config)
 
     def measure(self, wanted: Candidates) -> Iterator[tuple[Config, Measurement]]:
-        """What the file says of each.
+        """Yields the recorded outcome of each candidate.
 
         Raises
         ------

@@ -1,4 +1,4 @@
-"""Runs two programs of one model in turns: which is faster, and do they compute the same?"""
+"""Runs two programs of one model in turns, compares their times and checks that results agree."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from .sampling import Effort
 
 RACE_EFFORT = Effort(samples=101, seconds=20.0)
 MOST_DIFFERENCE = 0.02
-"""Of the largest element of a result: sums in another order differ by far less, and 8-bit values
-that were rounded otherwise by a step of 256."""
+"""Largest difference, relative to a result's largest element. Another order of summation gives far
+less, and 8-bit values that are rounded the other way differ by one step of 256."""
 
 
 class Race(NamedTuple):
-    """What came out.
+    """The outcome of a race.
 
     Attributes
     ----------
     times_us, other_times_us : list of float
-        Microseconds of one run; samples at the same place were taken one right after the other.
+        Microseconds of one run; samples at equal places were taken one right after the other.
     same : bool
-        Whether both compute the same, but for roundings.
+        Whether both programs agree up to `MOST_DIFFERENCE`.
     """
 
     times_us: list[float]
@@ -42,29 +42,24 @@ class Race(NamedTuple):
 
 
 Program = tuple[IRModule, PipelineOptions]
-"""A model as imported, whose shapes are all known, and how it is compiled."""
+"""An imported model with static shapes, and the options to compile it with."""
 
 
 def race(one: Program, two: Program, effort: Effort = RACE_EFFORT) -> Race:
-    """Compiles two programs of the same meaning, and runs both in this process, in turns.
+    """Compiles two programs of one model and times them in turns in this process, on equal inputs.
 
-    Parameters
-    ----------
-    one, two : tuple of IRModule and PipelineOptions
-        The programs, for as many threads; both get the same numbers.
-    effort : Effort
-        How long.
+    Both programs must use equally many threads.
     """
     inputs, threads = _inputs(one[0]), one[1].threads
     use_threads(threads)  # before TVM tells the code where its pool is
-    first, second = (_Program(mod, options, inputs) for mod, options in (one, two))
+    first, second = (_CompiledModel(mod, options, inputs) for mod, options in (one, two))
     use_threads(threads)
     same = _same(first.outputs(), second.outputs())
     return Race(*time_in_turns(first, second, effort, threads), same)
 
 
-class _Program(Sampled):
-    """A compiled model with its inputs."""
+class _CompiledModel(Sampled):
+    """A compiled model with its inputs, ready to run."""
 
     def __init__(self, mod: IRModule, options: PipelineOptions, inputs: Sequence[Any]) -> None:
         executable = compile_module(mod, options).executable
@@ -72,12 +67,12 @@ class _Program(Sampled):
         self.inputs = inputs
 
     def outputs(self) -> list[np.ndarray]:
-        """What one run yields."""
+        """Runs the model once and returns its outputs."""
         found = self.main(*self.inputs)
         return [each.numpy() for each in ([found] if hasattr(found, "numpy") else found)]
 
     def seconds(self, calls: int, clock: Callable[[], float]) -> float:
-        """The time of so many runs."""
+        """Times this many runs."""
         main, inputs = self.main, self.inputs
         start = clock()
         for _ in range(calls):
@@ -86,7 +81,7 @@ class _Program(Sampled):
 
 
 def _inputs(mod: IRModule) -> list[Any]:
-    """Normal numbers; integers are 0, which every index may be."""
+    """Makes normally distributed inputs; integers are 0, which is a valid index everywhere."""
     generator = np.random.default_rng(0)
     found = []
     for parameter in mod["main"].params:
@@ -116,18 +111,18 @@ _SYMBOL = "global_symbol"
 
 
 class ProgramKernel(NamedTuple):
-    """One kernel.
+    """One kernel of a lowered module.
 
     Attributes
     ----------
     key : int
-        Equal for equal kernels with constants at the same places.
+        Equal for equal kernels whose constants are at the same arguments.
     function : tirx.PrimFunc
-        What is compiled.
+        The kernel.
     constants : tuple of int
         Numbers of the arguments that are constants of the model.
     calls : int
-        How often one run calls it.
+        Number of calls in one run.
     """
 
     key: int
@@ -137,7 +132,7 @@ class ProgramKernel(NamedTuple):
 
 
 def program_kernels(mod: IRModule) -> list[ProgramKernel]:
-    """The different kernels of a module whose "main" calls them, in order of their first calls."""
+    """Returns the distinct kernels that "main" calls, in order of their first calls."""
     found: dict[int, ProgramKernel] = {}
     for call in (node for node in nodes_in(mod["main"]) if is_call(node, *CALLS)):
         function = mod[call.args[0]]

@@ -1,15 +1,15 @@
-"""Sampling: two kernels run in turns until it is known how many times faster one of them is.
+"""Sampling: runs two kernels in turns until the ratio of their times is known well enough.
 
-Only the quotient of two samples taken one right after the other is used: what the machine does
-meanwhile to its clock and caches, it does to both. How well their median is known is told by order
-statistics (Conover, "Practical Nonparametric Statistics", section 3.2): of n quotients, the true
-median lies between the k-th smallest and the k-th largest unless fewer than k of them fell on one
-side of it, each with probability 1/2. That holds for any distribution: one bad moment moves the
-interval's ends by no more than one place.
+Only the quotient of two samples taken one right after the other is used: a change of the clock
+rate or of the caches affects both. Order statistics tell how well the median quotient is known
+(Conover, "Practical Nonparametric Statistics", section 3.2). Of n quotients, the true median lies
+between the k-th smallest and the k-th largest unless fewer than k fell on one side of it, each with
+probability 1/2. That holds for any distribution: one outlier moves an end of the interval by at
+most one rank.
 
-Testing the interval after every pair, and stopping when it is narrow enough, errs a little more
-often than a single interval. That is good enough for a search. Final claims are measured with a
-fixed number of pairs (`accuracy` and `best_ratio` at their defaults).
+The interval is tested after every pair, and sampling stops once it is narrow enough. That errs a
+little more often than a single test, which is good enough for a search. Final claims are measured
+with a fixed number of pairs (`accuracy` and `best_ratio` at their defaults).
 """
 
 from __future__ import annotations
@@ -33,23 +33,23 @@ class Effort(msgspec.Struct, frozen=True):
     Attributes
     ----------
     samples : int
-        Samples of the candidate at most, each in turns with one of the default configuration.
+        Most samples of the candidate, each taken in turns with one of the default configuration.
     seconds : float
-        After this time no further sample is begun, once there are three. CPU time for a serial
-        kernel: waiting for the CPU costs it no samples.
+        No further sample is started after this time, once there are three. Serial kernels count CPU
+        time, so that waiting for the CPU costs no samples.
     accuracy : float
-        No further sample once the median quotient of their times is known up to this part of it,
-        with a confidence of nine in ten; 0.0: all samples are taken.
+        Sampling stops once the median quotient is known up to this relative error, at 90%
+        confidence; 0.0: all samples are taken.
     hopeless : float
-        Given up after three samples that all take so many times longer than the best.
+        Gives up after three samples that are all slower than the best by this factor.
     best_ratio : float or None
-        Time of the fastest configuration so far as a multiple of the default's. A candidate that is
-        slower for certain is given up; one that may be either gets all samples. None: the default
-        is the best, and nothing depends on being slower than it but `hopeless`.
+        Time of the fastest configuration so far, as a multiple of the default's. A candidate that
+        is certainly slower is given up; an undecided one gets all samples. None: the default counts
+        as the best, and only `hopeless` gives a candidate up.
     processes : int
-        Processes that the samples are shared among, each started for this candidate. Where code and
-        buffers come to lie differs from one to the next, and decides some percent. (A candidate at
-        a server always has a process of its own, and but one.)
+        Number of fresh processes that the samples are spread over: the addresses of code and
+        buffers differ between processes, and decide a few percent. (A candidate measured on a
+        server always has one process to itself.)
     """
 
     samples: int = 9
@@ -61,14 +61,14 @@ class Effort(msgspec.Struct, frozen=True):
 
 
 RECORDING_EFFORT = Effort(samples=15, seconds=0.3, accuracy=0.01, hopeless=3.0)
-"""For whole spaces: quotients within 1%, in a tenth of a second for a mid-sized kernel."""
+"""For recording whole spaces: quotients within 1%, in 0.1 s for a mid-sized kernel."""
 
 
 class Contestant(Protocol):
     """Something that can be timed."""
 
     def sample(self, clock: Callable[[], float]) -> float:
-        """Seconds of one call, as the mean of some."""
+        """Returns the seconds of one call, as the mean of several."""
 
 
 def sample_in_turns(
@@ -78,21 +78,11 @@ def sample_in_turns(
     clock: Callable[[], float],
     interruptions: Callable[[], int],
 ) -> tuple[list[float], list[float]]:
-    """Samples of both in microseconds; those of one pair have the same place.
+    """Times both and returns their samples in microseconds; equal places are one pair.
 
-    A pair during which another process got the CPU is taken again, but for at most a third of
-    `effort.samples`: where no pair is left in peace, the median has to do.
-
-    Parameters
-    ----------
-    kernel, other : Contestant, Contestant or None
-        The candidate and what it is compared with.
-    effort : Effort
-        How long.
-    clock : callable
-        What time it is, in seconds.
-    interruptions : callable
-        How often this process lost a CPU so far.
+    A pair during which another process got the CPU is repeated, up to a third of `effort.samples`
+    times: on a machine that is always disturbed, the median must suffice. `clock` returns seconds,
+    `interruptions` how often this process has lost a CPU.
     """
     contestants = [kernel] if other is None else [kernel, other]
     times: list[list[float]] = [[], []]
@@ -102,7 +92,7 @@ def sample_in_turns(
     turn = 0
     while len(times[0]) < effort.samples:
         before = interruptions()
-        # In turns, and in turns who is first, so that neither drift nor order favours one.
+        # Also alternate which one goes first, so that neither drift nor order favours one.
         turn += 1
         order = range(len(contestants)) if turn % 2 else reversed(range(len(contestants)))
         taken = {i: contestants[i].sample(clock) * 1e6 for i in order}
@@ -117,15 +107,7 @@ def sample_in_turns(
 
 
 def settled(times: Sequence[float], baseline: Sequence[float], effort: Effort) -> bool:
-    """Whether more samples are of no use.
-
-    Parameters
-    ----------
-    times, baseline : sequence of float
-        Samples so far, pair by pair; no baseline: there is nothing to compare them with.
-    effort : Effort
-        What is wanted.
-    """
+    """Whether more samples are useless; without a baseline, `times` stand for the quotients."""
     best = effort.best_ratio
     if not baseline:
         quotients, best = list(times), None
@@ -145,7 +127,7 @@ def settled(times: Sequence[float], baseline: Sequence[float], effort: Effort) -
 
 
 def median_interval(values: Sequence[float]) -> tuple[float, float] | None:
-    """Where the true median lies with a probability of `CONFIDENCE`; None for fewer than five."""
+    """Interval of the true median at confidence `CONFIDENCE`; None for fewer than five values."""
     rank = _rank(len(values))
     if not rank:
         return None
@@ -155,7 +137,7 @@ def median_interval(values: Sequence[float]) -> tuple[float, float] | None:
 
 @lru_cache(maxsize=256)
 def _rank(count: int) -> int:
-    """The largest k for which the k-th smallest and the k-th largest enclose it; 0 if none does."""
+    """Largest k whose k-th smallest and k-th largest values enclose the median; 0 if none does."""
     outside, rank = 0.0, 0
     while rank < count // 2:
         outside += 2 * math.comb(count, rank) / 2**count
@@ -166,21 +148,21 @@ def _rank(count: int) -> int:
 
 
 def interruptions_of(threads: int) -> Callable[[], int]:
-    """Counts how often this thread, or with several any of the process, had to leave its CPU."""
+    """Counts involuntary context switches: of this thread if serial, else of the whole process."""
     who = resource.RUSAGE_THREAD if threads == 1 else resource.RUSAGE_SELF
     return lambda: resource.getrusage(who).ru_nivcsw
 
 
-# Tests whether a candidate is faster than the default configuration, or was only lucky.
+# Tests whether a candidate is really faster than the default configuration, or was only lucky.
 #
-# Both were sampled in turns, so that each pair of samples saw the same machine. The exact sign test
-# (Dixon and Mood, 1946) asks how likely so many pairs in favour of the candidate would be if in
-# truth it were no faster: it needs neither normal times nor equal variances, and a few samples that
-# an interrupt spoiled do not move it.
+# Both were sampled in turns, so each pair of samples saw the machine in one state. The exact sign
+# test (Dixon and Mood, 1946) gives the probability of this many pairs in favour of a candidate that
+# is in truth no faster. It needs neither normal times nor equal variances, and a few samples
+# spoiled by an interrupt do not move it.
 #
-# What is asked is that the candidate be faster by `MARGIN`: two builds of the same code differ by
-# up to about one percent with the places of their buffers and instructions, in every pair alike,
-# which no test over the pairs of one build can tell from being faster.
+# The candidate must be faster by `MARGIN`: two builds of identical code differ by up to about one
+# percent with the addresses of their buffers and instructions. Every pair of a build shares that
+# difference, so no test over the pairs can tell it from a real gain.
 
 
 LEVEL = 0.01
@@ -188,16 +170,10 @@ MARGIN = 0.01
 
 
 def sign_test(times: Sequence[float], baseline: Sequence[float], margin: float = MARGIN) -> float:
-    """The probability of so many pairs in which the candidate is faster by a margin, or of more,
-    if it is not.
+    """Returns the p-value of the sign test: the probability of at least this many pairs in which
+    the candidate is faster by `margin` (a share of the default's time), if it is not.
 
-    Parameters
-    ----------
-    times, baseline : sequence of float
-        Samples of the candidate and of the default, taken in turns. Without a partner they do not
-        count.
-    margin : float
-        The share of the default's time by which the candidate must be faster.
+    Samples without a partner do not count.
     """
     pairs = list(zip(times, baseline, strict=False))
     faster = sum(time < (1 - margin) * other for time, other in pairs)
@@ -208,5 +184,5 @@ def sign_test(times: Sequence[float], baseline: Sequence[float], margin: float =
 
 
 def is_faster(times: Sequence[float], baseline: Sequence[float], tests: int = 1) -> bool:
-    """Whether a candidate is faster at the level `LEVEL`, shared by so many tests (Bonferroni)."""
+    """Whether a candidate is faster at `LEVEL`, divided by the number of tests (Bonferroni)."""
     return sign_test(times, baseline) < LEVEL / tests

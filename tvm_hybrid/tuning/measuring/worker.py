@@ -1,9 +1,10 @@
 """The process that measures: `python -m tvm_hybrid.tuning.measuring.worker PARENT_PID CPUS CPUS`.
 
-Jobs arrive on standard input, one JSON object a line; on what was standard output it answers with
-the stages it enters and finally with the measurement. Before it enters "measure" it waits until it
-is told to: it builds on the second list of CPUs, "0,2,3", and measures on the first, where somebody
-else may be measuring still. It dies with its parent, and so does whatever candidate it is running.
+Jobs arrive on standard input, one JSON object a line. The worker answers, on the original standard
+output, with the stages that it enters and finally with the measurement. It builds on the second
+list of CPUs ("0,2,3") and measures on the first, where another worker may still be measuring: so
+before the stage "measure" it waits for its turn. It dies with its parent, together with the
+candidate that it runs.
 """
 
 from __future__ import annotations
@@ -35,11 +36,11 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     Attributes
     ----------
     case : Case
-        What it has in common with other candidates of its region.
+        The region, and how to measure it.
     config, baseline : dict, dict or None
-        Fields of the candidate's and of the default Config.
+        Fields of the candidate's Config and of the baseline's.
     effort : Effort
-        How long to measure.
+        How much time to spend.
     """
 
     case: Case
@@ -49,14 +50,14 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Stage(msgspec.Struct, frozen=True, tag=True):
-    """The worker enters a stage; if it dies, it died there.
+    """The worker enters a stage; a worker that dies died in its last stage.
 
     Attributes
     ----------
     stage : str
-        Its name.
+        Name of the stage.
     server : str
-        The server that it depends on, if any.
+        The server that the stage depends on, if any.
     """
 
     stage: str
@@ -69,11 +70,12 @@ class Reply(msgspec.Struct, frozen=True, tag=True):
     Attributes
     ----------
     measurement : Measurement or None
-        What came of it.
+        The outcome.
     fatal, kind : str
-        If there is none: why no candidate of this region can be measured, and the error's type.
+        Without a measurement: why no candidate of this region can be measured, and the error's
+        type.
     lost : str
-        If there is neither: how the server was lost.
+        Without both: how the server was lost.
     """
 
     measurement: Measurement | None = None
@@ -83,32 +85,26 @@ class Reply(msgspec.Struct, frozen=True, tag=True):
 
 
 def fatal_reply(error: Exception) -> Reply:
-    """What to say when no candidate of a region can be measured."""
+    """Makes the reply that no candidate of a region can be measured."""
     return Reply(fatal=str(error), kind=type(error).__name__)
 
 
 class Turn(msgspec.Struct, frozen=True):
-    """To the worker: nobody else is measuring."""
+    """Tells the worker that no other worker is measuring."""
 
 
 B = TypeVar("B")
 
 
 class Benches(Generic[B]):
-    """The bench of the region that jobs are for; one at a time.
-
-    Parameters
-    ----------
-    make : callable
-        Case, template -> its bench.
-    """
+    """Caches the bench of the current region; `make` makes it from a case and a template."""
 
     def __init__(self, make: Callable[[Case, Template[Any]], B]) -> None:
         self._make = make
         self._known: tuple[Case, B] | None = None
 
     def prepare(self, job: Job) -> tuple[B, Config, Config | None]:
-        """What a job is measured by, its candidate and its baseline.
+        """Returns a job's bench, its candidate and its baseline.
 
         Raises
         ------
@@ -117,11 +113,11 @@ class Benches(Generic[B]):
         """
         template = job.case.template()
         if self._known is None or self._known[0] != job.case:
-            self._known = None  # frees the former region's arrays first
+            self._known = None  # frees the previous region's arrays first
             gc.unfreeze()
             self._known = (job.case, self._make(job.case, template))
-            # What lives now lives as long as the region: looking it through for garbage after every
-            # candidate would take as long as a third of the measuring.
+            # Objects that live now live as long as the region. Searching them for garbage after
+            # every candidate would cost a third of the measuring time.
             gc.collect()
             gc.freeze()
         config = template.config_type.from_dict(job.config)
@@ -168,22 +164,22 @@ if __name__ == "__main__":
 
 
 BUILDING = ("prepare", "compile")
-"""Stages in which a candidate is not run yet."""
+"""Stages before a candidate runs."""
 OUTSIDE = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-"""What ends a process from outside; no candidate does that to itself."""
+"""Signals that end a process from outside; no candidate sends them to itself."""
 
 
 class Lost(NamedTuple):
-    """No measurement: the worker, or its server, was lost.
+    """No measurement, because the worker or its server was lost.
 
     Attributes
     ----------
     reason : str
-        In words.
+        Description.
     stage : str
-        In which it was.
+        Stage in which it was lost.
     blamed : bool
-        Whether the candidate was there when it happened, and may have done it.
+        Whether the candidate may be the cause.
     """
 
     reason: str
@@ -192,23 +188,18 @@ class Lost(NamedTuple):
 
 
 class WorkerProcess:
-    """One worker process and the candidate that it has.
-
-    Parameters
-    ----------
-    child : ChildProcess
-        Runs a worker.
+    """A worker process and its candidate.
 
     Attributes
     ----------
     job : Job or None
-        The candidate; None if it is idle.
+        The candidate; None if the worker is idle.
     number : int
-        The candidate's, as `give` was told.
+        The candidate's number, from `give`.
     stage : str
-        What the worker does: a stage of `Bench.measure`, "prepare" before them, or "wait".
+        What the worker does: "prepare", a stage of `Bench.measure`, or "wait".
     server : str
-        The server that this depends on, if any.
+        The server that the stage depends on, if any.
     """
 
     def __init__(self, child: ChildProcess) -> None:
@@ -219,12 +210,12 @@ class WorkerProcess:
         self._timeout = self._end = 0.0
 
     def give(self, number: int, job: Job, timeout: float) -> None:
-        """Has it build within so many seconds, wait for its turn, and measure within as many.
+        """Gives the worker a job, with `timeout` seconds to build and as many to measure.
 
         Raises
         ------
         CompileError
-            If it cannot start.
+            If the worker cannot start.
         """
         self.number, self.job, self._timeout = number, job, timeout
         self.stage, self.server = BUILDING[0], ""
@@ -233,11 +224,11 @@ class WorkerProcess:
 
     @property
     def seconds_left(self) -> float | None:
-        """Until it is too late; None while it waits for its turn."""
+        """Seconds until the timeout; None while the worker waits for its turn."""
         return None if math.isinf(self._end) else max(0.0, self._end - time.monotonic())
 
     def outcome(self) -> Measurement | Lost | None:
-        """What became of the candidate, after which it is idle; None if it is not done yet.
+        """Returns the outcome and makes the worker idle; None if the candidate is not done.
 
         Raises
         ------
@@ -269,11 +260,11 @@ class WorkerProcess:
                 error = ServerError if message.kind == ServerError.__name__ else CompileError
                 raise error(f"cannot measure {job.case.region.key}: {message.fatal}")
             if message.measurement.status == "wrong_result" and not self.server:
-                self.close()  # it may have written elsewhere, too
+                self.close()  # the candidate may also have written over other memory
             return message.measurement
 
     def take_turn(self) -> None:
-        """Has it measure."""
+        """Lets the worker measure."""
         self.stage, self._end = "measure", time.monotonic() + self._timeout
         self.child.ask(Turn())
 
@@ -287,11 +278,11 @@ class WorkerProcess:
         return Measurement(status="timeout", error=text)
 
     def _died(self, text: str) -> Measurement | Lost:
-        """What it means that it died of something that a candidate may have done to it."""
+        """Interprets the death of a worker by a cause that may be the candidate's fault."""
         building = self.stage in BUILDING
         return Measurement(status="compile_error" if building else "runtime_error", error=text)
 
     def close(self) -> None:
-        """Ends the process, whatever it is doing; it starts anew when it is next needed."""
+        """Ends the process, whatever it is doing; it starts again when needed."""
         self.job = None
         self.child.close()

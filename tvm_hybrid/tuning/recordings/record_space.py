@@ -1,7 +1,7 @@
-"""Records a whole space: every configuration of a region, and the fastest of them with more care.
+"""Records a whole space: every configuration of a region, and the fastest ones more carefully.
 
 The fastest of many measurements is partly luck. So configurations near the optimum are measured
-again, longer, until the optimum itself was measured so.
+again, with more samples, until the optimum itself is one of them.
 """
 
 from __future__ import annotations
@@ -24,27 +24,28 @@ from ..measuring.sampling import RECORDING_EFFORT, Effort
 
 CAREFUL_EFFORT = Effort(samples=41, seconds=0.6, accuracy=0.003, hopeless=3.0)
 NEAR = 1.03
-"""Times of the optimum's within which a configuration is measured again."""
+"""Measures a configuration again if its time is at most this multiple of the optimum's."""
 ROUND = 20
 MOST_AGAIN = 200
 
 
 @dataclass
 class SpaceRecorder:
-    """Measures what the store lacks of a region's space, in random order, then the fastest again.
+    """Measures missing configurations of a region's space in random order, then the fastest again.
 
     Parameters
     ----------
     region : Region
         The region.
     machine : Machine
-        Whose space.
+        The machine that is measured.
     measurer : Measurer
-        Who measures; in turns with the default configuration.
+        Measures candidates in turns with the default configuration.
     store : RecordStore
-        Appended to, line by line; what it holds is not measured again but for the fastest.
+        Receives a record after each measurement; of its configurations only the fastest are
+        measured again.
     progress : callable
-        Gets a line now and then.
+        Receives a line now and then.
     """
 
     region: Region
@@ -62,7 +63,7 @@ class SpaceRecorder:
         }
 
     def run(self) -> None:
-        """The whole space, then its best.
+        """Measures the whole space, then its best configurations again.
 
         Raises
         ------
@@ -73,7 +74,7 @@ class SpaceRecorder:
         default, others = missing[:1], missing[1:]
         if default and default[0] != self.space.configs[0]:
             default, others = [], missing
-        random.Random(self.region.key).shuffle(others)  # so that drift favours no corner of it
+        random.Random(self.region.key).shuffle(others)  # so that drift favours no part of the space
         self._measure([*default, *others], RECORDING_EFFORT)
         self.progress(f"{len(self.space)} configurations, {len(missing)} of them measured now")
         again: dict[Config, float] = {}
@@ -86,17 +87,17 @@ class SpaceRecorder:
         self.progress(f"{len(again)} measured again; the best has {1 / min(again.values()):.3f}x")
 
     def _leading(self, again: dict[Config, float]) -> list[Config]:
-        """The fastest that were not measured again, if they may be faster than those that were."""
+        """Fastest configurations not measured again yet, if one of them may be the fastest."""
         limit = NEAR * min(again.values(), default=float("inf"))
         others = [config for config in self.space.configs if config not in again]
         near = [config for config in others if self._relative(config) <= limit]
-        return sorted(near, key=self._relative)[:ROUND]  # equals in their order in the space
+        return sorted(near, key=self._relative)[:ROUND]  # ties stay in the space's order
 
     def _of(self, config: Config) -> Record | None:
         return self.records.get(config_key(config.to_dict()))
 
     def _relative(self, config: Config) -> float:
-        """Time as a multiple of the default's."""
+        """Time as a multiple of the default's; infinite if it failed or was not measured."""
         record = self._of(config)
         relative = None if record is None else record.relative
         return float("inf") if relative is None else relative

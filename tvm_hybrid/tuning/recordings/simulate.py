@@ -1,11 +1,11 @@
-"""Simulation: a search strategy replays a recorded space, without hardware and at once.
+"""Simulation: a search strategy replays a recorded space, instantly and without hardware.
 
     (recording,) = load_recordings("matmul_f32_small")
     trace = simulate("model", recording, seed=1)
     trials_to_reach(trace, 0.98)
 
-A recording is a record file that holds every configuration of a region's space, each measured in
-turns with the default configuration. Those that the package ships are in the folder `recordings`.
+A recording is a record file with every configuration of a region's space, each measured in turns
+with the default configuration. The folder `recordings` holds those that the package ships.
 """
 
 from __future__ import annotations
@@ -40,26 +40,26 @@ _ENDING = f".jsonl{COMPRESSED}"
 
 @dataclass(frozen=True)
 class Recording:
-    """A space that was measured.
+    """A completely measured space.
 
     Attributes
     ----------
     name : str
         The file's name without its ending; with the region's key if the file holds several.
     region : Region
-        What was measured.
+        The region.
     template : Template
-        What built it.
+        Template of the configurations.
     machine : Machine
-        What it ran on; caches as its description says.
+        The machine that was measured; cache sizes come from its description.
     space : ConfigSpace
-        The configurations that were measured, the default first.
+        The measured configurations, the default first.
     scores : numpy.ndarray
-        Speed of each as a multiple of the default's, float64; 0.0 for those that failed.
+        Speed of each relative to the default, float64; 0.0 for failures.
     times_us : numpy.ndarray
-        Median microseconds of each, float64; infinite for those that failed.
+        Median microseconds of each, float64; infinite for failures.
     records : tuple of Record
-        The measurements, the newest of each configuration.
+        The newest measurement of each configuration.
     """
 
     name: str
@@ -77,24 +77,24 @@ class Recording:
         return float(self.scores.max())
 
     def near(self, share: float) -> int:
-        """How many configurations have at least this share of the optimum's speed."""
+        """Counts the configurations with at least this share of the optimum's speed."""
         return int((self.scores >= share * self.best).sum())
 
     def task(self, history: Sequence[Record] = ()) -> SearchTask:
-        """The search for the optimum."""
+        """Makes the task of searching this recording."""
         return SearchTask(self.region, self.template, self.machine, self.space, lambda: history)
 
 
 @dataclass(frozen=True)
 class Trace:
-    """A search that was simulated.
+    """A simulated search.
 
     Attributes
     ----------
     order : tuple of int
-        The configurations in the order in which they were tried.
+        Configurations in the order of their trials.
     best : numpy.ndarray
-        After each trial the best speed so far as a share of the optimum's, float64.
+        Best speed after each trial, as a share of the optimum's, float64.
     """
 
     order: tuple[int, ...]
@@ -102,23 +102,23 @@ class Trace:
 
 
 def shipped_recordings() -> list[str]:
-    """Names of the recordings that the package holds."""
+    """Names of the recordings that the package ships."""
     return sorted(path.name.removesuffix(_ENDING) for path in SHIPPED.glob(f"*{_ENDING}"))
 
 
 def load_recordings(source: str | os.PathLike[str]) -> list[Recording]:
-    """The recordings of one file: one for each region, machine and number of threads.
+    """Loads the recordings of one file: one for each region, machine and number of threads.
 
     Parameters
     ----------
     source : str or path-like
-        A file, plain or compressed by xz, or the name of a recording that the package holds.
+        A file, plain or compressed by xz, or the name of a shipped recording.
 
     Raises
     ------
     RecordError
-        If there is no such recording, its configurations are none of this version's, or nothing
-        says how fast the default configuration was.
+        If there is no such recording, its configurations do not fit this version, or the default
+        configuration was not measured.
     """
     path = Path(source)
     shipped = SHIPPED / f"{path}{_ENDING}"
@@ -150,22 +150,20 @@ def simulate(
     history: Sequence[Record] = (),
     until: float | None = None,
 ) -> Trace:
-    """Searches a recording.
-
-    No configuration is known beforehand, not even the default.
+    """Searches a recording; no score is known in advance, not even the default's.
 
     Parameters
     ----------
     strategy : str
-        As `strategies.make_strategy` knows it.
+        See `strategies.make_strategy`.
     recording : Recording
-        What is searched.
+        The space to search.
     trials : int or None
-        How many at most; None for the whole space.
+        Most trials; None for the whole space.
     seed : int
-        Of the strategy.
+        Seed of the strategy.
     batch : int
-        How many are proposed before their scores are told.
+        Most proposals before the strategy learns their scores.
     history : sequence of Record
         Earlier measurements of other workloads, for transfer.
     until : float or None
@@ -194,21 +192,20 @@ def simulate(
 
 
 def trials_to_reach(trace: Trace, share: float = 0.98) -> int | None:
-    """Trials until a configuration of this share of the optimum's speed; None if never."""
+    """Trials until a configuration reaches this share of the optimum's speed; None if never."""
     reached = np.flatnonzero(trace.best >= share)
     return int(reached[0]) + 1 if len(reached) else None
 
 
 def random_median(size: int, near: int) -> int:
-    """Median trials of random search until one of `near` in `size` configurations: exact.
+    """Exact median of random search's trials until it finds one of `near` in `size` configurations.
 
-    Drawn without replacement, t trials miss them all with probability C(size - near, t) /
-    C(size, t).
+    t draws without replacement miss all of them with probability C(size - near, t) / C(size, t).
     """
     missed = 1.0
     for trial in range(1, size + 1):
         missed *= max(size - near - trial + 1, 0) / (size - trial + 1)
-        if missed <= 0.5 + 1e-9:  # rounding
+        if missed <= 0.5 + 1e-9:  # tolerates rounding errors
             return trial
     raise ConfigError(f"there is nothing to find: {near} of {size}")
 
@@ -228,8 +225,8 @@ def _recording(name: str, located: Sequence[Located]) -> Recording:
         text = "%s: measured with version %d of the template %s; this is version %d"
         logger.warning(text, where, first.version, template.name, template.version)
     if default not in configs:
-        # The heuristic changed, or the file is no whole space: what it was measured with, then,
-        # the first configuration that was measured against itself.
+        # The heuristic has changed, or the file is not a whole space. Use the default of the time
+        # of the recording: the first configuration that was measured against itself.
         recorded = (record.config for record, _ in newest if record.is_default)
         fields = next(recorded, None)
         if fields is None:
@@ -252,24 +249,14 @@ def _recording(name: str, located: Sequence[Located]) -> Recording:
     )
 
 
-# What a strategy may learn from before it measures: records of other regions.
+# Records of other regions, from which a strategy may learn before it measures.
 #
-# Those in the user's file, also from earlier in the same run, and the spaces that the package holds
-# recorded whole, as far as they are of the same CPU, instruction set and threads.
+# They come from the user's file (also from earlier in this run) and from the shipped recordings, if
+# CPU, instruction set and threads agree.
 
 
 def earlier_records(store: RecordStore, machine: Machine, workload: str) -> list[Record]:
-    """The records to learn from, the user's first.
-
-    Parameters
-    ----------
-    store : RecordStore
-        The user's.
-    machine : Machine
-        Whose records.
-    workload : str
-        Key of the region that is left out.
-    """
+    """Returns the records to learn from, without `workload`'s own; the user's come first."""
     setting = machine.name, machine.isa.name, machine.threads
     return [
         each
@@ -280,7 +267,7 @@ def earlier_records(store: RecordStore, machine: Machine, workload: str) -> list
 
 @functools.cache
 def recorded_on(cpu: str) -> tuple[Record, ...]:
-    """The records of all recordings of this package that were made on a CPU, by its LLVM name."""
+    """Returns the shipped recordings' records of a CPU, given by its LLVM name."""
     found: list[Record] = []
     for path in sorted(SHIPPED.glob("*.jsonl.xz")):
         try:
@@ -290,7 +277,7 @@ def recorded_on(cpu: str) -> tuple[Record, ...]:
     return tuple(found)
 
 
-# Simulates borrowing on recorded spaces: what each region would get from the others.
+# Simulates borrowing on recorded spaces: which configuration would each region get from the others?
 #
 # for loan in simulate_borrowing([load_recordings(name)[0] for name in shipped_recordings()]):
 #     print(loan.lender, "->", loan.borrower, loan.gain, "of", loan.best)
@@ -298,21 +285,21 @@ def recorded_on(cpu: str) -> tuple[Record, ...]:
 
 @dataclass(frozen=True)
 class Loan:
-    """A configuration that one region would get from another.
+    """A configuration that one region would borrow from another.
 
     Attributes
     ----------
     lender, borrower : str
         Names of the recordings.
     distance : float
-        Of the two regions, see `nearest_record`.
+        Distance of the two regions; see `nearest_record`.
     promised : float
-        The speed where it comes from, as a multiple of the default's.
+        The configuration's speed for the lender, relative to the default.
     gain : float or None
-        The same where it goes to, as it was measured there; 0.0 if it failed; None if it was not
-        measured.
+        Its measured speed for the borrower, relative to the default; 0.0 if it failed; None if it
+        was not measured.
     best : float
-        The optimum there.
+        The borrower's optimum, relative to the default.
     """
 
     lender: str
@@ -324,13 +311,7 @@ class Loan:
 
 
 def simulate_borrowing(recordings: Sequence[Recording]) -> list[Loan]:
-    """What each region would borrow if only the others had been tuned, if anything.
-
-    Parameters
-    ----------
-    recordings : sequence of Recording
-        The regions.
-    """
+    """Finds what each region would borrow if only the others had been tuned."""
     loans = []
     for borrower in recordings:
         others = [one for one in recordings if one.region.key != borrower.region.key]
@@ -349,7 +330,7 @@ def simulate_borrowing(recordings: Sequence[Recording]) -> list[Loan]:
 
 
 def _confirmed(records: Sequence[Record]) -> list[Located]:
-    """Those records, as if a search had confirmed the optimum, that it would have confirmed."""
+    """Keeps the default and the optimum, and marks them as a search would have confirmed them."""
     best = ranked(Located(record, "recording:0") for record in records)[:1]
     default = [Located(record, "recording:0") for record in records if record.is_default]
     return [

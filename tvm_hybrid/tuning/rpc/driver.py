@@ -1,8 +1,8 @@
 """The library that a server runs: a candidate, its baseline, and a stopwatch for both.
 
-A call over a network takes longer than most kernels, so the stopwatch is in the library: it calls a
-kernel so many times, each time with the next copy of its weights, and tells the seconds. It is C,
-linked with the machine code of both kernels; a server needs nothing but TVM's runtime.
+A call over a network takes longer than most kernels, so the stopwatch is in the library. It calls a
+kernel a number of times, each time with the next copy of its weights, and returns the seconds. It
+is C, linked with the machine code of both kernels; a server needs only TVM's runtime.
 """
 
 from __future__ import annotations
@@ -22,18 +22,13 @@ from microkernels.base.tvm_compat.relax import SYMBOL_PREFIX
 from microkernels.isa import Isa
 
 KERNELS = ("candidate", "baseline")
-"""Names of the kernels in the library; there may be no baseline."""
+"""Names of the kernels in the library; the baseline may be missing."""
 
 SOURCE = Path(__file__).with_name("stopwatch.c")
 
 
 class Linker:
-    """Links kernels with the stopwatch.
-
-    Parameters
-    ----------
-    folder : Path
-        A temporary folder for what it writes.
+    """Links kernels with the stopwatch; writes into a temporary `folder`.
 
     Raises
     ------
@@ -60,9 +55,10 @@ class Linker:
         return path
 
     def link(self, kernels: Sequence[Path], isa: Isa) -> Path:
-        """Writes the library of a candidate and, if there are two kernels, its baseline.
+        """Links the library of a candidate and, if there are two kernels, its baseline.
 
-        It replaces the former one under another name: a name stands for what was loaded first.
+        Each library gets a new name, because a name that was loaded keeps its first content. The
+        previous library is deleted.
         """
         if self._library is not None:
             self._library.unlink()

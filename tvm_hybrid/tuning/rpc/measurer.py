@@ -1,8 +1,8 @@
-"""RpcMeasurer: measures candidates at all servers that a tracker has, and outlives them.
+"""RpcMeasurer: measures candidates on all servers of a tracker, and survives lost servers.
 
-Every worker process builds a candidate, waits for a free server, and measures there, so a batch is
-spread over the servers as they get done. When a server is lost (killed, frozen, unplugged), its
-candidate goes to another one; a candidate with which two were lost is a runtime error.
+Every worker process builds a candidate, waits for a free server, and measures there, so that a
+batch spreads over the servers as they become free. When a server is lost (killed, frozen,
+unplugged), its candidate goes to another server. A candidate that lost two is a runtime error.
 """
 
 from __future__ import annotations
@@ -29,29 +29,29 @@ from ..measuring.worker import BUILDING, Job, Lost, Stage, WorkerProcess
 from .worker import CONNECTING, TRYING, WAITING, Address, RemoteSetting, Tracker, server_cpu
 
 CONNECT_SECONDS = 10.0
-"""A server that does not greet for so long is lost."""
+"""A server that does not answer a connection for this long is lost."""
 GRACE_SECONDS = 5.0
-"""A server ends a session that is too long by itself; after so much longer it is lost."""
+"""A server ends a session that takes too long; it is lost if it does not within this time."""
 
 
 class RemoteWorker(WorkerProcess):
-    """A worker process that measures at servers.
+    """A worker process that measures on servers.
 
     Parameters
     ----------
     setting : RemoteSetting
-        Where servers come from, and how long a candidate may occupy one.
+        The tracker, and how long a candidate may occupy a server.
     grace : float
         See `GRACE_SECONDS`.
 
     Attributes
     ----------
     waiting_since : float or None
-        Monotonic time since when it waits for a server; None if it does not.
+        Monotonic time when it began to wait for a server; None if it does not wait.
     at_server : bool
-        Whether it is being served.
+        Whether it is using a server.
     served : float
-        Monotonic time when it last was; 0.0: never.
+        Monotonic time when it last left a server; 0.0: never.
     reason : str
         Why it got no server.
     """
@@ -68,12 +68,12 @@ class RemoteWorker(WorkerProcess):
         super().__init__(child)
 
     def give(self, number: int, job: Job, timeout: float) -> None:
-        """Has it build and try a candidate within so many seconds, then measure it at a server."""
+        """Gives it a candidate to build and try here in `timeout` s, then measure on a server."""
         self.waiting_since, self.at_server = None, False
         super().give(number, job, timeout)
 
     def outcome(self) -> Measurement | Lost | None:
-        """As `WorkerProcess.outcome`."""
+        """See `WorkerProcess.outcome`; also updates the state of waiting and serving."""
         try:
             return super().outcome()
         finally:
@@ -110,7 +110,7 @@ class RemoteWorker(WorkerProcess):
     def close(self) -> None:
         """Ends the process, at the end of its session if that comes soon.
 
-        TVM's server ends with a session whose client dies with an answer unread.
+        TVM's server dies with a session whose client dies before it reads an answer.
         """
         end = time.monotonic() + self.grace
         while self.job is not None and self.child.pid is not None and self.seconds_left != 0.0:
@@ -124,7 +124,7 @@ class RemoteWorker(WorkerProcess):
         super().close()
 
     def end(self) -> None:
-        """Ends it for good."""
+        """Ends the process and deletes its folder."""
         self.close()
         self._folder.cleanup()
 
@@ -134,16 +134,16 @@ PATIENCE_SECONDS = 60.0
 
 
 class Servers(NamedTuple):
-    """Servers that are all alike.
+    """A group of equal servers.
 
     Attributes
     ----------
     address : Address
-        The tracker, and their key.
+        The tracker, and the servers' key.
     cpu : str
         LLVM's name of their CPU.
     threads : int
-        Threads that a kernel has there unless told otherwise.
+        A kernel's default number of threads there.
     """
 
     address: Address
@@ -152,19 +152,12 @@ class Servers(NamedTuple):
 
 
 def find_servers(address: Address, patience: float = PATIENCE_SECONDS) -> Servers:
-    """Asks the next free server of a key what it is.
-
-    Parameters
-    ----------
-    address : Address
-        The tracker, and the key of the servers.
-    patience : float
-        Seconds to wait for one.
+    """Asks the next free server for its CPU and threads; waits `patience` seconds for a server.
 
     Raises
     ------
     ServerError
-        If there is no tracker, no server, or the server does not know.
+        If there is no tracker, no server, or the server does not know its CPU.
     """
     from tvm import rpc
 
@@ -183,7 +176,7 @@ def find_servers(address: Address, patience: float = PATIENCE_SECONDS) -> Server
         except Exception as error:  # TVM raises several kinds
             answers.put(ServerError(f"the server {server} is lost: {error}"))
 
-    # In a thread: to be connected with a server that hangs would take for ever.
+    # In a thread, because connecting to a server that hangs never returns.
     threading.Thread(target=ask, daemon=True).start()
     try:
         answer = answers.get(timeout=patience)
@@ -200,7 +193,7 @@ def find_servers(address: Address, patience: float = PATIENCE_SECONDS) -> Server
 
 
 def no_server(address: Address, seconds: float, reason: str = "") -> ServerError:
-    """The error of having waited so long in vain."""
+    """Makes the error that no server came in this time."""
     because = f" ({reason})" if reason else ""
     return ServerError(
         f"no server with the key {address.key!r} for {seconds:g} s{because}; start some: "
@@ -212,26 +205,26 @@ MOST_WORKERS = 32
 
 
 class RpcMeasurer(ProcessMeasurer):
-    """Measures candidates at the servers of a tracker.
+    """Measures candidates on the servers of a tracker.
 
     Parameters
     ----------
     machine : Machine
-        ISA and threads; its name is the servers' CPU (see `servers.find_servers`), "" for any.
+        Gives ISA and threads; its name is the servers' CPU (see `find_servers`), "" for any.
     target, footprint_bytes, seed
         See `ProcessMeasurer`.
     address : Address
-        The tracker, and the key of the servers.
+        The tracker, and the servers' key.
     timeout : float
-        Seconds that building a candidate and trying it here may take.
+        Most seconds for building a candidate and trying it here.
     session_seconds : float
-        Seconds that a candidate may occupy a server, besides those that are meant for its samples.
+        Most seconds that a candidate may occupy a server, in addition to those for its samples.
     patience : float
-        Seconds without any server after which it gives up.
+        Gives up after this many seconds without any server.
     workers : int or None
         Worker processes; None: one for each server, and some more that build meanwhile.
     grace : float
-        Seconds after which a server that should have ended a session is lost.
+        A server that should have ended a session is lost after this many seconds.
 
     Raises
     ------
@@ -278,10 +271,10 @@ class RpcMeasurer(ProcessMeasurer):
         while len(self._workers) < max(1, min(wanted, candidates, MOST_WORKERS)):
             self._workers.append(RemoteWorker(setting, self.grace))
         for worker in self._workers:
-            worker.child.spawn()  # all at once
+            worker.child.spawn()  # does not wait, so that all start at once
 
     def _watch(self) -> None:
-        """Gives up when there has been no server for too long."""
+        """Raises ServerError when there has been no server for too long."""
         workers = self._workers
         waiting = [one.waiting_since for one in workers if one.waiting_since is not None]
         if not waiting or any(worker.at_server for worker in workers):

@@ -1,15 +1,15 @@
-// Functions of the library, beside the kernels:
+// Functions of the library, in addition to the kernels:
 //   guard(port)
-//       From now on a crash ends the process with code 0, and so does at once the end of the client,
-//       who is connected with this port of the server's. After any other code, as when the answer
-//       finds nobody, TVM's server (tvm.rpc.server, `_serving`) serves no more.
+//       From now on the process ends with code 0 after a crash, and as soon as the client, which is
+//       connected with this port of the server, ends. After any other code, or when it cannot send
+//       an answer, TVM's server (tvm.rpc.server, `_serving`) stops serving.
 //   bind(kernel, rows, tensors of row after row)
-//       What a kernel is to be called with, a row at a time.
+//       Sets the arguments of a kernel; each call uses the next row.
 //   seconds(kernel, calls, serial) -> float
-//       The time of so many calls: if serial, the CPU time of this thread, which other processes do
+//       Times this many calls: if serial, by the CPU time of this thread, which other processes do
 //       not disturb.
 //   interruptions(serial) -> int
-//       How often this thread, or any of the process, had to leave its CPU.
+//       Involuntary context switches of this thread if serial, else of the process.
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <poll.h>
@@ -59,8 +59,8 @@ static double Now(clockid_t clock) {
   return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
 }
 
-// A tensor as long as its data, which belongs to the client, lives; the rest of what came in the
-// message ends with it. A session has two of each, so nobody frees them.
+// Copies the description of a tensor: its data, which belongs to the client, lives on, but the
+// message does not. A session makes two for each tensor, so nobody frees them.
 static TVMFFIAny Held(const TVMFFIAny* value) {
   const DLTensor* source = value->type_index == kTVMFFIDLTensorPtr
                                ? value->v_ptr
@@ -89,7 +89,7 @@ static int Port(const struct sockaddr_storage* address) {
   return -1;
 }
 
-// The connection with the client; the tracker's has another port at this end.
+// Finds the connection with the client; that with the tracker has another local port.
 static int Connection(int port) {
   for (int descriptor = 3; descriptor < 1024; ++descriptor) {
     struct sockaddr_storage own, peer;

@@ -1,9 +1,9 @@
-"""The process that measures at servers: `python -m ...rpc.worker PARENT_PID SETTING FOLDER`.
+"""The process that measures on servers: `python -m ...rpc.worker PARENT_PID SETTING FOLDER`.
 
-It works like `measuring.worker`: jobs arrive on standard input, one JSON object a line; on what was
-standard output it answers with the stages it enters and finally with what came of it. Candidates
-are compiled and first tried in it, and calls of a server that is gone may never return: both are
-why it is a process of its own, which can be killed.
+It works like `measuring.worker`: jobs arrive on standard input, one JSON object a line, and it
+answers on the original standard output with the stages that it enters and finally with the outcome.
+It compiles and first tries candidates itself, and calls of a lost server may never return. So it is
+a separate process, which can be killed.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ Answer = TypeVar("Answer")
 
 
 class Place(msgspec.Struct, frozen=True):
-    """Where somebody listens."""
+    """Host and port of a listening process."""
 
     host: str
     port: int
@@ -59,25 +59,18 @@ class Place(msgspec.Struct, frozen=True):
 
 
 class Address(Place, frozen=True):
-    """Where a tracker listens, and the key of the servers to ask it for.
-
-    Attributes
-    ----------
-    host : str
-    port : int
-    key : str
-    """
+    """Address of a tracker, and the key of its servers to use."""
 
     key: str
 
     @staticmethod
     def parse(text: str, key: str) -> Address:
-        """The address written as HOST:PORT.
+        """Parses HOST:PORT.
 
         Raises
         ------
         ServerError
-            If it is not written so, or there is no key.
+            If the text has another form, or the key is empty.
         """
         host, colon, port = text.rpartition(":")
         if not colon or not host or not port.isdecimal() or not 0 < int(port) < 1 << 16:
@@ -91,27 +84,13 @@ class Address(Place, frozen=True):
 
 
 class Server(Place, frozen=True):
-    """A server that the tracker handed out.
-
-    Attributes
-    ----------
-    host : str
-    port : int
-    password : str
-        What it expects of the client that it was handed to.
-    """
+    """A server from the tracker, with the password that it expects of its client."""
 
     password: str
 
 
 class Tracker(Closing):
-    """A connection to a tracker.
-
-    Raises
-    ------
-    ServerError
-        If there is no tracker at that address.
-    """
+    """A connection to a tracker; raises ServerError if none is at that address."""
 
     def __init__(self, address: Address) -> None:
         self.address = address
@@ -124,11 +103,11 @@ class Tracker(Closing):
             raise self._unreachable(f"something else answers there: {answer:#x}")
 
     def servers(self) -> int:
-        """How many servers of the key there are, free or not."""
+        """Counts the servers of the key, free or not."""
         return self._ask(runtime.count_servers)
 
     def request(self) -> Server:
-        """The next free server of the key; waits until there is one."""
+        """Waits for the next free server of the key, and returns it."""
         self._socket.settimeout(None)
         return Server(*self._ask(runtime.request_server))
 
@@ -145,22 +124,22 @@ class Tracker(Closing):
         )
 
     def close(self) -> None:
-        """Ends the connection."""
+        """Closes the connection."""
         with contextlib.suppress(OSError):
             self._socket.close()
 
 
 PAUSE_SECONDS = 0.5
-"""Between two attempts to get a server."""
+"""Pause between two attempts to get a server."""
 
-# Stages besides those of a worker that measures here.
+# Stages that a worker measuring on this machine does not have.
 TRYING = "try here"
 WAITING = "wait for a server"
 CONNECTING = "connect"
 
 
 class RemoteSetting(msgspec.Struct, frozen=True, kw_only=True):
-    """What all candidates of a measurer have in common.
+    """Settings that all candidates of a measurer share.
 
     Attributes
     ----------
@@ -169,7 +148,7 @@ class RemoteSetting(msgspec.Struct, frozen=True, kw_only=True):
     cpu : str
         LLVM's name of the CPU that servers must have; "": any that can run the code.
     session_seconds : float
-        How long a candidate may occupy a server, besides the seconds of its samples.
+        How long a candidate may occupy a server, in addition to the seconds for its samples.
     """
 
     address: Address
@@ -177,7 +156,7 @@ class RemoteSetting(msgspec.Struct, frozen=True, kw_only=True):
     session_seconds: float
 
     def seconds_for(self, job: Job) -> float:
-        """How long a candidate may occupy a server."""
+        """How long a candidate may occupy a server in all."""
         return self.session_seconds + job.effort.seconds
 
 
@@ -196,7 +175,7 @@ class _Worker:
         self.answer(Stage("compile"))
         try:
             library = bench.build(config, baseline)
-        except Exception as error:  # whatever a candidate does is a result
+        except Exception as error:  # any failure of a candidate is a result
             return Reply(Measurement(status="compile_error", error=error_text(error)))
         self.answer(Stage(TRYING))
         try:
@@ -224,13 +203,13 @@ class _Worker:
         except RPCSessionTimeoutError:
             text = f"not done after {seconds:g} s at {server}"
             return Reply(Measurement(status="timeout", error=text))
-        except RPCError as error:  # the server lives, and what it was asked to do failed
+        except RPCError as error:  # the server lives, but the candidate failed
             return Reply(Measurement(status="runtime_error", error=error_text(error)))
         except Exception as error:
             return Reply(lost=error_text(error))
 
     def _connected(self, seconds: float) -> tuple[Server, Any]:
-        """A session at the next free server; tries for ever: the tuner decides how long."""
+        """Connects to the next free server; retries forever, as the tuner limits the time."""
         from tvm import rpc
 
         reason = ""
@@ -251,7 +230,7 @@ class _Worker:
 
 
 def server_cpu(session: Any) -> str:
-    """LLVM's name of a server's CPU; "" if it has only TVM's runtime, which does not know."""
+    """LLVM's name of a server's CPU; "" if the server has only TVM's runtime."""
     try:
         return runtime.system_cpu(session.get_function)
     except AttributeError:
@@ -259,17 +238,11 @@ def server_cpu(session: Any) -> str:
 
 
 def require_suitable(session: Any, server: Server, isa: Isa, cpu: str, threads: int) -> None:
-    """Refuses a server that cannot run the code, or is not like the others; sets its threads.
-
-    Raises
-    ------
-    ServerError
-        Saying what to do.
-    """
+    """Sets a server's threads; raises ServerError if it cannot run the code or has another CPU."""
     found = server_cpu(session)
     if found:
         if found == codegen.llvm_get_system_cpu():
-            has = host_features()  # of this CPU, more is known
+            has = host_features()  # complete, while LLVM's list is not
         else:
             listed = codegen.llvm_get_cpu_features(Target({"kind": "llvm", "mcpu": found}))
             has = frozenset(map(str, listed))
@@ -285,7 +258,7 @@ def require_suitable(session: Any, server: Server, isa: Isa, cpu: str, threads: 
             "different CPUs cannot be compared; give each kind of CPU a key of its own"
         )
     if threads > 1:
-        # All cores: TVM would bind its threads to the same ones in every server of a machine.
+        # Use all cores: TVM would bind the threads of every server of a machine to the same cores.
         available = runtime.configure_threads(session.get_function, threads)
         if available < threads:
             raise ServerError(
@@ -295,14 +268,14 @@ def require_suitable(session: Any, server: Server, isa: Isa, cpu: str, threads: 
 
 
 def _lines(folder: Path) -> Iterator[bytes]:
-    """What arrives on standard input; when that ends, so do this process and its folder."""
+    """Yields lines of standard input; at its end, deletes the folder and ends the process."""
     arrived: queue.Queue[bytes] = queue.Queue()
 
     def read() -> None:
         for line in sys.stdin.buffer:
             arrived.put(line)
         shutil.rmtree(folder, ignore_errors=True)
-        os._exit(0)  # whatever it is doing
+        os._exit(0)  # even in the middle of a measurement
 
     threading.Thread(target=read, daemon=True).start()
     while True:
@@ -320,11 +293,11 @@ def main() -> None:
         answer(worker.handle(msgspec.json.decode(line, type=Job)))
 
 
-# Measuring candidates of a region at a server: built and checked here, checked and timed there.
+# Measuring candidates of a region on a server: built here, checked and timed there.
 #
 # A candidate first runs here, if this CPU can run its code: one that crashes or is wrong then costs
-# no server anything. A session at a server, which is a process of its own there, is for one
-# candidate, so that nothing is left of it for the next one.
+# no server time. A session on a server is a process of its own there, and serves one candidate, so
+# that nothing of it can affect the next one.
 
 
 @dataclass(frozen=True)
@@ -336,7 +309,7 @@ class Library:
     path : Path
         The shared library.
     constants : list of dict
-        For each kernel the arrays that it reads as constants, by the number of the argument.
+        For each kernel: number of an argument -> array that it reads as a constant.
     """
 
     path: Path
@@ -344,26 +317,18 @@ class Library:
 
 
 class RemoteKernel(Sampled):
-    """One of the kernels of a library at a server."""
+    """One of the kernels of a library on a server."""
 
     def __init__(self, module: Any, number: int, serial: bool) -> None:
         self._seconds, self._number, self._serial = module["seconds"], number, int(serial)
 
     def seconds(self, calls: int, clock: Callable[[], float]) -> float:
-        del clock  # it is the server's that counts
+        del clock  # the server's clock counts
         return float(self._seconds(self._number, calls, self._serial))
 
 
 class RemoteBench(PreparedCase):
-    """Measures candidates of one region at servers, one after the other.
-
-    Parameters
-    ----------
-    case, template
-        See `PreparedCase`.
-    linker : Linker
-        Where files go.
-    """
+    """Measures candidates of one region on servers, one after the other."""
 
     def __init__(self, case: Case, template: Template[Any], linker: Linker) -> None:
         super().__init__(case, template)
@@ -371,7 +336,7 @@ class RemoteBench(PreparedCase):
         self._baseline: tuple[Config, Path, dict[int, np.ndarray]] | None = None
 
     def build(self, config: Config, baseline: Config | None) -> Library:
-        """Compiles a candidate, and a baseline that is not that of the last call."""
+        """Compiles a candidate, and its baseline if that differs from the last call's."""
         kernels = [self._written(config, KERNELS[0])]
         if baseline is not None:
             if self._baseline is None or self._baseline[0] != baseline:
@@ -385,7 +350,7 @@ class RemoteBench(PreparedCase):
         return self.linker.write(code.mod, name), constants
 
     def try_here(self, library: Library) -> str | None:
-        """Runs a candidate once on this machine, if it can; what is wrong with its result."""
+        """Runs a candidate once here, if this CPU can; returns what is wrong, or None."""
         if not allowed_on_host(self.isa):
             return None
         use_threads(self.threads)
@@ -397,20 +362,20 @@ class RemoteBench(PreparedCase):
     def measure(
         self, session: Any, port: int, library: Library, effort: Effort, report: Report
     ) -> Measurement:
-        """Checks and times a candidate at a server.
+        """Checks and times a candidate on a server.
 
         Parameters
         ----------
         session : tvm.rpc.RPCSession
-            A new session there.
+            A new session.
         port : int
-            The server's.
+            The server's port.
         library : Library
-            What `build` made.
+            Result of `build`.
         effort : Effort
-            How long.
+            How much time to spend.
         report : callable
-            Told the name of every stage before it begins.
+            Called with the name of every stage before it begins.
         """
         session.upload(str(library.path))
         module = session.load_module(library.path.name)
@@ -428,18 +393,18 @@ class RemoteBench(PreparedCase):
             rows = self._rows(row, constants, device)
             module["bind"](number, len(rows), *(tensor for each in rows for tensor in each))
             kernels.append(RemoteKernel(module, number, serial))
-            kept.append(rows)  # what is bound must live
+            kept.append(rows)  # bound tensors must stay alive
         for kernel in reversed(kernels):
             kernel.warm_up(time.perf_counter)
         count = module["interruptions"]
         kernel, other = kernels[0], kernels[1] if len(kernels) > 1 else None
-        clock = time.perf_counter  # for the end; kernels are timed where they run
+        clock = time.perf_counter  # limits the total time; kernels are timed on the server
         return measured(
             *sample_in_turns(kernel, other, effort, clock, lambda: int(count(int(serial))))
         )
 
     def _row(self, constants: dict[int, np.ndarray], device: Any) -> tuple[list[Any], Any]:
-        """A kernel's arguments on a device, and the last of them: its output."""
+        """Makes a kernel's arguments on a device; returns them and the last one, the output."""
         arrays = [constants.get(i, array) for i, array in enumerate(self.arrays)]
         output = never_right(self.region, self.expected.value)
         row = [tvm.runtime.tensor(array, device) for array in (*arrays, output)]
@@ -448,7 +413,7 @@ class RemoteBench(PreparedCase):
     def _rows(
         self, row: Sequence[Any], constants: dict[int, np.ndarray], device: Any
     ) -> list[list[Any]]:
-        """Rows of arguments that differ in the copies of their constants, made at the server."""
+        """Makes rows of arguments on the server that differ in the copies of their constants."""
         size = sum(array.nbytes for array in constants.values())
         copies = max(1, min(MOST_COPIES, math.ceil(self.footprint_bytes / size))) if size else 1
         originals = {i: tvm.runtime.tensor(array, device) for i, array in constants.items()}

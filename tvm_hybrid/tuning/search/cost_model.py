@@ -2,10 +2,9 @@
 
     score(s)  ~  margin(s) + sum of trees(features(s))
 
-The margin is what was believed before anything was measured; the trees learn what it leaves out.
-The objective is to rank (pairs of configurations of one workload in the right order) or to regress
-the logarithm of the score, with the parameters of Chen et al., arXiv 1805.08166, as their code has
-them.
+The margin is the prior, believed before any measurement; the trees learn its error. The objective
+is to rank (order pairs of configurations of one workload) or to regress the logarithm of the score.
+Parameters are those of the code of Chen et al., arXiv 1805.08166.
 
 Of XGBoost only DMatrix, train and predict are used, which have not changed in years.
 """
@@ -23,25 +22,25 @@ from ...records.record_store import ConfigSpace
 Objective = Literal["rank", "regression"]
 
 LOWEST = 1 / 16
-"""Scores below it are alike, failures among them: how bad a bad configuration is matters little."""
+"""Lower scores, failures too, count as equal: how bad a bad configuration is matters little."""
 
 _OBJECTIVES = {"rank": "rank:pairwise", "regression": "reg:squarederror"}
 _PAIRS = 8
-"""Partners of each configuration in a round, to rank."""
+"""Partners of each configuration in one ranking round."""
 
 
 @dataclass
 class CostModel:
-    """Trees over one matrix of features.
+    """Boosted trees over one matrix of features.
 
     Parameters
     ----------
     objective : str
         "rank" or "regression".
     rounds, depth : int
-        Trees, and how deep they are.
+        Number of trees, and their depth.
     rate : float
-        What each tree adds of what it has learned.
+        Learning rate.
     columns : float
         Share of the features that a split may choose from.
     rows : float
@@ -68,18 +67,18 @@ class CostModel:
         margins: np.ndarray | None = None,
         groups: Sequence[int] = (),
     ) -> None:
-        """Learns from scratch.
+        """Trains from scratch.
 
         Parameters
         ----------
         features : numpy.ndarray
             [samples, features].
         scores : numpy.ndarray
-            [samples], as of `SearchStrategy.observe`, comparable within a group.
+            [samples], see `SearchStrategy.observe`; comparable within a group.
         margins : numpy.ndarray or None
-            [samples], as `target` counts.
+            [samples], the prior in the units of `target`.
         groups : sequence of int
-            How many consecutive samples are of one workload; empty: all of them.
+            Number of consecutive samples of each workload; empty: all are of one workload.
         """
         import xgboost
 
@@ -113,17 +112,16 @@ class CostModel:
         self._trees = xgboost.train(parameters, data, num_boost_round=self.rounds)
 
     def predict(self, features: np.ndarray, margins: np.ndarray | None = None) -> np.ndarray:
-        """What is expected of each sample, float64; higher is faster.
+        """Predicts each sample, float64; higher is faster.
 
-        Of a rank model only the order means something; of regression it is `target` up to a
-        constant.
+        A rank model predicts only the order; regression predicts `target` up to a constant.
         """
         found = self._trees.predict(_matrix(features, margins), output_margin=True)
         return np.asarray(found, np.float64)
 
 
 def target(scores: np.ndarray) -> np.ndarray:
-    """What a model learns: log2 of the score, failures and very slow ones alike."""
+    """Converts scores to what a model learns: log2, with failures and very slow ones equal."""
     return np.log2(np.maximum(np.asarray(scores, np.float64), LOWEST))
 
 
@@ -144,8 +142,8 @@ def _matrix(features: np.ndarray, margins: np.ndarray | None) -> Any:
 #     the best configurations that any chain visited are kept
 #
 # After Chen et al., arXiv 1805.08166, section 3.3: 128 persistent chains of 500 steps, temperature
-# from 1 to 0, ended early when what is kept does not change. Scores are scaled by their spread, so
-# that a temperature means the same for every model.
+# from 1 to 0, ended early when the best configurations stop changing. Scores are scaled by their
+# spread, so that a temperature means the same for every model.
 
 
 Scores = Callable[[np.ndarray], np.ndarray]
@@ -153,25 +151,18 @@ Scores = Callable[[np.ndarray], np.ndarray]
 
 
 class Annealing:
-    """Chains on one space.
-
-    Parameters
-    ----------
-    space : ConfigSpace
-        Where they walk.
-    generator : numpy.random.Generator
-        Where randomness comes from.
+    """Persistent annealing chains on one space.
 
     Attributes
     ----------
     chains, steps : int
-        How many walk, and how far at most.
+        Number of chains, and the most steps of each.
     hot, cold : float
         First and last temperature, in standard deviations of the scores at the start.
     patience : int
-        Steps without a change of what is kept after which it ends.
+        Ends after this many steps without a change of the best configurations.
     leap : float
-        Share of the moves that go anywhere: what is legal may be islands of the grid.
+        Share of moves to a random configuration: legal ones may form islands in the grid.
     """
 
     chains: int = 128
@@ -188,16 +179,10 @@ class Annealing:
         self._chains: np.ndarray | None = None
 
     def search(self, scores: Scores, count: int, allowed: np.ndarray) -> list[int]:
-        """The best allowed configurations that chains visited, the best first.
+        """Returns the `count` best allowed configurations that chains visited, the best first.
 
-        Parameters
-        ----------
-        scores : callable
-            See `Scores`; asked once for every configuration that is visited.
-        count : int
-            How many are wanted; as many come if so many are allowed.
-        allowed : numpy.ndarray
-            [configurations] bool; chains pass through the others too.
+        Fewer only if fewer are allowed. `scores` is called once for each visited configuration;
+        chains also pass through configurations that are not `allowed` [configurations].
         """
         generator = self.generator
         known = np.full(self.size, np.nan)
@@ -235,18 +220,15 @@ class Annealing:
 
 
 class Neighbours:
-    """For every configuration those that differ from it in exactly one knob.
+    """Finds, for each configuration, those that differ in exactly one knob.
 
-    Parameters
-    ----------
-    points : numpy.ndarray
-        [configurations, knobs], no two rows alike.
+    `points` is [configurations, knobs], without equal rows.
     """
 
     def __init__(self, points: np.ndarray) -> None:
         count, knobs = points.shape
         self._count = count
-        # Of every knob: configurations in the order of their groups, which are alike but for it.
+        # For each knob: configurations sorted by group; members of a group differ in it only.
         self._members = np.zeros((knobs, count), np.intp)
         self._first = np.zeros((knobs, count), np.intp)
         self._size = np.ones((knobs, count), np.intp)
@@ -262,10 +244,10 @@ class Neighbours:
         self._choices = self._free.sum(axis=1)
 
     def draw(self, indices: np.ndarray, generator: np.random.Generator) -> np.ndarray:
-        """A neighbour of each, every knob that has another value equally likely; itself if none."""
+        """Draws a neighbour of each, with every variable knob equally likely; itself if none."""
         if not len(self._members):
             return indices.copy()
-        # The n-th knob that is free to change.
+        # Choose the n-th knob that has another value.
         wanted = (generator.random(len(indices)) * self._choices[indices]).astype(np.intp)
         knob = (self._free[indices].cumsum(axis=1) > wanted[:, None]).argmax(axis=1)
         size, first = self._size[knob, indices], self._first[knob, indices]
@@ -279,7 +261,7 @@ class Neighbours:
 
 
 def _best(scores: np.ndarray, allowed: np.ndarray, count: int) -> np.ndarray:
-    """The best of what is known and allowed, the best first; equals in order of their numbers."""
+    """Returns the best allowed configurations with known scores; ties are in index order."""
     found = np.flatnonzero(allowed & ~np.isnan(scores))
     if len(found) > count:
         found = found[np.argpartition(-scores[found], count - 1)[:count]]

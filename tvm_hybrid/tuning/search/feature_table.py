@@ -1,4 +1,4 @@
-"""FeatureTable: all features of some configurations of one region, found at once."""
+"""FeatureTable: computes the cost model's features of many configurations of one region at once."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from ...records.record_store import ConfigSpace
 
 @dataclass(frozen=True)
 class FeatureTable:
-    """One row for each configuration.
+    """Features of all configurations of a space, one row each.
 
     Attributes
     ----------
     own : Features
-        What means something within this workload only: knobs and loops.
+        Knobs and loops: features that are comparable only within this workload.
     shared : Features
-        What carries to other workloads; the same columns for all of them.
+        Features that are comparable across workloads; every workload has these columns.
     cycles : numpy.ndarray or None
-        The template's own estimates, if it makes them.
+        The template's estimates; None if the template makes none.
     """
 
     own: Features
@@ -37,7 +37,7 @@ class FeatureTable:
 
     @staticmethod
     def of(region: Region, machine: Machine, space: ConfigSpace) -> FeatureTable:
-        """The features of a whole space; they are kept as long as the space is."""
+        """Computes the features of a whole space; they are cached while the space lives."""
         known = _tables.setdefault(space, {})
         key = (region.key, machine)
         if key not in known:
@@ -48,7 +48,7 @@ class FeatureTable:
 
     @property
     def all(self) -> Features:
-        """Everything that tells configurations of this workload apart."""
+        """Own and shared features, without columns that are constant over the space."""
         return side_by_side([self.own, self.shared]).varying()
 
 
@@ -61,7 +61,7 @@ _tables: WeakKeyDictionary[ConfigSpace, dict[tuple[str, Machine], FeatureTable]]
 def shared_features(
     region: Region, machine: Machine, default: Config, configs: Sequence[Config]
 ) -> tuple[Features, np.ndarray | None]:
-    """The features that carry to other workloads and the estimated cycles, of each of `configs`."""
+    """Computes the features shared by all workloads, and the estimated cycles, of `configs`."""
     _, cycles, features = _relations(region, machine, (default, *configs))
     return Features(features.names, features.values[1:]), None if cycles is None else cycles[1:]
 
@@ -78,13 +78,11 @@ def _relations(
 
 
 def config_features(space: ConfigSpace) -> Features:
-    """The knobs of a configuration as numbers: what tells the configurations of one workload apart.
+    """Encodes knobs as columns: one for each numeric knob, one-hot columns for a knob of words.
 
         rows=6, kernel="f32_a"   ->   log2(6 + 1), 1, 0
 
-    Knobs mean something only within one space: a model of these does not carry to another workload.
-
-    A column for every knob of numbers, one for each value of a knob with words.
+    Knobs mean something only within one space: a model of them does not carry to other workloads.
     """
     names: list[str] = []
     columns: list[np.ndarray] = []
@@ -103,16 +101,15 @@ def config_features(space: ConfigSpace) -> Features:
 
 
 def loop_features(arrays: NestArrays) -> Features:
-    """The context of every loop: the paper's loop context features, read off the nests.
+    """Computes the paper's loop context features from the loop nests.
 
-    For each loop its length, its depth from the inside, the products of lengths outside and inside,
-    its kind, and for each buffer the bytes that it touches and how often each of them is used.
-
-    Columns of every loop, those that are alike for all configurations left out.
+    For each loop: its length, the products of the lengths outside and inside of it, its kind, and
+    for each buffer the bytes touched and how often each byte is reused. Columns that are constant
+    over all configurations are dropped.
     """
     configurations = len(arrays.extents)
     inside = arrays.inside
-    # Bytes that innermost iterations would touch if none of them found what another one did.
+    # Bytes that the innermost iterations would touch if no iteration reused another one's.
     lane = arrays.touched[:, :, -1:, :] / arrays.extents[:, :, -1:, None]
     reuse = inside[..., None] * lane / np.maximum(arrays.touched, 1.0)
     columns = {
@@ -138,27 +135,19 @@ _REGISTERS = 32.0
 
 
 def relation_features(arrays: NestArrays, cycles: np.ndarray | None, machine: Machine) -> Features:
-    """What carries from one workload to another: how many bytes move how far for an operation.
+    """Computes the features that carry between workloads: bytes moved for each operation.
 
-        curve       bytes of every buffer that pass into a memory of 1 KB, 4 KB, ... 16 MB, for an
-                    operation, and iterations around what fits into it: the paper's touched bytes
-                    against reuse and iterations, sampled at powers of two
-        caches      the same at the machine's L1, L2 and L3, and how full they are
+        curve       bytes of every buffer that enter a memory of 1 KB, 4 KB, ... 16 MB, for each
+                    operation, and iterations around the loops that fit into it: the paper's
+                    touched bytes against reuse and iterations, sampled at powers of two
+        caches      bytes that enter the machine's L1, L2 and L3, and how full these caches are
         tile        shape of the register tile, loads for a multiply-add, length of its loop
         waste       padded lanes, idle threads
-        cycles      the template's own estimate
+        cycles      the template's estimate (`cycles`; None if there is none)
 
-    All are logarithms to base 2 but for shares. Every feature also comes as the difference to that
-    of the default configuration, which says the same of a large workload and of a small one.
-
-    The same columns for every workload; the default configuration is the first row.
-
-    Parameters
-    ----------
-    arrays : NestArrays
-        The loop nests.
-    cycles : numpy.ndarray or None
-        The template's estimates, one for each configuration; None if it makes none.
+    All but shares are logarithms to base 2. Every feature also comes as its difference to the
+    default configuration (the first row), which makes large and small workloads comparable. The
+    columns do not depend on the workload.
     """
     operations = np.maximum(arrays.operations.sum(axis=1), 1.0)
     weight = arrays.operations / operations[:, None]
@@ -202,17 +191,14 @@ def relation_features(arrays: NestArrays, cycles: np.ndarray | None, machine: Ma
 
 
 def _at(arrays: NestArrays, size: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """What a memory of `size` bytes sees, of the outermost loops whose bytes fit into it.
+    """Finds the outermost loops whose bytes fit into a memory of `size` bytes.
 
-    Returns
-    -------
-    tuple of numpy.ndarray
-        Bytes that pass into it [configurations, buffers]; runs of those loops, and the part of the
-        memory that they fill [configurations, nests].
+    Returns the bytes that enter the memory [configurations, buffers], the runs of these loops, and
+    the share of the memory that they fill [both configurations, nests].
     """
     fits = arrays.touched.sum(axis=3) <= size
     fits[:, :, -1] = True
-    # A task of a thread has a memory of its own.
+    # Each thread has a memory of its own, so a parallel loop does not count as fitting.
     fits &= arrays.kinds != KINDS.index("parallel")
     fits[:, :, -1] = True
     level = fits.argmax(axis=2)[..., None]
@@ -236,20 +222,22 @@ BUFFERS = 3
 
 @dataclass(frozen=True)
 class NestArrays:
-    """[configurations, nests, loops] and what follows; missing loops are outermost, and run once.
+    """Loop nests as arrays [configurations, nests, loops].
+
+    A nest with fewer loops than others is padded with outermost loops that run once.
 
     Attributes
     ----------
     extents : numpy.ndarray
         Iterations of every loop.
     touched : numpy.ndarray
-        [..., buffers]: bytes, as of `Loop.touched`.
+        [..., buffers]: bytes; see `Loop.touched`.
     kinds : numpy.ndarray
-        Number of the loop's kind in KINDS.
+        Index of the loop's kind in KINDS.
     operations, useful, balance : numpy.ndarray
-        [configurations, nests], as of `LoopNest`; a missing nest has no operations.
+        [configurations, nests]; see `LoopNest`. A missing nest has no operations.
     names : tuple of str
-        Of the loops of the configuration with the most, nest by nest, as "nest.name".
+        Loops of the configuration that has the most nests and loops, as "nest.name".
     """
 
     extents: np.ndarray
@@ -262,13 +250,13 @@ class NestArrays:
 
     @staticmethod
     def unknown(configurations: int) -> NestArrays:
-        """Nests of which nothing is known: all alike."""
+        """Makes identical placeholder nests, for templates that describe none."""
         loop = Loop("", 1.0, "serial", (0.0, 0.0, 0.0))
         return NestArrays.of([[LoopNest((loop,) * 4, 0.0)]] * configurations)
 
     @staticmethod
     def of(nests: Sequence[Sequence[LoopNest]]) -> NestArrays:
-        """The nests of every configuration, at least one each."""
+        """Packs the nests of every configuration; each must have at least one."""
         count = max(len(each) for each in nests)
         depth = max(len(nest.loops) for each in nests for nest in each)
         shape = (len(nests), count, depth)
@@ -294,38 +282,30 @@ class NestArrays:
 
     @property
     def runs(self) -> np.ndarray:
-        """How often every loop is begun, by all threads together: the product of those outside."""
+        """How often each loop is started by all threads: the product of the loops around it."""
         outside = np.cumprod(self.extents, axis=2)
         return np.concatenate([np.ones_like(outside[:, :, :1]), outside[:, :, :-1]], axis=2)
 
     @property
     def inside(self) -> np.ndarray:
-        """Innermost iterations of one run of every loop."""
+        """Innermost iterations in one run of each loop."""
         return np.cumprod(self.extents[:, :, ::-1], axis=2)[:, :, ::-1]
 
     @property
     def threads(self) -> np.ndarray:
-        """[configurations, nests]: iterations of parallel loops."""
+        """[configurations, nests]: iterations of the parallel loops."""
         return np.where(self.kinds == KINDS.index("parallel"), self.extents, 1.0).prod(axis=2)
 
 
 @dataclass(frozen=True)
 class Features:
-    """A matrix with names.
-
-    Attributes
-    ----------
-    names : tuple of str
-        Of the columns.
-    values : numpy.ndarray
-        [configurations, columns], float32.
-    """
+    """A float32 matrix [configurations, columns] and the names of its columns."""
 
     names: tuple[str, ...]
     values: np.ndarray
 
     def varying(self) -> Features:
-        """Without the columns in which all rows are alike."""
+        """Drops the columns that are equal in all rows."""
         if not len(self.values):
             return self
         keep = np.flatnonzero((self.values != self.values[0]).any(axis=0))
@@ -333,13 +313,13 @@ class Features:
 
 
 def side_by_side(parts: Sequence[Features]) -> Features:
-    """The columns of several, for the same configurations."""
+    """Concatenates the columns of several matrices over equal configurations."""
     names = tuple(name for part in parts for name in part.names)
     return Features(names, np.concatenate([part.values for part in parts], axis=1))
 
 
 def signed_log2(values: np.ndarray) -> np.ndarray:
-    """sign(x) log2(|x| + 1), as the paper scales what spans orders of magnitude.
+    """sign(x) log2(|x| + 1), the paper's scaling of values that span orders of magnitude.
 
     >>> signed_log2(np.array([0.0, 1.0, -3.0])).tolist()
     [0.0, 1.0, -2.0]

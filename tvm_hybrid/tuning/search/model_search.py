@@ -1,12 +1,12 @@
 """Model-guided search: a cost model learns from every trial which configuration to try next.
 
-    believe     f = what earlier workloads say, or else the template's own estimate
+    prior       f = prediction learned from earlier workloads, or else the template's estimate
     repeat      simulated annealing over f finds candidates; a diverse batch of them is proposed,
-                a few at random; f = belief + trees trained on what was measured
+                a few at random; f = prior + trees trained on the measurements
 
 The loop of Chen et al., arXiv 1805.08166, algorithm 1, for spaces of hundreds, where every trial
-counts: it refits after every few trials instead of every 64, and begins with what is believed
-instead of a random batch.
+counts: it refits after every few trials instead of every 64, and begins with the prior instead of
+a random batch.
 """
 
 from __future__ import annotations
@@ -35,32 +35,32 @@ from .feature_table import Features, FeatureTable, shared_features
 from .strategies import SearchTask
 
 FEWEST = 2
-"""Trials without which there is nothing to learn."""
+"""Fewest trials to train a model on."""
 TRUST = 3.0
-"""What a factor of 2 in the belief weighs, in the model's units."""
+"""Weight of a factor of 2 in the prior, in the model's units."""
 
 
 class ModelSearch:
-    """Proposes what the model expects to be fastest; see `SearchStrategy`.
+    """Proposes the configurations that the model expects to be fastest; see `SearchStrategy`.
 
-    Numbers that were not found by simulation are the paper's.
+    Values that were not tuned by simulation are the paper's.
 
     Attributes
     ----------
     batch : int
-        Proposals before the model is trained again, even if more are asked for at once.
+        Most proposals before the model is trained again, even if more are requested.
     epsilon : float
-        Share of the proposals that are drawn at random.
+        Share of random proposals.
     patience : int
-        Trials without a better configuration after which the model may be wrong.
+        Trials without improvement after which the model may be wrong.
     restless : float
-        Share of the proposals that are drawn at random from then on, until one is better.
+        Share of random proposals from then on, until a better configuration is found.
     alpha : float
-        What diversity is worth in a batch; see `diverse_batch`.
+        Weight of diversity in a batch; see `diverse_batch`.
     first_alpha : float
-        The same while nothing is known, neither an estimate nor a measurement.
+        Weight of diversity while there is neither an estimate nor a measurement.
     candidates : int
-        How many annealing finds, of which a batch is chosen.
+        Number of candidates from annealing that a batch is chosen from.
     """
 
     batch: int = 2
@@ -75,7 +75,7 @@ class ModelSearch:
         self.space = task.space
         table = FeatureTable.of(task.region, task.machine, task.space)
         self.features = table.all.values
-        # What is believed before any trial, in powers of 2, and whether that is nothing.
+        # The prior as log2 of speed; blind if it is neither learned nor estimated.
         estimate = estimated(table.cycles, len(task.space))
         known = transferred(task, table.shared, estimate)
         self._belief = estimate if known is None else known
@@ -91,16 +91,16 @@ class ModelSearch:
         self._worth: np.ndarray | None = None
 
     def propose(self, count: int) -> list[int]:
-        """The next batch, at most `batch` at once; see `SearchStrategy`."""
+        """Returns the next batch, at most `batch` configurations; see `SearchStrategy`."""
         count = min(count, self.batch, int(self._left.sum()))
         if count <= 0:
             return []
         worth = self._worths()
-        # A model that finds nothing better is not to be trusted.
+        # Do not trust a model that finds nothing better.
         epsilon = self.restless if self._stalled >= self.patience else self.epsilon
         at_random = int((self._generator.random(count) < epsilon).sum())
         if not self._observed and self._left[0]:
-            # The default is the template's own best guess, which other workloads may not outdo.
+            # Always try the default first: the template's best guess is rarely beaten by others'.
             worth = worth.copy()
             worth[0] = worth.max() + 1.0
             at_random = 0
@@ -120,7 +120,7 @@ class ModelSearch:
         return chosen
 
     def observe(self, results: Sequence[tuple[int, float]]) -> None:
-        """Takes scores; the model is trained again when it is asked next."""
+        """Takes scores; the model is trained again at the next proposal."""
         for index, score in results:
             self._stalled = 0 if score > self._best else self._stalled + 1
             self._best = max(self._best, score)
@@ -129,15 +129,15 @@ class ModelSearch:
         self._mean = self._worth = None
 
     def predicted(self) -> float | None:
-        """The model's best of what is left; see `prediction`."""
+        """Best predicted score of the untried configurations; None if nothing is known or left."""
         return self._expected(self._left) if self._left.any() else None
 
     def prediction(self, index: int) -> float | None:
-        """The score that the model expects of a configuration; None before it learned anything."""
+        """Predicted score of a configuration; None before the model was trained."""
         return self._expected(index)
 
     def _expected(self, which: int | np.ndarray) -> float | None:
-        """The best score by the line that fits what was measured to the model; never negative."""
+        """Best predicted score, by a line with slope >= 0 fitted from predictions to scores."""
         if len(self._observed) < FEWEST:
             return None
         self._worths()
@@ -156,11 +156,11 @@ class ModelSearch:
         return tried, np.array([self._observed[int(index)] for index in tried])
 
     def _worths(self) -> np.ndarray:
-        """What it is worth to try each configuration."""
+        """Score of every configuration, by which the next one is chosen."""
         if self._worth is not None:
             return self._worth
         belief = self._belief * TRUST
-        # Equals in an order of their own in every search, but the default is first.
+        # Break ties at random, different in every search, but with the default first.
         ties = self._generator.random(len(belief)) * 1e-6
         ties[0] = 1e-6
         if len(self._observed) < FEWEST:
@@ -176,16 +176,13 @@ class ModelSearch:
 def diverse_batch(
     candidates: Sequence[int], scores: np.ndarray, points: np.ndarray, count: int, alpha: float
 ) -> list[int]:
-    """Choosing a batch that is both good and diverse.
+    """Chooses a batch that is both good and diverse; the best candidate comes first.
 
         L(S) = - sum of f(s) over s in S  +  alpha * sum over knobs j of |values of j in S|
 
-    of Chen et al., arXiv 1805.08166, section 3.4, with the sign of the first term as of a cost: f
-    is a score here, higher is better, and L is made large. Diversity is submodular, so that adding
-    what gains most, one after the other, reaches 1 - 1/e of the optimum. `alpha` counts in standard
-    deviations of the scores, shared by all knobs.
-
-    The chosen candidates, in the order in which they were added: the best is the first.
+    of Chen et al., arXiv 1805.08166, section 3.4. There f is a cost; here it is a score (higher is
+    better), so the first term is positive and L is maximised. Diversity is submodular, so greedily
+    adding the candidate that gains most reaches 1 - 1/e of the optimum.
 
     Parameters
     ----------
@@ -196,21 +193,22 @@ def diverse_batch(
     points : numpy.ndarray
         [configurations, knobs]: `ConfigSpace.points`.
     count : int
-        How many at most.
+        Most configurations to choose.
     alpha : float
-        What it is worth if a configuration brings a new value of every knob; 0: nothing.
+        Worth of a configuration that brings a new value of every knob, in standard deviations of
+        the scores; 0: diversity does not count.
     """
-    of = points[np.asarray(candidates, np.intp)]
+    chosen_from = points[np.asarray(candidates, np.intp)]
     spread = float(np.std(scores))
-    worth = alpha * (spread or 1.0) / max(1, of.shape[1])
-    new = np.ones(of.shape, bool)
-    left = np.ones(len(of), bool)
+    worth = alpha * (spread or 1.0) / max(1, chosen_from.shape[1])
+    new = np.ones(chosen_from.shape, bool)
+    left = np.ones(len(chosen_from), bool)
     chosen = []
-    for place in range(min(count, len(of))):
+    for place in range(min(count, len(chosen_from))):
         gain = scores + (worth * new.sum(axis=1) if place else 0.0)
         best = int(np.argmax(np.where(left, gain, -np.inf)))
         left[best] = False
-        new &= of != of[best]
+        new &= chosen_from != chosen_from[best]
         chosen.append(int(candidates[best]))
     return chosen
 
@@ -219,86 +217,74 @@ def diverse_batch(
 #
 #     f(s) = f_global(relation features of s) + f_local(all features of s)        section 4
 #
-# The global model learns, from features that mean the same everywhere, by how much configurations
-# of earlier workloads are faster or slower than their template's estimate says. Blocks of features
-# and models are kept: a run searches many regions with one history.
+# The global model learns, from features that are comparable across workloads, by how much
+# configurations of earlier workloads are faster or slower than their template's estimate. Training
+# sets and models are cached: one run searches many regions with one history.
 
 
 WORKLOAD_FEWEST = 4
-"""Records of a workload below which it says nothing about order."""
+"""A workload with fewer records is not learned from: it says nothing about order."""
 
 
 MOST = 512
-"""Records of a workload that are learned from: the best ones and others evenly."""
+"""Most records of a workload that are learned from: the best, and others evenly spaced by rank."""
 
-# By simulation (recorded convolutions, products, a chain): trees that regress know how much faster,
-# so that what is learned of one workload adds up with what is measured of another.
+# By simulation (recorded convolutions, products, a chain): regression trees predict how much faster
+# a configuration is, so their prediction adds up with what is measured of another workload.
 _TREES = partial(
     CostModel, objective="regression", depth=4, rounds=300, rate=0.1, columns=0.7, rows=0.7
 )
 
 
 def transferred(task: SearchTask, features: Features, estimate: np.ndarray) -> np.ndarray | None:
-    """What earlier workloads let expect, in powers of 2; None if they say nothing.
+    """Predicts log2 of speed from earlier workloads; None if they say nothing.
 
-    Of the task's history, records of another ISA or of older templates are left out, and those of
-    its workload too. Workloads of its own kind come first: others are learned from only if there
-    are none, because what an estimate leaves out is the template's own (simulated: a quarter fewer
-    trials than with all of them).
-
-    Parameters
-    ----------
-    task : SearchTask
-        What is searched.
-    features : Features
-        The relation features of the configurations.
-    estimate : numpy.ndarray
-        What the template expects of them, as of `estimated`.
+    Records of another ISA, of older templates and of the searched workload itself are ignored.
+    Workloads of the searched template come first; others are used only if there are none, because
+    the error of an estimate depends on the template (simulated: a quarter fewer trials than with
+    all workloads). `features` are the relation features, `estimate` comes from `estimated`.
     """
     history, region, machine = task.history(), task.region, task.machine
     own = [record for record in history if record.region.op == region.op]
-    blocks = _known(own, region, machine) or _known(history, region, machine)
-    if not blocks:
+    sets = _known(own, region, machine) or _known(history, region, machine)
+    if not sets:
         return None
-    model = _models.get(tuple(map(id, blocks)), blocks, partial(_model, blocks))
+    model = _models.get(tuple(map(id, sets)), sets, partial(_model, sets))
     return model.predict(features.values, estimate)
 
 
-def _known(history: Sequence[Record], region: Region, machine: Machine) -> list[_Block]:
-    """A block for each workload but the region's own that says something."""
+def _known(history: Sequence[Record], region: Region, machine: Machine) -> list[_TrainingSet]:
+    """Makes a training set for each usable workload but the region's own."""
     groups: dict[tuple[str, str, int], list[Record]] = {}
     for record in history:
         if record.workload != region.key and record.isa == machine.isa.name:
             groups.setdefault((record.workload, record.machine, record.threads), []).append(record)
-    blocks = []
+    sets = []
     for records in groups.values():
         key = (machine, *map(id, records))
-        block = _blocks.get(key, records, partial(_block, records, machine))
-        if block is not None:
-            blocks.append(block)
-    return blocks
+        found = _training_sets.get(key, records, partial(_training_set, records, machine))
+        if found is not None:
+            sets.append(found)
+    return sets
 
 
 def estimated(cycles: np.ndarray | None, count: int) -> np.ndarray:
-    """Speeds in powers of 2 that follow from a template's estimated cycles, the first one's 0.
-
-    Of a template without an estimate they are all alike.
-    """
+    """Converts estimated cycles to log2 of speed, 0 for the first; all 0 without an estimate."""
     if cycles is None:
         return np.zeros(count)
     return -np.log2(np.maximum(cycles, 1e-9) / cycles[0])
 
 
 @dataclass(frozen=True)
-class _Block:
-    """What is learned from one workload."""
+class _TrainingSet:
+    """What is learned from the records of one workload."""
 
     features: np.ndarray
     scores: np.ndarray
     estimate: np.ndarray
 
 
-def _block(records: Sequence[Record], machine: Machine) -> _Block | None:
+def _training_set(records: Sequence[Record], machine: Machine) -> _TrainingSet | None:
     first = records[0]
     if not has_template(first.region.op):
         return None
@@ -324,11 +310,11 @@ def _block(records: Sequence[Record], machine: Machine) -> _Block | None:
     except TvmHybridError as error:
         logger.warning("records of %s are not learned from: %s", first.workload, error)
         return None
-    return _Block(features.values, scores[kept], estimated(cycles, len(kept)))
+    return _TrainingSet(features.values, scores[kept], estimated(cycles, len(kept)))
 
 
 def _scores(records: Sequence[Record]) -> np.ndarray:
-    """Speeds as shares of the best; 0 for failures."""
+    """Speeds relative to the best; 0 for failures."""
     times = [record.relative if record.status == "ok" else None for record in records]
     if all(time is None for time in times):
         times = [record.median_us if record.status == "ok" else None for record in records]
@@ -337,7 +323,7 @@ def _scores(records: Sequence[Record]) -> np.ndarray:
 
 
 def _spread(scores: np.ndarray, most: int) -> list[int]:
-    """At most so many: the best half of them, and others evenly spaced by rank."""
+    """Chooses at most `most` records: half are the best, others are evenly spaced by rank."""
     order = np.argsort(-scores, kind="stable")
     if len(order) > most:
         rest = order[most // 2 :]
@@ -346,11 +332,11 @@ def _spread(scores: np.ndarray, most: int) -> list[int]:
     return sorted(int(number) for number in order)
 
 
-def _model(blocks: Sequence[_Block]) -> CostModel:
-    parts = zip(*((block.features, block.scores, block.estimate) for block in blocks), strict=True)
+def _model(sets: Sequence[_TrainingSet]) -> CostModel:
+    parts = zip(*((each.features, each.scores, each.estimate) for each in sets), strict=True)
     model = _TREES()
     features, scores, margins = map(np.concatenate, parts)
-    model.fit(features, scores, margins, [len(block.scores) for block in blocks])
+    model.fit(features, scores, margins, [len(each.scores) for each in sets])
     return model
 
 
@@ -358,14 +344,14 @@ V = TypeVar("V")
 
 
 class _Recent(Generic[V]):
-    """The values that were wanted last, with what they were made from, so that ids stay taken."""
+    """A least-recently-used cache; it keeps the sources of its keys alive, so ids stay unique."""
 
     def __init__(self, most: int) -> None:
         self._most = most
         self._kept: OrderedDict[tuple[Hashable, ...], tuple[object, V]] = OrderedDict()
 
     def get(self, key: tuple[Hashable, ...], source: object, make: Callable[[], V]) -> V:
-        """The value of a key; made, from `source`, if it is not there."""
+        """Returns the value of a key; makes it, from `source`, if it is missing."""
         if key not in self._kept:
             self._kept[key] = (source, make())
             if len(self._kept) > self._most:
@@ -374,5 +360,5 @@ class _Recent(Generic[V]):
         return self._kept[key][1]
 
 
-_blocks = _Recent[_Block | None](256)
+_training_sets = _Recent[_TrainingSet | None](256)
 _models = _Recent[CostModel](32)

@@ -1,8 +1,8 @@
 """SearchStrategy: which configurations of a space are tried next, and the plain strategies.
 
-A strategy proposes indices of a `ConfigSpace` and is told what became of them. It never measures,
-so a recorded space serves it as well as hardware does. Equal seeds and equal observations give
-equal proposals.
+A strategy proposes indices of a `ConfigSpace` and is told their scores. It never measures, so it
+can search a recorded space just as well as hardware. Equal seeds and equal observations give equal
+proposals.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ from ...records.record import Record
 from ...records.record_store import ConfigSpace
 
 FAILED = 0.0
-"""The score of a configuration that did not run, or was wrong."""
+"""The score of a configuration that did not run, or computed a wrong result."""
 
 
 @dataclass(frozen=True)
 class SearchTask:
-    """What is searched.
+    """A region to search.
 
     Attributes
     ----------
     region : Region
         The region.
     template : Template
-        What builds it.
+        Builds the region's kernels.
     machine : Machine
-        What it runs on.
+        The machine to tune for.
     space : ConfigSpace
-        Its configurations; number 0 is the default.
+        The region's configurations; number 0 is the default.
     history : callable
-        Reads earlier records of other workloads, for strategies that learn from them.
+        Reads records of other workloads, for strategies that learn from them.
     """
 
     region: Region
@@ -54,23 +54,23 @@ class SearchTask:
 
 
 class SearchStrategy(Protocol):
-    """Orders a space while its measurements come in."""
+    """Chooses the order in which a space is measured, as measurements come in."""
 
     def propose(self, count: int) -> list[int]:
-        """Up to `count` configurations to try next, none of them proposed or observed before.
+        """Returns up to `count` configurations that were neither proposed nor observed before.
 
-        Empty when all of the space was.
+        The list is empty when the whole space was proposed or observed.
         """
 
     def observe(self, results: Sequence[tuple[int, float]]) -> None:
-        """Takes (index, score) of configurations, proposed by it or not.
+        """Takes (index, score) of configurations, whether this strategy proposed them or not.
 
-        A score is the speed as a multiple of the default configuration's (its time over this
-        one's, measured in turns), or FAILED.
+        A score is the speed relative to the default configuration (the default's time over this
+        configuration's time, measured in turns), or FAILED.
         """
 
     def predicted(self) -> float | None:
-        """The best score that is expected of what was not tried yet; None if nothing is known."""
+        """Returns the best expected score of the untried configurations; None if unknown."""
         return None
 
 
@@ -78,12 +78,9 @@ MakeStrategy = Callable[[SearchTask, random.Random], SearchStrategy]
 
 
 class FixedOrder(SearchStrategy):
-    """Proposes in a given order, leaving out what was observed before its turn came.
+    """Proposes in a given order, without configurations that were observed before their turn.
 
-    Parameters
-    ----------
-    order : sequence of int
-        Every configuration of the space once.
+    `order` holds every configuration of the space once.
     """
 
     def __init__(self, order: Sequence[int]) -> None:
@@ -91,21 +88,19 @@ class FixedOrder(SearchStrategy):
         self._seen: set[int] = set()
 
     def propose(self, count: int) -> list[int]:
-        """The next ones; see `SearchStrategy`."""
+        """Returns the next configurations of the order; see `SearchStrategy`."""
         left = (index for index in self._order if index not in self._seen)
         return list(itertools.islice(left, count))
 
     def observe(self, results: Sequence[tuple[int, float]]) -> None:
-        """Remembers which were tried; how they did changes nothing."""
+        """Remembers which configurations were tried; their scores change nothing."""
         self._seen.update(index for index, _ in results)
 
 
 class RandomSearch(FixedOrder):
-    """Random search: uniformly without replacement.
+    """Random search, uniform without replacement: the baseline of every other strategy.
 
-    It is what every other strategy is measured against.
-
-    More trials with the same seed begin with the same configurations.
+    A search with more trials begins with the configurations of a shorter one with equal seed.
     """
 
     def __init__(self, task: SearchTask, generator: random.Random) -> None:
@@ -115,7 +110,7 @@ class RandomSearch(FixedOrder):
 
 
 class GridSearch(FixedOrder):
-    """Exhaustive if there are trials enough; uses no random numbers."""
+    """Evenly spread over the space, exhaustive if there are enough trials; not random."""
 
     def __init__(self, task: SearchTask, generator: random.Random) -> None:
         del generator
@@ -123,10 +118,10 @@ class GridSearch(FixedOrder):
 
 
 def evenly_spread(count: int) -> list[int]:
-    """0 to count - 1, ordered by van der Corput's sequence in base 2.
+    """Orders 0 to count - 1 by van der Corput's sequence in base 2.
 
     It reverses the bits of 0, 1, 2, ...: halves, then quarters, then eighths of the range, so that
-    the search need not know beforehand how many trials there will be.
+    the number of trials need not be known in advance.
     """
     bits = max(count - 1, 0).bit_length()
     reverses = (int(f"{number:0{bits}b}"[::-1], 2) for number in range(1 << bits))
@@ -135,26 +130,26 @@ def evenly_spread(count: int) -> list[int]:
 
 # Evolutionary search: the best configurations so far are crossed and mutated.
 #
-# A steady-state genetic algorithm without a cost model: fitness is what was measured. AutoTVM's
-# baseline (arXiv 1805.08166, population 100) and MetaSchedule (arXiv 2207.04296, population 512,
-# mutations 0.85 and random ones 0.05 of all) spend thousands of trials; the population here suits
-# tens of them (found by simulation), the shares are MetaSchedule's.
+# A steady-state genetic algorithm without a cost model: the fitness is the measured score.
+# AutoTVM's baseline (arXiv 1805.08166, population 100) and MetaSchedule (arXiv 2207.04296,
+# population 512, mutations 0.85 and random ones 0.05 of all) spend thousands of trials. The
+# population here suits tens of trials (found by simulation); the shares are MetaSchedule's.
 
 
 class EvolutionarySearch(SearchStrategy):
-    """Children are drawn from the space itself, so that each is legal and new.
+    """Draws children from the space itself, so that each is legal and new.
 
     Attributes
     ----------
     population : int
-        As many are drawn at random before any are bred, and as many of the best may be parents.
+        Number of random configurations before any is bred, and of the best that may be parents.
     mutation : float
-        Share of the children that are a parent with one or two knobs changed; the others have
-        every knob from either of two parents.
+        Share of children that copy a parent and change one or two knobs; the others take every
+        knob from either of two parents.
     two_knobs : float
-        Share of the mutations that change two.
+        Share of the mutations that change two knobs.
     epsilon : float
-        Share of the proposals that are drawn at random all the same.
+        Share of the proposals that are drawn at random.
     """
 
     population: int = 4
@@ -171,7 +166,7 @@ class EvolutionarySearch(SearchStrategy):
 
     def propose(self, count: int) -> list[int]:
         """The next generation; see `SearchStrategy`."""
-        # Equal scores: the smaller index first, so that the order of observations is no matter.
+        # Ties: the smaller index first, so that the order of observations does not matter.
         alive = [index for index, score in self._scores.items() if score > FAILED]
         elite = sorted(alive, key=lambda index: (-self._scores[index], index))
         elite = elite[: self.population]
@@ -199,7 +194,7 @@ class EvolutionarySearch(SearchStrategy):
             crossed = ((self.points == mother) | (self.points == father)).all(axis=1) & self._new
             if crossed.any():
                 return self._draw(crossed)
-        # One or two knobs changed, and of the others no more than legality asks for.
+        # Change the one or two chosen knobs, and as few others as legality allows.
         parent, knobs = self.points[self._parent(elite)], range(self.points.shape[1])
         count = 2 if generator.random() < self.two_knobs else 1
         chosen = generator.sample(knobs, min(count, len(knobs)))
@@ -211,7 +206,7 @@ class EvolutionarySearch(SearchStrategy):
         return self._draw(among & (changed == changed[among].min()))
 
     def _parent(self, elite: Sequence[int]) -> int:
-        """The better of two: a tournament."""
+        """Chooses a parent by a tournament of two."""
         return elite[min(self.generator.randrange(len(elite)) for _ in range(2))]
 
     def _draw(self, among: np.ndarray) -> int:
@@ -228,7 +223,7 @@ STRATEGIES = (DEFAULT_STRATEGY, *_CLASSES)
 
 
 def check_strategy(name: str) -> None:
-    """Raises ConfigError unless there is a strategy of that name, and what it needs is there."""
+    """Raises ConfigError if the strategy does not exist, or a package that it needs is missing."""
     if name not in STRATEGIES:
         raise ConfigError(f"no search strategy {name!r}; there are {', '.join(STRATEGIES)}")
     if name == DEFAULT_STRATEGY and importlib.util.find_spec("xgboost") is None:
@@ -239,21 +234,14 @@ def check_strategy(name: str) -> None:
 
 
 def make_strategy(name: str, task: SearchTask, seed: int) -> SearchStrategy:
-    """A strategy for one search.
+    """Makes the strategy of this name for one search.
 
-    Parameters
-    ----------
-    name : str
-        One of STRATEGIES.
-    task : SearchTask
-        What is searched.
-    seed : int
-        Equal seeds and equal observations give equal proposals; regions draw apart.
+    Equal seeds and equal observations give equal proposals; each region has its own random numbers.
 
     Raises
     ------
     ConfigError
-        If there is no such strategy, or a package that it needs is missing.
+        If the strategy does not exist, or a package that it needs is missing.
     """
     check_strategy(name)
     if name == DEFAULT_STRATEGY:  # imported on use: it needs xgboost, which costs a second

@@ -1,8 +1,8 @@
 """Compares search strategies on recorded spaces: trials until nearly the optimum.
 
-Every strategy searches every recording once for each seed, by simulation (`recordings.simulate`).
-What counts of a recording is the median over the seeds; over recordings, quotients of medians have
-a geometric mean. The bars are those that the project sets itself.
+Every strategy searches every recording once for each seed, by simulation (`recordings.simulate`). A
+recording counts with its median over the seeds; quotients of medians are averaged over recordings
+by the geometric mean. The bars are goals of the project.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ from ..search.strategies import STRATEGIES
 from .tune_plot import COLOURS, new_figure, save_figure
 
 TRANSFER = "transfer"
-"""The contestant that is the strategy "model" with all other recordings as history."""
+"""The contestant that runs strategy "model" with all other recordings as history."""
 
 EXACT = "exact"
-"""Stands for random search's median by its distribution, where a contestant is asked for."""
+"""In place of a contestant: the exact median of random search, from its distribution."""
 
 CONTESTANTS = ("random", "evolutionary", "model", TRANSFER)
 MODEL_BAR, TRANSFER_BAR, DEFAULT_BAR = 3.0, 2.0, 1.05
@@ -44,12 +44,12 @@ MODEL_BAR, TRANSFER_BAR, DEFAULT_BAR = 3.0, 2.0, 1.05
 
 @dataclass(frozen=True)
 class RegionStudy:
-    """What came of one recording.
+    """The results for one recording.
 
     Attributes
     ----------
     name : str
-        Of the recording.
+        Name of the recording.
     workload : str
         The region's key.
     measured_on : str
@@ -57,17 +57,17 @@ class RegionStudy:
     configurations : int
         Size of the space, failures included.
     near : int
-        Configurations that have the wanted share of the optimum's speed.
+        Configurations that reach the wanted share of the optimum's speed.
     default_us, optimum_us : float
         Median microseconds of the default configuration and of the fastest.
     default_ratio : float
-        The default's time over the optimum's, both measured in turns.
+        The default's time over the optimum's, measured in turns.
     random_exact : int
         Median trials of random search, from its distribution rather than by simulation.
     trials : dict of str to list of int
-        By contestant: trials that each seed needed.
+        Contestant -> trials that each seed needed.
     traces : dict of str to list of Trace
-        By contestant: the searches, each until it was near the optimum.
+        Contestant -> its searches, each until it was near the optimum.
     """
 
     name: str
@@ -83,19 +83,19 @@ class RegionStudy:
     traces: Mapping[str, list[simulate.Trace]] = field(repr=False)
 
     def median(self, contestant: str) -> float:
-        """Median trials over the seeds; of EXACT, over all seeds that there could be."""
+        """Median trials over the seeds; for EXACT, over all possible seeds."""
         if contestant == EXACT:
             return self.random_exact
         return statistics.median(self.trials[contestant])
 
     def quotient(self, contestant: str, other: str) -> float:
-        """Median trials of the one over those of the other: above 1, the other needs fewer."""
+        """Median trials of `contestant` over those of `other`: above 1, `other` needs fewer."""
         return self.median(contestant) / self.median(other)
 
 
 @dataclass(frozen=True)
 class Bar:
-    """Something that the project demands: what, the number found, and whether it suffices."""
+    """A goal of the project: its text, the value found, and whether it is reached."""
 
     text: str
     value: float
@@ -104,16 +104,16 @@ class Bar:
 
 @dataclass(frozen=True)
 class SearchStudy:
-    """What came of all recordings.
+    """The results for all recordings.
 
     Attributes
     ----------
     share : float
-        Of the optimum's speed, that a search has to reach.
+        Share of the optimum's speed that a search has to reach.
     seeds, batch : int
         Searches of each contestant and recording, and trials between two observations.
     contestants : tuple of str
-        Who took part.
+        Names of the contestants.
     rows : tuple of RegionStudy
         One for each recording.
     """
@@ -133,7 +133,7 @@ class SearchStudy:
         return statistics.geometric_mean([row.default_ratio for row in self.rows])
 
     def pairs(self) -> list[tuple[str, str]]:
-        """Those contestants whose trials are divided by each other's."""
+        """Pairs of contestants whose trials are compared."""
         present = {*self.contestants, EXACT}
         wanted = [("random", "model"), (EXACT, "model"), ("model", TRANSFER), (EXACT, TRANSFER)]
         if "model" not in present:
@@ -141,7 +141,7 @@ class SearchStudy:
         return [pair for pair in wanted if set(pair) <= present]
 
     def bars(self) -> Iterator[Bar]:
-        """What can be said of the project's bars."""
+        """Checks the project's goals that these contestants can decide."""
         share, present = f"{self.share:.0%} of the optimum", {*self.contestants, EXACT}
         for random, how in (("random", "simulated"), (EXACT, "exact")):
             if {random, "model"} <= present:
@@ -174,27 +174,27 @@ def study_searches(
     Parameters
     ----------
     sources : sequence of str or path-like
-        As for `recordings.simulate.load_recordings`; one that is searched with transfer learns from
-        all others.
+        See `recordings.simulate.load_recordings`. A search with transfer learns from all other
+        recordings.
     contestants : sequence of str
         Names of strategies, or "transfer".
     seeds : int
         Searches of each contestant and recording.
     share : float
-        Of the optimum's speed, at which a search ends; more than 0, at most 1.
+        Share of the optimum's speed that ends a search; more than 0, at most 1.
     batch : int
         Trials between two observations.
     jobs : int
-        Processes that share the recordings.
+        Processes to spread the recordings over.
     progress : callable
-        Told of every recording that is done.
+        Called with a line for every recording that is done.
 
     Raises
     ------
     ConfigError
         If there is no such contestant, or a number is out of range.
     RecordError
-        If a recording is not there, or cannot be used.
+        If a recording is missing, or cannot be used.
     """
     known = (*STRATEGIES, TRANSFER)
     for name in contestants:
@@ -219,7 +219,7 @@ def study_searches(
         for index in range(len(recordings)):
             done(index, task.run(recordings, index))
     else:
-        # Forked, a process would inherit locks that threads of TVM or of a display hold.
+        # Spawn: a forked process would inherit locks that threads of TVM or of a display hold.
         context, arguments = multiprocessing.get_context("spawn"), (task, list(sources))
         with ProcessPoolExecutor(min(jobs, len(recordings)), context, _begin, arguments) as pool:
             largest_first = sorted(enumerate(recordings), key=lambda each: -len(each[1].space))
@@ -238,9 +238,9 @@ class _Task:
     batch: int
 
     def run(self, recordings: Sequence[simulate.Recording], index: int) -> RegionStudy:
-        """All searches of one recording."""
+        """Runs all searches of one recording."""
         recording = recordings[index]
-        # One tuple for all seeds: what a strategy learns from it, it may keep for the next.
+        # One tuple for all seeds, so that a strategy can cache what it learns from it.
         history = history_for(recordings, index) if TRANSFER in self.contestants else ()
         traces: dict[str, list[simulate.Trace]] = {}
         trials: dict[str, list[int]] = {}
@@ -273,7 +273,7 @@ class _Task:
 
 
 def history_for(recordings: Sequence[simulate.Recording], index: int) -> tuple[Record, ...]:
-    """All records of other workloads than that of one recording."""
+    """Collects the records of all other workloads than one recording's."""
     workload = recordings[index].region.key
     others = (each.records for each in recordings if each.region.key != workload)
     return tuple(itertools.chain.from_iterable(others))
@@ -287,7 +287,7 @@ _state: list[tuple[_Task, list[simulate.Recording]]] = []
 
 
 def _begin(task: _Task, sources: list[str | os.PathLike[str]]) -> None:
-    """Prepares a process; what the recordings give to warn of, the first one told."""
+    """Prepares a process; its warnings are muted, as the parent already gave them."""
     logger.setLevel(logging.ERROR)
     _state.append((task, _load(sources)))
 
@@ -304,13 +304,13 @@ COLUMNS = 5
 CELL = (3.1, 2.3)
 SUMMARY_HEIGHT = 3.2
 LOWEST = 0.75
-"""Shares of the optimum below this are cut off."""
+"""Lowest share of the optimum that is plotted."""
 
 
 def plot_study(study: SearchStudy, path: str | os.PathLike[str]) -> None:
     """Writes the plot; the format follows from the name's ending.
 
-    Lines are medians over the seeds, bands their quartiles.
+    Lines are medians over the seeds, bands are quartiles.
 
     Raises
     ------
@@ -334,7 +334,7 @@ def plot_study(study: SearchStudy, path: str | os.PathLike[str]) -> None:
 
 
 def band(traces: list[simulate.Trace]) -> np.ndarray:
-    """Quartiles of best-so-far curves, each held at its last value: [3, trials], float64."""
+    """Quartiles [3, trials] of best-so-far curves, each extended by its last value."""
     longest = max(len(trace.best) for trace in traces)
     held = [np.pad(trace.best, (0, longest - len(trace.best)), mode="edge") for trace in traces]
     quartiles: np.ndarray = np.quantile(np.array(held), [0.25, 0.5, 0.75], axis=0)
@@ -380,7 +380,7 @@ def _draw_summary(axis: Any, study: SearchStudy) -> None:
 
 
 def search_tables(study: SearchStudy) -> Iterator[Table]:
-    """Recordings with the trials that strategies needed; bars."""
+    """Makes the table of trials for each recording, and the table of bars."""
     title = (
         f"trials until {study.share:.0%} of the optimum's speed, median of {study.seeds} seeds, "
         f"batches of at most {study.batch}"
@@ -402,14 +402,14 @@ def search_tables(study: SearchStudy) -> Iterator[Table]:
 
 
 def search_page(study: SearchStudy, plot: str | None = None) -> str:
-    """The page: what was simulated and how, a table of recordings and one of bars.
+    """Writes the page: the method, a table of recordings and one of bars.
 
     Parameters
     ----------
     study : SearchStudy
-        What was found.
+        The results.
     plot : str or None
-        The plot that `plot_study` drew of it, relative to the page.
+        Path of the plot that `plot_study` drew, relative to the page.
     """
     columns = ["region", *_columns(study)]
     about = {name: getattr(study, name) for name in ("share", "seeds", "batch")}
@@ -426,7 +426,7 @@ def search_page(study: SearchStudy, plot: str | None = None) -> str:
 
 
 def search_json(study: SearchStudy) -> dict[str, Any]:
-    """Everything; of a trace its curve, the best speed so far as a share of the optimum's."""
+    """Converts a study to JSON; a trace is its curve of best speeds."""
     regions = []
     for row in study.rows:
         fields = {name: value for name, value in vars(row).items() if name != "traces"}
@@ -459,7 +459,7 @@ def _columns(study: SearchStudy) -> list[str]:
 
 
 def _rows(study: SearchStudy) -> Iterator[list[str]]:
-    """The cells of every recording, then those of their geometric mean."""
+    """Cells of every recording, then the geometric means."""
     for row in study.rows:
         yield [
             row.name,

@@ -1,4 +1,4 @@
-"""Plots a tuning run from its records: progress, predictions, and how near the machine's limits.
+"""Plots a tuning run from its records: progress, predictions, and distance to machine limits.
 
 records = [record for record, _ in RecordStore("records.jsonl")]
 plot_tuning(records, "tuning.png", roof_of(records))
@@ -32,7 +32,7 @@ MOST_IN_LEGEND = 24
 
 @dataclass(frozen=True)
 class RegionRun:
-    """The measurements of one region with one number of threads, in their order.
+    """All measurements of one region with one number of threads, in order.
 
     Attributes
     ----------
@@ -41,14 +41,13 @@ class RegionRun:
     region : Region
         The region.
     speeds : numpy.ndarray
-        Of every trial, as a multiple of the default configuration's, float64; 0.0 for those that
-        failed.
+        Speed of every trial relative to the default configuration, float64; 0.0 for failures.
     predicted : numpy.ndarray
-        What was expected of every trial, float64; NaN if nothing was.
+        Predicted speed of every trial, float64; NaN without a prediction.
     gops : numpy.ndarray
-        1e9 operations a second of every trial, float64; 0.0 for those that failed.
+        1e9 operations a second of every trial, float64; 0.0 for failures.
     intensity : float
-        Operations for each byte of the region's tensors, each counted once.
+        Operations per byte of the region's tensors, each tensor counted once.
     """
 
     label: str
@@ -65,13 +64,13 @@ def plot_tuning(
     """Writes the plot; the format follows from the name's ending.
 
     Three panels: the best speed so far of every region by trials; measured against predicted
-    speeds, if the records say what was predicted; operations a second of every configuration
-    against operations for each byte, beneath the roof of the machine.
+    speeds, if the records have predictions; and a roofline, operations a second of every
+    configuration by operations per byte.
 
     Parameters
     ----------
     records : iterable of Record
-        In the order in which they were measured.
+        Records in the order of measurement.
     path : path-like
         The file to write.
     roof : Roof or None
@@ -98,9 +97,9 @@ def plot_tuning(
 
 
 def roof_of(records: Sequence[Record]) -> Roof | None:
-    """The limits of this machine for the types of some records; None if they are of another.
+    """Measures this machine's limits for the types of the records, with the last record's threads.
 
-    They are measured, which takes some seconds, with as many threads as the last record used.
+    Takes some seconds. Returns None if there are no records, or one is of another machine.
     """
     if not records or any(record.machine != cpu_name(host_target()) for record in records):
         return None
@@ -108,9 +107,9 @@ def roof_of(records: Sequence[Record]) -> Roof | None:
 
 
 def region_runs(records: Iterable[Record]) -> list[RegionRun]:
-    """Records by region and number of threads, in the order of their first.
+    """Groups records by region and number of threads, in the order of their first record.
 
-    A configuration that was measured again, longer, is one trial, with the later measurement.
+    A configuration that was measured again for longer is one trial, with the later measurement.
     """
     groups: dict[tuple[str, int], dict[bytes, Record]] = {}
     for record in records:
@@ -129,7 +128,7 @@ def region_runs(records: Iterable[Record]) -> list[RegionRun]:
 
 
 def operand_type(region: Region) -> str:
-    """The type of the products' first operand, as far as peaks depend on it."""
+    """Type of the products' first operand: peaks depend only on this type."""
     types = {tensor.dtype for tensor in region.inputs}
     if types & {"uint8", "int8"}:
         return "uint8"
@@ -140,7 +139,7 @@ def _run(records: Sequence[Record], ending: str) -> RegionRun:
     region = records[0].region
     flops = template_for(region.op).flops(region)
     measured = [record for record in records if record.times_us]
-    # Not every record was measured in turns with the default: then its own time has to do.
+    # Records that were not measured in turns with the default are compared by their own times.
     default_us = next((record.baseline_us for record in measured if record.baseline_us), None)
     default_us = default_us or (measured[0].median_us if measured else 1.0)
     relative = [r.median_us / default_us if r.relative is None else r.relative for r in records]
@@ -220,12 +219,12 @@ def _style(number: int) -> dict[str, Any]:
     return {"color": COLOURS[colour], "linestyle": lines[repeats % len(lines)]}
 
 
-# Distinct also for those who see few colours (Okabe and Ito's palette).
+# Also distinct to colour-blind readers (Okabe and Ito's palette).
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999")
 
 
 def new_figure(width: float, height: float) -> Any:
-    """An empty matplotlib figure; width and height in inches.
+    """Makes an empty matplotlib figure; width and height are in inches.
 
     Raises
     ------
@@ -245,7 +244,7 @@ def new_figure(width: float, height: float) -> Any:
 
 
 def save_figure(figure: Any, path: str | os.PathLike[str]) -> None:
-    """Writes a figure in the format that the name's ending tells.
+    """Writes a figure in the format of the name's ending.
 
     Raises
     ------

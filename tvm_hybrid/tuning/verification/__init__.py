@@ -1,6 +1,6 @@
-"""Whether a candidate computes the right thing: its inputs, the result, and how far off it may be.
+"""Checks a candidate: random inputs, the exact result, and the largest allowed error.
 
-A region and a seed come in. Out go random inputs that make a wrong kernel show, the region's exact
-result, and for each element the largest error that a correct kernel may have: `bounds` for single
-regions, `chain_bounds` for merged attentions and chains. `known_case` chooses among them.
+In: a region and a seed. Out: random inputs that expose a wrong kernel, the region's exact result,
+and for each element the largest error of a correct kernel: `bounds` for single regions,
+`chain_bounds` for merged attentions and chains. `known_case` chooses between them.
 """

@@ -1,23 +1,24 @@
-"""Random arguments for a region that make a wrong kernel show, and how far off a right one may be.
+"""Random arguments that expose wrong kernels of a region, and error bounds of right kernels.
 
 Zero points lie within their types, scales are positive, 8-bit tensors use all 256 values. Where a
-region quantises something, a value that is too loud saturates everywhere, and one that is too quiet
-rounds to the same integer everywhere: then a wrong product would go unnoticed. So the arguments are
-drawn at several volumes, until every quantisation yields many different integers.
+region quantises, values that are too large saturate everywhere, and values that are too small all
+round to one integer: then a wrong product would go unnoticed. So arguments are drawn at several
+volumes, until every quantisation yields many different integers.
 
-A float anchor sums n products, each rounded to u = 2^-24. Probabilistic analysis (Higham and
-Mary, "A New Approach to Probabilistic Rounding Error Analysis", 2019, section 3) puts the error of
-such a sum below lambda * sqrt(n) * u * sum |products|, with lambda a small constant; for data of
-mixed sign, as here, the sum of magnitudes is itself about sqrt(n) times the result's size, and
-partial sums of random signs lose a further sqrt(n) less. We allow 8 * sqrt(n) * u * max |result|.
-The epilogue then amplifies or damps this: it is evaluated at the result plus and minus that error.
-On top come 64 u of the largest output for the epilogue's own roundings, and one unit in the last
-place of an output that is narrower than f32.
+A float anchor sums n products, each rounded to u = 2^-24. Probabilistic analysis (Higham and Mary,
+"A New Approach to Probabilistic Rounding Error Analysis", 2019, section 3) bounds the error of such
+a sum by lambda * sqrt(n) * u * sum |products|, with lambda a small constant. For data of mixed
+sign, as here, the sum of magnitudes is itself about sqrt(n) times the result's size, and partial
+sums of random signs save another factor sqrt(n). We allow 8 * sqrt(n) * u * max |result|. The
+epilogue then amplifies or damps this: it is evaluated at the result plus and minus that error. 64 u
+of the largest output are added for the epilogue's own roundings, and one unit in the last place of
+an output that is narrower than f32.
 
-An integer product is exact, and so are most steps after it, each rounded by itself: then there is
+An integer product is exact, and so are most steps after it, each rounded separately: then there is
 no tolerance at all. Functions that kernels approximate (FUSIBLE_OPS other than `EXACT`) are within
-`FUNCTION_ERROR` of their value or argument: the epilogue is evaluated with them that much larger,
-and smaller. So an integer may be off by one only where such a difference decides its rounding.
+`FUNCTION_ERROR` of their value or argument: the epilogue is evaluated with function values that
+much larger, and smaller. So an integer may be off by one only where such a difference decides its
+rounding.
 """
 
 from __future__ import annotations
@@ -45,34 +46,34 @@ from tvm_hybrid.runtime.feeds import BFLOAT16
 FLOATS = ("float64", "float32", "float16", "bfloat16")
 VOLUMES = (1.0, 2.0**-3, 2.0**3, 2.0**-6, 2.0**6, 2.0**-10, 2.0**10)
 ENOUGH = 48
-"""Different integers of one quantisation with which no other volume is tried."""
+"""Different integers of one quantisation that suffice: no other volume is tried."""
 
 QUANTIZING = ("quantize", "requantize")
 SCALES = (0.01, 0.05)
 _TYPICAL_PRODUCT = 5000.0  # of two random 8-bit integers, zero points subtracted
-_STEPS = 60.0  # of a quantisation, that a random sum reaches
-_BEYOND = 16  # quantised values reach that many steps past the ends of their type
+_STEPS = 60.0  # quantisation steps that a random sum reaches
+_BEYOND = 16  # quantised values reach this many steps past the ends of their type
 
 
 def random_arguments(
     region: Region, template: Template[Any], seed: int, known: Mapping[int, np.ndarray] = {}
 ) -> list[np.ndarray]:
-    """Inputs, unpacked, and operands, in the order of the kernel's parameters.
+    """Draws unpacked inputs and operands, in the order of the kernel's parameters.
 
     Float inputs are normal, constant ones (weights) scaled so that sums stay near one. Operands lie
-    in [0.5, 1.5], where a division, a root or a logarithm is well conditioned; those that an
-    integer product is multiplied by bring it near one.
+    in [0.5, 1.5], where a division, a root or a logarithm is well conditioned; factors of an
+    integer product bring it near one.
 
     Parameters
     ----------
     region : Region
         The region.
     template : Template
-        Its template, whose `reference` tells what is quantised.
+        Its template, whose `reference` gives the values that are quantised.
     seed : int
-        Of the generator.
+        Seed of the generator.
     known : mapping
-        Arguments that are not drawn, by their number.
+        Number of an argument -> fixed value that replaces the drawn one.
     """
 
     def draw(volume: float) -> list[np.ndarray]:
@@ -93,8 +94,8 @@ def random_arguments(
 
 
 def _different_integers(region: Region, template: Template[Any], arrays: list[np.ndarray]) -> int:
-    """Of the quantisation that has fewest; -1 if what is requantised leaves the 16 bits that it is
-    known to fit in."""
+    """Counts the integers of the quantisation that has fewest; -1 if a value that is requantised
+    does not fit in 16 bits, as kernels assume."""
     inputs, operands = arrays[: len(region.inputs)], arrays[len(region.inputs) :]
     result, own = anchor_result(region, template, inputs), own_range(region, inputs)
     counts = []
@@ -109,7 +110,7 @@ def _different_integers(region: Region, template: Template[Any], arrays: list[np
 
 
 def _fits(region: Region, number: int, result: np.ndarray, operands: list[np.ndarray]) -> bool:
-    """Whether what a step requantises fits in 16 bits before it is saturated."""
+    """Whether a requantised value fits in 16 bits before it saturates."""
     before = region.epilogue[:number]
     values: list[np.ndarray] = [result, *operands]
     for last, step in enumerate(before):
@@ -126,7 +127,7 @@ def _fits(region: Region, number: int, result: np.ndarray, operands: list[np.nda
 
 
 class _Draw:
-    """One set of arguments."""
+    """One random set of arguments."""
 
     def __init__(self, region: Region, seed: int, volume: float) -> None:
         self.region, self.volume = region, volume
@@ -146,18 +147,18 @@ class _Draw:
         return [np.asarray(array, order="C") for array in found]
 
     def _plain(self, tensor: Tensor) -> np.ndarray:
-        """An input of a float product, a normalisation or an elementwise region."""
+        """Draws an input of a float product, a normalisation or an elementwise region."""
         if tensor.dtype not in FLOATS:
             return self._integers(tensor)
         array = self.generator.standard_normal(tensor.shape)
         factor = 1 / math.sqrt(self.terms) if tensor.constant else 1.0
-        # A normalisation undoes what its input is multiplied by, so take the constants if any.
+        # A normalisation cancels a factor of its input, so the constants, if any, get the volume.
         if tensor.constant or not any(other.constant for other in self.region.inputs):
             factor *= self.volume
         return (array * factor).astype(element_type(tensor.dtype))
 
     def _of_integer_product(self) -> list[np.ndarray]:
-        """A, B, and their zero points as `zero_point_inputs` has them."""
+        """Draws A, B, and zero points in the order of `zero_point_inputs`."""
         region, generator = self.region, self.generator
         a, b, *further = region.inputs
         points: dict[str, np.ndarray] = {}
@@ -177,7 +178,7 @@ class _Draw:
         return [left, right, *points.values()]
 
     def _quantizable(self, tensor: Tensor, points: dict[str, np.ndarray]) -> np.ndarray:
-        """A f32 tensor that the kernel quantises: a little past both ends of the type."""
+        """Draws an f32 tensor that the kernel quantises: a little past both ends of the type."""
         attrs = self.region.attrs
         if attrs["a_scale"] == "dynamic":
             return self.generator.standard_normal(tensor.shape).astype(tensor.dtype)
@@ -191,7 +192,7 @@ class _Draw:
         return ((steps - zero) * scale).astype(tensor.dtype)
 
     def _of_narrow_weight(self) -> list[np.ndarray]:
-        """A, Wq, scales, and zero points: integers that a value of the weight may have."""
+        """Draws A, Wq, scales, and zero points: integers that a value of the weight may have."""
         region, generator = self.region, self.generator
         a, weight, scale, *zeros = region.inputs
         values = 2 ** region.integer("bits")
@@ -205,7 +206,7 @@ class _Draw:
         return found
 
     def _operand(self, number: int) -> np.ndarray:
-        """An operand, as its users want it."""
+        """Draws an operand in the range that suits the steps that use it."""
         region, generator = self.region, self.generator
         tensor, value = region.operands[number], number + 1
         uses = [(step, step.args.index(value)) for step in region.epilogue if value in step.args]
@@ -214,14 +215,14 @@ class _Draw:
             return self._range()
         if kinds & {("requantize", 2), ("requantize", 3)}:
             array = generator.uniform(0.5, 1.5, tensor.shape)
-            if ("requantize", 2) in kinds:  # sums to some tens of steps
+            if ("requantize", 2) in kinds:  # sums become some tens of steps
                 array *= _STEPS / (_TYPICAL_PRODUCT * math.sqrt(self.terms))
             return array.astype(tensor.dtype)
         if kinds & {("quantize", 1), ("dequantize", 1)}:
             return generator.uniform(*SCALES, tensor.shape).astype(tensor.dtype)
         for step, place in uses:
             if step.op in ("quantize", "dequantize") and place == 2:
-                # Of the step's 8-bit type; the smaller half of both if that is not known.
+                # In the step's 8-bit type; if that is unknown, in 0..127, which fits both types.
                 known = RANGES.get(tensor.dtype, (0, 127))
                 low, high = RANGES[step.dtype] if step.op == "quantize" else known
                 return generator.integers(low, high + 1, tensor.shape).astype(tensor.dtype)
@@ -235,7 +236,7 @@ class _Draw:
 
     @functools.cached_property
     def _factors(self) -> set[int]:
-        """The operands that an integer product is multiplied by."""
+        """Operands that scale an integer product."""
         if not self.is_product:
             return set()
         steps = (step for step in self.region.epilogue if step.op == "multiply")
@@ -244,12 +245,12 @@ class _Draw:
             number
             for number, tensor in enumerate(self.region.operands)
             if tensor.dtype in FLOATS
-            and tensor.size == max((1, *tensor.shape[-1:]))  # others gate what is already scaled
+            and tensor.size == max((1, *tensor.shape[-1:]))  # others gate an already scaled result
             and number + 1 in scaling
         }
 
     def _range(self) -> np.ndarray:
-        """Scale and zero point of a dynamic quantisation."""
+        """Draws scale and zero point of a dynamic quantisation."""
         scale = self.generator.uniform(*SCALES)
         return np.array([scale, self.generator.integers(0, 256)], np.float32)
 
@@ -262,44 +263,44 @@ class _Draw:
 
 
 def anchor_result(region: Region, template: Template[Any], inputs: list[np.ndarray]) -> np.ndarray:
-    """The anchor's result by the template's reference, in the shape that the epilogue gives it."""
+    """Evaluates the anchor by the template's reference, in the shape that the epilogue expects."""
     return template.reference(region, inputs).reshape(region.output.shape)
 
 
 def terms_of_a_sum(region: Region) -> int:
-    """About how many values are summed for one output; at least the longest row of an input."""
+    """Estimates how many values are summed for one output; at least the longest input row."""
     elements = sum(tensor.size for tensor in region.inputs)
     rows = max((tensor.shape[-1] for tensor in region.inputs if tensor.shape), default=1)
     return max(1, rows, min(elements // max(1, region.output.size), elements))
 
 
 def element_type(name: str) -> np.dtype:
-    """The NumPy type of elements."""
+    """Returns the NumPy type of a type name."""
     return BFLOAT16 if name == "bfloat16" else np.dtype(name)
 
 
 F32_UNIT = 2.0**-24
 NARROW_UNIT = {"float16": 2.0**-11, "bfloat16": 2.0**-8}
 
-# Rounded alike by every kernel, as long as no multiplication and addition become one.
+# Every kernel rounds these alike, unless a multiplication and an addition become one instruction.
 EXACT = {
     *("add", "subtract", "multiply", "divide", "maximum", "minimum", "negative", "abs", "relu"),
     *("sqrt", "where", "less", "less_equal", "greater", "greater_equal"),
 }
-# microkernels.vector.vector_math: at most 8.2 units in the last place, more only where the function
+# microkernels.vector.vector_math: at most 8.2 units in the last place; more only where the function
 # is much smaller than its argument. A unit is at most 2^-23 of the value.
 FUNCTION_ERROR = 16 * 2.0**-23
 
 
 @dataclass(frozen=True)
 class Expected:
-    """What the region yields, and how far a right kernel may be from it, element by element."""
+    """A region's exact result, and the largest error of a right kernel, element by element."""
 
     value: np.ndarray
     tolerance: np.ndarray
 
     def difference(self, actual: np.ndarray) -> str | None:
-        """None if `actual`, as stored, is right, else a sentence about the first wrong element."""
+        """Describes the first wrong element of `actual`, as stored; None if all are right."""
         if actual.shape != self.value.shape:
             return f"the result has shape {actual.shape}, not {self.value.shape}"
         expected, found = self.value, actual.astype(self.value.dtype)
@@ -316,7 +317,7 @@ class Expected:
 
 
 def expected_result(region: Region, template: Template[Any], arrays: list[np.ndarray]) -> Expected:
-    """The region's meaning on these arguments.
+    """Computes the region's result and its tolerance for these arguments.
 
     Parameters
     ----------
@@ -329,12 +330,12 @@ def expected_result(region: Region, template: Template[Any], arrays: list[np.nda
     """
     inputs = arrays[: len(region.inputs)]
     result = anchor_result(region, template, inputs)
-    # A reference in float64 is one whose sums are rounded; others are what every kernel finds.
+    # A float64 reference has sums that kernels round; other references are exact.
     error: float | np.ndarray = 0.0
     if result.dtype == np.float64:
         largest = np.abs(result[np.isfinite(result)]).max(initial=0.0)
         error = 8 * math.sqrt(terms_of_a_sum(region)) * F32_UNIT * largest
-    if "quantized" in region.attrs:  # the template may multiply A as integers, or as it is
+    if "quantized" in region.attrs:  # the template may multiply A as integers or as floats
         error = error + quantization_error(region, inputs).reshape(region.output.shape)
     operands = arrays[len(region.inputs) :]
     found = after_epilogue(region, result, error, operands, own_range(region, inputs))
@@ -348,25 +349,25 @@ def after_epilogue(
     operands: Sequence[np.ndarray],
     own: np.ndarray | None = None,
 ) -> Expected:
-    """What the epilogue makes of an anchor's result that is off by at most `error`.
+    """Propagates an anchor's result with an error of at most `error` through the epilogue.
 
     Parameters
     ----------
     region : Region
         The region.
     result : numpy.ndarray
-        Of its anchor, in the shape of the output; float64 if sums are rounded.
+        The anchor's result, in the shape of the output; float64 if sums are rounded.
     error : float or numpy.ndarray
-        How far a right kernel's anchor may be from it; of every element, or element by element.
+        Largest error of a right kernel's anchor; for all elements, or element by element.
     operands : sequence of numpy.ndarray
-        What the epilogue reads besides.
+        Further arguments of the epilogue.
     own : numpy.ndarray or None
-        Scale and zero point that the kernel finds itself.
+        Scale and zero point that the kernel computes itself.
     """
     evaluation = _Evaluation(region, result, operands, own)
     dtype = region.output.dtype
     off = np.asarray(error) != 0
-    # Without integers, what is allowed for the epilogue's roundings covers the functions' errors.
+    # For floats, the allowance for the epilogue's roundings covers errors of functions, too.
     pushed = evaluation.inexact and (evaluation.exact or not off.any())
     with np.errstate(all="ignore"):
         value = evaluation.value()
@@ -377,7 +378,7 @@ def after_epilogue(
             neighbour = evaluation.value(sign * error, push)
             spread = np.where(value == neighbour, 0.0, np.abs(neighbour - value))
             both_nan = np.isnan(value) & np.isnan(neighbour)
-            # Where the neighbourhood leaves the function's domain, any value is as good as another.
+            # If the neighbour leaves the function's domain, any value is allowed.
             spread = np.where(both_nan, 0.0, np.where(np.isnan(spread), np.inf, spread))
             tolerance = np.maximum(tolerance, spread)
         if dtype in FLOATS:
@@ -390,7 +391,7 @@ def after_epilogue(
 
 @dataclass
 class _Evaluation:
-    """A region's epilogue, at the anchor's result or near it."""
+    """Evaluates a region's epilogue at the anchor's result or near it."""
 
     region: Region
     result: np.ndarray
@@ -404,8 +405,8 @@ class _Evaluation:
             self.operands = widened(self.operands)
 
     def value(self, error: float | np.ndarray = 0.0, push: int = 0) -> np.ndarray:
-        """What is stored, in float64, if the anchor is off by `error` and functions err by `push`
-        times what they may."""
+        """Returns the stored result, in float64, if the anchor is off by `error` and functions by
+        `push` times their largest error."""
         result = self.result + error if np.any(error) else self.result
 
         def pushed(step: Step, arguments: Sequence[np.ndarray], value: np.ndarray) -> np.ndarray:
@@ -421,22 +422,22 @@ class _Evaluation:
         return stored.astype(np.float64)
 
     def _is_inexact(self, step: Step) -> bool:
-        """Whether kernels may find another value than numpy."""
+        """Whether kernels may compute another value than NumPy."""
         if step.op in SPECIAL_STEPS:
             return False
         return step.op not in EXACT or (not self.exact and step.op in ("add", "subtract"))
 
 
 def widened(arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """Floats in float64, others as they are."""
+    """Converts floats to float64; leaves other types."""
     return [x.astype(np.float64) if x.dtype.name in FLOATS else x for x in arrays]
 
 
 def largest_of(*arrays: np.ndarray) -> np.ndarray:
-    """The largest magnitude of the elements at each place."""
+    """Elementwise largest magnitude of several arrays."""
     return functools.reduce(np.maximum, map(np.abs, arrays))
 
 
 def as_stored(region: Region, value: np.ndarray) -> np.ndarray:
-    """A result of the region's shape in the order of dimensions in which kernels store it."""
+    """Transposes a result into the order of dimensions in which kernels store it."""
     return value.transpose(region.numbers("out_axes", range(value.ndim)))

@@ -1,11 +1,11 @@
-"""Arguments for chains of regions and attentions, and how far off correct kernels may be.
+"""Random arguments for chains of regions and attentions, and error bounds of correct kernels.
 
-Arguments are drawn part by part, for the results that the parts before really have, so that no part
-is too quiet or too loud. Each part may be off by what bounds.py allows it alone. What that does to
-the parts after it is found by trying: the chain is evaluated with every result off by so much, up,
-down and at random. The largest difference that shows at the end is allowed twice, for errors of
-other signs, everywhere, for which element it reaches is chance. Where no part may be off, neither
-may the chain.
+Arguments are drawn part by part, given the results of the parts before, so that no part gets values
+that are too small or too large. Each part may be off by the tolerance that bounds.py gives it
+alone. The effect on later parts is found by trying: the chain is evaluated with every result off by
+its tolerance, up, down and at random. The largest difference at the end is allowed twice, as errors
+may have other signs, and everywhere, as chance decides which element it hits. If no part may be
+off, neither may the chain.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ RANDOM_TRIALS = 3
 
 
 def chain_arguments(region: Region, seed: int) -> list[np.ndarray]:
-    """Inputs of a chain, unpacked, that make a wrong kernel show."""
+    """Draws unpacked inputs of a chain that expose a wrong kernel."""
     given: dict[int, np.ndarray] = {}
     results: list[np.ndarray] = []
     for number, (part, sources) in enumerate(zip(region.parts, sources_of(region), strict=True)):
@@ -49,22 +49,12 @@ def chain_arguments(region: Region, seed: int) -> list[np.ndarray]:
 
 
 def expected_of_chain(region: Region, arrays: list[np.ndarray], seed: int) -> bounds.Expected:
-    """The chain's meaning on these arguments.
-
-    Parameters
-    ----------
-    region : Region
-        The chain.
-    arrays : list of numpy.ndarray
-        Its inputs, constants unpacked.
-    seed : int
-        Of the random errors.
-    """
+    """Computes the chain's result and its tolerance; `seed` is that of the random errors."""
     rng = np.random.default_rng(seed)
     tolerances: list[np.ndarray] = []
 
     def off(sign: float | None) -> np.ndarray:
-        """The chain's result with every part's off by its tolerance (None: by random signs)."""
+        """Evaluates the chain with each part off by its tolerance (None: with random signs)."""
         tolerances.clear()
 
         def evaluate(part: Region, given: list[np.ndarray]) -> np.ndarray:
@@ -91,63 +81,54 @@ def expected_of_chain(region: Region, arrays: list[np.ndarray], seed: int) -> bo
     return bounds.Expected(value, own + 2 * spread)
 
 
-# Arguments for an attention, and how far off a correct kernel of one may be.
+# Arguments for an attention, and error bounds of its correct kernels.
 #
 #     s = epilogue(q k)    p = softmax(s)    out = epilogue(p v)
 #
-# Kernels keep powers, probabilities or neither of them in the type that the second product
-# multiplies and divide before or after it, so nothing less than an analysis of the whole says what
-# is right. The value is that of exact sums and, if they are floats, of probabilities that are not
-# rounded. With u = 2^-24, element by element:
+# Kernels store powers or probabilities (or neither) in the type that the second product multiplies,
+# and divide before or after it, so only an analysis of the whole says what is right. The value is
+# that of exact sums and, for floats, of unrounded probabilities. With u = 2^-24, per element:
 #
 # - A score is off by (d + 2) u |q| |k| (Higham, "Accuracy and Stability of Numerical Algorithms",
 #   2002, section 3.1); its epilogue is evaluated at both ends of that, and with the rounding of
-#   every
-#   single step. 4 u of its distance to the largest score of its row come on top, for the exponent.
+#   every single step. 4 u of its distance to the largest score of its row are added, for the
+#   exponent.
 # - A score's error delta multiplies its power by e^delta and, through the sum of the row, every
 #   probability by at most e^(mean delta), the mean weighted by the probabilities.
 # - A sum of n powers, and the product with v, are off by 8 sqrt(n) u (see bounds.py) of the sum of
 #   the magnitudes.
-# - Floats that are narrower than f32 (of unit h) round each probability, or its power, by itself. A
-#   rounding is uniform in [-h, h] of the probability at most, so the sum of n of them is beyond
+# - Floats that are narrower than f32 (of unit h) round each probability, or its power, separately.
+#   A rounding is uniform in [-h, h] of the probability at most, so the sum of n of them is beyond
 #   5 sqrt(sum (h p v)^2) with a probability of 2 e^-37 (Hoeffding, "Probability inequalities for
-#   sums
-#   of bounded random variables", 1963, by the bound on moments in section 4; a uniform number in
-#   [-a, a] is subgaussian with variance a^2 / 3), and never beyond h sum |p v|: the smaller of both
-#   is allowed.
-# - Probabilities that are rounded to integers are exact but next to a tie, where they may be the
+#   sums of bounded random variables", 1963, by the bound on moments in section 4; a uniform number
+#   in [-a, a] is subgaussian with variance a^2 / 3), and never beyond h sum |p v|: the smaller of
+#   both is allowed.
+# - Probabilities that are rounded to integers are exact except next to a tie, where they may be the
 #   other integer: that moves the product by |v - zero point|.
 #
-# What the second epilogue makes of this is found as in bounds.py.
+# The second epilogue's effect on this is found as in bounds.py.
 
 
 # Relative errors of 2^x (microkernels.vector.vector_math): with the polynomial of degree 5, and
-# with that of degree 3, which is for powers that are rounded to bfloat16.
+# with that of degree 3, which serves powers that are rounded to bfloat16.
 _EXP2, _SHORT_EXP2 = 5 * bounds.F32_UNIT, 7.6e-5
 _STEP_ROUNDING = 2 * bounds.F32_UNIT
 _ROUNDED_STEPS = {"add", "subtract", "multiply", "divide", "sqrt"}
 _FUSED_BELOW = 2.0**20
-"""Largest score with which a kernel takes a row's largest score away in one multiply-add."""
+"""Kernels subtract a row's largest score, if it is below this, in one multiply-add."""
 
 Bounded = tuple[np.ndarray, np.ndarray]
-"""Values, and how far off each may be."""
+"""Values and their error bounds."""
 
 SPREAD = (1.0, 3.0)
-"""Standard deviation of scores: keys differ, and none outweighs all others."""
+"""Standard deviation of scores: keys differ, and no key outweighs all others."""
 
 
 def attention_arguments(region: Region, seed: int) -> list[np.ndarray]:
-    """Inputs of an attention that make a wrong kernel show.
+    """Draws inputs of an attention that expose a wrong kernel.
 
-    Each part's are drawn as for a region of its own, for what the parts before really yield. q is
-    made louder or quieter until the scores' standard deviation lies in `SPREAD`.
-
-    Parameters
-    ----------
-    region : Region
-        The attention.
-    seed : int
-        Of the generator.
+    Inputs of each part are drawn as for a single region, given the results of the parts before. q
+    is scaled until the scores' standard deviation lies in `SPREAD`.
     """
     problem = AttentionProblem(region)
     scores, softmax, product = region.parts
@@ -158,7 +139,7 @@ def attention_arguments(region: Region, seed: int) -> list[np.ndarray]:
     spread = float(found.std(where=np.isfinite(found)))
     if np.isfinite(spread) and spread > 0:
         factor = float(np.clip(spread, *SPREAD)) / spread
-        # What differs from the zero point is louder or quieter, in the same type.
+        # Scale the distance from the zero point, in q's type.
         dtype, zero = given["q"].dtype, scores.integer("a_zero_point", 0)
         moved = given["q"].astype(np.float64) * factor
         if dtype.name not in bounds.FLOATS:
@@ -176,15 +157,7 @@ def attention_arguments(region: Region, seed: int) -> list[np.ndarray]:
 
 
 def expected_of_attention(region: Region, arrays: Sequence[np.ndarray]) -> bounds.Expected:
-    """The attention's meaning on these arguments; derived at the head of this file.
-
-    Parameters
-    ----------
-    region : Region
-        The attention.
-    arrays : sequence of numpy.ndarray
-        Its inputs.
-    """
+    """Computes the attention's result and its tolerance; the comment above derives the bounds."""
     problem = AttentionProblem(region)
     of_scores, of_product, sink = problem.split(arrays[3:])
     with np.errstate(all="ignore"):
@@ -202,7 +175,7 @@ def expected_of_attention(region: Region, arrays: Sequence[np.ndarray]) -> bound
 def _scores(
     problem: AttentionProblem, q: np.ndarray, k: np.ndarray, operands: Sequence[np.ndarray]
 ) -> Bounded:
-    """The scores, and by how much each may be off."""
+    """Computes the scores and their error bounds."""
     part = problem.scores
     q, k = _queries(problem, q), _keys(problem, k)
     result = template_for(part.op).reference(part, [q, k]).reshape(part.output.shape)
@@ -225,7 +198,7 @@ def _scores(
 
 
 class _Rounded:
-    """Disturbs the step of a number, of those that kernels do not all round alike."""
+    """Disturbs one step: the n-th of those that kernels may round differently."""
 
     def __init__(self, exact: bool, number: int) -> None:
         self.exact, self.left, self.met = exact, number, False
@@ -246,15 +219,15 @@ class _Rounded:
 
 
 def _distance(value: np.ndarray, other: np.ndarray) -> np.ndarray:
-    """0 where both are the same infinity or not a number."""
+    """Distance of values; 0 where both are one infinity or one is not a number."""
     return np.nan_to_num(np.abs(value - other), nan=0.0)
 
 
 def _probabilities(
     problem: AttentionProblem, score: np.ndarray, delta: np.ndarray, sink: Sequence[np.ndarray]
 ) -> Bounded:
-    """The softmax, and the relative error of each probability before it is rounded."""
-    if sink:  # one more key, whose probability nothing is multiplied by
+    """Computes the softmax, and each probability's relative error before it is rounded."""
+    if sink:  # one more key, whose probability is not multiplied by a value
         column = problem.logical(SINK, sink[0]).reshape(*score.shape[:-1], 1)
         score = np.concatenate([score, column], -1)
         delta = np.concatenate([delta, np.zeros_like(column)], -1)
@@ -266,14 +239,14 @@ def _probabilities(
     delta = np.where(counts, delta + 4 * bounds.F32_UNIT * (largest - score + taken), 0.0)
     mean = (p * delta).sum(axis=-1, keepdims=True)
     short = product_types(problem.product)[1] == "bfloat16"
-    # Of the power itself and of the sum; of the sum's roundings; of the division.
+    # The errors of: the power itself and the sum's powers; the sum's roundings; the division.
     own = 2 * (_SHORT_EXP2 if short else _EXP2) + (_summing(problem.n) + 4 * bounds.F32_UNIT)
     error = np.where(counts, np.expm1(delta + mean) + own, 0.0)
     return p[..., : problem.n], error[..., : problem.n]
 
 
 def _floats(problem: AttentionProblem, p: np.ndarray, error: np.ndarray, v: np.ndarray) -> Bounded:
-    """The product of float probabilities, and how far off it may be."""
+    """Computes the product of float probabilities and its error bound."""
     kind = product_types(problem.product)[1]
     v = v.astype(bounds.element_type(kind)).astype(np.float64)
     sizes = np.abs(v)
@@ -288,7 +261,7 @@ def _floats(problem: AttentionProblem, p: np.ndarray, error: np.ndarray, v: np.n
 def _integers(
     problem: AttentionProblem, p: np.ndarray, error: np.ndarray, v: np.ndarray
 ) -> Bounded:
-    """The product of probabilities rounded to integers, and how far off it may be."""
+    """Computes the product of probabilities rounded to integers, and its error bound."""
     softmax, product = problem.softmax, problem.product
     scale = softmax.epilogue[softmax.epilogue[-1].args[1] - 1].value
     levels = epilogue_reference(softmax, p.astype(np.float32), [])
@@ -302,7 +275,7 @@ def _integers(
 
 
 def _summing(terms: int) -> float:
-    """Relative error of a sum of so many terms of one sign."""
+    """Relative error of a sum of `terms` terms of equal sign."""
     return float(8 * np.sqrt(terms) * bounds.F32_UNIT)
 
 
@@ -315,14 +288,14 @@ def _keys(problem: AttentionProblem, stored: np.ndarray) -> np.ndarray:
 
 
 def _visible(problem: AttentionProblem, score: np.ndarray) -> np.ndarray:
-    """Scores, minus infinity where causality hides a key."""
+    """Sets scores to minus infinity where a causal mask hides the key."""
     if problem.causal is None:
         return score
     return np.where(np.tri(problem.m, problem.n, problem.causal, dtype=bool), score, -np.inf)
 
 
 def _stored(problem: AttentionProblem, name: str, logical: np.ndarray) -> np.ndarray:
-    """A tensor of what it means; elements in between are 0."""
+    """Stores logical values in a tensor's layout; padding elements are 0."""
     result = np.zeros(problem.tensors[name].shape, logical.dtype)
     view = problem.logical(name, result)
     view[...] = logical.reshape(view.shape)
@@ -330,7 +303,7 @@ def _stored(problem: AttentionProblem, name: str, logical: np.ndarray) -> np.nda
 
 
 def _narrowed(problem: AttentionProblem, name: str, logical: np.ndarray) -> np.ndarray:
-    """`_stored` in the type of the tensor."""
+    """`_stored`, converted to the tensor's type."""
     stored = _stored(problem, name, logical)
     dtype = bounds.element_type(problem.tensors[name].dtype)
     return stored.astype(dtype) if problem.widens(name) else stored
@@ -339,16 +312,8 @@ def _narrowed(problem: AttentionProblem, name: str, logical: np.ndarray) -> np.n
 def known_case(
     region: Region, template: Template[Any], seed: int
 ) -> tuple[list[np.ndarray], bounds.Expected]:
-    """Inputs, unpacked, and operands; and the result, with how far off it may be.
-
-    Parameters
-    ----------
-    region, template
-        What is computed.
-    seed : int
-        For the arguments.
-    """
-    if region.parts and "sources" in region.attrs:  # they connect the parts
+    """Draws unpacked inputs and operands of a case; returns them with the expected result."""
+    if region.parts and "sources" in region.attrs:  # a chain: sources connect its parts
         arrays = chain_arguments(region, seed)
         return arrays, expected_of_chain(region, arrays, seed)
     if region.op == "attention" and len(region.parts) == 3:

@@ -15,7 +15,7 @@ from tir_schedules.core.config import Config
 from tir_schedules.core.emission import kernel_function, task_loop
 from tir_schedules.core.region import Region
 from tir_schedules.core.template import template_for
-from tvm_hybrid.bench.kernel_times.nodes import Program
+from tvm_hybrid.bench.kernel_times.nodes import KernelLoops
 from tvm_hybrid.bench.kernel_times.read import read
 
 LANES = 16
@@ -25,11 +25,11 @@ def machine(threads: int = 1, isa: str = "avx512") -> Machine:
     return Machine(MCPU[isa], isa_named(isa), threads)
 
 
-def program_of(function: tirx.PrimFunc, isa: str = "avx512") -> Program:
+def program_of(function: tirx.PrimFunc, isa: str = "avx512") -> KernelLoops:
     return read(function, target_of(isa), isa_named(isa).vector_bits)
 
 
-def built(region: Region, config: Config, isa: str = "avx512") -> Program:
+def built(region: Region, config: Config, isa: str = "avx512") -> KernelLoops:
     """A template's kernel."""
     return program_of(template_for(region.op).build(region, config, isa_named(isa)), isa)
 

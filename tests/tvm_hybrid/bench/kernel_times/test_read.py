@@ -17,11 +17,11 @@ from tests.tvm_hybrid.bench.kernel_times.small_kernels import (
     triangle,
 )
 from tir_schedules.core.template import template_for
-from tvm_hybrid.bench.kernel_times.nodes import Loop, Program
+from tvm_hybrid.bench.kernel_times.nodes import KernelLoops, Loop
 from tvm_hybrid.bench.kernel_times.time import Cycles, kernel_time
 
 
-def counts(program: Program) -> dict[str, int]:
+def counts(program: KernelLoops) -> dict[str, int]:
     return dict(Cycles(machine()).body(program.body, {}).counts)
 
 

@@ -184,7 +184,7 @@ def test_open_sizes_are_not_counted() -> None:
     assert not any(region.work.flops or region.work.nbytes for region in data.regions)
     assert data.regions[0].reads[0].text == "float32[rowsx8]"
     assert data.memory.planned is None
-    assert "Sizes are open" in [advice.title for advice in data.advice]
+    assert "Sizes are dynamic" in [advice.title for advice in data.advice]
 
 
 def test_a_program_for_another_cpu_has_a_page_without_times(

@@ -1,4 +1,4 @@
-// Elements and numbers. Text of the model only ever becomes text nodes and attributes' values.
+// Makes elements and formats numbers. The model's text only becomes text nodes and attribute values.
 const data = JSON.parse(document.getElementById("data").textContent);
 const byId = (id) => document.getElementById(id);
 const SVG = "http://www.w3.org/2000/svg";

@@ -1,4 +1,4 @@
-// The graph: an SVG that is moved and zoomed by its viewBox.
+// The graph: an SVG, moved and zoomed by its viewBox.
 const picture = data.picture;
 const view = { x: 0, y: 0, scale: 1 };
 let canvas = null;
@@ -93,7 +93,7 @@ function centre(index, scale = view.scale) {
 function tabTo(index) {
   boxes.forEach((box, other) => box.setAttribute("tabindex", other === index ? 0 : -1));
 }
-// The nearest box in a direction: along edges up and down, beside it to the left and right.
+// Finds the next box: along an edge for up and down, else the nearest one at about equal height.
 function neighbour(index, key) {
   const here = picture.boxes[index];
   let found;

@@ -1,6 +1,6 @@
-// Puts the page together: sections, search, light and dark.
+// Assembles the page: sections, search, light and dark.
 function matches(row, text) {
-  // Names of values tell operators, so that what reads one is found by the whole name alone.
+  // Names of values contain operators, so a reader of a value is found only by the whole name.
   const nameOf = (tensor) => (tensor.kind !== "value" || tensor.name.toLowerCase() === text ? tensor.name : "");
   const tensors = [...(row.reads || []), ...(row.writes || [])].map((tensor) => `${nameOf(tensor)} ${tensor.text}`);
   return [row.op, row.function, row.kernel, row.node || "", row.workload || "", ...(row.origins || []), ...tensors].join("\n").toLowerCase().includes(text);

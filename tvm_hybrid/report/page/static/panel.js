@@ -1,4 +1,4 @@
-// The details of a region, beside the graph.
+// The details of a region, next to the graph.
 const listeners = [];
 let chosen = -1;
 function choose(number, move = true) {

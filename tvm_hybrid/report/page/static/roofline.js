@@ -1,4 +1,4 @@
-// Operations a second over operations for each byte, both axes logarithmic.
+// Operations a second by operations per byte, on logarithmic axes.
 const PLOT = { width: 960, height: 430, left: 62, right: 18, top: 18, bottom: 46 };
 let points = [];
 function drawRoofline() {
@@ -64,7 +64,7 @@ function span(values) {
   const logs = values.filter((value) => value > 0).map(Math.log10);
   return [Math.min(...logs) - 0.12, Math.max(...logs) + 0.16];
 }
-// 1, 2 and 5 times powers of ten; the powers alone where there would be many.
+// 1, 2 and 5 times powers of ten; only the powers if there would be too many.
 function ticks([least, most]) {
   const found = [];
   for (let power = Math.floor(least); power <= most; power += 1) {

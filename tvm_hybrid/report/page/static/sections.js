@@ -1,4 +1,4 @@
-// What stands around the pictures: summary, advice, memory, layouts, records, decisions.
+// The sections around the pictures: summary, advice, memory, layouts, records, decisions.
 const tile = (label, value, more) => element("div", { class: "tile" }, element("div", { class: "label" }, label), element("div", { class: "value" }, value), element("div", { class: "more" }, more || ""));
 const regionLink = (number) => {
   const region = regionOf(number);
@@ -30,12 +30,12 @@ function drawAdvice() {
   const list = data.advice;
   byId("advice-list").append(list.length ? element("div", { class: "advices" }, list.map((advice) => element("article", { class: "advice" },
     element("h3", {}, advice.title, element("span", {}, known(advice.share) ? `${percent(advice.share)} of the time` : "")),
-    element("p", {}, advice.text), advice.command ? code(advice.command) : ""))) : element("p", { class: "card" }, "Nothing that an option would change is known."));
+    element("p", {}, advice.text), advice.command ? code(advice.command) : ""))) : element("p", { class: "card" }, "No option is known that would make it faster."));
 }
 function drawLeft() {
   const section = byId("left");
   const share = data.left.reduce((sum, number) => sum + (regionOf(number).work.share || 0), 0);
-  if (!data.left.length) { byId("left-list").append(element("p", { class: "card" }, "Nothing: templates build all of it.")); }
+  if (!data.left.length) { byId("left-list").append(element("p", { class: "card" }, "Nothing: templates build all regions.")); }
   else {
     byId("left-list").append(simpleTable(["operators", "#time", "#share", "kernel", "why"], data.left.map((number) => {
       const region = regionOf(number);
@@ -51,7 +51,7 @@ function drawMemory() {
     ["weights, as kernels read them", bytes(memory.weights)],
     ["values between kernels, most in use at a time", known(memory.peak) ? bytes(memory.peak) : ""],
     ["storage planned for them", known(memory.planned) ? `${bytes(memory.planned)} in ${memory.blocks} blocks` : "not known before the run"],
-    ["the same without reuse", memory.values ? bytes(memory.values) : ""],
+    ["these values without reuse of storage", memory.values ? bytes(memory.values) : ""],
     ["inputs and outputs", memory.inputs + memory.outputs ? `${bytes(memory.inputs)} and ${bytes(memory.outputs)}` : ""],
   ])));
   const sum = (tensors, weights) => tensors.filter((tensor) => (tensor.kind === "weight") === weights).reduce((total, tensor) => total + tensor.nbytes, 0);
@@ -68,8 +68,8 @@ function drawLayouts() {
   const share = data.reorders.reduce((sum, number) => sum + (regionOf(number).work.share || 0), 0);
   const measured = known(data.head.kernels_us);
   byId("layouts-list").append(element("p", { class: "card" }, data.reorders.length
-    ? `${data.reorders.length} reorder${data.reorders.length > 1 ? "s" : ""} in no other kernel${measured ? `: ${time(total)}, ${percent(share)} of the time` : ""}.`
-    : "No tensor is stored anew in another layout by a kernel of its own."));
+    ? `${data.reorders.length} reorder${data.reorders.length > 1 ? "s" : ""} in kernels of their own${measured ? `: ${time(total)}, ${percent(share)} of the time` : ""}.`
+    : "No kernel only copies a tensor into another layout."));
   const layouts = data.notes.filter(isLayout);
   if (layouts.length) {
     byId("layouts-list").append(simpleTable(["block", "layouts"], layouts.map((note) => [code(note.node), note.reason]), "Layouts of blocks"));
@@ -96,7 +96,7 @@ function drawRecords() {
 function drawNotes() {
   const notes = data.notes.filter((note) => !isLayout(note));
   byId("notes").hidden = !notes.length;
-  byId("notes-list").append(simpleTable(["value", "about", "done", "why"], notes.map((note) => [code(note.node), note.op, note.taken ? "yes" : "no", note.reason]), "Decisions about no kernel"));
+  byId("notes-list").append(simpleTable(["value", "about", "done", "why"], notes.map((note) => [code(note.node), note.op, note.taken ? "yes" : "no", note.reason]), "Decisions without a kernel"));
 }
 function drawAbout() {
   const head = data.head;
