@@ -177,6 +177,9 @@ class Oracle:
                     wide = wide + self._rounding(place, number, wide, noise)
                 if noise is not None and self._bf16 and kind == np.float32:
                     wide = _times_noise(wide, BF16_NOISE, noise)
+                if noise is not None and node.op_type not in SIGNED:  # such as Min of 0, -0
+                    zeros = np.copysign(0.0, noise.uniform(-1, 1, wide.shape))
+                    wide = np.where(wide == 0, zeros, wide)
                 if fused and node.op_type in EXPONENTIALS:
                     wide = np.where(np.abs(wide) < FLUSHED, 0, wide)
                 free = fused and node.op_type == "Mul" and name in self._fusible

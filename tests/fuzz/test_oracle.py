@@ -55,6 +55,16 @@ def test_what_only_moves_has_to_be_equal() -> None:
     assert difference(np.nextafter(-X.T, np.float32(9)), wanted, X.T)
 
 
+def test_the_sign_of_the_least_of_two_zeros_may_be_either() -> None:
+    g = OnnxBuilder()
+    zeros, ones = np.full((2,), -0.0, np.float32), np.ones((2,), np.float32)
+    least = g.node("Min", g.constant(zeros), g.constant(-zeros))
+    g.output(g.node("Div", g.constant(ones), least), (2,))
+    wanted = expected(g.model())
+    for infinite in (np.inf, -np.inf):
+        assert not difference(np.full((2,), infinite, np.float32), wanted, zeros)
+
+
 def test_integers_may_differ_next_to_ties_alone() -> None:
     g = OnnxBuilder()
     x = g.input("x", X.shape)
